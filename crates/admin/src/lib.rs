@@ -1,0 +1,1 @@
+//! Be seen and be told.

@@ -1,0 +1,16 @@
+//! What is asked with each request.
+
+use crate::Time;
+
+/// The arguments of one choice. With the same plan, the same ask gives the same member.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ask {
+    /// How many choices this core made for this group before this one.
+    pub turn: u64,
+    /// 64 uniformly random bits.
+    pub chance: u64,
+    /// Hash of what should stick to one member (client address, path, a header); any value without affinity.
+    pub key: u64,
+    /// The moment of the choice.
+    pub now: Time,
+}

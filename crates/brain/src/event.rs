@@ -1,0 +1,58 @@
+//! What the brain did and why: an adaptive system that cannot explain itself is not trusted.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// A member was added to the group.
+    Joined,
+    /// A member was taken out of the group.
+    Left,
+    /// Its health checks pass.
+    Up,
+    /// Its health checks fail.
+    Down,
+    /// Its traffic failed: taken out for a while.
+    Ejected,
+    /// An ejection ended.
+    Readmitted,
+    /// An operator let its work end.
+    Draining,
+    /// An operator took it back.
+    Undrained,
+    /// It takes a growing part of its share.
+    SlowStart,
+    /// It takes its whole share.
+    FullShare,
+    /// No member of the group can be used.
+    AllDown,
+    /// The group has a member that can be used again.
+    Recovered,
+    /// A new configuration is in force.
+    Reloaded,
+    /// A configuration was refused; the one before stays.
+    ReloadRefused,
+    /// The process stops: listeners are closed, requests in flight end.
+    Stopping,
+}
+
+/// One decision or change, with what it was decided on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// What happened.
+    pub kind: EventKind,
+    /// The group concerned; empty for the whole process.
+    pub group: Arc<str>,
+    /// The member concerned.
+    pub member: Option<Arc<str>>,
+    /// One sentence for a person.
+    pub why: String,
+    /// The numbers it was decided on, by name.
+    pub inputs: Vec<(String, f64)>,
+}

@@ -1,0 +1,135 @@
+//! The read model: what a running balancer says of itself. The data plane fills it, the admin plane serves
+//! it, the command line prints it. Field names are what `-o json` prints, so they are a contract.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::State;
+
+/// The whole process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of this shape; raised when a field changes its meaning.
+    pub schema: u32,
+    /// Of the binary.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// Seconds since start.
+    pub uptime_seconds: f64,
+    /// Data-plane threads.
+    pub threads: usize,
+    /// Is it letting its work end in order to stop?
+    pub stopping: bool,
+    /// Did the last reload succeed? True if there was none.
+    pub last_reload_successful: bool,
+    /// Why it did not.
+    pub last_reload_error: Option<String>,
+    /// Reloads that succeeded.
+    pub reloads: u64,
+    /// In the order of the configuration.
+    pub listeners: Vec<ListenerStatus>,
+    /// In the order of the configuration.
+    pub groups: Vec<GroupStatus>,
+    /// Access log lines that were dropped because the disk was slow or full.
+    pub access_log_dropped: u64,
+}
+
+/// One listener.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ListenerStatus {
+    /// As bound.
+    pub address: String,
+    /// `http`, `tcp` or `udp`.
+    pub protocol: String,
+    /// The group it serves.
+    pub group: String,
+    /// Client connections (or flows) open now.
+    pub connections: u64,
+    /// Client connections (or flows) accepted since start.
+    pub accepted: u64,
+    /// Connections refused because of the limit on connections.
+    pub refused: u64,
+}
+
+/// One group.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GroupStatus {
+    /// As configured.
+    pub name: String,
+    /// Name of the strategy in force.
+    pub strategy: String,
+    /// One line for a person: `4/5 members up, 1 ejected`.
+    pub verdict: String,
+    /// Is at least one member usable?
+    pub healthy: bool,
+    /// In the order of the configuration.
+    pub members: Vec<MemberStatus>,
+    /// Requests answered by the balancer itself, by reason (`no_member`, `connect_failed`, `timeout`, …).
+    pub rejected: BTreeMap<String, u64>,
+    /// Requests tried again on another connection or member.
+    pub retries: u64,
+    /// Retries not done because the budget was spent.
+    pub retries_denied: u64,
+    /// Requests waiting for a member below its limit.
+    pub queued: u64,
+    /// From the first byte of a request to the last of its answer (tcp, udp: length of the session).
+    pub latency: Latency,
+}
+
+/// One member.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// As configured: `host:port`.
+    pub name: String,
+    /// Resolved.
+    pub address: String,
+    /// Whether and why it may be chosen.
+    pub state: State,
+    /// Why it is in this state, for a person.
+    pub why: String,
+    /// Seconds since the state last changed.
+    pub since_seconds: f64,
+    /// As configured.
+    pub capacity: f64,
+    /// Capacity times what slow start allows now.
+    pub weight: f64,
+    /// Requests, sessions or flows it works on now.
+    pub in_flight: u32,
+    /// Idle connections to it kept for reuse.
+    pub idle_connections: u64,
+    /// Requests (http), sessions (tcp) or flows (udp) ended with it.
+    pub requests: u64,
+    /// Those that failed: no connection, reset, timeout, or an answer of 5xx.
+    pub failures: u64,
+    /// Answers by class: `1xx` … `5xx`, and `none` where there was no answer.
+    pub answers: BTreeMap<String, u64>,
+    /// Connections opened to it.
+    pub connects: u64,
+    /// Bytes sent to it.
+    pub bytes_out: u64,
+    /// Bytes received from it.
+    pub bytes_in: u64,
+    /// From choosing it to the last byte of its answer.
+    pub latency: Latency,
+}
+
+/// Quantiles of a latency since start, seconds; 0 when nothing was measured. Each is at most 6 % off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Samples.
+    pub count: u64,
+    /// Sum of all samples.
+    pub sum: f64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+}
