@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+
 mod analyzer;
 mod ask;
 mod event;
@@ -17,6 +18,7 @@ mod plan;
 pub mod status;
 pub mod strategy;
 mod time;
+
 
 pub use analyzer::{Analyzer, GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Totals, WhenAllDown};
 pub use ask::Ask;
