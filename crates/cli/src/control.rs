@@ -13,6 +13,7 @@ use std::fmt;
 use std::io::{self, BufRead, ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use plimsoll_brain::status::Status;
@@ -26,6 +27,7 @@ pub(crate) use sample::sample;
 
 use crate::config::DEFAULT_FILE;
 use crate::failure::{Exit, Failure};
+use crate::talk::Globals;
 
 /// Used if nothing else is said.
 const DEFAULT: &str = "unix:/run/plimsoll.sock";
@@ -58,6 +60,16 @@ impl Where {
         let control = self.control.as_deref().filter(|control| !control.is_empty());
         Balancer::find(control, self.config.as_deref())
     }
+}
+
+/// Says that an act was done: to a program what the balancer answered, to a person `text`.
+pub(crate) fn report(globals: &Globals, said: &Value, text: &str) -> Result<ExitCode, Failure> {
+    if globals.json() {
+        globals.show(said, String::new)?;
+    } else {
+        globals.say(text);
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Why there is no answer: one line that says what, where and what to do.

@@ -1,15 +1,15 @@
 //! `plimsoll drain`: take a member out of service without cutting its work.
 
+use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
 use plimsoll_brain::status::Status;
 use serde_json::{Value, json};
 
+use super::{Failure, Globals};
 use crate::config::count;
-use crate::control::Where;
-use crate::failure::{Exit, Failure};
-use crate::talk::{self, Global, Output};
+use crate::control::{Where, report};
 
 /// Between two looks while waiting.
 const LOOK: Duration = Duration::from_millis(200);
@@ -46,7 +46,7 @@ impl Target {
     }
 }
 
-pub(super) fn run(args: &Args, global: &Global) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let target = &args.target;
     let balancer = target.at.balancer()?;
     let mut said = balancer.post("/v1/drain", &target.body())?;
@@ -58,10 +58,10 @@ pub(super) fn run(args: &Args, global: &Global) -> Result<(), Failure> {
                 Rest::Done => break,
                 Rest::TakenBack => {
                     let what = format!("{} was taken back while it was drained", target.member);
-                    return Err(Failure::new(Exit::Failed, what));
+                    return Err(Failure::failed(what));
                 }
                 Rest::Left(left) if left != told => {
-                    global.say(&format!("{}: {} in flight\n", target.member, count(left, "request")));
+                    globals.say(&format!("{}: {} in flight\n", target.member, count(left, "request")));
                     told = left;
                 }
                 Rest::Left(_) => {}
@@ -70,12 +70,8 @@ pub(super) fn run(args: &Args, global: &Global) -> Result<(), Failure> {
         }
         said["drained"] = true.into();
     }
-    if global.output == Output::Json {
-        return talk::write_json(&said);
-    }
     let done = if args.wait { "drained" } else { "draining: it gets nothing new, its work goes on" };
-    global.say(&format!("{}: {done}\n", target.member));
-    Ok(())
+    report(globals, &said, &format!("{}: {done}\n", target.member))
 }
 
 /// What is left of a drain.

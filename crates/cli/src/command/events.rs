@@ -1,6 +1,7 @@
 //! `plimsoll events`: what the balancer decided, when and why.
 
 use std::io::{self, BufRead, ErrorKind, Write};
+use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,11 +10,10 @@ use plimsoll_brain::EventKind;
 use serde::Deserialize as _;
 use serde_json::Value;
 
+use super::{Failure, Globals};
 use crate::config::TimeSpan;
 use crate::control::text::{Tone, plain, utc};
 use crate::control::{Balancer, Where};
-use crate::failure::{Exit, Failure};
-use crate::talk::{Global, Output};
 
 /// Show what the balancer decided, when and why
 ///
@@ -50,10 +50,9 @@ impl FromStr for Since {
     }
 }
 
-pub(super) fn run(args: &Args, global: &Global) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let balancer = args.at.balancer()?;
-    let json = global.output == Output::Json;
-    let mut printer = Printer::new(io::stdout().lock(), json, global.paints(&io::stdout()));
+    let mut printer = Printer::new(io::stdout().lock(), globals.json(), globals.color());
     let seq = match args.since {
         Some(Since::Seq(seq)) => format!("&since={seq}"),
         Some(Since::Ago(span)) => {
@@ -62,12 +61,10 @@ pub(super) fn run(args: &Args, global: &Global) -> Result<(), Failure> {
         }
         None => String::new(),
     };
-    match show(&balancer, args.follow, &seq, global, &mut printer)? {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::new(Exit::Failed, format_args!("cannot write to standard output: {error}")))
-        }
+    match show(&balancer, args.follow, &seq, globals, &mut printer)? {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
         // A reader that has had enough (`| head`) is no error.
-        _ => Ok(()),
+        _ => Ok(ExitCode::SUCCESS),
     }
 }
 
@@ -76,7 +73,7 @@ fn show(
     balancer: &Balancer,
     go_on: bool,
     seq: &str,
-    global: &Global,
+    globals: &Globals,
     printer: &mut Printer<impl Write>,
 ) -> Result<io::Result<()>, Failure> {
     if !go_on {
@@ -85,7 +82,7 @@ fn show(
     }
     let stream = balancer.follow(&format!("/events?follow=1{seq}"))?;
     match follow(stream, printer, |missed| {
-        global.say(&format!("{missed} events were lost: they came faster than they could be read\n"));
+        globals.say(&format!("{missed} events were lost: they came faster than they could be read\n"));
     }) {
         Ok(End::Lost(error)) => Err(balancer.lost(&error).into()),
         Ok(End::Stopped) => Ok(Ok(())),

@@ -1,13 +1,12 @@
 //! `plimsoll members`: every member, what state it is in and why, what it carries.
 
-use std::io;
+use std::process::ExitCode;
 
 use plimsoll_brain::status::{GroupStatus, Status};
 use serde_json::{Value, json};
 
+use super::{Exit, Failure, Globals};
 use crate::control::Where;
-use crate::failure::{Exit, Failure};
-use crate::talk::{self, Global, Output};
 use crate::control::text::{self, Cell, Tone, ago, latency, table};
 
 /// List the members: state and why, load, share of the requests, latency
@@ -20,7 +19,7 @@ pub(crate) struct Args {
     at: Where,
 }
 
-pub(super) fn run(args: &Args, global: &Global) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let (json, status) = args.at.balancer()?.status()?;
     if let Some(group) = &args.group
         && !status.groups.iter().any(|found| found.name == *group)
@@ -28,11 +27,11 @@ pub(super) fn run(args: &Args, global: &Global) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Usage, unknown(group, &status)));
     }
     let wanted = |name: &str| args.group.as_deref().is_none_or(|group| group == name);
-    if global.output == Output::Json {
-        return talk::write_json(&filtered(json, wanted));
-    }
-    let groups: Vec<_> = status.groups.iter().filter(|group| wanted(&group.name)).collect();
-    talk::write(&render(&groups, global.paints(&io::stdout())))
+    globals.show(&filtered(json, wanted), || {
+        let groups: Vec<_> = status.groups.iter().filter(|group| wanted(&group.name)).collect();
+        render(&groups, globals.color())
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn unknown(group: &str, status: &Status) -> String {

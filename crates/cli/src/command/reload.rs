@@ -1,10 +1,12 @@
 //! `plimsoll reload`: have the balancer read its configuration again.
 
+use std::process::ExitCode;
+
 use serde_json::Value;
 
+use super::{Failure, Globals};
 use crate::control::Where;
-use crate::failure::Failure;
-use crate::talk::{self, Global, Output};
+use crate::control::text::plain;
 
 /// Have the configuration read again and print what is different
 ///
@@ -16,14 +18,12 @@ pub(crate) struct Args {
     at: Where,
 }
 
-pub(super) fn run(args: &Args, global: &Global) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let said = args.at.balancer()?.post("/v1/reload", &Value::Null)?;
-    if global.output == Output::Json {
-        return talk::write_json(&said);
-    }
     let changes: Vec<_> = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     if changes.is_empty() {
-        global.say("reloaded: nothing is different\n");
+        globals.say("reloaded: nothing is different\n");
     }
-    talk::write(&changes.iter().map(|change| format!("{change}\n")).collect::<String>())
+    globals.show(&said, || changes.iter().map(|change| format!("{}\n", plain(change))).collect())?;
+    Ok(ExitCode::SUCCESS)
 }

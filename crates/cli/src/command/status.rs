@@ -1,13 +1,12 @@
 //! `plimsoll status`: is all well? One line for each group and listener, and an exit code for scripts.
 
-use std::io;
+use std::process::ExitCode;
 
 use plimsoll_brain::status::Status;
 
+use super::{Failure, Globals};
 use crate::config::count;
 use crate::control::Where;
-use crate::failure::{Exit, Failure};
-use crate::talk::{self, Global, Output};
 use crate::control::text::{Cell, Tone, ago, latency, plain, table};
 
 /// Say in a line for each group how it is; exit code 1 if not all is well
@@ -19,13 +18,10 @@ pub(crate) struct Args {
     at: Where,
 }
 
-pub(super) fn run(args: &Args, global: &Global) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let (json, status) = args.at.balancer()?.status()?;
-    match global.output {
-        Output::Json => talk::write_json(&json)?,
-        Output::Table => talk::write(&render(&status, global.paints(&io::stdout())))?,
-    }
-    if well(&status) { Ok(()) } else { Err(Failure::said(Exit::Failed)) }
+    globals.show(&json, || render(&status, globals.color()))?;
+    Ok(if well(&status) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn well(status: &Status) -> bool {

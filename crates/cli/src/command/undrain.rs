@@ -1,8 +1,10 @@
 //! `plimsoll undrain`: take a drained member back.
 
+use std::process::ExitCode;
+
 use super::drain::Target;
-use crate::failure::Failure;
-use crate::talk::{self, Global, Output};
+use super::{Failure, Globals};
+use crate::control::report;
 
 /// Take a drained member back
 #[derive(clap::Args, Debug)]
@@ -11,12 +13,8 @@ pub(crate) struct Args {
     target: Target,
 }
 
-pub(super) fn run(args: &Args, global: &Global) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let target = &args.target;
     let said = target.at.balancer()?.post("/v1/undrain", &target.body())?;
-    if global.output == Output::Json {
-        return talk::write_json(&said);
-    }
-    global.say(&format!("{}: taken back\n", target.member));
-    Ok(())
+    report(globals, &said, &format!("{}: taken back\n", target.member))
 }
