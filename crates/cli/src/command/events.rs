@@ -78,6 +78,7 @@ fn show(
 ) -> Result<io::Result<()>, Failure> {
     if !go_on {
         let entries = balancer.get::<Vec<Value>>(&format!("/events?follow=0{seq}"))?;
+        entries.iter().for_each(|entry| printer.fit(entry));
         return Ok(entries.iter().try_for_each(|entry| printer.entry(entry)));
     }
     let stream = balancer.follow(&format!("/events?follow=1{seq}"))?;
@@ -158,18 +159,26 @@ impl<W: Write> Printer<W> {
         self.out.flush()
     }
 
+    /// Widens the columns for an entry that is yet to come.
+    fn fit(&mut self, said: &Value) {
+        if let Ok(entry) = Entry::deserialize(said)
+            && entry.unix_ms >= self.from
+        {
+            self.line(&entry);
+        }
+    }
+
     fn line(&mut self, entry: &Entry) -> String {
         let (kind, tone) = kind(entry.kind);
         let group = if entry.group.is_empty() { "-" } else { &entry.group };
         let member = entry.member.as_deref().unwrap_or("-");
+        let cells = [(group, Tone::Strong), (member, Tone::Plain), (kind, tone)];
         let mut line = utc(entry.unix_ms);
-        for (at, (cell, tone)) in
-            [(group, Tone::Strong), (member, Tone::Plain), (kind, tone)].into_iter().enumerate()
-        {
+        for ((cell, tone), column) in cells.into_iter().zip(&mut self.widths) {
             let cell = plain(cell);
             let width = cell.chars().count();
-            self.widths[at] = self.widths[at].max(width);
-            let pad = self.widths[at] - width;
+            *column = width.max(*column);
+            let pad = *column - width;
             line.push_str(&format!("  {}{:pad$}", tone.paint(&cell, self.color), ""));
         }
         line.push_str("  ");
@@ -257,7 +266,24 @@ mod tests {
     fn lines_for_people() {
         let (out, end) = printed(&stream(&log()), false, 0);
         assert!(matches!(end, End::Stopped));
-        insta::assert_snapshot!(out, @"");
+        insta::assert_snapshot!(out, @"
+        2026-11-20 17:30:40.001Z  web  b:80  up  2 checks passed
+        2026-11-20 17:30:40.002Z  web  10.0.0.3:80  ejected  5 failures in a row [failures=5 share=0.25]
+        2026-11-20 17:30:40.003Z  -    -            stopping
+        ");
+    }
+
+    #[test]
+    fn a_list_is_aligned() {
+        let (mut out, log) = (Vec::new(), log().map(|entry| serde_json::to_value(entry).unwrap()));
+        let mut printer = Printer::new(&mut out, false, false);
+        log.iter().for_each(|entry| printer.fit(entry));
+        log.iter().try_for_each(|entry| printer.entry(entry)).unwrap();
+        insta::assert_snapshot!(String::from_utf8(out).unwrap(), @"
+        2026-11-20 17:30:40.001Z  web  b:80         up        2 checks passed
+        2026-11-20 17:30:40.002Z  web  10.0.0.3:80  ejected   5 failures in a row [failures=5 share=0.25]
+        2026-11-20 17:30:40.003Z  -    -            stopping
+        ");
     }
 
     #[test]

@@ -111,7 +111,15 @@ mod tests {
     fn the_table() {
         let status = sample();
         let groups: Vec<_> = status.groups.iter().collect();
-        insta::assert_snapshot!(render(&groups, false), @"");
+        insta::assert_snapshot!(render(&groups, false), @"
+        GROUP         MEMBER                STATE         CAPACITY  IN FLIGHT  REQUESTS  FAILURES  SHARE     P50     P99    SINCE  WHY
+        web           10.0.0.1:80           ● up                 1          7    812345        12  62.3%  12.4ms  37.2ms    9d 9h  2 checks in a row passed
+        web           10.0.0.2:80           ◐ slow start       2.5          7      1200         3   0.1%   850µs  2.55ms  23m 20s  came up, 40 % of its share
+        web           10.0.0.3:80           ⊘ ejected            1          0     90001      4711   6.9%   2.50s   7.50s    1d 1h  5 failures in a row
+        web           10.0.0.4:80           ◌ draining           1          7    400000         0  30.7%  13.0ms  39.0ms   4d 15h  by an operator
+        web           [fd00::5]:80          ✘ down               1          0         0         0   0.0%       -       -   3m 20s  connection refused
+        game servers  games.internal:27015  ○ unchecked          1          0         0         0      -       -       -   3m 20s  no check has passed yet
+        ");
     }
 
     #[test]

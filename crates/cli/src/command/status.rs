@@ -37,8 +37,11 @@ fn render(status: &Status, color: bool) -> String {
         count(status.threads, "thread"),
     );
     let mut banner = |text: &str| {
-        out.push_str(&Tone::Bad.paint(&format!("‼ {}", plain(text)), color));
-        out.push('\n');
+        for (at, line) in text.lines().enumerate() {
+            let mark = if at == 0 { "‼" } else { " " };
+            out.push_str(&Tone::Bad.paint(&format!("{mark} {}", plain(line)), color));
+            out.push('\n');
+        }
     };
     if !status.last_reload_successful {
         let why = status.last_reload_error.as_deref().unwrap_or("it did not say why");
@@ -68,9 +71,10 @@ fn render(status: &Status, color: bool) -> String {
             refused => format!("{refused} refused"),
         };
         vec![
+            Cell::text(&listener.protocol),
+            Cell::text(&listener.address),
             Cell::text("→"),
             Cell::text(&listener.group).tone(Tone::Strong),
-            Cell::text(&format!("{} {}", listener.protocol, listener.address)),
             Cell::number(format!("{} open", listener.connections)),
             Cell::number(format!("{} accepted", listener.accepted)),
             Cell::text(&refused).tone(Tone::Bad),
@@ -89,7 +93,13 @@ mod tests {
     fn all_is_well() {
         let status = sample();
         assert!(well(&status));
-        insta::assert_snapshot!(render(&status, false), @"");
+        insta::assert_snapshot!(render(&status, false), @"
+        plimsoll 0.1.0, pid 4242, up 3d 4h, 2 threads
+        ✔  web           3/5 members up, 1 ejected, 1 down  least_connections  p50 12.4ms  p99 37.2ms
+        ✔  game servers  0/1 members up, 1 unchecked        rendezvous
+        http  0.0.0.0:8080  →  web           128 open  1303546 accepted
+        udp   [::]:27015    →  game servers    0 open        9 accepted  3 refused
+        ");
     }
 
     #[test]
@@ -104,7 +114,16 @@ mod tests {
         status.last_reload_error = Some("plimsoll.toml:3:1: there is no \"lisener\"\nin it".into());
         status.stopping = true;
         status.threads = 1;
-        insta::assert_snapshot!(render(&status, false), @"");
+        insta::assert_snapshot!(render(&status, false), @r#"
+        plimsoll 0.1.0, pid 4242, up 3d 4h, 1 thread
+        ‼ the last reload was refused and the configuration before it is in force: plimsoll.toml:3:1: there is no "lisener"
+          in it
+        ‼ stopping: work in flight may end, nothing new is accepted
+        ✔  web           3/5 members up, 1 ejected, 1 down  least_connections  p50 12.4ms  p99 37.2ms
+        ✘  game servers  0/1 members up, 1 unchecked        rendezvous
+        http  0.0.0.0:8080  →  web           128 open  1303546 accepted
+        udp   [::]:27015    →  game servers    0 open        9 accepted  3 refused
+        "#);
     }
 
     #[test]

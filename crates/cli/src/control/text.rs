@@ -106,9 +106,14 @@ pub(crate) fn table(rows: &[Vec<Cell>], color: bool) -> String {
     out
 }
 
-/// Text without what would steer the terminal.
+/// Text on one line, without what would steer the terminal.
 pub(crate) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    let plain = |c: char| match c {
+        '\n' | '\t' => ' ',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
+    text.trim_end().chars().map(plain).collect()
 }
 
 /// None of the characters in use is wide.
