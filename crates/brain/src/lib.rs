@@ -9,7 +9,6 @@
 
 extern crate alloc;
 
-
 mod analyzer;
 mod ask;
 mod event;
@@ -18,7 +17,6 @@ mod plan;
 pub mod status;
 pub mod strategy;
 mod time;
-
 
 pub use analyzer::{Analyzer, GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Totals, WhenAllDown};
 pub use ask::Ask;

@@ -5,10 +5,12 @@ mod config;
 mod man;
 mod up;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
-use crate::failure::Failure;
-use crate::talk::Global;
+pub(crate) use crate::failure::{Exit, Failure};
+pub(crate) use crate::talk::Globals;
 
 /// Adaptive load balancing and monitoring.
 ///
@@ -21,7 +23,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 
     #[command(flatten)]
-    pub(crate) global: Global,
+    pub(crate) globals: Globals,
 }
 
 /// What to do.
@@ -35,12 +37,12 @@ pub(crate) enum Command {
 
 impl Command {
     /// Does it.
-    pub(crate) fn run(&self, global: &Global) -> Result<(), Failure> {
+    pub(crate) fn run(&self, globals: &Globals) -> Result<ExitCode, Failure> {
         match self {
-            Self::Up(args) => up::run(args, global),
-            Self::Config(args) => config::run(args, global),
+            Self::Up(args) => up::run(args, globals),
+            Self::Config(args) => config::run(args, globals),
             Self::Completions(args) => completions::run(args),
-            Self::Man(args) => man::run(args, global),
+            Self::Man(args) => man::run(args, globals),
         }
     }
 }
