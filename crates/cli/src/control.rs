@@ -115,8 +115,11 @@ impl Balancer {
         }
         let file = config.or_else(|| Some(Path::new(DEFAULT_FILE)).filter(|file| file.exists()));
         match file {
-            Some(file) => Self::parse(&configured(file)?.unwrap_or_else(|| DEFAULT.into()))
-                .map_err(|trouble| Trouble::Refused(format!("{}: [admin] control: {trouble}", file.display()))),
+            Some(file) => {
+                Self::parse(&configured(file)?.unwrap_or_else(|| DEFAULT.into())).map_err(|trouble| {
+                    Trouble::Refused(format!("{}: [admin] control: {trouble}", file.display()))
+                })
+            }
             None => Self::parse(DEFAULT),
         }
     }
@@ -134,7 +137,9 @@ impl Balancer {
         };
         match authority.trim_end_matches('/') {
             "" => refused("has no host"),
-            rest if rest.contains(|c: char| "/@?#".contains(c) || c <= ' ') => refused("give no more than http://HOST:PORT"),
+            rest if rest.contains(|c: char| "/@?#".contains(c) || c <= ' ') => {
+                refused("give no more than http://HOST:PORT")
+            }
             rest if rest.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) => {
                 refused("has no port; the listener's default is 9900")
             }

@@ -20,7 +20,8 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let said = args.at.balancer()?.post("/v1/reload", &Value::Null)?;
-    let changes: Vec<_> = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let changes: Vec<_> =
+        said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     if changes.is_empty() {
         globals.say("reloaded: nothing is different\n");
     }
