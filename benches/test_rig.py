@@ -68,6 +68,9 @@ class Wrk(unittest.TestCase):
         load = wrk.parse(WRK)
         self.assertEqual((load.requests, load.seconds, load.p50, load.p99, load.errors), (187433, 3.0, 995.0, 1750.0, 0))
 
+    def test_a_padded_unit_is_read(self):
+        self.assertEqual(wrk.parse(WRK.replace("1.75ms", "1.05s ")).p99, 1_050_000.0)
+
     def test_socket_errors_and_bad_answers_count(self):
         self.assertEqual(wrk.parse(WRK + TROUBLE).errors, 46)
 

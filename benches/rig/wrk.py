@@ -63,5 +63,8 @@ def parse(text):
 
 
 def percentile(text, share):
-    found = re.search(rf"^ +{share}% +([\d.]+)(us|ms|s|m)$", text, re.MULTILINE)
-    return float(found[1]) * UNITS[found[2]] if found else 0.0
+    # wrk pads units of one letter with a space.
+    found = re.search(rf"^ +{share}% +([\d.]+)(us|ms|s|m) *$", text, re.MULTILINE)
+    if not found:
+        raise Failed(f"wrk printed no {share}th percentile:\n{text}")
+    return float(found[1]) * UNITS[found[2]]
