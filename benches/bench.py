@@ -37,6 +37,8 @@ def main():
     except (Failed, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     if not legs:
         print("bench: nothing was measured", file=sys.stderr)
         return 2

@@ -60,6 +60,8 @@ def main():
     except (Failed, Refused, OSError) as error:
         print(f"gates: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     return 1 if failures else 0
 
 
