@@ -295,9 +295,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     fn digest<'b>(&mut self, input: &'b [u8], scratch: &mut Vec<u8>) -> Result<&'b [u8], Failure> {
         let mut rest = input;
         while let Answer::Head = self.answer {
-            let mut fields = http1::space();
             let to_head = self.asked.method == Method::Head;
-            let head = match http1::response(rest, &mut fields, self.settings.max_head, to_head) {
+            let head = match http1::response(rest, self.settings.max_head, to_head) {
                 Ok(Some(head)) => head,
                 Ok(None) => {
                     self.partial.extend_from_slice(rest);
