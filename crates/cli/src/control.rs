@@ -294,14 +294,14 @@ fn configured(file: &Path) -> Result<Option<String>, Trouble> {
     let text = std::fs::read_to_string(file).map_err(|error| refused(&error))?;
     let (table, errors) = DeTable::parse_recoverable(&text);
     let control = table.get_ref().get("admin").and_then(|admin| admin.get_ref().get("control"));
+    let control = control.map(|control| control.get_ref().as_str());
     match (control, errors.first()) {
-        (Some(control), _) => match control.get_ref().as_str() {
-            Some(control) => Ok(Some(control.to_owned())),
-            None => Err(refused(&"[admin] control is not a text")),
-        },
+        (Some(Some(control)), None) => Ok(Some(control.to_owned())),
+        (Some(Some(control)), Some(_)) if Balancer::parse(control).is_ok() => Ok(Some(control.to_owned())),
+        (Some(None), None) => Err(refused(&"[admin] control is not a text")),
         (None, None) => Ok(None),
         // It may be what is wrong that says where.
-        (None, Some(error)) => {
+        (_, Some(error)) => {
             let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
             Err(refused(&format_args!("line {line}: {}", error.message())))
         }
