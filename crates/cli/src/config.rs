@@ -41,7 +41,7 @@ pub(crate) use name::{Key, LogPath, Name, ProbeHost, ProbePath};
 pub(crate) use outlier::Outlier;
 pub(crate) use problem::{Problem, Problems, Severity, Source};
 pub(crate) use root::Config;
-pub(crate) use settings::{AdminConfig, look_up};
+pub(crate) use settings::{AdminConfig, Machine, look_up};
 pub(crate) use strategy::Strategy;
 pub(crate) use time_span::TimeSpan;
 

@@ -4,6 +4,8 @@ mod command;
 mod config;
 mod failure;
 mod limits;
+mod log;
+mod running;
 mod talk;
 
 use std::process::ExitCode;

@@ -32,11 +32,6 @@ impl Source {
         Self { name: name.into(), text, lines }
     }
 
-    /// What errors call it.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// All of it.
     pub(crate) fn text(&self) -> &str {
         &self.text
@@ -159,6 +154,11 @@ impl Problems {
             let _ = write!(line, " (and {more} more)");
         }
         line
+    }
+
+    /// Each on one line, for logs.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.list.iter().map(|problem| format!("{}: {}", self.locate(&problem.at), problem.message)).collect()
     }
 
     /// For programs: one object per problem.

@@ -25,6 +25,25 @@ pub(crate) struct AdminConfig {
     pub(crate) control: Option<PathBuf>,
 }
 
+/// Defaults that depend on the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Machine {
+    /// For `threads`.
+    pub(crate) threads: usize,
+    /// For `max_connections`.
+    pub(crate) max_connections: usize,
+}
+
+impl Machine {
+    /// The one this runs on, where a process may open `files` files.
+    pub(crate) fn here(config: &Config, files: u64) -> Self {
+        Self {
+            threads: available_parallelism().map_or(1, usize::from),
+            max_connections: crate::limits::max_connections(config, files),
+        }
+    }
+}
+
 /// Looks a member's address up with the system's resolver. Where a name has several addresses the first
 /// IPv4 one is taken, the first of all if there is none.
 ///
@@ -37,13 +56,13 @@ pub(crate) fn look_up(address: &MemberAddress) -> io::Result<SocketAddr> {
 }
 
 impl File {
-    /// The data plane's settings. `max_connections` is what applies where the file does not say.
+    /// The data plane's settings.
     ///
     /// # Errors
     /// Members whose names `resolve` cannot turn into addresses, each at its place in the file.
     pub(crate) fn settings(
         &self,
-        max_connections: usize,
+        machine: Machine,
         mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
     ) -> Result<proxy::Settings, Problems> {
         let mut problems = Vec::new();
@@ -74,8 +93,8 @@ impl File {
         }
         let config = &self.config;
         Ok(proxy::Settings {
-            threads: threads(config),
-            max_connections: config.max_connections.unwrap_or(max_connections),
+            threads: config.threads.unwrap_or(machine.threads),
+            max_connections: config.max_connections.unwrap_or(machine.max_connections),
             listeners: config.listeners.iter().map(listener_settings).collect(),
             groups,
             access_log: config
@@ -94,12 +113,11 @@ impl File {
 }
 
 impl Config {
-    /// With everything written out that was left to defaults. `max_connections` is what applies where the
-    /// file does not say.
-    pub(crate) fn filled(&self, max_connections: usize) -> Self {
+    /// With everything written out that was left to defaults.
+    pub(crate) fn filled(&self, machine: Machine) -> Self {
         let mut config = self.clone();
-        config.threads = Some(threads(self));
-        config.max_connections.get_or_insert(max_connections);
+        config.threads.get_or_insert(machine.threads);
+        config.max_connections.get_or_insert(machine.max_connections);
         for listener in &mut config.listeners {
             listener.binding.get_or_insert(listener.protocol.binding());
             listener.timeouts.idle.get_or_insert(listener.protocol.idle());
@@ -120,10 +138,6 @@ impl Config {
     pub(crate) fn members(&self) -> usize {
         self.groups.iter().map(|group| group.members.len()).sum()
     }
-}
-
-fn threads(config: &Config) -> usize {
-    config.threads.unwrap_or_else(|| available_parallelism().map_or(1, usize::from))
 }
 
 fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
@@ -147,8 +161,8 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
         },
         max_head: listener.max_head,
         forwarded: match listener.forwarded {
-            Forwarded::XForwarded => proxy::Forwarded::XForwarded,
-            Forwarded::Forwarded => proxy::Forwarded::Rfc7239,
+            Forwarded::X => proxy::Forwarded::XForwarded,
+            Forwarded::Rfc7239 => proxy::Forwarded::Rfc7239,
             Forwarded::Off => proxy::Forwarded::Off,
         },
         trusted: listener.trusted.iter().map(|network| network.0).collect(),
