@@ -2,7 +2,14 @@
 
 mod completions;
 mod config;
+mod drain;
+mod events;
 mod man;
+mod members;
+mod reload;
+mod status;
+mod stop;
+mod undrain;
 mod up;
 
 use std::process::ExitCode;
@@ -30,6 +37,13 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Up(up::Args),
+    Status(status::Args),
+    Members(members::Args),
+    Events(events::Args),
+    Drain(drain::Args),
+    Undrain(undrain::Args),
+    Reload(reload::Args),
+    Stop(stop::Args),
     Config(config::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -40,6 +54,13 @@ impl Command {
     pub(crate) fn run(&self, globals: &Globals) -> Result<ExitCode, Failure> {
         match self {
             Self::Up(args) => up::run(args, globals),
+            Self::Status(args) => status::run(args, globals),
+            Self::Members(args) => members::run(args, globals),
+            Self::Events(args) => events::run(args, globals),
+            Self::Drain(args) => drain::run(args, globals),
+            Self::Undrain(args) => undrain::run(args, globals),
+            Self::Reload(args) => reload::run(args, globals),
+            Self::Stop(args) => stop::run(args, globals),
             Self::Config(args) => config::run(args, globals),
             Self::Completions(args) => completions::run(args),
             Self::Man(args) => man::run(args, globals),

@@ -12,6 +12,8 @@ pub(crate) enum Exit {
     Failed = 1,
     /// The command line or the configuration is wrong; trying again will not help.
     Usage = 2,
+    /// The balancer cannot be reached.
+    Unreachable = 3,
     /// It was told to end before it was done.
     Interrupted = 130,
 }

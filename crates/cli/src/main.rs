@@ -2,6 +2,7 @@
 
 mod command;
 mod config;
+mod control;
 mod failure;
 mod limits;
 mod log;

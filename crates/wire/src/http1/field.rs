@@ -45,6 +45,11 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn read(&mut self, value: &[u8]) {
+        // What nearly every peer says, if it says anything.
+        if value.eq_ignore_ascii_case(b"keep-alive") {
+            self.keep_alive = true;
+            return;
+        }
         for token in tokens(value) {
             if token.eq_ignore_ascii_case(b"close") {
                 self.close = true;

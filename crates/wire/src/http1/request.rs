@@ -264,7 +264,8 @@ fn origin_form<'b>(method: &str, target: &'b str) -> Result<(&'b str, Option<&'b
 
 /// Can this byte stand in a host and port? (Not a check of the grammar: of what could be read as two hosts.)
 fn plausible_in_host(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=:[]%".contains(&byte)
+    matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'-'..=b'.' | b'0'..=b';' | b'[' | b']' | b'_' | b'~' | b'!' | b'=')
+        || matches!(byte, b'$'..=b'+')
 }
 
 impl Request<'_, '_> {
