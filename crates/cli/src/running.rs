@@ -1,11 +1,15 @@
-//! A balancer that runs: the data plane, and the file its configuration comes from.
+//! A balancer that runs: the data plane, the file its configuration comes from, and what the admin plane sees
+//! of both.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_proxy::Engine;
+use plimsoll_admin::{Changed, Entry, Subject};
+use plimsoll_brain::status::Status;
+use plimsoll_proxy::{Engine, Stamped};
 use sd_notify::NotifyState;
 use tokio::sync::Notify;
+use tokio::sync::broadcast::error::RecvError;
 
 use crate::config::{self, AdminConfig, File, Machine, look_up};
 use crate::limits;
@@ -34,20 +38,9 @@ impl Running {
         &self.engine
     }
 
-    /// Reads the file again and puts it in force; what changed, one line each. May take as long as looking
-    /// names up does. On an error, which is one line, the configuration before stays in force.
-    pub(crate) fn reload(&self) -> Result<Vec<String>, String> {
-        let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut states = vec![NotifyState::Reloading];
-        states.extend(NotifyState::monotonic_usec_now().ok());
-        notify(&states);
-        let outcome = self.apply();
-        let status = match &outcome {
-            Ok(_) => format!("running {}", self.file.display()),
-            Err(why) => format!("the last reload was refused: {why}"),
-        };
-        notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
-        outcome
+    /// Returns once the end was asked for.
+    pub(crate) async fn stopped(&self) {
+        self.stop.notified().await;
     }
 
     fn apply(&self) -> Result<Vec<String>, String> {
@@ -68,15 +61,57 @@ impl Running {
         }
         Ok(changes)
     }
+}
 
-    /// Asks for the end; [`Running::stopped`] returns.
-    pub(crate) fn stop(&self) {
-        self.stop.notify_one();
+impl Subject for Running {
+    fn status(&self) -> Status {
+        self.engine.status()
     }
 
-    /// Returns once the end was asked for.
-    pub(crate) async fn stopped(&self) {
-        self.stop.notified().await;
+    fn buckets(&self, group: &str) -> Vec<(f64, u64)> {
+        self.engine.buckets(group)
+    }
+
+    fn events(&self, since: u64) -> Vec<Entry> {
+        let entry = |stamped: &Stamped| Entry::new(stamped.seq, stamped.unix_ms, &stamped.event);
+        self.engine.events().iter().filter(|stamped| stamped.seq > since).map(entry).collect()
+    }
+
+    fn changed(&self) -> Changed {
+        let mut news = self.engine.subscribe();
+        Box::pin(async move {
+            // To have missed some is news as well.
+            if let Err(RecvError::Closed) = news.recv().await {
+                std::future::pending().await
+            }
+        })
+    }
+
+    fn drain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
+        self.engine.drain(group, member)
+    }
+
+    fn undrain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
+        self.engine.undrain(group, member)
+    }
+
+    /// May take as long as looking names up does.
+    fn reload(&self) -> Result<Vec<String>, String> {
+        let _one = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut states = vec![NotifyState::Reloading];
+        states.extend(NotifyState::monotonic_usec_now().ok());
+        notify(&states);
+        let outcome = self.apply();
+        let status = match &outcome {
+            Ok(_) => format!("running {}", self.file.display()),
+            Err(why) => format!("the last reload was refused: {why}"),
+        };
+        notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
+        outcome
+    }
+
+    fn stop(&self) {
+        self.stop.notify_one();
     }
 }
 

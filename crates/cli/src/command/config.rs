@@ -65,14 +65,14 @@ fn check(path: &Path, globals: &Globals) -> Result<ExitCode, Failure> {
             Err(error @ ReadError::Io(_)) => return Err(Failure::rendered(Exit::Usage, error)),
         };
         let ok = outcome.is_ok();
-        let file = path.display().to_string();
+        let file = config::name_of(path);
         let report = json!({ "schema": 1, "file": file, "ok": ok, "problems": problems });
         globals.show(&report, String::new)?;
         return Ok(if ok { ExitCode::SUCCESS } else { Exit::Usage.into() });
     }
     let file = outcome.map_err(|error| Failure::rendered(Exit::Usage, error))?;
     globals.say(&file.warnings.to_string());
-    globals.say(&format!("{}: ok ({})\n", path.display(), contents(&file)));
+    globals.say(&format!("{}: ok ({})\n", config::name_of(path), contents(&file)));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,16 +5,18 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use plimsoll_admin::Subject as _;
 use plimsoll_proxy::Engine;
+use rustix::fs::{Access, access};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Exit, Failure, Globals};
-use crate::config::{self, Config, Machine, count, look_up};
+use crate::config::{self, AdminConfig, Config, File, Machine, count, look_up};
 use crate::running::{Running, notify, warn};
 use crate::{limits, log};
 
@@ -46,19 +48,26 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::failed(format_args!("cannot start: {error}")))?;
-    runtime.block_on(async {
-        // Before anything listens, so that no signal finds the process unprepared.
-        let signals =
-            Signals::new().map_err(|error| Failure::failed(format_args!("cannot take signals: {error}")))?;
-        let engine = Engine::start(settings).map_err(Failure::failed)?;
-        let running = Running::new(engine, &args.config, machine, file.admin());
-        for line in listening(&file.config, &running.engine().addresses()) {
-            tracing::info!("{line}");
-        }
-        let status = format!("running {}", args.config.display());
-        notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
-        serve(&running, signals).await
-    })
+    // Before anything listens, so that no signal finds the process unprepared.
+    let signals = {
+        let _context = runtime.enter();
+        Signals::new().map_err(|error| Failure::failed(format_args!("cannot take signals: {error}")))?
+    };
+    let engine = Engine::start(settings).map_err(Failure::failed)?;
+    let running = Running::new(engine, &args.config, machine, file.admin());
+    let admin = plimsoll_admin::start(doors(&file), Arc::clone(&running) as _).map_err(Failure::failed)?;
+    for line in listening(&file.config, &running.engine().addresses()) {
+        tracing::info!("{line}");
+    }
+    if let Some(address) = admin.addr() {
+        tracing::info!("listening admin {address}: status, metrics, events");
+    }
+    let status = format!("running {}", args.config.display());
+    notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    let outcome = runtime.block_on(serve(&running, signals));
+    // Last, so that what stops can be watched.
+    drop(admin);
+    outcome
 }
 
 struct Signals {
@@ -103,6 +112,21 @@ async fn serve(running: &Arc<Running>, mut signals: Signals) -> Result<ExitCode,
         _ = signals.terminate.recv() => Err(Failure::new(Exit::Interrupted, "stopped at once")),
         _ = signals.interrupt.recv() => Err(Failure::new(Exit::Interrupted, "stopped at once")),
     }
+}
+
+/// Where the admin plane is to be reached. A control socket that nobody asked for is no reason not to start
+/// where its folder belongs to root.
+fn doors(file: &File) -> plimsoll_admin::Config {
+    let AdminConfig { listen, mut control, written } = file.admin();
+    let folder = control.as_deref().and_then(Path::parent);
+    if let Some(folder) = folder.filter(|folder| !written && access(*folder, Access::WRITE_OK).is_err()) {
+        tracing::warn!(
+            "no control socket: {} is not writable; for drain, reload and stop set control in [admin]",
+            folder.display()
+        );
+        control = None;
+    }
+    plimsoll_admin::Config { listen, control }
 }
 
 /// One line per listener: `listening http 127.0.0.1:8080 -> web (2 members, least_connections)`

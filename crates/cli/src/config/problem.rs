@@ -195,7 +195,7 @@ impl Problems {
         let carets = end.min(to).saturating_sub(start).max(1);
         let (before, after) = (if from > 0 { "…" } else { "" }, if to < line.len() { "…" } else { "" });
         let text: String = line[from..to].iter().collect();
-        writeln!(out, "{:>5} | {before}{text}{after}", place.line)?;
+        writeln!(out, "{}", format!("{:>5} | {before}{text}{after}", place.line).trim_end())?;
         let indent = start - from + before.chars().count();
         let line = format!("      | {:indent$}{} {label}", "", "^".repeat(carets));
         writeln!(out, "{}", line.trim_end())

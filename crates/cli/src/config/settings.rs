@@ -23,6 +23,8 @@ pub(crate) struct AdminConfig {
     pub(crate) listen: Option<SocketAddr>,
     /// Path of the unix socket for commands. `None` for off.
     pub(crate) control: Option<PathBuf>,
+    /// Is `control` in the file, or the default?
+    pub(crate) written: bool,
 }
 
 /// Defaults that depend on the machine.
@@ -51,7 +53,7 @@ impl Machine {
 /// What the resolver says.
 pub(crate) fn look_up(address: &MemberAddress) -> io::Result<SocketAddr> {
     let found: Vec<SocketAddr> = (address.host.as_str(), address.port).to_socket_addrs()?.collect();
-    let best = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    let best = found.iter().find(|address| address.is_ipv4()).or_else(|| found.first());
     best.copied().ok_or_else(|| io::Error::other("the name has no address"))
 }
 
@@ -108,7 +110,8 @@ impl File {
     /// Where the balancer is watched and controlled.
     pub(crate) fn admin(&self) -> AdminConfig {
         let admin = &self.config.admin;
-        AdminConfig { listen: admin.listen.0, control: admin.control.0.clone() }
+        let written = self.spots.has("admin") && self.spots.key("admin").has("control");
+        AdminConfig { listen: admin.listen.0, control: admin.control.0.clone(), written }
     }
 }
 
@@ -119,8 +122,8 @@ impl Config {
         config.threads.get_or_insert(machine.threads);
         config.max_connections.get_or_insert(machine.max_connections);
         for listener in &mut config.listeners {
-            listener.binding.get_or_insert(listener.protocol.binding());
-            listener.timeouts.idle.get_or_insert(listener.protocol.idle());
+            listener.binding.get_or_insert_with(|| listener.protocol.binding());
+            listener.timeouts.idle.get_or_insert_with(|| listener.protocol.idle());
         }
         for group in &mut config.groups {
             group.strategy = group.strategy.filled();
@@ -155,7 +158,7 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
         accept_proxy: listener.accept_proxy,
         timeouts: proxy::ClientTimeouts {
             head: timeouts.head.0,
-            idle: timeouts.idle.unwrap_or(listener.protocol.idle()).0,
+            idle: timeouts.idle.unwrap_or_else(|| listener.protocol.idle()).0,
             body: timeouts.body.0,
             tunnel: timeouts.tunnel.0,
         },
