@@ -1,1 +1,25 @@
-fn main() {}
+//! `plimsoll`: adaptive load balancing and monitoring, one binary.
+
+mod command;
+mod config;
+mod failure;
+mod limits;
+mod talk;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = command::Cli::parse();
+    match cli.command.run(&cli.global) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.tell(&cli.global);
+            failure.exit.into()
+        }
+    }
+}
