@@ -2,13 +2,22 @@
 
 mod completions;
 mod config;
+mod drain;
+mod events;
 mod man;
+mod members;
+mod reload;
+mod status;
+mod stop;
+mod undrain;
 mod up;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::failure::Failure;
-use crate::talk::Global;
+pub(crate) use crate::failure::{Exit, Failure};
+pub(crate) use crate::talk::Globals;
 
 /// Adaptive load balancing and monitoring.
 ///
@@ -21,13 +30,20 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 
     #[command(flatten)]
-    pub(crate) global: Global,
+    pub(crate) globals: Globals,
 }
 
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Up(up::Args),
+    Status(status::Args),
+    Members(members::Args),
+    Events(events::Args),
+    Drain(drain::Args),
+    Undrain(undrain::Args),
+    Reload(reload::Args),
+    Stop(stop::Args),
     Config(config::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -35,12 +51,19 @@ pub(crate) enum Command {
 
 impl Command {
     /// Does it.
-    pub(crate) fn run(&self, global: &Global) -> Result<(), Failure> {
+    pub(crate) fn run(&self, globals: &Globals) -> Result<ExitCode, Failure> {
         match self {
-            Self::Up(args) => up::run(args, global),
-            Self::Config(args) => config::run(args, global),
+            Self::Up(args) => up::run(args, globals),
+            Self::Status(args) => status::run(args, globals),
+            Self::Members(args) => members::run(args, globals),
+            Self::Events(args) => events::run(args, globals),
+            Self::Drain(args) => drain::run(args, globals),
+            Self::Undrain(args) => undrain::run(args, globals),
+            Self::Reload(args) => reload::run(args, globals),
+            Self::Stop(args) => stop::run(args, globals),
+            Self::Config(args) => config::run(args, globals),
             Self::Completions(args) => completions::run(args),
-            Self::Man(args) => man::run(args, global),
+            Self::Man(args) => man::run(args, globals),
         }
     }
 }

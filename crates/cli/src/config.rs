@@ -130,7 +130,8 @@ pub(crate) fn parse(name: &str, bytes: Vec<u8>) -> Result<File, Problems> {
     let (tree, errors) = DeTable::parse_recoverable(source.text());
     if !errors.is_empty() {
         let end = source.text().len();
-        let problem = |error: toml::de::Error| Problem::error(error.span().unwrap_or(end..end), error.message());
+        let problem =
+            |error: toml::de::Error| Problem::error(error.span().unwrap_or(end..end), error.message());
         return fail(errors.into_iter().map(problem).collect());
     }
     let (tree, spots, mut list) = shape::check(schema().as_value(), tree);

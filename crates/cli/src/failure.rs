@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
-use crate::talk::Global;
+use crate::talk::Globals;
 
 /// Exit codes, which scripts rely on. 0 is success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub(crate) enum Exit {
     Failed = 1,
     /// The command line or the configuration is wrong; trying again will not help.
     Usage = 2,
+    /// The balancer cannot be reached.
+    Unreachable = 3,
 }
 
 impl From<Exit> for ExitCode {
@@ -25,14 +27,19 @@ impl From<Exit> for ExitCode {
 pub(crate) struct Failure {
     /// What the shell is told.
     pub(crate) exit: Exit,
-    /// What the person is told; empty if that has happened already.
+    /// What the person is told; ends in a newline.
     text: String,
 }
 
 impl Failure {
     /// One line: what, where, what to do.
     pub(crate) fn new(exit: Exit, what: impl Display) -> Self {
-        Self { exit, text: format!("error: {what}\n") }
+        Self::rendered(exit, format_args!("error: {what}\n"))
+    }
+
+    /// The thing was tried and failed.
+    pub(crate) fn failed(what: impl Display) -> Self {
+        Self::new(Exit::Failed, what)
     }
 
     /// A text that begins with `error:` itself and may have several lines.
@@ -40,13 +47,15 @@ impl Failure {
         Self { exit, text: text.to_string() }
     }
 
-    /// All has been said on standard output.
-    pub(crate) fn said(exit: Exit) -> Self {
-        Self { exit, text: String::new() }
-    }
-
     /// Tells the person.
-    pub(crate) fn tell(&self, global: &Global) {
-        global.insist(&self.text);
+    pub(crate) fn tell(&self, globals: &Globals) {
+        globals.insist(&self.text);
+    }
+}
+
+/// Writing to standard output failed.
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::failed(format_args!("cannot write to standard output: {error}"))
     }
 }

@@ -59,7 +59,8 @@ pub(crate) fn check_files(config: &Config, files: u64) -> Result<(), String> {
 /// Listeners whose backlog the kernel would cut, one line each.
 pub(crate) fn check_backlog(config: &Config) -> Vec<String> {
     let path = "/proc/sys/net/core/somaxconn";
-    let Some(most) = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<usize>().ok()) else {
+    let Some(most) = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<usize>().ok())
+    else {
         return Vec::new();
     };
     let cut = |backlog: usize| backlog > most;

@@ -2,6 +2,7 @@
 
 mod command;
 mod config;
+mod control;
 mod failure;
 mod limits;
 mod talk;
@@ -15,10 +16,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let cli = command::Cli::parse();
-    match cli.command.run(&cli.global) {
-        Ok(()) => ExitCode::SUCCESS,
+    match cli.command.run(&cli.globals) {
+        Ok(code) => code,
         Err(failure) => {
-            failure.tell(&cli.global);
+            failure.tell(&cli.globals);
             failure.exit.into()
         }
     }

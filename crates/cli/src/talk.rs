@@ -5,11 +5,11 @@ use std::io::{self, Write as _};
 use clap::{ArgAction, Args, ValueEnum};
 use serde::Serialize;
 
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 
 /// Options of every command.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Global {
+pub(crate) struct Globals {
     /// Form of the data on standard output
     #[arg(short, long, global = true, value_enum, default_value_t = Output::Table, help_heading = "Global options")]
     pub(crate) output: Output,
@@ -47,7 +47,7 @@ pub(crate) enum Color {
     Never,
 }
 
-impl Global {
+impl Globals {
     /// Tells the person something, unless they asked for silence. Ends in a newline.
     pub(crate) fn say(&self, text: &str) {
         if !self.quiet {
@@ -62,12 +62,35 @@ impl Global {
         let _ = io::stderr().write_all(text.as_bytes());
     }
 
+    /// Shows data on standard output: `value` for programs, or else `table` for people.
+    pub(crate) fn show(&self, value: &impl Serialize, table: impl FnOnce() -> String) -> Result<(), Failure> {
+        if !self.json() {
+            return write(&table());
+        }
+        match serde_json::to_string_pretty(value) {
+            Ok(text) => write(&(text + "\n")),
+            Err(error) => Err(Failure::failed(format_args!("cannot write JSON: {error}"))),
+        }
+    }
+
+    /// Is the data on standard output for programs?
+    pub(crate) fn json(&self) -> bool {
+        self.output == Output::Json
+    }
+
+    /// May data on standard output have colour?
+    pub(crate) fn color(&self) -> bool {
+        self.paints(&io::stdout())
+    }
+
     /// May this stream have colour?
-    pub(crate) fn paints(&self, stream: &impl io::IsTerminal) -> bool {
+    fn paints(&self, stream: &impl io::IsTerminal) -> bool {
         match self.color {
             Color::Always => true,
             Color::Never => false,
-            Color::Auto => stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            Color::Auto => {
+                stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+            }
         }
     }
 }
@@ -76,18 +99,8 @@ impl Global {
 pub(crate) fn write(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(Exit::Failed, format_args!("cannot write to standard output: {error}")))
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
-    }
-}
-
-/// Writes one JSON document to standard output.
-pub(crate) fn write_json(value: &impl Serialize) -> Result<(), Failure> {
-    match serde_json::to_string_pretty(value) {
-        Ok(text) => write(&(text + "\n")),
-        Err(error) => Err(Failure::new(Exit::Failed, format_args!("cannot write JSON: {error}"))),
     }
 }
 

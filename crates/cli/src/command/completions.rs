@@ -1,10 +1,11 @@
 //! `plimsoll completions`: what a shell needs to complete commands and options.
 
+use std::process::ExitCode;
+
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-use super::Cli;
-use crate::failure::Failure;
+use super::{Cli, Failure};
 use crate::talk;
 
 /// Print completions for a shell
@@ -16,8 +17,9 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "plimsoll", &mut script);
-    talk::write(&String::from_utf8_lossy(&script))
+    talk::write(&String::from_utf8_lossy(&script))?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,14 +1,14 @@
 //! `plimsoll config`: look at a configuration without running it. Opens no socket and looks no name up.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use clap::Subcommand;
 use serde_json::json;
 
+use super::{Exit, Failure, Globals};
 use crate::config::{self, File, ReadError, Severity, count};
-use crate::failure::{Exit, Failure};
 use crate::limits;
-use crate::talk::{self, Global, Output};
 
 /// Check or show the configuration, or print its JSON Schema
 #[derive(clap::Args, Debug)]
@@ -45,35 +45,33 @@ impl Which {
     }
 }
 
-pub(super) fn run(args: &Args, global: &Global) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     match &args.command {
-        Command::Check(which) => check(which.path(), global),
-        Command::Show(which) => show(which.path(), global),
-        Command::Schema => talk::write_json(config::schema()),
+        Command::Check(which) => return check(which.path(), globals),
+        Command::Show(which) => show(which.path(), globals)?,
+        Command::Schema => globals.show(config::schema(), || format!("{:#}\n", config::schema().as_value()))?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
-fn check(path: &Path, global: &Global) -> Result<(), Failure> {
+fn check(path: &Path, globals: &Globals) -> Result<ExitCode, Failure> {
     let outcome = config::read(path);
-    if global.output == Output::Json {
+    if globals.json() {
         let problems = match &outcome {
             Ok(file) => file.warnings.to_json(),
             Err(ReadError::Wrong(problems)) => problems.to_json(),
             Err(error @ ReadError::Io(_)) => return Err(Failure::rendered(Exit::Usage, error)),
         };
         let ok = outcome.is_ok();
-        talk::write_json(&json!({
-            "schema": 1,
-            "file": path.display().to_string(),
-            "ok": ok,
-            "problems": problems,
-        }))?;
-        return if ok { Ok(()) } else { Err(Failure::said(Exit::Usage)) };
+        let file = path.display().to_string();
+        let report = json!({ "schema": 1, "file": file, "ok": ok, "problems": problems });
+        globals.show(&report, String::new)?;
+        return Ok(if ok { ExitCode::SUCCESS } else { Exit::Usage.into() });
     }
     let file = outcome.map_err(|error| Failure::rendered(Exit::Usage, error))?;
-    global.say(&file.warnings.to_string());
-    global.say(&format!("{}: ok ({})\n", path.display(), contents(&file)));
-    Ok(())
+    globals.say(&file.warnings.to_string());
+    globals.say(&format!("{}: ok ({})\n", path.display(), contents(&file)));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `2 listeners, 1 group, 3 members`
@@ -91,14 +89,11 @@ fn contents(file: &File) -> String {
     parts.join(", ")
 }
 
-fn show(path: &Path, global: &Global) -> Result<(), Failure> {
+fn show(path: &Path, globals: &Globals) -> Result<(), Failure> {
     let file = config::read(path).map_err(|error| Failure::rendered(Exit::Usage, error))?;
-    global.say(&file.warnings.to_string());
+    globals.say(&file.warnings.to_string());
     let filled = file.config.filled(limits::max_connections(&file.config, limits::hard()));
-    if global.output == Output::Json {
-        return talk::write_json(&filled);
-    }
     let text = toml::to_string_pretty(&filled)
-        .map_err(|error| Failure::new(Exit::Failed, format_args!("cannot write TOML: {error}")))?;
-    talk::write(&text)
+        .map_err(|error| Failure::failed(format_args!("cannot write TOML: {error}")))?;
+    globals.show(&filled, || text)
 }

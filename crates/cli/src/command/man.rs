@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use clap::CommandFactory as _;
 use clap_mangen::Man;
 
-use super::Cli;
-use crate::failure::{Exit, Failure};
-use crate::talk::{self, Global};
+use super::{Cli, Failure, Globals};
+use crate::talk;
 
 /// Print the manual page, or write one page per command into a folder
 #[derive(clap::Args, Debug)]
@@ -18,16 +18,15 @@ pub(crate) struct Args {
     dir: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &Args, global: &Global) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let mut tree = Cli::command();
     tree.build();
     let Some(dir) = &args.dir else {
         let (_, page) = render(&tree)?;
-        return talk::write(&page);
+        talk::write(&page)?;
+        return Ok(ExitCode::SUCCESS);
     };
-    let fail = |path: &Path, error| {
-        Failure::new(Exit::Failed, format_args!("cannot write {}: {error}", path.display()))
-    };
+    let fail = |path: &Path, error| Failure::failed(format_args!("cannot write {}: {error}", path.display()));
     fs::create_dir_all(dir).map_err(|error| fail(dir, error))?;
     let mut pages = Vec::new();
     collect(&tree, &mut pages)?;
@@ -35,14 +34,15 @@ pub(super) fn run(args: &Args, global: &Global) -> Result<(), Failure> {
         let path = dir.join(name);
         fs::write(&path, page).map_err(|error| fail(&path, error))?;
     }
-    global.say(&format!("wrote {} manual pages to {}\n", pages.len(), dir.display()));
-    Ok(())
+    globals.say(&format!("wrote {} manual pages to {}\n", pages.len(), dir.display()));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The page of a command and those of all commands below it.
 fn collect(command: &clap::Command, pages: &mut Vec<(String, String)>) -> Result<(), Failure> {
     pages.push(render(command)?);
-    for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help" && !inner.is_hide_set()) {
+    for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help" && !inner.is_hide_set())
+    {
         collect(inner, pages)?;
     }
     Ok(())
@@ -54,6 +54,6 @@ fn render(command: &clap::Command) -> Result<(String, String), Failure> {
     let man = Man::new(command.clone()).title(name.to_uppercase());
     let mut page = Vec::new();
     man.render(&mut page)
-        .map_err(|error| Failure::new(Exit::Failed, format_args!("cannot make the manual page: {error}")))?;
+        .map_err(|error| Failure::failed(format_args!("cannot make the manual page: {error}")))?;
     Ok((format!("{name}.1"), String::from_utf8_lossy(&page).into_owned()))
 }

@@ -1,12 +1,13 @@
 //! `plimsoll up`: run the balancer.
 
-use crate::failure::Failure;
-use crate::talk::Global;
+use std::process::ExitCode;
+
+use super::{Failure, Globals};
 
 /// Run the balancer
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {}
 
-pub(super) fn run(_: &Args, _: &Global) -> Result<(), Failure> {
-    Ok(())
+pub(super) fn run(_: &Args, _: &Globals) -> Result<ExitCode, Failure> {
+    Ok(ExitCode::SUCCESS)
 }

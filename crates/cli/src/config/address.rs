@@ -41,7 +41,9 @@ impl FromStr for ListenAddress {
         Err(match host {
             "" | "*" => format!("names no address: write \"0.0.0.0:{port}\" (IPv4) or \"[::]:{port}\" (all)"),
             "localhost" => format!("must be an IP address: write \"127.0.0.1:{port}\""),
-            _ if host.contains(':') => format!("is an IPv6 address without brackets: write \"[{host}]:{port}\""),
+            _ if host.contains(':') => {
+                format!("is an IPv6 address without brackets: write \"[{host}]:{port}\"")
+            }
             _ => "is not an IP address and a port".into(),
         })
     }
@@ -208,7 +210,9 @@ impl FromStr for Control {
             return Err("contains a NUL byte".into());
         }
         if path.len() > LONGEST_SOCKET_PATH {
-            return Err(format!("is too long: the path of a unix socket has at most {LONGEST_SOCKET_PATH} bytes"));
+            return Err(format!(
+                "is too long: the path of a unix socket has at most {LONGEST_SOCKET_PATH} bytes"
+            ));
         }
         Ok(Self(Some(path.into())))
     }

@@ -13,7 +13,8 @@ use super::{Config, Group, Health, Listener, Outlier, Protocol, TimeSpan, sugges
 /// Adds what is wrong to `found`.
 pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
     if config.listeners.is_empty() && !spots.broken("listener") {
-        let problem = Problem::error(spots.key("listener").value(), "no [[listener]]: nothing would be served");
+        let problem =
+            Problem::error(spots.key("listener").value(), "no [[listener]]: nothing would be served");
         found.push(problem.hint("add [[listener]] with an address and a group"));
     }
     let groups = spots.key("group");
@@ -51,7 +52,9 @@ pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
         return;
     }
     for (index, group) in config.groups.iter().enumerate() {
-        if !config.listeners.iter().any(|listener| listener.group == group.name) && !config.listeners.is_empty() {
+        if !config.listeners.iter().any(|listener| listener.group == group.name)
+            && !config.listeners.is_empty()
+        {
             let message = format!("no listener sends clients to group `{}`", group.name);
             found.push(Problem::warning(groups.item(index).key("name").value(), message));
         }
@@ -84,7 +87,8 @@ fn check_addresses(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
     {
         let at = listeners.item(*index).key("address").value();
         let message = format!("{address} is also the address of the admin side");
-        let mut problem = Problem::error(at, message).hint("move one of them, or set listen = \"off\" in [admin]");
+        let mut problem =
+            Problem::error(at, message).hint("move one of them, or set listen = \"off\" in [admin]");
         if spots.key("admin").has("listen") {
             problem = problem.also(spots.key("admin").key("listen").value(), "here");
         }
@@ -207,7 +211,12 @@ fn check_timeouts(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
 }
 
 /// The first must not be longer than the second.
-fn not_above(spot: &Spot, (low, less): (&str, TimeSpan), (high, more): (&str, TimeSpan), found: &mut Vec<Problem>) {
+fn not_above(
+    spot: &Spot,
+    (low, less): (&str, TimeSpan),
+    (high, more): (&str, TimeSpan),
+    found: &mut Vec<Problem>,
+) {
     if less <= more || spot.broken(low) || spot.broken(high) {
         return;
     }
@@ -238,7 +247,11 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
             protocol.name()
         );
         let hint = "clients of this listener are told apart by their address";
-        found.push(Problem::warning(at.key("group").value(), message).hint(hint).also(spot.key("key").value(), "here"));
+        found.push(
+            Problem::warning(at.key("group").value(), message)
+                .hint(hint)
+                .also(spot.key("key").value(), "here"),
+        );
     }
     if protocol == Protocol::Udp && group.send_proxy.is_some() {
         let message = format!("`send_proxy` has no effect for the udp listener on {}", listener.address);

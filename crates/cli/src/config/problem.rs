@@ -256,7 +256,9 @@ pub(crate) fn quoted(text: &str) -> String {
 fn shown(char: char) -> char {
     match char {
         '\t' => ' ',
-        '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => '\u{fffd}',
+        '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
+            '\u{fffd}'
+        }
         _ if char.is_control() => '\u{fffd}',
         _ => char,
     }

@@ -59,7 +59,9 @@ impl File {
                     Err(error) => {
                         let at = spot.item(index).key("address").value();
                         let message = format!("cannot look up `{}`: {error}", address.host);
-                        problems.push(Problem::error(at, message).hint("correct the name, or write an IP address"));
+                        problems.push(
+                            Problem::error(at, message).hint("correct the name, or write an IP address"),
+                        );
                         None
                     }
                 });

@@ -48,7 +48,8 @@ impl<'s> Walk<'s> {
         let kind = kind(value.get_ref());
         let fitting: Vec<&Value> = choices.iter().copied().filter(|choice| accepts(choice, kind)).collect();
         let Some(&first) = fitting.first() else {
-            let message = format!("{} must be {}, not {}", quoted(key), expected(&choices), with_article(kind));
+            let message =
+                format!("{} must be {}, not {}", quoted(key), expected(&choices), with_article(kind));
             let mut problem = Problem::error(value.span(), message);
             if let Some(example) = example(&choices, value.get_ref()) {
                 problem = problem.hint(format!("write {example}"));
@@ -116,7 +117,9 @@ impl<'s> Walk<'s> {
             whole = false;
             if !spot.broken(name) && !meant.contains(&name) {
                 let message = format!("missing key `{name}` {}", self.section());
-                let hint = properties.and_then(|all| all.get(name)).map(|property| self.example_line(name, property));
+                let hint = properties
+                    .and_then(|all| all.get(name))
+                    .map(|property| self.example_line(name, property));
                 let mut problem = Problem::error(span.clone(), message);
                 problem.hint = hint;
                 self.problems.push(problem);
@@ -175,7 +178,13 @@ impl<'s> Walk<'s> {
         }
     }
 
-    fn unknown(&self, noun: Option<&str>, name: &str, at: std::ops::Range<usize>, allowed: &[&str]) -> Problem {
+    fn unknown(
+        &self,
+        noun: Option<&str>,
+        name: &str,
+        at: std::ops::Range<usize>,
+        allowed: &[&str],
+    ) -> Problem {
         if let Some(noun) = noun {
             return Problem::error(at, format!("unknown {noun} {}", quoted(name)))
                 .hint(suggest::hint(name, allowed));
@@ -271,7 +280,8 @@ fn quote_all(names: &[&str]) -> String {
 
 /// How to write what was meant, where a number stands in place of a duration, or else an example.
 fn example(choices: &[&Value], value: &DeValue<'_>) -> Option<String> {
-    let duration = choices.iter().any(|choice| choice.get("format").is_some_and(|name| *name == "plimsoll-duration"));
+    let duration =
+        choices.iter().any(|choice| choice.get("format").is_some_and(|name| *name == "plimsoll-duration"));
     match value {
         DeValue::Integer(number) if duration => {
             let number = number.as_str().replace('_', "");
@@ -293,7 +303,9 @@ fn wrong_text(fitting: &[&Value], key: &str, text: &str, span: &std::ops::Range<
     let Some(free) = fitting.iter().find(|choice| choice.get("const").is_none()) else {
         if suggest::later(key, text) {
             let message = format!("{key} {} is not supported yet", quoted(text));
-            return Some(Problem::error(span.clone(), message).hint(format!("supported: {}", names.join(", "))));
+            return Some(
+                Problem::error(span.clone(), message).hint(format!("supported: {}", names.join(", "))),
+            );
         }
         let noun = fitting.iter().find_map(|choice| choice.get("x-noun")?.as_str()).unwrap_or(key);
         let message = format!("unknown {noun} {}", quoted(text));
@@ -329,13 +341,20 @@ fn wrong_span(schema: &Value, key: &str, text: &str, at: &std::ops::Range<usize>
     None
 }
 
-fn wrong_number(schema: &Value, key: &str, value: &DeValue<'_>, span: &std::ops::Range<usize>) -> Option<Problem> {
+fn wrong_number(
+    schema: &Value,
+    key: &str,
+    value: &DeValue<'_>,
+    span: &std::ops::Range<usize>,
+) -> Option<Problem> {
     let error = |what: String| Some(Problem::error(span.clone(), format!("{} {what}", quoted(key))));
     let number = match value {
-        DeValue::Integer(digits) => match i64::from_str_radix(&digits.as_str().replace('_', ""), digits.radix()) {
-            Ok(number) => number as f64,
-            Err(_) => return error("is a number that is too large".into()),
-        },
+        DeValue::Integer(digits) => {
+            match i64::from_str_radix(&digits.as_str().replace('_', ""), digits.radix()) {
+                Ok(number) => number as f64,
+                Err(_) => return error("is a number that is too large".into()),
+            }
+        }
         DeValue::Float(digits) => digits.as_str().replace('_', "").parse::<f64>().unwrap_or(f64::NAN),
         _ => return None,
     };

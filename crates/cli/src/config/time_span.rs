@@ -10,10 +10,10 @@ use super::text::{Text, text};
 
 /// A length of time, exact to the nanosecond, at most [`LONGEST`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TimeSpan(pub Duration);
+pub(crate) struct TimeSpan(pub(crate) Duration);
 
 /// Longer spans are taken for mistakes, and would overflow timers.
-pub const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Greatest first: units of one span must get smaller.
 const UNITS: [(&str, u128); 7] = [
@@ -39,7 +39,7 @@ text! {
 
 impl TimeSpan {
     /// That many milliseconds.
-    pub const fn millis(millis: u64) -> Self {
+    pub(crate) const fn millis(millis: u64) -> Self {
         Self(Duration::from_millis(millis))
     }
 }
@@ -62,7 +62,10 @@ impl FromStr for TimeSpan {
                 return Err(format!("has no unit: write \"{text}s\" or \"{text}ms\""));
             }
             let Some((_, nanos)) = UNITS.iter().find(|(unit, _)| *unit == name) else {
-                return Err(format!("has an unknown unit `{}`: there are ns, us, ms, s, m, h, d", name.trim()));
+                return Err(format!(
+                    "has an unknown unit `{}`: there are ns, us, ms, s, m, h, d",
+                    name.trim()
+                ));
             };
             if *nanos >= above {
                 return Err("has its units in the wrong order: the greatest comes first".into());

@@ -1,0 +1,539 @@
+//! Request heads: read, judged, rewritten for the next hop.
+
+use httparse::{Header, Status};
+
+use super::field::{Connection, Marks, Space, copy_fields, length, lines_end_in_crlf, mark_named, offset};
+use super::{Body, Chunked, Refusal};
+
+/// What of a method matters to a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// GET: idempotent.
+    Get,
+    /// HEAD: idempotent, and its answer has no body.
+    Head,
+    /// PUT, DELETE, OPTIONS, TRACE: idempotent.
+    Idempotent,
+    /// Everything else: doing it twice may do harm.
+    Other,
+}
+
+impl Method {
+    /// May it be sent again when nobody knows whether it was carried out (RFC 9110 section 9.2.2)?
+    pub fn idempotent(self) -> bool {
+        self != Self::Other
+    }
+}
+
+/// A request head that may be passed on.
+#[derive(Debug)]
+pub struct Request<'h, 'b> {
+    /// As sent.
+    pub method_name: &'b str,
+    /// What of it matters.
+    pub method: Method,
+    /// The target in origin form (or `*`); the authority of an absolute form is in `host`.
+    pub target: &'b str,
+    /// The host asked for; empty only from HTTP/1.0 clients.
+    pub host: &'b [u8],
+    /// Does the client speak HTTP/1.0?
+    pub http10: bool,
+    /// Does the client want to go on with this connection?
+    pub keep_alive: bool,
+    /// Does the client wait for `100 Continue` before it sends the body?
+    pub expects_continue: bool,
+    /// Does the client ask for another protocol (WebSocket)?
+    pub upgrade: bool,
+    /// What follows the head.
+    pub body: Body,
+    /// Bytes of the head, the empty line included.
+    pub len: usize,
+    head: &'b [u8],
+    headers: &'h [Header<'b>],
+    absolute: bool,
+    hop: Marks,
+    forwarding: Marks,
+    host_field: Option<usize>,
+}
+
+/// What the rewritten head says of the client.
+#[derive(Clone, Copy, Debug)]
+pub enum Forwarded {
+    /// `X-Forwarded-For`, `-Proto`, `-Host`.
+    XForwarded,
+    /// `Forwarded` (RFC 7239).
+    Rfc7239,
+    /// Nothing added, nothing removed.
+    Off,
+}
+
+/// How to rewrite a request head.
+#[derive(Clone, Copy, Debug)]
+pub struct Forwarding<'a> {
+    /// Which fields to add.
+    pub style: Forwarded,
+    /// Keep those that came with the request?
+    pub trusted: bool,
+    /// The client's IP address, as text without brackets.
+    pub client: &'a str,
+    /// `http` or `https`.
+    pub scheme: &'a str,
+}
+
+/// Reads a request head from the beginning of `input`; `None` if it is not all there yet.
+///
+/// # Errors
+/// The request must be refused.
+pub fn request<'h, 'b>(
+    input: &'b [u8],
+    fields: &'h mut Space<'b>,
+    max_head: usize,
+) -> Result<Option<Request<'h, 'b>>, Refusal> {
+    let window = &input[..input.len().min(max_head)];
+    let mut parsed = httparse::Request::new(&mut []);
+    let len = match parsed.parse_with_uninit_headers(window, fields) {
+        Ok(Status::Complete(len)) => len,
+        Ok(Status::Partial) if input.len() >= max_head => return Err(Refusal::HeadTooLarge),
+        Ok(Status::Partial) => return Ok(None),
+        Err(httparse::Error::TooManyHeaders) => return Err(Refusal::HeadTooLarge),
+        Err(httparse::Error::Version) => return Err(Refusal::Version),
+        Err(httparse::Error::HeaderName) => return Err(Refusal::Malformed("a field name is malformed")),
+        Err(httparse::Error::HeaderValue) => return Err(Refusal::Malformed("a field value is malformed")),
+        Err(httparse::Error::NewLine) => return Err(Refusal::Malformed("a line does not end in CRLF")),
+        Err(_) => return Err(Refusal::Malformed("the request line is malformed")),
+    };
+    let (Some(method_name), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version)
+    else {
+        return Err(Refusal::Malformed("the request line is malformed"));
+    };
+    judge(&input[..len], method_name, target, version == 0, parsed.headers).map(Some)
+}
+
+fn judge<'h, 'b>(
+    head: &'b [u8],
+    method_name: &'b str,
+    target: &'b str,
+    http10: bool,
+    headers: &'h [Header<'b>],
+) -> Result<Request<'h, 'b>, Refusal> {
+    let start = offset(head, method_name.as_bytes());
+    let first_line = headers.first().map_or(head.len() - 2, |header| offset(head, header.name.as_bytes()));
+    let blank = head[..start].chunks(2).all(|line| line == b"\r\n");
+    if !blank || !head[..first_line].ends_with(b"\r\n") || !lines_end_in_crlf(head, headers) {
+        return Err(Refusal::Malformed("a line does not end in CRLF"));
+    }
+
+    let mut connection = Connection::default();
+    let (mut hop, mut forwarding) = (Marks::default(), Marks::default());
+    let (mut host, mut host_field) = (&b""[..], None);
+    let mut content_length = None;
+    let mut chunked = false;
+    let mut expects_continue = false;
+    let mut upgrade_field = None;
+    for (index, header) in headers.iter().enumerate() {
+        let name = header.name.as_bytes();
+        let is = |wanted: &str| name.eq_ignore_ascii_case(wanted.as_bytes());
+        match name.len() {
+            2 if is("te") => hop.add(index),
+            4 if is("host") => {
+                if host_field.replace(index).is_some() {
+                    return Err(Refusal::Malformed("more than one Host"));
+                }
+                host = header.value;
+                if !host.iter().all(|byte| plausible_in_host(*byte)) {
+                    return Err(Refusal::Malformed("Host is malformed"));
+                }
+            }
+            6 if is("expect") => {
+                if !header.value.eq_ignore_ascii_case(b"100-continue") {
+                    return Err(Refusal::Malformed("Expect is not 100-continue"));
+                }
+                expects_continue = !http10;
+            }
+            7 if is("upgrade") => {
+                hop.add(index);
+                // An h2c connection would carry requests past this relay's eyes.
+                let h2c = super::field::tokens(header.value).any(|token| token.eq_ignore_ascii_case(b"h2c"));
+                upgrade_field = (!h2c && upgrade_field.is_none()).then_some(index);
+            }
+            9 if is("forwarded") => forwarding.add(index),
+            10 if is("connection") => {
+                hop.add(index);
+                connection.read(header.value);
+            }
+            10 if is("keep-alive") => hop.add(index),
+            14 if is("content-length") => {
+                let length = length(header.value).ok_or(Refusal::Malformed("Content-Length is malformed"))?;
+                if content_length.replace(length).is_some() {
+                    return Err(Refusal::Malformed("more than one Content-Length"));
+                }
+            }
+            14 if is("http2-settings") => hop.add(index),
+            15 if is("x-forwarded-for") => forwarding.add(index),
+            16 if is("x-forwarded-host") => forwarding.add(index),
+            16 if is("proxy-connection") => hop.add(index),
+            17 if is("x-forwarded-proto") => forwarding.add(index),
+            17 if is("transfer-encoding") => {
+                if chunked || http10 {
+                    return Err(Refusal::Malformed("Transfer-Encoding is not allowed here"));
+                }
+                chunked = coding(header.value)?;
+            }
+            _ => {}
+        }
+    }
+    if chunked && content_length.is_some() {
+        return Err(Refusal::Malformed("both Content-Length and Transfer-Encoding"));
+    }
+    if host_field.is_none() && !http10 {
+        return Err(Refusal::Malformed("no Host"));
+    }
+    if connection.names_others {
+        mark_named(headers, &mut hop);
+    }
+    let upgrade = connection.upgrade && upgrade_field.is_some() && !http10;
+    let (target, authority) = origin_form(method_name, target)?;
+    let body = match content_length {
+        _ if chunked => Body::Chunked(Chunked::new()),
+        Some(length) if length > 0 => Body::Length(length),
+        _ => Body::Done,
+    };
+    Ok(Request {
+        method_name,
+        method: method(method_name),
+        target,
+        host: authority.map_or(host, str::as_bytes),
+        http10,
+        keep_alive: !connection.close && (!http10 || connection.keep_alive),
+        expects_continue: expects_continue && body != Body::Done,
+        upgrade,
+        body,
+        len: head.len(),
+        head,
+        headers,
+        absolute: authority.is_some(),
+        hop,
+        forwarding,
+        host_field,
+    })
+}
+
+fn method(name: &str) -> Method {
+    match name {
+        "GET" => Method::Get,
+        "HEAD" => Method::Head,
+        "PUT" | "DELETE" | "OPTIONS" | "TRACE" => Method::Idempotent,
+        _ => Method::Other,
+    }
+}
+
+/// Is `chunked` the only coding? Anything else is refused.
+fn coding(value: &[u8]) -> Result<bool, Refusal> {
+    if value.eq_ignore_ascii_case(b"chunked") {
+        return Ok(true);
+    }
+    match super::field::tokens(value).last() {
+        Some(last) if last.eq_ignore_ascii_case(b"chunked") => {
+            Err(Refusal::NotImplemented("only the transfer coding chunked is relayed"))
+        }
+        _ => Err(Refusal::Malformed("Transfer-Encoding does not end in chunked")),
+    }
+}
+
+/// Splits a target in absolute form into origin form and authority.
+fn origin_form<'b>(method: &str, target: &'b str) -> Result<(&'b str, Option<&'b str>), Refusal> {
+    if target.starts_with('/') || (target == "*" && method == "OPTIONS") {
+        return Ok((target, None));
+    }
+    if method == "CONNECT" {
+        return Err(Refusal::NotImplemented("CONNECT is not relayed"));
+    }
+    let scheme = |name: &str| target.get(..name.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(name));
+    let rest = match () {
+        () if scheme("http://") => &target[7..],
+        () if scheme("https://") => &target[8..],
+        () => return Err(Refusal::Malformed("the request target is malformed")),
+    };
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    if authority.is_empty() || !authority.bytes().all(plausible_in_host) {
+        return Err(Refusal::Malformed("the request target is malformed"));
+    }
+    Ok((if path.is_empty() { "/" } else { path }, Some(authority)))
+}
+
+/// Can this byte stand in a host and port? (Not a check of the grammar: of what could be read as two hosts.)
+fn plausible_in_host(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=:[]%".contains(&byte)
+}
+
+impl Request<'_, '_> {
+    /// The value of the first field called `name` (lower case or not).
+    pub fn field(&self, name: &str) -> Option<&[u8]> {
+        self.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
+    }
+
+    /// The value of the first cookie called `name`.
+    pub fn cookie(&self, name: &str) -> Option<&[u8]> {
+        let cookies = self.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("cookie"));
+        cookies
+            .flat_map(|header| header.value.split(|byte| *byte == b';'))
+            .map(<[u8]>::trim_ascii)
+            .find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+    }
+
+    /// Appends the head for the next hop: HTTP/1.1, origin form, without what concerned only this hop, with
+    /// what tells the member who the client is.
+    pub fn write(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.method_name.as_bytes());
+        out.push(b' ');
+        out.extend_from_slice(self.target_with_query().as_bytes());
+        out.extend_from_slice(b" HTTP/1.1\r\n");
+        let mut drop = self.hop;
+        let replaced = !matches!(forwarding.style, Forwarded::Off);
+        if replaced {
+            for index in (0..self.headers.len()).filter(|index| self.forwarding.has(*index)) {
+                drop.add(index);
+            }
+        }
+        if self.absolute {
+            out.extend_from_slice(b"Host: ");
+            out.extend_from_slice(self.host);
+            out.extend_from_slice(b"\r\n");
+            if let Some(index) = self.host_field {
+                drop.add(index);
+            }
+        }
+        copy_fields(self.head, self.headers, drop, out);
+        if self.upgrade {
+            out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
+            out.extend_from_slice(self.field("upgrade").unwrap_or_default());
+            out.extend_from_slice(b"\r\n");
+        }
+        if matches!(self.body, Body::Chunked(_)) && self.dropped(&drop, "transfer-encoding") {
+            out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+        }
+        match forwarding.style {
+            Forwarded::XForwarded => self.x_forwarded(forwarding, out),
+            Forwarded::Rfc7239 => self.rfc7239(forwarding, out),
+            Forwarded::Off => {}
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// An absolute form may have had a query but no path: `http://host?query`.
+    fn target_with_query(&self) -> std::borrow::Cow<'_, str> {
+        if self.target.starts_with('?') { format!("/{}", self.target).into() } else { self.target.into() }
+    }
+
+    fn dropped(&self, drop: &Marks, name: &str) -> bool {
+        !self
+            .headers
+            .iter()
+            .enumerate()
+            .any(|(index, header)| header.name.eq_ignore_ascii_case(name) && !drop.has(index))
+    }
+
+    fn x_forwarded(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
+        let earlier = |name: &str| forwarding.trusted.then(|| self.field(name)).flatten();
+        out.extend_from_slice(b"X-Forwarded-For: ");
+        if forwarding.trusted {
+            self.earlier_list("x-forwarded-for", out);
+        }
+        out.extend_from_slice(forwarding.client.as_bytes());
+        out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
+        out.extend_from_slice(earlier("x-forwarded-proto").unwrap_or(forwarding.scheme.as_bytes()));
+        let host = earlier("x-forwarded-host").unwrap_or(self.host);
+        if !host.is_empty() {
+            out.extend_from_slice(b"\r\nX-Forwarded-Host: ");
+            out.extend_from_slice(host);
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn rfc7239(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"Forwarded: ");
+        if forwarding.trusted {
+            self.earlier_list("forwarded", out);
+        }
+        let quote: &[u8] = if forwarding.client.contains(':') { b"\"" } else { b"" };
+        out.extend_from_slice(b"for=");
+        out.extend_from_slice(quote);
+        let bracketed = !quote.is_empty();
+        out.extend_from_slice(if bracketed { b"[" } else { b"" });
+        out.extend_from_slice(forwarding.client.as_bytes());
+        out.extend_from_slice(if bracketed { b"]" } else { b"" });
+        out.extend_from_slice(quote);
+        if !self.host.is_empty() {
+            out.extend_from_slice(b";host=\"");
+            out.extend_from_slice(self.host);
+            out.push(b'"');
+        }
+        out.extend_from_slice(b";proto=");
+        out.extend_from_slice(forwarding.scheme.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// The elements of all fields called `name`, each followed by a comma.
+    fn earlier_list(&self, name: &str, out: &mut Vec<u8>) {
+        for header in self.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name)) {
+            out.extend_from_slice(header.value);
+            out.extend_from_slice(b", ");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::space;
+    use super::*;
+
+    const PLAIN: Forwarding<'_> =
+        Forwarding { style: Forwarded::XForwarded, trusted: false, client: "192.0.2.7", scheme: "http" };
+
+    fn rewritten(input: &str, forwarding: &Forwarding<'_>) -> String {
+        let mut fields = space();
+        let request = request(input.as_bytes(), &mut fields, 8192).expect("accepted").expect("complete");
+        let mut out = Vec::new();
+        request.write(forwarding, &mut out);
+        String::from_utf8(out).expect("text")
+    }
+
+    fn refused(input: &[u8]) -> Refusal {
+        let mut fields = space();
+        match request(input, &mut fields, 8192) {
+            Err(refusal) => refusal,
+            other => panic!("{:?} was not refused: {other:?}", String::from_utf8_lossy(input)),
+        }
+    }
+
+    #[test]
+    fn a_plain_request_gains_only_who_the_client_is() {
+        assert_eq!(
+            rewritten("GET /a?b HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n", &PLAIN),
+            "GET /a?b HTTP/1.1\r\nHost: x\r\nAccept: */*\r\nX-Forwarded-For: 192.0.2.7\r\n\
+             X-Forwarded-Proto: http\r\nX-Forwarded-Host: x\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn hop_by_hop_fields_stay_behind() {
+        let input = "GET / HTTP/1.1\r\nConnection: x-mine, close, host\r\nHost: x\r\nX-Mine: 1\r\nKeep-Alive: 5\r\n\
+                     TE: trailers\r\nProxy-Connection: y\r\nAccept: z\r\nUpgrade: h2c\r\nHTTP2-Settings: AAM\r\n\r\n";
+        let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+        assert_eq!(rewritten(input, &off), "GET / HTTP/1.1\r\nHost: x\r\nAccept: z\r\n\r\n");
+    }
+
+    #[test]
+    fn a_websocket_upgrade_is_passed_on() {
+        let input =
+            "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n";
+        let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+        assert_eq!(
+            rewritten(input, &off),
+            "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn an_absolute_target_becomes_origin_form_and_host() {
+        let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+        let input = "GET http://real:81/p?q HTTP/1.1\r\nHost: other\r\n\r\n";
+        assert_eq!(rewritten(input, &off), "GET /p?q HTTP/1.1\r\nHost: real:81\r\n\r\n");
+        let input = "GET http://real?q HTTP/1.1\r\nHost: other\r\n\r\n";
+        assert_eq!(rewritten(input, &off), "GET /?q HTTP/1.1\r\nHost: real\r\n\r\n");
+    }
+
+    #[test]
+    fn forwarding_fields_of_strangers_are_dropped_and_those_of_friends_kept() {
+        let input = "GET / HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: https\r\n\
+                     X-Forwarded-For: 10.0.0.2\r\n\r\n";
+        assert!(
+            rewritten(input, &PLAIN)
+                .contains("\r\nX-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\n")
+        );
+        assert!(!rewritten(input, &PLAIN).contains("10.0.0.1"));
+        let friend = Forwarding { trusted: true, ..PLAIN };
+        assert!(rewritten(input, &friend).contains(
+            "\r\nX-Forwarded-For: 10.0.0.1, 10.0.0.2, 192.0.2.7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: x\r\n"
+        ));
+        let standard = Forwarding { style: Forwarded::Rfc7239, client: "2001:db8::1", ..PLAIN };
+        assert!(
+            rewritten("GET / HTTP/1.1\r\nHost: x\r\n\r\n", &standard)
+                .contains("\r\nForwarded: for=\"[2001:db8::1]\";host=\"x\";proto=http\r\n")
+        );
+    }
+
+    #[test]
+    fn what_could_be_read_in_two_ways_is_refused() {
+        for bad in [
+            "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3, 3\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +3\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0x3\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: \r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, identity\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding:\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding : chunked\r\n\r\n",
+            "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost : x\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n folded\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: x\r\n folded: y\r\n\r\n",
+            "GET / HTTP/1.1\nHost: x\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: x\nA: b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: x\r\n\n",
+            "GET / HTTP/1.1\r\nHost: x\n\n",
+            "\nGET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: x\r\nA: b\rc\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: x\r\nA: b\0c\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: x, y\r\n\r\n",
+            "GET / HTTP/1.1\r\n\r\n",
+            "GET  / HTTP/1.1\r\nHost: x\r\n\r\n",
+            "GET /\r\nHost: x\r\n\r\n",
+            "GET nonsense HTTP/1.1\r\nHost: x\r\n\r\n",
+            "GET http:// HTTP/1.1\r\nHost: x\r\n\r\n",
+            "GET / HTTP/1.1\r\n: x\r\nHost: x\r\n\r\n",
+        ] {
+            assert_eq!(refused(bad.as_bytes()).status(), 400, "{bad:?}");
+        }
+        assert_eq!(refused(b"GET / HTTP/2.0\r\nHost: x\r\n\r\n"), Refusal::Version);
+        assert_eq!(refused(b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n").status(), 501);
+        let gzip = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n";
+        assert_eq!(refused(gzip).status(), 501);
+    }
+
+    #[test]
+    fn an_oversized_head_is_refused_without_waiting_for_its_end() {
+        let long = format!("GET / HTTP/1.1\r\nHost: x\r\nA: {}", "b".repeat(9000));
+        assert_eq!(refused(long.as_bytes()), Refusal::HeadTooLarge);
+        let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(200));
+        assert_eq!(refused(many.as_bytes()), Refusal::HeadTooLarge);
+    }
+
+    #[test]
+    fn every_prefix_is_incomplete() {
+        let whole = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n";
+        for end in 0..whole.len() {
+            assert!(request(&whole[..end], &mut space(), 8192).expect("no refusal").is_none(), "at {end}");
+        }
+        assert!(request(whole, &mut space(), 8192).expect("accepted").is_some());
+    }
+
+    #[test]
+    fn who_keeps_the_connection() {
+        let keeps = |head: &str| {
+            let mut fields = space();
+            request(head.as_bytes(), &mut fields, 8192).expect("accepted").expect("complete").keep_alive
+        };
+        assert!(keeps("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
+        assert!(!keeps("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+        assert!(!keeps("GET / HTTP/1.0\r\n\r\n"));
+        assert!(keeps("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n"));
+    }
+}
