@@ -6,7 +6,7 @@
 //! service time, is kept beside it. A request that failed or timed out counts in the latencies with the
 //! time-out at the least, so that failing fast never looks like being fast.
 //!
-//! Latencies go into HdrHistograms: three significant digits from 1 µs to an hour, mergeable.
+//! Latencies go into HdrHistograms: three significant digits (two by member) from 1 µs to an hour, mergeable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ pub struct Tally {
     pub ok: u64,
     /// With a fault.
     pub failed: u64,
-    /// As [`Record::latency`], of the answers without fault.
+    /// As [`Record::latency`], of the answers without fault, to two digits.
     pub latency: Latencies,
 }
 
@@ -180,7 +180,7 @@ impl Default for Record {
 
 impl Tally {
     fn new() -> Self {
-        Self { ok: 0, failed: 0, latency: Latencies::new() }
+        Self { ok: 0, failed: 0, latency: Latencies::of(2) }
     }
 
     fn add(&mut self, other: &Self) {
@@ -190,15 +190,19 @@ impl Tally {
     }
 }
 
-/// Durations from 1 µs to an hour, three digits; what lies outside counts as the bound.
+/// Durations from 1 µs to an hour; what lies outside counts as the bound.
 #[derive(Clone, Debug)]
 pub struct Latencies(Histogram<u64>);
 
 impl Latencies {
-    /// Empty.
+    /// Empty; keeps three digits.
     pub fn new() -> Self {
+        Self::of(3)
+    }
+
+    fn of(digits: u8) -> Self {
         let hour = 3_600_000_000;
-        Self(Histogram::new_with_bounds(1, hour, 3).expect("constant bounds that the histogram allows"))
+        Self(Histogram::new_with_bounds(1, hour, digits).expect("constant bounds that the histogram allows"))
     }
 
     /// Adds one.

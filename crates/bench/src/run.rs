@@ -46,7 +46,7 @@ impl Default for Limits {
             timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_millis(900),
             in_flight: 16_384,
-            tolerance: Duration::from_millis(10),
+            tolerance: Duration::from_millis(5),
         }
     }
 }

@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::time::Timespec;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{Limits, Shared};
@@ -32,6 +33,10 @@ pub(super) struct Engine<T: Target, P> {
     limits: Limits,
     shared: Arc<Shared>,
     epoll: OwnedFd,
+    /// Ends the wait at the next due time: epoll's own time-out may count whole milliseconds only.
+    timer: OwnedFd,
+    /// What the timer is set to.
+    set: Option<Instant>,
     slots: Vec<Slot<T::State>>,
     /// Slots without a connection.
     free: Vec<u32>,
@@ -81,12 +86,19 @@ struct Job<S> {
 
 impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
     pub(super) fn new(target: T, pace: P, limits: Limits, shared: Arc<Shared>) -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        // Edge-triggered: it need not be read.
+        epoll::add(&epoll, &timer, EventData::new_u64(Key::TIMER.into()), EventFlags::IN | EventFlags::ET)?;
         Ok(Self {
             target,
             pace,
             limits,
             shared,
-            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            epoll,
+            timer,
+            set: None,
             slots: Vec::new(),
             free: Vec::new(),
             idle: Vec::new(),
@@ -99,8 +111,6 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
 
     /// Sends until the pacer ends or the owner stops the run, then waits for what is in flight.
     pub(super) fn run(mut self) -> io::Result<()> {
-        // The kernel may otherwise be 50 µs late on purpose. If it is refused, requests are a little later.
-        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let start = self.shared.start;
         let mut next = self.pace.next().map(|offset| start + offset);
         let mut events = Vec::with_capacity(BATCH);
@@ -124,15 +134,25 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             }
             let fronts = [self.connects.front(), self.requests.front()];
             let wake = fronts.into_iter().flatten().map(|(deadline, _)| *deadline).chain(next).min();
-            let nap = wake.map_or(NAP, |wake| wake.saturating_duration_since(now).min(NAP));
-            self.wait(&mut events, nap)?;
+            self.wait(&mut events, wake, now)?;
             for event in events.drain(..) {
                 self.ready(Key::from(event.data), event.flags);
             }
         }
     }
 
-    fn wait(&self, events: &mut Vec<Event>, nap: Duration) -> io::Result<()> {
+    /// Waits for events, until `wake` and no longer than a nap.
+    fn wait(&mut self, events: &mut Vec<Event>, wake: Option<Instant>, now: Instant) -> io::Result<()> {
+        let mut nap = NAP;
+        if let Some(wake) = wake {
+            let left = wake.saturating_duration_since(now);
+            if left.is_zero() {
+                nap = left;
+            } else if left < NAP && self.set != Some(wake) {
+                timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once(left))?;
+                self.set = Some(wake);
+            }
+        }
         let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(nap.subsec_nanos()) };
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&nap)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
@@ -384,6 +404,17 @@ impl<S> Job<S> {
         }
         true
     }
+}
+
+/// A timer that ends after `wait`, which is not zero, and is not set again.
+fn once(wait: Duration) -> Itimerspec {
+    let it_value = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+    Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value }
+}
+
+impl Key {
+    /// No slot: there are never that many.
+    const TIMER: Self = Self { slot: u32::MAX, serial: 0 };
 }
 
 impl From<Key> for u64 {
