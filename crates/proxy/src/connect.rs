@@ -27,7 +27,7 @@ pub(crate) async fn connect(
     deadline: Time,
     _peer: &Peer,
 ) -> Result<TcpStream, Reason> {
-    let patience = core.clock.now() + trip.settings().timeouts.connect;
+    let patience = core.now() + trip.settings().timeouts.connect;
     timer.set(patience.min(deadline));
     // On the heap: it is needed seldom, and would make every connection's task larger.
     let mut connecting = Box::pin(TcpStream::connect(trip.upstream.address.get()));

@@ -101,7 +101,7 @@ impl<S: Stream> Session<S> {
     async fn next(&mut self) -> Next {
         let settings = self.listener.settings();
         self.timer.set(
-            self.core.clock.now()
+            self.core.now()
                 + if self.unread.is_empty() { settings.timeouts.idle } else { settings.timeouts.head },
         );
         let mut fresh = !self.unread.is_empty();
@@ -146,7 +146,7 @@ impl<S: Stream> Session<S> {
             }
             if filled > self.unread.len() {
                 if self.unread.is_empty() {
-                    self.timer.set(core.clock.now() + settings.timeouts.head);
+                    self.timer.set(core.tick() + settings.timeouts.head);
                 }
                 self.unread.clear();
                 self.unread.extend_from_slice(&buffer[..filled]);
@@ -160,9 +160,8 @@ impl<S: Stream> Session<S> {
 
     /// Reads and rewrites the head at the beginning of `input`, if it is all there.
     fn begin(&mut self, input: &[u8], settings: &ListenerSettings) -> Result<Option<Asked>, Refusal> {
-        let mut fields = http1::space();
-        let Some(request) = http1::request(input, &mut fields, settings.max_head)? else { return Ok(None) };
-        let begun = self.core.clock.now();
+        let Some(request) = http1::request(input, settings.max_head)? else { return Ok(None) };
+        let begun = self.core.tick();
         let style = match settings.forwarded {
             Forwarded::XForwarded => http1::Forwarded::XForwarded,
             Forwarded::Rfc7239 => http1::Forwarded::Rfc7239,
@@ -196,7 +195,7 @@ impl<S: Stream> Session<S> {
     }
 
     /// What should stick to one member, if the strategy wants to know.
-    fn key(&self, request: &http1::Request<'_, '_>) -> u64 {
+    fn key(&self, request: &http1::Request<'_>) -> u64 {
         let view = self.listener.pool().view();
         if !view.published.plan.strategy().reads_key {
             return 0;
@@ -215,7 +214,7 @@ impl<S: Stream> Session<S> {
     /// Writes all of `bytes`, unless the client does not take them for too long.
     async fn send(&mut self, bytes: &[u8]) -> bool {
         let patience = self.listener.settings().timeouts.body;
-        self.timer.set(self.core.clock.now() + patience);
+        self.timer.set(self.core.now() + patience);
         let mut sent = 0;
         poll_fn(|cx| {
             while sent < bytes.len() {
@@ -235,7 +234,7 @@ impl<S: Stream> Session<S> {
     /// Closes so that the client can read what was sent, even if it is still sending (RFC 9112 section 9.6):
     /// says that nothing more will come, and reads on for a while.
     async fn linger(&mut self) {
-        self.timer.set(self.core.clock.now() + LINGER);
+        self.timer.set(self.core.now() + LINGER);
         let mut shut = false;
         let mut left = LINGER_BYTES;
         poll_fn(|cx| {

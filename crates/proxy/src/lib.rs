@@ -5,6 +5,7 @@
 //! request path but the current plan and the members' live counts.
 
 mod access;
+mod alarm;
 mod apply;
 mod clock;
 mod connect;

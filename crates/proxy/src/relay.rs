@@ -39,7 +39,7 @@ pub(crate) async fn copy<C, M>(
 {
     let (mut up, mut down) = (Flow::default(), Flow::default());
     let mut ahead = Some(ahead);
-    timer.set(core.clock.now() + idle);
+    timer.set(core.now() + idle);
     poll_fn(|cx| {
         if timer.fired() {
             return Poll::Ready(());
@@ -57,7 +57,7 @@ pub(crate) async fn copy<C, M>(
             io::Result::Ok(out.is_some() || back.is_some())
         });
         match moved {
-            Ok(true) => timer.set(core.clock.now() + idle),
+            Ok(true) => timer.set(core.tick() + idle),
             Ok(false) => {}
             Err(_) => return Poll::Ready(()),
         }

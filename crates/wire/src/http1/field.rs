@@ -1,19 +1,9 @@
-//! Header fields: where they stand in the head, which concern only one hop.
+//! Header fields: which concern only one hop, and copying the others.
 
-use std::mem::MaybeUninit;
-
-use httparse::Header;
+use super::scan::{Line, is, lines};
 
 /// Most fields in one head; one bit each in [`Marks`].
-pub const MAX_FIELDS: usize = 100;
-
-/// Room for the fields of one head, on the stack and not initialised.
-pub type Space<'b> = [MaybeUninit<Header<'b>>; MAX_FIELDS];
-
-/// Makes a [`Space`].
-pub fn space<'b>() -> Space<'b> {
-    [const { MaybeUninit::uninit() }; MAX_FIELDS]
-}
+pub const MAX_FIELDS: usize = 128;
 
 /// A set of fields of one head, by their index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,6 +12,10 @@ pub(super) struct Marks(u128);
 impl Marks {
     pub(super) fn add(&mut self, index: usize) {
         self.0 |= 1 << index;
+    }
+
+    pub(super) fn add_all(&mut self, others: Self) {
+        self.0 |= others.0;
     }
 
     pub(super) fn has(self, index: usize) -> bool {
@@ -45,6 +39,11 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn read(&mut self, value: &[u8]) {
+        // What nearly every peer says, if it says anything.
+        if value.eq_ignore_ascii_case(b"keep-alive") {
+            self.keep_alive = true;
+            return;
+        }
         for token in tokens(value) {
             if token.eq_ignore_ascii_case(b"close") {
                 self.close = true;
@@ -60,16 +59,16 @@ impl Connection {
 }
 
 /// Marks the fields that a `Connection` field names, except those without which the message would mean
-/// something else at the next hop.
-pub(super) fn mark_named(headers: &[Header<'_>], marks: &mut Marks) {
-    let connection = |header: &&Header<'_>| header.name.eq_ignore_ascii_case("connection");
-    for token in headers.iter().filter(connection).flat_map(|header| tokens(header.value)) {
+/// something else at the next hop. `at` is where the fields begin.
+pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) {
+    let connection = |line: &Line<'_>| is(line.name, b"connection");
+    for token in lines(head, at).filter(connection).flat_map(|line| tokens(line.value)) {
         let vital = [&b"host"[..], b"content-length", b"transfer-encoding", b"trailer", b"upgrade"];
         if vital.iter().any(|name| token.eq_ignore_ascii_case(name)) {
             continue;
         }
-        for (index, header) in headers.iter().enumerate() {
-            if header.name.as_bytes().eq_ignore_ascii_case(token) {
+        for (index, line) in lines(head, at).enumerate() {
+            if line.name.eq_ignore_ascii_case(token) {
                 marks.add(index);
             }
         }
@@ -89,42 +88,16 @@ pub(super) fn length(value: &[u8]) -> Option<u64> {
     Some(value.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
 }
 
-/// Where `part`, a slice of `whole`, begins in it.
-pub(super) fn offset(whole: &[u8], part: &[u8]) -> usize {
-    part.as_ptr() as usize - whole.as_ptr() as usize
-}
-
-/// Do all lines of `head` end in CRLF, none in a bare LF? `headers` are its parsed fields in order.
-pub(super) fn lines_end_in_crlf(head: &[u8], headers: &[Header<'_>]) -> bool {
-    headers.iter().all(|header| {
-        let start = offset(head, header.name.as_bytes());
-        start >= 2 && head[start - 2] == b'\r'
-    }) && head.ends_with(b"\r\n\r\n")
-}
-
-/// Appends the lines of `head` from its first field on, without those marked and without the empty line.
-pub(super) fn copy_fields(head: &[u8], headers: &[Header<'_>], drop: Marks, out: &mut Vec<u8>) {
+/// Appends the fields of `head`, which begin at `at`, without those marked and without the empty line.
+pub(super) fn copy_fields(head: &[u8], at: usize, drop: Marks, out: &mut Vec<u8>) {
     let end = head.len() - 2;
-    if drop.is_empty() {
-        if let Some(first) = headers.first() {
-            out.extend_from_slice(&head[offset(head, first.name.as_bytes())..end]);
-        }
-        return;
-    }
-    // Runs of lines to keep are copied whole.
-    let mut run: Option<usize> = None;
-    for (index, header) in headers.iter().enumerate() {
-        let start = offset(head, header.name.as_bytes());
-        match (drop.has(index), run) {
-            (true, Some(from)) => {
-                out.extend_from_slice(&head[from..start]);
-                run = None;
-            }
-            (false, None) => run = Some(start),
-            (true, None) | (false, Some(_)) => {}
+    let mut keep_from = at;
+    if !drop.is_empty() {
+        // Runs of lines to keep are copied whole.
+        for (_, line) in lines(head, at).enumerate().filter(|(index, _)| drop.has(*index)) {
+            out.extend_from_slice(&head[keep_from..line.start]);
+            keep_from = line.end;
         }
     }
-    if let Some(from) = run {
-        out.extend_from_slice(&head[from..end]);
-    }
+    out.extend_from_slice(&head[keep_from..end]);
 }
