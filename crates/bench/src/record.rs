@@ -128,7 +128,7 @@ impl Record {
         self.service.add(&other.service);
         self.lateness.add(&other.lateness);
         for (name, tally) in &other.members {
-            self.members.entry(name.clone()).or_insert_with(Tally::new).add(tally);
+            self.members.entry(name.clone()).or_default().add(tally);
         }
     }
 
@@ -168,7 +168,7 @@ impl Record {
     }
 
     fn tally(&mut self, name: &Arc<str>) -> &mut Tally {
-        self.members.entry(name.clone()).or_insert_with(Tally::new)
+        self.members.entry(name.clone()).or_default()
     }
 }
 
@@ -178,11 +178,13 @@ impl Default for Record {
     }
 }
 
-impl Tally {
-    fn new() -> Self {
+impl Default for Tally {
+    fn default() -> Self {
         Self { ok: 0, failed: 0, latency: Latencies::of(2) }
     }
+}
 
+impl Tally {
     fn add(&mut self, other: &Self) {
         self.ok += other.ok;
         self.failed += other.failed;

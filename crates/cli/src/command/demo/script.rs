@@ -105,8 +105,8 @@ impl Play<'_> {
         let rest = self.run.join().map_err(|error| Failure::failed(format_args!("the load: {error}")))?;
         self.tally.add(end.min(self.args.duration), rest);
         screen.clear();
-        let balancer = watch::group(&self.stage.control);
-        let report = verdict::judge(self.args, &self.stage, &self.tally, balancer.as_ref(), interrupted);
+        let retries = watch::group(&self.stage.control).map(|group| group.retries);
+        let report = verdict::judge(self.args, &self.stage.cast(), &self.tally, retries, interrupted);
         globals.show(&report, || report.render(globals.color()))?;
         Ok(report.exit())
     }
@@ -173,15 +173,15 @@ impl Play<'_> {
             }
         });
         Frame {
-            title: format!(
-                "plimsoll demo · {} · {} members: {}",
-                self.args.strategy,
-                self.stage.members.len(),
-                self.stage.service_text()
-            ),
+            title: format!("plimsoll demo · {}", self.args.strategy),
+            cast: self.stage.cast().to_string(),
+            hint: format!("look: plimsoll members --control {}", self.stage.control),
             elapsed: now.min(self.args.duration),
             duration: self.args.duration,
-            phase: self.tally.phases.last().map_or("", |phase| &phase.name),
+            phase: match self.tally.phases.last() {
+                Some(phase) if now <= self.args.duration => &phase.name,
+                _ => "waiting for the last answers",
+            },
             rows: rows.collect(),
             seconds,
             recent,

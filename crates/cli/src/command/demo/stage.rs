@@ -1,6 +1,7 @@
 //! Everything that runs for the demo: members, balancer, and the folder they need. Dropping it leaves
 //! nothing behind.
 
+use std::fmt::{self, Display, Formatter};
 use std::fs::DirBuilder;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// For the balancer to end by itself.
 const FAREWELL: Duration = Duration::from_secs(3);
 /// Workers of each member.
-const WORKERS: usize = 4;
+pub(super) const WORKERS: usize = 4;
 
 /// Members, balancer and folder. Fields are dropped in this order.
 pub(super) struct Stage {
@@ -30,8 +31,7 @@ pub(super) struct Stage {
     pub(super) address: SocketAddr,
     /// Where the balancer is asked.
     pub(super) control: Balancer,
-    /// Mean service time of the members.
-    pub(super) service: Duration,
+    service: Duration,
     _folder: Folder,
 }
 
@@ -89,9 +89,32 @@ impl Stage {
         self.balancer.ended()
     }
 
-    /// `--service`, for a person.
-    pub(super) fn service_text(&self) -> String {
-        format!("{WORKERS} workers, exponential service of {}", units::short(self.service))
+    /// Who serves.
+    pub(super) fn cast(&self) -> Cast {
+        Cast {
+            members: self.members.iter().map(|member| member.name.clone()).collect(),
+            service: self.service,
+        }
+    }
+}
+
+/// Who serves, for the report.
+#[derive(Debug)]
+pub(super) struct Cast {
+    /// Names.
+    pub(super) members: Vec<String>,
+    /// Mean service time.
+    pub(super) service: Duration,
+}
+
+impl Display for Cast {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} members, {WORKERS} workers each, exp {}",
+            self.members.len(),
+            units::short(self.service)
+        )
     }
 }
 

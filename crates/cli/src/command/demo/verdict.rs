@@ -6,10 +6,9 @@ use std::process::ExitCode;
 
 use plimsoll_bench::record::{Fault, Latencies, Record};
 use plimsoll_bench::units::short;
-use plimsoll_brain::status::GroupStatus;
 use serde::Serialize;
 
-use super::stage::Stage;
+use super::stage::{Cast, WORKERS};
 use super::tally::{Note, Phase, Tally};
 use super::{Args, INTERRUPTED};
 use crate::control::text::{Cell, Tone, table};
@@ -39,7 +38,11 @@ pub(super) struct Report {
     why: String,
     strategy: String,
     members: usize,
-    service: String,
+    /// For people.
+    #[serde(skip)]
+    cast: String,
+    service_seconds: f64,
+    workers: usize,
     offered_per_second: f64,
     seed: u64,
     seconds: f64,
@@ -123,32 +126,33 @@ impl Requests {
     }
 }
 
-/// Draws up the report.
+/// Draws up the report. `retries` is what the balancer counted, if it could be asked.
 pub(super) fn judge(
     args: &Args,
-    stage: &Stage,
+    cast: &Cast,
     tally: &Tally,
-    balancer: Option<&GroupStatus>,
+    retries: Option<u64>,
     interrupted: bool,
 ) -> Report {
     let whole = tally.whole();
-    let names: Vec<&str> = stage.members.iter().map(|member| member.name.as_str()).collect();
     let (verdict, why) = verdict(&whole, interrupted);
     Report {
         schema: 1,
         verdict,
         why,
         strategy: args.strategy.clone(),
-        members: names.len(),
-        service: stage.service_text(),
+        members: cast.members.len(),
+        cast: cast.to_string(),
+        service_seconds: cast.service.as_secs_f64(),
+        workers: WORKERS,
         offered_per_second: args.rate,
         seed: args.seed,
         seconds: tally.phases.last().map_or(0.0, |phase| phase.to.as_secs_f64()),
         requests: Requests::of(&whole),
         lateness: Quantiles::of(&whole.lateness),
-        phases: tally.phases.iter().map(|phase| phase_report(phase, &names)).collect(),
+        phases: tally.phases.iter().map(|phase| phase_report(phase, &cast.members)).collect(),
         events: tally.notes.clone(),
-        retries: balancer.map(|group| group.retries),
+        retries,
     }
 }
 
@@ -171,14 +175,14 @@ fn verdict(whole: &Record, interrupted: bool) -> (Verdict, String) {
     }
 }
 
-fn phase_report(phase: &Phase, names: &[&str]) -> PhaseReport {
+fn phase_report(phase: &Phase, names: &[String]) -> PhaseReport {
     let shares = phase.record.shares();
-    let member = |name: &&str| {
-        let tally = phase.record.members.get(*name);
+    let member = |name: &String| {
+        let tally = phase.record.members.get(name.as_str());
         MemberReport {
-            name: (*name).to_owned(),
+            name: name.clone(),
             answered: tally.map_or(0, |tally| tally.ok),
-            share: shares.get(*name).copied().unwrap_or(0.0),
+            share: shares.get(name.as_str()).copied().unwrap_or(0.0),
             latency: tally
                 .map_or_else(|| Quantiles::of(&Latencies::new()), |tally| Quantiles::of(&tally.latency)),
         }
@@ -204,8 +208,8 @@ impl Report {
     /// For people.
     pub(super) fn render(&self, color: bool) -> String {
         let mut out = format!(
-            "{} requests per second for {:.0} s, {}\n{} members: {}\n\n",
-            self.offered_per_second, self.seconds, self.strategy, self.members, self.service,
+            "{} requests per second for {:.0} s, {}\n{}\n\n",
+            self.offered_per_second, self.seconds, self.strategy, self.cast,
         );
         out.push_str(&table(&self.rows(), color));
         out.push('\n');
@@ -215,7 +219,11 @@ impl Report {
         }
         let _ = writeln!(out, "\nload      {}", self.load());
         if let Some(retries) = self.retries {
-            let _ = writeln!(out, "balancer  {} tried again on another connection or member", count(retries, "request"));
+            let _ = writeln!(
+                out,
+                "balancer  {} tried again on another connection or member",
+                count(retries, "request")
+            );
         }
         let (word, tone) = match self.verdict {
             Verdict::Ok => ("OK", Tone::Good),
@@ -229,9 +237,8 @@ impl Report {
 
     fn load(&self) -> String {
         format!(
-            "open loop, Poisson; {:.2} % left on time (late by p50 {}, p99 {}, at most {})",
+            "open loop, Poisson; {:.2} % on time (p99 {} late, at most {})",
             self.requests.on_time * 100.0,
-            seconds(self.lateness.p50),
             seconds(self.lateness.p99),
             seconds(self.lateness.max),
         )
@@ -289,4 +296,99 @@ fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use plimsoll_bench::record::Tally as Answers;
+
+    use super::*;
+
+    fn record(failed: u64, on_time: u64) -> Record {
+        let mut record = Record::new();
+        (record.due, record.on_time, record.ok) = (1000, on_time, 1000 - failed);
+        if failed > 0 {
+            record.failed.insert(Fault::Timeout, failed);
+        }
+        record.latency.record(Duration::from_micros(4600));
+        let mut answers = Answers::default();
+        answers.ok = 1000 - failed;
+        answers.latency.record(Duration::from_micros(4600));
+        record.members.insert("m1".into(), answers);
+        record
+    }
+
+    #[test]
+    fn verdicts() {
+        let judge = |failed, on_time, interrupted| verdict(&record(failed, on_time), interrupted);
+        assert_eq!(judge(0, 1000, false), (Verdict::Ok, "1 000 requests sent, none failed".to_owned()));
+        assert_eq!(judge(1, 1000, false), (Verdict::Failed, "1 request failed: 1 timeout".to_owned()));
+        let (word, why) = judge(1, 989, false);
+        assert!(word == Verdict::Invalid && why.contains("only 98.9 %"), "{why}");
+        assert_eq!(judge(0, 10, true).0, Verdict::Interrupted);
+    }
+
+    #[test]
+    fn pairs_of_latencies() {
+        let pair = |p50, p99| Quantiles { p50, p99, max: 9.0 }.pair();
+        assert_eq!(pair(0.000_2, 0.004_6), "0.2 / 4.6 ms");
+        assert_eq!(pair(0.004_6, 0.118), "4.6 / 118 ms");
+        assert_eq!(pair(0.043, 1.2), "43.0 ms / 1.20 s");
+    }
+
+    fn report() -> Report {
+        let mut tally = Tally::new("all is well");
+        tally.add(Duration::from_secs(10), record(0, 1000));
+        tally.turn(Duration::from_secs(10), "m2 10x slower");
+        tally.add(Duration::from_secs(20), record(3, 1000));
+        tally.note(Duration::from_secs(10), "demo", "m2 is now 10 times slower".to_owned());
+        let cast = Cast { members: vec!["m1".into(), "m2".into()], service: Duration::from_millis(6) };
+        let args = Args {
+            duration: Duration::from_secs(20),
+            rate: 100.0,
+            members: 2,
+            strategy: "round_robin".to_owned(),
+            seed: 1,
+            no_live: true,
+            tie: Vec::new(),
+        };
+        judge(&args, &cast, &tally, Some(7), false)
+    }
+
+    #[test]
+    fn the_report() {
+        insta::assert_snapshot!(report().render(false), @r"
+        100 requests per second for 20 s, round_robin
+        2 members, 4 workers each, exp 6.00 ms
+
+                   all is well          m2 10x slower
+                   0 to 10 s            10 to 20 s
+        requests   1 000                1 000
+        failed     0                    3
+        p50 / p99  4.6 / 4.6 ms         4.6 / 4.6 ms
+        m1         100 %, 4.6 / 4.6 ms  100 %, 4.6 / 4.6 ms
+        m2         0 %                  0 %
+
+          10.0 s  m2 is now 10 times slower
+
+        load      open loop, Poisson; 100.00 % on time (p99 0 µs late, at most 0 µs)
+        balancer  7 requests tried again on another connection or member
+        verdict   FAILED: 3 requests failed: 3 timeout
+        ");
+    }
+
+    #[test]
+    fn shares_and_failures_by_phase_are_in_the_json() {
+        let json = serde_json::to_value(report()).unwrap();
+        assert_eq!(json["verdict"], "failed");
+        assert_eq!(json["requests"], 2000);
+        assert_eq!(json["failures"]["timeout"], 3);
+        assert_eq!(json["phases"][1]["failed"], 3);
+        assert_eq!(json["phases"][0]["members"][0]["share"], 1.0);
+        assert_eq!(json["phases"][0]["members"][1]["answered"], 0);
+        assert_eq!(json["events"][0]["by"], "demo");
+        assert_eq!(json["retries"], 7);
+    }
 }

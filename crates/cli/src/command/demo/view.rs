@@ -17,6 +17,10 @@ use crate::talk::Color;
 /// One picture.
 pub(super) struct Frame<'a> {
     pub(super) title: String,
+    /// Who serves.
+    pub(super) cast: String,
+    /// How to see more.
+    pub(super) hint: String,
     pub(super) elapsed: Duration,
     pub(super) duration: Duration,
     /// What is the matter now.
@@ -143,12 +147,16 @@ impl Drop for Screen {
 impl Frame<'_> {
     /// The picture, in at most so many lines of so many columns.
     fn lines(&self, width: usize, height: usize) -> Vec<Line> {
-        let mut lines = vec![Line::new(&self.title, Tone::Strong), self.progress(width), Line::default()];
+        let mut title = Line::new(&self.title, Tone::Strong);
+        title.push(&format!(" · {}", self.cast), Tone::Plain);
+        let mut lines = vec![title, self.progress(width), Line::default()];
         lines.extend(self.table(width));
         lines.extend([Line::default(), self.clients(), Line::default()]);
+        // The last events, and below them the hint if there is room for a gap between.
         let room = height.saturating_sub(lines.len());
-        for note in &self.notes[self.notes.len().saturating_sub(room)..] {
-            lines.push(note_line(note));
+        lines.extend(self.notes[self.notes.len().saturating_sub(room)..].iter().map(note_line));
+        if lines.len() + 2 <= height {
+            lines.extend([Line::default(), Line::new(&self.hint, Tone::Faint)]);
         }
         lines.truncate(height);
         lines.into_iter().map(|line| line.fit(width)).collect()
@@ -191,7 +199,10 @@ impl Frame<'_> {
                 row.latency.map_or_else(|| ("–".into(), "–".into()), |(p50, p99)| (short(p50), short(p99)));
             line.push(&format!("  {p50:>8}  {p99:>8}"), Tone::Plain);
             if tries {
-                line.push(&format!("  {:>12}", row.failed), if row.failed > 0 { Tone::Fair } else { Tone::Plain });
+                line.push(
+                    &format!("  {:>12}", row.failed),
+                    if row.failed > 0 { Tone::Fair } else { Tone::Plain },
+                );
             }
             lines.push(line);
         }
@@ -325,4 +336,143 @@ fn show_cursor_on_panic() {
             before(panic);
         }));
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn frame(notes: &[Note]) -> Frame<'_> {
+        let mut recent = Record::new();
+        (recent.due, recent.on_time, recent.ok) = (800, 800, 796);
+        recent.latency.record(Duration::from_micros(5230));
+        let ms = |p50, p99| Some((Duration::from_millis(p50), Duration::from_millis(p99)));
+        let up = Row {
+            name: "m1",
+            state: Some(State::Up),
+            mark: None,
+            share: 0.46,
+            rate: 184.4,
+            in_flight: 1,
+            latency: ms(5, 29),
+            failed: 0,
+        };
+        let slow = Row { name: "m2", mark: Some("10x slower"), share: 0.08, latency: ms(43, 1299), ..up };
+        let killed = Row {
+            name: "m3",
+            state: Some(State::Ejected),
+            mark: Some("killed"),
+            share: 0.0,
+            rate: 0.0,
+            latency: None,
+            failed: 5,
+            ..up
+        };
+        Frame {
+            title: "plimsoll demo · least_connections".to_owned(),
+            cast: "4 members".to_owned(),
+            hint: "look: plimsoll members".to_owned(),
+            elapsed: Duration::from_secs(15),
+            duration: Duration::from_secs(30),
+            phase: "m3 killed",
+            rows: vec![up, slow, killed],
+            seconds: 2.0,
+            recent,
+            failed: 0,
+            notes,
+        }
+    }
+
+    fn notes(count: usize) -> Vec<Note> {
+        (0..count).map(|n| Note { at: n as f64, by: "balancer", what: format!("thing\x1b[2J {n}") }).collect()
+    }
+
+    fn picture(frame: &Frame<'_>, width: usize, height: usize) -> Vec<String> {
+        frame.lines(width, height).iter().map(|line| line.paint(false).trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_picture() {
+        insta::assert_snapshot!(picture(&frame(&notes(2)), 110, 20).join("\n"), @r"
+        plimsoll demo · least_connections · 4 members
+         15.0 s of 30 s  ▕██████████████████████████████                              ▏ m3 killed
+
+        member  state                                        share  req/s  in flight       p50       p99  failed tries
+        m1      ● up                 ███████████████▏         46 %    184          1   5.00 ms   29.0 ms             0
+        m2      ● up, 10x slower     ██▋                       8 %    184          1   43.0 ms    1.30 s             0
+        m3      ⊘ ejected, killed                              0 %      0          1         –         –             5
+
+        clients  400/s offered  398/s answered  0 failed  p50 5.23 ms  p99 5.23 ms
+
+          0.0 s  balancer: thing�[2J 0
+          1.0 s  balancer: thing�[2J 1
+
+        look: plimsoll members
+        ");
+        insta::assert_snapshot!(picture(&frame(&notes(2)), 80, 20).join("\n"), @r"
+        plimsoll demo · least_connections · 4 members
+         15.0 s of 30 s  ▕█████████████████████████                         ▏ m3 killed
+
+        member  state                                   share  req/s       p50       p99
+        m1      ● up                 ███████████▊        46 %    184   5.00 ms   29.0 ms
+        m2      ● up, 10x slower     ██                   8 %    184   43.0 ms    1.30 s
+        m3      ⊘ ejected, killed                         0 %      0         –         –
+
+        clients  400/s offered  398/s answered  0 failed  p50 5.23 ms  p99 5.23 ms
+
+          0.0 s  balancer: thing�[2J 0
+          1.0 s  balancer: thing�[2J 1
+
+        look: plimsoll members
+        ");
+        assert_eq!(
+            frame(&[]).plain(),
+            "  15.0 s  400/s offered  398/s answered  0 failed  p50 5.23 ms  p99 5.23 ms  m1 46 % m2 8 % m3 0 %"
+        );
+    }
+
+    #[test]
+    fn it_fits_whatever_the_size() {
+        let notes = notes(40);
+        let frame = frame(&notes);
+        for width in 1..150 {
+            for height in [1, 5, 12, 24, 60] {
+                let lines = frame.lines(width, height);
+                assert!(lines.len() <= height);
+                assert!(lines.iter().all(|line| line.width() <= width), "{width}");
+            }
+        }
+        let full = picture(&frame, 80, 24);
+        assert_eq!(full.len(), 24);
+        assert!(full[23].ends_with(" 39"), "{full:?}");
+    }
+
+    #[test]
+    fn only_tones_steer_the_terminal() {
+        let notes = notes(1);
+        let frame = frame(&notes);
+        let painted: String = frame.lines(100, 24).iter().map(|line| line.paint(true)).collect();
+        assert!(painted.contains("\x1b[32m") && !painted.contains("\x1b[2J"), "{painted:?}");
+        assert!(!picture(&frame, 100, 24).concat().contains('\x1b'));
+    }
+
+    #[test]
+    fn bars_grow_by_eighths() {
+        assert_eq!(bar(0.0, 10), "");
+        assert_eq!(bar(0.5, 10), "█████");
+        assert_eq!(bar(0.5125, 10), "█████▏");
+        assert_eq!(bar(0.59, 10), "█████▉");
+        assert_eq!(bar(7.0, 3), "███");
+        assert_eq!(bar(f64::NAN, 3), "");
+    }
+
+    #[test]
+    fn late_requests_are_pointed_out() {
+        let mut frame = frame(&[]);
+        frame.recent.on_time = 400;
+        frame.recent.members.insert(Arc::from("m1"), plimsoll_bench::record::Tally::default());
+        assert!(frame.clients().paint(false).contains("50 % sent late"));
+    }
 }
