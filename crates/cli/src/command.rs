@@ -2,9 +2,11 @@
 
 mod completions;
 mod config;
+mod demo;
 mod drain;
 mod events;
 mod man;
+mod member;
 mod members;
 mod reload;
 mod status;
@@ -37,6 +39,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Up(up::Args),
+    Demo(demo::Args),
     Status(status::Args),
     Members(members::Args),
     Events(events::Args),
@@ -44,6 +47,7 @@ pub(crate) enum Command {
     Undrain(undrain::Args),
     Reload(reload::Args),
     Stop(stop::Args),
+    Member(member::Args),
     Config(config::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -54,6 +58,7 @@ impl Command {
     pub(crate) fn run(&self, globals: &Globals) -> Result<ExitCode, Failure> {
         match self {
             Self::Up(args) => up::run(args, globals),
+            Self::Demo(args) => demo::run(args, globals),
             Self::Status(args) => status::run(args, globals),
             Self::Members(args) => members::run(args, globals),
             Self::Events(args) => events::run(args, globals),
@@ -61,6 +66,7 @@ impl Command {
             Self::Undrain(args) => undrain::run(args, globals),
             Self::Reload(args) => reload::run(args, globals),
             Self::Stop(args) => stop::run(args, globals),
+            Self::Member(args) => member::run(args, globals),
             Self::Config(args) => config::run(args, globals),
             Self::Completions(args) => completions::run(args),
             Self::Man(args) => man::run(args, globals),
