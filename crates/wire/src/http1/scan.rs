@@ -32,7 +32,7 @@ pub(super) fn line(input: &[u8], at: usize) -> Result<(Option<Line<'_>>, usize),
     if colon > at && colon < input.len() && input[colon] == b':' {
         let text = text_end(input, colon + 1)?;
         let end = crlf(input, text)?;
-        let value = trim(&input[colon + 1..text]);
+        let value = trim(input, colon + 1, text);
         return Ok((Some(Line { start: at, end, name: &input[at..colon], value }), end));
     }
     not_a_field(input, at, colon)
@@ -124,14 +124,16 @@ fn control(input: &[u8], from: usize) -> Option<usize> {
     rest.iter().position(|byte| *byte < b' ' || *byte == 0x7f).map(|offset| at + offset)
 }
 
-fn trim(mut value: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t', rest @ ..] = value {
-        value = rest;
+#[inline(always)]
+fn trim(input: &[u8], mut from: usize, mut to: usize) -> &[u8] {
+    // No control characters are in between: what is not above a space is white space.
+    while from < to && input[from] <= b' ' {
+        from += 1;
     }
-    while let [rest @ .., b' ' | b'\t'] = value {
-        value = rest;
+    while from < to && input[to - 1] <= b' ' {
+        to -= 1;
     }
-    value
+    &input[from..to]
 }
 
 /// Is `name` this field name, in any case? `lower` is in lower case. Compares words that may overlap: the
