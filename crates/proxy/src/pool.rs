@@ -34,7 +34,7 @@ pub(crate) struct View {
 /// One core's connections to one member.
 pub(crate) struct Upstream {
     pub(crate) record: Arc<Record>,
-    core: usize,
+    stripe: Arc<Stripe>,
     pub(crate) address: Cell<SocketAddr>,
     /// The last one in is the first one out, so that those not needed grow old and are closed.
     idle: RefCell<Vec<Idle>>,
@@ -89,7 +89,18 @@ impl Pool {
 
     /// Chooses a member and counts the request in.
     pub(crate) fn admit(&self, key: u64, chance: u64, now: Time, tried: &[MemberId]) -> Admission {
-        let view = self.view();
+        self.admit_by(self.view(), key, chance, now, tried)
+    }
+
+    /// The same by a view at hand.
+    pub(crate) fn admit_by(
+        &self,
+        view: Rc<View>,
+        key: u64,
+        chance: u64,
+        now: Time,
+        tried: &[MemberId],
+    ) -> Admission {
         let plan = &view.published.plan;
         loop {
             let turn = self.turn.replace(self.turn.get().wrapping_add(1));
@@ -157,7 +168,7 @@ impl Pool {
                 let upstream = upstreams.entry(member.id).or_insert_with(|| {
                     Rc::new(Upstream {
                         record: Arc::clone(record),
-                        core: self.core,
+                        stripe: Arc::clone(&record.stripes[self.core]),
                         address: Cell::new(member.address),
                         idle: RefCell::default(),
                     })
@@ -191,7 +202,7 @@ fn budget(published: &Published, cores: usize) -> RetryBudget {
 
 impl Upstream {
     pub(crate) fn stripe(&self) -> &Stripe {
-        &self.record.stripes[self.core]
+        &self.stripe
     }
 
     /// A connection that was quiet so far, the one used last first.
