@@ -244,7 +244,7 @@ fn any_ask() -> impl Strategy_<Value = Ask> {
 use proptest::strategy::Strategy as Strategy_;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
     /// Whatever the plan, the choice is one that may be had, and the same when asked again.
     #[test]
