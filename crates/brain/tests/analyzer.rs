@@ -25,10 +25,10 @@ fn at(seconds: f64) -> Time {
 }
 
 fn spec(names: &str) -> GroupSpec {
-    let strategy = strategy::find("weighted_round_robin").unwrap();
+    let strategy = strategy::find("weighted_round_robin").expect("a strategy of this name");
     let member = |name: &str| MemberSpec {
         name: Arc::from(name),
-        address: "10.0.0.1:80".parse().unwrap(),
+        address: "10.0.0.1:80".parse().expect("an address"),
         capacity: 1.0,
         limit: u32::MAX,
     };
@@ -111,7 +111,8 @@ impl Group {
 
     fn state(&self, name: &str) -> (State, String) {
         let status = self.analyzer.status(at(0.0));
-        let (_, member) = status.into_iter().find(|(_, member)| member.name == name).unwrap();
+        let (_, member) =
+            status.into_iter().find(|(_, member)| member.name == name).expect("a member of that name");
         (member.state, member.why)
     }
 }
@@ -212,9 +213,15 @@ fn an_ejected_member_comes_back_by_itself() {
     assert_eq!(group.streak(2.0, "b"), "", "it is out already");
     assert_eq!(group.analyzer.poll_timeout(), Some(at(31.0)));
     assert_eq!(group.tick(30.9), "");
+    let (_, _, vitals) = group.analyzer.members().nth(1).unwrap();
+    let vitals = vitals.clone();
+    (0..9).for_each(|_| _ = vitals.failed());
+    vitals.observe(Duration::from_secs(5), at(30.0), Duration::from_secs(10));
     assert_eq!(group.tick(31.0), "Readmitted b");
     assert_eq!(group.planned(), "a b c d");
     assert_eq!(group.analyzer.poll_timeout(), None);
+    assert_eq!(vitals.streak(), 0, "the failures that led to it are done with");
+    assert_eq!(vitals.latency(at(31.0), Duration::from_secs(10)), None, "and so is the latency");
     assert_eq!(group.streak(40.0, "b"), "Ejected b");
     assert_eq!(group.analyzer.poll_timeout(), Some(at(100.0)), "the second in a row lasts twice as long");
 }
@@ -464,6 +471,29 @@ fn what_concerns_nobody_is_ignored() {
     }
     let kept = std::iter::from_fn(|| group.analyzer.poll_event()).count();
     assert!((1_000..10_000).contains(&kept), "{kept} events");
+}
+
+#[test]
+fn the_end_of_time_is_harmless() {
+    let end = Time(u64::MAX);
+    let outlier = OutlierSpec { ejection: Duration::MAX, max_ejection: Duration::MAX, ..OUTLIER };
+    let slow_start = Duration::MAX;
+    let mut group =
+        Group::new(GroupSpec { health: Some(HEALTH), outlier: Some(outlier), slow_start, ..spec("a b c") });
+    let ids: Vec<MemberId> = group.analyzer.members().map(|(id, _, _)| id).collect();
+    for now in [Time(1), end, Time(0)] {
+        group.then(0.0, |analyzer, _| {
+            for id in &ids {
+                analyzer.handle_probe(*id, Ok(()), now);
+                analyzer.handle_streak(*id, now);
+                analyzer.handle_totals(&[(*id, Totals { requests: u64::MAX, failures: u64::MAX })], now);
+            }
+            analyzer.drain("c", now).unwrap();
+            analyzer.undrain("c", now).unwrap();
+            analyzer.handle_timeout(now);
+        });
+    }
+    assert_eq!(group.analyzer.status(end).len(), 3);
 }
 
 #[test]

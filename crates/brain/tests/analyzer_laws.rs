@@ -55,7 +55,7 @@ fn any_spec() -> impl Strategy<Value = GroupSpec> {
             .into_iter()
             .map(|name| MemberSpec {
                 name: Arc::from(name),
-                address: "10.0.0.1:80".parse().unwrap(),
+                address: "10.0.0.1:80".parse().expect("an address"),
                 capacity: 1.0,
                 limit: u32::MAX,
             })

@@ -37,7 +37,7 @@ enum Nature {
 impl Nature {
     /// Seconds that a request takes, and whether it fails.
     fn serve(self, now: f64, dice: &mut Dice) -> (f64, bool) {
-        let work = -SERVICE * dice.unit().ln();
+        let work = -SERVICE * unit(dice).ln();
         match self {
             Self::Slow(times, from, to) if (from..to).contains(&now) => (work * times, false),
             Self::Failing(from, to) if (from..to).contains(&now) => (0.0005, true),
@@ -88,7 +88,7 @@ enum Brain {
 
 impl Brain {
     fn fixed(name: &str, knobs: Option<Vec<f64>>, count: usize) -> Self {
-        let strategy = strategy::find(name).unwrap();
+        let strategy = strategy::find(name).expect("a strategy of this name");
         let knobs = knobs.map_or_else(|| Knobs::defaults(strategy), Knobs);
         Self::Plan(Plan::new(strategy, knobs, members(&vec![1.0; count])))
     }
@@ -145,7 +145,7 @@ fn run(mut brain: Brain, natures: &[Nature], rate: f64, seconds: f64, seed: u64)
         let end = ends.peek().map_or(f64::INFINITY, |Reverse((nanos, _))| *nanos as f64 / 1e9);
         let (now, start) = if arrival < seconds && arrival <= end {
             let now = arrival;
-            arrival -= dice.unit().ln() / rate;
+            arrival -= unit(&mut dice).ln() / rate;
             let ask =
                 Ask { turn: flights.len() as u64, chance: dice.bits(), key: dice.bits(), now: time(now) };
             let Choice::Member(index) = brain.plan().choose(&ask, &[]) else { panic!("nobody is left") };
@@ -178,6 +178,11 @@ fn run(mut brain: Brain, natures: &[Nature], rate: f64, seconds: f64, seed: u64)
             ends.push(Reverse((((now + work) * 1e9) as u64, flight)));
         }
     }
+}
+
+/// Between 0 and 1, neither included.
+fn unit(dice: &mut Dice) -> f64 {
+    ((dice.bits() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
 }
 
 fn time(seconds: f64) -> Time {
@@ -258,7 +263,7 @@ fn ejection_closes_the_black_hole_for_all_others() {
     let mut natures = [Nature::Healthy; 10];
     natures[3] = Nature::Failing(10.0, 30.0);
     for name in ["least_connections", "round_robin", "random", "least_request", "rendezvous"] {
-        let strategy = strategy::find(name).unwrap();
+        let strategy = strategy::find(name).expect("a strategy of this name");
         let spec = GroupSpec {
             name: Arc::from("web"),
             strategy,

@@ -12,11 +12,6 @@ impl Dice {
         self.0 = mix(self.0);
         self.0
     }
-
-    /// Between 0 and 1, neither included.
-    pub(crate) fn unit(&mut self) -> f64 {
-        ((self.bits() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
-    }
 }
 
 /// Members that are up, one for each weight, without a limit, idle.
