@@ -4,6 +4,32 @@
 //! threads, one tokio `LocalRuntime` each, own listeners, connections and pools, and share nothing on the
 //! request path but the current plan and the members' live counts.
 
+mod access;
+mod alarm;
+mod apply;
+mod clock;
+mod connect;
+mod control;
+mod core;
+mod engine;
+mod error;
+mod group;
+mod http;
+mod key;
+mod listener;
+mod pool;
+mod probe;
+mod reason;
+mod relay;
+mod report;
+mod residue;
 mod settings;
+mod stats;
+mod trip;
+mod wheel;
+mod worker;
 
+pub use control::Stamped;
+pub use engine::Engine;
+pub use error::StartError;
 pub use settings::*;

@@ -1,1 +1,3 @@
-//! What the bytes mean.
+//! What the bytes mean: HTTP/1.1 heads and bodies, the PROXY protocol. No sockets, no clock.
+
+pub mod http1;

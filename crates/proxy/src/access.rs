@@ -1,0 +1,192 @@
+//! The access log: one JSON line per request (or a sample of them), off by default.
+//!
+//! Cores format lines and hand them over in batches; one thread writes. A slow or full disk costs lines,
+//! which are counted, never time on the data path.
+
+use std::cell::{Cell, RefCell};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use plimsoll_wire::http1::Request;
+
+use crate::AccessLogSettings;
+use crate::core::Core;
+
+/// Batches that may wait for the writer; more are dropped.
+const QUEUE: usize = 256;
+/// Bytes of a batch.
+const BATCH: usize = 16 * 1024;
+
+/// What is remembered of a request until it ends.
+pub(crate) struct Line {
+    method: String,
+    target: String,
+    host: String,
+    agent: String,
+}
+
+/// How a request ended.
+pub(crate) struct Outcome {
+    /// 0 if the client got no whole answer.
+    pub(crate) status: u16,
+    pub(crate) reason: Option<&'static str>,
+    pub(crate) took: Duration,
+}
+
+impl Line {
+    /// A line for this request, if it is to have one.
+    pub(crate) fn begin(core: &Core, request: &Request<'_, '_>) -> Option<Box<Self>> {
+        if !core.access.wanted(core) {
+            return None;
+        }
+        let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
+        Some(Box::new(Self {
+            method: request.method_name.to_owned(),
+            target: request.target.to_owned(),
+            host: text(Some(request.host)),
+            agent: text(request.field("user-agent")),
+        }))
+    }
+}
+
+/// One core's end of the log.
+#[derive(Default)]
+pub(crate) struct Access {
+    log: RefCell<Option<Sender>>,
+    /// Lines with random bits up to this are written.
+    sample: Cell<u64>,
+    batch: RefCell<Vec<u8>>,
+    lines: Cell<u64>,
+}
+
+/// Where batches go.
+#[derive(Clone)]
+pub(crate) struct Sender {
+    batches: SyncSender<Batch>,
+    dropped: Arc<AtomicU64>,
+    sample: u64,
+}
+
+struct Batch {
+    bytes: Vec<u8>,
+    lines: u64,
+}
+
+impl Access {
+    pub(crate) fn connect(&self, sender: Option<Sender>) {
+        self.flush();
+        self.sample.set(sender.as_ref().map_or(0, |sender| sender.sample));
+        *self.log.borrow_mut() = sender;
+    }
+
+    fn wanted(&self, core: &Core) -> bool {
+        match self.sample.get() {
+            0 => false,
+            u64::MAX => true,
+            most => core.chance() <= most,
+        }
+    }
+
+    /// Hands over what has gathered.
+    pub(crate) fn flush(&self) {
+        let lines = self.lines.replace(0);
+        if lines == 0 {
+            return;
+        }
+        let bytes = std::mem::take(&mut *self.batch.borrow_mut());
+        if let Some(log) = &*self.log.borrow()
+            && log.batches.try_send(Batch { bytes, lines }).is_err()
+        {
+            log.dropped.fetch_add(lines, Relaxed);
+        }
+    }
+}
+
+impl Core {
+    /// Appends a line.
+    pub(crate) fn log(&self, line: &Line, client: &str, group: &str, outcome: &Outcome) {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let record = serde_json::json!({
+            "time": unix.as_micros() as f64 / 1e6,
+            "client": client,
+            "method": line.method,
+            "host": line.host,
+            "target": line.target,
+            "user_agent": line.agent,
+            "group": group,
+            "status": outcome.status,
+            "reason": outcome.reason,
+            "seconds": outcome.took.as_nanos() as f64 / 1e9,
+        });
+        let access = &self.access;
+        let mut batch = access.batch.borrow_mut();
+        // Writing to a vector cannot fail.
+        let _ = writeln!(batch, "{record}");
+        let full = batch.len() >= BATCH;
+        drop(batch);
+        access.lines.set(access.lines.get() + 1);
+        if full {
+            access.flush();
+        }
+    }
+}
+
+/// The file, and the thread that writes it.
+pub(crate) struct AccessLog {
+    sender: Sender,
+    writer: JoinHandle<()>,
+}
+
+impl AccessLog {
+    /// Opens the file for appending and starts the writer.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub(crate) fn open(settings: &AccessLogSettings, dropped: Arc<AtomicU64>) -> io::Result<Self> {
+        let file = open(&settings.path)?;
+        let (batches, queue) = sync_channel(QUEUE);
+        let lost = Arc::clone(&dropped);
+        let writer = std::thread::Builder::new()
+            .name("access-log".into())
+            .spawn(move || write(file, &queue, &lost))?;
+        let sample =
+            if settings.sample >= 1.0 { u64::MAX } else { (settings.sample * u64::MAX as f64) as u64 };
+        Ok(Self { sender: Sender { batches, dropped, sample }, writer })
+    }
+
+    pub(crate) fn sender(&self) -> Sender {
+        self.sender.clone()
+    }
+
+    /// Ends the writer after it wrote what it was given; every other sender must be gone.
+    pub(crate) fn close(self) {
+        drop(self.sender);
+        // A writer that panicked has nothing left to write.
+        let _ = self.writer.join();
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+fn write(mut file: File, queue: &Receiver<Batch>, dropped: &AtomicU64) {
+    let mut complained = false;
+    for batch in queue {
+        if let Err(error) = file.write_all(&batch.bytes) {
+            dropped.fetch_add(batch.lines, Relaxed);
+            if !complained {
+                tracing::warn!("access log: {error}; lines are dropped until it can be written again");
+            }
+            complained = true;
+        } else {
+            complained = false;
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Puts settings in force, the first and every later time alike: what may fail comes first, then nothing can.
+
+use std::sync::Arc;
+
+use plimsoll_brain::Time;
+use socket2::Socket;
+
+use crate::access::AccessLog;
+use crate::control::{Control, Opened, Ruled};
+use crate::engine::{Inner, lock};
+use crate::group::Group;
+use crate::listener::{self, Door, DoorCount};
+use crate::worker::Order;
+use crate::{GroupSettings, ListenerSettings, Protocol, Settings, StartError};
+
+/// Applies `next`; what it changes, one line each.
+pub(crate) fn apply(inner: &Inner, next: Settings) -> Result<Vec<String>, StartError> {
+    let mut control = lock(&inner.control);
+    if next.threads != control.settings.threads {
+        return Err(StartError::Fixed("threads"));
+    }
+    let changes = differences(&control.settings, &next);
+    // What may fail.
+    let fresh = bind_new(&control, &next)?;
+    let log = match &next.access_log {
+        Some(settings) => Some(
+            AccessLog::open(settings, Arc::clone(&inner.access_dropped))
+                .map_err(|source| StartError::AccessLog { path: settings.path.clone(), source })?,
+        ),
+        None => None,
+    };
+    // What may not.
+    let now = inner.clock.now();
+    inner.census.most.store(next.max_connections, std::sync::atomic::Ordering::Relaxed);
+    let log_before = std::mem::replace(&mut *lock(&inner.access), log);
+    let mut told =
+        control.order_all(|| Order::AccessLog(lock(&inner.access).as_ref().map(AccessLog::sender)));
+    if let Some(log) = log_before {
+        // Its writer ends when the last core has let go of it.
+        std::thread::spawn(move || log.close());
+    }
+    rule(&mut control, &next.groups, now);
+    told &= listen(&mut control, &next.listeners, fresh);
+    let names: Arc<[Arc<str>]> = next.groups.iter().map(|group| Arc::clone(&group.spec.name)).collect();
+    told &= control.order_all(|| Order::Groups(Arc::clone(&names)));
+    control.settings = next;
+    control.settle(now);
+    lock(&inner.probes).follow(&control);
+    drop(control);
+    inner.wake.notify_one();
+    if told { Ok(changes) } else { Err(StartError::Stuck) }
+}
+
+type Fresh = Vec<(usize, Arc<Door>, Vec<Socket>)>;
+
+/// Binds the listeners that are not open yet; each with its place in the configuration.
+fn bind_new(control: &Control, next: &Settings) -> Result<Fresh, StartError> {
+    let mut fresh = Vec::new();
+    for (place, settings) in next.listeners.iter().enumerate() {
+        if open_as(control, settings).is_some() {
+            continue;
+        }
+        let (address, sockets) = listener::bind(settings, control.cores)
+            .map_err(|source| StartError::Bind { address: settings.address, source })?;
+        let counts = (0..control.cores).map(|_| DoorCount::default()).collect();
+        fresh.push((place, Arc::new(Door { address, counts }), sockets));
+    }
+    Ok(fresh)
+}
+
+/// The place of the open listener that these settings are of.
+fn open_as(control: &Control, settings: &ListenerSettings) -> Option<usize> {
+    control.settings.listeners.iter().position(|open| same_socket(open, settings))
+}
+
+fn same_socket(one: &ListenerSettings, other: &ListenerSettings) -> bool {
+    let transport = |settings: &ListenerSettings| settings.protocol == Protocol::Udp;
+    one.address == other.address && transport(one) == transport(other) && one.backlog == other.backlog
+}
+
+/// Brings the groups to what the settings say.
+fn rule(control: &mut Control, next: &[GroupSettings], now: Time) {
+    control.groups.retain(|name, _| next.iter().any(|group| group.spec.name == *name));
+    for settings in next {
+        match control.groups.get_mut(&settings.spec.name) {
+            Some(ruled) => ruled.update(settings.clone(), control.cores, now),
+            None => {
+                let ruled = Ruled::new(settings.clone(), control.cores, control.strikes.clone(), now);
+                control.groups.insert(Arc::clone(&settings.spec.name), ruled);
+            }
+        }
+    }
+}
+
+/// Brings the listeners to what the settings say; false if a worker cannot be told.
+fn listen(control: &mut Control, next: &[ListenerSettings], mut fresh: Fresh) -> bool {
+    let mut told = true;
+    let mut listeners = Vec::new();
+    let mut id = control.listeners.iter().map(|listener| listener.id + 1).max().unwrap_or(0);
+    for (place, settings) in next.iter().enumerate() {
+        let Some(ruled) = control.groups.get(&settings.group) else { continue };
+        let group: &Arc<Group> = &ruled.group;
+        if let Some(index) = fresh.iter().position(|(of, ..)| *of == place) {
+            let (_, door, sockets) = fresh.swap_remove(index);
+            for (worker, socket) in control.workers.iter().zip(sockets) {
+                let (door, settings, group) = (Arc::clone(&door), settings.clone(), Arc::clone(group));
+                told &= worker.order(Order::Listen { id, door, socket, settings, group });
+            }
+            listeners.push(Opened { id, door });
+            id += 1;
+        } else if let Some(before) = open_as(control, settings) {
+            let open = &control.listeners[before];
+            told &= control.order_all(|| Order::Retune {
+                id: open.id,
+                settings: settings.clone(),
+                group: Arc::clone(group),
+            });
+            listeners.push(Opened { id: open.id, door: Arc::clone(&open.door) });
+        }
+    }
+    for open in &control.listeners {
+        if listeners.iter().all(|listener| listener.id != open.id) {
+            told &= control.order_all(|| Order::Close { id: open.id });
+        }
+    }
+    control.listeners = listeners;
+    told
+}
+
+/// What changes from one configuration to another, one line each, in the order of the new one.
+fn differences(before: &Settings, after: &Settings) -> Vec<String> {
+    let mut changes = Vec::new();
+    let name = |listener: &ListenerSettings| {
+        format!("listener {:?} {}", listener.protocol, listener.address).to_lowercase()
+    };
+    for listener in &after.listeners {
+        match before.listeners.iter().find(|open| same_socket(open, listener)) {
+            None => changes.push(format!("+ {} -> {}", name(listener), listener.group)),
+            Some(open) if open.group != listener.group => {
+                changes.push(format!("~ {}: {} -> {}", name(listener), open.group, listener.group));
+            }
+            Some(open) if open != listener => changes.push(format!("~ {}: settings", name(listener))),
+            Some(_) => {}
+        }
+    }
+    for open in &before.listeners {
+        if !after.listeners.iter().any(|listener| same_socket(open, listener)) {
+            changes.push(format!("- {}", name(open)));
+        }
+    }
+    for group in &after.groups {
+        match before.groups.iter().find(|other| other.spec.name == group.spec.name) {
+            None => {
+                changes.push(format!("+ group {} ({} members)", group.spec.name, group.spec.members.len()))
+            }
+            Some(other) => group_differences(other, group, &mut changes),
+        }
+    }
+    for group in &before.groups {
+        if !after.groups.iter().any(|other| other.spec.name == group.spec.name) {
+            changes.push(format!("- group {}", group.spec.name));
+        }
+    }
+    let log = |settings: &Settings| settings.access_log.as_ref().map(|log| log.path.display().to_string());
+    if before.access_log != after.access_log {
+        changes.push(format!("~ access log: {}", log(after).unwrap_or_else(|| "off".into())));
+    }
+    if before.max_connections != after.max_connections {
+        changes.push(format!("~ max_connections: {} -> {}", before.max_connections, after.max_connections));
+    }
+    changes
+}
+
+fn group_differences(before: &GroupSettings, after: &GroupSettings, changes: &mut Vec<String>) {
+    let name = &after.spec.name;
+    for member in &after.spec.members {
+        match before.spec.members.iter().find(|other| other.name == member.name) {
+            None => changes.push(format!("+ group {name}: member {}", member.name)),
+            Some(other) if other.capacity != member.capacity => changes.push(format!(
+                "~ group {name}: member {}: capacity {} -> {}",
+                member.name, other.capacity, member.capacity
+            )),
+            Some(other) if other != member => changes.push(format!("~ group {name}: member {}", member.name)),
+            Some(_) => {}
+        }
+    }
+    for member in &before.spec.members {
+        if !after.spec.members.iter().any(|other| other.name == member.name) {
+            changes.push(format!("- group {name}: member {}", member.name));
+        }
+    }
+    if before.spec.strategy.name != after.spec.strategy.name {
+        let (old, new) = (before.spec.strategy.name, after.spec.strategy.name);
+        changes.push(format!("~ group {name}: strategy {old} -> {new}"));
+    }
+    let rest = |group: &GroupSettings| {
+        let mut group = group.clone();
+        group.spec.members.clear();
+        group.spec.strategy = after.spec.strategy;
+        format!("{group:?}")
+    };
+    if rest(before) != rest(after) {
+        changes.push(format!("~ group {name}: settings"));
+    }
+}

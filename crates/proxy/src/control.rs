@@ -1,0 +1,258 @@
+//! The slow path: analyzers, plans, listeners. Behind one lock that the data path never takes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use plimsoll_brain::{Analyzer, Event, EventKind, MemberId, Time, Totals};
+use tokio::sync::{broadcast, mpsc};
+
+use crate::group::{Group, Published, Record, Strike};
+use crate::listener::Door;
+use crate::worker::{Order, Worker};
+use crate::{GroupSettings, Settings};
+
+/// Events that are kept.
+const HISTORY: usize = 1000;
+
+/// An event, numbered and dated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stamped {
+    /// Counts from 1 without gaps.
+    pub seq: u64,
+    /// Milliseconds since 1970, UTC.
+    pub unix_ms: u64,
+    /// What happened.
+    pub event: Event,
+}
+
+/// The events so far, and who listens for more.
+pub(crate) struct Journal {
+    history: VecDeque<Stamped>,
+    seq: u64,
+    live: broadcast::Sender<Stamped>,
+}
+
+impl Journal {
+    pub(crate) fn new() -> Self {
+        Self { history: VecDeque::new(), seq: 0, live: broadcast::channel(HISTORY).0 }
+    }
+
+    pub(crate) fn write(&mut self, event: Event) {
+        self.seq += 1;
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let stamped = Stamped { seq: self.seq, unix_ms: unix.as_millis() as u64, event };
+        let member = stamped.event.member.as_deref().unwrap_or_default();
+        tracing::info!(group = %stamped.event.group, member, "{:?}: {}", stamped.event.kind, stamped.event.why);
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(stamped.clone());
+        // Nobody may be listening.
+        let _ = self.live.send(stamped);
+    }
+
+    /// An event of the whole process.
+    pub(crate) fn note(&mut self, kind: EventKind, why: String) {
+        self.write(Event { kind, group: "".into(), member: None, why, inputs: Vec::new() });
+    }
+
+    pub(crate) fn history(&self) -> Vec<Stamped> {
+        self.history.iter().cloned().collect()
+    }
+
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Stamped> {
+        self.live.subscribe()
+    }
+}
+
+/// A group as the slow path sees it.
+pub(crate) struct Ruled {
+    pub(crate) analyzer: Analyzer,
+    pub(crate) group: Arc<Group>,
+    pub(crate) settings: Arc<GroupSettings>,
+    records: BTreeMap<MemberId, Arc<Record>>,
+}
+
+/// A listener as the slow path sees it.
+pub(crate) struct Opened {
+    pub(crate) id: u64,
+    pub(crate) door: Arc<Door>,
+}
+
+/// Everything that is slow.
+pub(crate) struct Control {
+    pub(crate) cores: usize,
+    pub(crate) settings: Settings,
+    pub(crate) groups: BTreeMap<Arc<str>, Ruled>,
+    /// In the order of the configuration.
+    pub(crate) listeners: Vec<Opened>,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) journal: Journal,
+    pub(crate) strikes: mpsc::Sender<Strike>,
+}
+
+impl Ruled {
+    pub(crate) fn new(
+        settings: GroupSettings,
+        cores: usize,
+        strikes: mpsc::Sender<Strike>,
+        now: Time,
+    ) -> Self {
+        let mut analyzer = Analyzer::new(settings.spec.clone(), now);
+        let settings = Arc::new(settings);
+        let mut records = BTreeMap::new();
+        let first = publication(&mut analyzer, &mut records, &settings, cores, now);
+        let first = first.unwrap_or_else(|| Published {
+            plan: plimsoll_brain::Plan::new(settings.spec.strategy, settings.spec.knobs.clone(), Vec::new()),
+            records: Vec::new(),
+            settings: Arc::clone(&settings),
+        });
+        let group = Group::new(first, cores, strikes);
+        Self { analyzer, group, settings, records }
+    }
+
+    /// Puts other settings in force; members that stay keep their state and counts.
+    pub(crate) fn update(&mut self, settings: GroupSettings, cores: usize, now: Time) {
+        self.analyzer.update(settings.spec.clone(), now);
+        self.settings = Arc::new(settings);
+        let next = publication(&mut self.analyzer, &mut self.records, &self.settings, cores, now);
+        let next = next.unwrap_or_else(|| {
+            let before = self.group.published();
+            let (plan, records) = (before.plan.clone(), before.records.clone());
+            Published { plan, records, settings: Arc::clone(&self.settings) }
+        });
+        self.group.publish(next);
+    }
+
+    /// Publishes a new plan if there is one, and writes down what happened.
+    fn settle(&mut self, cores: usize, now: Time, journal: &mut Journal) {
+        if let Some(next) = publication(&mut self.analyzer, &mut self.records, &self.settings, cores, now) {
+            self.group.publish(next);
+        }
+        while let Some(event) = self.analyzer.poll_event() {
+            journal.write(event);
+        }
+    }
+
+    pub(crate) fn record(&self, member: MemberId) -> Option<&Arc<Record>> {
+        self.records.get(&member)
+    }
+
+    fn totals(&self) -> Vec<(MemberId, Totals)> {
+        let total = |record: &Record| Totals {
+            requests: record.stripes.iter().map(|stripe| stripe.requests.value()).sum(),
+            failures: record.stripes.iter().map(|stripe| stripe.failures.value()).sum(),
+        };
+        self.records.iter().map(|(member, record)| (*member, total(record))).collect()
+    }
+}
+
+/// The analyzer's next plan with the records of its members.
+fn publication(
+    analyzer: &mut Analyzer,
+    records: &mut BTreeMap<MemberId, Arc<Record>>,
+    settings: &Arc<GroupSettings>,
+    cores: usize,
+    now: Time,
+) -> Option<Published> {
+    let plan = analyzer.plan(now)?;
+    let mut here = BTreeMap::new();
+    for (id, spec, vitals) in analyzer.members() {
+        let record = records.remove(&id);
+        here.insert(
+            id,
+            record.unwrap_or_else(|| Record::new(id, Arc::clone(&spec.name), Arc::clone(vitals), cores)),
+        );
+    }
+    *records = here;
+    let of_plan = plan.members().iter().filter_map(|member| records.get(&member.id).cloned()).collect();
+    Some(Published { plan, records: of_plan, settings: Arc::clone(settings) })
+}
+
+impl Control {
+    /// What a probe found.
+    pub(crate) fn probed(&mut self, group: &str, member: MemberId, outcome: Result<(), &str>, now: Time) {
+        self.with(group, now, |analyzer| analyzer.handle_probe(member, outcome, now));
+    }
+
+    /// A member failed too often in a row.
+    pub(crate) fn struck(&mut self, strike: &Strike, now: Time) {
+        self.with(&strike.group, now, |analyzer| analyzer.handle_streak(strike.member, now));
+    }
+
+    /// Compares what members did.
+    pub(crate) fn compare(&mut self, now: Time) {
+        for ruled in self.groups.values_mut() {
+            let totals = ruled.totals();
+            ruled.analyzer.handle_totals(&totals, now);
+            ruled.settle(self.cores, now, &mut self.journal);
+        }
+    }
+
+    /// Does what is due.
+    pub(crate) fn tick(&mut self, now: Time) {
+        for ruled in self.groups.values_mut() {
+            if ruled.analyzer.poll_timeout().is_some_and(|due| due <= now) {
+                ruled.analyzer.handle_timeout(now);
+                ruled.settle(self.cores, now, &mut self.journal);
+            }
+        }
+    }
+
+    /// When something is due next.
+    pub(crate) fn due(&self) -> Option<Time> {
+        self.groups.values().filter_map(|ruled| ruled.analyzer.poll_timeout()).min()
+    }
+
+    /// Writes down what happened in all groups, and publishes what came of it.
+    pub(crate) fn settle(&mut self, now: Time) {
+        for ruled in self.groups.values_mut() {
+            ruled.settle(self.cores, now, &mut self.journal);
+        }
+    }
+
+    /// Lets an operator act on a member of one group, or of the only group that has it.
+    pub(crate) fn operate(
+        &mut self,
+        group: Option<&str>,
+        member: &str,
+        now: Time,
+        act: impl Fn(&mut Analyzer) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let has = |ruled: &Ruled| ruled.analyzer.members().any(|(_, spec, _)| &*spec.name == member);
+        let group: Arc<str> = match group {
+            Some(name) => name.into(),
+            None => {
+                let mut found =
+                    self.groups.iter().filter(|(_, ruled)| has(ruled)).map(|(name, _)| Arc::clone(name));
+                match (found.next(), found.next()) {
+                    (Some(group), None) => group,
+                    (None, _) => return Err(format!("no group has a member {member}")),
+                    (Some(one), Some(other)) => {
+                        return Err(format!("{member} is a member of {one} and of {other}: name the group"));
+                    }
+                }
+            }
+        };
+        let Some(ruled) = self.groups.get_mut(&group) else {
+            let names: Vec<&str> = self.groups.keys().map(|name| &**name).collect();
+            return Err(format!("no group {group}; there are: {}", names.join(", ")));
+        };
+        act(&mut ruled.analyzer)?;
+        ruled.settle(self.cores, now, &mut self.journal);
+        Ok(())
+    }
+
+    /// Tells every worker the same; false if one cannot be told.
+    pub(crate) fn order_all(&self, order: impl Fn() -> Order) -> bool {
+        self.workers.iter().all(|worker| worker.order(order()))
+    }
+
+    fn with(&mut self, group: &str, now: Time, act: impl FnOnce(&mut Analyzer)) {
+        if let Some(ruled) = self.groups.get_mut(group) {
+            act(&mut ruled.analyzer);
+            ruled.settle(self.cores, now, &mut self.journal);
+        }
+    }
+}

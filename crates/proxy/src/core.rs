@@ -1,0 +1,167 @@
+//! What one data-plane thread has for itself: timers, buffers, chance, pools.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use plimsoll_brain::Time;
+
+use crate::access::Access;
+use crate::clock::Clock;
+use crate::group::Group;
+use crate::pool::Pool;
+use crate::wheel::Wheel;
+
+/// Bytes read at once.
+pub(crate) const BUFFER: usize = 64 * 1024;
+/// Vectors kept for reuse, and the largest that is kept.
+const SPARE: usize = 256;
+const SPARE_BYTES: usize = 16 * 1024;
+
+/// One thread's context; every task of the thread holds it.
+pub(crate) struct Core {
+    /// Its place among the threads.
+    pub(crate) index: usize,
+    clock: Clock,
+    now: Cell<Time>,
+    pub(crate) wheel: Rc<Wheel>,
+    /// Are listeners closed and requests in flight to be the last of their connections?
+    pub(crate) stopping: Cell<bool>,
+    pub(crate) census: Arc<Census>,
+    pub(crate) access: Access,
+    buffer: RefCell<Box<[u8]>>,
+    scratch: RefCell<Vec<u8>>,
+    spare: RefCell<Vec<Vec<u8>>>,
+    chance: Cell<u64>,
+    pools: RefCell<BTreeMap<Arc<str>, Rc<Pool>>>,
+}
+
+/// Client connections over all threads.
+pub(crate) struct Census {
+    open: AtomicUsize,
+    pub(crate) most: AtomicUsize,
+}
+
+/// A client connection that was let in.
+pub(crate) struct Guest(Arc<Census>);
+
+impl Census {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { open: AtomicUsize::new(0), most: AtomicUsize::new(most) })
+    }
+
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Relaxed)
+    }
+
+    /// Lets a connection in, unless there are too many.
+    pub(crate) fn enter(self: &Arc<Self>) -> Option<Guest> {
+        if self.open.fetch_add(1, Relaxed) >= self.most.load(Relaxed) {
+            self.open.fetch_sub(1, Relaxed);
+            return None;
+        }
+        Some(Guest(Arc::clone(self)))
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Core {
+    pub(crate) fn new(index: usize, clock: Clock, census: Arc<Census>) -> Rc<Self> {
+        // The standard library's hasher is seeded by the system: chance enough to begin with.
+        let seed = std::hash::RandomState::new().build_hasher().finish();
+        Rc::new(Self {
+            index,
+            clock,
+            now: Cell::new(clock.now()),
+            wheel: Wheel::new(clock),
+            stopping: Cell::new(false),
+            census,
+            access: Access::default(),
+            buffer: RefCell::new(vec![0; BUFFER].into_boxed_slice()),
+            scratch: RefCell::new(Vec::with_capacity(BUFFER)),
+            spare: RefCell::default(),
+            chance: Cell::new(seed),
+            pools: RefCell::default(),
+        })
+    }
+
+    /// Reads the clock: to be called when something has come from outside.
+    pub(crate) fn tick(&self) -> Time {
+        let now = self.clock.now();
+        self.now.set(now);
+        now
+    }
+
+    /// When the clock was last read: good for everything that follows from the same event.
+    pub(crate) fn now(&self) -> Time {
+        self.now.get()
+    }
+
+    /// Lends the read buffer and an empty vector. Not to be called from within.
+    pub(crate) fn lend<R>(&self, work: impl FnOnce(&mut [u8], &mut Vec<u8>) -> R) -> R {
+        let mut scratch = self.scratch.borrow_mut();
+        scratch.clear();
+        work(&mut self.buffer.borrow_mut(), &mut scratch)
+    }
+
+    /// An empty vector that may have been used before.
+    pub(crate) fn vector(&self) -> Vec<u8> {
+        self.spare.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes a vector back.
+    pub(crate) fn recycle(&self, mut vector: Vec<u8>) {
+        let mut spare = self.spare.borrow_mut();
+        if spare.len() < SPARE && (1..=SPARE_BYTES).contains(&vector.capacity()) {
+            vector.clear();
+            spare.push(vector);
+        }
+    }
+
+    /// 64 random bits (splitmix64, Steele, Lea and Flood 2014).
+    pub(crate) fn chance(&self) -> u64 {
+        let next = self.chance.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.chance.set(next);
+        let mixed = (next ^ next >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// This core's side of a group.
+    pub(crate) fn pool(&self, group: &Arc<Group>) -> Rc<Pool> {
+        let mut pools = self.pools.borrow_mut();
+        match pools.get(&group.name) {
+            Some(pool) if Arc::ptr_eq(&pool.group, group) => Rc::clone(pool),
+            _ => {
+                let pool = Pool::new(Arc::clone(group), self.index);
+                pools.insert(Arc::clone(&group.name), Rc::clone(&pool));
+                pool
+            }
+        }
+    }
+
+    /// Forgets groups that are no longer configured; connections that still use one keep it alive.
+    pub(crate) fn retain_pools(&self, keep: impl Fn(&str) -> bool) {
+        self.pools.borrow_mut().retain(|name, pool| {
+            let keep = keep(name);
+            if !keep {
+                pool.close();
+            }
+            keep
+        });
+    }
+
+    /// Closes idle connections to members that are no longer worth keeping.
+    pub(crate) fn sweep(&self) {
+        let now = self.tick();
+        self.pools.borrow().values().for_each(|pool| pool.sweep(now));
+    }
+}

@@ -1,0 +1,239 @@
+//! The running data plane, as the rest of the process holds it.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use plimsoll_brain::EventKind;
+use tokio::sync::{Notify, broadcast, mpsc};
+
+use crate::access::AccessLog;
+use crate::clock::Clock;
+use crate::control::{Control, Journal, Stamped};
+use crate::core::Census;
+use crate::group::Strike;
+use crate::probe::Probes;
+use crate::worker::{Order, Worker};
+use crate::{Settings, StartError, apply, report};
+
+/// Strikes that may wait for the control thread.
+const STRIKES: usize = 256;
+/// How often success rates are looked at.
+const COMPARE: Duration = Duration::from_secs(1);
+
+/// A running data plane. Cloning gives another handle of the same. Every method may be called from any thread.
+#[derive(Clone)]
+pub struct Engine(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) clock: Clock,
+    pub(crate) control: Mutex<Control>,
+    pub(crate) census: Arc<Census>,
+    pub(crate) probes: Mutex<Probes>,
+    pub(crate) access: Mutex<Option<AccessLog>>,
+    pub(crate) access_dropped: Arc<AtomicU64>,
+    pub(crate) reloads: AtomicU64,
+    pub(crate) reload_error: Mutex<Option<String>>,
+    pub(crate) stopping: AtomicBool,
+    /// Wakes the control thread: something may be due earlier.
+    pub(crate) wake: Notify,
+    ended: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// Binds every listener and starts the threads.
+    ///
+    /// # Errors
+    /// A listener cannot be bound, the access log cannot be opened, or the system refuses a thread; nothing
+    /// runs then.
+    pub fn start(settings: Settings) -> Result<Self, StartError> {
+        let clock = Clock::start();
+        let cores = settings.threads.max(1);
+        let census = Census::new(settings.max_connections);
+        let (strikes, inbox) = mpsc::channel(STRIKES);
+        let pin =
+            cores > 1 && std::thread::available_parallelism().is_ok_and(|available| available.get() >= cores);
+        let workers = (0..cores)
+            .map(|index| Worker::start(index, clock, Arc::clone(&census), pin))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(StartError::Thread)?;
+        let control = Control {
+            cores,
+            settings: Settings {
+                listeners: Vec::new(),
+                groups: Vec::new(),
+                access_log: None,
+                ..settings.clone()
+            },
+            groups: Default::default(),
+            listeners: Vec::new(),
+            workers,
+            journal: Journal::new(),
+            strikes,
+        };
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
+        let inner = Arc::new(Inner {
+            clock,
+            control: Mutex::new(control),
+            census,
+            probes: Mutex::new(Probes::new(runtime.handle().clone())),
+            access: Mutex::default(),
+            access_dropped: Arc::default(),
+            reloads: AtomicU64::new(0),
+            reload_error: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            wake: Notify::new(),
+            ended: AtomicBool::new(false),
+            thread: Mutex::default(),
+        });
+        if let Err(error) = apply::apply(&inner, settings) {
+            end(&inner);
+            return Err(error);
+        }
+        let own = Arc::clone(&inner);
+        let thread = std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || runtime.block_on(govern(&own, inbox)))
+            .map_err(StartError::Thread)?;
+        *lock(&inner.thread) = Some(thread);
+        Ok(Self(inner))
+    }
+
+    /// Puts a new configuration in force without dropping anything; what it changed, one line each.
+    ///
+    /// # Errors
+    /// Something of it cannot be had; the configuration before stays in force then.
+    pub fn reload(&self, settings: Settings) -> Result<Vec<String>, StartError> {
+        let changes =
+            apply::apply(&self.0, settings).inspect_err(|error| self.reload_refused(&error.to_string()))?;
+        self.0.reloads.fetch_add(1, Relaxed);
+        *lock(&self.0.reload_error) = None;
+        let why = if changes.is_empty() { "nothing changed".into() } else { changes.join("; ") };
+        lock(&self.0.control).journal.note(EventKind::Reloaded, why);
+        Ok(changes)
+    }
+
+    /// Says that a new configuration was refused before it came here: the file was bad.
+    pub fn reload_refused(&self, why: &str) {
+        *lock(&self.0.reload_error) = Some(why.to_owned());
+        lock(&self.0.control).journal.note(EventKind::ReloadRefused, why.to_owned());
+    }
+
+    /// What there is to be seen.
+    pub fn status(&self) -> plimsoll_brain::status::Status {
+        report::status(&self.0)
+    }
+
+    /// How many requests of a group took at most so many seconds, for a fixed row of bounds; empty if there
+    /// is no such group.
+    pub fn buckets(&self, group: &str) -> Vec<(f64, u64)> {
+        report::buckets(&self.0, group)
+    }
+
+    /// Lets a member's work end and gives it nothing new.
+    ///
+    /// # Errors
+    /// There is no such member, or more than one group has it and none is named.
+    pub fn drain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
+        let now = self.0.clock.now();
+        lock(&self.0.control).operate(group, member, now, |analyzer| analyzer.drain(member, now))?;
+        self.0.wake.notify_one();
+        Ok(())
+    }
+
+    /// Takes a drained member back.
+    ///
+    /// # Errors
+    /// There is no such member, or more than one group has it and none is named.
+    pub fn undrain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
+        let now = self.0.clock.now();
+        lock(&self.0.control).operate(group, member, now, |analyzer| analyzer.undrain(member, now))?;
+        self.0.wake.notify_one();
+        Ok(())
+    }
+
+    /// The last thousand events, oldest first.
+    pub fn events(&self) -> Vec<Stamped> {
+        lock(&self.0.control).journal.history()
+    }
+
+    /// Events from now on.
+    pub fn subscribe(&self) -> broadcast::Receiver<Stamped> {
+        lock(&self.0.control).journal.subscribe()
+    }
+
+    /// Where the listeners really listen, in the order of the configuration.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        lock(&self.0.control).listeners.iter().map(|listener| listener.door.address).collect()
+    }
+
+    /// Closes the listeners and lets requests in flight end until the deadline of the settings; how many
+    /// connections were cut. Must be called within a tokio runtime that has timers.
+    pub async fn stop(&self) -> u64 {
+        let deadline = {
+            let mut control = lock(&self.0.control);
+            if !self.0.stopping.swap(true, Relaxed) {
+                control
+                    .journal
+                    .note(EventKind::Stopping, "listeners are closed, requests in flight end".into());
+                control.order_all(|| Order::Stop);
+            }
+            self.0.clock.now() + control.settings.drain_deadline
+        };
+        // The census also counts connections that wait to be accepted by a core that was not told yet.
+        let mut quiet = 0;
+        while quiet < 3 && self.0.clock.now() < deadline {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            quiet = if self.0.census.open() == 0 { quiet + 1 } else { 0 };
+        }
+        let cut = self.0.census.open();
+        let inner = Arc::clone(&self.0);
+        // Joining blocks, but only until the threads see their last order.
+        let _ = tokio::task::spawn_blocking(move || end(&inner)).await;
+        cut as u64
+    }
+}
+
+/// Ends all threads.
+fn end(inner: &Inner) {
+    inner.ended.store(true, Relaxed);
+    inner.wake.notify_one();
+    lock(&inner.probes).stop();
+    let workers = std::mem::take(&mut lock(&inner.control).workers);
+    workers.iter().for_each(|worker| {
+        worker.order(Order::Exit);
+    });
+    workers.into_iter().for_each(Worker::join);
+    if let Some(log) = lock(&inner.access).take() {
+        log.close();
+    }
+    if let Some(thread) = lock(&inner.thread).take() {
+        // A control thread that panicked has said so on stderr.
+        let _ = thread.join();
+    }
+}
+
+/// The control thread.
+async fn govern(inner: &Inner, mut strikes: mpsc::Receiver<Strike>) {
+    let mut compare = tokio::time::interval(COMPARE);
+    compare.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while !inner.ended.load(Relaxed) {
+        let due = lock(&inner.control).due();
+        let wait = due.map_or(Duration::from_secs(3600), |due| due.since(inner.clock.now()));
+        tokio::select! {
+            Some(strike) = strikes.recv() => lock(&inner.control).struck(&strike, inner.clock.now()),
+            _ = compare.tick() => lock(&inner.control).compare(inner.clock.now()),
+            () = tokio::time::sleep(wait) => lock(&inner.control).tick(inner.clock.now()),
+            () = inner.wake.notified() => {}
+        }
+    }
+}
+
+/// Locks; a thread that panicked while it held the lock left nothing half done that matters more than going on.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,123 @@
+//! A group as all cores share it: the plan in force, and counts that each core writes for itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use plimsoll_brain::{MemberId, Plan, Vitals};
+use tokio::sync::{Notify, mpsc};
+
+use crate::GroupSettings;
+use crate::reason::{REASONS, Reason};
+use crate::stats::{Count, Histogram};
+
+/// What the cores read of a group, and the control thread publishes.
+pub(crate) struct Group {
+    pub(crate) name: Arc<str>,
+    published: ArcSwap<Published>,
+    version: AtomicU64,
+    /// Requests that wait for a member below its limit, over all cores.
+    pub(crate) waiting: AtomicU32,
+    /// Told when a member below its limit may have come free.
+    pub(crate) freed: Notify,
+    /// One for each core.
+    pub(crate) tallies: Box<[Tally]>,
+    strikes: mpsc::Sender<Strike>,
+}
+
+/// A plan and what belongs to it; never changed once published.
+pub(crate) struct Published {
+    pub(crate) plan: Plan,
+    /// In the order of the plan's members.
+    pub(crate) records: Vec<Arc<Record>>,
+    pub(crate) settings: Arc<GroupSettings>,
+}
+
+/// A member failed as often in a row as gets it ejected.
+pub(crate) struct Strike {
+    pub(crate) group: Arc<str>,
+    pub(crate) member: MemberId,
+}
+
+/// What one core counts of a group.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Tally {
+    /// Whole requests, from the first byte of the head to the last of the answer.
+    pub(crate) latency: Histogram,
+    pub(crate) rejected: [Count; REASONS],
+    pub(crate) retries: Count,
+    pub(crate) retries_denied: Count,
+}
+
+/// What is counted of a member for as long as it is in the group.
+pub(crate) struct Record {
+    pub(crate) id: MemberId,
+    pub(crate) name: Arc<str>,
+    pub(crate) vitals: Arc<Vitals>,
+    /// One for each core.
+    pub(crate) stripes: Box<[Stripe]>,
+}
+
+/// What one core counts of a member.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Stripe {
+    pub(crate) requests: Count,
+    pub(crate) failures: Count,
+    /// Answers by class; the first counts requests without an answer.
+    pub(crate) answers: [Count; 6],
+    pub(crate) connects: Count,
+    pub(crate) idle: Count,
+    pub(crate) bytes_out: Count,
+    pub(crate) bytes_in: Count,
+    pub(crate) latency: Histogram,
+}
+
+impl Record {
+    pub(crate) fn new(id: MemberId, name: Arc<str>, vitals: Arc<Vitals>, cores: usize) -> Arc<Self> {
+        Arc::new(Self { id, name, vitals, stripes: per_core(cores) })
+    }
+}
+
+impl Group {
+    pub(crate) fn new(first: Published, cores: usize, strikes: mpsc::Sender<Strike>) -> Arc<Self> {
+        Arc::new(Self {
+            name: Arc::clone(&first.settings.spec.name),
+            published: ArcSwap::from_pointee(first),
+            version: AtomicU64::new(1),
+            waiting: AtomicU32::new(0),
+            freed: Notify::new(),
+            tallies: per_core(cores),
+            strikes,
+        })
+    }
+
+    pub(crate) fn publish(&self, next: Published) {
+        self.published.store(Arc::new(next));
+        self.version.fetch_add(1, Ordering::Release);
+        self.freed.notify_waiters();
+    }
+
+    /// Changes whenever something new is published.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn published(&self) -> Arc<Published> {
+        self.published.load_full()
+    }
+
+    /// Asks the control thread to eject a member. If it is that busy, the next failure asks again.
+    pub(crate) fn strike(&self, member: MemberId) {
+        let _ = self.strikes.try_send(Strike { group: Arc::clone(&self.name), member });
+    }
+
+    pub(crate) fn reject(&self, core: usize, reason: Reason) {
+        self.tallies[core].rejected[reason as usize].add(1);
+    }
+}
+
+fn per_core<T: Default>(cores: usize) -> Box<[T]> {
+    (0..cores).map(|_| T::default()).collect()
+}

@@ -1,0 +1,276 @@
+//! HTTP/1.0 and 1.1: a choice per request.
+//!
+//! One task per client connection. It reads a head into the core's shared buffer, judges and rewrites it in
+//! place, has a member chosen ([`dispatch`]), and relays both bodies as they come ([`exchange`]). Between
+//! requests a connection owns no buffer.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use plimsoll_brain::Time;
+use plimsoll_wire::http1::{self, Body, Forwarding, Method, Refusal};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::access::Line;
+use crate::connect::Peer;
+use crate::core::Core;
+use crate::listener::Listener;
+use crate::reason::Reason;
+use crate::wheel::Timer;
+use crate::{Forwarded, Key, ListenerSettings};
+
+mod dispatch;
+mod exchange;
+mod reply;
+#[cfg(test)]
+mod tests;
+
+/// A byte stream from a client.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+
+/// A client connection between and during requests.
+struct Session<S> {
+    core: Rc<Core>,
+    listener: Rc<Listener>,
+    stream: S,
+    peer: Peer,
+    /// The client's address as members are told it.
+    client_text: Box<str>,
+    /// Bytes that came after the request being worked on, or the beginning of a head.
+    unread: Vec<u8>,
+    timer: Timer,
+    requests: u64,
+}
+
+/// A request whose head was read and may be passed on.
+struct Asked {
+    method: Method,
+    /// The head for the member, and the part of the body that came with it.
+    out: Vec<u8>,
+    /// What of the body is still to come from the client.
+    body: Body,
+    /// Has any of the body been passed on that is not in `out`? Then it cannot be sent again.
+    streamed: bool,
+    keep_alive: bool,
+    http10: bool,
+    upgrade: bool,
+    key: u64,
+    begun: Time,
+    line: Option<Box<Line>>,
+}
+
+enum Next {
+    Request(Asked),
+    Refused(Reason),
+    /// The client is done, or idle for too long, or we are.
+    Closed,
+}
+
+/// Serves one client connection until it ends. `unread` are bytes that were read from it already.
+pub(crate) async fn serve<S: Stream>(
+    core: Rc<Core>,
+    listener: Rc<Listener>,
+    stream: S,
+    peer: Peer,
+    unread: Vec<u8>,
+) {
+    let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
+    let client_text = peer.client.ip().to_canonical().to_string().into_boxed_str();
+    let mut session = Session { core, listener, stream, peer, client_text, unread, timer, requests: 0 };
+    loop {
+        match session.next().await {
+            Next::Request(asked) => {
+                if !session.answer(asked).await {
+                    break;
+                }
+            }
+            Next::Refused(reason) => {
+                session.refuse(reason).await;
+                break;
+            }
+            Next::Closed => break,
+        }
+    }
+}
+
+impl<S: Stream> Session<S> {
+    /// Reads the next request head.
+    async fn next(&mut self) -> Next {
+        let settings = self.listener.settings();
+        self.timer.set(
+            self.core.now()
+                + if self.unread.is_empty() { settings.timeouts.idle } else { settings.timeouts.head },
+        );
+        let mut fresh = !self.unread.is_empty();
+        let next = poll_fn(|cx| self.poll_next(cx, &settings, &mut fresh)).await;
+        self.requests += 1;
+        next
+    }
+
+    fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+        settings: &ListenerSettings,
+        fresh: &mut bool,
+    ) -> Poll<Next> {
+        if self.timer.fired() {
+            return Poll::Ready(match self.unread.is_empty() {
+                true => Next::Closed,
+                false => Next::Refused(Reason::ClientTimeout),
+            });
+        }
+        let core = Rc::clone(&self.core);
+        core.lend(|buffer, _| {
+            let mut filled = self.unread.len();
+            buffer[..filled].copy_from_slice(&self.unread);
+            loop {
+                if std::mem::take(fresh) {
+                    match self.begin(&buffer[..filled], settings) {
+                        Ok(Some(asked)) => return Poll::Ready(Next::Request(asked)),
+                        Ok(None) => {}
+                        Err(refusal) => return Poll::Ready(Next::Refused(reason(refusal))),
+                    }
+                }
+                let mut space = ReadBuf::new(&mut buffer[filled..]);
+                match Pin::new(&mut self.stream).poll_read(cx, &mut space) {
+                    Poll::Ready(Ok(())) if !space.filled().is_empty() => {
+                        filled += space.filled().len();
+                        *fresh = true;
+                    }
+                    Poll::Ready(_) => return Poll::Ready(Next::Closed),
+                    Poll::Pending => break,
+                }
+            }
+            if filled > self.unread.len() {
+                if self.unread.is_empty() {
+                    self.timer.set(core.tick() + settings.timeouts.head);
+                }
+                self.unread.clear();
+                self.unread.extend_from_slice(&buffer[..filled]);
+            }
+            if self.core.stopping.get() && self.unread.is_empty() {
+                return Poll::Ready(Next::Closed);
+            }
+            Poll::Pending
+        })
+    }
+
+    /// Reads and rewrites the head at the beginning of `input`, if it is all there.
+    fn begin(&mut self, input: &[u8], settings: &ListenerSettings) -> Result<Option<Asked>, Refusal> {
+        let mut marks = http1::Marks::new();
+        let Some(request) = http1::request(input, settings.max_head, &mut marks)? else { return Ok(None) };
+        let begun = self.core.tick();
+        let style = match settings.forwarded {
+            Forwarded::XForwarded => http1::Forwarded::XForwarded,
+            Forwarded::Rfc7239 => http1::Forwarded::Rfc7239,
+            Forwarded::Off => http1::Forwarded::Off,
+        };
+        let trusted = !settings.trusted.is_empty() && {
+            let client = self.peer.client.ip().to_canonical();
+            settings.trusted.iter().any(|net| net.contains(&client))
+        };
+        let mut out = self.core.vector();
+        request.write(&Forwarding { style, trusted, client: &self.client_text, scheme: "http" }, &mut out);
+        let mut body = request.body;
+        let rest = &input[request.len..];
+        let taken = body.feed(rest).map_err(|bad| Refusal::Malformed(bad.0))?;
+        out.extend_from_slice(&rest[..taken]);
+        let asked = Asked {
+            method: request.method,
+            out,
+            body,
+            streamed: false,
+            keep_alive: request.keep_alive,
+            http10: request.http10,
+            upgrade: request.upgrade,
+            key: self.key(&request),
+            begun,
+            line: Line::begin(&self.core, &request),
+        };
+        self.unread.clear();
+        self.unread.extend_from_slice(&rest[taken..]);
+        Ok(Some(asked))
+    }
+
+    /// What should stick to one member, if the strategy wants to know.
+    fn key(&self, request: &http1::Request<'_, '_>) -> u64 {
+        let view = self.listener.pool().view();
+        if !view.published.plan.strategy().reads_key {
+            return 0;
+        }
+        let client = || crate::key::of_client(self.peer.client.ip());
+        match &view.published.settings.key {
+            Key::Client => client(),
+            Key::Path => {
+                plimsoll_brain::hash(request.target.split('?').next().unwrap_or_default().as_bytes())
+            }
+            Key::Header(name) => request.field(name).map_or_else(client, plimsoll_brain::hash),
+            Key::Cookie(name) => request.cookie(name).map_or_else(client, plimsoll_brain::hash),
+        }
+    }
+
+    /// Writes all of `bytes`, unless the client does not take them for too long.
+    async fn send(&mut self, bytes: &[u8]) -> bool {
+        let patience = self.listener.settings().timeouts.body;
+        self.timer.set(self.core.now() + patience);
+        let mut sent = 0;
+        poll_fn(|cx| {
+            while sent < bytes.len() {
+                if self.timer.fired() {
+                    return Poll::Ready(false);
+                }
+                match ready!(Pin::new(&mut self.stream).poll_write(cx, &bytes[sent..])) {
+                    Ok(more) if more > 0 => sent += more,
+                    _ => return Poll::Ready(false),
+                }
+            }
+            Poll::Ready(true)
+        })
+        .await
+    }
+
+    /// Closes so that the client can read what was sent, even if it is still sending (RFC 9112 section 9.6):
+    /// says that nothing more will come, and reads on for a while.
+    async fn linger(&mut self) {
+        self.timer.set(self.core.now() + LINGER);
+        let mut shut = false;
+        let mut left = LINGER_BYTES;
+        poll_fn(|cx| {
+            if !shut {
+                shut = true;
+                // A shutdown of a socket does not wait; one that fails changes nothing.
+                let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
+            }
+            self.core.lend(|buffer, _| {
+                loop {
+                    let mut space = ReadBuf::new(buffer);
+                    match Pin::new(&mut self.stream).poll_read(cx, &mut space) {
+                        Poll::Ready(Ok(())) if !space.filled().is_empty() && left > 0 => {
+                            left = left.saturating_sub(space.filled().len());
+                        }
+                        Poll::Ready(_) => return Poll::Ready(()),
+                        Poll::Pending if self.timer.fired() => return Poll::Ready(()),
+                        Poll::Pending => return Poll::Pending,
+                    }
+                }
+            })
+        })
+        .await;
+    }
+}
+
+/// How long and how much a client may go on sending after its connection was closed for it.
+const LINGER: std::time::Duration = std::time::Duration::from_secs(2);
+const LINGER_BYTES: usize = 1 << 20;
+
+fn reason(refusal: Refusal) -> Reason {
+    match refusal {
+        Refusal::Malformed(_) => Reason::BadRequest,
+        Refusal::HeadTooLarge => Reason::HeadTooLarge,
+        Refusal::NotImplemented(_) => Reason::NotImplemented,
+        Refusal::Version => Reason::Version,
+    }
+}

@@ -1,0 +1,186 @@
+//! From a request to an answer: choose, connect, relay; try again where that is safe and allowed.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use plimsoll_brain::{MemberId, Time};
+use tokio::net::TcpStream;
+
+use super::exchange::{End, Failure};
+use super::{Asked, Session, Stream};
+use crate::connect::connect;
+use crate::pool::{Admission, Pool, Waiting};
+use crate::reason::Reason;
+use crate::trip::Trip;
+
+/// How an attempt to have a request answered ended.
+enum Outcome {
+    Answered(End),
+    /// Answer it ourselves.
+    Reject(Reason),
+    /// The client is gone, or its answer broke off: nothing can be said any more.
+    Lost,
+}
+
+impl<S: Stream> Session<S> {
+    /// Has a request answered; false if the connection ends with it.
+    pub(super) async fn answer(&mut self, mut asked: Asked) -> bool {
+        let pool = self.listener.pool();
+        let outcome = self.attempts(&pool, &mut asked).await;
+        let now = self.core.now();
+        let go_on = match outcome {
+            Outcome::Answered(end) => {
+                pool.tally().latency.record(now.since(asked.begun));
+                self.log(&mut asked, end.status, None, now);
+                if !end.keep_client && !asked.body.done() {
+                    self.linger().await;
+                }
+                end.keep_client
+            }
+            Outcome::Reject(reason) => {
+                pool.group.reject(self.core.index, reason);
+                pool.tally().latency.record(now.since(asked.begun));
+                self.log(&mut asked, reason.status().0, Some(reason), now);
+                self.reject(&asked, reason).await
+            }
+            Outcome::Lost => {
+                self.log(&mut asked, 0, None, now);
+                false
+            }
+        };
+        self.core.recycle(asked.out);
+        go_on
+    }
+
+    async fn attempts(&mut self, pool: &Rc<Pool>, asked: &mut Asked) -> Outcome {
+        pool.deposit(asked.begun);
+        let total = pool.view().published.settings.timeouts.total;
+        let deadline = if total.is_zero() { Time(u64::MAX) } else { asked.begun + total };
+        let mut tried: Vec<MemberId> = Vec::new();
+        let mut last = Reason::NoMember;
+        let mut fresh = false;
+        let mut now = asked.begun;
+        loop {
+            let trip = match self.admit(pool, asked, now, deadline, &tried).await {
+                Ok(trip) => trip,
+                Err(Reason::NoMember) => return Outcome::Reject(last),
+                Err(reason) => return Outcome::Reject(reason),
+            };
+            let failure = match self.attempt(asked, &trip, deadline, fresh).await {
+                Ok(end) => {
+                    trip.answered(end.status, self.core.now());
+                    return Outcome::Answered(end);
+                }
+                Err(failure) => failure,
+            };
+            now = self.core.tick();
+            let (reason, unsent) = match failure {
+                Failure::Client => {
+                    trip.abandoned();
+                    return Outcome::Lost;
+                }
+                Failure::Refused(reason) => {
+                    trip.abandoned();
+                    return Outcome::Reject(reason);
+                }
+                Failure::Broken => {
+                    trip.failed(now);
+                    return Outcome::Lost;
+                }
+                Failure::Stale => {
+                    // The member closed a connection it had kept for long enough: no fault of anybody.
+                    fresh = true;
+                    if !asked.streamed && asked.method.idempotent() {
+                        trip.abandoned();
+                        continue;
+                    }
+                    (Reason::Reset, false)
+                }
+                Failure::Member(reason, unsent) => (reason, unsent),
+            };
+            let retry = trip.settings().retry;
+            let member = trip.member();
+            trip.failed(now);
+            let allowed = tried.len() < retry.attempts as usize
+                && !asked.streamed
+                && (unsent || asked.method.idempotent())
+                && now < deadline
+                && pool.withdraw(now);
+            if !allowed {
+                return Outcome::Reject(reason);
+            }
+            tried.push(member);
+            last = reason;
+            fresh = false;
+        }
+    }
+
+    /// Gives the request to one member.
+    async fn attempt(
+        &mut self,
+        asked: &mut Asked,
+        trip: &Trip,
+        deadline: Time,
+        fresh: bool,
+    ) -> Result<End, Failure> {
+        let pooled = if fresh { None } else { trip.upstream.check_out() };
+        let reused = pooled.is_some();
+        let mut member: TcpStream = match pooled {
+            Some(stream) => stream,
+            None => connect(&self.core, trip, &self.timer, deadline, &self.peer)
+                .await
+                .map_err(|reason| Failure::Member(reason, true))?,
+        };
+        let end = self.exchange(asked, &mut member, trip, deadline, reused).await?;
+        let settings = trip.settings();
+        if end.keep_member && settings.send_proxy.is_none() {
+            trip.upstream.check_in(member, self.core.now(), settings.pool);
+        }
+        Ok(end)
+    }
+
+    /// Finds a member that is below its limit; waits for one if the group has a queue.
+    async fn admit(
+        &mut self,
+        pool: &Rc<Pool>,
+        asked: &Asked,
+        now: Time,
+        deadline: Time,
+        tried: &[MemberId],
+    ) -> Result<Trip, Reason> {
+        // Nobody overtakes those who wait already.
+        if !pool.contended() {
+            match pool.admit(asked.key, self.core.chance(), now, tried) {
+                Admission::Trip(trip) => return Ok(trip),
+                Admission::Nobody => return Err(Reason::NoMember),
+                Admission::Full => {}
+            }
+        }
+        let (most, patience) = {
+            let view = pool.view();
+            (view.published.settings.queue, view.published.settings.queue_timeout)
+        };
+        let waiting = Waiting::enter(&pool.group, most).ok_or(Reason::QueueFull)?;
+        self.timer.set(deadline.min(now + patience));
+        let mut freed = Box::pin(waiting.freed());
+        poll_fn(|cx| {
+            loop {
+                if self.timer.fired() {
+                    let late = self.core.tick() >= deadline;
+                    return Poll::Ready(Err(if late { Reason::TotalTimeout } else { Reason::QueueTimeout }));
+                }
+                if freed.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                freed.set(waiting.freed());
+                match pool.admit(asked.key, self.core.chance(), self.core.tick(), tried) {
+                    Admission::Trip(trip) => return Poll::Ready(Ok(trip)),
+                    Admission::Nobody => return Poll::Ready(Err(Reason::NoMember)),
+                    Admission::Full => {}
+                }
+            }
+        })
+        .await
+    }
+}

@@ -1,0 +1,441 @@
+//! One request and its answer between two streams: both bodies at the same time, each as fast as its reader.
+//!
+//! Bytes go from one socket's read straight into the other's write. Only what a socket refuses is kept, and
+//! while something is kept for one side nothing more is read from the other: that is the back-pressure, and
+//! it bounds the memory of a connection to one read.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use plimsoll_brain::Time;
+use plimsoll_wire::http1::{self, Body, Method, Piece, Rewrite};
+use tokio::io::ReadBuf;
+
+use super::{Asked, Session, Stream};
+use crate::ListenerSettings;
+use crate::core::BUFFER;
+use crate::reason::Reason;
+use crate::relay;
+use crate::residue::Residue;
+use crate::trip::Trip;
+
+/// A body up to this long is copied behind its head, to be sent by one call without gathering.
+const COPY: usize = 4096;
+/// Bytes of requests sent ahead (pipelining) that are kept; beyond that the client is not read.
+const AHEAD: usize = BUFFER;
+/// For so long nobody looks whether the client is still there: most answers come before.
+const UNWATCHED: Duration = Duration::from_millis(100);
+
+/// An answer was passed on whole.
+pub(super) struct End {
+    pub(super) status: u16,
+    /// May the member's connection be used again?
+    pub(super) keep_member: bool,
+    /// Does the client's connection go on?
+    pub(super) keep_client: bool,
+}
+
+/// Why there was no whole answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The client went away.
+    Client,
+    /// The client's request is at fault, and nothing was answered yet.
+    Refused(Reason),
+    /// The member failed before a byte of an answer was passed on. `true`: the request cannot have reached it.
+    Member(Reason, bool),
+    /// A connection used before was closed before a byte of an answer came.
+    Stale,
+    /// The answer broke off after a part of it was passed on.
+    Broken,
+}
+
+/// How far the answer is.
+enum Answer {
+    Head,
+    Body(Body),
+    Done,
+    /// Both sides go on in another protocol.
+    Tunnel,
+}
+
+struct Exchange<'a, S, M> {
+    session: &'a mut Session<S>,
+    asked: &'a mut Asked,
+    member: &'a mut M,
+    trip: &'a Trip,
+    settings: Rc<ListenerSettings>,
+    deadline: Time,
+    per_try: Time,
+    /// Bytes of `asked.out` sent.
+    sent: usize,
+    to_member: Residue,
+    to_client: Residue,
+    /// The beginning of an answer's head.
+    partial: Vec<u8>,
+    answer: Answer,
+    status: u16,
+    /// Chunks are taken apart for a client of HTTP/1.0.
+    unchunk: bool,
+    keep_member: bool,
+    keep_client: bool,
+    /// Was anything of an answer passed on to the client?
+    answered: bool,
+    /// Has any byte come from the member?
+    heard: bool,
+    /// The member takes no more of the request; what it answered is still to be read.
+    deaf: bool,
+    client_ended: bool,
+    /// Is the client looked after while the answer is awaited?
+    watching: bool,
+}
+
+impl<S: Stream> Session<S> {
+    /// Sends the request to the member and its answer to the client. `reused`: the connection served before.
+    pub(super) async fn exchange<M: Stream>(
+        &mut self,
+        asked: &mut Asked,
+        member: &mut M,
+        trip: &Trip,
+        deadline: Time,
+        reused: bool,
+    ) -> Result<End, Failure> {
+        let settings = self.listener.settings();
+        let per_try = trip.settings().timeouts.per_try;
+        let now = self.core.now();
+        let mut exchange = Exchange {
+            settings,
+            deadline,
+            per_try: if per_try.is_zero() { Time(u64::MAX) } else { now + per_try },
+            sent: 0,
+            to_member: Residue::default(),
+            to_client: Residue::default(),
+            partial: Vec::new(),
+            answer: Answer::Head,
+            status: 0,
+            unchunk: false,
+            keep_member: true,
+            keep_client: asked.keep_alive,
+            answered: false,
+            heard: false,
+            deaf: false,
+            client_ended: false,
+            watching: false,
+            session: self,
+            asked,
+            member,
+            trip,
+        };
+        exchange.rearm(now);
+        match poll_fn(|cx| exchange.poll(cx)).await {
+            Ok(()) => {}
+            Err(Failure::Member(Reason::Reset, _)) if reused && !exchange.heard => {
+                return Err(Failure::Stale);
+            }
+            Err(failure) => return Err(failure),
+        }
+        let mut end = End {
+            status: exchange.status,
+            keep_member: exchange.keep_member && exchange.asked.body.done() && !exchange.deaf,
+            keep_client: exchange.keep_client && exchange.asked.body.done() && !exchange.client_ended,
+        };
+        if let Answer::Tunnel = exchange.answer {
+            let idle = exchange.settings.timeouts.tunnel;
+            let (session, member) = (exchange.session, exchange.member);
+            let unread = std::mem::take(&mut session.unread);
+            relay::copy(
+                &session.core,
+                &session.timer,
+                idle,
+                (&mut session.stream, member),
+                unread,
+                trip.stripe(),
+            )
+            .await;
+            (end.keep_member, end.keep_client) = (false, false);
+        }
+        Ok(end)
+    }
+}
+
+impl<S: Stream, M: Stream> Exchange<'_, S, M> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        if self.session.timer.fired() {
+            // The first time it fires, it says that this is no quick answer: a client that leaves is worth noticing.
+            if self.watching {
+                return Poll::Ready(Err(self.late()));
+            }
+            self.watching = true;
+            self.rearm(self.session.core.tick());
+        }
+        let core = Rc::clone(&self.session.core);
+        let mut moved = false;
+        while core.lend(|buffer, _| self.request(cx, buffer))? {
+            moved = true;
+        }
+        let heard = self.heard;
+        while core.lend(|buffer, scratch| self.answer(cx, buffer, scratch))? {
+            moved = true;
+            if matches!(self.answer, Answer::Done | Answer::Tunnel) && self.to_client.is_empty() {
+                core.tick();
+                return Poll::Ready(Ok(()));
+            }
+        }
+        if self.watching && self.asked.body.done() && !self.client_ended {
+            core.lend(|buffer, _| self.watch_client(cx, buffer))?;
+        }
+        if moved && (heard || self.heard || self.asked.streamed) {
+            self.rearm(core.tick());
+        }
+        Poll::Pending
+    }
+
+    /// Moves the request on; true if something moved.
+    fn request(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Result<bool, Failure> {
+        if self.deaf {
+            return Ok(false);
+        }
+        if self.sent < self.asked.out.len() {
+            return match Pin::new(&mut *self.member).poll_write(cx, &self.asked.out[self.sent..]) {
+                Poll::Ready(Ok(sent)) if sent > 0 => {
+                    self.sent += sent;
+                    self.trip.stripe().bytes_out.add(sent as u64);
+                    Ok(true)
+                }
+                Poll::Ready(_) => self.refused_by_member(),
+                Poll::Pending => Ok(false),
+            };
+        }
+        if !self.to_member.is_empty() {
+            return match self.to_member.poll_send(cx, &mut *self.member) {
+                Poll::Ready(Ok(sent)) => {
+                    self.trip.stripe().bytes_out.add(sent as u64);
+                    Ok(true)
+                }
+                Poll::Ready(Err(_)) => self.refused_by_member(),
+                Poll::Pending => Ok(false),
+            };
+        }
+        if self.asked.body.done() {
+            return Ok(false);
+        }
+        let mut space = ReadBuf::new(buffer);
+        match Pin::new(&mut self.session.stream).poll_read(cx, &mut space) {
+            Poll::Ready(Ok(())) if !space.filled().is_empty() => {}
+            Poll::Ready(_) => return Err(Failure::Client),
+            Poll::Pending => return Ok(false),
+        }
+        let input = space.filled();
+        let taken = match self.asked.body.feed(input) {
+            Ok(taken) => taken,
+            Err(_) if self.answered => return Err(Failure::Client),
+            Err(_) => return Err(Failure::Refused(Reason::BadRequest)),
+        };
+        self.session.unread.extend_from_slice(&input[taken..]);
+        self.asked.streamed = true;
+        match self.to_member.send_or_keep(cx, &mut *self.member, &[], &input[..taken]) {
+            Ok(sent) => self.trip.stripe().bytes_out.add(sent as u64),
+            Err(_) => return self.refused_by_member(),
+        }
+        Ok(true)
+    }
+
+    /// The member's connection takes no more. It may have answered before it closed: that is still to be read.
+    fn refused_by_member(&mut self) -> Result<bool, Failure> {
+        self.deaf = true;
+        self.keep_client = false;
+        Ok(true)
+    }
+
+    /// Moves the answer on; true if something moved.
+    fn answer(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        scratch: &mut Vec<u8>,
+    ) -> Result<bool, Failure> {
+        if !self.to_client.is_empty() {
+            return match self.to_client.poll_send(cx, &mut self.session.stream) {
+                Poll::Ready(Ok(_)) => Ok(true),
+                Poll::Ready(Err(_)) => Err(Failure::Client),
+                Poll::Pending => Ok(false),
+            };
+        }
+        if matches!(self.answer, Answer::Done | Answer::Tunnel) {
+            return Ok(false);
+        }
+        let kept = self.partial.len();
+        buffer[..kept].copy_from_slice(&self.partial);
+        let mut space = ReadBuf::new(&mut buffer[kept..]);
+        let came = match Pin::new(&mut *self.member).poll_read(cx, &mut space) {
+            Poll::Ready(Ok(())) => space.filled().len(),
+            Poll::Ready(Err(_)) => return self.ended(true),
+            Poll::Pending => return Ok(false),
+        };
+        if came == 0 {
+            return self.ended(false);
+        }
+        self.heard = true;
+        self.trip.stripe().bytes_in.add(came as u64);
+        self.partial.clear();
+        let input = &buffer[..kept + came];
+        let body = self.digest(input, scratch)?;
+        if body.len() <= COPY && !scratch.is_empty() {
+            scratch.extend_from_slice(body);
+            self.pass_on(cx, scratch, &[])
+        } else {
+            self.pass_on(cx, scratch, body)
+        }
+    }
+
+    /// Reads an answer's bytes: appends what goes before to `scratch`, returns what goes after as it is.
+    fn digest<'b>(&mut self, input: &'b [u8], scratch: &mut Vec<u8>) -> Result<&'b [u8], Failure> {
+        let mut rest = input;
+        let mut marks = http1::Marks::new();
+        while let Answer::Head = self.answer {
+            let to_head = self.asked.method == Method::Head;
+            let head = match http1::response(rest, self.settings.max_head, to_head, &mut marks) {
+                Ok(Some(head)) => head,
+                Ok(None) => {
+                    self.partial.extend_from_slice(rest);
+                    return Ok(&[]);
+                }
+                Err(_) => return Err(self.bad_answer()),
+            };
+            rest = &rest[head.len..];
+            if head.interim() {
+                if !self.asked.http10 {
+                    head.write(Rewrite::default(), scratch);
+                }
+                continue;
+            }
+            self.status = head.status;
+            if head.status == 101 {
+                if !self.asked.upgrade {
+                    return Err(self.bad_answer());
+                }
+                head.write(Rewrite::default(), scratch);
+                self.answer = Answer::Tunnel;
+                return Ok(rest);
+            }
+            self.keep_member &= head.keep_alive;
+            self.unchunk = self.asked.http10 && matches!(head.body, Body::Chunked(_));
+            self.keep_client &= self.asked.body.done()
+                && !self.unchunk
+                && head.body != Body::UntilClose
+                && !self.session.core.stopping.get();
+            head.write(Rewrite { close: !self.keep_client, http10: self.asked.http10 }, scratch);
+            self.answer = if head.body.done() { Answer::Done } else { Answer::Body(head.body) };
+        }
+        let Answer::Body(body) = &mut self.answer else {
+            // Bytes after the end: nobody asked for them, so this connection is not to be trusted again.
+            self.keep_member &= rest.is_empty();
+            return Ok(&[]);
+        };
+        let taken = if self.unchunk { unchunk(body, rest, scratch) } else { body.feed(rest) };
+        let Ok(taken) = taken else { return Err(self.bad_answer()) };
+        if body.done() {
+            self.answer = Answer::Done;
+        }
+        self.keep_member &= taken == rest.len();
+        Ok(if self.unchunk { &[] } else { &rest[..taken] })
+    }
+
+    fn pass_on(&mut self, cx: &mut Context<'_>, head: &[u8], body: &[u8]) -> Result<bool, Failure> {
+        if head.is_empty() && body.is_empty() {
+            return Ok(true);
+        }
+        self.answered = true;
+        match self.to_client.send_or_keep(cx, &mut self.session.stream, head, body) {
+            Ok(_) => Ok(true),
+            Err(_) => Err(Failure::Client),
+        }
+    }
+
+    fn bad_answer(&self) -> Failure {
+        if self.answered { Failure::Broken } else { Failure::Member(Reason::BadAnswer, false) }
+    }
+
+    /// The member closed.
+    fn ended(&mut self, reset: bool) -> Result<bool, Failure> {
+        self.keep_member = false;
+        match &self.answer {
+            Answer::Body(Body::UntilClose) if !reset => {
+                self.answer = Answer::Done;
+                Ok(true)
+            }
+            _ if self.answered => Err(Failure::Broken),
+            Answer::Head if self.partial.is_empty() => Err(Failure::Member(Reason::Reset, self.sent == 0)),
+            _ => Err(Failure::Member(Reason::BadAnswer, false)),
+        }
+    }
+
+    /// While the answer is awaited: notices a client that went away, keeps what one sends ahead.
+    fn watch_client(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Result<(), Failure> {
+        while self.session.unread.len() < AHEAD {
+            let most = (AHEAD - self.session.unread.len()).min(buffer.len());
+            let mut space = ReadBuf::new(&mut buffer[..most]);
+            match Pin::new(&mut self.session.stream).poll_read(cx, &mut space) {
+                // A client may end its side and still wait for the answer.
+                Poll::Ready(Ok(())) if space.filled().is_empty() => {
+                    self.client_ended = true;
+                    return Ok(());
+                }
+                Poll::Ready(Ok(())) => self.session.unread.extend_from_slice(space.filled()),
+                Poll::Ready(Err(_)) => return Err(Failure::Client),
+                Poll::Pending => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the timer to the first of the deadlines that hold now.
+    fn rearm(&self, now: Time) {
+        let client = self.settings.timeouts.body;
+        let member = self.trip.settings().timeouts.idle;
+        let idle = if self.waits_for_client() { client } else { member };
+        let answer = if self.heard { Time(u64::MAX) } else { self.per_try };
+        let watch = if self.watching { Time(u64::MAX) } else { now + UNWATCHED };
+        self.session.timer.set(self.deadline.min(answer).min(now + idle).min(watch));
+    }
+
+    /// Is it the client that nothing moves for?
+    fn waits_for_client(&self) -> bool {
+        let request_is_with_member = self.sent < self.asked.out.len() || !self.to_member.is_empty();
+        !self.to_client.is_empty() || (!self.asked.body.done() && !request_is_with_member && !self.deaf)
+    }
+
+    /// The timer fired: whose fault is it?
+    fn late(&self) -> Failure {
+        let now = self.session.core.tick();
+        let reason = match () {
+            () if now >= self.deadline => Reason::TotalTimeout,
+            () if !self.heard && now >= self.per_try => Reason::AnswerTimeout,
+            () if self.waits_for_client() => {
+                return if self.answered { Failure::Client } else { Failure::Refused(Reason::ClientTimeout) };
+            }
+            () => Reason::AnswerTimeout,
+        };
+        if self.answered { Failure::Broken } else { Failure::Member(reason, false) }
+    }
+}
+
+/// Appends the content of chunks to `out`; how much of `input` belongs to the body.
+fn unchunk(body: &mut Body, input: &[u8], out: &mut Vec<u8>) -> Result<usize, http1::BadBody> {
+    let Body::Chunked(chunked) = body else { return body.feed(input) };
+    let mut taken = 0;
+    while taken < input.len() && !chunked.done() {
+        let piece = chunked.step(&input[taken..])?;
+        if let Piece::Content(len) = piece {
+            out.extend_from_slice(&input[taken..taken + len]);
+        }
+        taken += piece.len();
+    }
+    if chunked.done() {
+        *body = Body::Done;
+    }
+    Ok(taken)
+}

@@ -1,0 +1,59 @@
+//! Answers of our own: why a request was not passed on, or had no answer.
+
+use std::io::Write;
+
+use super::{Asked, Method, Session, Stream};
+use crate::access::Outcome;
+use crate::reason::Reason;
+use plimsoll_brain::Time;
+
+impl<S: Stream> Session<S> {
+    /// Answers a request whose head could not be read; the connection ends with it.
+    pub(super) async fn refuse(&mut self, reason: Reason) {
+        self.listener.pool().group.reject(self.core.index, reason);
+        let answer = answer(reason, false, true);
+        if self.send(&answer).await {
+            self.linger().await;
+        }
+    }
+
+    /// Answers a request that no member answered; true if the connection goes on.
+    pub(super) async fn reject(&mut self, asked: &Asked, reason: Reason) -> bool {
+        let keep = asked.keep_alive && asked.body.done() && !asked.http10 && !self.core.stopping.get();
+        let answer = answer(reason, asked.method == Method::Head, !keep);
+        if !self.send(&answer).await {
+            return false;
+        }
+        if !keep {
+            self.linger().await;
+        }
+        keep
+    }
+
+    /// Writes a line of the access log, if this request is to have one.
+    pub(super) fn log(&self, asked: &mut Asked, status: u16, reason: Option<Reason>, now: Time) {
+        let Some(line) = asked.line.take() else { return };
+        let outcome = Outcome { status, reason: reason.map(Reason::label), took: now.since(asked.begun) };
+        self.core.log(&line, &self.client_text, &self.listener.pool().group.name, &outcome);
+    }
+}
+
+fn answer(reason: Reason, to_head: bool, close: bool) -> Vec<u8> {
+    let (status, phrase) = reason.status();
+    let body = format!("plimsoll: {}\n", reason.sentence());
+    let mut answer = Vec::with_capacity(256);
+    // Writing to a vector cannot fail.
+    let _ = write!(
+        answer,
+        "HTTP/1.1 {status} {phrase}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\
+         plimsoll-reason: {}\r\n{}{}\r\n",
+        body.len(),
+        reason.label(),
+        if status == 503 { "Retry-After: 1\r\n" } else { "" },
+        if close { "Connection: close\r\n" } else { "" },
+    );
+    if !to_head {
+        answer.extend_from_slice(body.as_bytes());
+    }
+    answer
+}

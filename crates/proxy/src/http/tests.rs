@@ -1,0 +1,362 @@
+//! The relay without sockets: every message cut at every byte gives the same bytes on the other side.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use plimsoll_brain::{Analyzer, GroupSpec, MemberSpec, Time, WhenAllDown, strategy};
+use plimsoll_brain::{Knobs, Strategy};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::exchange::{End, Failure};
+use super::{Next, Session};
+use crate::clock::Clock;
+use crate::connect::Peer;
+use crate::core::{Census, Core};
+use crate::group::{Group, Published, Record};
+use crate::listener::{Door, Listener};
+use crate::pool::{Admission, Pool};
+use crate::trip::Trip;
+use crate::{
+    ClientTimeouts, Forwarded, GroupSettings, Key, ListenerSettings, MemberTimeouts, Protocol, RetrySettings,
+};
+
+/// A stream that delivers given pieces, each after a pause, and takes so many bytes at a time.
+struct Script {
+    pieces: Vec<Vec<u8>>,
+    next: usize,
+    paused: bool,
+    /// What happens after the last piece.
+    then: Then,
+    /// Delivers nothing before it took so many bytes.
+    after: usize,
+    out: Vec<u8>,
+    takes: usize,
+    stuffed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Then {
+    Silence,
+    Eof,
+    Reset,
+}
+
+impl Script {
+    fn new(bytes: &[u8], cuts: &[usize], then: Then, takes: usize) -> Self {
+        let mut pieces = Vec::new();
+        let mut from = 0;
+        for cut in cuts.iter().copied().chain([bytes.len()]) {
+            let cut = cut.clamp(from, bytes.len());
+            if cut > from {
+                pieces.push(bytes[from..cut].to_vec());
+            }
+            from = cut;
+        }
+        Self { pieces, next: 0, paused: false, then, after: 0, out: Vec::new(), takes, stuffed: false }
+    }
+}
+
+impl AsyncRead for Script {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.out.len() < self.after {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if self.next < self.pieces.len() {
+            self.paused = !self.paused;
+            if self.paused {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let next = self.next;
+            let most = buf.remaining().min(self.pieces[next].len());
+            let rest = self.pieces[next].split_off(most);
+            buf.put_slice(&self.pieces[next]);
+            self.pieces[next] = rest;
+            if self.pieces[next].is_empty() {
+                self.next += 1;
+            }
+            return Poll::Ready(Ok(()));
+        }
+        match self.then {
+            Then::Silence => Poll::Pending,
+            Then::Eof => Poll::Ready(Ok(())),
+            Then::Reset => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+        }
+    }
+}
+
+impl AsyncWrite for Script {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.stuffed = !self.stuffed && self.takes != usize::MAX;
+        if self.stuffed {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let most = bytes.len().min(self.takes);
+        self.out.extend_from_slice(&bytes[..most]);
+        Poll::Ready(Ok(most))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+const LOOPBACK: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 80));
+
+fn pool(core: &Core) -> Rc<Pool> {
+    let strategy: &'static Strategy = strategy::find("round_robin").expect("there is one");
+    let member = MemberSpec { name: "m:80".into(), address: LOOPBACK, capacity: 1.0, limit: u32::MAX };
+    let spec = GroupSpec {
+        name: "g".into(),
+        strategy,
+        knobs: Knobs::defaults(strategy),
+        members: vec![member],
+        health: None,
+        outlier: None,
+        slow_start: std::time::Duration::ZERO,
+        when_all_down: WhenAllDown::Reject,
+    };
+    let minute = std::time::Duration::from_secs(60);
+    let settings = Arc::new(GroupSettings {
+        spec: spec.clone(),
+        probe: None,
+        key: Key::Client,
+        timeouts: MemberTimeouts { connect: minute, per_try: minute, total: minute, idle: minute },
+        retry: RetrySettings { attempts: 2, budget: 0.2, min_per_second: 10.0 },
+        queue: 0,
+        queue_timeout: minute,
+        pool: 8,
+        pool_idle: minute,
+        send_proxy: None,
+    });
+    let mut analyzer = Analyzer::new(spec, Time(0));
+    let plan = analyzer.plan(Time(0)).expect("the first");
+    let records = analyzer
+        .members()
+        .map(|(id, spec, vitals)| Record::new(id, Arc::clone(&spec.name), Arc::clone(vitals), 1))
+        .collect();
+    let strikes = tokio::sync::mpsc::channel(1).0;
+    let group = Group::new(Published { plan, records, settings }, 1, strikes);
+    core.pool(&group)
+}
+
+fn session(client: Script) -> Session<Script> {
+    let core = Core::new(0, Clock::start(), Census::new(10));
+    let minute = std::time::Duration::from_secs(60);
+    let settings = ListenerSettings {
+        address: LOOPBACK,
+        protocol: Protocol::Http,
+        group: "g".into(),
+        backlog: 1,
+        accept_proxy: false,
+        timeouts: ClientTimeouts { head: minute, idle: minute, body: minute, tunnel: minute },
+        max_head: 8192,
+        forwarded: Forwarded::Off,
+        trusted: Vec::new(),
+        max_flows: 1,
+    };
+    let door = Arc::new(Door { address: LOOPBACK, counts: Box::new([Default::default()]) });
+    let listener = Listener::new(door, 0, settings, pool(&core));
+    let timer = core.wheel.timer(std::task::Waker::noop());
+    let peer = Peer { client: LOOPBACK, local: LOOPBACK };
+    Session {
+        core,
+        listener,
+        stream: client,
+        peer,
+        client_text: "127.0.0.1".into(),
+        unread: Vec::new(),
+        timer,
+        requests: 0,
+    }
+}
+
+/// What went to the member, what went to the client, and how it ended.
+type Relayed = (String, String, Result<(u16, bool, bool), Failure>);
+
+fn relay(client: Script, mut member: Script) -> Relayed {
+    let mut session = session(client);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+    let end = runtime.block_on(async {
+        let Next::Request(mut asked) = session.next().await else { panic!("no request") };
+        let pool = session.listener.pool();
+        let Admission::Trip(trip) = pool.admit(0, 0, Time(0), &[]) else { panic!("no member") };
+        let trip: Trip = trip;
+        let exchange = session.exchange(&mut asked, &mut member, &trip, Time(u64::MAX), false);
+        let end = tokio::time::timeout(std::time::Duration::from_secs(10), exchange).await.expect("it ends");
+        end.map(|End { status, keep_member, keep_client }| (status, keep_member, keep_client))
+    });
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+    (text(&member.out), text(&session.stream.out), end)
+}
+
+struct Case {
+    client: &'static str,
+    member: &'static str,
+    /// The member closes after its answer.
+    closes: bool,
+    to_member: &'static str,
+    to_client: &'static str,
+    end: (u16, bool, bool),
+}
+
+const CASES: &[Case] = &[
+    Case {
+        client: "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        member: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        closes: false,
+        to_member: "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        to_client: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        end: (200, true, true),
+    },
+    Case {
+        client: "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3;e=1\r\nabc\r\n0\r\nT: 1\r\n\r\n",
+        member: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: Z\r\n\r\n2\r\nok\r\n1;x\r\n!\r\n0\r\nZ: 9\r\n\r\n",
+        closes: false,
+        to_member: "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3;e=1\r\nabc\r\n0\r\nT: 1\r\n\r\n",
+        to_client: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: Z\r\n\r\n2\r\nok\r\n1;x\r\n!\r\n0\r\nZ: 9\r\n\r\n",
+        end: (200, true, true),
+    },
+    Case {
+        client: "PUT / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\nbody",
+        member: "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\nHTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n",
+        closes: true,
+        to_member: "PUT / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\nbody",
+        to_client: "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n",
+        end: (204, false, true),
+    },
+    Case {
+        client: "HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        member: "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n",
+        closes: false,
+        to_member: "HEAD / HTTP/1.1\r\nHost: x\r\n\r\n",
+        to_client: "HTTP/1.1 200 OK\r\nContent-Length: 500\r\nConnection: close\r\n\r\n",
+        end: (200, true, false),
+    },
+    Case {
+        client: "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+        member: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n4;q\r\ndefg\r\n0\r\n\r\n",
+        closes: false,
+        to_member: "GET / HTTP/1.1\r\n\r\n",
+        to_client: "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabcdefg",
+        end: (200, true, false),
+    },
+    Case {
+        client: "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        member: "HTTP/1.0 200 OK\r\nServer: old\r\n\r\nuntil the end",
+        closes: true,
+        to_member: "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        to_client: "HTTP/1.1 200 OK\r\nServer: old\r\nConnection: close\r\n\r\nuntil the end",
+        end: (200, false, false),
+    },
+];
+
+#[test]
+fn every_cut_gives_the_same_bytes() {
+    for case in CASES {
+        let expected: Relayed = (case.to_member.into(), case.to_client.into(), Ok(case.end));
+        let then = if case.closes { Then::Eof } else { Then::Silence };
+        for takes in [usize::MAX, 1, 7] {
+            let run = |client: &[usize], member: &[usize]| {
+                let client = Script::new(case.client.as_bytes(), client, Then::Silence, takes);
+                let mut member = Script::new(case.member.as_bytes(), member, then, takes);
+                member.after = case.to_member.len();
+                relay(client, member)
+            };
+            for cut in 0..case.client.len() {
+                assert_eq!(run(&[cut], &[]), expected, "client cut at {cut}, {takes} taken");
+            }
+            for cut in 0..case.member.len() {
+                assert_eq!(run(&[], &[cut]), expected, "member cut at {cut}, {takes} taken");
+            }
+            let each = |text: &str| (0..text.len()).collect::<Vec<_>>();
+            assert_eq!(run(&each(case.client), &each(case.member)), expected, "every byte, {takes} taken");
+        }
+    }
+}
+
+fn one(client: &str, client_then: Then, member: &str, member_then: Then) -> Relayed {
+    relay(
+        Script::new(client.as_bytes(), &[], client_then, usize::MAX),
+        Script::new(member.as_bytes(), &[], member_then, usize::MAX),
+    )
+}
+
+#[test]
+fn an_early_answer_ends_an_unfinished_upload() {
+    let client = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nbegin";
+    let member = "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno";
+    let (_, to_client, end) = one(client, Then::Silence, member, Then::Silence);
+    assert_eq!(to_client, "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno");
+    assert_eq!(end, Ok((413, false, false)));
+}
+
+#[test]
+fn a_client_that_ends_its_side_still_gets_its_answer() {
+    let client = Script::new(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", &[], Then::Eof, usize::MAX);
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let (_, to_client, end) = relay(client, Script::new(answer, &[5, 20], Then::Silence, usize::MAX));
+    assert!(to_client.ends_with("ok"));
+    assert_eq!(end, Ok((200, true, false)));
+}
+
+#[test]
+fn what_goes_wrong_is_told_apart() {
+    let get = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    let failure = |client, client_then, member, member_then| {
+        one(client, client_then, member, member_then).2.expect_err("a failure")
+    };
+    let reset = failure(get, Then::Silence, "", Then::Eof);
+    assert_eq!(reset, Failure::Member(crate::reason::Reason::Reset, false));
+    let half = failure(get, Then::Silence, "HTTP/1.1 200 O", Then::Eof);
+    assert_eq!(half, Failure::Member(crate::reason::Reason::BadAnswer, false));
+    let cut = failure(get, Then::Silence, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhal", Then::Eof);
+    assert_eq!(cut, Failure::Broken);
+    let gone = failure(get, Then::Reset, "", Then::Silence);
+    assert_eq!(gone, Failure::Client);
+    let bad = failure(get, Then::Silence, "HTTP/1.1 101 Surprise\r\n\r\n", Then::Silence);
+    assert_eq!(bad, Failure::Member(crate::reason::Reason::BadAnswer, false));
+    let chunk = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let client = Script::new(format!("{chunk}zz").as_bytes(), &[chunk.len()], Then::Silence, usize::MAX);
+    let refused = relay(client, Script::new(b"", &[], Then::Silence, usize::MAX)).2;
+    assert_eq!(refused, Err(Failure::Refused(crate::reason::Reason::BadRequest)));
+}
+
+#[test]
+fn bytes_after_the_answer_spoil_the_connection() {
+    let (_, to_client, end) = one(
+        "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        Then::Silence,
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n",
+        Then::Silence,
+    );
+    assert!(to_client.ends_with("ok"));
+    assert_eq!(end, Ok((200, false, true)));
+}
+
+#[test]
+fn an_upgrade_becomes_a_tunnel() {
+    let (to_member, to_client, end) = one(
+        "GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nfrom the client",
+        Then::Eof,
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nfrom the member",
+        Then::Eof,
+    );
+    assert!(to_member.ends_with("\r\n\r\nfrom the client"), "{to_member}");
+    assert!(to_client.ends_with("\r\n\r\nfrom the member"), "{to_client}");
+    assert_eq!(end, Ok((101, false, false)));
+}

@@ -1,0 +1,266 @@
+//! A group as one core sees it: the plan at hand, and idle connections to each member.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, Waker};
+
+use plimsoll_brain::{Ask, Choice, MemberId, RetryBudget, Time};
+use tokio::net::TcpStream;
+
+use crate::group::{Group, Published, Record, Stripe, Tally};
+use crate::trip::Trip;
+
+/// One core's side of a group.
+pub(crate) struct Pool {
+    pub(crate) group: Arc<Group>,
+    core: usize,
+    seen: Cell<u64>,
+    view: RefCell<Rc<View>>,
+    upstreams: RefCell<BTreeMap<MemberId, Rc<Upstream>>>,
+    turn: Cell<u64>,
+    budget: RefCell<RetryBudget>,
+}
+
+/// What was published last, with this core's upstreams beside the plan's members.
+pub(crate) struct View {
+    pub(crate) published: Arc<Published>,
+    upstreams: Vec<Rc<Upstream>>,
+}
+
+/// One core's connections to one member.
+pub(crate) struct Upstream {
+    pub(crate) record: Arc<Record>,
+    core: usize,
+    pub(crate) address: Cell<SocketAddr>,
+    /// The last one in is the first one out, so that those not needed grow old and are closed.
+    idle: RefCell<Vec<Idle>>,
+}
+
+struct Idle {
+    stream: TcpStream,
+    since: Time,
+}
+
+/// What came of asking for a member.
+pub(crate) enum Admission {
+    /// Counted in with a member.
+    Trip(Trip),
+    /// Every member is at its limit.
+    Full,
+    /// There is none that could be used.
+    Nobody,
+}
+
+impl Pool {
+    pub(crate) fn new(group: Arc<Group>, core: usize) -> Rc<Self> {
+        let version = group.version();
+        let published = group.published();
+        let pool = Rc::new(Self {
+            core,
+            seen: Cell::new(version),
+            view: RefCell::new(Rc::new(View { published: Arc::clone(&published), upstreams: Vec::new() })),
+            upstreams: RefCell::default(),
+            // Cores begin at different members, so that they do not all follow the same one.
+            turn: Cell::new(core as u64),
+            budget: RefCell::new(budget(&published, group.tallies.len())),
+            group,
+        });
+        pool.take_over(published);
+        pool
+    }
+
+    /// What is in force now.
+    pub(crate) fn view(&self) -> Rc<View> {
+        let version = self.group.version();
+        if version != self.seen.get() {
+            self.seen.set(version);
+            self.take_over(self.group.published());
+        }
+        Rc::clone(&self.view.borrow())
+    }
+
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.group.tallies[self.core]
+    }
+
+    /// Chooses a member and counts the request in.
+    pub(crate) fn admit(&self, key: u64, chance: u64, now: Time, tried: &[MemberId]) -> Admission {
+        let view = self.view();
+        let plan = &view.published.plan;
+        loop {
+            let turn = self.turn.replace(self.turn.get().wrapping_add(1));
+            match plan.choose(&Ask { turn, chance, key, now }, tried) {
+                Choice::Member(index) => {
+                    let member = &plan.members()[index];
+                    // Another core may have taken the last place in the meantime.
+                    if member.vitals.begin() > member.limit {
+                        member.vitals.end();
+                        continue;
+                    }
+                    let upstream = Rc::clone(&view.upstreams[index]);
+                    return Admission::Trip(Trip::begin(Arc::clone(&self.group), view, upstream, now));
+                }
+                Choice::Full => return Admission::Full,
+                Choice::Nobody => return Admission::Nobody,
+            }
+        }
+    }
+
+    /// Do requests wait for a member below its limit?
+    pub(crate) fn contended(&self) -> bool {
+        self.group.waiting.load(Relaxed) > 0
+    }
+
+    /// Counts a request towards the retry budget.
+    pub(crate) fn deposit(&self, now: Time) {
+        self.budget.borrow_mut().deposit(now);
+    }
+
+    /// Does the retry budget allow another try?
+    pub(crate) fn withdraw(&self, now: Time) -> bool {
+        let allowed = self.budget.borrow_mut().withdraw(now);
+        let tally = self.tally();
+        if allowed {
+            tally.retries.add(1)
+        } else {
+            tally.retries_denied.add(1)
+        }
+        allowed
+    }
+
+    /// Closes idle connections that are too old, that the member closed, or that lead to a member no longer used.
+    pub(crate) fn sweep(&self, now: Time) {
+        let view = self.view();
+        let oldest = now - view.published.settings.pool_idle;
+        for upstream in self.upstreams.borrow().values() {
+            upstream.retain(|idle| idle.since >= oldest && idle.quiet());
+        }
+    }
+
+    /// Closes all idle connections.
+    pub(crate) fn close(&self) {
+        self.upstreams.borrow().values().for_each(|upstream| upstream.retain(|_| false));
+    }
+
+    fn take_over(&self, published: Arc<Published>) {
+        let mut upstreams = self.upstreams.borrow_mut();
+        let members: Vec<Rc<Upstream>> = published
+            .plan
+            .members()
+            .iter()
+            .zip(&published.records)
+            .map(|(member, record)| {
+                let upstream = upstreams.entry(member.id).or_insert_with(|| {
+                    Rc::new(Upstream {
+                        record: Arc::clone(record),
+                        core: self.core,
+                        address: Cell::new(member.address),
+                        idle: RefCell::default(),
+                    })
+                });
+                if upstream.address.replace(member.address) != member.address {
+                    upstream.retain(|_| false);
+                }
+                Rc::clone(upstream)
+            })
+            .collect();
+        upstreams.retain(|_, upstream| {
+            let used = members.iter().any(|member| Rc::ptr_eq(member, upstream));
+            if !used {
+                upstream.retain(|_| false);
+            }
+            used
+        });
+        let before = Arc::clone(&self.view.borrow().published.settings);
+        if before.retry != published.settings.retry {
+            *self.budget.borrow_mut() = budget(&published, self.group.tallies.len());
+        }
+        *self.view.borrow_mut() = Rc::new(View { published, upstreams: members });
+    }
+}
+
+/// Each core holds its part of the retries that need no share.
+fn budget(published: &Published, cores: usize) -> RetryBudget {
+    let retry = &published.settings.retry;
+    RetryBudget::new(retry.budget, retry.min_per_second / cores as f64)
+}
+
+impl Upstream {
+    pub(crate) fn stripe(&self) -> &Stripe {
+        &self.record.stripes[self.core]
+    }
+
+    /// A connection that was quiet so far, the one used last first.
+    pub(crate) fn check_out(&self) -> Option<TcpStream> {
+        let mut idle = self.idle.borrow_mut();
+        while let Some(candidate) = idle.pop() {
+            self.stripe().idle.sub(1);
+            if candidate.quiet() {
+                return Some(candidate.stream);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection for reuse, unless there are `most` already.
+    pub(crate) fn check_in(&self, stream: TcpStream, now: Time, most: usize) {
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < most {
+            idle.push(Idle { stream, since: now });
+            self.stripe().idle.add(1);
+        }
+    }
+
+    fn retain(&self, mut keep: impl FnMut(&Idle) -> bool) {
+        let mut idle = self.idle.borrow_mut();
+        let before = idle.len();
+        idle.retain(|idle| keep(idle));
+        self.stripe().idle.sub((before - idle.len()) as u64);
+    }
+}
+
+impl Idle {
+    /// Has nothing come since the last answer, neither bytes nor the end? Costs no system call when nothing has.
+    fn quiet(&self) -> bool {
+        match self.stream.poll_read_ready(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => true,
+            // The last read may have filled its buffer exactly: ask the kernel.
+            Poll::Ready(Ok(())) => {
+                matches!(self.stream.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+            }
+            Poll::Ready(Err(_)) => false,
+        }
+    }
+}
+
+/// A place in the queue of those that wait for a member below its limit.
+pub(crate) struct Waiting<'a>(&'a Group);
+
+impl<'a> Waiting<'a> {
+    /// A place, unless `most` wait already.
+    pub(crate) fn enter(group: &'a Group, most: usize) -> Option<Self> {
+        if group.waiting.fetch_add(1, Relaxed) as usize >= most {
+            group.waiting.fetch_sub(1, Relaxed);
+            return None;
+        }
+        Some(Self(group))
+    }
+
+    /// Resolves when a member may have come below its limit.
+    pub(crate) fn freed(&self) -> tokio::sync::futures::Notified<'a> {
+        self.0.freed.notified()
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // Whoever leaves without a member passes on what it may have been told.
+        if self.0.waiting.fetch_sub(1, Relaxed) > 1 {
+            self.0.freed.notify_one();
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Why the balancer answered itself: the `plimsoll-reason` header and the label of the metric.
+
+/// One reason; the number is its place in the counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    BadRequest,
+    HeadTooLarge,
+    NotImplemented,
+    Version,
+    ClientTimeout,
+    NoMember,
+    QueueFull,
+    QueueTimeout,
+    ConnectFailed,
+    ConnectTimeout,
+    Reset,
+    BadAnswer,
+    AnswerTimeout,
+    TotalTimeout,
+}
+
+/// How many reasons there are.
+pub(crate) const REASONS: usize = ALL.len();
+
+/// Every reason, in the order of its number.
+pub(crate) const ALL: [Reason; 14] = [
+    Reason::BadRequest,
+    Reason::HeadTooLarge,
+    Reason::NotImplemented,
+    Reason::Version,
+    Reason::ClientTimeout,
+    Reason::NoMember,
+    Reason::QueueFull,
+    Reason::QueueTimeout,
+    Reason::ConnectFailed,
+    Reason::ConnectTimeout,
+    Reason::Reset,
+    Reason::BadAnswer,
+    Reason::AnswerTimeout,
+    Reason::TotalTimeout,
+];
+
+impl Reason {
+    /// As in the header, the metric and the log.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::BadRequest => "bad_request",
+            Self::HeadTooLarge => "head_too_large",
+            Self::NotImplemented => "not_implemented",
+            Self::Version => "version",
+            Self::ClientTimeout => "client_timeout",
+            Self::NoMember => "no_member",
+            Self::QueueFull => "queue_full",
+            Self::QueueTimeout => "queue_timeout",
+            Self::ConnectFailed => "connect_failed",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::Reset => "reset",
+            Self::BadAnswer => "bad_answer",
+            Self::AnswerTimeout => "answer_timeout",
+            Self::TotalTimeout => "total_timeout",
+        }
+    }
+
+    /// For a person, in the body of the answer.
+    pub(crate) fn sentence(self) -> &'static str {
+        match self {
+            Self::BadRequest => "the request is malformed",
+            Self::HeadTooLarge => "the request head is too large",
+            Self::NotImplemented => "the request asks for something that is not relayed",
+            Self::Version => "only HTTP/1.0 and HTTP/1.1 are spoken here",
+            Self::ClientTimeout => "the request took too long to arrive",
+            Self::NoMember => "no member of the group can be used",
+            Self::QueueFull => "every member is at its limit and the queue is full",
+            Self::QueueTimeout => "every member was at its limit for too long",
+            Self::ConnectFailed => "no connection to a member could be made",
+            Self::ConnectTimeout => "a member took too long to accept a connection",
+            Self::Reset => "a member closed the connection before it answered",
+            Self::BadAnswer => "a member's answer was malformed",
+            Self::AnswerTimeout => "a member took too long to answer",
+            Self::TotalTimeout => "the request took too long",
+        }
+    }
+
+    /// The status line that goes with it.
+    pub(crate) fn status(self) -> (u16, &'static str) {
+        match self {
+            Self::BadRequest => (400, "Bad Request"),
+            Self::HeadTooLarge => (431, "Request Header Fields Too Large"),
+            Self::NotImplemented => (501, "Not Implemented"),
+            Self::Version => (505, "HTTP Version Not Supported"),
+            Self::ClientTimeout => (408, "Request Timeout"),
+            Self::NoMember | Self::QueueFull | Self::QueueTimeout => (503, "Service Unavailable"),
+            Self::ConnectFailed | Self::Reset | Self::BadAnswer => (502, "Bad Gateway"),
+            Self::ConnectTimeout | Self::AnswerTimeout | Self::TotalTimeout => (504, "Gateway Timeout"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_places() {
+        assert!(ALL.iter().enumerate().all(|(place, reason)| *reason as usize == place));
+    }
+}

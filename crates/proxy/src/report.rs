@@ -1,0 +1,123 @@
+//! What there is to be seen: the counts of all cores, summed.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use plimsoll_brain::status::{GroupStatus, ListenerStatus, MemberStatus, Status};
+
+use crate::control::{Control, Ruled};
+use crate::engine::{Inner, lock};
+use crate::group::{Record, Stripe, Tally};
+use crate::reason;
+use crate::stats::{Count, Merged};
+
+/// Version of the shape of [`Status`].
+const SCHEMA: u32 = 1;
+/// Bounds of the latency histogram that is exported, in seconds.
+const BOUNDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
+const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+pub(crate) fn status(inner: &Inner) -> Status {
+    let control = lock(&inner.control);
+    let now = inner.clock.now();
+    let error = lock(&inner.reload_error).clone();
+    Status {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        uptime_seconds: now.0 as f64 / 1e9,
+        threads: control.cores,
+        stopping: inner.stopping.load(Relaxed),
+        last_reload_successful: error.is_none(),
+        last_reload_error: error,
+        reloads: inner.reloads.load(Relaxed),
+        listeners: listeners(&control),
+        groups: control
+            .settings
+            .groups
+            .iter()
+            .filter_map(|settings| control.groups.get(&settings.spec.name))
+            .map(|ruled| group(ruled, now))
+            .collect(),
+        access_log_dropped: inner.access_dropped.load(Relaxed),
+    }
+}
+
+pub(crate) fn buckets(inner: &Inner, group: &str) -> Vec<(f64, u64)> {
+    match lock(&inner.control).groups.get(group) {
+        Some(ruled) => latency(&ruled.group.tallies).below(&BOUNDS),
+        None => Vec::new(),
+    }
+}
+
+fn latency(tallies: &[Tally]) -> Merged {
+    Merged::of(tallies.iter().map(|tally| &tally.latency))
+}
+
+fn listeners(control: &Control) -> Vec<ListenerStatus> {
+    let of = control.settings.listeners.iter().zip(&control.listeners);
+    of.map(|(settings, open)| {
+        let sum = |count: fn(&crate::listener::DoorCount) -> &Count| -> u64 {
+            open.door.counts.iter().map(|of_core| count(of_core).value()).sum()
+        };
+        ListenerStatus {
+            address: open.door.address.to_string(),
+            protocol: format!("{:?}", settings.protocol).to_lowercase(),
+            group: settings.group.to_string(),
+            connections: sum(|count| &count.open),
+            accepted: sum(|count| &count.accepted),
+            refused: sum(|count| &count.refused),
+        }
+    })
+    .collect()
+}
+
+fn group(ruled: &Ruled, now: plimsoll_brain::Time) -> GroupStatus {
+    let tallies = &ruled.group.tallies;
+    let sum = |count: &dyn Fn(&Tally) -> u64| -> u64 { tallies.iter().map(count).sum() };
+    let members: Vec<MemberStatus> = ruled
+        .analyzer
+        .status(now)
+        .into_iter()
+        .map(|(id, mut status)| {
+            if let Some(record) = ruled.record(id) {
+                fill(&mut status, record);
+            }
+            status
+        })
+        .collect();
+    let rejected = reason::ALL
+        .iter()
+        .map(|reason| (reason.label().to_owned(), sum(&|tally| tally.rejected[*reason as usize].value())))
+        .collect();
+    GroupStatus {
+        name: ruled.group.name.to_string(),
+        strategy: ruled.settings.spec.strategy.name.to_owned(),
+        verdict: ruled.analyzer.verdict(),
+        healthy: !ruled.group.published().plan.members().is_empty(),
+        members,
+        rejected,
+        retries: sum(&|tally| tally.retries.value()),
+        retries_denied: sum(&|tally| tally.retries_denied.value()),
+        queued: u64::from(ruled.group.waiting.load(Relaxed)),
+        latency: latency(tallies).latency(),
+    }
+}
+
+fn fill(status: &mut MemberStatus, record: &Record) {
+    let sum = |count: &dyn Fn(&Stripe) -> &Count| -> u64 {
+        record.stripes.iter().map(|stripe| count(stripe).value()).fold(0, u64::wrapping_add)
+    };
+    status.idle_connections = sum(&|stripe| &stripe.idle);
+    status.requests = sum(&|stripe| &stripe.requests);
+    status.failures = sum(&|stripe| &stripe.failures);
+    status.connects = sum(&|stripe| &stripe.connects);
+    status.bytes_out = sum(&|stripe| &stripe.bytes_out);
+    status.bytes_in = sum(&|stripe| &stripe.bytes_in);
+    status.answers = CLASSES
+        .iter()
+        .enumerate()
+        .map(|(class, label)| ((*label).to_owned(), sum(&|stripe| &stripe.answers[class])))
+        .collect::<BTreeMap<_, _>>();
+    status.latency = Merged::of(record.stripes.iter().map(|stripe| &stripe.latency)).latency();
+}

@@ -1,0 +1,260 @@
+//! Deadlines of all connections of one core, on one alarm.
+//!
+//! A hashed wheel with lazy re-arming: moving a deadline further away, which every request does, is one
+//! store; the slot is visited at the old time, finds the new deadline and moves on (Varghese and Lauck's
+//! hashed wheel, with timers re-armed at expiry as in Linux before 4.8).
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use plimsoll_brain::Time;
+use slab::Slab;
+
+use crate::alarm::Alarm;
+use crate::clock::Clock;
+
+/// Nanoseconds in a tick, as a shift: 16.8 ms. A deadline fires up to one tick late, never early.
+const TICK: u32 = 24;
+const SLOTS: usize = 512;
+
+/// The timers of one core.
+pub(crate) struct Wheel {
+    clock: Clock,
+    timers: RefCell<Slab<Entry>>,
+    slots: RefCell<Vec<Vec<u32>>>,
+    /// Last tick that was visited.
+    visited: Cell<u64>,
+    /// Tick the driver sleeps until.
+    wake_at: Cell<u64>,
+    driver: RefCell<Option<Waker>>,
+}
+
+struct Entry {
+    /// First tick at which the deadline has passed; `u64::MAX` for none.
+    due: u64,
+    /// Tick of the slot that will be visited for it; `u64::MAX` for none.
+    armed: u64,
+    fired: bool,
+    waker: Option<Waker>,
+}
+
+impl Wheel {
+    pub(crate) fn new(clock: Clock) -> Rc<Self> {
+        Rc::new(Self {
+            clock,
+            timers: RefCell::default(),
+            slots: RefCell::new(vec![Vec::new(); SLOTS]),
+            visited: Cell::new(clock.now().0 >> TICK),
+            wake_at: Cell::new(u64::MAX),
+            driver: RefCell::default(),
+        })
+    }
+
+    /// A timer that wakes the task of `waker`.
+    pub(crate) fn timer(self: &Rc<Self>, waker: &Waker) -> Timer {
+        let entry = Entry { due: u64::MAX, armed: u64::MAX, fired: false, waker: Some(waker.clone()) };
+        let key = self.timers.borrow_mut().insert(entry);
+        Timer { wheel: Rc::clone(self), key }
+    }
+
+    /// Visits slots as time passes; runs as long as the core.
+    pub(crate) async fn drive(self: Rc<Self>, alarm: Alarm) {
+        poll_fn(|cx: &mut Context<'_>| -> Poll<()> {
+            loop {
+                self.visit();
+                let next = self.next();
+                self.wake_at.set(next);
+                *self.driver.borrow_mut() = Some(cx.waker().clone());
+                if next != u64::MAX {
+                    alarm.set(Time(next << TICK));
+                }
+                if alarm.poll_rung(cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await;
+    }
+
+    /// Waits for so long.
+    pub(crate) async fn sleep(self: &Rc<Self>, span: Duration) {
+        let deadline = self.clock.now() + span;
+        let mut timer = None;
+        poll_fn(|cx| {
+            let timer = timer.get_or_insert_with(|| {
+                let timer = self.timer(cx.waker());
+                timer.set(deadline);
+                timer
+            });
+            if timer.fired() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Wakes every task that has a timer, without firing any.
+    pub(crate) fn wake_all(&self) {
+        let wakers: Vec<Waker> =
+            self.timers.borrow().iter().filter_map(|(_, entry)| entry.waker.clone()).collect();
+        wakers.iter().for_each(Waker::wake_by_ref);
+    }
+
+    fn visit(&self) {
+        let now = self.clock.now().0 >> TICK;
+        let from = (self.visited.get() + 1).max(now.saturating_sub(SLOTS as u64 - 1));
+        self.visited.set(now.max(self.visited.get()));
+        for tick in from..=now {
+            let slot = (tick % SLOTS as u64) as usize;
+            let keys = std::mem::take(&mut self.slots.borrow_mut()[slot]);
+            for key in keys {
+                self.visit_one(key, now);
+            }
+        }
+    }
+
+    fn visit_one(&self, key: u32, now: u64) {
+        let mut timers = self.timers.borrow_mut();
+        // A slot may name a timer that is gone, or one that was armed anew for another tick.
+        let Some(entry) = timers.get_mut(key as usize).filter(|entry| entry.armed <= now) else { return };
+        entry.armed = u64::MAX;
+        if entry.due <= now {
+            entry.due = u64::MAX;
+            entry.fired = true;
+            if let Some(waker) = &entry.waker {
+                waker.wake_by_ref();
+            }
+        } else if entry.due != u64::MAX {
+            entry.armed = self.place(key, entry.due);
+        }
+    }
+
+    /// Puts a timer in the slot of its deadline, or in the last one there is; the tick of that slot.
+    fn place(&self, key: u32, due: u64) -> u64 {
+        let visited = self.visited.get();
+        let tick = due.clamp(visited + 1, visited + SLOTS as u64 - 1);
+        self.slots.borrow_mut()[(tick % SLOTS as u64) as usize].push(key);
+        tick
+    }
+
+    fn next(&self) -> u64 {
+        let visited = self.visited.get();
+        let slots = self.slots.borrow();
+        let mut ticks = visited + 1..visited + SLOTS as u64;
+        ticks.find(|tick| !slots[(tick % SLOTS as u64) as usize].is_empty()).unwrap_or(u64::MAX)
+    }
+}
+
+/// One deadline, moved as often as one likes.
+pub(crate) struct Timer {
+    wheel: Rc<Wheel>,
+    key: usize,
+}
+
+impl Timer {
+    /// Fires at `deadline` unless set again before; forgets an earlier firing.
+    pub(crate) fn set(&self, deadline: Time) {
+        let due = (deadline.0 >> TICK) + 1;
+        let mut timers = self.wheel.timers.borrow_mut();
+        let entry = &mut timers[self.key];
+        entry.due = due;
+        entry.fired = false;
+        if due < entry.armed {
+            let armed = self.wheel.place(self.key as u32, due);
+            entry.armed = armed;
+            if armed < self.wheel.wake_at.get() {
+                self.wheel.wake_at.set(armed);
+                if let Some(driver) = &*self.wheel.driver.borrow() {
+                    driver.wake_by_ref();
+                }
+            }
+        }
+    }
+
+    /// Does not fire until set again.
+    pub(crate) fn clear(&self) {
+        let mut timers = self.wheel.timers.borrow_mut();
+        let entry = &mut timers[self.key];
+        entry.due = u64::MAX;
+        entry.fired = false;
+    }
+
+    /// Has the deadline passed since it was set?
+    pub(crate) fn fired(&self) -> bool {
+        self.wheel.timers.borrow()[self.key].fired
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.wheel.timers.borrow_mut().remove(self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run<F: Future>(future: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread().enable_io().build().expect("runtime").block_on(future)
+    }
+
+    /// Waits until the timer fires; how long that took.
+    async fn wait(wheel: &Rc<Wheel>, deadlines: &[u64]) -> Duration {
+        let clock = wheel.clock;
+        let begin = clock.now();
+        let mut timer = None;
+        poll_fn(|cx| {
+            let timer = timer.get_or_insert_with(|| {
+                let timer = wheel.timer(cx.waker());
+                deadlines.iter().for_each(|millis| timer.set(begin + Duration::from_millis(*millis)));
+                timer
+            });
+            if timer.fired() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        clock.now().since(begin)
+    }
+
+    #[test]
+    fn the_last_deadline_set_is_the_one_that_counts() {
+        run(async {
+            let wheel = Wheel::new(Clock::start());
+            let wait = async {
+                for (deadlines, expected) in
+                    [(&[60][..], 60), (&[30, 120], 120), (&[5000, 40], 40), (&[0], 0)]
+                {
+                    let took = wait(&wheel, deadlines).await.as_millis() as u64;
+                    assert!((expected..expected + 1000).contains(&took), "{deadlines:?} took {took} ms");
+                }
+            };
+            tokio::select! {
+                () = Rc::clone(&wheel).drive(Alarm::new(wheel.clock).expect("an alarm")) => {}
+                () = wait => {}
+            }
+        });
+    }
+
+    #[test]
+    fn many_timers_come_and_go() {
+        run(async {
+            let wheel = Wheel::new(Clock::start());
+            let waits = async {
+                for _ in 0..3 {
+                    let timers: Vec<Timer> = (0..1000).map(|_| wheel.timer(Waker::noop())).collect();
+                    for (index, timer) in timers.iter().enumerate() {
+                        timer.set(wheel.clock.now() + Duration::from_millis(index as u64 % 50));
+                    }
+                    drop(timers.into_iter().step_by(2).collect::<Vec<_>>());
+                    wait(&wheel, &[70]).await;
+                }
+                assert!(wheel.timers.borrow().is_empty());
+            };
+            tokio::select! {
+                () = Rc::clone(&wheel).drive(Alarm::new(wheel.clock).expect("an alarm")) => {}
+                () = waits => {}
+            }
+        });
+    }
+}

@@ -1,0 +1,157 @@
+//! One data-plane thread.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use socket2::Socket;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::mpsc;
+
+use crate::access::Sender;
+use crate::alarm::Alarm;
+use crate::clock::Clock;
+use crate::core::{Census, Core};
+use crate::group::Group;
+use crate::listener::{self, Door, Listener};
+use crate::{ListenerSettings, Protocol};
+
+/// Orders that may wait for a worker.
+const ORDERS: usize = 4096;
+/// How often idle connections are looked through.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// What a worker is told. Listeners are named by the number the control plane gave them.
+pub(crate) enum Order {
+    Listen {
+        id: u64,
+        door: Arc<Door>,
+        socket: Socket,
+        settings: ListenerSettings,
+        group: Arc<Group>,
+    },
+    Retune {
+        id: u64,
+        settings: ListenerSettings,
+        group: Arc<Group>,
+    },
+    Close {
+        id: u64,
+    },
+    /// These are the groups there are now.
+    Groups(Arc<[Arc<str>]>),
+    AccessLog(Option<Sender>),
+    /// Close the listeners and end connections between requests.
+    Stop,
+    /// End now.
+    Exit,
+}
+
+/// The control plane's handle of a worker.
+pub(crate) struct Worker {
+    orders: mpsc::Sender<Order>,
+    thread: JoinHandle<()>,
+}
+
+impl Worker {
+    /// Starts a worker, pinned to a core if there is one for each.
+    ///
+    /// # Errors
+    /// The system refuses another thread or an epoll instance.
+    pub(crate) fn start(index: usize, clock: Clock, census: Arc<Census>, pin: bool) -> io::Result<Self> {
+        let (orders, inbox) = mpsc::channel(ORDERS);
+        let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+            if pin {
+                pin_to(index);
+            }
+            match Builder::new_current_thread().enable_io().build_local(LocalOptions::default()) {
+                Ok(runtime) => runtime.block_on(run(index, clock, census, inbox)),
+                Err(error) => tracing::error!("worker {index}: {error}"),
+            }
+        })?;
+        Ok(Self { orders, thread })
+    }
+
+    /// Hands over an order; false if the worker is gone or hopelessly behind.
+    pub(crate) fn order(&self, order: Order) -> bool {
+        self.orders.try_send(order).is_ok()
+    }
+
+    pub(crate) fn join(self) {
+        drop(self.orders);
+        // A worker that panicked has said so on stderr.
+        let _ = self.thread.join();
+    }
+}
+
+fn pin_to(index: usize) {
+    let mut cpus = rustix::thread::CpuSet::new();
+    cpus.set(index);
+    // Not being allowed to is no reason not to run.
+    let _ = rustix::thread::sched_setaffinity(None, &cpus);
+}
+
+async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::Receiver<Order>) {
+    let core = Core::new(index, clock, census);
+    match Alarm::new(clock) {
+        Ok(alarm) => tokio::task::spawn_local(Rc::clone(&core.wheel).drive(alarm)),
+        Err(error) => return tracing::error!("worker {index}: {error}"),
+    };
+    tokio::task::spawn_local(sweep(Rc::clone(&core)));
+    let mut listeners: BTreeMap<u64, Rc<Listener>> = BTreeMap::new();
+    while let Some(order) = inbox.recv().await {
+        match order {
+            Order::Listen { id, door, socket, settings, group } => {
+                let protocol = settings.protocol;
+                let listener = Listener::new(door, index, settings, core.pool(&group));
+                if let Err(error) = open(&core, &listener, protocol, socket) {
+                    tracing::error!("{}: {error}", listener.door.address);
+                }
+                listeners.insert(id, listener);
+            }
+            Order::Retune { id, settings, group } => {
+                if let Some(listener) = listeners.get(&id) {
+                    listener.retune(settings, core.pool(&group));
+                }
+            }
+            Order::Close { id } => {
+                if let Some(listener) = listeners.remove(&id) {
+                    listener.close();
+                    core.wheel.wake_all();
+                }
+            }
+            Order::Groups(names) => core.retain_pools(|name| names.iter().any(|kept| **kept == *name)),
+            Order::AccessLog(sender) => core.access.connect(sender),
+            Order::Stop => {
+                core.stopping.set(true);
+                listeners.values().for_each(|listener| listener.close());
+                core.wheel.wake_all();
+            }
+            Order::Exit => break,
+        }
+    }
+    core.access.connect(None);
+}
+
+fn open(core: &Rc<Core>, listener: &Rc<Listener>, protocol: Protocol, socket: Socket) -> io::Result<()> {
+    match protocol {
+        Protocol::Http | Protocol::Tcp => {
+            let socket = TcpListener::from_std(socket.into())?;
+            tokio::task::spawn_local(listener::accept(Rc::clone(core), Rc::clone(listener), socket));
+        }
+        Protocol::Udp => {}
+    }
+    Ok(())
+}
+
+async fn sweep(core: Rc<Core>) {
+    loop {
+        core.wheel.sleep(SWEEP).await;
+        core.sweep();
+        core.access.flush();
+    }
+}

@@ -1,0 +1,314 @@
+//! Where a message body ends (RFC 9112 section 6 and 7).
+//!
+//! A body is followed, not stored: [`Body::feed`] says how many of the bytes at hand belong to it. Chunked
+//! bodies are passed on as they came, extensions and trailers included, but each line of the framing is
+//! checked, so that no other reader can find another end.
+
+/// Most bytes of chunk extensions in one body: they carry nothing anybody uses.
+pub const MAX_EXTENSION: usize = 16 * 1024;
+/// Most bytes of trailers in one body.
+pub const MAX_TRAILER: usize = 16 * 1024;
+
+/// A chunked body that is malformed or past a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bad chunked body: {0}")]
+pub struct BadBody(pub &'static str);
+
+/// What is left to come of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Nothing.
+    Done,
+    /// So many bytes.
+    Length(u64),
+    /// Chunks.
+    Chunked(Chunked),
+    /// All until the sender closes (answers only).
+    UntilClose,
+}
+
+impl Body {
+    /// How many bytes at the beginning of `input` belong to the body.
+    ///
+    /// # Errors
+    /// The chunked framing is malformed.
+    pub fn feed(&mut self, input: &[u8]) -> Result<usize, BadBody> {
+        match self {
+            Self::Done => Ok(0),
+            Self::UntilClose => Ok(input.len()),
+            Self::Length(left) => {
+                let taken = (*left).min(input.len() as u64);
+                *left -= taken;
+                if *left == 0 {
+                    *self = Self::Done;
+                }
+                Ok(taken as usize)
+            }
+            Self::Chunked(chunked) => {
+                let mut taken = 0;
+                while taken < input.len() && !chunked.done() {
+                    taken += chunked.step(&input[taken..])?.len();
+                }
+                if chunked.done() {
+                    *self = Self::Done;
+                }
+                Ok(taken)
+            }
+        }
+    }
+
+    /// Has all of it come?
+    pub fn done(&self) -> bool {
+        matches!(self, Self::Done)
+    }
+}
+
+/// A run of bytes of a chunked body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// So many bytes of framing.
+    Framing(usize),
+    /// So many bytes of content.
+    Content(usize),
+}
+
+impl Piece {
+    /// Bytes in it; at least 1.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(self) -> usize {
+        match self {
+            Self::Framing(len) | Self::Content(len) => len,
+        }
+    }
+}
+
+/// The chunked transfer coding, byte by byte where it is framing and at a stride where it is content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunked {
+    state: State,
+    /// Of the chunk size while it is read, then of the chunk's content.
+    left: u64,
+    digits: u8,
+    extension: u16,
+    trailer: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Size,
+    Extension,
+    SizeLf,
+    Content,
+    ContentCr,
+    ContentLf,
+    /// At the first byte of a trailer line, or of the empty line that ends the body.
+    Trailer,
+    TrailerName,
+    TrailerValue,
+    TrailerLf,
+    EndLf,
+    Done,
+}
+
+impl Default for Chunked {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Chunked {
+    /// At the first byte of the first chunk's size.
+    pub fn new() -> Self {
+        Self { state: State::Size, left: 0, digits: 0, extension: 0, trailer: 0 }
+    }
+
+    /// Has the whole body come?
+    pub fn done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Takes the next run of bytes off `input`, which must not be empty; not to be called when done.
+    ///
+    /// # Errors
+    /// The framing is malformed or past a limit.
+    pub fn step(&mut self, input: &[u8]) -> Result<Piece, BadBody> {
+        if self.state == State::Content {
+            let taken = self.left.min(input.len() as u64);
+            self.left -= taken;
+            if self.left == 0 {
+                self.state = State::ContentCr;
+            }
+            return Ok(Piece::Content(taken as usize));
+        }
+        let mut taken = 0;
+        for byte in input {
+            if matches!(self.state, State::Content | State::Done) {
+                break;
+            }
+            self.framing(*byte)?;
+            taken += 1;
+        }
+        Ok(Piece::Framing(taken))
+    }
+
+    fn framing(&mut self, byte: u8) -> Result<(), BadBody> {
+        self.state = match (self.state, byte) {
+            (State::Size, b'\r') if self.digits > 0 => State::SizeLf,
+            (State::Size, b';') if self.digits > 0 => State::Extension,
+            (State::Size, byte) => {
+                let digit =
+                    char::from(byte).to_digit(16).ok_or(BadBody("the chunk size is not hexadecimal"))?;
+                if self.digits == 15 {
+                    return Err(BadBody("the chunk size has too many digits"));
+                }
+                self.digits += 1;
+                self.left = self.left << 4 | u64::from(digit);
+                State::Size
+            }
+            (State::Extension, b'\r') => State::SizeLf,
+            (State::Extension, byte) => {
+                if (byte < b' ' && byte != b'\t') || byte == 0x7f {
+                    return Err(BadBody("a control character stands in a chunk extension"));
+                }
+                self.extension += 1;
+                if usize::from(self.extension) > MAX_EXTENSION {
+                    return Err(BadBody("the chunk extensions are too long"));
+                }
+                State::Extension
+            }
+            (State::SizeLf, b'\n') => {
+                self.digits = 0;
+                if self.left == 0 { State::Trailer } else { State::Content }
+            }
+            (State::ContentCr, b'\r') => State::ContentLf,
+            (State::ContentLf, b'\n') => State::Size,
+            (State::Trailer, b'\r') => State::EndLf,
+            (State::Trailer, byte) if token(byte) => self.trailer_byte(State::TrailerName)?,
+            (State::TrailerName, b':') => self.trailer_byte(State::TrailerValue)?,
+            (State::TrailerName, byte) if token(byte) => self.trailer_byte(State::TrailerName)?,
+            (State::TrailerValue, b'\r') => State::TrailerLf,
+            (State::TrailerValue, byte) if byte >= b' ' && byte != 0x7f || byte == b'\t' => {
+                self.trailer_byte(State::TrailerValue)?
+            }
+            (State::TrailerLf, b'\n') => State::Trailer,
+            (State::EndLf, b'\n') => State::Done,
+            (State::SizeLf, _) => return Err(BadBody("a chunk size does not end in CRLF")),
+            (State::ContentCr | State::ContentLf, _) => {
+                return Err(BadBody("a chunk is longer than its size says"));
+            }
+            _ => return Err(BadBody("a trailer is malformed")),
+        };
+        Ok(())
+    }
+
+    fn trailer_byte(&mut self, next: State) -> Result<State, BadBody> {
+        self.trailer += 1;
+        if usize::from(self.trailer) > MAX_TRAILER {
+            return Err(BadBody("the trailers are too long"));
+        }
+        Ok(next)
+    }
+}
+
+/// A character of a field name (RFC 9110 section 5.6.2).
+fn token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Feeds `input` in pieces that end at each of `cuts`; the bytes taken, and whether the body ended.
+    fn feed(mut body: Body, input: &[u8], cuts: &[usize]) -> Result<(usize, bool), BadBody> {
+        let mut taken = 0;
+        for end in cuts.iter().copied().chain([input.len()]) {
+            while taken < end && !body.done() {
+                taken += body.feed(&input[taken..end])?;
+            }
+        }
+        Ok((taken, body.done()))
+    }
+
+    const GOOD: &[&[u8]] = &[
+        b"0\r\n\r\n",
+        b"5\r\nhello\r\n0\r\n\r\n",
+        b"5;name=\"va lue\"\r\nhello\r\n00000a ;x\r\n0123456789\r\n0\r\n\r\n",
+        b"A\r\n0123456789\r\na\r\n0123456789\r\n0;last\r\nExpires: never\r\nX-Sum:\r\n\r\n",
+    ];
+
+    #[test]
+    fn good_bodies_end_where_they_end_however_they_are_cut() {
+        for (index, good) in GOOD.iter().enumerate() {
+            let message = [*good, b"GET / HTTP/1.1\r\n"].concat();
+            // "00000a ;x" has a space before the semicolon: bad white space, refused.
+            let whole = feed(Body::Chunked(Chunked::new()), &message, &[]);
+            if index == 2 {
+                assert!(whole.is_err());
+                continue;
+            }
+            assert_eq!(whole, Ok((good.len(), true)));
+            for cut in 0..good.len() {
+                assert_eq!(feed(Body::Chunked(Chunked::new()), &message, &[cut]), whole, "cut at {cut}");
+            }
+            let each: Vec<usize> = (0..good.len()).collect();
+            assert_eq!(feed(Body::Chunked(Chunked::new()), &message, &each), whole);
+        }
+    }
+
+    #[test]
+    fn bad_framing_is_refused() {
+        for bad in [
+            &b"\r\n"[..],
+            b"g\r\n",
+            b"-1\r\n",
+            b"0x5\r\nhello",
+            b" 5\r\nhello\r\n",
+            b"5 \r\nhello\r\n",
+            b"5\nhello\r\n",
+            b"5\rhello",
+            b"5;a\nhello",
+            b"5;a\0\r\nhello",
+            b"5\r\nhello!\r\n",
+            b"5\r\nhello\n0\r\n\r\n",
+            b"0\r\n\n",
+            b"0\r\nname : value\r\n\r\n",
+            b"0\r\n folded: x\r\n\r\n",
+            b"0\r\nname: a\nb: c\r\n\r\n",
+            b"0\r\nnocolon\r\n\r\n",
+            b"1000000000000000\r\n",
+            b"fffffffffffffffff\r\n",
+        ] {
+            let text = String::from_utf8_lossy(bad).into_owned();
+            assert!(feed(Body::Chunked(Chunked::new()), bad, &[]).is_err(), "{text:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn extensions_and_trailers_have_a_limit() {
+        let long = [b"1;".to_vec(), vec![b'x'; MAX_EXTENSION + 1]].concat();
+        assert!(feed(Body::Chunked(Chunked::new()), &long, &[]).is_err());
+        let long = [b"0\r\na:".to_vec(), vec![b'x'; MAX_TRAILER]].concat();
+        assert!(feed(Body::Chunked(Chunked::new()), &long, &[]).is_err());
+    }
+
+    #[test]
+    fn a_length_ends_exactly() {
+        assert_eq!(feed(Body::Length(3), b"abcdef", &[1]), Ok((3, true)));
+        assert_eq!(feed(Body::Length(9), b"abcdef", &[1, 2]), Ok((6, false)));
+    }
+
+    proptest! {
+        #[test]
+        fn cuts_do_not_matter(bytes in proptest::collection::vec(prop_oneof![
+            Just(b'\r'), Just(b'\n'), Just(b'0'), Just(b'1'), Just(b';'), Just(b':'), Just(b'a'), any::<u8>()
+        ], 0..40), cuts in proptest::collection::vec(0usize..40, 0..6)) {
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
+            cuts.sort_unstable();
+            let whole = feed(Body::Chunked(Chunked::new()), &bytes, &[]);
+            prop_assert_eq!(feed(Body::Chunked(Chunked::new()), &bytes, &cuts), whole);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Header fields: which concern only one hop, and copying the others.
+
+use super::scan::{Line, is, lines};
+
+/// Most fields in one head.
+pub const MAX_FIELDS: usize = 128;
+/// Most fields in one head that may have to stay behind.
+const MAX_MARKS: usize = 24;
+
+/// Why a line may have to stay behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// It concerns only this hop.
+    Hop,
+    /// It says who the client is, or claims to.
+    Forwarding,
+    /// It says how the body is coded.
+    Coding,
+    /// It is replaced by the authority of the target.
+    Host,
+}
+
+/// Lines of one head that may have to stay behind, in their order. Kept by the caller, because heads are
+/// passed around and this is larger than all the rest of them.
+#[derive(Clone, Debug)]
+pub struct Marks {
+    lines: [(u32, u32, Why); MAX_MARKS],
+    len: usize,
+}
+
+impl Default for Marks {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Marks {
+    /// None yet.
+    pub fn new() -> Self {
+        Self { lines: [(0, 0, Why::Hop); MAX_MARKS], len: 0 }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Marks a line; false if there are too many.
+    #[must_use]
+    pub(super) fn add(&mut self, line: &Line<'_>, why: Why) -> bool {
+        let Some(place) = self.lines.get_mut(self.len) else { return false };
+        *place = (line.start as u32, line.end as u32, why);
+        self.len += 1;
+        true
+    }
+
+    fn get(&self) -> &[(u32, u32, Why)] {
+        &self.lines[..self.len]
+    }
+}
+
+/// What the `Connection` fields of a head say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Connection {
+    pub(super) close: bool,
+    pub(super) keep_alive: bool,
+    pub(super) upgrade: bool,
+    /// It names other fields that concern only this hop.
+    pub(super) names_others: bool,
+}
+
+impl Connection {
+    pub(super) fn read(&mut self, value: &[u8]) {
+        // What nearly every peer says, if it says anything.
+        if is(value, b"keep-alive") {
+            self.keep_alive = true;
+            return;
+        }
+        for token in tokens(value) {
+            if token.eq_ignore_ascii_case(b"close") {
+                self.close = true;
+            } else if token.eq_ignore_ascii_case(b"keep-alive") {
+                self.keep_alive = true;
+            } else if token.eq_ignore_ascii_case(b"upgrade") {
+                self.upgrade = true;
+            } else if !token.is_empty() {
+                self.names_others = true;
+            }
+        }
+    }
+}
+
+/// Marks the fields that a `Connection` field names, except those without which the message would mean
+/// something else at the next hop; false if there are too many. `at` is where the fields begin.
+#[must_use]
+pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
+    let connection = |line: &Line<'_>| is(line.name, b"connection");
+    let vital = [&b"host"[..], b"content-length", b"transfer-encoding", b"trailer", b"connection"];
+    for token in lines(head, at).filter(connection).flat_map(|line| tokens(line.value)) {
+        if vital.iter().any(|name| token.eq_ignore_ascii_case(name)) {
+            continue;
+        }
+        for line in lines(head, at).filter(|line| line.name.eq_ignore_ascii_case(token)) {
+            let known = marks.get().iter().any(|(start, ..)| *start == line.start as u32);
+            if !known && !marks.add(&line, Why::Hop) {
+                return false;
+            }
+        }
+    }
+    let len = marks.len;
+    marks.lines[..len].sort_unstable_by_key(|(start, ..)| *start);
+    true
+}
+
+/// The elements of a comma-separated list, trimmed.
+pub(super) fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
+}
+
+/// A Content-Length: digits only, within 63 bits.
+pub(super) fn length(value: &[u8]) -> Option<u64> {
+    if value.is_empty() || value.len() > 18 || !value.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(value.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
+}
+
+/// Appends the fields of `head`, which begin at `at`, without the marked ones that `drop` wants to stay behind
+/// and without the empty line.
+pub(super) fn copy_fields(
+    head: &[u8],
+    at: usize,
+    marks: &Marks,
+    drop: impl Fn(Why) -> bool,
+    out: &mut Vec<u8>,
+) {
+    let mut keep_from = at;
+    for (start, end, _) in marks.get().iter().filter(|(.., why)| drop(*why)) {
+        // Runs of lines to keep are copied whole.
+        if *start as usize > keep_from {
+            out.extend_from_slice(&head[keep_from..*start as usize]);
+        }
+        keep_from = *end as usize;
+    }
+    out.extend_from_slice(&head[keep_from..head.len() - 2]);
+}

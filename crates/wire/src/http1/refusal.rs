@@ -1,0 +1,30 @@
+//! Why a request is answered by the relay itself.
+
+/// A request that must not be passed on, with the status that says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// 400: it is malformed, or could be read in two ways.
+    #[error("{0}")]
+    Malformed(&'static str),
+    /// 431: the head is longer than allowed or has too many fields.
+    #[error("the request head is too large")]
+    HeadTooLarge,
+    /// 501: a method or transfer coding that is not relayed.
+    #[error("{0}")]
+    NotImplemented(&'static str),
+    /// 505: neither HTTP/1.0 nor HTTP/1.1.
+    #[error("only HTTP/1.0 and HTTP/1.1 are spoken here")]
+    Version,
+}
+
+impl Refusal {
+    /// The status to answer with.
+    pub fn status(self) -> u16 {
+        match self {
+            Self::Malformed(_) => 400,
+            Self::HeadTooLarge => 431,
+            Self::NotImplemented(_) => 501,
+            Self::Version => 505,
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Answer heads: read, judged, rewritten for the client.
+
+use super::field::{Connection, MAX_FIELDS, Marks, Why, copy_fields, length, mark_named};
+use super::scan::{self, Stop, is, lines};
+use super::{Body, Chunked};
+
+/// An answer that cannot be passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bad answer: {0}")]
+pub struct BadResponse(pub &'static str);
+
+/// An answer head that may be passed on.
+#[derive(Debug)]
+pub struct Response<'m, 'b> {
+    /// 100 to 999.
+    pub status: u16,
+    /// May the connection to the member be used again after this answer?
+    pub keep_alive: bool,
+    /// What follows the head.
+    pub body: Body,
+    /// Bytes of the head, the empty line included.
+    pub len: usize,
+    head: &'b [u8],
+    /// Where the fields begin in `head`.
+    fields: usize,
+    http10: bool,
+    marks: &'m Marks,
+    /// Does any field concern only this hop?
+    hop: bool,
+    upgrade: bool,
+}
+
+/// How to rewrite an answer head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rewrite {
+    /// The client's connection ends after this answer.
+    pub close: bool,
+    /// The client speaks HTTP/1.0: keeping the connection must be said, chunks are taken apart.
+    pub http10: bool,
+}
+
+/// Reads an answer head from the beginning of `input`; `None` if it is not all there yet. `to_head` says that
+/// the request was HEAD.
+///
+/// # Errors
+/// The answer is malformed, or could be read in two ways.
+pub fn response<'m, 'b>(
+    input: &'b [u8],
+    max_head: usize,
+    to_head: bool,
+    marks: &'m mut Marks,
+) -> Result<Option<Response<'m, 'b>>, BadResponse> {
+    match read(&input[..input.len().min(max_head)], to_head, marks) {
+        Ok(response) => Ok(Some(response)),
+        Err(Stop::Partial) if input.len() >= max_head => Err(BadResponse("the head is too large")),
+        Err(Stop::Partial) => Ok(None),
+        Err(Stop::Bad(what)) => Err(BadResponse(what)),
+    }
+}
+
+fn read<'m, 'b>(input: &'b [u8], to_head: bool, marks: &'m mut Marks) -> Result<Response<'m, 'b>, Stop> {
+    const LINE: Stop = Stop::Bad("the status line is malformed");
+    let Some(begin) = input.get(..12) else {
+        let plausible = input.iter().zip(b"HTTP/1.").all(|(one, other)| one == other);
+        return Err(if plausible { Stop::Partial } else { LINE });
+    };
+    let (http10, status) = match begin {
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor @ (b'0' | b'1'), b' ', a, b, c]
+            if matches!(a, b'1'..=b'9') && b.is_ascii_digit() && c.is_ascii_digit() =>
+        {
+            let digit = |byte: &u8| u16::from(byte - b'0');
+            (*minor == b'0', digit(a) * 100 + digit(b) * 10 + digit(c))
+        }
+        _ => return Err(LINE),
+    };
+    let end = scan::text_end(input, 12)?;
+    if end > 12 && input[12] != b' ' {
+        return Err(LINE);
+    }
+    let fields = scan::crlf(input, end)?;
+    judge(input, fields, status, http10, to_head, marks)
+}
+
+/// Reads the fields, which begin at `fields`, and decides what the answer is.
+fn judge<'m, 'b>(
+    input: &'b [u8],
+    fields: usize,
+    status: u16,
+    http10: bool,
+    to_head: bool,
+    marks: &'m mut Marks,
+) -> Result<Response<'m, 'b>, Stop> {
+    let mut connection = Connection::default();
+    marks.clear();
+    let mut hop = false;
+    let mut fits = true;
+    let mut content_length = None;
+    let mut chunked = false;
+    let mut upgrade = false;
+    let (mut index, mut at) = (0, fields);
+    let len = loop {
+        let (line, next) = scan::line(input, at)?;
+        let Some(line) = line else { break next };
+        if index == MAX_FIELDS {
+            return Err(Stop::Bad("too many fields"));
+        }
+        at = next;
+        let (name, value) = (line.name, line.value);
+        match name.len() {
+            7 if is(name, b"upgrade") => {
+                (hop, upgrade) = (true, true);
+                fits &= marks.add(&line, Why::Hop);
+            }
+            10 if is(name, b"connection") => {
+                hop = true;
+                fits &= marks.add(&line, Why::Hop);
+                connection.read(value);
+            }
+            10 if is(name, b"keep-alive") => {
+                hop = true;
+                fits &= marks.add(&line, Why::Hop);
+            }
+            14 if is(name, b"content-length") => {
+                let length = length(value).ok_or(Stop::Bad("Content-Length is malformed"))?;
+                if content_length.replace(length).is_some_and(|other| other != length) {
+                    return Err(Stop::Bad("two different Content-Lengths"));
+                }
+            }
+            16 if is(name, b"proxy-connection") => {
+                hop = true;
+                fits &= marks.add(&line, Why::Hop);
+            }
+            17 if is(name, b"transfer-encoding") => {
+                if chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                    return Err(Stop::Bad("the transfer coding is not chunked"));
+                }
+                fits &= marks.add(&line, Why::Coding);
+                chunked = true;
+            }
+            _ => {}
+        }
+        index += 1;
+    };
+    let head = &input[..len];
+    if chunked && content_length.is_some() {
+        return Err(Stop::Bad("both Content-Length and Transfer-Encoding"));
+    }
+    if connection.names_others {
+        fits &= mark_named(head, fields, marks);
+    }
+    if !fits {
+        return Err(Stop::Bad("too many fields for one hop"));
+    }
+    let body = match status {
+        100..=199 | 204 | 304 => Body::Done,
+        _ if to_head => Body::Done,
+        _ if chunked => Body::Chunked(Chunked::new()),
+        _ => match content_length {
+            Some(0) => Body::Done,
+            Some(length) => Body::Length(length),
+            None => Body::UntilClose,
+        },
+    };
+    let keep_alive = body != Body::UntilClose && !connection.close && (!http10 || connection.keep_alive);
+    Ok(Response { status, keep_alive, body, len, head, fields, http10, marks, hop, upgrade })
+}
+
+impl Response<'_, '_> {
+    /// Is another answer to the same request still to come?
+    pub fn interim(&self) -> bool {
+        (100..200).contains(&self.status) && self.status != 101
+    }
+
+    /// Appends the head for the client.
+    pub fn write(&self, rewrite: Rewrite, out: &mut Vec<u8>) {
+        if !self.hop && !self.http10 && !rewrite.close && !rewrite.http10 {
+            out.extend_from_slice(self.head);
+            return;
+        }
+        out.extend_from_slice(b"HTTP/1.1");
+        out.extend_from_slice(&self.head[b"HTTP/1.1".len()..self.fields]);
+        let drop = |why| why == Why::Hop || (why == Why::Coding && rewrite.http10);
+        copy_fields(self.head, self.fields, self.marks, drop, out);
+        if self.status == 101 && self.upgrade {
+            let protocol = lines(self.head, self.fields).find(|line| is(line.name, b"upgrade"));
+            out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
+            out.extend_from_slice(protocol.map_or(b"", |line| line.value));
+            out.extend_from_slice(b"\r\n");
+        } else if self.interim() {
+        } else if rewrite.close {
+            out.extend_from_slice(b"Connection: close\r\n");
+        } else if rewrite.http10 {
+            out.extend_from_slice(b"Connection: keep-alive\r\n");
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(input: &str, to_head: bool, rewrite: Rewrite) -> Result<(u16, bool, Body, String), BadResponse> {
+        let mut marks = Marks::new();
+        let response = response(input.as_bytes(), 8192, to_head, &mut marks)?.expect("complete");
+        let mut out = Vec::new();
+        response.write(rewrite, &mut out);
+        Ok((response.status, response.keep_alive, response.body, String::from_utf8(out).expect("text")))
+    }
+
+    #[test]
+    fn a_plain_answer_is_passed_on_as_it_is() {
+        let input = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nX: y\r\n\r\n";
+        let (status, keep_alive, body, out) = read(input, false, Rewrite::default()).expect("accepted");
+        assert_eq!((status, keep_alive, body, out.as_str()), (200, true, Body::Length(3), input));
+    }
+
+    #[test]
+    fn hop_by_hop_fields_stay_behind_and_close_is_said() {
+        let input = "HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nKeep-Alive: 5\r\nContent-Length: 3\r\n\r\n";
+        let close = Rewrite { close: true, http10: false };
+        let (.., out) = read(input, false, close).expect("accepted");
+        assert_eq!(out, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\n");
+    }
+
+    #[test]
+    fn a_client_of_http_1_0_gets_neither_chunks_nor_silence_about_the_connection() {
+        let input = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let (.., body, out) = read(input, false, Rewrite { close: true, http10: true }).expect("accepted");
+        assert_eq!(body, Body::Chunked(Chunked::new()));
+        assert_eq!(out, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+        let input = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n";
+        let (.., out) = read(input, false, Rewrite { close: false, http10: true }).expect("accepted");
+        assert_eq!(out, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: keep-alive\r\n\r\n");
+    }
+
+    #[test]
+    fn a_server_of_http_1_0_ends_its_body_by_closing() {
+        let (_, keep_alive, body, out) =
+            read("HTTP/1.0 200 OK\r\nX: y\r\n\r\n", false, Rewrite { close: true, http10: false })
+                .expect("accepted");
+        assert_eq!((keep_alive, body), (false, Body::UntilClose));
+        assert_eq!(out, "HTTP/1.1 200 OK\r\nX: y\r\nConnection: close\r\n\r\n");
+    }
+
+    #[test]
+    fn some_answers_have_no_body_whatever_they_say() {
+        let chunked = "Transfer-Encoding: chunked\r\n\r\n";
+        for status in ["204 No Content", "304 Not Modified", "100 Continue", "101 Switching Protocols"] {
+            let (.., body, _) = read(&format!("HTTP/1.1 {status}\r\n{chunked}"), false, Rewrite::default())
+                .expect("accepted");
+            assert_eq!(body, Body::Done, "{status}");
+        }
+        let (.., body, _) =
+            read("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", true, Rewrite::default()).expect("accepted");
+        assert_eq!(body, Body::Done);
+    }
+
+    #[test]
+    fn what_could_be_read_in_two_ways_is_refused() {
+        for bad in [
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+            "HTTP/1.1 200 OK\nContent-Length: 3\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\n\r\n",
+            "HTTP/1.1 200 OK\r\nA : b\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n",
+            "HTTP/1.1 099 No\r\n\r\n",
+            "HTTP/2 200 OK\r\n\r\n",
+            "HTTP/1.1 200OK\r\n\r\n",
+            "HTTP/1.1  200 OK\r\n\r\n",
+            "HTTP/1.1 20\r\n\r\nxx",
+            "220 smtp\r\n\r\n",
+        ] {
+            assert!(read(bad, false, Rewrite::default()).is_err(), "{bad:?}");
+        }
+    }
+}
