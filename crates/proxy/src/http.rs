@@ -190,8 +190,12 @@ impl<S: Stream> Session<S> {
         );
         let mut body = request.body;
         let rest = &input[request.len..];
-        let taken = body.feed(rest).map_err(|bad| Refusal::Malformed(bad.0))?;
-        out.extend_from_slice(&rest[..taken]);
+        let mut ahead = rest;
+        if !rest.is_empty() {
+            let taken = body.feed(rest).map_err(|bad| Refusal::Malformed(bad.0))?;
+            out.extend_from_slice(&rest[..taken]);
+            ahead = &rest[taken..];
+        }
         let view = self.listener.pool().view();
         let asked = Asked {
             method: request.method,
@@ -207,7 +211,9 @@ impl<S: Stream> Session<S> {
             line: Line::begin(&self.core, &request),
         };
         self.unread.clear();
-        self.unread.extend_from_slice(&rest[taken..]);
+        if !ahead.is_empty() {
+            self.unread.extend_from_slice(ahead);
+        }
         Ok(Some(asked))
     }
 

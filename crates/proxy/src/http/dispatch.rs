@@ -128,7 +128,8 @@ impl<S: Stream> Session<S> {
         deadline: Time,
         fresh: bool,
     ) -> Result<End, Failure> {
-        let pooled = if fresh { None } else { trip.upstream.check_out() };
+        let pooled =
+            if fresh { None } else { trip.upstream.check_out(self.core.now(), asked.method.idempotent()) };
         let reused = pooled.is_some();
         let mut member: TcpStream = match pooled {
             Some(stream) => stream,

@@ -172,17 +172,24 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.rearm(self.session.core.tick());
         }
         let core = Rc::clone(&self.session.core);
-        let mut moved = false;
-        while core.lend(|buffer, _| self.request(cx, buffer))? {
-            moved = true;
-        }
         let heard = self.heard;
-        while core.lend(|buffer, scratch| self.answer(cx, buffer, scratch))? {
-            moved = true;
-            if matches!(self.answer, Answer::Done | Answer::Tunnel) && self.to_client.is_empty() {
-                core.tick();
-                return Poll::Ready(Ok(()));
+        let mut moved = false;
+        let done = core.lend(|buffer, scratch| {
+            while self.request(cx, buffer)? {
+                moved = true;
             }
+            while self.answer(cx, buffer, scratch)? {
+                moved = true;
+                scratch.clear();
+                if matches!(self.answer, Answer::Done | Answer::Tunnel) && self.to_client.is_empty() {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })?;
+        if done {
+            core.tick();
+            return Poll::Ready(Ok(()));
         }
         if self.watching && self.asked.body.done() && !self.client_ended {
             core.lend(|buffer, _| self.watch_client(cx, buffer))?;
