@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use plimsoll_brain::Time;
+use plimsoll_wire::http1::Marks;
 
 use crate::access::Access;
 use crate::clock::Clock;
@@ -35,6 +36,8 @@ pub(crate) struct Core {
     buffer: RefCell<Box<[u8]>>,
     scratch: RefCell<Vec<u8>>,
     spare: RefCell<Vec<Vec<u8>>>,
+    /// For the head that is being read.
+    pub(crate) marks: RefCell<Marks>,
     chance: Cell<u64>,
     pools: RefCell<BTreeMap<Arc<str>, Rc<Pool>>>,
 }
@@ -88,6 +91,7 @@ impl Core {
             buffer: RefCell::new(vec![0; BUFFER].into_boxed_slice()),
             scratch: RefCell::new(Vec::with_capacity(BUFFER)),
             spare: RefCell::default(),
+            marks: RefCell::default(),
             chance: Cell::new(seed),
             pools: RefCell::default(),
         })

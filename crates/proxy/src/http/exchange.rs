@@ -172,17 +172,24 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.rearm(self.session.core.tick());
         }
         let core = Rc::clone(&self.session.core);
-        let mut moved = false;
-        while core.lend(|buffer, _| self.request(cx, buffer))? {
-            moved = true;
-        }
         let heard = self.heard;
-        while core.lend(|buffer, scratch| self.answer(cx, buffer, scratch))? {
-            moved = true;
-            if matches!(self.answer, Answer::Done | Answer::Tunnel) && self.to_client.is_empty() {
-                core.tick();
-                return Poll::Ready(Ok(()));
+        let mut moved = false;
+        let done = core.lend(|buffer, scratch| {
+            while self.request(cx, buffer)? {
+                moved = true;
             }
+            while self.answer(cx, buffer, scratch)? {
+                moved = true;
+                scratch.clear();
+                if matches!(self.answer, Answer::Done | Answer::Tunnel) && self.to_client.is_empty() {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })?;
+        if done {
+            core.tick();
+            return Poll::Ready(Ok(()));
         }
         if self.watching && self.asked.body.done() && !self.client_ended {
             core.lend(|buffer, _| self.watch_client(cx, buffer))?;
@@ -294,7 +301,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     /// Reads an answer's bytes: appends what goes before to `scratch`, returns what goes after as it is.
     fn digest<'b>(&mut self, input: &'b [u8], scratch: &mut Vec<u8>) -> Result<&'b [u8], Failure> {
         let mut rest = input;
-        let mut marks = http1::Marks::new();
+        let core = Rc::clone(&self.session.core);
+        let mut marks = core.marks.borrow_mut();
         while let Answer::Head = self.answer {
             let to_head = self.asked.method == Method::Head;
             let head = match http1::response(rest, self.settings.max_head, to_head, &mut marks) {
