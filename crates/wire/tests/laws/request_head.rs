@@ -14,9 +14,9 @@ const FORWARDING: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-prot
 /// What a relay does with a request; all of it.
 #[derive(Debug, PartialEq)]
 struct Meaning {
-    method_name: String,
+    method_name: Vec<u8>,
     method: Method,
-    target: String,
+    target: Vec<u8>,
     host: Vec<u8>,
     http10: bool,
     keep_alive: bool,
@@ -49,7 +49,9 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
             for style in [Forwarded::XForwarded, Forwarded::Rfc7239, Forwarded::Off] {
                 for trusted in [false, true] {
                     let client = if trusted { "2001:db8::7" } else { "192.0.2.7" };
-                    rewritten(&request, &second, &Forwarding { style, trusted, client, scheme: "http" });
+                    let plain = &http1::x_forwarded(client, "http");
+                    let forwarding = Forwarding { style, trusted, client, plain, scheme: "http" };
+                    rewritten(&request, &second, &forwarding);
                 }
             }
             Verdict::Accepted
@@ -68,9 +70,9 @@ fn read(input: &[u8]) -> Option<Result<Meaning, Refusal>> {
 
 fn meaning(request: &Request<'_, '_>) -> Meaning {
     Meaning {
-        method_name: request.method_name.to_owned(),
+        method_name: request.method_name.to_vec(),
         method: request.method,
-        target: request.target.to_owned(),
+        target: request.target.to_vec(),
         host: request.host.to_vec(),
         http10: request.http10,
         keep_alive: request.keep_alive,
@@ -85,7 +87,7 @@ fn meaning(request: &Request<'_, '_>) -> Meaning {
 fn agrees(request: &Request<'_, '_>, second: &Read, head: &[u8]) {
     let shown = show(head);
     assert_eq!(second.len, request.len, "{shown}");
-    assert_eq!(second.start.0, request.method_name, "{shown}");
+    assert_eq!(second.start.0.as_bytes(), request.method_name, "{shown}");
     assert_eq!(second.minor, u8::from(!request.http10), "{shown}");
     let (hosts, lengths) = (second.values("host"), second.values("content-length"));
     let codings = second.values("transfer-encoding");
@@ -105,8 +107,9 @@ fn agrees(request: &Request<'_, '_>, second: &Read, head: &[u8]) {
         (None, Some(0) | None) => request.body == Body::Done,
     };
     assert!(body, "{shown}");
-    let origin_form = second.start.1 == request.target;
-    assert!(origin_form || second.start.1.ends_with(request.target) || request.target == "/", "{shown}");
+    let target = second.start.1.as_bytes();
+    let origin_form = target == request.target;
+    assert!(origin_form || target.ends_with(request.target) || request.target == b"/", "{shown}");
     if origin_form {
         assert_eq!(request.host, hosts.first().copied().unwrap_or_default(), "{shown}");
     }
@@ -124,9 +127,9 @@ fn rewritten(request: &Request<'_, '_>, first: &Read, forwarding: &Forwarding<'_
     let mut marks = Marks::new();
     match http1::request(&out, out.len(), &mut marks) {
         Ok(Some(again)) => {
-            let slash = if request.target.starts_with('?') { "/" } else { "" };
+            let slash: &[u8] = if request.target.starts_with(b"?") { b"/" } else { b"" };
             let expected = Meaning {
-                target: format!("{slash}{}", request.target),
+                target: [slash, request.target].concat(),
                 http10: false,
                 keep_alive: true,
                 // One hop's expectation is the next one's, even of a client that should not have any.
@@ -142,7 +145,7 @@ fn rewritten(request: &Request<'_, '_>, first: &Read, forwarding: &Forwarding<'_
         Err(Refusal::HeadTooLarge) if second.fields.len() > MAX_FIELDS => {}
         other => panic!("what was written is not read: {other:?}\n{shown}"),
     }
-    let absolute = first.start.1 != request.target;
+    let absolute = first.start.1.as_bytes() != request.target;
     assert_eq!(second.fields, expected(request, first, forwarding, absolute), "{shown}");
 }
 
