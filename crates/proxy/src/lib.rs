@@ -5,6 +5,7 @@
 //! request path but the current plan and the members' live counts.
 
 mod access;
+mod admit;
 mod apply;
 mod clock;
 mod connect;
@@ -17,13 +18,17 @@ mod http;
 mod key;
 mod listener;
 mod pool;
+mod preface;
 mod probe;
 mod reason;
 mod relay;
 mod report;
 mod residue;
 mod settings;
+mod splice;
 mod stats;
+mod stream;
+mod tcp;
 mod trip;
 mod wheel;
 mod worker;

@@ -25,6 +25,11 @@ impl Trip {
         Self { group, view, upstream, begun }
     }
 
+    /// Lets go of the plan it was chosen from: this work may last for hours, and plans are large.
+    pub(crate) fn settle(&mut self) {
+        self.view = self.view.rules();
+    }
+
     pub(crate) fn member(&self) -> MemberId {
         self.upstream.record.id
     }

@@ -1,16 +1,15 @@
 //! From a request to an answer: choose, connect, relay; try again where that is safe and allowed.
 
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
 
 use plimsoll_brain::{MemberId, Time};
 use tokio::net::TcpStream;
 
 use super::exchange::{End, Failure};
 use super::{Asked, Session, Stream};
+use crate::admit::admit;
 use crate::connect::connect;
-use crate::pool::{Admission, Pool, Waiting};
+use crate::pool::Pool;
 use crate::reason::Reason;
 use crate::trip::Trip;
 
@@ -62,7 +61,8 @@ impl<S: Stream> Session<S> {
         let mut fresh = false;
         let mut now = asked.begun;
         loop {
-            let trip = match self.admit(pool, asked, now, deadline, &tried).await {
+            let admitted = admit(&self.core, pool, &self.timer, asked.key, &tried, now, deadline).await;
+            let trip = match admitted {
                 Ok(trip) => trip,
                 Err(Reason::NoMember) => return Outcome::Reject(last),
                 Err(reason) => return Outcome::Reject(reason),
@@ -138,49 +138,5 @@ impl<S: Stream> Session<S> {
             trip.upstream.check_in(member, self.core.clock.now(), settings.pool);
         }
         Ok(end)
-    }
-
-    /// Finds a member that is below its limit; waits for one if the group has a queue.
-    async fn admit(
-        &mut self,
-        pool: &Rc<Pool>,
-        asked: &Asked,
-        now: Time,
-        deadline: Time,
-        tried: &[MemberId],
-    ) -> Result<Trip, Reason> {
-        // Nobody overtakes those who wait already.
-        if !pool.contended() {
-            match pool.admit(asked.key, self.core.chance(), now, tried) {
-                Admission::Trip(trip) => return Ok(trip),
-                Admission::Nobody => return Err(Reason::NoMember),
-                Admission::Full => {}
-            }
-        }
-        let (most, patience) = {
-            let view = pool.view();
-            (view.published.settings.queue, view.published.settings.queue_timeout)
-        };
-        let waiting = Waiting::enter(&pool.group, most).ok_or(Reason::QueueFull)?;
-        self.timer.set(deadline.min(now + patience));
-        let mut freed = Box::pin(waiting.freed());
-        poll_fn(|cx| {
-            loop {
-                if self.timer.fired() {
-                    let late = self.core.clock.now() >= deadline;
-                    return Poll::Ready(Err(if late { Reason::TotalTimeout } else { Reason::QueueTimeout }));
-                }
-                if freed.as_mut().poll(cx).is_pending() {
-                    return Poll::Pending;
-                }
-                freed.set(waiting.freed());
-                match pool.admit(asked.key, self.core.chance(), self.core.clock.now(), tried) {
-                    Admission::Trip(trip) => return Poll::Ready(Ok(trip)),
-                    Admission::Nobody => return Poll::Ready(Err(Reason::NoMember)),
-                    Admission::Full => {}
-                }
-            }
-        })
-        .await
     }
 }

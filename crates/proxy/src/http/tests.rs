@@ -115,6 +115,8 @@ impl AsyncWrite for Script {
     }
 }
 
+impl crate::stream::Stream for Script {}
+
 const LOOPBACK: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 80));
 
 fn pool(core: &Core) -> Rc<Pool> {

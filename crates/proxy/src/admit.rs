@@ -1,0 +1,64 @@
+//! From a piece of work to a member that may take it: at once, or after a wait in the group's queue.
+
+use std::future::poll_fn;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
+
+use plimsoll_brain::{MemberId, Time};
+
+use crate::core::Core;
+use crate::pool::{Admission, Pool, Waiting};
+use crate::reason::Reason;
+use crate::trip::Trip;
+use crate::wheel::Timer;
+
+/// Finds a member that is below its limit; waits for one if the group has a queue, until `deadline` at most.
+///
+/// # Errors
+/// There is no member but those `tried`, the queue is full, or the wait was too long.
+pub(crate) async fn admit(
+    core: &Core,
+    pool: &Pool,
+    timer: &Timer,
+    key: u64,
+    tried: &[MemberId],
+    now: Time,
+    deadline: Time,
+) -> Result<Trip, Reason> {
+    // Nobody overtakes those who wait already.
+    if !pool.contended() {
+        match pool.admit(key, core.chance(), now, tried) {
+            Admission::Trip(trip) => return Ok(trip),
+            Admission::Nobody => return Err(Reason::NoMember),
+            Admission::Full => {}
+        }
+    }
+    let (most, patience) = {
+        let view = pool.view();
+        (view.published.settings.queue, view.published.settings.queue_timeout)
+    };
+    let waiting = Waiting::enter(&pool.group, most).ok_or(Reason::QueueFull)?;
+    timer.set(deadline.min(now + patience));
+    let mut freed = Box::pin(waiting.freed());
+    // A place given up before this wait was counted was told to nobody: whoever waits alone looks once more.
+    let mut look = pool.group.waiting.load(Relaxed) == 1;
+    poll_fn(|cx| {
+        loop {
+            if timer.fired() {
+                let late = core.clock.now() >= deadline;
+                return Poll::Ready(Err(if late { Reason::TotalTimeout } else { Reason::QueueTimeout }));
+            }
+            if freed.as_mut().poll(cx).is_ready() {
+                freed.set(waiting.freed());
+            } else if !std::mem::take(&mut look) {
+                return Poll::Pending;
+            }
+            match pool.admit(key, core.chance(), core.clock.now(), tried) {
+                Admission::Trip(trip) => return Poll::Ready(Ok(trip)),
+                Admission::Nobody => return Poll::Ready(Err(Reason::NoMember)),
+                Admission::Full => {}
+            }
+        }
+    })
+    .await
+}
