@@ -13,6 +13,8 @@ mod control;
 mod core;
 mod engine;
 mod error;
+#[cfg(test)]
+mod fixture;
 mod group;
 mod http;
 mod key;

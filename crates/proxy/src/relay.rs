@@ -77,9 +77,6 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
             up.poll(cx, core, client, member, buffer, end.reset);
             down.poll(cx, core, member, client, buffer, end.reset || up.reset());
         });
-        if (up.broken.is_some() || down.broken.is_some()) && end.judge(&mut up, &mut down) {
-            return Poll::Ready(end);
-        }
         if up.moved || down.moved {
             stripe.bytes_out.add(up.bytes as u64);
             stripe.bytes_in.add(down.bytes as u64);
@@ -88,6 +85,9 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
                 upstream.record.vitals.succeeded();
             }
             timer.set(core.clock.now() + idle);
+        }
+        if (up.broken.is_some() || down.broken.is_some()) && end.judge(&mut up, &mut down) {
+            return Poll::Ready(end);
         }
         if up.shut && down.shut { Poll::Ready(end) } else { Poll::Pending }
     })
