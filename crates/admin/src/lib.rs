@@ -1,1 +1,135 @@
-//! Be seen and be told.
+//! Be seen and be told: what a running balancer says of itself, and how an operator tells it what to do.
+//!
+//! Two doors. The *listener* (TCP) only shows: it may face a network, and nothing that arrives there can
+//! change anything. The *control socket* (unix, mode 0600) shows the same and acts as well; who may act is
+//! decided by the file's permissions. Both are served by one thread with a runtime of its own, so that no
+//! client of theirs, however many or slow, takes time from the data path.
+//!
+//! ```text
+//! GET  /                 what is here
+//! GET  /healthz          200 "ok"; 503 "stopping" while the process lets its work end
+//! GET  /status           the read model, JSON: plimsoll_brain::status::Status
+//! GET  /metrics          Prometheus text format 0.0.4
+//! GET  /events           server-sent events; ?since=SEQ or Last-Event-ID resumes, ?follow=0 gives a JSON array
+//! POST /v1/drain         {"group": "web", "member": "10.0.0.1:80"}; group may be left out      control only
+//! POST /v1/undrain       the same                                                              control only
+//! POST /v1/reload        {"changes": ["+ group web: member …"]}                                control only
+//! POST /v1/stop          202 {"stopping": true}                                                control only
+//! ```
+//!
+//! An error is `{"error": "what, where, what to do"}` with a 4xx status. This crate knows nothing of the
+//! data plane: whoever joins the two implements [`Subject`].
+
+mod bind;
+mod events;
+mod metrics;
+mod patience;
+mod process;
+mod route;
+mod serve;
+mod subject;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use tokio::sync::oneshot;
+
+pub use subject::{Changed, Entry, Subject};
+
+/// Where to be reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// Read-only listener; none if `None`. Port 0 takes a free one.
+    pub listen: Option<SocketAddr>,
+    /// Control socket; none if `None`.
+    pub control: Option<PathBuf>,
+}
+
+/// Why the admin plane did not start: one line that says what, where and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The TCP address cannot be had.
+    #[error("admin: cannot listen on {addr}: {why}; {hint}")]
+    Listen {
+        /// As configured.
+        addr: SocketAddr,
+        /// What the system said.
+        why: io::Error,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The unix socket cannot be had.
+    #[error("admin: cannot make the control socket {}: {why}; {hint}", path.display())]
+    Control {
+        /// As configured.
+        path: PathBuf,
+        /// What is in the way.
+        why: String,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The system gave no thread or no event queue.
+    #[error("admin: cannot start its thread: {0}; raise the limits on processes and open files")]
+    Thread(io::Error),
+}
+
+/// A running admin plane. Dropping it ends it: answers under way are finished (within half a second),
+/// event streams end after the last event, the control socket's file is removed.
+#[derive(Debug)]
+pub struct Admin {
+    addr: Option<SocketAddr>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Admin {
+    /// Address of the read-only listener, as bound.
+    pub fn addr(&self) -> Option<SocketAddr> {
+        self.addr
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by the panic hook; there is nothing to add.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Binds what `config` names and serves it on a thread of its own; returns once both doors are open.
+pub fn start(config: Config, subject: Arc<dyn Subject>) -> Result<Admin, Error> {
+    let (stop, stopped) = oneshot::channel();
+    let (ready, outcome) = mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new()
+        .name("admin".into())
+        .spawn(move || {
+            let runtime = match tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .max_blocking_threads(4)
+                .build()
+            {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(ready.send(Err(Error::Thread(error)))),
+            };
+            runtime.block_on(async {
+                let doors = match serve::Doors::open(&config).await {
+                    Ok(doors) => doors,
+                    Err(error) => return drop(ready.send(Err(error))),
+                };
+                drop(ready.send(Ok(doors.addr())));
+                doors.serve(subject, stopped).await;
+            });
+            // A reload that hangs must not keep the process from ending.
+            runtime.shutdown_background();
+        })
+        .map_err(Error::Thread)?;
+    let lost = || Err(Error::Thread(io::Error::other("it ended before it began")));
+    let addr = outcome.recv().unwrap_or_else(|_| lost())?;
+    Ok(Admin { addr, stop: Some(stop), thread: Some(thread) })
+}

@@ -2,101 +2,514 @@
 //!
 //! A value driven from outside: `handle_*` take what probes, traffic and operators say, with the time;
 //! [`Analyzer::poll_timeout`] says when it wants to be called again; [`Analyzer::plan`] and
-//! [`Analyzer::poll_event`] hand out what came of it.
+//! [`Analyzer::poll_event`] hand out what came of it. Calls may come in any order and too late; time that runs
+//! backwards counts as standing still; what concerns a member that has left is ignored.
+//!
+//! Each member has independent facts: drained or not, what its health checks say, ejected or not, since when
+//! its share grows. Its [`State`] is the strongest of them: draining, then down or unchecked, then ejected, then
+//! slow start, then up. Every change of a fact is an event with its reason.
 
-use alloc::collections::VecDeque;
-use alloc::string::String;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::mem;
 use core::time::Duration;
 
-use crate::status::MemberStatus;
-use crate::{Event, Knobs, MemberId, Plan, State, Strategy, Time, Vitals};
+use crate::{Event, EventKind, Load, Member, MemberId, Plan, State, Time, Vitals, hash};
+use health::{Health, Verdict};
+use outlier::Ejection;
 
-/// A group as configured.
-#[derive(Clone, Debug)]
-pub struct GroupSpec {
-    /// As configured.
-    pub name: Arc<str>,
-    /// How members are chosen.
-    pub strategy: &'static Strategy,
-    /// Its settings.
-    pub knobs: Knobs,
-    /// In the order of the configuration; names are unique.
-    pub members: Vec<MemberSpec>,
-    /// Active health checks; `None` means that members count as up from the start.
-    pub health: Option<HealthSpec>,
-    /// Passive outlier detection; `None` for off.
-    pub outlier: Option<OutlierSpec>,
-    /// How long a member that came back takes to get its whole share; zero for off.
-    pub slow_start: Duration,
-    /// What to do when no member can be used.
-    pub when_all_down: WhenAllDown,
-}
+mod health;
+mod outlier;
+mod report;
+mod slow_start;
+mod spec;
 
-/// A member as configured.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MemberSpec {
-    /// As configured: `host:port`.
-    pub name: Arc<str>,
-    /// Resolved.
-    pub address: SocketAddr,
-    /// Relative to the others; finite, above 0.
-    pub capacity: f64,
-    /// Most requests at once; `u32::MAX` for no limit.
-    pub limit: u32,
-}
-
-/// When active checks change a member's state.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HealthSpec {
-    /// Passed checks in a row that bring a member up (the very first pass is enough for a new member).
-    pub rise: u32,
-    /// Failed checks in a row that take it down.
-    pub fall: u32,
-}
-
-/// When traffic ejects a member.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OutlierSpec {
-    /// Failures in a row that eject; 0 for off.
-    pub consecutive: u32,
-    /// How often success rates are compared.
-    pub interval: Duration,
-    /// A member whose success rate lies this many standard deviations below the group's mean is ejected; 0 for off.
-    pub deviations: f64,
-    /// Requests within an interval below which a member's success rate says nothing.
-    pub min_requests: u64,
-    /// First ejection's length; the k-th in a row lasts k times as long.
-    pub ejection: Duration,
-    /// Longest ejection.
-    pub max_ejection: Duration,
-    /// Never more than this share of the members is ejected (one always may be, unless it is the only one); 0 to 1.
-    pub max_ejected: f64,
-}
-
-/// What to do when no member can be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenAllDown {
-    /// Refuse requests (503).
-    Reject,
-    /// Use all of them but the draining ones, as if they were up.
-    FailOpen,
-}
-
-/// A member's traffic since it joined.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Requests ended.
-    pub requests: u64,
-    /// Those that failed.
-    pub failures: u64,
-}
+pub use spec::{GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Totals, WhenAllDown};
 
 /// The slow path of one group.
 #[derive(Debug)]
 pub struct Analyzer {
     spec: GroupSpec,
+    /// One for each of `spec.members`, in the same order.
+    entries: Vec<Entry>,
+    /// Where in `entries` a member is.
+    places: BTreeMap<MemberId, usize>,
+    next_id: u32,
+    /// The latest time seen.
+    now: Time,
+    /// Entries in a state that may be chosen.
+    usable: usize,
+    /// Was a member ever usable? Until then a group whose members are not checked yet is starting, not down.
+    started: bool,
+    /// Was it told that no member can be used?
+    all_down: bool,
+    /// Does the last plan differ from what is known now?
+    stale: bool,
+    /// No later than the next end of an ejection or step of a ramp.
+    wake: Option<Time>,
+    /// When success rates were last compared.
+    compared: Time,
     events: VecDeque<Event>,
+}
+
+/// What is known of a member beyond its configuration.
+#[derive(Debug)]
+struct Entry {
+    id: MemberId,
+    seed: u64,
+    vitals: Arc<Vitals>,
+    load: Option<Load>,
+    draining: bool,
+    health: Health,
+    ejection: Ejection,
+    /// Since when its share grows.
+    ramp: Option<Time>,
+    /// There from the start and only waiting for its first check: takes its whole share at once.
+    original: bool,
+    /// Traffic up to the last comparison of success rates; `None` if what came before must not count.
+    totals: Option<Totals>,
+    state: State,
+    since: Time,
+}
+
+impl Analyzer {
+    /// A group that starts at `now`.
+    pub fn new(spec: GroupSpec, now: Time) -> Self {
+        let mut analyzer = Self {
+            entries: Vec::with_capacity(spec.members.len()),
+            places: BTreeMap::new(),
+            next_id: 0,
+            now,
+            usable: 0,
+            started: false,
+            all_down: false,
+            stale: true,
+            wake: None,
+            compared: now,
+            events: VecDeque::new(),
+            spec,
+        };
+        for place in 0..analyzer.spec.members.len() {
+            let entry = analyzer.entry(place, true);
+            analyzer.entries.push(entry);
+        }
+        analyzer.index();
+        analyzer.settle_all();
+        analyzer
+    }
+
+    /// Takes a new configuration. Members keep, by name, their id, vitals, health, ejection, drain and counts.
+    pub fn update(&mut self, spec: GroupSpec, now: Time) {
+        self.advance(now);
+        let before = mem::replace(&mut self.spec, spec);
+        let names = before.members.iter().map(|member| member.name.clone());
+        let mut kept: BTreeMap<Arc<str>, Entry> = names.zip(mem::take(&mut self.entries)).collect();
+        for place in 0..self.spec.members.len() {
+            let name = self.spec.members[place].name.clone();
+            let entry = kept.remove(&name).unwrap_or_else(|| {
+                let why = format!("{name} joined the group");
+                self.tell(EventKind::Joined, Some(name), why, &[]);
+                self.entry(place, false)
+            });
+            self.entries.push(entry);
+        }
+        for (name, entry) in kept {
+            let why = format!("{name} left the group");
+            self.tell(
+                EventKind::Left,
+                Some(name),
+                why,
+                &[("in_flight", f64::from(entry.vitals.in_flight()))],
+            );
+        }
+        self.index();
+        if self.spec.health.is_none() {
+            self.assume_health();
+        }
+        self.bound_ejections();
+        self.stale = true;
+        self.settle_all();
+    }
+
+    /// The configuration in force.
+    pub fn spec(&self) -> &GroupSpec {
+        &self.spec
+    }
+
+    /// All members of the group, in the order of the configuration.
+    pub fn members(&self) -> impl Iterator<Item = (MemberId, &MemberSpec, &Arc<Vitals>)> {
+        self.entries.iter().zip(&self.spec.members).map(|(entry, spec)| (entry.id, spec, &entry.vitals))
+    }
+
+    /// A health check ended. `Err` carries the reason, for people.
+    pub fn handle_probe(&mut self, member: MemberId, outcome: Result<(), &str>, now: Time) {
+        self.advance(now);
+        let (Some(&place), Some(spec)) = (self.places.get(&member), &self.spec.health) else { return };
+        let health = &mut self.entries[place].health;
+        let Some(row) = health.record(outcome, spec) else { return };
+        let (kind, why) = match health.verdict {
+            Verdict::Up => (EventKind::Up, health.why.clone()),
+            Verdict::Unchecked | Verdict::Down => (EventKind::Down, health.why.clone()),
+        };
+        self.tell_of(place, kind, why, &[("checks_in_a_row", f64::from(row))]);
+        self.settle(place);
+        self.survey();
+    }
+
+    /// The streak of failures counted in [`Vitals`] reached [`OutlierSpec::consecutive`]: ejects the member, if
+    /// no more are out than may be. If not, it is looked at again with the next [`Analyzer::handle_totals`].
+    pub fn handle_streak(&mut self, member: MemberId, now: Time) {
+        self.advance(now);
+        let Some(&place) = self.places.get(&member) else { return };
+        let Some(outlier) = self.spec.outlier.as_ref().filter(|outlier| outlier.consecutive > 0) else {
+            return;
+        };
+        // The caller saw the threshold reached; a success since then does not undo that.
+        let streak = self.entries[place].vitals.streak().max(outlier.consecutive);
+        self.eject(place, format!("{streak} failures in a row"), &[("failures_in_a_row", f64::from(streak))]);
+        self.survey();
+    }
+
+    /// Cumulative traffic of each member. To be called at least once per [`OutlierSpec::interval`].
+    pub fn handle_totals(&mut self, totals: &[(MemberId, Totals)], now: Time) {
+        self.advance(now);
+        let Some(outlier) = self.spec.outlier.clone() else { return };
+        let due = self.now.since(self.compared) >= outlier.interval;
+        let mut samples = Vec::new();
+        for (member, total) in totals {
+            let Some(&place) = self.places.get(member) else { continue };
+            let entry = &mut self.entries[place];
+            match entry.totals {
+                Some(before) if due => {
+                    let traffic = Totals {
+                        requests: total.requests.saturating_sub(before.requests),
+                        failures: total.failures.saturating_sub(before.failures),
+                    };
+                    samples.extend(entry.state.eligible().then_some((place, traffic)));
+                    entry.totals = Some(*total);
+                }
+                Some(_) => {}
+                None => entry.totals = Some(*total),
+            }
+        }
+        if !due {
+            return;
+        }
+        self.compared = self.now;
+        for place in 0..self.entries.len() {
+            let streak = self.entries[place].vitals.streak();
+            if outlier.consecutive > 0 && streak >= outlier.consecutive {
+                let inputs = [("failures_in_a_row", f64::from(streak))];
+                self.eject(place, format!("{streak} failures in a row"), &inputs);
+            }
+        }
+        let room = outlier::allowed(&outlier, self.entries.len()).saturating_sub(self.ejected());
+        for finding in outlier::outliers(&outlier, &samples, room) {
+            let inputs = [
+                ("requests", finding.traffic.requests as f64),
+                ("failures", finding.traffic.failures as f64),
+                ("success_rate", finding.rate),
+                ("mean_of_others", finding.mean),
+                ("deviation_of_others", finding.deviation),
+            ];
+            self.eject(finding.index, finding.why(), &inputs);
+        }
+        self.survey();
+    }
+
+    /// A monitor reported the load of a member, in the unit of the group's metric. Refused, with `false`, if it
+    /// is not a number, infinite or negative, or the member is not known. It appears in the next plan, but does
+    /// not by itself make one: no strategy reads it yet.
+    pub fn handle_load(&mut self, member: MemberId, load: Load) -> bool {
+        let sound = load.value.is_finite() && load.value >= 0.0;
+        let place = self.places.get(&member).filter(|_| sound);
+        if let Some(&place) = place {
+            self.entries[place].load = Some(load);
+        }
+        place.is_some()
+    }
+
+    /// Gives a member nothing new from now on. An error if there is no such member; nothing if it is draining.
+    pub fn drain(&mut self, member: &str, now: Time) -> Result<(), String> {
+        self.set_draining(member, true, now)
+    }
+
+    /// Takes a member back. An error if there is no such member; nothing if it is not draining.
+    pub fn undrain(&mut self, member: &str, now: Time) -> Result<(), String> {
+        self.set_draining(member, false, now)
+    }
+
+    /// When [`Analyzer::handle_timeout`] wants to be called: an ejection may end or a share may grow.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.wake
+    }
+
+    /// The time that [`Analyzer::poll_timeout`] said has come. Harmless at any other.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.advance(now);
+        if self.wake.is_none_or(|wake| wake > self.now) {
+            return;
+        }
+        self.wake = None;
+        for place in 0..self.entries.len() {
+            let entry = &self.entries[place];
+            if let Some(until) = entry.ejection.until {
+                if until <= self.now {
+                    self.readmit(place, "its ejection is over");
+                } else {
+                    self.wake_at(until);
+                }
+            }
+            if let Some(since) = self.entries[place].ramp {
+                self.grow(place, since);
+            }
+        }
+        self.survey();
+    }
+
+    /// A new plan if anything changed since the last call. The first call always gives one.
+    pub fn plan(&mut self, now: Time) -> Option<Plan> {
+        self.advance(now);
+        if !mem::take(&mut self.stale) {
+            return None;
+        }
+        let open = self.usable == 0 && self.spec.when_all_down == WhenAllDown::FailOpen;
+        let entries = self.entries.iter().zip(&self.spec.members);
+        let members = entries
+            .filter(|(entry, _)| entry.state.eligible() || (open && !entry.draining))
+            .map(|(entry, spec)| self.member(entry, spec))
+            .collect();
+        Some(Plan::new(self.spec.strategy, self.spec.knobs.clone(), members))
+    }
+
+    /// The next thing that happened, the oldest first. If nobody asks, the oldest are dropped.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn advance(&mut self, now: Time) {
+        self.now = self.now.max(now);
+    }
+
+    /// A member not known before.
+    fn entry(&mut self, place: usize, original: bool) -> Entry {
+        let id = MemberId(self.next_id);
+        self.next_id = self.next_id.wrapping_add(1);
+        Entry {
+            id,
+            seed: hash(self.spec.members[place].name.as_bytes()),
+            vitals: Arc::default(),
+            load: None,
+            draining: false,
+            health: if self.spec.health.is_some() { Health::unchecked() } else { Health::assumed() },
+            ejection: Ejection::default(),
+            ramp: None,
+            original,
+            totals: None,
+            // Settled before anyone sees it.
+            state: State::Unchecked,
+            since: self.now,
+        }
+    }
+
+    fn member(&self, entry: &Entry, spec: &MemberSpec) -> Member {
+        Member {
+            id: entry.id,
+            name: spec.name.clone(),
+            address: spec.address,
+            seed: entry.seed,
+            capacity: spec.capacity,
+            weight: self.weight(entry, spec),
+            limit: spec.limit,
+            state: entry.state,
+            load: entry.load,
+            vitals: entry.vitals.clone(),
+        }
+    }
+
+    fn weight(&self, entry: &Entry, spec: &MemberSpec) -> f64 {
+        let part = entry.ramp.map_or(1.0, |since| slow_start::part(since, self.now, self.spec.slow_start));
+        (spec.capacity * part).max(f64::MIN_POSITIVE)
+    }
+
+    fn set_draining(&mut self, member: &str, draining: bool, now: Time) -> Result<(), String> {
+        self.advance(now);
+        let Some(place) = self.spec.members.iter().position(|spec| &*spec.name == member) else {
+            return Err(self.no_such(member));
+        };
+        let entry = &mut self.entries[place];
+        if mem::replace(&mut entry.draining, draining) != draining {
+            let in_flight = f64::from(entry.vitals.in_flight());
+            let (kind, why) = match draining {
+                true => (EventKind::Draining, "drained by an operator"),
+                false => (EventKind::Undrained, "taken back by an operator"),
+            };
+            self.tell_of(place, kind, why.to_string(), &[("in_flight", in_flight)]);
+            self.settle(place);
+            self.survey();
+        }
+        Ok(())
+    }
+
+    /// Ejects a member in use, unless too many are out already or it is the last that can be used.
+    fn eject(&mut self, place: usize, why: String, inputs: &[(&str, f64)]) {
+        let Some(outlier) = &self.spec.outlier else { return };
+        let out = self.ejected();
+        let allowed = outlier::allowed(outlier, self.entries.len());
+        let entry = &mut self.entries[place];
+        if !entry.state.eligible() || self.usable <= 1 || out >= allowed {
+            return;
+        }
+        let (row, length) = entry.ejection.begin(outlier, self.now);
+        let why = format!("{why}; out for {} s", length.as_secs_f64());
+        entry.ejection.why.clone_from(&why);
+        let mut inputs = inputs.to_vec();
+        inputs.extend([
+            ("seconds", length.as_secs_f64()),
+            ("ejections_in_a_row", f64::from(row)),
+            ("members_out", (out + 1) as f64),
+            ("members_allowed_out", allowed as f64),
+        ]);
+        self.wake_at(self.now + length);
+        self.tell_of(place, EventKind::Ejected, why, &inputs);
+        self.settle(place);
+    }
+
+    fn ejected(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.ejection.until.is_some()).count()
+    }
+
+    fn readmit(&mut self, place: usize, why: &str) {
+        self.entries[place].ejection.end(self.now);
+        let row = [("failures_in_a_row", f64::from(self.entries[place].vitals.streak()))];
+        self.tell_of(place, EventKind::Readmitted, why.to_string(), &row);
+        self.settle(place);
+    }
+
+    /// After a new configuration: no more are out than it allows, those first whose time ends first.
+    fn bound_ejections(&mut self) {
+        let allowed =
+            self.spec.outlier.as_ref().map_or(0, |outlier| outlier::allowed(outlier, self.entries.len()));
+        let mut out: Vec<(Time, usize)> = self
+            .entries
+            .iter()
+            .enumerate()
+            .filter_map(|(place, entry)| entry.ejection.until.map(|until| (until, place)))
+            .collect();
+        out.sort_unstable();
+        for (_, place) in &out[..out.len().saturating_sub(allowed)] {
+            self.readmit(*place, "the new configuration does not allow its ejection");
+        }
+    }
+
+    /// After a new configuration without checks: nobody is down.
+    fn assume_health(&mut self) {
+        for place in 0..self.entries.len() {
+            let checked = mem::replace(&mut self.entries[place].health, Health::assumed());
+            if checked.verdict != Verdict::Up {
+                self.tell_of(place, EventKind::Up, "its health checks were switched off".to_string(), &[]);
+            }
+        }
+    }
+
+    /// One step of a ramp, or its end.
+    fn grow(&mut self, place: usize, since: Time) {
+        let window = self.spec.slow_start;
+        if self.now.since(since) >= window {
+            self.entries[place].ramp = None;
+            let why = "its slow start is over".to_string();
+            self.tell_of(place, EventKind::FullShare, why, &[("seconds", window.as_secs_f64())]);
+            self.settle(place);
+        } else {
+            self.wake_at((self.now + slow_start::step(window)).min(since + window));
+        }
+        self.stale = true;
+    }
+
+    fn wake_at(&mut self, time: Time) {
+        self.wake = Some(self.wake.map_or(time, |wake| wake.min(time)));
+    }
+
+    /// Derives a member's state from its facts.
+    fn settle(&mut self, place: usize) {
+        let slow = self.spec.slow_start;
+        let entry = &mut self.entries[place];
+        let before = entry.state;
+        let barred = match entry.health.verdict {
+            _ if entry.draining => Some(State::Draining),
+            Verdict::Unchecked => Some(State::Unchecked),
+            Verdict::Down => Some(State::Down),
+            Verdict::Up => entry.ejection.until.map(|_| State::Ejected),
+        };
+        let mut begins = false;
+        if let Some(barred) = barred {
+            entry.ramp = None;
+            entry.original &= barred == State::Unchecked;
+        } else if !before.eligible() {
+            // What it did before it was out of use says nothing about it now.
+            entry.vitals.forget();
+            entry.totals = None;
+            begins = !mem::take(&mut entry.original) && slow > Duration::ZERO;
+            entry.ramp = begins.then_some(self.now);
+        }
+        let usual = if entry.ramp.is_some() { State::SlowStart } else { State::Up };
+        entry.state = barred.unwrap_or(usual);
+        if entry.state == before {
+            return;
+        }
+        entry.since = self.now;
+        self.stale = true;
+        self.usable = self.usable + usize::from(entry.state.eligible()) - usize::from(before.eligible());
+        if begins {
+            let why = format!("takes a growing part of its share for {} s", slow.as_secs_f64());
+            self.tell_of(place, EventKind::SlowStart, why, &[("seconds", slow.as_secs_f64())]);
+            self.wake_at((self.now + slow_start::step(slow)).min(self.now + slow));
+        }
+    }
+
+    /// After a change to the list of members.
+    fn index(&mut self) {
+        self.places = self.entries.iter().enumerate().map(|(place, entry)| (entry.id, place)).collect();
+        self.usable = self.entries.iter().filter(|entry| entry.state.eligible()).count();
+    }
+
+    /// After a change to the rules.
+    fn settle_all(&mut self) {
+        for place in 0..self.entries.len() {
+            self.settle(place);
+            if let Some(since) = self.entries[place].ramp {
+                self.grow(place, since);
+            }
+        }
+        self.survey();
+    }
+
+    /// Looks at the group as a whole: a member under suspicion is better than none, and none is worth telling.
+    fn survey(&mut self) {
+        if self.usable == 0 {
+            for place in 0..self.entries.len() {
+                if self.entries[place].state == State::Ejected {
+                    self.readmit(place, "no other member can be used");
+                }
+            }
+        }
+        self.started |= self.usable > 0;
+        let waiting = || self.entries.iter().any(|entry| entry.state == State::Unchecked);
+        let down = self.usable == 0 && (self.started || !waiting());
+        if down && !self.all_down {
+            let then = match self.spec.when_all_down {
+                WhenAllDown::Reject => "requests are refused",
+                WhenAllDown::FailOpen => "requests go to all of them but the draining ones",
+            };
+            let why = format!("no member can be used ({}); {then}", self.verdict());
+            self.tell(EventKind::AllDown, None, why, &[("members", self.entries.len() as f64)]);
+        } else if self.usable > 0 && self.all_down {
+            let inputs = [("usable", self.usable as f64), ("members", self.entries.len() as f64)];
+            self.tell(EventKind::Recovered, None, self.verdict(), &inputs);
+        }
+        self.all_down = self.usable == 0 && (down || self.all_down);
+    }
 }

@@ -5,11 +5,13 @@ use crate::Time;
 /// The arguments of one choice. With the same plan, the same ask gives the same member.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ask {
-    /// How many choices this core made for this group before this one.
+    /// How many choices this core made for this group before this one. Cores do well to begin at different
+    /// numbers, so that they do not walk the same round in step.
     pub turn: u64,
     /// 64 uniformly random bits.
     pub chance: u64,
-    /// Hash of what should stick to one member (client address, path, a header); any value without affinity.
+    /// [`hash`](crate::hash) of what should stick to one member (client address, path, a header); any value
+    /// without affinity.
     pub key: u64,
     /// The moment of the choice.
     pub now: Time,

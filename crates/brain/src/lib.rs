@@ -1,29 +1,75 @@
 //! The brain of Plimsoll: who gets the next request, who is alive, how much is too much.
 //!
-//! Pure by construction: `no_std` leaves no clock, no socket and no source of chance to reach for, so
-//! time ([`Time`]) and randomness ([`Ask::chance`]) are arguments and every decision can be replayed.
+//! # The wall
 //!
-//! Two speeds. The *slow path* ([`Analyzer`]) digests what monitors, probes and traffic say and makes an
-//! immutable [`Plan`]. The *fast path* ([`Plan::choose`]) picks a member from the plan for each request.
+//! This crate decides; it never acts. Time ([`Time`]), randomness ([`Ask::chance`]) and everything that
+//! happened on the network are arguments, so a decision depends on nothing else, can be replayed, and can be
+//! tested a million times a second in virtual time.
+//!
+//! Good will does not keep it so, the compiler does. `#![no_std]` leaves only `core` and `alloc` in scope, and
+//! in these there is no clock, no socket, no file, no thread, no lock that blocks, no source of chance and no
+//! hash map with a random seed: code that reaches for one does not compile. `unsafe_code` is forbidden for the
+//! whole workspace, which closes the way round through system calls. The one hole left is the line
+//! `extern crate std`, and `tests/wall.rs` fails if it appears. Floating-point functions that `core` lacks come
+//! from `libm`, whose results do not depend on the machine.
+//!
+//! # Two speeds
+//!
+//! The *slow path* ([`Analyzer`]) digests what monitors, probes and traffic say and makes an immutable
+//! [`Plan`]. The *fast path* ([`Plan::choose`]) picks a member from the plan for each request: it takes no
+//! lock, allocates nothing and writes no memory. The only state that both see change is [`Vitals`], a cache
+//! line of atomic counts for each member.
+//!
+//! ```
+//! use plimsoll_brain::*;
+//! use std::sync::Arc;
+//!
+//! let member = |name: &str| MemberSpec {
+//!     name: Arc::from(name),
+//!     address: name.parse().unwrap(),
+//!     capacity: 1.0,
+//!     limit: u32::MAX,
+//! };
+//! let strategy = strategy::find("least_connections").unwrap();
+//! let spec = GroupSpec {
+//!     name: Arc::from("web"),
+//!     strategy,
+//!     knobs: Knobs::defaults(strategy),
+//!     members: vec![member("10.0.0.1:80"), member("10.0.0.2:80")],
+//!     health: None,
+//!     outlier: None,
+//!     slow_start: std::time::Duration::ZERO,
+//!     when_all_down: WhenAllDown::Reject,
+//! };
+//! let mut analyzer = Analyzer::new(spec, Time(0));
+//! let plan = analyzer.plan(Time(0)).expect("the first call gives a plan");
+//!
+//! let Choice::Member(first) = plan.choose(&Ask::default(), &[]) else { panic!() };
+//! plan.members()[first].vitals.begin();
+//! let Choice::Member(second) = plan.choose(&Ask::default(), &[]) else { panic!() };
+//! assert_ne!(first, second, "the first member has a request in flight, the second has none");
+//! ```
 #![no_std]
 
 extern crate alloc;
 
-
 mod analyzer;
 mod ask;
 mod event;
+mod hash;
 mod member;
 mod plan;
+mod retry;
 pub mod status;
 pub mod strategy;
 mod time;
 
-
 pub use analyzer::{Analyzer, GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Totals, WhenAllDown};
 pub use ask::Ask;
 pub use event::{Event, EventKind};
+pub use hash::{hash, mix};
 pub use member::{Load, Member, MemberId, State, Vitals};
 pub use plan::{Choice, Plan, Table};
+pub use retry::RetryBudget;
 pub use strategy::{Knobs, Strategy};
 pub use time::Time;

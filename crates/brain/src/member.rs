@@ -93,17 +93,22 @@ impl Member {
 pub struct Vitals {
     in_flight: AtomicU32,
     streak: AtomicU32,
-    /// Latency estimate, nanoseconds as f32 bits, above the millisecond it was updated in, modulo 2^32.
+    /// Latency estimate, nanoseconds as f32 bits, above the tick it was updated in; 0 for none.
     latency: AtomicU64,
 }
 
 impl Vitals {
-    /// Counts a request in; returns how many are in flight with it.
-    pub fn begin(&self) -> u32 {
-        self.in_flight.fetch_add(1, Relaxed) + 1
+    /// Counts as they are with `in_flight` requests begun; for tests and simulations.
+    pub fn with_in_flight(in_flight: u32) -> Self {
+        Self { in_flight: AtomicU32::new(in_flight), ..Self::default() }
     }
 
-    /// Counts a request out.
+    /// Counts a request in; returns how many are in flight with it.
+    pub fn begin(&self) -> u32 {
+        self.in_flight.fetch_add(1, Relaxed).wrapping_add(1)
+    }
+
+    /// Counts a request out: once for each [`begin`](Self::begin).
     pub fn end(&self) {
         self.in_flight.fetch_sub(1, Relaxed);
     }
@@ -120,7 +125,7 @@ impl Vitals {
 
     /// A request failed; returns the length of the streak of failures with it.
     pub fn failed(&self) -> u32 {
-        self.streak.fetch_add(1, Relaxed) + 1
+        self.streak.fetch_add(1, Relaxed).wrapping_add(1)
     }
 
     /// A request succeeded. Writes only if there was a streak to end.
@@ -131,22 +136,30 @@ impl Vitals {
     }
 
     /// Folds one latency into the peak-sensitive moving average: a higher one counts at once, a lower one
-    /// with weight 1 - e^(-dt/decay) (Finagle's PeakEwma). Concurrent updates may lose one another: an
-    /// estimate tolerates that, a lock on the request path is not worth it.
+    /// with weight 1 - e^(-dt/decay) (Finagle's PeakEwma). Of several within one tick (about a millisecond)
+    /// the highest and the first count. Concurrent updates may lose one another: an estimate tolerates that,
+    /// a lock on the request path is not worth it.
     pub fn observe(&self, latency: Duration, now: Time, decay: Duration) {
-        let fresh = latency.as_nanos() as f32;
-        let then = self.decayed(now, decay);
-        let kept = match then {
+        // At least a nanosecond, so that a stored estimate is never mistaken for none.
+        let fresh = (latency.as_nanos() as f32).max(1.0);
+        let kept = match self.decayed(now, decay) {
             Some((value, share)) if fresh < value => value * share + fresh * (1.0 - share),
             _ => fresh,
         };
-        self.latency.store(u64::from(kept.to_bits()) << 32 | u64::from(stamp(now)), Relaxed);
+        self.latency.store(u64::from(kept.to_bits()) << 32 | u64::from(tick(now)), Relaxed);
     }
 
-    /// The latency estimate in nanoseconds, or `None` before the first observation. Without traffic it
-    /// decays towards zero, so that a member once slow is tried again.
+    /// The latency estimate in nanoseconds. Without traffic it decays towards zero, so that a member once slow
+    /// is tried again. `None` before the first observation and when the last one is older than ten times
+    /// `decay`: what is left of it says nothing.
     pub fn latency(&self, now: Time, decay: Duration) -> Option<f32> {
         self.decayed(now, decay).map(|(value, share)| value * share)
+    }
+
+    /// The past says nothing any more: the member was out of use and comes back.
+    pub(crate) fn forget(&self) {
+        self.streak.store(0, Relaxed);
+        self.latency.store(0, Relaxed);
     }
 
     /// The stored estimate and the share of it that is left after the time since it was stored.
@@ -155,14 +168,92 @@ impl Vitals {
         if packed == 0 {
             return None;
         }
-        let value = f32::from_bits((packed >> 32) as u32);
-        // Cores may disagree on now by a batch of events: an update from the future has age 0.
-        let age = (stamp(now).wrapping_sub(packed as u32) as i32).max(0);
-        Some((value, libm::expf(-(age as f32) / decay.as_millis().max(1) as f32)))
+        let mut age = tick(now).wrapping_sub(packed as u32);
+        if age > u32::MAX - FUTURE {
+            // Cores may disagree on now by a batch of events: what was stored ahead of now has age 0.
+            age = 0;
+        }
+        let ages = age as f32 * TICK_SECONDS / decay.as_secs_f32().max(TICK_SECONDS);
+        (ages <= 10.0).then(|| (f32::from_bits((packed >> 32) as u32), libm::expf(-ages)))
     }
 }
 
-/// Milliseconds, low 32 bits, never 0 so that a stored estimate is never mistaken for none.
-fn stamp(now: Time) -> u32 {
-    ((now.0 / 1_000_000) as u32) | 1
+/// 2^20 ns, 1.05 ms: 32 bits of them last for 52 days. A member that nobody used for so long has, for a few
+/// seconds, an estimate that looks fresh.
+fn tick(now: Time) -> u32 {
+    (now.0 >> 20) as u32
+}
+
+const TICK_SECONDS: f32 = 1.048_576e-3;
+
+/// How far ahead of now a time may lie and still be taken for one, in ticks: a minute.
+const FUTURE: u32 = 60_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DECAY: Duration = Duration::from_secs(10);
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(seconds: f64) -> Time {
+        Time(0) + Duration::from_secs_f64(seconds)
+    }
+
+    #[track_caller]
+    fn about(vitals: &Vitals, now: Time, milliseconds: f32) {
+        let latency = vitals.latency(now, DECAY).expect("an estimate") / 1e6;
+        assert!((latency / milliseconds - 1.0).abs() < 0.01, "{latency} ms, not {milliseconds} ms");
+    }
+
+    #[test]
+    fn peaks_count_at_once_and_lower_ones_by_and_by() {
+        let vitals = Vitals::default();
+        assert_eq!(vitals.latency(at(1.0), DECAY), None);
+        vitals.observe(10 * MS, at(1.0), DECAY);
+        about(&vitals, at(1.0), 10.0);
+        vitals.observe(200 * MS, at(1.0), DECAY);
+        about(&vitals, at(1.0), 200.0);
+        // After one decay time the new value weighs 1 - 1/e.
+        vitals.observe(100 * MS, at(11.0), DECAY);
+        about(&vitals, at(11.0), 200.0 / core::f32::consts::E + 100.0 * (1.0 - 1.0 / core::f32::consts::E));
+    }
+
+    #[test]
+    fn many_small_steps_equal_one_large_one() {
+        let vitals = Vitals::default();
+        vitals.observe(1000 * MS, at(0.0), DECAY);
+        for step in 1..=100_000 {
+            vitals.observe(MS, at(f64::from(step) / 10_000.0), DECAY);
+        }
+        about(&vitals, at(10.0), 1000.0 / core::f32::consts::E + 1.0 - 1.0 / core::f32::consts::E);
+    }
+
+    #[test]
+    fn an_estimate_fades_and_ends() {
+        let vitals = Vitals::default();
+        vitals.observe(100 * MS, at(5.0), DECAY);
+        about(&vitals, at(15.0), 100.0 / core::f32::consts::E);
+        assert!(vitals.latency(at(104.0), DECAY).is_some());
+        assert_eq!(vitals.latency(at(106.0), DECAY), None);
+        // 30 days later, when a signed difference of ticks has long been negative.
+        assert_eq!(vitals.latency(at(30.0 * 86_400.0), DECAY), None);
+    }
+
+    #[test]
+    fn times_from_the_future_have_no_age() {
+        let vitals = Vitals::default();
+        vitals.observe(100 * MS, at(5.0), DECAY);
+        about(&vitals, at(4.9), 100.0);
+        vitals.observe(Duration::ZERO, at(4.9), Duration::ZERO);
+        assert!(vitals.latency(at(0.0), Duration::ZERO).is_some());
+    }
+
+    #[test]
+    fn counts_wrap_instead_of_failing() {
+        let vitals = Vitals::with_in_flight(u32::MAX);
+        assert_eq!(vitals.begin(), 0);
+        vitals.end();
+        assert_eq!(vitals.in_flight(), u32::MAX);
+    }
 }

@@ -2,8 +2,9 @@
 //! prepared to make each choice cheap.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
-use crate::{Ask, Knobs, Member, MemberId, Strategy};
+use crate::{Ask, Knobs, Member, MemberId, Strategy, Time, Vitals};
 
 /// What a strategy computes when members change, so that it need not per request.
 #[derive(Clone, Debug)]
@@ -14,6 +15,8 @@ pub enum Table {
     Schedule(Vec<u32>),
     /// Walker's alias table: for each column the chance (of 2^32) to stay, and where to go otherwise.
     Alias(Vec<(u32, u32)>),
+    /// For each member its seed and its weight, side by side to be scanned quickly, and the sum of the weights.
+    Seeds(Vec<(u64, f64)>, f64),
 }
 
 /// What came of asking for a member.
@@ -37,50 +40,32 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Makes a plan over `members`, all of which may be chosen, in the order of the configuration.
+    /// Makes a plan over `members`, all of which may be chosen, in the order of the configuration. Knobs that
+    /// are missing or out of range are brought into it.
     pub fn new(strategy: &'static Strategy, knobs: Knobs, members: Vec<Member>) -> Self {
+        let knobs = knobs.fit(strategy);
         let table = (strategy.prepare)(&members, &knobs);
         Self { strategy, knobs, members, table }
     }
 
-    /// Chooses a member for one request, never one in `tried` nor one at its limit.
+    /// Chooses a member for one request, never one in `tried` nor one at its limit. Between the choice and
+    /// [`Vitals::begin`] another core may take the last place: where a limit must hold exactly, look at what
+    /// `begin` returns.
     pub fn choose(&self, ask: &Ask, tried: &[MemberId]) -> Choice {
         if self.members.is_empty() {
             return Choice::Nobody;
         }
         let first = (self.strategy.choose)(self, ask);
-        let member = &self.members[first];
-        if !member.full() && !tried.contains(&member.id) {
-            return Choice::Member(first);
+        match self.members.get(first) {
+            Some(member) if !member.full() && !tried.contains(&member.id) => Choice::Member(first),
+            _ => self.second_best(ask, tried),
         }
-        self.second_best(ask, tried)
     }
 
-    /// The least loaded of those left, when the strategy's own choice cannot be had.
-    fn second_best(&self, ask: &Ask, tried: &[MemberId]) -> Choice {
-        let mut best: Option<(f64, usize)> = None;
-        let mut left = false;
-        let count = self.members.len();
-        let start = (ask.turn % count as u64) as usize;
-        for index in (start..count).chain(0..start) {
-            let member = &self.members[index];
-            if tried.contains(&member.id) {
-                continue;
-            }
-            left = true;
-            if member.full() {
-                continue;
-            }
-            let load = f64::from(member.in_flight()) / member.weight;
-            if best.is_none_or(|(least, _)| load < least) {
-                best = Some((load, index));
-            }
-        }
-        match best {
-            Some((_, index)) => Choice::Member(index),
-            None if left => Choice::Full,
-            None => Choice::Nobody,
-        }
+    /// Tells the strategy how long a request took from the choice to the end of its answer, and whether it
+    /// failed; for strategies that set [`Strategy::reads_latency`], nothing otherwise.
+    pub fn observe(&self, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
+        (self.strategy.observe)(&self.knobs, vitals, latency, failed, now);
     }
 
     /// Those that may be chosen, in the order of the configuration.
@@ -93,7 +78,7 @@ impl Plan {
         &self.table
     }
 
-    /// The strategy's settings.
+    /// The strategy's settings: one number for each of its knobs, each within its range.
     pub fn knobs(&self) -> &Knobs {
         &self.knobs
     }
@@ -101,5 +86,16 @@ impl Plan {
     /// The strategy in force.
     pub fn strategy(&self) -> &'static Strategy {
         self.strategy
+    }
+
+    /// What the strategy prefers among those left, when its first choice cannot be had.
+    #[cold]
+    fn second_best(&self, ask: &Ask, tried: &[MemberId]) -> Choice {
+        let left = |member: &Member| !member.full() && !tried.contains(&member.id);
+        match (self.strategy.second)(self, ask, &left) {
+            Some(index) => Choice::Member(index),
+            None if self.members.iter().all(|member| tried.contains(&member.id)) => Choice::Nobody,
+            None => Choice::Full,
+        }
     }
 }

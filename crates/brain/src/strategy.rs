@@ -4,13 +4,32 @@
 //! `tests/laws.rs` and the benchmark follow from the list.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
-use crate::{Ask, Member, Plan, Table};
+use crate::{Ask, Member, Plan, Table, Time, Vitals};
 
+mod alias;
+mod first_available;
+mod least_connections;
+mod least_request;
+mod peak_ewma;
+mod random;
+mod rendezvous;
 mod round_robin;
+mod schedule;
+mod weighted_round_robin;
 
-/// Every strategy there is.
-pub const ALL: &[&Strategy] = &[&round_robin::STRATEGY];
+/// Every strategy there is, the default one first.
+pub const ALL: &[&Strategy] = &[
+    &least_connections::STRATEGY,
+    &round_robin::STRATEGY,
+    &weighted_round_robin::STRATEGY,
+    &random::STRATEGY,
+    &least_request::STRATEGY,
+    &peak_ewma::STRATEGY,
+    &rendezvous::STRATEGY,
+    &first_available::STRATEGY,
+];
 
 /// A way to choose a member.
 #[derive(Debug)]
@@ -21,15 +40,25 @@ pub struct Strategy {
     pub about: &'static str,
     /// Its settings.
     pub knobs: &'static [Knob],
-    /// Does it read [`Vitals::latency`](crate::Vitals::latency)? If not, nobody keeps it.
+    /// Does it read [`Vitals::latency`]? If not, nobody keeps it.
     pub reads_latency: bool,
     /// Does it read [`Ask::key`]? If not, nobody computes it.
     pub reads_key: bool,
+    /// Of members that answer alike, does each get a share of the requests that is its share of the weights
+    /// (over many keys, if it reads them)?
+    pub shares: bool,
     /// Slow path: what to compute when members or weights change.
     pub prepare: fn(&[Member], &Knobs) -> Table,
     /// Fast path: an index into [`Plan::members`], which is not empty.
     pub choose: fn(&Plan, &Ask) -> usize,
+    /// When that one is full or was tried: an index to one that is `left`, or `None` if there is none.
+    pub second: fn(&Plan, &Ask, Left<'_>) -> Option<usize>,
+    /// What [`Plan::observe`] does.
+    pub observe: fn(&Knobs, &Vitals, latency: Duration, failed: bool, now: Time),
 }
+
+/// Which members can still be chosen: not full, not tried.
+pub type Left<'a> = &'a dyn Fn(&Member) -> bool;
 
 /// One number a strategy can be set by.
 #[derive(Debug)]
@@ -55,6 +84,20 @@ impl Knobs {
     pub fn defaults(strategy: &Strategy) -> Self {
         Self(strategy.knobs.iter().map(|knob| knob.default).collect())
     }
+
+    /// As many as the strategy has, each within its range; the default where one is missing or not a number.
+    pub(crate) fn fit(&self, strategy: &Strategy) -> Self {
+        let fit = |(index, knob): (usize, &Knob)| match self.0.get(index) {
+            Some(value) if !value.is_nan() => value.clamp(knob.min, knob.max),
+            _ => knob.default,
+        };
+        Self(strategy.knobs.iter().enumerate().map(fit).collect())
+    }
+
+    /// Number `index`; 0 if the strategy has no such knob.
+    fn at(&self, index: usize) -> f64 {
+        self.0.get(index).copied().unwrap_or_default()
+    }
 }
 
 /// The strategy called `name`.
@@ -65,4 +108,12 @@ pub fn find(name: &str) -> Option<&'static Strategy> {
 /// For strategies that prepare nothing.
 fn nothing(_: &[Member], _: &Knobs) -> Table {
     Table::None
+}
+
+/// For strategies that learn nothing from what was.
+fn unobserved(_: &Knobs, _: &Vitals, _: Duration, _: bool, _: Time) {}
+
+/// For strategies to which all members that are left are the same: the least loaded of them.
+fn least_loaded(plan: &Plan, ask: &Ask, left: Left<'_>) -> Option<usize> {
+    least_connections::least(plan.members(), ask, left)
 }

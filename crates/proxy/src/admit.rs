@@ -45,7 +45,7 @@ pub(crate) async fn admit(
     poll_fn(|cx| {
         loop {
             if timer.fired() {
-                let late = core.clock.now() >= deadline;
+                let late = core.tick() >= deadline;
                 return Poll::Ready(Err(if late { Reason::TotalTimeout } else { Reason::QueueTimeout }));
             }
             if freed.as_mut().poll(cx).is_ready() {
@@ -53,7 +53,7 @@ pub(crate) async fn admit(
             } else if !std::mem::take(&mut look) {
                 return Poll::Pending;
             }
-            match pool.admit(key, core.chance(), core.clock.now(), tried) {
+            match pool.admit(key, core.chance(), core.tick(), tried) {
                 Admission::Trip(trip) => return Poll::Ready(Ok(trip)),
                 Admission::Nobody => return Poll::Ready(Err(Reason::NoMember)),
                 Admission::Full => {}

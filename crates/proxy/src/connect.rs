@@ -34,7 +34,7 @@ pub(crate) async fn connect(
     peer: &Peer,
 ) -> Result<TcpStream, Reason> {
     let settings = trip.settings();
-    timer.set(deadline.min(core.clock.now() + settings.timeouts.connect));
+    timer.set(deadline.min(core.now() + settings.timeouts.connect));
     trip.stripe().connects.add(1);
     // On the heap: it is needed seldom, and would make every connection's task larger.
     let mut reached = Box::pin(reach(trip.upstream.address.get(), settings.send_proxy, peer));

@@ -7,6 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use plimsoll_brain::Time;
+use plimsoll_wire::http1::Marks;
+
 use crate::access::Access;
 use crate::clock::Clock;
 use crate::group::Group;
@@ -24,7 +27,8 @@ const SPARE_BYTES: usize = 16 * 1024;
 pub(crate) struct Core {
     /// Its place among the threads.
     pub(crate) index: usize,
-    pub(crate) clock: Clock,
+    clock: Clock,
+    now: Cell<Time>,
     pub(crate) wheel: Rc<Wheel>,
     /// Are listeners closed and requests in flight to be the last of their connections?
     pub(crate) stopping: Cell<bool>,
@@ -34,6 +38,8 @@ pub(crate) struct Core {
     buffer: RefCell<Box<[u8]>>,
     scratch: RefCell<Vec<u8>>,
     spare: RefCell<Vec<Vec<u8>>>,
+    /// For the head that is being read.
+    pub(crate) marks: RefCell<Marks>,
     chance: Cell<u64>,
     pools: RefCell<BTreeMap<Arc<str>, Rc<Pool>>>,
 }
@@ -79,6 +85,7 @@ impl Core {
         Rc::new(Self {
             index,
             clock,
+            now: Cell::new(clock.now()),
             wheel: Wheel::new(clock),
             stopping: Cell::new(false),
             census,
@@ -87,9 +94,22 @@ impl Core {
             buffer: RefCell::new(vec![0; BUFFER].into_boxed_slice()),
             scratch: RefCell::new(Vec::with_capacity(BUFFER)),
             spare: RefCell::default(),
+            marks: RefCell::default(),
             chance: Cell::new(seed),
             pools: RefCell::default(),
         })
+    }
+
+    /// Reads the clock: to be called when something has come from outside.
+    pub(crate) fn tick(&self) -> Time {
+        let now = self.clock.now();
+        self.now.set(now);
+        now
+    }
+
+    /// When the clock was last read: good for everything that follows from the same event.
+    pub(crate) fn now(&self) -> Time {
+        self.now.get()
     }
 
     /// Lends the read buffer and an empty vector. Not to be called from within.
@@ -148,7 +168,7 @@ impl Core {
 
     /// Closes idle connections to members that are no longer worth keeping.
     pub(crate) fn sweep(&self) {
-        let now = self.clock.now();
+        let now = self.tick();
         self.pools.borrow().values().for_each(|pool| pool.sweep(now));
     }
 }

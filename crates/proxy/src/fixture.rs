@@ -8,6 +8,7 @@ use std::time::Duration;
 use plimsoll_brain::{Analyzer, GroupSpec, Knobs, MemberSpec, Strategy, Time, WhenAllDown, strategy};
 use tokio::runtime::{Builder, LocalOptions};
 
+use crate::alarm::Alarm;
 use crate::clock::Clock;
 use crate::core::{Census, Core};
 use crate::group::{Group, Published, Record};
@@ -60,8 +61,10 @@ pub(crate) fn pool(core: &Core) -> Rc<Pool> {
 pub(crate) fn run<F: Future>(work: impl FnOnce(Rc<Core>) -> F) -> F::Output {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
     runtime.expect("a runtime").block_on(async {
-        let core = Core::new(0, Clock::start(), Census::new(10));
-        tokio::task::spawn_local(Rc::clone(&core.wheel).drive());
+        let clock = Clock::start();
+        let core = Core::new(0, clock, Census::new(10));
+        let alarm = Alarm::new(clock).expect("an alarm");
+        tokio::task::spawn_local(Rc::clone(&core.wheel).drive(alarm));
         tokio::time::timeout(Duration::from_secs(60), work(core)).await.expect("it ends")
     })
 }

@@ -36,10 +36,11 @@ struct Session<S> {
     peer: Peer,
     /// The client's address as members are told it.
     client_text: Box<str>,
+    /// What the members are told of it in the usual case, made once.
+    client_fields: Box<[u8]>,
     /// Bytes that came after the request being worked on, or the beginning of a head.
     unread: Vec<u8>,
     timer: Timer,
-    requests: u64,
 }
 
 /// A request whose head was read and may be passed on.
@@ -76,7 +77,8 @@ pub(crate) async fn serve<S: Stream>(
 ) {
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
     let client_text = peer.client.ip().to_canonical().to_string().into_boxed_str();
-    let mut session = Session { core, listener, stream, peer, client_text, unread, timer, requests: 0 };
+    let client_fields = http1::x_forwarded(&client_text, "http").into_boxed_slice();
+    let mut session = Session { core, listener, stream, peer, client_text, client_fields, unread, timer };
     loop {
         match session.next().await {
             Next::Request(asked) => {
@@ -98,12 +100,11 @@ impl<S: Stream> Session<S> {
     async fn next(&mut self) -> Next {
         let settings = self.listener.settings();
         self.timer.set(
-            self.core.clock.now()
+            self.core.now()
                 + if self.unread.is_empty() { settings.timeouts.idle } else { settings.timeouts.head },
         );
         let mut fresh = !self.unread.is_empty();
         let next = poll_fn(|cx| self.poll_next(cx, &settings, &mut fresh)).await;
-        self.requests += 1;
         next
     }
 
@@ -143,7 +144,7 @@ impl<S: Stream> Session<S> {
             }
             if filled > self.unread.len() {
                 if self.unread.is_empty() {
-                    self.timer.set(core.clock.now() + settings.timeouts.head);
+                    self.timer.set(core.tick() + settings.timeouts.head);
                 }
                 self.unread.clear();
                 self.unread.extend_from_slice(&buffer[..filled]);
@@ -157,9 +158,10 @@ impl<S: Stream> Session<S> {
 
     /// Reads and rewrites the head at the beginning of `input`, if it is all there.
     fn begin(&mut self, input: &[u8], settings: &ListenerSettings) -> Result<Option<Asked>, Refusal> {
-        let mut fields = http1::space();
-        let Some(request) = http1::request(input, &mut fields, settings.max_head)? else { return Ok(None) };
-        let begun = self.core.clock.now();
+        let core = Rc::clone(&self.core);
+        let mut marks = core.marks.borrow_mut();
+        let Some(request) = http1::request(input, settings.max_head, &mut marks)? else { return Ok(None) };
+        let begun = core.tick();
         let style = match settings.forwarded {
             Forwarded::XForwarded => http1::Forwarded::XForwarded,
             Forwarded::Rfc7239 => http1::Forwarded::Rfc7239,
@@ -169,8 +171,17 @@ impl<S: Stream> Session<S> {
             let client = self.peer.client.ip().to_canonical();
             settings.trusted.iter().any(|net| net.contains(&client))
         };
-        let mut out = self.core.vector();
-        request.write(&Forwarding { style, trusted, client: &self.client_text, scheme: "http" }, &mut out);
+        let mut out = core.vector();
+        request.write(
+            &Forwarding {
+                style,
+                trusted,
+                client: &self.client_text,
+                plain: &self.client_fields,
+                scheme: "http",
+            },
+            &mut out,
+        );
         let mut body = request.body;
         let rest = &input[request.len..];
         let taken = body.feed(rest).map_err(|bad| Refusal::Malformed(bad.0))?;
@@ -202,7 +213,7 @@ impl<S: Stream> Session<S> {
         match &view.published.settings.key {
             Key::Client => client(),
             Key::Path => {
-                plimsoll_brain::hash(request.target.split('?').next().unwrap_or_default().as_bytes())
+                plimsoll_brain::hash(request.target.split(|byte| *byte == b'?').next().unwrap_or_default())
             }
             Key::Header(name) => request.field(name).map_or_else(client, plimsoll_brain::hash),
             Key::Cookie(name) => request.cookie(name).map_or_else(client, plimsoll_brain::hash),
@@ -212,7 +223,7 @@ impl<S: Stream> Session<S> {
     /// Writes all of `bytes`, unless the client does not take them for too long.
     async fn send(&mut self, bytes: &[u8]) -> bool {
         let patience = self.listener.settings().timeouts.body;
-        self.timer.set(self.core.clock.now() + patience);
+        self.timer.set(self.core.now() + patience);
         let mut sent = 0;
         poll_fn(|cx| {
             while sent < bytes.len() {
@@ -232,7 +243,7 @@ impl<S: Stream> Session<S> {
     /// Closes so that the client can read what was sent, even if it is still sending (RFC 9112 section 9.6):
     /// says that nothing more will come, and reads on for a while.
     async fn linger(&mut self) {
-        self.timer.set(self.core.clock.now() + LINGER);
+        self.timer.set(self.core.now() + LINGER);
         let mut shut = false;
         let mut left = LINGER_BYTES;
         poll_fn(|cx| {

@@ -6,6 +6,7 @@
 
 mod access;
 mod admit;
+mod alarm;
 mod apply;
 mod clock;
 mod connect;

@@ -127,7 +127,7 @@ pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, socket: TcpLi
                 Ok((stream, client)) => admit(&core, &listener, stream, client),
                 Err(error) if exhausted(&error) => {
                     tracing::warn!("{}: cannot accept: {error}; raise the limit on open files", listener.door.address);
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    core.wheel.sleep(Duration::from_millis(50)).await;
                 }
                 // A client that gave up while it waited.
                 Err(_) => {}

@@ -22,7 +22,7 @@ pub(crate) async fn read(
     peer: Peer,
 ) -> Option<(Peer, Vec<u8>)> {
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
-    timer.set(core.clock.now() + listener.settings().timeouts.head);
+    timer.set(core.tick() + listener.settings().timeouts.head);
     let mut kept = Vec::new();
     let read = poll_fn(|cx| {
         if timer.fired() {

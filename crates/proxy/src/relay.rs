@@ -67,7 +67,7 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
     stripe.bytes_out.add(ahead.len() as u64);
     let (mut up, mut down) = (Flow { residue: Residue::of(ahead), ..Flow::default() }, Flow::default());
     let mut end = End::default();
-    timer.set(core.clock.now() + idle);
+    timer.set(core.tick() + idle);
     poll_fn(|cx| {
         if timer.fired() {
             end.idle = true;
@@ -84,7 +84,7 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
                 end.heard = true;
                 upstream.record.vitals.succeeded();
             }
-            timer.set(core.clock.now() + idle);
+            timer.set(core.tick() + idle);
         }
         if (up.broken.is_some() || down.broken.is_some()) && end.judge(&mut up, &mut down) {
             return Poll::Ready(end);

@@ -89,7 +89,6 @@ fn group(ruled: &Ruled, now: plimsoll_brain::Time) -> GroupStatus {
     let rejected = reason::ALL
         .iter()
         .map(|reason| (reason.label().to_owned(), sum(&|tally| tally.rejected[*reason as usize].value())))
-        .filter(|(_, count)| *count > 0)
         .collect();
     GroupStatus {
         name: ruled.group.name.to_string(),

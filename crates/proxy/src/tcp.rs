@@ -33,14 +33,14 @@ pub(crate) async fn serve(
 ) {
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
     let pool = listener.pool();
-    let begun = core.clock.now();
+    let begun = core.tick();
     // On the heap: a session needs it once, and would be larger for it ever after.
     let reached = Box::pin(reach(&core, &pool, &timer, &peer, begun)).await;
     let (mut trip, mut member) = match reached {
         Ok(reached) => reached,
         Err(reason) => {
             pool.group.reject(core.index, reason);
-            pool.tally().latency.record(core.clock.now().since(begun));
+            pool.tally().latency.record(core.tick().since(begun));
             reset(&client);
             return;
         }
@@ -52,7 +52,7 @@ pub(crate) async fn serve(
         reset(&client);
         reset(&member);
     }
-    let now = core.clock.now();
+    let now = core.tick();
     pool.tally().latency.record(now.since(begun));
     judge(trip, end, now);
 }
@@ -82,7 +82,7 @@ async fn reach(
             Ok(stream) => return Ok((trip, stream)),
             Err(reason) => last = reason,
         }
-        now = core.clock.now();
+        now = core.tick();
         let attempts = trip.settings().retry.attempts as usize;
         let member = trip.member();
         trip.failed(now);

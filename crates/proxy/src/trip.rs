@@ -50,6 +50,7 @@ impl Trip {
 
     /// The member did its work (tcp, udp: there is no status to read).
     pub(crate) fn succeeded(self, now: Time) {
+        self.stripe().answers[0].add(1);
         self.end(false, now);
     }
 

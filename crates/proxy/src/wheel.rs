@@ -1,4 +1,4 @@
-//! Deadlines of all connections of one core, on one sleep.
+//! Deadlines of all connections of one core, on one alarm.
 //!
 //! A hashed wheel with lazy re-arming: moving a deadline further away, which every request does, is one
 //! store; the slot is visited at the old time, finds the new deadline and moves on (Varghese and Lauck's
@@ -6,7 +6,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -14,6 +13,7 @@ use std::time::Duration;
 use plimsoll_brain::Time;
 use slab::Slab;
 
+use crate::alarm::Alarm;
 use crate::clock::Clock;
 
 /// Nanoseconds in a tick, as a shift: 16.8 ms. A deadline fires up to one tick late, never early.
@@ -61,23 +61,35 @@ impl Wheel {
     }
 
     /// Visits slots as time passes; runs as long as the core.
-    pub(crate) async fn drive(self: Rc<Self>) {
-        let mut sleep = pin!(tokio::time::sleep(Duration::ZERO));
+    pub(crate) async fn drive(self: Rc<Self>, alarm: Alarm) {
         poll_fn(|cx: &mut Context<'_>| -> Poll<()> {
             loop {
                 self.visit();
                 let next = self.next();
                 self.wake_at.set(next);
                 *self.driver.borrow_mut() = Some(cx.waker().clone());
-                if next == u64::MAX {
-                    return Poll::Pending;
+                if next != u64::MAX {
+                    alarm.set(Time(next << TICK));
                 }
-                let wait = Time(next << TICK).since(self.clock.now());
-                sleep.as_mut().reset(tokio::time::Instant::now() + wait);
-                if sleep.as_mut().poll(cx).is_pending() {
+                if alarm.poll_rung(cx).is_pending() {
                     return Poll::Pending;
                 }
             }
+        })
+        .await;
+    }
+
+    /// Waits for so long.
+    pub(crate) async fn sleep(self: &Rc<Self>, span: Duration) {
+        let deadline = self.clock.now() + span;
+        let mut timer = None;
+        poll_fn(|cx| {
+            let timer = timer.get_or_insert_with(|| {
+                let timer = self.timer(cx.waker());
+                timer.set(deadline);
+                timer
+            });
+            if timer.fired() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
@@ -185,7 +197,7 @@ mod tests {
     use super::*;
 
     fn run<F: Future>(future: F) -> F::Output {
-        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime").block_on(future)
+        tokio::runtime::Builder::new_current_thread().enable_io().build().expect("runtime").block_on(future)
     }
 
     /// Waits until the timer fires; how long that took.
@@ -218,7 +230,7 @@ mod tests {
                 }
             };
             tokio::select! {
-                () = Rc::clone(&wheel).drive() => {}
+                () = Rc::clone(&wheel).drive(Alarm::new(wheel.clock).expect("an alarm")) => {}
                 () = wait => {}
             }
         });
@@ -240,7 +252,7 @@ mod tests {
                 assert!(wheel.timers.borrow().is_empty());
             };
             tokio::select! {
-                () = Rc::clone(&wheel).drive() => {}
+                () = Rc::clone(&wheel).drive(Alarm::new(wheel.clock).expect("an alarm")) => {}
                 () = waits => {}
             }
         });

@@ -13,6 +13,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
 
 use crate::access::Sender;
+use crate::alarm::Alarm;
 use crate::clock::Clock;
 use crate::core::{Census, Core};
 use crate::group::Group;
@@ -67,7 +68,7 @@ impl Worker {
             if pin {
                 pin_to(index);
             }
-            match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+            match Builder::new_current_thread().enable_io().build_local(LocalOptions::default()) {
                 Ok(runtime) => runtime.block_on(run(index, clock, census, inbox)),
                 Err(error) => tracing::error!("worker {index}: {error}"),
             }
@@ -96,7 +97,10 @@ fn pin_to(index: usize) {
 
 async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::Receiver<Order>) {
     let core = Core::new(index, clock, census);
-    tokio::task::spawn_local(Rc::clone(&core.wheel).drive());
+    match Alarm::new(clock) {
+        Ok(alarm) => tokio::task::spawn_local(Rc::clone(&core.wheel).drive(alarm)),
+        Err(error) => return tracing::error!("worker {index}: {error}"),
+    };
     tokio::task::spawn_local(sweep(Rc::clone(&core)));
     let mut listeners: BTreeMap<u64, Rc<Listener>> = BTreeMap::new();
     while let Some(order) = inbox.recv().await {
@@ -146,7 +150,7 @@ fn open(core: &Rc<Core>, listener: &Rc<Listener>, protocol: Protocol, socket: So
 
 async fn sweep(core: Rc<Core>) {
     loop {
-        tokio::time::sleep(SWEEP).await;
+        core.wheel.sleep(SWEEP).await;
         core.sweep();
         core.access.flush();
     }

@@ -9,9 +9,10 @@ mod field;
 mod refusal;
 mod request;
 mod response;
+mod scan;
 
 pub use body::{BadBody, Body, Chunked, MAX_EXTENSION, MAX_TRAILER, Piece};
-pub use field::{MAX_FIELDS, Space, space};
+pub use field::{MAX_FIELDS, Marks};
 pub use refusal::Refusal;
-pub use request::{Forwarded, Forwarding, Method, Request, request};
+pub use request::{Forwarded, Forwarding, Method, Request, request, x_forwarded};
 pub use response::{BadResponse, Response, Rewrite, response};

@@ -1,6 +1,6 @@
 //! Each member in turn, capacity aside.
 
-use super::{Strategy, nothing};
+use super::{Strategy, least_loaded, nothing, unobserved};
 use crate::{Ask, Plan};
 
 pub(super) const STRATEGY: Strategy = Strategy {
@@ -9,8 +9,11 @@ pub(super) const STRATEGY: Strategy = Strategy {
     knobs: &[],
     reads_latency: false,
     reads_key: false,
+    shares: false,
     prepare: nothing,
     choose,
+    second: least_loaded,
+    observe: unobserved,
 };
 
 fn choose(plan: &Plan, ask: &Ask) -> usize {

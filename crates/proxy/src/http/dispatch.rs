@@ -27,7 +27,7 @@ impl<S: Stream> Session<S> {
     pub(super) async fn answer(&mut self, mut asked: Asked) -> bool {
         let pool = self.listener.pool();
         let outcome = self.attempts(&pool, &mut asked).await;
-        let now = self.core.clock.now();
+        let now = self.core.now();
         let go_on = match outcome {
             Outcome::Answered(end) => {
                 pool.tally().latency.record(now.since(asked.begun));
@@ -69,12 +69,12 @@ impl<S: Stream> Session<S> {
             };
             let failure = match self.attempt(asked, &trip, deadline, fresh).await {
                 Ok(end) => {
-                    trip.answered(end.status, self.core.clock.now());
+                    trip.answered(end.status, self.core.now());
                     return Outcome::Answered(end);
                 }
                 Err(failure) => failure,
             };
-            now = self.core.clock.now();
+            now = self.core.tick();
             let (reason, unsent) = match failure {
                 Failure::Client => {
                     trip.abandoned();
@@ -135,7 +135,7 @@ impl<S: Stream> Session<S> {
         let end = self.exchange(asked, &mut member, trip, deadline, reused).await?;
         let settings = trip.settings();
         if end.keep_member && settings.send_proxy.is_none() {
-            trip.upstream.check_in(member, self.core.clock.now(), settings.pool);
+            trip.upstream.check_in(member, self.core.now(), settings.pool);
         }
         Ok(end)
     }

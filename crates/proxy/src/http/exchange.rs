@@ -8,6 +8,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use plimsoll_brain::Time;
 use plimsoll_wire::http1::{self, Body, Method, Piece, Rewrite};
@@ -25,6 +26,8 @@ use crate::trip::Trip;
 const COPY: usize = 4096;
 /// Bytes of requests sent ahead (pipelining) that are kept; beyond that the client is not read.
 const AHEAD: usize = BUFFER;
+/// For so long nobody looks whether the client is still there: most answers come before.
+const UNWATCHED: Duration = Duration::from_millis(100);
 
 /// An answer was passed on whole.
 pub(super) struct End {
@@ -86,6 +89,8 @@ struct Exchange<'a, S, M> {
     /// The member takes no more of the request; what it answered is still to be read.
     deaf: bool,
     client_ended: bool,
+    /// Is the client looked after while the answer is awaited?
+    watching: bool,
 }
 
 impl<S: Stream> Session<S> {
@@ -100,7 +105,7 @@ impl<S: Stream> Session<S> {
     ) -> Result<End, Failure> {
         let settings = self.listener.settings();
         let per_try = trip.settings().timeouts.per_try;
-        let now = self.core.clock.now();
+        let now = self.core.now();
         let mut exchange = Exchange {
             settings,
             deadline,
@@ -118,6 +123,7 @@ impl<S: Stream> Session<S> {
             heard: false,
             deaf: false,
             client_ended: false,
+            watching: false,
             session: self,
             asked,
             member,
@@ -158,27 +164,31 @@ impl<S: Stream> Session<S> {
 impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         if self.session.timer.fired() {
-            return Poll::Ready(Err(self.late()));
+            // The first time it fires, it says that this is no quick answer: a client that leaves is worth noticing.
+            if self.watching {
+                return Poll::Ready(Err(self.late()));
+            }
+            self.watching = true;
+            self.rearm(self.session.core.tick());
         }
         let core = Rc::clone(&self.session.core);
         let mut moved = false;
-        loop {
-            let up = core.lend(|buffer, _| self.request(cx, buffer));
-            let down = core.lend(|buffer, scratch| self.answer(cx, buffer, scratch));
-            match (up, down) {
-                (_, Err(failure)) | (Err(failure), _) => return Poll::Ready(Err(failure)),
-                (Ok(false), Ok(false)) => break,
-                _ => moved = true,
-            }
+        while core.lend(|buffer, _| self.request(cx, buffer))? {
+            moved = true;
+        }
+        let heard = self.heard;
+        while core.lend(|buffer, scratch| self.answer(cx, buffer, scratch))? {
+            moved = true;
             if matches!(self.answer, Answer::Done | Answer::Tunnel) && self.to_client.is_empty() {
+                core.tick();
                 return Poll::Ready(Ok(()));
             }
         }
-        if self.asked.body.done() && !self.client_ended {
+        if self.watching && self.asked.body.done() && !self.client_ended {
             core.lend(|buffer, _| self.watch_client(cx, buffer))?;
         }
-        if moved {
-            self.rearm(core.clock.now());
+        if moved && (heard || self.heard || self.asked.streamed) {
+            self.rearm(core.tick());
         }
         Poll::Pending
     }
@@ -284,10 +294,11 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     /// Reads an answer's bytes: appends what goes before to `scratch`, returns what goes after as it is.
     fn digest<'b>(&mut self, input: &'b [u8], scratch: &mut Vec<u8>) -> Result<&'b [u8], Failure> {
         let mut rest = input;
+        let core = Rc::clone(&self.session.core);
+        let mut marks = core.marks.borrow_mut();
         while let Answer::Head = self.answer {
-            let mut fields = http1::space();
             let to_head = self.asked.method == Method::Head;
-            let head = match http1::response(rest, &mut fields, self.settings.max_head, to_head) {
+            let head = match http1::response(rest, self.settings.max_head, to_head, &mut marks) {
                 Ok(Some(head)) => head,
                 Ok(None) => {
                     self.partial.extend_from_slice(rest);
@@ -388,7 +399,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         let member = self.trip.settings().timeouts.idle;
         let idle = if self.waits_for_client() { client } else { member };
         let answer = if self.heard { Time(u64::MAX) } else { self.per_try };
-        self.session.timer.set(self.deadline.min(answer).min(now + idle));
+        let watch = if self.watching { Time(u64::MAX) } else { now + UNWATCHED };
+        self.session.timer.set(self.deadline.min(answer).min(now + idle).min(watch));
     }
 
     /// Is it the client that nothing moves for?
@@ -399,7 +411,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
 
     /// The timer fired: whose fault is it?
     fn late(&self) -> Failure {
-        let now = self.session.core.clock.now();
+        let now = self.session.core.tick();
         let reason = match () {
             () if now >= self.deadline => Reason::TotalTimeout,
             () if !self.heard && now >= self.per_try => Reason::AnswerTimeout,

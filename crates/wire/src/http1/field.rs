@@ -1,35 +1,67 @@
-//! Header fields: where they stand in the head, which concern only one hop.
+//! Header fields: which concern only one hop, and copying the others.
 
-use std::mem::MaybeUninit;
+use super::scan::{Line, is, lines};
 
-use httparse::Header;
+/// Most fields in one head.
+pub const MAX_FIELDS: usize = 128;
+/// Most fields in one head that may have to stay behind.
+const MAX_MARKS: usize = 24;
 
-/// Most fields in one head; one bit each in [`Marks`].
-pub const MAX_FIELDS: usize = 100;
-
-/// Room for the fields of one head, on the stack and not initialised.
-pub type Space<'b> = [MaybeUninit<Header<'b>>; MAX_FIELDS];
-
-/// Makes a [`Space`].
-pub fn space<'b>() -> Space<'b> {
-    [const { MaybeUninit::uninit() }; MAX_FIELDS]
+/// Why a line may have to stay behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// It concerns only this hop.
+    Hop,
+    /// It says who the client is, or claims to.
+    Forwarding,
+    /// It says how the body is coded.
+    Coding,
+    /// It is replaced by the authority of the target.
+    Host,
 }
 
-/// A set of fields of one head, by their index.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Marks(u128);
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    start: usize,
+    end: usize,
+    why: Why,
+}
+
+/// Lines of one head that may have to stay behind, in their order. Kept by the caller, because heads are
+/// passed around and this is larger than all the rest of them.
+#[derive(Clone, Debug)]
+pub struct Marks {
+    lines: [Mark; MAX_MARKS],
+    len: usize,
+}
+
+impl Default for Marks {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Marks {
-    pub(super) fn add(&mut self, index: usize) {
-        self.0 |= 1 << index;
+    /// None yet.
+    pub fn new() -> Self {
+        Self { lines: [Mark { start: 0, end: 0, why: Why::Hop }; MAX_MARKS], len: 0 }
     }
 
-    pub(super) fn has(self, index: usize) -> bool {
-        self.0 >> index & 1 == 1
+    pub(super) fn clear(&mut self) {
+        self.len = 0;
     }
 
-    pub(super) fn is_empty(self) -> bool {
-        self.0 == 0
+    /// Marks a line; false if there are too many.
+    #[must_use]
+    pub(super) fn add(&mut self, line: &Line<'_>, why: Why) -> bool {
+        let Some(place) = self.lines.get_mut(self.len) else { return false };
+        *place = Mark { start: line.start, end: line.end, why };
+        self.len += 1;
+        true
+    }
+
+    fn get(&self) -> &[Mark] {
+        &self.lines[..self.len]
     }
 }
 
@@ -45,6 +77,11 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn read(&mut self, value: &[u8]) {
+        // What nearly every peer says, if it says anything.
+        if is(value, b"keep-alive") {
+            self.keep_alive = true;
+            return;
+        }
         for token in tokens(value) {
             if token.eq_ignore_ascii_case(b"close") {
                 self.close = true;
@@ -60,20 +97,25 @@ impl Connection {
 }
 
 /// Marks the fields that a `Connection` field names, except those without which the message would mean
-/// something else at the next hop.
-pub(super) fn mark_named(headers: &[Header<'_>], marks: &mut Marks) {
-    let connection = |header: &&Header<'_>| header.name.eq_ignore_ascii_case("connection");
-    for token in headers.iter().filter(connection).flat_map(|header| tokens(header.value)) {
-        let vital = [&b"host"[..], b"content-length", b"transfer-encoding", b"trailer", b"upgrade"];
+/// something else at the next hop; false if there are too many. `at` is where the fields begin.
+#[must_use]
+pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
+    let connection = |line: &Line<'_>| is(line.name, b"connection");
+    let vital = [&b"host"[..], b"content-length", b"transfer-encoding", b"trailer", b"connection"];
+    for token in lines(head, at).filter(connection).flat_map(|line| tokens(line.value)) {
         if vital.iter().any(|name| token.eq_ignore_ascii_case(name)) {
             continue;
         }
-        for (index, header) in headers.iter().enumerate() {
-            if header.name.as_bytes().eq_ignore_ascii_case(token) {
-                marks.add(index);
+        for line in lines(head, at).filter(|line| line.name.eq_ignore_ascii_case(token)) {
+            let known = marks.get().iter().any(|mark| mark.start == line.start);
+            if !known && !marks.add(&line, Why::Hop) {
+                return false;
             }
         }
     }
+    let len = marks.len;
+    marks.lines[..len].sort_unstable_by_key(|mark| mark.start);
+    true
 }
 
 /// The elements of a comma-separated list, trimmed.
@@ -89,42 +131,25 @@ pub(super) fn length(value: &[u8]) -> Option<u64> {
     Some(value.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
 }
 
-/// Where `part`, a slice of `whole`, begins in it.
-pub(super) fn offset(whole: &[u8], part: &[u8]) -> usize {
-    part.as_ptr() as usize - whole.as_ptr() as usize
-}
-
-/// Do all lines of `head` end in CRLF, none in a bare LF? `headers` are its parsed fields in order.
-pub(super) fn lines_end_in_crlf(head: &[u8], headers: &[Header<'_>]) -> bool {
-    headers.iter().all(|header| {
-        let start = offset(head, header.name.as_bytes());
-        start >= 2 && head[start - 2] == b'\r'
-    }) && head.ends_with(b"\r\n\r\n")
-}
-
-/// Appends the lines of `head` from its first field on, without those marked and without the empty line.
-pub(super) fn copy_fields(head: &[u8], headers: &[Header<'_>], drop: Marks, out: &mut Vec<u8>) {
-    let end = head.len() - 2;
-    if drop.is_empty() {
-        if let Some(first) = headers.first() {
-            out.extend_from_slice(&head[offset(head, first.name.as_bytes())..end]);
+/// Appends `head` from `from` on, which is where a line begins, without the marked lines that `drop` wants to
+/// stay behind and without the empty line.
+#[inline]
+pub(super) fn copy_lines(
+    head: &[u8],
+    from: usize,
+    marks: &Marks,
+    drop: impl Fn(Why) -> bool,
+    out: &mut Vec<u8>,
+) {
+    let mut keep_from = from;
+    for mark in marks.get().iter().filter(|mark| drop(mark.why)) {
+        // Runs of lines to keep are copied whole.
+        if mark.start > keep_from {
+            out.extend_from_slice(&head[keep_from..mark.start]);
         }
-        return;
+        keep_from = mark.end;
     }
-    // Runs of lines to keep are copied whole.
-    let mut run: Option<usize> = None;
-    for (index, header) in headers.iter().enumerate() {
-        let start = offset(head, header.name.as_bytes());
-        match (drop.has(index), run) {
-            (true, Some(from)) => {
-                out.extend_from_slice(&head[from..start]);
-                run = None;
-            }
-            (false, None) => run = Some(start),
-            (true, None) | (false, Some(_)) => {}
-        }
-    }
-    if let Some(from) = run {
-        out.extend_from_slice(&head[from..end]);
+    if keep_from < head.len() - 2 {
+        out.extend_from_slice(&head[keep_from..head.len() - 2]);
     }
 }

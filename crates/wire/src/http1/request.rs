@@ -1,8 +1,7 @@
 //! Request heads: read, judged, rewritten for the next hop.
 
-use httparse::{Header, Status};
-
-use super::field::{Connection, Marks, Space, copy_fields, length, lines_end_in_crlf, mark_named, offset};
+use super::field::{Connection, MAX_FIELDS, Marks, Why, copy_lines, length, mark_named, tokens};
+use super::scan::{self, Stop, TOKEN, is, lines};
 use super::{Body, Chunked, Refusal};
 
 /// What of a method matters to a relay.
@@ -27,13 +26,13 @@ impl Method {
 
 /// A request head that may be passed on.
 #[derive(Debug)]
-pub struct Request<'h, 'b> {
+pub struct Request<'m, 'b> {
     /// As sent.
-    pub method_name: &'b str,
+    pub method_name: &'b [u8],
     /// What of it matters.
     pub method: Method,
     /// The target in origin form (or `*`); the authority of an absolute form is in `host`.
-    pub target: &'b str,
+    pub target: &'b [u8],
     /// The host asked for; empty only from HTTP/1.0 clients.
     pub host: &'b [u8],
     /// Does the client speak HTTP/1.0?
@@ -49,11 +48,12 @@ pub struct Request<'h, 'b> {
     /// Bytes of the head, the empty line included.
     pub len: usize,
     head: &'b [u8],
-    headers: &'h [Header<'b>],
+    /// Where the request line begins in `head`: empty lines may stand before it.
+    start: usize,
+    /// Where the fields begin in `head`.
+    fields: usize,
     absolute: bool,
-    hop: Marks,
-    forwarding: Marks,
-    host_field: Option<usize>,
+    marks: &'m Marks,
 }
 
 /// What the rewritten head says of the client.
@@ -76,163 +76,218 @@ pub struct Forwarding<'a> {
     pub trusted: bool,
     /// The client's IP address, as text without brackets.
     pub client: &'a str,
+    /// What [`x_forwarded`] makes of `client` and `scheme`: the same for all requests of a connection.
+    pub plain: &'a [u8],
     /// `http` or `https`.
     pub scheme: &'a str,
+}
+
+/// The `X-Forwarded` fields that depend on the connection alone.
+pub fn x_forwarded(client: &str, scheme: &str) -> Vec<u8> {
+    format!("X-Forwarded-For: {client}\r\nX-Forwarded-Proto: {scheme}\r\n").into_bytes()
 }
 
 /// Reads a request head from the beginning of `input`; `None` if it is not all there yet.
 ///
 /// # Errors
 /// The request must be refused.
-pub fn request<'h, 'b>(
+pub fn request<'m, 'b>(
     input: &'b [u8],
-    fields: &'h mut Space<'b>,
     max_head: usize,
-) -> Result<Option<Request<'h, 'b>>, Refusal> {
-    let window = &input[..input.len().min(max_head)];
-    let mut parsed = httparse::Request::new(&mut []);
-    let len = match parsed.parse_with_uninit_headers(window, fields) {
-        Ok(Status::Complete(len)) => len,
-        Ok(Status::Partial) if input.len() >= max_head => return Err(Refusal::HeadTooLarge),
-        Ok(Status::Partial) => return Ok(None),
-        Err(httparse::Error::TooManyHeaders) => return Err(Refusal::HeadTooLarge),
-        Err(httparse::Error::Version) => return Err(Refusal::Version),
-        Err(httparse::Error::HeaderName) => return Err(Refusal::Malformed("a field name is malformed")),
-        Err(httparse::Error::HeaderValue) => return Err(Refusal::Malformed("a field value is malformed")),
-        Err(httparse::Error::NewLine) => return Err(Refusal::Malformed("a line does not end in CRLF")),
-        Err(_) => return Err(Refusal::Malformed("the request line is malformed")),
-    };
-    let (Some(method_name), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version)
-    else {
-        return Err(Refusal::Malformed("the request line is malformed"));
-    };
-    judge(&input[..len], method_name, target, version == 0, parsed.headers).map(Some)
+    marks: &'m mut Marks,
+) -> Result<Option<Request<'m, 'b>>, Refusal> {
+    match read(&input[..input.len().min(max_head)], marks) {
+        Ok(request) => request.map(Some),
+        Err(Stop::Partial) if input.len() >= max_head => Err(Refusal::HeadTooLarge),
+        Err(Stop::Partial) => Ok(None),
+        Err(Stop::Bad(what)) => Err(Refusal::Malformed(what)),
+    }
 }
 
-fn judge<'h, 'b>(
-    head: &'b [u8],
-    method_name: &'b str,
-    target: &'b str,
-    http10: bool,
-    headers: &'h [Header<'b>],
-) -> Result<Request<'h, 'b>, Refusal> {
-    let start = offset(head, method_name.as_bytes());
-    let first_line = headers.first().map_or(head.len() - 2, |header| offset(head, header.name.as_bytes()));
-    let blank = head[..start].chunks(2).all(|line| line == b"\r\n");
-    if !blank || !head[..first_line].ends_with(b"\r\n") || !lines_end_in_crlf(head, headers) {
-        return Err(Refusal::Malformed("a line does not end in CRLF"));
+/// The outer error stops the scan, the inner one is a judgement.
+fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Result<Request<'m, 'b>, Refusal>, Stop> {
+    let mut start = 0;
+    while let [b'\r', b'\n', ..] = input[start..] {
+        start += 2;
     }
+    let method_end =
+        start + input[start..].iter().position(|byte| !TOKEN[usize::from(*byte)]).ok_or(Stop::Partial)?;
+    if method_end == start || input[method_end] != b' ' {
+        return match input[start..] {
+            [b'\r'] => Err(Stop::Partial),
+            _ => Err(Stop::Bad("the request line is malformed")),
+        };
+    }
+    let target_start = method_end + 1;
+    let target =
+        input[target_start..].iter().position(|byte| !(b'!'..=b'~').contains(byte)).ok_or(Stop::Partial)?;
+    let target_end = target_start + target;
+    if target == 0 || input[target_end] != b' ' {
+        return Err(Stop::Bad("the request line is malformed"));
+    }
+    let version = input.get(target_end + 1..target_end + 9).ok_or(Stop::Partial)?;
+    let http10 = match version {
+        b"HTTP/1.1" => false,
+        b"HTTP/1.0" => true,
+        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => return Ok(Err(Refusal::Version)),
+        _ => return Err(Stop::Bad("the request line is malformed")),
+    };
+    let fields = scan::crlf(input, target_end + 9)?;
+    let line = RequestLine {
+        start,
+        method: &input[start..method_end],
+        target: &input[target_start..target_end],
+        http10,
+        end: fields,
+    };
+    judge(input, &line, marks)
+}
 
+struct RequestLine<'b> {
+    start: usize,
+    method: &'b [u8],
+    target: &'b [u8],
+    http10: bool,
+    /// Where the fields begin.
+    end: usize,
+}
+
+/// Reads the fields and decides what the request is.
+fn judge<'m, 'b>(
+    input: &'b [u8],
+    line: &RequestLine<'b>,
+    marks: &'m mut Marks,
+) -> Result<Result<Request<'m, 'b>, Refusal>, Stop> {
+    let (method_name, http10, fields) = (line.method, line.http10, line.end);
     let mut connection = Connection::default();
-    let (mut hop, mut forwarding) = (Marks::default(), Marks::default());
-    let (mut host, mut host_field) = (&b""[..], None);
+    marks.clear();
+    let mut host = None;
     let mut content_length = None;
     let mut chunked = false;
     let mut expects_continue = false;
-    let mut upgrade_field = None;
-    for (index, header) in headers.iter().enumerate() {
-        let name = header.name.as_bytes();
-        let is = |wanted: &str| name.eq_ignore_ascii_case(wanted.as_bytes());
+    let mut upgrade_fields = 0;
+    let (mut index, mut at) = (0, fields);
+    let start = line.start;
+    let mut fits = true;
+    let refuse = |what| Ok(Err(Refusal::Malformed(what)));
+    let len = loop {
+        let (line, next) = scan::line(input, at)?;
+        let Some(line) = line else { break next };
+        if index == MAX_FIELDS {
+            return Ok(Err(Refusal::HeadTooLarge));
+        }
+        at = next;
+        let (name, value) = (line.name, line.value);
         match name.len() {
-            2 if is("te") => hop.add(index),
-            4 if is("host") => {
-                if host_field.replace(index).is_some() {
-                    return Err(Refusal::Malformed("more than one Host"));
+            2 if is(name, b"te") => fits &= marks.add(&line, Why::Hop),
+            4 if is(name, b"host") => {
+                if host.replace(value).is_some() {
+                    return refuse("more than one Host");
                 }
-                host = header.value;
-                if !host.iter().all(|byte| plausible_in_host(*byte)) {
-                    return Err(Refusal::Malformed("Host is malformed"));
+                fits &= marks.add(&line, Why::Host);
+                if !value.iter().all(|byte| plausible_in_host(*byte)) {
+                    return refuse("Host is malformed");
                 }
             }
-            6 if is("expect") => {
-                if !header.value.eq_ignore_ascii_case(b"100-continue") {
-                    return Err(Refusal::Malformed("Expect is not 100-continue"));
+            6 if is(name, b"expect") => {
+                if !value.eq_ignore_ascii_case(b"100-continue") {
+                    return refuse("Expect is not 100-continue");
                 }
                 expects_continue = !http10;
             }
-            7 if is("upgrade") => {
-                hop.add(index);
+            7 if is(name, b"upgrade") => {
+                fits &= marks.add(&line, Why::Hop);
                 // An h2c connection would carry requests past this relay's eyes.
-                let h2c = super::field::tokens(header.value).any(|token| token.eq_ignore_ascii_case(b"h2c"));
-                upgrade_field = (!h2c && upgrade_field.is_none()).then_some(index);
+                let h2c = tokens(value).any(|token| token.eq_ignore_ascii_case(b"h2c"));
+                upgrade_fields += if h2c { 2 } else { 1 };
             }
-            9 if is("forwarded") => forwarding.add(index),
-            10 if is("connection") => {
-                hop.add(index);
-                connection.read(header.value);
+            9 if is(name, b"forwarded") => fits &= marks.add(&line, Why::Forwarding),
+            10 if is(name, b"connection") => {
+                fits &= marks.add(&line, Why::Hop);
+                connection.read(value);
             }
-            10 if is("keep-alive") => hop.add(index),
-            14 if is("content-length") => {
-                let length = length(header.value).ok_or(Refusal::Malformed("Content-Length is malformed"))?;
+            10 if is(name, b"keep-alive") => fits &= marks.add(&line, Why::Hop),
+            14 if is(name, b"content-length") => {
+                let Some(length) = length(value) else { return refuse("Content-Length is malformed") };
                 if content_length.replace(length).is_some() {
-                    return Err(Refusal::Malformed("more than one Content-Length"));
+                    return refuse("more than one Content-Length");
                 }
             }
-            14 if is("http2-settings") => hop.add(index),
-            15 if is("x-forwarded-for") => forwarding.add(index),
-            16 if is("x-forwarded-host") => forwarding.add(index),
-            16 if is("proxy-connection") => hop.add(index),
-            17 if is("x-forwarded-proto") => forwarding.add(index),
-            17 if is("transfer-encoding") => {
+            14 if is(name, b"http2-settings") => fits &= marks.add(&line, Why::Hop),
+            15 if is(name, b"x-forwarded-for") => fits &= marks.add(&line, Why::Forwarding),
+            16 if is(name, b"x-forwarded-host") => fits &= marks.add(&line, Why::Forwarding),
+            16 if is(name, b"proxy-connection") => fits &= marks.add(&line, Why::Hop),
+            17 if is(name, b"x-forwarded-proto") => fits &= marks.add(&line, Why::Forwarding),
+            17 if is(name, b"transfer-encoding") => {
                 if chunked || http10 {
-                    return Err(Refusal::Malformed("Transfer-Encoding is not allowed here"));
+                    return refuse("Transfer-Encoding is not allowed here");
                 }
-                chunked = coding(header.value)?;
+                match coding(value) {
+                    Ok(()) => chunked = true,
+                    Err(refusal) => return Ok(Err(refusal)),
+                }
             }
             _ => {}
         }
-    }
+        index += 1;
+    };
+    let head = &input[..len];
     if chunked && content_length.is_some() {
-        return Err(Refusal::Malformed("both Content-Length and Transfer-Encoding"));
+        return refuse("both Content-Length and Transfer-Encoding");
     }
-    if host_field.is_none() && !http10 {
-        return Err(Refusal::Malformed("no Host"));
+    if host.is_none() && !http10 {
+        return refuse("no Host");
     }
     if connection.names_others {
-        mark_named(headers, &mut hop);
+        fits &= mark_named(head, fields, marks);
     }
-    let upgrade = connection.upgrade && upgrade_field.is_some() && !http10;
-    let (target, authority) = origin_form(method_name, target)?;
+    if !fits {
+        return Ok(Err(Refusal::HeadTooLarge));
+    }
+    let upgrade = connection.upgrade && upgrade_fields == 1 && !http10;
+    let (target, authority) = match origin_form(method_name, line.target) {
+        Ok(split) => split,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
     let body = match content_length {
         _ if chunked => Body::Chunked(Chunked::new()),
         Some(length) if length > 0 => Body::Length(length),
         _ => Body::Done,
     };
-    Ok(Request {
+    Ok(Ok(Request {
         method_name,
         method: method(method_name),
         target,
-        host: authority.map_or(host, str::as_bytes),
+        host: authority.or(host).unwrap_or_default(),
         http10,
         keep_alive: !connection.close && (!http10 || connection.keep_alive),
         expects_continue: expects_continue && body != Body::Done,
         upgrade,
         body,
-        len: head.len(),
+        len,
         head,
-        headers,
+        start,
+        fields,
         absolute: authority.is_some(),
-        hop,
-        forwarding,
-        host_field,
-    })
+        marks,
+    }))
 }
 
-fn method(name: &str) -> Method {
+fn method(name: &[u8]) -> Method {
     match name {
-        "GET" => Method::Get,
-        "HEAD" => Method::Head,
-        "PUT" | "DELETE" | "OPTIONS" | "TRACE" => Method::Idempotent,
+        b"GET" => Method::Get,
+        b"HEAD" => Method::Head,
+        b"PUT" | b"DELETE" | b"OPTIONS" | b"TRACE" => Method::Idempotent,
         _ => Method::Other,
     }
 }
 
 /// Is `chunked` the only coding? Anything else is refused.
-fn coding(value: &[u8]) -> Result<bool, Refusal> {
+fn coding(value: &[u8]) -> Result<(), Refusal> {
     if value.eq_ignore_ascii_case(b"chunked") {
-        return Ok(true);
+        return Ok(());
     }
-    match super::field::tokens(value).last() {
+    match tokens(value).last() {
         Some(last) if last.eq_ignore_ascii_case(b"chunked") => {
             Err(Refusal::NotImplemented("only the transfer coding chunked is relayed"))
         }
@@ -241,77 +296,74 @@ fn coding(value: &[u8]) -> Result<bool, Refusal> {
 }
 
 /// Splits a target in absolute form into origin form and authority.
-fn origin_form<'b>(method: &str, target: &'b str) -> Result<(&'b str, Option<&'b str>), Refusal> {
-    if target.starts_with('/') || (target == "*" && method == "OPTIONS") {
+fn origin_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<&'b [u8]>), Refusal> {
+    if target.starts_with(b"/") || (target == b"*" && method == b"OPTIONS") {
         return Ok((target, None));
     }
-    if method == "CONNECT" {
+    if method == b"CONNECT" {
         return Err(Refusal::NotImplemented("CONNECT is not relayed"));
     }
-    let scheme = |name: &str| target.get(..name.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(name));
-    let rest = match () {
-        () if scheme("http://") => &target[7..],
-        () if scheme("https://") => &target[8..],
-        () => return Err(Refusal::Malformed("the request target is malformed")),
+    let after = |scheme: &[u8]| {
+        let (begin, rest) = target.split_at_checked(scheme.len())?;
+        begin.eq_ignore_ascii_case(scheme).then_some(rest)
     };
-    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let Some(rest) = after(b"http://").or_else(|| after(b"https://")) else {
+        return Err(Refusal::Malformed("the request target is malformed"));
+    };
+    let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
-    if authority.is_empty() || !authority.bytes().all(plausible_in_host) {
+    if authority.is_empty() || !authority.iter().all(|byte| plausible_in_host(*byte)) {
         return Err(Refusal::Malformed("the request target is malformed"));
     }
-    Ok((if path.is_empty() { "/" } else { path }, Some(authority)))
+    Ok((if path.is_empty() { b"/" } else { path }, Some(authority)))
 }
 
 /// Can this byte stand in a host and port? (Not a check of the grammar: of what could be read as two hosts.)
 fn plausible_in_host(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=:[]%".contains(&byte)
+    matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'-'..=b'.' | b'0'..=b';' | b'[' | b']' | b'_' | b'~' | b'!' | b'=')
+        || matches!(byte, b'$'..=b'+')
 }
 
 impl Request<'_, '_> {
     /// The value of the first field called `name` (lower case or not).
     pub fn field(&self, name: &str) -> Option<&[u8]> {
-        self.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
+        self.values(name).next()
     }
 
     /// The value of the first cookie called `name`.
     pub fn cookie(&self, name: &str) -> Option<&[u8]> {
-        let cookies = self.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("cookie"));
-        cookies
-            .flat_map(|header| header.value.split(|byte| *byte == b';'))
-            .map(<[u8]>::trim_ascii)
-            .find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+        let pairs =
+            self.values("cookie").flat_map(|value| value.split(|byte| *byte == b';')).map(<[u8]>::trim_ascii);
+        pairs.into_iter().find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+    }
+
+    fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        lines(self.head, self.fields)
+            .filter(move |line| line.name.eq_ignore_ascii_case(name.as_bytes()))
+            .map(|line| line.value)
     }
 
     /// Appends the head for the next hop: HTTP/1.1, origin form, without what concerned only this hop, with
     /// what tells the member who the client is.
     pub fn write(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.method_name.as_bytes());
-        out.push(b' ');
-        out.extend_from_slice(self.target_with_query().as_bytes());
-        out.extend_from_slice(b" HTTP/1.1\r\n");
-        let mut drop = self.hop;
+        let from = if self.absolute || self.http10 {
+            self.write_line(out);
+            self.fields
+        } else {
+            self.start
+        };
         let replaced = !matches!(forwarding.style, Forwarded::Off);
-        if replaced {
-            for index in (0..self.headers.len()).filter(|index| self.forwarding.has(*index)) {
-                drop.add(index);
-            }
-        }
-        if self.absolute {
-            out.extend_from_slice(b"Host: ");
-            out.extend_from_slice(self.host);
-            out.extend_from_slice(b"\r\n");
-            if let Some(index) = self.host_field {
-                drop.add(index);
-            }
-        }
-        copy_fields(self.head, self.headers, drop, out);
+        let drop = |why| match why {
+            Why::Hop => true,
+            Why::Forwarding => replaced,
+            Why::Host => self.absolute,
+            Why::Coding => false,
+        };
+        copy_lines(self.head, from, self.marks, drop, out);
         if self.upgrade {
             out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
             out.extend_from_slice(self.field("upgrade").unwrap_or_default());
             out.extend_from_slice(b"\r\n");
-        }
-        if matches!(self.body, Body::Chunked(_)) && self.dropped(&drop, "transfer-encoding") {
-            out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
         }
         match forwarding.style {
             Forwarded::XForwarded => self.x_forwarded(forwarding, out),
@@ -321,29 +373,36 @@ impl Request<'_, '_> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// An absolute form may have had a query but no path: `http://host?query`.
-    fn target_with_query(&self) -> std::borrow::Cow<'_, str> {
-        if self.target.starts_with('?') { format!("/{}", self.target).into() } else { self.target.into() }
-    }
-
-    fn dropped(&self, drop: &Marks, name: &str) -> bool {
-        !self
-            .headers
-            .iter()
-            .enumerate()
-            .any(|(index, header)| header.name.eq_ignore_ascii_case(name) && !drop.has(index))
+    /// A request line of our own; the host follows it, because that of an absolute target replaces the field.
+    fn write_line(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.method_name);
+        // An absolute form may have had a query but no path: `http://host?query`.
+        out.extend_from_slice(if self.target.starts_with(b"?") { b" /" } else { b" " });
+        out.extend_from_slice(self.target);
+        out.extend_from_slice(b" HTTP/1.1\r\n");
+        if self.absolute {
+            out.extend_from_slice(b"Host: ");
+            out.extend_from_slice(self.host);
+            out.extend_from_slice(b"\r\n");
+        }
     }
 
     fn x_forwarded(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
-        let earlier = |name: &str| forwarding.trusted.then(|| self.field(name)).flatten();
-        out.extend_from_slice(b"X-Forwarded-For: ");
-        if forwarding.trusted {
-            self.earlier_list("x-forwarded-for", out);
+        if !forwarding.trusted {
+            out.extend_from_slice(forwarding.plain);
+            if !self.host.is_empty() {
+                out.extend_from_slice(b"X-Forwarded-Host: ");
+                out.extend_from_slice(self.host);
+                out.extend_from_slice(b"\r\n");
+            }
+            return;
         }
+        out.extend_from_slice(b"X-Forwarded-For: ");
+        self.earlier_list("x-forwarded-for", out);
         out.extend_from_slice(forwarding.client.as_bytes());
         out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
-        out.extend_from_slice(earlier("x-forwarded-proto").unwrap_or(forwarding.scheme.as_bytes()));
-        let host = earlier("x-forwarded-host").unwrap_or(self.host);
+        out.extend_from_slice(self.field("x-forwarded-proto").unwrap_or(forwarding.scheme.as_bytes()));
+        let host = self.field("x-forwarded-host").unwrap_or(self.host);
         if !host.is_empty() {
             out.extend_from_slice(b"\r\nX-Forwarded-Host: ");
             out.extend_from_slice(host);
@@ -356,14 +415,11 @@ impl Request<'_, '_> {
         if forwarding.trusted {
             self.earlier_list("forwarded", out);
         }
-        let quote: &[u8] = if forwarding.client.contains(':') { b"\"" } else { b"" };
-        out.extend_from_slice(b"for=");
-        out.extend_from_slice(quote);
-        let bracketed = !quote.is_empty();
-        out.extend_from_slice(if bracketed { b"[" } else { b"" });
+        let (open, close): (&[u8], &[u8]) =
+            if forwarding.client.contains(':') { (b"for=\"[", b"]\"") } else { (b"for=", b"") };
+        out.extend_from_slice(open);
         out.extend_from_slice(forwarding.client.as_bytes());
-        out.extend_from_slice(if bracketed { b"]" } else { b"" });
-        out.extend_from_slice(quote);
+        out.extend_from_slice(close);
         if !self.host.is_empty() {
             out.extend_from_slice(b";host=\"");
             out.extend_from_slice(self.host);
@@ -376,8 +432,8 @@ impl Request<'_, '_> {
 
     /// The elements of all fields called `name`, each followed by a comma.
     fn earlier_list(&self, name: &str, out: &mut Vec<u8>) {
-        for header in self.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name)) {
-            out.extend_from_slice(header.value);
+        for value in self.values(name) {
+            out.extend_from_slice(value);
             out.extend_from_slice(b", ");
         }
     }
@@ -385,23 +441,32 @@ impl Request<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::space;
     use super::*;
 
-    const PLAIN: Forwarding<'_> =
-        Forwarding { style: Forwarded::XForwarded, trusted: false, client: "192.0.2.7", scheme: "http" };
+    const PLAIN: Forwarding<'_> = Forwarding {
+        style: Forwarded::XForwarded,
+        trusted: false,
+        client: "192.0.2.7",
+        plain: b"X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\n",
+        scheme: "http",
+    };
+
+    #[test]
+    fn the_plain_fields_are_what_a_connection_gives() {
+        assert_eq!(x_forwarded(PLAIN.client, PLAIN.scheme), PLAIN.plain);
+    }
 
     fn rewritten(input: &str, forwarding: &Forwarding<'_>) -> String {
-        let mut fields = space();
-        let request = request(input.as_bytes(), &mut fields, 8192).expect("accepted").expect("complete");
+        let mut marks = Marks::new();
+        let request = request(input.as_bytes(), 8192, &mut marks).expect("accepted").expect("complete");
         let mut out = Vec::new();
         request.write(forwarding, &mut out);
         String::from_utf8(out).expect("text")
     }
 
     fn refused(input: &[u8]) -> Refusal {
-        let mut fields = space();
-        match request(input, &mut fields, 8192) {
+        let mut marks = Marks::new();
+        match request(input, 8192, &mut marks) {
             Err(refusal) => refusal,
             other => panic!("{:?} was not refused: {other:?}", String::from_utf8_lossy(input)),
         }
@@ -520,16 +585,18 @@ mod tests {
     fn every_prefix_is_incomplete() {
         let whole = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n";
         for end in 0..whole.len() {
-            assert!(request(&whole[..end], &mut space(), 8192).expect("no refusal").is_none(), "at {end}");
+            assert!(
+                request(&whole[..end], 8192, &mut Marks::new()).expect("no refusal").is_none(),
+                "at {end}"
+            );
         }
-        assert!(request(whole, &mut space(), 8192).expect("accepted").is_some());
+        assert!(request(whole, 8192, &mut Marks::new()).expect("accepted").is_some());
     }
 
     #[test]
     fn who_keeps_the_connection() {
         let keeps = |head: &str| {
-            let mut fields = space();
-            request(head.as_bytes(), &mut fields, 8192).expect("accepted").expect("complete").keep_alive
+            request(head.as_bytes(), 8192, &mut Marks::new()).expect("accepted").expect("complete").keep_alive
         };
         assert!(keeps("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
         assert!(!keeps("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));

@@ -1,10 +1,7 @@
 //! Answer heads: read, judged, rewritten for the client.
 
-use httparse::{Header, Status};
-
-use super::field::{
-    Connection, Marks, Space, copy_fields, length, lines_end_in_crlf, mark_named, offset, tokens,
-};
+use super::field::{Connection, MAX_FIELDS, Marks, Why, copy_lines, length, mark_named};
+use super::scan::{self, Stop, is, lines};
 use super::{Body, Chunked};
 
 /// An answer that cannot be passed on.
@@ -14,7 +11,7 @@ pub struct BadResponse(pub &'static str);
 
 /// An answer head that may be passed on.
 #[derive(Debug)]
-pub struct Response<'h, 'b> {
+pub struct Response<'m, 'b> {
     /// 100 to 999.
     pub status: u16,
     /// May the connection to the member be used again after this answer?
@@ -24,11 +21,13 @@ pub struct Response<'h, 'b> {
     /// Bytes of the head, the empty line included.
     pub len: usize,
     head: &'b [u8],
-    headers: &'h [Header<'b>],
+    /// Where the fields begin in `head`.
+    fields: usize,
     http10: bool,
-    hop: Marks,
-    coding: Marks,
-    upgrade: Option<usize>,
+    marks: &'m Marks,
+    /// Does any field concern only this hop?
+    hop: bool,
+    upgrade: bool,
 }
 
 /// How to rewrite an answer head.
@@ -45,88 +44,112 @@ pub struct Rewrite {
 ///
 /// # Errors
 /// The answer is malformed, or could be read in two ways.
-pub fn response<'h, 'b>(
+pub fn response<'m, 'b>(
     input: &'b [u8],
-    fields: &'h mut Space<'b>,
     max_head: usize,
     to_head: bool,
-) -> Result<Option<Response<'h, 'b>>, BadResponse> {
-    let window = &input[..input.len().min(max_head)];
-    let mut parsed = httparse::Response::new(&mut []);
-    let config = httparse::ParserConfig::default();
-    let len = match config.parse_response_with_uninit_headers(&mut parsed, window, fields) {
-        Ok(Status::Complete(len)) => len,
-        Ok(Status::Partial) if input.len() >= max_head => return Err(BadResponse("the head is too large")),
-        Ok(Status::Partial) => return Ok(None),
-        Err(httparse::Error::TooManyHeaders) => return Err(BadResponse("too many fields")),
-        Err(_) => return Err(BadResponse("the head is malformed")),
-    };
-    let (Some(status), Some(version)) = (parsed.code, parsed.version) else {
-        return Err(BadResponse("the head is malformed"));
-    };
-    judge(&input[..len], status, version == 0, parsed.headers, to_head).map(Some)
+    marks: &'m mut Marks,
+) -> Result<Option<Response<'m, 'b>>, BadResponse> {
+    match read(&input[..input.len().min(max_head)], to_head, marks) {
+        Ok(response) => Ok(Some(response)),
+        Err(Stop::Partial) if input.len() >= max_head => Err(BadResponse("the head is too large")),
+        Err(Stop::Partial) => Ok(None),
+        Err(Stop::Bad(what)) => Err(BadResponse(what)),
+    }
 }
 
-fn judge<'h, 'b>(
-    head: &'b [u8],
+fn read<'m, 'b>(input: &'b [u8], to_head: bool, marks: &'m mut Marks) -> Result<Response<'m, 'b>, Stop> {
+    const LINE: Stop = Stop::Bad("the status line is malformed");
+    let Some(begin) = input.get(..12) else {
+        let plausible = input.iter().zip(b"HTTP/1.").all(|(one, other)| one == other);
+        return Err(if plausible { Stop::Partial } else { LINE });
+    };
+    let (http10, status) = match begin {
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor @ (b'0' | b'1'), b' ', a, b, c]
+            if matches!(a, b'1'..=b'9') && b.is_ascii_digit() && c.is_ascii_digit() =>
+        {
+            let digit = |byte: &u8| u16::from(byte - b'0');
+            (*minor == b'0', digit(a) * 100 + digit(b) * 10 + digit(c))
+        }
+        _ => return Err(LINE),
+    };
+    let end = scan::text_end(input, 12)?;
+    if end > 12 && input[12] != b' ' {
+        return Err(LINE);
+    }
+    let fields = scan::crlf(input, end)?;
+    judge(input, fields, status, http10, to_head, marks)
+}
+
+/// Reads the fields, which begin at `fields`, and decides what the answer is.
+fn judge<'m, 'b>(
+    input: &'b [u8],
+    fields: usize,
     status: u16,
     http10: bool,
-    headers: &'h [Header<'b>],
     to_head: bool,
-) -> Result<Response<'h, 'b>, BadResponse> {
-    let first_line = headers.first().map_or(head.len() - 2, |header| offset(head, header.name.as_bytes()));
-    if !head.starts_with(b"HTTP/1.")
-        || !head[..first_line].ends_with(b"\r\n")
-        || !lines_end_in_crlf(head, headers)
-    {
-        return Err(BadResponse("a line does not end in CRLF"));
-    }
-    if status < 100 {
-        return Err(BadResponse("the status is below 100"));
-    }
+    marks: &'m mut Marks,
+) -> Result<Response<'m, 'b>, Stop> {
     let mut connection = Connection::default();
-    let (mut hop, mut coding) = (Marks::default(), Marks::default());
+    marks.clear();
+    let mut hop = false;
+    let mut fits = true;
     let mut content_length = None;
     let mut chunked = false;
-    let mut upgrade = None;
-    for (index, header) in headers.iter().enumerate() {
-        let name = header.name.as_bytes();
-        let is = |wanted: &str| name.eq_ignore_ascii_case(wanted.as_bytes());
+    let mut upgrade = false;
+    let (mut index, mut at) = (0, fields);
+    let len = loop {
+        let (line, next) = scan::line(input, at)?;
+        let Some(line) = line else { break next };
+        if index == MAX_FIELDS {
+            return Err(Stop::Bad("too many fields"));
+        }
+        at = next;
+        let (name, value) = (line.name, line.value);
         match name.len() {
-            7 if is("upgrade") => {
-                hop.add(index);
-                upgrade = Some(index);
+            7 if is(name, b"upgrade") => {
+                (hop, upgrade) = (true, true);
+                fits &= marks.add(&line, Why::Hop);
             }
-            10 if is("connection") => {
-                hop.add(index);
-                connection.read(header.value);
+            10 if is(name, b"connection") => {
+                hop = true;
+                fits &= marks.add(&line, Why::Hop);
+                connection.read(value);
             }
-            10 if is("keep-alive") => hop.add(index),
-            14 if is("content-length") => {
-                let length = length(header.value).ok_or(BadResponse("Content-Length is malformed"))?;
+            10 if is(name, b"keep-alive") => {
+                hop = true;
+                fits &= marks.add(&line, Why::Hop);
+            }
+            14 if is(name, b"content-length") => {
+                let length = length(value).ok_or(Stop::Bad("Content-Length is malformed"))?;
                 if content_length.replace(length).is_some_and(|other| other != length) {
-                    return Err(BadResponse("two different Content-Lengths"));
+                    return Err(Stop::Bad("two different Content-Lengths"));
                 }
             }
-            16 if is("proxy-connection") => hop.add(index),
-            17 if is("transfer-encoding") => {
-                if chunked
-                    || tokens(header.value).count() != 1
-                    || !header.value.eq_ignore_ascii_case(b"chunked")
-                {
-                    return Err(BadResponse("the transfer coding is not chunked"));
+            16 if is(name, b"proxy-connection") => {
+                hop = true;
+                fits &= marks.add(&line, Why::Hop);
+            }
+            17 if is(name, b"transfer-encoding") => {
+                if chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                    return Err(Stop::Bad("the transfer coding is not chunked"));
                 }
-                coding.add(index);
+                fits &= marks.add(&line, Why::Coding);
                 chunked = true;
             }
             _ => {}
         }
-    }
+        index += 1;
+    };
+    let head = &input[..len];
     if chunked && content_length.is_some() {
-        return Err(BadResponse("both Content-Length and Transfer-Encoding"));
+        return Err(Stop::Bad("both Content-Length and Transfer-Encoding"));
     }
     if connection.names_others {
-        mark_named(headers, &mut hop);
+        fits &= mark_named(head, fields, marks);
+    }
+    if !fits {
+        return Err(Stop::Bad("too many fields for one hop"));
     }
     let body = match status {
         100..=199 | 204 | 304 => Body::Done,
@@ -139,7 +162,7 @@ fn judge<'h, 'b>(
         },
     };
     let keep_alive = body != Body::UntilClose && !connection.close && (!http10 || connection.keep_alive);
-    Ok(Response { status, keep_alive, body, len: head.len(), head, headers, http10, hop, coding, upgrade })
+    Ok(Response { status, keep_alive, body, len, head, fields, http10, marks, hop, upgrade })
 }
 
 impl Response<'_, '_> {
@@ -150,27 +173,21 @@ impl Response<'_, '_> {
 
     /// Appends the head for the client.
     pub fn write(&self, rewrite: Rewrite, out: &mut Vec<u8>) {
-        let mut drop = self.hop;
-        if rewrite.http10 {
-            for index in (0..self.headers.len()).filter(|index| self.coding.has(*index)) {
-                drop.add(index);
-            }
-        }
-        let upgrade = if self.status == 101 { self.upgrade } else { None };
-        if drop.is_empty() && !self.http10 && !rewrite.close && !rewrite.http10 {
+        if !self.hop && !self.http10 && !rewrite.close && !rewrite.http10 {
             out.extend_from_slice(self.head);
             return;
         }
-        out.extend_from_slice(b"HTTP/1.1");
-        let line = self
-            .headers
-            .first()
-            .map_or(self.head.len() - 2, |first| offset(self.head, first.name.as_bytes()));
-        out.extend_from_slice(&self.head[b"HTTP/1.1".len()..line]);
-        copy_fields(self.head, self.headers, drop, out);
-        if let Some(index) = upgrade {
+        let mut from = 0;
+        if self.http10 {
+            from = b"HTTP/1.0".len();
+            out.extend_from_slice(b"HTTP/1.1");
+        }
+        let drop = |why| why == Why::Hop || (why == Why::Coding && rewrite.http10);
+        copy_lines(self.head, from, self.marks, drop, out);
+        if self.status == 101 && self.upgrade {
+            let protocol = lines(self.head, self.fields).find(|line| is(line.name, b"upgrade"));
             out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
-            out.extend_from_slice(self.headers[index].value);
+            out.extend_from_slice(protocol.map_or(b"", |line| line.value));
             out.extend_from_slice(b"\r\n");
         } else if self.interim() {
         } else if rewrite.close {
@@ -184,12 +201,11 @@ impl Response<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::space;
     use super::*;
 
     fn read(input: &str, to_head: bool, rewrite: Rewrite) -> Result<(u16, bool, Body, String), BadResponse> {
-        let mut fields = space();
-        let response = response(input.as_bytes(), &mut fields, 8192, to_head)?.expect("complete");
+        let mut marks = Marks::new();
+        let response = response(input.as_bytes(), 8192, to_head, &mut marks)?.expect("complete");
         let mut out = Vec::new();
         response.write(rewrite, &mut out);
         Ok((response.status, response.keep_alive, response.body, String::from_utf8(out).expect("text")))
@@ -257,6 +273,9 @@ mod tests {
             "HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n",
             "HTTP/1.1 099 No\r\n\r\n",
             "HTTP/2 200 OK\r\n\r\n",
+            "HTTP/1.1 200OK\r\n\r\n",
+            "HTTP/1.1  200 OK\r\n\r\n",
+            "HTTP/1.1 20\r\n\r\nxx",
             "220 smtp\r\n\r\n",
         ] {
             assert!(read(bad, false, Rewrite::default()).is_err(), "{bad:?}");

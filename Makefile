@@ -1,0 +1,47 @@
+# Thin: each target is one or two commands that can be typed by hand.
+
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+CARGO ?= cargo
+LOCKED := --locked
+
+.DEFAULT_GOAL := help
+.PHONY: help demo build test lint fmt gates bench deny deps clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## members, a balancer, load and failures, live in this terminal
+	$(CARGO) build $(LOCKED) --profile fast -p plimsoll
+	$(TARGET)/fast/plimsoll demo $(ARGS)
+
+build: ## the release binary, target/release/plimsoll
+	$(CARGO) build $(LOCKED) --release -p plimsoll
+
+test: deps ## all tests, with real clients, servers and proxies
+	$(CARGO) build $(LOCKED) --profile fast -p plimsoll
+	python3 -B -m unittest discover -q -s benches
+	PLIMSOLL_BIN=$(TARGET)/fast/plimsoll $(CARGO) test $(LOCKED) --workspace
+
+lint: ## formatting, clippy and the documentation's links, warnings as errors
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy $(LOCKED) --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --no-deps
+
+fmt: ## format the code
+	$(CARGO) fmt --all
+
+gates: deps build ## instructions, system calls and memory per request against their limits (PEERS=1: HAProxy's and nginx's too)
+	benches/gates.py $(if $(PEERS),--peers)
+
+bench: deps build ## beside HAProxy, nginx and Envoy, 20 minutes (ARGS=--quick: 3), into bench/results/
+	benches/bench.py $(ARGS)
+
+deny: ## licences, advisories, bans and sources of the dependencies (needs cargo-deny)
+	$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deny
+	$(CARGO) deny check
+
+deps: ## what the tests, gates and bench need from Debian
+	@scripts/install-test-deps
+
+clean: ## what was built
+	$(CARGO) clean

@@ -1,0 +1,182 @@
+#!/usr/bin/env -S python3 -B
+"""make gates: three figures of the request path that a noisy machine cannot blur, each with a limit.
+
+Instructions and system calls are counted in two runs of the same proxy that differ only in the number of requests;
+the difference of the counts over the difference of the requests leaves out start, stop and connection set-up.
+Memory is the growth of the resident set from one client connection to thousands of idle ones that each made one
+request. Every figure is of a GET of 1 KiB over kept connections with the default strategy, time limits and metrics.
+Exit status: 0 all within the limits, 1 one is above, 2 it could not be measured.
+"""
+
+import argparse
+import dataclasses
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rig.client import Crowd, Refused
+from rig.origin import origins
+from rig.peers import TARGET, HAProxy, Nginx, Plimsoll
+from rig.process import HOST, Child, Failed, Traced, end_on_sigterm, free_port, raise_file_limit
+
+IDLE = 4000
+"""Idle connections for the memory gate."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gate:
+    """One figure with its limit."""
+
+    name: str
+    unit: str
+    limit: float
+    digits: int
+    measure: object
+
+
+def main():
+    arguments = parse()
+    end_on_sigterm()
+    peers = [Plimsoll()] + ([HAProxy(), Nginx(alone=True)] if arguments.peers else [])
+    results = TARGET / "gates"
+    results.mkdir(parents=True, exist_ok=True)
+    failures = 0
+    try:
+        raise_file_limit(IDLE + 100)
+        with origins(1) as running:
+            port = running[0][0]
+            print(f"{'gate':<14}{'proxy':<10}{'measured':>10}{'limit':>9}  unit")
+            for peer in peers:
+                reason = peer.missing()
+                if reason and arguments.peers:
+                    print(f"{'':<14}{peer.name:<10}{'-':>10}{'':>9}  left out: {reason}")
+                    continue
+                if reason:
+                    raise Failed(reason)
+                for gate in GATES:
+                    failures += judge(gate, peer, port, results)
+    except (Failed, Refused, OSError) as error:
+        print(f"gates: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 1 if failures else 0
+
+
+def parse():
+    parser = argparse.ArgumentParser(description="Measures three figures of the request path against their limits.")
+    parser.add_argument("--peers", action="store_true", help="also measure HAProxy and nginx, which no limit binds")
+    return parser.parse_args()
+
+
+def judge(gate, peer, origin, results):
+    """Measures one gate on one proxy and prints a line; returns 1 if ours is above the limit."""
+    started = time.monotonic()
+    measured = gate.measure(peer, origin, results)
+    ours = isinstance(peer, Plimsoll)
+    above = ours and measured > gate.limit
+    verdict = ("FAIL" if above else "ok") if ours else ""
+    limit = f"{gate.limit:,.{gate.digits}f}" if ours else "-"
+    seconds = time.monotonic() - started
+    print(
+        f"{gate.name:<14}{peer.name:<10}{measured:>10,.{gate.digits}f}{limit:>9}"
+        f"  {gate.unit}  ({seconds:.0f} s)  {verdict}",
+        flush=True,
+    )
+    return int(above)
+
+
+def instructions(peer, origin, results):
+    """User-space instructions per request, one request at a time over 16 connections, under cachegrind."""
+
+    def count(requests):
+        counts = results / f"cachegrind.{peer.name}.{requests}"
+        tracer = ["valgrind", "--tool=cachegrind", "--cache-sim=no", f"--cachegrind-out-file={counts}"]
+        with tempfile.TemporaryDirectory(prefix="plimsoll-gate-") as where:
+            port = free_port()
+            command = tracer + peer.command("http", port, [origin], where)
+            with Child(command, Path(where) / "log") as proxy:
+                proxy.await_port(port, 60)
+                with Crowd((HOST, port), 16) as crowd:
+                    crowd.in_turn(requests)
+                if not proxy.stop():
+                    raise Failed(f"{peer.name} did not end on SIGTERM under valgrind:\n{proxy.last_words()}")
+                return cachegrind_total(read(counts, proxy))
+
+    return difference(count, 400, 4400)
+
+
+def system_calls(peer, origin, _results):
+    """System calls per request of all threads, 64 connections as fast as they are answered, under strace."""
+
+    def count(requests):
+        with tempfile.TemporaryDirectory(prefix="plimsoll-gate-") as where:
+            counts, port = Path(where) / "strace", free_port()
+            # The tracee dies with strace, as strace dies with us.
+            tracer = ["strace", "-f", "-c", "-U", "calls,name", "-o", counts, "setpriv", "--pdeathsig", "KILL"]
+            with Traced(tracer + peer.command("http", port, [origin], where), Path(where) / "log") as proxy:
+                proxy.await_port(port, 60)
+                with Crowd((HOST, port), 64) as crowd:
+                    crowd.run(requests)
+                if not proxy.stop():
+                    raise Failed(f"{peer.name} did not end on SIGTERM under strace:\n{proxy.last_words()}")
+                return strace_total(read(counts, proxy))
+
+    return difference(count, 2_000, 22_000)
+
+
+def memory(peer, origin, _results):
+    """KiB of resident memory per idle client connection."""
+    with tempfile.TemporaryDirectory(prefix="plimsoll-gate-") as where:
+        port = free_port()
+        with Child(peer.command("http", port, [origin], where), Path(where) / "log") as proxy:
+            proxy.await_port(port)
+            with Crowd((HOST, port), 1) as first:
+                first.in_turn(100)
+                before = proxy.resident()
+                with Crowd((HOST, port), IDLE) as crowd:
+                    crowd.in_turn(IDLE)
+                    after = proxy.resident()
+                    if crowd.lost():
+                        raise Failed(f"{peer.name} closed {crowd.lost()} of {IDLE} idle connections")
+    return (after - before) / IDLE / 1024
+
+
+def difference(count, few, many):
+    """What one more request adds."""
+    return (count(many) - count(few)) / (many - few)
+
+
+def read(path, child):
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise Failed(f"{child.words()} left no counts: {error}\n{child.last_words()}") from error
+
+
+def cachegrind_total(text):
+    """The instructions that a cachegrind file sums up to."""
+    found = re.search(r"^summary: (\d+)", text, re.MULTILINE)
+    if not found:
+        raise Failed("the cachegrind file has no summary line: the proxy did not end cleanly")
+    return int(found[1])
+
+
+def strace_total(text):
+    """The calls that `strace -c -U calls,name` sums up to."""
+    found = re.search(r"^ *(\d+) total$", text, re.MULTILINE)
+    if not found:
+        raise Failed("strace wrote no total: it did not end cleanly")
+    return int(found[1])
+
+
+GATES = (
+    Gate("instructions", "user-space instructions per request", 7000, 0, instructions),
+    Gate("system calls", "per request at 64 connections", 4.3, 2, system_calls),
+    Gate("idle memory", f"KiB per idle connection ({IDLE})", 4, 2, memory),
+)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""The servers behind the proxies: nginx, one process each, answers from memory.
+
+`/0`, `/1k` and `/64k` answer bodies of these sizes; the largest comes from a file that is kept open and sent with
+sendfile, because nginx takes no string of that length in its configuration.
+"""
+
+import contextlib
+import tempfile
+from pathlib import Path
+
+from .process import HOST, Child, free_port
+
+BODIES = {"0": 0, "1k": 1024, "64k": 64 * 1024}
+
+CONFIG = """\
+daemon off;
+master_process off;
+pid {where}/pid;
+error_log stderr error;
+events {{ worker_connections 16384; }}
+http {{
+  access_log off;
+  keepalive_timeout 3600s;
+  keepalive_requests 1000000000;
+  sendfile on;
+  tcp_nopush on;
+  open_file_cache max=8 inactive=3600s;
+  open_file_cache_valid 3600s;
+  client_body_temp_path {where}/client;
+  proxy_temp_path {where}/proxy;
+  fastcgi_temp_path {where}/fastcgi;
+  uwsgi_temp_path {where}/uwsgi;
+  scgi_temp_path {where}/scgi;
+  default_type application/octet-stream;
+  server {{
+    listen {host}:{port} backlog=16384;
+    location = /0 {{ return 200 ""; }}
+    location = /1k {{ return 200 "{kilobyte}"; }}
+    location = /64k {{ root {where}; }}
+  }}
+}}
+"""
+
+
+@contextlib.contextmanager
+def origins(count, cores=None):
+    """Runs `count` origins; gives their list of (port, `Child`)."""
+    with contextlib.ExitStack() as stack:
+        running = []
+        for _ in range(count):
+            where = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="plimsoll-origin-")))
+            port = free_port()
+            (where / "64k").write_bytes(b"x" * BODIES["64k"])
+            config = where / "nginx.conf"
+            config.write_text(CONFIG.format(where=where, host=HOST, port=port, kilobyte="x" * BODIES["1k"]))
+            command = ["nginx", "-p", where, "-e", "stderr", "-c", config]
+            child = stack.enter_context(Child(command, where / "log", cores))
+            child.await_port(port)
+            running.append((port, child))
+        yield running

@@ -1,0 +1,87 @@
+//! The event log as server-sent events.
+//!
+//! A stream is a cursor over the entries that the subject keeps: read what is above the cursor, send it,
+//! wait until there is more. Nothing is queued for a subscriber, so a slow one costs nobody memory; it reads
+//! on from where it is, and where the log has meanwhile forgotten entries it is told how many:
+//!
+//! ```text
+//! id: 7
+//! data: {"seq":7,"unix_ms":…,"kind":"ejected","group":"web","member":"10.0.0.3:80","why":"…","inputs":{…}}
+//!
+//! event: lagged
+//! data: {"missed":120}
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::channel::{SendError, Sender};
+use hyper::body::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::Entry;
+use crate::route::Plane;
+
+/// A stream without news says that it lives.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// At least so long between two looks at the log: a storm of events is read in batches.
+const PACE: Duration = Duration::from_millis(50);
+/// Entries in one piece of the body.
+const BATCH: usize = 64;
+
+/// Sends the entries above `since` (the kept ones, if none is given) and then each new one, until the client
+/// goes or the admin plane ends.
+pub(crate) async fn stream(
+    plane: Arc<Plane>,
+    since: Option<u64>,
+    mut out: Sender<Bytes>,
+    _slot: OwnedSemaphorePermit,
+) {
+    // An error is a client that went.
+    let _ = follow(&plane, since, &mut out).await;
+}
+
+async fn follow(plane: &Plane, since: Option<u64>, out: &mut Sender<Bytes>) -> Result<(), SendError> {
+    out.send_data("retry: 2000\n\n".into()).await?;
+    let mut cursor = since;
+    let mut heartbeat = Instant::now() + HEARTBEAT;
+    loop {
+        // Asked before the look, so that nothing happens unseen between the two.
+        let changed = plane.subject.changed();
+        let last = plane.ended();
+        let fresh = plane.subject.events(cursor.unwrap_or(0));
+        if let (Some(cursor), Some(first)) = (cursor, fresh.first())
+            && first.seq > cursor + 1
+        {
+            let missed = first.seq - cursor - 1;
+            out.send_data(format!("event: lagged\ndata: {{\"missed\":{missed}}}\n\n").into()).await?;
+        }
+        for batch in fresh.chunks(BATCH) {
+            out.send_data(batch.iter().map(message).collect::<String>().into()).await?;
+            heartbeat = Instant::now() + HEARTBEAT;
+        }
+        cursor = fresh.last().map(|entry| entry.seq).or(cursor).or(Some(0));
+        if last {
+            return Ok(());
+        }
+        let news = async {
+            changed.await;
+            sleep(PACE).await;
+        };
+        tokio::select! {
+            () = news => {}
+            () = plane.end() => {}
+            () = sleep_until(heartbeat) => {
+                out.send_data(": alive\n\n".into()).await?;
+                heartbeat = Instant::now() + HEARTBEAT;
+            }
+        }
+    }
+}
+
+fn message(entry: &Entry) -> String {
+    // It has only text and finite numbers, and JSON has no raw line break that could end the message early.
+    let data = serde_json::to_string(entry).unwrap_or_default();
+    format!("id: {}\ndata: {data}\n\n", entry.seq)
+}

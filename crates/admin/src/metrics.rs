@@ -1,0 +1,269 @@
+//! The read model as a Prometheus page, text format 0.0.4.
+//!
+//! One series per member for the things one member has; labels are `group`, `member`, `listener`,
+//! `protocol`, `strategy`, `state`, `reason` and `code_class`, never a path or a client, so that the number
+//! of series is decided by the configuration and not by the traffic. Every member has every series from the
+//! start: a counter that first appears at 1 hides its first increase from `rate()`.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use plimsoll_brain::State;
+use plimsoll_brain::status::{GroupStatus, ListenerStatus, MemberStatus, Status};
+
+use crate::process::Process;
+
+const STATES: [State; 6] =
+    [State::Up, State::SlowStart, State::Unchecked, State::Down, State::Ejected, State::Draining];
+const CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "none"];
+
+/// The whole page. `buckets` gives the latency histogram of a group, see [`crate::Subject::buckets`].
+pub(crate) fn page(status: &Status, buckets: impl Fn(&str) -> Vec<(f64, u64)>) -> String {
+    let mut page = Page::default();
+    process(&mut page, status);
+    listeners(&mut page, &status.listeners);
+    groups(&mut page, &status.groups);
+    durations(&mut page, &status.groups, buckets);
+    members(&mut page, &status.groups);
+    page.text
+}
+
+fn process(page: &mut Page, status: &Status) {
+    page.family("plimsoll_build_info", Kind::Gauge, "What runs; always 1.");
+    page.sample("", &[("version", &status.version)], 1.0);
+    let mut one = |name, kind, help, value| {
+        page.family(name, kind, help);
+        page.sample("", &[], value);
+    };
+    one(
+        "plimsoll_config_last_reload_successful",
+        Kind::Gauge,
+        "1 if the configuration in force is the last one given, 0 if that was refused.",
+        flag(status.last_reload_successful),
+    );
+    one("plimsoll_config_reloads_total", Kind::Counter, "Reloads that succeeded.", status.reloads as f64);
+    one("plimsoll_stopping", Kind::Gauge, "1 while the process lets its work end.", flag(status.stopping));
+    one("plimsoll_uptime_seconds", Kind::Gauge, "Since the start of the process.", status.uptime_seconds);
+    one("plimsoll_threads", Kind::Gauge, "Data-plane threads.", status.threads as f64);
+    one(
+        "plimsoll_access_log_dropped_total",
+        Kind::Counter,
+        "Access log lines dropped because the disk was slow or full.",
+        status.access_log_dropped as f64,
+    );
+    let now = Process::now();
+    one("process_cpu_seconds_total", Kind::Counter, "User and system time.", now.cpu_seconds);
+    if let Ok(unix) = SystemTime::now().duration_since(UNIX_EPOCH) {
+        let start = unix.as_secs_f64() - status.uptime_seconds;
+        one("process_start_time_seconds", Kind::Gauge, "Since 1970.", start.round());
+    }
+    for (name, help, value) in [
+        ("process_resident_memory_bytes", "Memory in use.", now.resident_bytes),
+        ("process_virtual_memory_bytes", "Address space in use.", now.virtual_bytes),
+        ("process_open_fds", "Open file descriptors.", now.open_fds),
+        ("process_max_fds", "Limit on open file descriptors.", now.max_fds),
+    ] {
+        if let Some(value) = value {
+            one(name, Kind::Gauge, help, value);
+        }
+    }
+}
+
+fn listeners(page: &mut Page, listeners: &[ListenerStatus]) {
+    let mut each = |name, kind, help, value: fn(&ListenerStatus) -> u64| {
+        page.family(name, kind, help);
+        for listener in listeners {
+            let labels = [
+                ("listener", &*listener.address),
+                ("protocol", &listener.protocol),
+                ("group", &listener.group),
+            ];
+            page.sample("", &labels, value(listener) as f64);
+        }
+    };
+    each("plimsoll_connections", Kind::Gauge, "Client connections or flows open now.", |l| l.connections);
+    each(
+        "plimsoll_connections_accepted_total",
+        Kind::Counter,
+        "Client connections or flows accepted.",
+        |l| l.accepted,
+    );
+    each(
+        "plimsoll_connections_refused_total",
+        Kind::Counter,
+        "Client connections refused because of the limit on connections.",
+        |l| l.refused,
+    );
+}
+
+fn groups(page: &mut Page, groups: &[GroupStatus]) {
+    page.family("plimsoll_group_info", Kind::Gauge, "Strategy in force; always 1.");
+    for group in groups {
+        page.sample("", &[("group", &group.name), ("strategy", &group.strategy)], 1.0);
+    }
+    let mut each = |name, kind, help, value: fn(&GroupStatus) -> f64| {
+        page.family(name, kind, help);
+        for group in groups {
+            page.sample("", &[("group", &group.name)], value(group));
+        }
+    };
+    each("plimsoll_group_healthy", Kind::Gauge, "1 if a member of the group can be used.", |g| {
+        flag(g.healthy)
+    });
+    each("plimsoll_retries_total", Kind::Counter, "Requests tried again.", |g| g.retries as f64);
+    each(
+        "plimsoll_retries_denied_total",
+        Kind::Counter,
+        "Retries not done because the budget was spent.",
+        |g| g.retries_denied as f64,
+    );
+    each("plimsoll_queued", Kind::Gauge, "Requests waiting for a member below its limit.", |g| {
+        g.queued as f64
+    });
+    page.family("plimsoll_rejected_total", Kind::Counter, "Requests answered by the balancer itself.");
+    for group in groups {
+        for (reason, &count) in &group.rejected {
+            page.sample("", &[("group", &group.name), ("reason", reason)], count as f64);
+        }
+    }
+}
+
+fn durations(page: &mut Page, groups: &[GroupStatus], buckets: impl Fn(&str) -> Vec<(f64, u64)>) {
+    page.family(
+        "plimsoll_request_duration_seconds",
+        Kind::Histogram,
+        "From the first byte of a request to the last of its answer.",
+    );
+    for group in groups {
+        // The buckets are read a moment after the count, under traffic: no bucket may exceed the last.
+        let mut most = 0;
+        for (bound, count) in buckets(&group.name).into_iter().filter(|(bound, _)| bound.is_finite()) {
+            most = most.max(count);
+            page.sample("_bucket", &[("group", &group.name), ("le", &number(bound))], most as f64);
+        }
+        let count = most.max(group.latency.count) as f64;
+        page.sample("_bucket", &[("group", &group.name), ("le", "+Inf")], count);
+        page.sample("_sum", &[("group", &group.name)], group.latency.sum);
+        page.sample("_count", &[("group", &group.name)], count);
+    }
+}
+
+fn members(page: &mut Page, groups: &[GroupStatus]) {
+    let pairs = || groups.iter().flat_map(|group| group.members.iter().map(move |member| (group, member)));
+
+    page.family("plimsoll_requests_total", Kind::Counter, "Requests, sessions or flows ended, by answer.");
+    for (group, member) in pairs() {
+        let known = member.answers.keys().map(String::as_str);
+        for class in CLASSES.into_iter().chain(known).collect::<BTreeSet<_>>() {
+            let labels = [("group", &*group.name), ("member", &member.name), ("code_class", class)];
+            page.sample("", &labels, member.answers.get(class).copied().unwrap_or(0) as f64);
+        }
+    }
+    page.family("plimsoll_member_state", Kind::Gauge, "1 for the state the member is in, 0 for the others.");
+    for (group, member) in pairs() {
+        for state in STATES {
+            let labels = [("group", &*group.name), ("member", &member.name), ("state", word(state))];
+            page.sample("", &labels, flag(member.state == state));
+        }
+    }
+    page.family(
+        "plimsoll_member_request_duration_seconds",
+        Kind::Summary,
+        "From choosing the member to the last byte of its answer.",
+    );
+    for (group, member) in pairs() {
+        let labels = [("group", &*group.name), ("member", &member.name)];
+        page.sample("_sum", &labels, member.latency.sum);
+        page.sample("_count", &labels, member.latency.count as f64);
+    }
+    let mut each = |name, kind, help, value: fn(&MemberStatus) -> f64| {
+        page.family(name, kind, help);
+        for (group, member) in pairs() {
+            page.sample("", &[("group", &group.name), ("member", &member.name)], value(member));
+        }
+    };
+    each("plimsoll_member_in_flight", Kind::Gauge, "Requests, sessions or flows it works on.", |m| {
+        f64::from(m.in_flight)
+    });
+    each("plimsoll_member_capacity", Kind::Gauge, "Configured, relative to the others.", |m| m.capacity);
+    each("plimsoll_member_weight", Kind::Gauge, "Capacity times what slow start allows.", |m| m.weight);
+    each("plimsoll_member_idle_connections", Kind::Gauge, "Connections kept for reuse.", |m| {
+        m.idle_connections as f64
+    });
+    each("plimsoll_member_failures_total", Kind::Counter, "Requests that failed.", |m| m.failures as f64);
+    each("plimsoll_member_connects_total", Kind::Counter, "Connections opened to it.", |m| m.connects as f64);
+    each("plimsoll_member_sent_bytes_total", Kind::Counter, "Bytes sent to it.", |m| m.bytes_out as f64);
+    each("plimsoll_member_received_bytes_total", Kind::Counter, "Bytes received from it.", |m| {
+        m.bytes_in as f64
+    });
+}
+
+fn flag(yes: bool) -> f64 {
+    f64::from(u8::from(yes))
+}
+
+fn word(state: State) -> &'static str {
+    match state {
+        State::Up => "up",
+        State::SlowStart => "slow_start",
+        State::Unchecked => "unchecked",
+        State::Down => "down",
+        State::Ejected => "ejected",
+        State::Draining => "draining",
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+    Summary,
+}
+
+/// A page being written: a family, then its samples.
+#[derive(Default)]
+struct Page {
+    text: String,
+    name: &'static str,
+}
+
+impl Page {
+    fn family(&mut self, name: &'static str, kind: Kind, help: &str) {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+            Kind::Summary => "summary",
+        };
+        self.name = name;
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: f64) {
+        self.text.push_str(self.name);
+        self.text.push_str(suffix);
+        for (at, (name, value)) in labels.iter().enumerate() {
+            let _ = write!(self.text, "{}{name}=\"", if at == 0 { '{' } else { ',' });
+            for letter in value.chars() {
+                match letter {
+                    '\\' => self.text.push_str("\\\\"),
+                    '"' => self.text.push_str("\\\""),
+                    '\n' => self.text.push_str("\\n"),
+                    other => self.text.push(other),
+                }
+            }
+            self.text.push('"');
+        }
+        let _ = writeln!(self.text, "{} {}", if labels.is_empty() { "" } else { "}" }, number(value));
+    }
+}
+
+fn number(value: f64) -> String {
+    match value {
+        f64::INFINITY => "+Inf".into(),
+        f64::NEG_INFINITY => "-Inf".into(),
+        value => value.to_string(),
+    }
+}

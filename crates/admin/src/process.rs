@@ -1,0 +1,61 @@
+//! What the kernel says of this process, under the names that every Prometheus client library uses.
+
+use std::fs;
+
+use rustix::process::{Resource, getrlimit};
+use rustix::time::{ClockId, clock_gettime};
+
+/// A snapshot; a value that cannot be read is `None`.
+#[derive(Debug, Default)]
+pub(crate) struct Process {
+    /// User and system time of all threads, seconds.
+    pub(crate) cpu_seconds: f64,
+    pub(crate) resident_bytes: Option<f64>,
+    pub(crate) virtual_bytes: Option<f64>,
+    pub(crate) open_fds: Option<f64>,
+    /// Soft limit; `None` if there is none.
+    pub(crate) max_fds: Option<f64>,
+}
+
+impl Process {
+    pub(crate) fn now() -> Self {
+        let cpu = clock_gettime(ClockId::ProcessCPUTime);
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let kilobytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse::<f64>().ok().map(|kb| kb * 1024.0)
+        };
+        Self {
+            cpu_seconds: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
+            resident_bytes: kilobytes("VmRSS:"),
+            virtual_bytes: kilobytes("VmSize:"),
+            open_fds: open_fds(),
+            max_fds: getrlimit(Resource::Nofile).current.map(|limit| limit as f64),
+        }
+    }
+}
+
+/// Since Linux 6.2 the size of the directory is the count; before, it is 0 and they have to be counted.
+fn open_fds() -> Option<f64> {
+    match fs::metadata("/proc/self/fd").ok()?.len() {
+        // Less the one that the listing itself opens.
+        0 => Some(fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as f64),
+        count => Some(count as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_tells_everything() {
+        let now = Process::now();
+        assert!(now.cpu_seconds > 0.0);
+        assert!(now.resident_bytes.unwrap() > 100e3);
+        assert!(now.virtual_bytes > now.resident_bytes);
+        let before = now.open_fds.unwrap();
+        assert!((3.0..1e6).contains(&before), "{before}");
+        assert!(now.max_fds.is_none_or(|max| max >= before));
+    }
+}

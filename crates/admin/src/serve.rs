@@ -1,0 +1,162 @@
+//! Accept connections and speak HTTP/1.1 on them, within bounds: connections per door, time to send a head,
+//! time a write may stall. The two doors have slots of their own, so that a crowd at the listener cannot lock
+//! the operator out of the control socket.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::bind::{self, Control};
+use crate::patience::Patience;
+use crate::route::{self, Plane};
+use crate::{Config, Error, Subject};
+
+/// Connections at once to each door.
+pub(crate) const CONNECTIONS: u32 = 64;
+/// Event streams at once at each door: fewer, so that a scrape always finds a slot.
+const STREAMS: usize = 32;
+/// For a head to arrive, from the end of the answer before it.
+const HEAD: Duration = Duration::from_secs(10);
+/// For a write that makes no progress.
+const STALL: Duration = Duration::from_secs(30);
+/// For answers under way at the end.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Connections that are told so at once; more are closed without a word.
+const REFUSALS: usize = 16;
+/// To be told so.
+const REFUSAL: Duration = Duration::from_secs(1);
+
+/// Ends with the connection.
+const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+    content-type: application/json\r\nconnection: close\r\nretry-after: 1\r\n\r\n\
+    {\"error\":\"too many admin connections: close some and try again\"}\n";
+
+/// What was bound.
+pub(crate) struct Doors {
+    listener: Option<TcpListener>,
+    control: Option<Control>,
+}
+
+impl Doors {
+    pub(crate) async fn open(config: &Config) -> Result<Self, Error> {
+        let listener = match config.listen {
+            Some(addr) => Some(bind::listener(addr).await?),
+            None => None,
+        };
+        let control = match &config.control {
+            Some(path) => Some(Control::open(path).await?),
+            None => None,
+        };
+        Ok(Self { listener, control })
+    }
+
+    /// Of the read-only listener.
+    pub(crate) fn addr(&self) -> Option<SocketAddr> {
+        self.listener.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// Serves both doors until `stopped` is sent or dropped.
+    pub(crate) async fn serve(self, subject: Arc<dyn Subject>, stopped: oneshot::Receiver<()>) {
+        let (end, ended) = watch::channel(false);
+        let plane = |acts| {
+            let streams = Arc::new(Semaphore::new(STREAMS));
+            Arc::new(Plane::new(subject.clone(), acts, streams, ended.clone()))
+        };
+        let slots = [(); 2].map(|()| Arc::new(Semaphore::new(CONNECTIONS as usize)));
+        tokio::select! {
+            _ = stopped => {}
+            () = keep(self.listener, plane(false), &slots[0]) => {}
+            () = keep(self.control, plane(true), &slots[1]) => {}
+        }
+        // The doors are closed and the socket's file is gone. What was asked before is still answered.
+        let _ = end.send(true);
+        let _ = timeout(GRACE, async {
+            for door in &slots {
+                let _ = door.acquire_many(CONNECTIONS).await;
+            }
+        })
+        .await;
+    }
+}
+
+/// Where connections come from.
+trait Door {
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    async fn accept(&self) -> io::Result<Self::Stream>;
+}
+
+impl Door for TcpListener {
+    type Stream = TcpStream;
+    async fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = Self::accept(self).await?;
+        // An event should be seen when it happens; without this it is only later.
+        let _ = stream.set_nodelay(true);
+        Ok(stream)
+    }
+}
+
+impl Door for Control {
+    type Stream = UnixStream;
+    async fn accept(&self) -> io::Result<UnixStream> {
+        Ok(self.listener.accept().await?.0)
+    }
+}
+
+async fn keep<D: Door>(door: Option<D>, plane: Arc<Plane>, slots: &Arc<Semaphore>) {
+    let Some(door) = door else { return std::future::pending().await };
+    let refusals = Arc::new(Semaphore::new(REFUSALS));
+    loop {
+        match door.accept().await {
+            Ok(stream) => match slots.clone().try_acquire_owned() {
+                Ok(slot) => drop(tokio::spawn(connection(stream, plane.clone(), slot))),
+                Err(_) => {
+                    if let Ok(slot) = refusals.clone().try_acquire_owned() {
+                        tokio::spawn(timeout(REFUSAL, refuse(stream, slot)));
+                    }
+                }
+            },
+            // Out of files or memory: the connection stays in the queue and would fail again at once.
+            Err(error) => {
+                tracing::warn!("admin: cannot accept a connection: {error}");
+                sleep(Duration::from_millis(200)).await;
+            }
+        }
+    }
+}
+
+async fn connection<S>(stream: S, plane: Arc<Plane>, _slot: OwnedSemaphorePermit)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(|request| route::answer(plane.clone(), request));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(64 * 1024)
+        .serve_connection(TokioIo::new(Patience::new(stream, STALL)), service);
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        // What a client does wrong is answered or ends its connection: nothing for the log.
+        _ = connection.as_mut() => return,
+        () = plane.end() => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
+}
+
+/// Says that there is no slot. What the client sends is read away: a socket closed over unread bytes resets
+/// the connection, and the client would not see the answer.
+async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, _slot: OwnedSemaphorePermit) {
+    if stream.write_all(BUSY).await.is_ok() && stream.shutdown().await.is_ok() {
+        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+    }
+}

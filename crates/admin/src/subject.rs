@@ -1,0 +1,79 @@
+//! What the admin plane shows and acts on, as it sees it.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+
+use plimsoll_brain::status::Status;
+use plimsoll_brain::{Event, EventKind};
+use serde::{Deserialize, Serialize};
+
+/// Resolves when something has happened.
+pub type Changed = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The running balancer behind the admin plane.
+///
+/// Reads are called on the admin thread and should take milliseconds; acts are called one at a time, on a
+/// thread where they may block. The text of an `Err` is shown to the operator as it is.
+pub trait Subject: Send + Sync + 'static {
+    /// All that is known now.
+    fn status(&self) -> Status;
+
+    /// Latency of a group's requests as a classic Prometheus histogram: (upper bound in seconds,
+    /// requests that took at most so long), bounds ascending. Empty for a group that is not known.
+    fn buckets(&self, group: &str) -> Vec<(f64, u64)>;
+
+    /// The kept entries of the event log with `seq` above `since`, oldest first.
+    fn events(&self, since: u64) -> Vec<Entry>;
+
+    /// Resolves when an entry is added after this call (not after its first poll); may also resolve for
+    /// no reason.
+    fn changed(&self) -> Changed;
+
+    /// Lets the work of a member end. Without a `group`, the member's name must be found in one group only.
+    fn drain(&self, group: Option<&str>, member: &str) -> Result<(), String>;
+
+    /// Takes a drained member back.
+    fn undrain(&self, group: Option<&str>, member: &str) -> Result<(), String>;
+
+    /// Reads the configuration again and puts it in force; one line for each difference. On an error the
+    /// configuration before stays.
+    fn reload(&self) -> Result<Vec<String>, String>;
+
+    /// Begins to stop; returns at once.
+    fn stop(&self);
+}
+
+/// One entry of the event log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Counts entries from 1 since the start of the process, without holes.
+    pub seq: u64,
+    /// Wall-clock time, milliseconds since 1970.
+    pub unix_ms: u64,
+    /// What happened.
+    pub kind: EventKind,
+    /// The group concerned; empty for the whole process.
+    pub group: String,
+    /// The member concerned.
+    pub member: Option<String>,
+    /// One sentence for a person.
+    pub why: String,
+    /// The numbers it was decided on, by name; finite.
+    pub inputs: BTreeMap<String, f64>,
+}
+
+impl Entry {
+    /// Stamps an event of the brain with its place in the log.
+    pub fn new(seq: u64, unix_ms: u64, event: &Event) -> Self {
+        Self {
+            seq,
+            unix_ms,
+            kind: event.kind,
+            group: event.group.to_string(),
+            member: event.member.as_deref().map(str::to_owned),
+            why: event.why.clone(),
+            // JSON has no word for infinity.
+            inputs: event.inputs.iter().filter(|(_, value)| value.is_finite()).cloned().collect(),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Clients that mean no good, or are merely broken.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
+
+use crate::script::{open, tcp, until};
+
+#[test]
+fn garbage_is_survived() {
+    let open = open();
+    let mut noise = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move || {
+        noise ^= noise << 13;
+        noise ^= noise >> 7;
+        noise ^= noise << 17;
+        noise as u8
+    };
+    let mut cases: Vec<Vec<u8>> = vec![
+        b"\0\0\0\0".to_vec(),
+        b"GET / HTTP/9.9\r\n\r\n".to_vec(),
+        b"GET /%zz?%00 HTTP/1.1\r\nHost: \xff\r\n\r\n".to_vec(),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        b"POST /v1/stop HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n".to_vec(),
+        [b"GET / HTTP/1.1\r\n".to_vec(), b"a: b\r\n".repeat(5000), b"\r\n".to_vec()].concat(),
+        [b"GET /".to_vec(), vec![b'a'; 200_000], b" HTTP/1.1\r\n\r\n".to_vec()].concat(),
+        b"GET http://[::1 HTTP/1.1\r\n\r\n".to_vec(),
+        b"GET /events?since=99999999999999999999&&=&follow HTTP/1.1\r\nLast-Event-ID: \x80\r\n\r\n".to_vec(),
+    ];
+    cases.extend((0..50).map(|at| (0..at * 40).map(|_| random()).collect()));
+    for case in cases {
+        let mut stream = tcp(open.addr());
+        // It may hang up in the middle.
+        let _ = stream.write_all(&case);
+        let _ = stream.shutdown(Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    assert_eq!(open.show("/healthz").status, 200);
+    assert!(open.script.calls.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_head_that_does_not_come_ends_the_connection() {
+    let open = open();
+    let begin = Instant::now();
+    let (mut silent, mut slow, mut idle) = (tcp(open.addr()), tcp(open.addr()), tcp(open.addr()));
+    slow.write_all(b"GET / HTTP/1.1\r\nHost:").unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    for stream in [&mut silent, &mut slow, &mut idle] {
+        stream.read_to_end(&mut Vec::new()).unwrap();
+    }
+    let took = begin.elapsed();
+    assert!((Duration::from_secs(9)..Duration::from_secs(19)).contains(&took), "{took:?}");
+}
+
+#[test]
+fn a_crowd_is_turned_away_and_the_operator_is_not() {
+    let open = open();
+    let mut streams: Vec<_> = (0..32).map(|_| open.follow("/events", "")).collect();
+    for stream in &mut streams {
+        assert_eq!(until(stream, "retry: "), "2000");
+    }
+    let refused = open.show("/events");
+    assert_eq!(refused.status, 503);
+    assert!(refused.error().contains("event streams"), "{}", refused.error());
+    assert_eq!(open.show("/metrics").status, 200, "a scrape finds a slot");
+
+    let mut crowd: Vec<_> = (0..32).map(|_| tcp(open.addr())).collect();
+    // Each is accepted in turn: the answer to the last of them says that all are.
+    let last = crowd.last_mut().unwrap();
+    last.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    last.read_exact(&mut [0; 12]).unwrap();
+    let mut text = String::new();
+    tcp(open.addr()).read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 503 ") && text.contains("too many admin connections"), "{text}");
+    assert_eq!(open.act("GET", "/healthz", "").status, 200, "the control socket has slots of its own");
+
+    drop(crowd);
+    drop(streams);
+    let begin = Instant::now();
+    while open.show("/events?follow=0").status != 200 {
+        assert!(begin.elapsed() < Duration::from_secs(10), "slots do not come back");
+    }
+}

@@ -1,0 +1,59 @@
+//! The metrics page, read as strictly as any scraper would.
+
+use crate::exposition::{Page, parse};
+use crate::script::open;
+
+fn page() -> Page {
+    let answer = open().show("/metrics");
+    assert_eq!(answer.status, 200);
+    assert!(answer.head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"));
+    parse(&answer.body).unwrap_or_else(|error| panic!("{error}\n{}", answer.body))
+}
+
+#[test]
+fn the_page_is_valid_and_complete() {
+    let page = page();
+    let value = |series: &str| page.value(series);
+    assert_eq!(value(r#"plimsoll_build_info{version="0.1.0"}"#), 1.0);
+    assert_eq!(value("plimsoll_config_last_reload_successful"), 1.0);
+    assert_eq!(value(r#"plimsoll_requests_total{code_class="2xx",group="web",member="10.0.0.1:80"}"#), 6.0);
+    assert_eq!(value(r#"plimsoll_requests_total{code_class="none",group="web",member="10.0.0.3:80"}"#), 0.0);
+    assert_eq!(value(r#"plimsoll_rejected_total{group="web",reason="no_member"}"#), 2.0);
+    assert_eq!(value(r#"plimsoll_retries_total{group="web"}"#), 0.0);
+    assert_eq!(value(r#"plimsoll_member_in_flight{group="web",member="10.0.0.1:80"}"#), 3.0);
+    assert_eq!(value(r#"plimsoll_member_weight{group="web",member="10.0.0.1:80"}"#), 0.5);
+    assert_eq!(
+        value(r#"plimsoll_member_sent_bytes_total{group="web",member="10.0.0.1:80"}"#),
+        1_099_511_627_776.0
+    );
+    assert_eq!(value(r#"plimsoll_connections{group="",listener="[::]:80",protocol=""}"#), 0.0);
+    assert!(value("process_resident_memory_bytes") > 0.0);
+}
+
+#[test]
+fn a_member_is_in_exactly_one_state() {
+    let page = page();
+    for member in ["10.0.0.1:80", "10.0.0.3:80"] {
+        let states = ["up", "slow_start", "unchecked", "down", "ejected", "draining"].map(|state| {
+            page.value(&format!(r#"plimsoll_member_state{{group="web",member="{member}",state="{state}"}}"#))
+        });
+        assert_eq!(states.iter().sum::<f64>(), 1.0, "{member}");
+        assert_eq!(states[if member == "10.0.0.1:80" { 0 } else { 4 }], 1.0, "{member}");
+    }
+}
+
+#[test]
+fn a_histogram_agrees_with_itself_under_traffic() {
+    // The parser has checked that the buckets rise and the last equals the count.
+    let page = page();
+    let count =
+        |group: &str| page.value(&format!(r#"plimsoll_request_duration_seconds_count{{group="{group}"}}"#));
+    assert_eq!((count("web"), count("odd \"\\\n one")), (12.0, 11.0));
+    assert_eq!(page.value(r#"plimsoll_request_duration_seconds_bucket{group="web",le="0.01"}"#), 9.0);
+}
+
+#[test]
+fn odd_names_survive() {
+    let odd = "plimsoll_member_in_flight{group=\"odd \"\\\n one\",member=\"a\"b\\c\nd\"}";
+    assert_eq!(page().value(odd), 3.0);
+}

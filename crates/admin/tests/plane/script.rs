@@ -1,0 +1,273 @@
+//! A balancer that says what the test wrote for it, and a client that sends what the test wrote for it.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use plimsoll_admin::{Admin, Changed, Config, Entry, Subject, start};
+use plimsoll_brain::status::{GroupStatus, Latency, ListenerStatus, MemberStatus, Status};
+use plimsoll_brain::{EventKind, State};
+use tokio::sync::broadcast;
+
+/// Entries that the script keeps.
+pub(crate) const KEPT: usize = 5;
+
+pub(crate) struct Script {
+    pub(crate) status: Mutex<Status>,
+    pub(crate) calls: Mutex<Vec<String>>,
+    log: Mutex<Vec<Entry>>,
+    news: broadcast::Sender<()>,
+}
+
+impl Script {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            status: Mutex::new(status()),
+            calls: Mutex::default(),
+            log: Mutex::default(),
+            news: broadcast::channel(1).0,
+        })
+    }
+
+    /// Adds an entry to the log.
+    pub(crate) fn tell(&self, seq: u64) {
+        let mut log = self.log.lock().unwrap();
+        log.push(entry(seq));
+        let over = log.len().saturating_sub(KEPT);
+        log.drain(..over);
+        let _ = self.news.send(());
+    }
+
+    fn call(&self, what: String) {
+        self.calls.lock().unwrap().push(what);
+    }
+}
+
+impl Subject for Script {
+    fn status(&self) -> Status {
+        self.status.lock().unwrap().clone()
+    }
+
+    fn buckets(&self, group: &str) -> Vec<(f64, u64)> {
+        // The last exceeds the count of the status: requests ended between the two reads.
+        if group == "web" { vec![(0.001, 3), (0.01, 9), (2.5, 12)] } else { vec![] }
+    }
+
+    fn events(&self, since: u64) -> Vec<Entry> {
+        self.log.lock().unwrap().iter().filter(|entry| entry.seq > since).cloned().collect()
+    }
+
+    fn changed(&self) -> Changed {
+        let mut news = self.news.subscribe();
+        Box::pin(async move {
+            let _ = news.recv().await;
+        })
+    }
+
+    fn drain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
+        self.call(format!("drain {group:?} {member}"));
+        if member == "nobody:1" { Err("no group has a member nobody:1".into()) } else { Ok(()) }
+    }
+
+    fn undrain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
+        self.call(format!("undrain {group:?} {member}"));
+        Ok(())
+    }
+
+    fn reload(&self) -> Result<Vec<String>, String> {
+        self.call("reload".into());
+        if self.status.lock().unwrap().stopping { Err("it stops".into()) } else { Ok(vec!["+ a".into()]) }
+    }
+
+    fn stop(&self) {
+        self.call("stop".into());
+    }
+}
+
+pub(crate) fn entry(seq: u64) -> Entry {
+    Entry {
+        seq,
+        unix_ms: 1_800_000_000_000 + seq,
+        kind: EventKind::Ejected,
+        group: "web".into(),
+        member: Some("10.0.0.3:80".into()),
+        why: "5 failures in a row\nand \"more\"".into(),
+        inputs: BTreeMap::from([("failures".to_owned(), 5.0)]),
+    }
+}
+
+fn status() -> Status {
+    let member = |name: &str, state| MemberStatus {
+        name: name.into(),
+        address: "10.0.0.1:80".into(),
+        state,
+        why: "as it is".into(),
+        since_seconds: 1.5,
+        capacity: 2.0,
+        weight: 0.5,
+        in_flight: 3,
+        idle_connections: 4,
+        requests: 7,
+        failures: 1,
+        answers: BTreeMap::from([("2xx".to_owned(), 6), ("5xx".to_owned(), 1)]),
+        connects: 5,
+        bytes_out: 1 << 40,
+        bytes_in: 2,
+        latency: Latency { count: 7, sum: 0.25, ..Latency::default() },
+    };
+    let group = |name: &str, members| GroupStatus {
+        name: name.into(),
+        strategy: "least_connections".into(),
+        verdict: "1/2 members up".into(),
+        healthy: true,
+        members,
+        rejected: BTreeMap::from([("no_member".to_owned(), 2)]),
+        latency: Latency { count: 11, sum: 0.5, ..Latency::default() },
+        ..GroupStatus::default()
+    };
+    Status {
+        schema: 1,
+        version: "0.1.0".into(),
+        uptime_seconds: 12.5,
+        last_reload_successful: true,
+        listeners: vec![ListenerStatus { address: "[::]:80".into(), ..ListenerStatus::default() }],
+        groups: vec![
+            group("web", vec![member("10.0.0.1:80", State::Up), member("10.0.0.3:80", State::Ejected)]),
+            group("odd \"\\\n one", vec![member("a\"b\\c\nd", State::SlowStart)]),
+        ],
+        ..Status::default()
+    }
+}
+
+/// A directory of the test's own, removed at the end.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("plimsoll-admin-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Both doors open in front of a script.
+pub(crate) struct Open {
+    pub(crate) script: Arc<Script>,
+    pub(crate) admin: Admin,
+    pub(crate) control: PathBuf,
+    pub(crate) scratch: Scratch,
+}
+
+pub(crate) fn open() -> Open {
+    let scratch = Scratch::new();
+    let control = scratch.path("control.sock");
+    let script = Script::new();
+    let config = Config { listen: Some(([127, 0, 0, 1], 0).into()), control: Some(control.clone()) };
+    let admin = start(config, script.clone()).unwrap();
+    Open { script, admin, control, scratch }
+}
+
+impl Open {
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.admin.addr().unwrap()
+    }
+
+    /// Sends one request to the listener.
+    pub(crate) fn ask(&self, method: &str, target: &str, headers: &str) -> Answer {
+        Answer::to(tcp(self.addr()), method, target, headers, "")
+    }
+
+    pub(crate) fn show(&self, target: &str) -> Answer {
+        self.ask("GET", target, "")
+    }
+
+    /// Sends one request to the control socket.
+    pub(crate) fn act(&self, method: &str, target: &str, body: &str) -> Answer {
+        Answer::to(unix(&self.control), method, target, "", body)
+    }
+
+    /// Begins an event stream.
+    pub(crate) fn follow(&self, target: &str, headers: &str) -> BufReader<TcpStream> {
+        let mut stream = tcp(self.addr());
+        write!(stream, "GET {target} HTTP/1.0\r\nHost: a\r\n{headers}\r\n").unwrap();
+        BufReader::new(stream)
+    }
+}
+
+pub(crate) fn tcp(addr: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+pub(crate) fn unix(path: &Path) -> UnixStream {
+    let stream = UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    fn to(stream: impl Read + Write, method: &str, target: &str, headers: &str, body: &str) -> Self {
+        let mut stream = stream;
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        Self::read(stream)
+    }
+
+    /// Reads to the end of the stream.
+    pub(crate) fn read(mut stream: impl Read) -> Self {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head in {text:?}"));
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Self { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        assert!(self.head.contains("content-type: application/json"), "{}", self.head);
+        serde_json::from_str(&self.body).unwrap()
+    }
+
+    pub(crate) fn error(&self) -> String {
+        self.json()["error"].as_str().unwrap().to_owned()
+    }
+}
+
+/// Reads lines of an event stream until one begins with `prefix`; gives the rest of that line.
+pub(crate) fn until(stream: &mut impl BufRead, prefix: &str) -> String {
+    loop {
+        let mut line = String::new();
+        assert!(stream.read_line(&mut line).unwrap() > 0, "the stream ended before {prefix:?}");
+        if let Some(rest) = line.strip_prefix(prefix) {
+            return rest.trim_end().to_owned();
+        }
+    }
+}

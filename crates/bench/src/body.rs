@@ -1,0 +1,332 @@
+//! Where an HTTP/1.1 message ends (RFC 9112 section 6), for the member's requests and the load's answers.
+//!
+//! Written apart from the balancer's own relay on purpose: two programs that share a parser share its
+//! mistakes and would never notice. Strict: what could be read in two ways is refused, so that a balancer
+//! that lets it through is found out.
+
+use std::ops::Range;
+
+use httparse::Header;
+
+/// The peer does not speak HTTP/1.1; what is wrong, in a few words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed(pub(crate) &'static str);
+
+/// How much of a body is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// So many bytes.
+    Length(u64),
+    /// Until the last chunk.
+    Chunked(Chunked),
+    /// Until the connection closes (answers only).
+    Close,
+}
+
+/// What [`Body::eat`] made of some bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Where the content is in them.
+    pub(crate) data: Range<usize>,
+    /// How many of them belong to the body; more may follow in the same bytes unless `done`.
+    pub(crate) used: usize,
+    /// Was that the end of the body?
+    pub(crate) done: bool,
+}
+
+impl Body {
+    /// No body.
+    pub(crate) const NONE: Self = Self::Length(0);
+
+    /// Of a request. `minor` is the HTTP minor version.
+    pub(crate) fn of_request(minor: u8, headers: &[Header<'_>]) -> Result<Self, Malformed> {
+        match (transfer_encoding(headers)?, content_length(headers)?) {
+            (true, Some(_)) => Err(Malformed("both content-length and transfer-encoding")),
+            (true, None) if minor == 0 => Err(Malformed("transfer-encoding in HTTP/1.0")),
+            (true, None) => Ok(Self::Chunked(Chunked::default())),
+            (false, length) => Ok(Self::Length(length.unwrap_or(0))),
+        }
+    }
+
+    /// Of an answer with `status` to a HEAD request or another.
+    pub(crate) fn of_answer(status: u16, head: bool, headers: &[Header<'_>]) -> Result<Self, Malformed> {
+        if head || (100..200).contains(&status) || status == 204 || status == 304 {
+            return Ok(Self::NONE);
+        }
+        match (transfer_encoding(headers)?, content_length(headers)?) {
+            (true, Some(_)) => Err(Malformed("both content-length and transfer-encoding")),
+            (true, None) => Ok(Self::Chunked(Chunked::default())),
+            (false, Some(length)) => Ok(Self::Length(length)),
+            (false, None) => Ok(Self::Close),
+        }
+    }
+
+    /// Takes the next bytes of the body; they may hold more than the body.
+    pub(crate) fn eat(&mut self, bytes: &[u8]) -> Result<Piece, Malformed> {
+        match self {
+            Self::Length(left) => {
+                let used = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                *left -= used as u64;
+                Ok(Piece { data: 0..used, used, done: *left == 0 })
+            }
+            Self::Chunked(chunked) => chunked.eat(bytes),
+            Self::Close => Ok(Piece { data: 0..bytes.len(), used: bytes.len(), done: false }),
+        }
+    }
+}
+
+/// May the connection carry another message after this one?
+pub(crate) fn keeps_alive(minor: u8, headers: &[Header<'_>]) -> bool {
+    let has = |option: &str| {
+        values(headers, "connection")
+            .flat_map(|value| value.split(|byte| *byte == b','))
+            .any(|token| token.trim_ascii().eq_ignore_ascii_case(option.as_bytes()))
+    };
+    !has("close") && (minor >= 1 || has("keep-alive"))
+}
+
+/// Values of the headers called `name`.
+pub(crate) fn values<'h>(headers: &'h [Header<'h>], name: &'h str) -> impl Iterator<Item = &'h [u8]> {
+    headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
+}
+
+fn transfer_encoding(headers: &[Header<'_>]) -> Result<bool, Malformed> {
+    let mut found = values(headers, "transfer-encoding");
+    match (found.next(), found.next()) {
+        (None, _) => Ok(false),
+        (Some(value), None) if value.trim_ascii().eq_ignore_ascii_case(b"chunked") => Ok(true),
+        _ => Err(Malformed("a transfer-encoding that is not `chunked`")),
+    }
+}
+
+fn content_length(headers: &[Header<'_>]) -> Result<Option<u64>, Malformed> {
+    let mut found = values(headers, "content-length");
+    let Some(value) = found.next() else { return Ok(None) };
+    if found.next().is_some() {
+        return Err(Malformed("several content-lengths"));
+    }
+    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    let number = std::str::from_utf8(value).ok().filter(|_| digits).and_then(|text| text.parse().ok());
+    number.map(Some).ok_or(Malformed("a content-length that is not a number"))
+}
+
+/// A body in chunks, extensions and trailers skipped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Chunked {
+    part: Part,
+    /// Of the chunk.
+    left: u64,
+    /// Length of the line so far.
+    line: usize,
+    /// Length of all trailer lines so far.
+    trailers: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Part {
+    #[default]
+    Size,
+    Extension,
+    SizeEnd,
+    Data,
+    DataEnd,
+    DataEndLine,
+    Trailer,
+    TrailerEnd,
+}
+
+/// Longest line of a chunk's size and extensions, and most bytes of trailers.
+const MAX_LINE: usize = 4096;
+const MAX_TRAILERS: usize = 64 * 1024;
+
+impl Chunked {
+    fn eat(&mut self, bytes: &[u8]) -> Result<Piece, Malformed> {
+        let mut at = 0;
+        while let Some(&byte) = bytes.get(at) {
+            if self.part == Part::Data {
+                let have = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len() - at);
+                self.left -= have as u64;
+                if self.left == 0 {
+                    self.part = Part::DataEnd;
+                }
+                return Ok(Piece { data: at..at + have, used: at + have, done: false });
+            }
+            at += 1;
+            if self.control(byte)? {
+                return Ok(Piece { data: 0..0, used: at, done: true });
+            }
+        }
+        Ok(Piece { data: 0..0, used: at, done: false })
+    }
+
+    /// Takes one byte that is not content; true at the end of the body.
+    fn control(&mut self, byte: u8) -> Result<bool, Malformed> {
+        self.line += 1;
+        if self.line > MAX_LINE || self.trailers > MAX_TRAILERS {
+            return Err(Malformed("a chunk's line or the trailers are too long"));
+        }
+        self.part = match (self.part, byte) {
+            (Part::Size, digit) if digit.is_ascii_hexdigit() => {
+                if self.left >> 60 != 0 {
+                    return Err(Malformed("a chunk size above 64 bits"));
+                }
+                self.left = self.left << 4 | u64::from((digit as char).to_digit(16).unwrap_or(0));
+                Part::Size
+            }
+            (Part::Size, _) if self.line == 1 => return Err(Malformed("a chunk without a size")),
+            (Part::Size | Part::Extension, b'\r') => Part::SizeEnd,
+            (Part::Size, b';' | b' ' | b'\t') => Part::Extension,
+            (Part::Extension, other) if other != b'\n' => Part::Extension,
+            (Part::SizeEnd, b'\n') => {
+                self.line = 0;
+                if self.left == 0 { Part::Trailer } else { Part::Data }
+            }
+            (Part::DataEnd, b'\r') => Part::DataEndLine,
+            (Part::DataEndLine, b'\n') => {
+                self.line = 0;
+                Part::Size
+            }
+            (Part::Trailer, b'\r') => Part::TrailerEnd,
+            (Part::TrailerEnd, b'\n') => {
+                let empty = self.line == 2;
+                self.trailers += self.line;
+                self.line = 0;
+                if empty {
+                    return Ok(true);
+                }
+                Part::Trailer
+            }
+            (Part::Trailer, other) if other != b'\n' => Part::Trailer,
+            _ => return Err(Malformed("a chunk that is not framed as it should be")),
+        };
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Feeds `bytes` in pieces of the given sizes, over and over.
+    fn feed(mut body: Body, bytes: &[u8], sizes: &[usize]) -> Result<(Vec<u8>, usize, bool), Malformed> {
+        let (mut content, mut at) = (Vec::new(), 0);
+        let mut sizes = sizes.iter().cycle();
+        let mut end = 0;
+        while at < bytes.len() {
+            end = (end + sizes.next().unwrap()).clamp(at + 1, bytes.len());
+            let piece = body.eat(&bytes[at..end])?;
+            content.extend_from_slice(&bytes[at..end][piece.data]);
+            at += piece.used;
+            if piece.done {
+                return Ok((content, at, true));
+            }
+        }
+        Ok((content, at, false))
+    }
+
+    fn chunked(bytes: &[u8]) -> Result<(Vec<u8>, usize, bool), Malformed> {
+        feed(Body::Chunked(Chunked::default()), bytes, &[usize::MAX / 2])
+    }
+
+    #[test]
+    fn chunks_with_extensions_and_trailers() {
+        let text = b"3\r\nabc\r\n0a ;name=\"x\"\r\n0123456789\r\n0\r\na: b\r\nc: d\r\n\r\nGET ";
+        let (content, used, done) = chunked(text).unwrap();
+        assert_eq!((content.as_slice(), used, done), (&b"abc0123456789"[..], text.len() - 4, true));
+    }
+
+    #[test]
+    fn what_is_not_chunks_is_refused() {
+        for wrong in [
+            "\r\n",
+            "x\r\n",
+            "3\nabc",
+            "3\r\nabcd\r\n",
+            "3\r\nabc\n",
+            "11111111111111111\r\n",
+            "-1\r\n",
+            "0x3\r\n",
+            "0\r\na\nb\r\n\r\n",
+            "3;a\nb\r\n",
+        ] {
+            assert!(chunked(wrong.as_bytes()).is_err(), "{wrong:?}");
+        }
+        let endless = format!("3;{}", "x".repeat(MAX_LINE));
+        assert!(chunked(endless.as_bytes()).is_err());
+        let trailers = format!("0\r\n{}", "a: b\r\n".repeat(MAX_TRAILERS));
+        assert!(chunked(trailers.as_bytes()).is_err());
+    }
+
+    fn framing(pairs: &[(&str, &str)]) -> Result<Body, Malformed> {
+        let headers: Vec<Header<'_>> =
+            pairs.iter().map(|(name, value)| Header { name, value: value.as_bytes() }).collect();
+        Body::of_request(1, &headers)
+    }
+
+    #[test]
+    fn ambiguous_requests_are_refused() {
+        assert_eq!(framing(&[]), Ok(Body::NONE));
+        assert_eq!(framing(&[("Content-Length", "5")]), Ok(Body::Length(5)));
+        assert!(matches!(framing(&[("transfer-encoding", "Chunked")]), Ok(Body::Chunked(_))));
+        for wrong in [
+            &[("content-length", "5"), ("transfer-encoding", "chunked")][..],
+            &[("content-length", "5"), ("content-length", "5")],
+            &[("content-length", "+5")],
+            &[("content-length", "5,5")],
+            &[("content-length", "")],
+            &[("content-length", "99999999999999999999")],
+            &[("transfer-encoding", "gzip, chunked")],
+            &[("transfer-encoding", "identity")],
+        ] {
+            assert!(framing(wrong).is_err(), "{wrong:?}");
+        }
+        let te = [Header { name: "transfer-encoding", value: b"chunked" }];
+        assert!(Body::of_request(0, &te).is_err());
+    }
+
+    #[test]
+    fn answers_without_a_body_have_none() {
+        let headers = [Header { name: "content-length", value: b"5" }];
+        assert_eq!(Body::of_answer(200, false, &headers), Ok(Body::Length(5)));
+        assert_eq!(Body::of_answer(200, true, &headers), Ok(Body::NONE));
+        assert_eq!(Body::of_answer(304, false, &headers), Ok(Body::NONE));
+        assert_eq!(Body::of_answer(204, false, &[]), Ok(Body::NONE));
+        assert_eq!(Body::of_answer(200, false, &[]), Ok(Body::Close));
+    }
+
+    #[test]
+    fn connection_options() {
+        let keeps = |minor, value: &str| {
+            keeps_alive(minor, &[Header { name: "Connection", value: value.as_bytes() }])
+        };
+        assert!(keeps_alive(1, &[]) && !keeps_alive(0, &[]));
+        assert!(
+            !keeps(1, "Close") && !keeps(1, "upgrade , close") && keeps(0, "Keep-Alive") && keeps(1, "x")
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn splits_do_not_matter(
+            chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..6),
+            sizes in prop::collection::vec(1usize..20, 1..8),
+        ) {
+            let mut text = Vec::new();
+            for chunk in &chunks {
+                text.extend_from_slice(format!("{:x};e=1\r\n", chunk.len()).as_bytes());
+                text.extend_from_slice(chunk);
+                text.extend_from_slice(b"\r\n");
+            }
+            text.extend_from_slice(b"0\r\nt: 1\r\n\r\nrest");
+            let (content, used, done) = feed(Body::Chunked(Chunked::default()), &text, &sizes).unwrap();
+            prop_assert_eq!((content, used, done), (chunks.concat(), text.len() - 4, true));
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), sizes in prop::collection::vec(1usize..9, 1..4)) {
+            let _ = feed(Body::Chunked(Chunked::default()), &bytes, &sizes);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Reproducible chance: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+//! generators", OOPSLA 2014). The same seed gives the same run.
+
+/// A stream of random numbers.
+#[derive(Clone, Debug)]
+pub struct Chance(u64);
+
+impl Chance {
+    /// The stream that belongs to `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform above 0 and at most 1: its logarithm is finite.
+    pub fn unit(&mut self) -> f64 {
+        ((self.bits() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Exponential with mean 1.
+    pub fn exp(&mut self) -> f64 {
+        -self.unit().ln()
+    }
+
+    /// True with probability `share`.
+    pub fn happens(&mut self, share: f64) -> bool {
+        self.unit() <= share
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_numbers_of_the_published_algorithm() {
+        let mut chance = Chance::new(1234567);
+        let numbers: Vec<u64> = (0..3).map(|_| chance.bits()).collect();
+        assert_eq!(numbers, [6457827717110365317, 3203168211198807973, 9817491932198370423]);
+    }
+
+    #[test]
+    fn shares_and_means_come_out() {
+        let mut chance = Chance::new(7);
+        let n = 200_000;
+        let mean = (0..n).map(|_| chance.exp()).sum::<f64>() / f64::from(n);
+        assert!((mean - 1.0).abs() < 0.01, "{mean}");
+        let hits = (0..n).filter(|_| chance.happens(0.1)).count();
+        assert!((hits as f64 / f64::from(n) - 0.1).abs() < 0.005, "{hits}");
+        assert!(!(0..n).any(|_| chance.happens(0.0)));
+        assert!((0..n).all(|_| chance.happens(1.0)));
+    }
+}

@@ -1,0 +1,56 @@
+//! TCP and UDP members: what comes in goes back, after its service time.
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+
+use super::Member;
+
+/// Sends back what one TCP client sends, until it has no more; each read is served once.
+pub(super) async fn connection(mut stream: TcpStream, member: &Member) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut stopping = member.stopping.clone();
+    if member.spec.greet {
+        stream.write_all(format!("{}\n", member.name).as_bytes()).await?;
+    }
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let count = tokio::select! {
+            count = stream.read(&mut buffer) => count?,
+            _ = stopping.changed() => 0,
+        };
+        if count == 0 || member.work.serve().await.is_err() {
+            return stream.shutdown().await;
+        }
+        stream.write_all(&buffer[..count]).await?;
+    }
+}
+
+/// Sends back datagrams for ever.
+pub(super) async fn datagrams(socket: UdpSocket, member: Rc<Member>) {
+    let socket = Rc::new(socket);
+    let busy = Rc::new(Cell::new(0));
+    let most = member.spec.workers.saturating_add(member.spec.queue);
+    let greeting = if member.spec.greet { format!("{} ", member.name) } else { String::new() };
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        // An error is an earlier answer that could not be delivered.
+        let Ok((count, client)) = socket.recv_from(&mut buffer).await else { continue };
+        if busy.get() >= most {
+            continue;
+        }
+        busy.set(busy.get() + 1);
+        let answer = [greeting.as_bytes(), &buffer[..count]].concat();
+        let (socket, member, busy) = (socket.clone(), member.clone(), busy.clone());
+        tokio::task::spawn_local(async move {
+            if member.work.serve().await.is_ok() {
+                // A client that has gone, or an answer too long: lost, as datagrams are.
+                let _ = socket.send_to(&answer, client).await;
+            }
+            busy.set(busy.get() - 1);
+        });
+    }
+}

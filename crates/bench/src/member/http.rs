@@ -1,0 +1,410 @@
+//! The HTTP/1.1 member: keep-alive, pipelining, HEAD, bodies of either framing drained or echoed.
+//!
+//! An echo is the request as it came, head and body, byte for byte (without chunk framing): it shows what a
+//! balancer does to a request. It is streamed, so its length has no bound.
+
+use std::io;
+use std::str::FromStr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use super::work::MAX_SLOW;
+use super::{Kind, Member};
+use crate::body::{self, Body, Malformed};
+
+/// Longest head of a request.
+const MAX_HEAD: usize = 64 * 1024;
+/// Most headers of a request.
+const MAX_HEADERS: usize = 128;
+/// Output that is not kept back any longer.
+const FLUSH: usize = 16 * 1024;
+
+/// How a request fails that is meant to: `close`, or a status from 400 to 599.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// An answer with this status.
+    Status(u16),
+    /// The connection is closed without an answer.
+    Close,
+}
+
+impl FromStr for Refusal {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(status @ 400..=599) => Ok(Self::Status(status)),
+            _ if text == "close" => Ok(Self::Close),
+            _ => Err(format!("`{text}` is not a way to fail: expected `close` or a status from 400 to 599")),
+        }
+    }
+}
+
+/// The answer that names the member, made once.
+pub(super) struct Page {
+    /// Without the empty line.
+    head: Vec<u8>,
+    body: Vec<u8>,
+}
+
+impl Page {
+    pub(super) fn new(name: &str, length: Option<usize>) -> Self {
+        let line = format!("{name}\n");
+        let length = length.unwrap_or(line.len());
+        let body = line.bytes().cycle().take(length).collect();
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\ncontent-type: text/plain\r\nx-member: {name}\r\n"
+        );
+        Self { head: head.into_bytes(), body }
+    }
+}
+
+/// Serves one client.
+pub(super) async fn connection(stream: TcpStream, member: &Member) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let stopping = member.stopping.clone();
+    let mut wire = Wire { stream, stopping, input: Vec::new(), start: 0, output: Vec::new() };
+    loop {
+        match exchange(&mut wire, member).await {
+            Ok(true) => {}
+            Ok(false) => {
+                wire.flush().await?;
+                return wire.stream.shutdown().await;
+            }
+            Err(Broken::Io(error)) => return Err(error),
+            Err(Broken::Malformed(status, why)) => {
+                wire.answer(member, status, &format!("{why}\n"), false, true);
+                return wire.linger().await;
+            }
+        }
+    }
+}
+
+/// Why a connection cannot go on.
+enum Broken {
+    Io(io::Error),
+    /// Answered with this status and sentence.
+    Malformed(u16, &'static str),
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<Malformed> for Broken {
+    fn from(Malformed(why): Malformed) -> Self {
+        Self::Malformed(400, why)
+    }
+}
+
+/// What a request's head says.
+struct Head {
+    length: usize,
+    minor: u8,
+    is_head: bool,
+    keep: bool,
+    expects: bool,
+    body: Body,
+    order: Option<Order>,
+}
+
+/// What an operator asks of the member.
+enum Order {
+    /// Be so many times slower.
+    Slow(f64),
+    /// Something it cannot do.
+    Unknown,
+}
+
+/// One request and its answer; may the connection carry another?
+async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
+    let Some(head) = wire.head(member.spec.admin).await? else { return Ok(false) };
+    let keep = head.keep && !*wire.stopping.borrow();
+    let raw = match member.spec.kind {
+        Kind::HttpEcho => Some(wire.input[wire.start..wire.start + head.length].to_vec()),
+        _ => None,
+    };
+    wire.start += head.length;
+    if head.expects && wire.pending().is_empty() {
+        wire.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+    }
+    if let Some(order) = head.order {
+        wire.drain(head.body).await?;
+        obey(wire, member, &order, head.is_head, keep);
+        return Ok(keep);
+    }
+    let fails = member.chance.borrow_mut().happens(member.spec.fail_rate);
+    if let (Some(raw), false) = (raw, fails) {
+        if member.work.serve().await.is_err() {
+            wire.drain(head.body).await?;
+            wire.answer(member, 503, "the queue is full\n", head.is_head, !keep);
+            return Ok(keep);
+        }
+        return wire.echo(member, &head, &raw, keep).await;
+    }
+    wire.drain(head.body).await?;
+    if member.work.serve().await.is_err() {
+        wire.answer(member, 503, "the queue is full\n", head.is_head, !keep);
+    } else if !fails {
+        wire.page(member, &head, keep).await?;
+    } else if let Refusal::Status(status) = member.spec.refusal {
+        wire.answer(member, status, "it fails as it was told to\n", head.is_head, !keep);
+    } else {
+        return Ok(false);
+    }
+    Ok(keep)
+}
+
+fn obey(wire: &mut Wire, member: &Member, order: &Order, is_head: bool, keep: bool) {
+    match *order {
+        Order::Slow(factor) => {
+            member.work.slow(factor);
+            let body = serde_json::json!({ "member": member.name, "slow": member.work.factor() });
+            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
+        }
+        Order::Unknown => {
+            let body = format!("expected POST /_plimsoll/slow?factor=N, with N from 0 to {MAX_SLOW}\n");
+            wire.answer(member, 400, &body, is_head, !keep);
+        }
+    }
+}
+
+/// A connection and what is on its way in and out of it.
+struct Wire {
+    stream: TcpStream,
+    stopping: watch::Receiver<bool>,
+    input: Vec<u8>,
+    /// What of `input` has been taken.
+    start: usize,
+    output: Vec<u8>,
+}
+
+impl Wire {
+    fn pending(&self) -> &[u8] {
+        &self.input[self.start..]
+    }
+
+    /// The next head, left in `input`; `None` when the client sends no more or the member stops.
+    async fn head(&mut self, admin: bool) -> Result<Option<Head>, Broken> {
+        loop {
+            // Empty lines before a request are to be ignored (RFC 9112 section 2.2).
+            while self.pending().starts_with(b"\r\n") {
+                self.start += 2;
+            }
+            if !self.pending().is_empty() {
+                if let Some(head) = parse(self.pending(), admin)? {
+                    return Ok(Some(head));
+                }
+                if self.pending().len() >= MAX_HEAD {
+                    return Err(Broken::Malformed(431, "the head of the request is too long"));
+                }
+                if !self.more().await? {
+                    return Ok(None);
+                }
+                continue;
+            }
+            self.flush().await?;
+            let mut stopping = self.stopping.clone();
+            tokio::select! {
+                more = self.more() => if !more? { return Ok(None) },
+                _ = stopping.wait_for(|stopping| *stopping) => return Ok(None),
+            }
+        }
+    }
+
+    /// Sends what is due and reads some more; false at the end of the input.
+    async fn more(&mut self) -> io::Result<bool> {
+        self.flush().await?;
+        self.input.drain(..self.start);
+        self.start = 0;
+        self.input.reserve(FLUSH);
+        Ok(self.stream.read_buf(&mut self.input).await? > 0)
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        if !self.output.is_empty() {
+            self.stream.write_all(&self.output).await?;
+            self.output.clear();
+        }
+        Ok(())
+    }
+
+    /// Takes a body and forgets it.
+    async fn drain(&mut self, mut body: Body) -> Result<(), Broken> {
+        loop {
+            let piece = body.eat(self.pending())?;
+            self.start += piece.used;
+            if piece.done {
+                return Ok(());
+            }
+            if self.pending().is_empty() && !self.more().await? {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+        }
+    }
+
+    /// Answers with the request as it came.
+    async fn echo(&mut self, member: &Member, head: &Head, raw: &[u8], keep: bool) -> Result<bool, Broken> {
+        let mut body = head.body;
+        let length = match body {
+            Body::Length(length) => Some(length.saturating_add(raw.len() as u64)),
+            _ => None,
+        };
+        let start = format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\nx-member: {}\r\n", member.name);
+        self.output.extend_from_slice(start.as_bytes());
+        let framing = length.map_or_else(
+            || "transfer-encoding: chunked\r\n".to_owned(),
+            |n| format!("content-length: {n}\r\n"),
+        );
+        self.output.extend_from_slice(framing.as_bytes());
+        self.end_head(head.minor, keep);
+        if head.is_head {
+            self.drain(body).await?;
+            return Ok(keep);
+        }
+        let chunked = length.is_none();
+        chunk(&mut self.output, raw, chunked);
+        loop {
+            let piece = body.eat(&self.input[self.start..])?;
+            let data = self.start + piece.data.start..self.start + piece.data.end;
+            chunk(&mut self.output, &self.input[data], chunked);
+            self.start += piece.used;
+            if piece.done {
+                break;
+            }
+            if self.output.len() >= FLUSH {
+                self.flush().await?;
+            }
+            if self.pending().is_empty() && !self.more().await? {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+        }
+        if chunked {
+            self.output.extend_from_slice(b"0\r\n\r\n");
+        }
+        Ok(keep)
+    }
+
+    /// Answers with the member's page.
+    async fn page(&mut self, member: &Member, head: &Head, keep: bool) -> io::Result<()> {
+        self.output.extend_from_slice(&member.page.head);
+        self.end_head(head.minor, keep);
+        if head.is_head {
+            return Ok(());
+        }
+        if member.page.body.len() < FLUSH {
+            self.output.extend_from_slice(&member.page.body);
+            return if self.output.len() >= FLUSH { self.flush().await } else { Ok(()) };
+        }
+        self.flush().await?;
+        self.stream.write_all(&member.page.body).await
+    }
+
+    /// Answers with a sentence.
+    fn answer(&mut self, member: &Member, status: u16, body: &str, is_head: bool, close: bool) {
+        let head = format!(
+            "HTTP/1.1 {status} {}\r\ncontent-length: {}\r\ncontent-type: text/plain\r\nx-member: {}\r\n",
+            reason(status),
+            body.len(),
+            member.name
+        );
+        self.output.extend_from_slice(head.as_bytes());
+        self.end_head(1, !close);
+        if !is_head {
+            self.output.extend_from_slice(body.as_bytes());
+        }
+    }
+
+    fn end_head(&mut self, minor: u8, keep: bool) {
+        self.output.extend_from_slice(match (keep, minor) {
+            (true, 0) => b"connection: keep-alive\r\n\r\n",
+            (true, _) => b"\r\n",
+            (false, _) => b"connection: close\r\n\r\n",
+        });
+    }
+
+    /// Sends what is due and closes without losing it: input left unread would make the kernel reset the
+    /// connection before the client has read the answer.
+    async fn linger(&mut self) -> io::Result<()> {
+        self.flush().await?;
+        self.stream.shutdown().await?;
+        let deadline = std::time::Duration::from_secs(1);
+        let rest = async {
+            for _ in 0..64 {
+                self.input.clear();
+                self.input.reserve(FLUSH);
+                if self.stream.read_buf(&mut self.input).await? == 0 {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        tokio::time::timeout(deadline, rest).await.unwrap_or(Ok(()))
+    }
+}
+
+/// The head at the beginning of `bytes`, if it is complete.
+fn parse(bytes: &[u8], admin: bool) -> Result<Option<Head>, Malformed> {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    let length = match request.parse(bytes) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(_) => return Err(Malformed("the head of the request is malformed")),
+    };
+    let (method, target) = (request.method.unwrap_or(""), request.path.unwrap_or(""));
+    let minor = request.version.unwrap_or(0);
+    if minor == 1 && body::values(request.headers, "host").count() != 1 {
+        return Err(Malformed("expected one host header"));
+    }
+    let order = target.strip_prefix("/_plimsoll/").filter(|_| admin).map(|rest| order(method, rest));
+    Ok(Some(Head {
+        length,
+        minor,
+        is_head: method == "HEAD",
+        keep: body::keeps_alive(minor, request.headers),
+        expects: minor == 1
+            && body::values(request.headers, "expect")
+                .any(|value| value.eq_ignore_ascii_case(b"100-continue")),
+        body: Body::of_request(minor, request.headers)?,
+        order,
+    }))
+}
+
+fn order(method: &str, rest: &str) -> Order {
+    let factor = rest.strip_prefix("slow?factor=").and_then(|factor| factor.parse().ok());
+    match factor {
+        Some(factor) if method == "POST" && (0.0..=MAX_SLOW).contains(&factor) => Order::Slow(factor),
+        _ => Order::Unknown,
+    }
+}
+
+/// Appends content, as a chunk or plainly. An empty chunk would end the body.
+fn chunk(output: &mut Vec<u8>, data: &[u8], chunked: bool) {
+    if chunked && !data.is_empty() {
+        output.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
+        output.extend_from_slice(data);
+        output.extend_from_slice(b"\r\n");
+    } else {
+        output.extend_from_slice(data);
+    }
+}
+
+fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        404 => "Not Found",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        _ => "Failed",
+    }
+}

@@ -1,0 +1,155 @@
+//! Service times: how long a worker holds a request, drawn from a distribution with a known mean.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::work::MAX_SLOW;
+use crate::chance::Chance;
+use crate::units;
+
+/// Longest service time drawn, so that a heavy tail has an end.
+const MAX: f64 = 3600.0;
+
+/// A distribution of service times. Written `none`, `const:1ms`, `exp:2ms` (mean), `uniform:1ms:3ms` or
+/// `pareto:ALPHA:MIN` (tail index and least value, such as `pareto:1.5:1ms`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Service {
+    /// No time, and no worker held.
+    None,
+    /// Always the same.
+    Const(Duration),
+    /// Exponential, by its mean.
+    Exp(Duration),
+    /// Evenly between two values.
+    Uniform(Duration, Duration),
+    /// Heavy-tailed: the share of times above x is (least / x)^alpha.
+    Pareto {
+        /// Tail index, above 0; at 1 or below the mean has no bound.
+        alpha: f64,
+        /// Least value.
+        least: Duration,
+    },
+}
+
+impl Service {
+    /// Draws one.
+    pub fn draw(&self, chance: &mut Chance) -> Duration {
+        let seconds = match *self {
+            Self::None => 0.0,
+            Self::Const(time) => time.as_secs_f64(),
+            Self::Exp(mean) => mean.as_secs_f64() * chance.exp(),
+            Self::Uniform(low, high) => {
+                let low = low.as_secs_f64();
+                low + (high.as_secs_f64() - low) * chance.unit()
+            }
+            Self::Pareto { alpha, least } => least.as_secs_f64() * chance.unit().powf(-1.0 / alpha),
+        };
+        Duration::from_secs_f64(seconds.min(MAX))
+    }
+}
+
+impl FromStr for Service {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || {
+            format!(
+                "`{text}` is not a service time: expected `none`, `const:1ms`, `exp:2ms`, `uniform:1ms:3ms` or \
+                 `pareto:1.5:1ms`"
+            )
+        };
+        let parts: Vec<&str> = text.split(':').collect();
+        match parts[..] {
+            ["none"] => Ok(Self::None),
+            ["const", time] => Ok(Self::Const(units::duration(time)?)),
+            ["exp", mean] => Ok(Self::Exp(units::duration(mean)?)),
+            ["uniform", low, high] => {
+                let (low, high) = (units::duration(low)?, units::duration(high)?);
+                if low > high {
+                    return Err(format!("`{text}`: {high:?} is below {low:?}; write the lower one first"));
+                }
+                Ok(Self::Uniform(low, high))
+            }
+            ["pareto", alpha, least] => {
+                let alpha: f64 = alpha.parse().map_err(|_| expected())?;
+                if !(alpha.is_finite() && alpha > 0.0) {
+                    return Err(format!("`{text}`: the tail index must be above 0"));
+                }
+                Ok(Self::Pareto { alpha, least: units::duration(least)? })
+            }
+            _ => Err(expected()),
+        }
+    }
+}
+
+/// A member that becomes slower. Written `10s` (ten times slower after 10 s) or `10s:4` (four times).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slowdown {
+    /// From so long after the start.
+    pub after: Duration,
+    /// Service takes so many times longer; from 0 to a million.
+    pub factor: f64,
+}
+
+impl FromStr for Slowdown {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (after, factor) = text.split_once(':').unwrap_or((text, "10"));
+        let after = units::duration(after)?;
+        let factor = factor.strip_suffix('x').unwrap_or(factor).parse().ok();
+        let factor = factor.filter(|factor| (0.0..=MAX_SLOW).contains(factor));
+        let wrong =
+            || format!("`{text}`: expected a time and a factor from 0 to {MAX_SLOW}, such as `10s:10`");
+        Ok(Self { after, factor: factor.ok_or_else(wrong)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mean(text: &str) -> f64 {
+        let service: Service = text.parse().unwrap();
+        let mut chance = Chance::new(3);
+        let n = 200_000;
+        (0..n).map(|_| service.draw(&mut chance).as_secs_f64()).sum::<f64>() / f64::from(n) * 1e3
+    }
+
+    #[test]
+    fn means_are_those_of_the_distributions() {
+        assert_eq!(mean("none"), 0.0);
+        assert!((mean("const:1ms") - 1.0).abs() < 1e-6);
+        assert!((mean("exp:2ms") - 2.0).abs() < 0.03);
+        assert!((mean("uniform:1ms:3ms") - 2.0).abs() < 0.01);
+        // alpha / (alpha - 1) times the least value.
+        assert!((mean("pareto:3:1ms") - 1.5).abs() < 0.03);
+    }
+
+    #[test]
+    fn a_tail_without_bound_is_bounded() {
+        let service: Service = "pareto:0.01:1s".parse().unwrap();
+        let mut chance = Chance::new(3);
+        assert!((0..1000).all(|_| service.draw(&mut chance) <= Duration::from_secs_f64(MAX)));
+    }
+
+    #[test]
+    fn slowdowns() {
+        let slow = |after, factor| Ok(Slowdown { after: Duration::from_secs(after), factor });
+        assert_eq!("10s".parse(), slow(10, 10.0));
+        assert_eq!("1m:2.5x".parse(), slow(60, 2.5));
+        for text in ["", "10", "10s:", "10s:-1", "10s:nan", "10s:inf", "x:2"] {
+            assert!(text.parse::<Slowdown>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_service_time_is_refused_with_the_forms_there_are() {
+        for text in
+            ["", "exp", "exp:2", "exp:2ms:3", "const:-1ms", "pareto:0:1ms", "pareto:nan:1ms", "zipf:1ms"]
+        {
+            assert!(text.parse::<Service>().is_err(), "{text}");
+        }
+        assert!("uniform:3ms:1ms".parse::<Service>().unwrap_err().contains("lower one first"));
+    }
+}

@@ -1,0 +1,105 @@
+//! The workers: a bounded queue, first come first served, before a fixed number of service slots.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::time::ClockId;
+use tokio::sync::Semaphore;
+
+use super::timer::Timer;
+use super::{Service, Slowdown, Spec};
+use crate::chance::Chance;
+
+/// The workers of one member.
+pub(super) struct Work {
+    service: Service,
+    chance: RefCell<Chance>,
+    /// Fair: those who wait are served in the order they came.
+    workers: Semaphore,
+    waiting: Cell<usize>,
+    queue: usize,
+    burn: bool,
+    timer: Timer,
+    start: Instant,
+    slow: Cell<f64>,
+    slow_after: Option<Slowdown>,
+}
+
+/// The queue is full.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Full;
+
+/// Slowest a member may be made.
+pub(super) const MAX_SLOW: f64 = 1e6;
+
+impl Work {
+    pub(super) fn new(spec: &Spec) -> io::Result<Self> {
+        Ok(Self {
+            service: spec.service,
+            chance: RefCell::new(Chance::new(spec.seed)),
+            workers: Semaphore::new(spec.workers.clamp(1, Semaphore::MAX_PERMITS)),
+            waiting: Cell::new(0),
+            queue: spec.queue,
+            burn: spec.burn,
+            timer: Timer::new()?,
+            start: Instant::now(),
+            slow: Cell::new(1.0),
+            slow_after: spec.slow_after,
+        })
+    }
+
+    /// Waits for a worker and holds it for a service time.
+    pub(super) async fn serve(&self) -> Result<(), Full> {
+        if self.service == Service::None {
+            return Ok(());
+        }
+        // Drawn on arrival: the n-th request of a run has the n-th service time whoever waits for whom.
+        let time = self.service.draw(&mut self.chance.borrow_mut());
+        let worker = match self.workers.try_acquire() {
+            Ok(worker) => worker,
+            Err(_) if self.waiting.get() >= self.queue => return Err(Full),
+            Err(_) => {
+                self.waiting.set(self.waiting.get() + 1);
+                let worker = self.workers.acquire().await;
+                self.waiting.set(self.waiting.get() - 1);
+                worker.map_err(|_| Full)?
+            }
+        };
+        let time = time.mul_f64(self.factor());
+        if self.burn {
+            let _ = tokio::task::spawn_blocking(move || burn(time)).await;
+        } else {
+            self.timer.sleep(Instant::now() + time).await;
+        }
+        drop(worker);
+        Ok(())
+    }
+
+    /// How many times longer service takes now.
+    pub(super) fn factor(&self) -> f64 {
+        let later = self.slow_after.filter(|slowdown| self.start.elapsed() >= slowdown.after);
+        let factor = self.slow.get() * later.map_or(1.0, |slowdown| slowdown.factor);
+        if factor.is_finite() { factor.clamp(0.0, MAX_SLOW) } else { MAX_SLOW }
+    }
+
+    /// Makes service take `factor` times longer than configured, from now on.
+    pub(super) fn slow(&self, factor: f64) {
+        self.slow.set(factor);
+    }
+}
+
+/// Takes so much of the processor, however long that takes: neighbours make it longer, as they would.
+fn burn(time: Duration) {
+    let clock = || {
+        let now = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+    };
+    let end = clock() + time;
+    let mut sum = 0u64;
+    while clock() < end {
+        for n in 0..1000 {
+            sum = std::hint::black_box(sum.wrapping_mul(31).wrapping_add(n));
+        }
+    }
+}

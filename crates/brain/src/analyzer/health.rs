@@ -1,0 +1,119 @@
+//! What active checks say of a member: rise and fall, as HAProxy and most others count them.
+//!
+//! A member that was never checked is not used, so its first check decides at once, either way; the first pass
+//! of its life brings it up even after failures, because there is no past to distrust. After that it takes
+//! `fall` failures in a row to go down and `rise` passes in a row to come up.
+
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+
+use super::HealthSpec;
+
+/// One member's checks so far.
+#[derive(Clone, Debug)]
+pub(super) struct Health {
+    pub(super) verdict: Verdict,
+    /// For a person.
+    pub(super) why: String,
+    /// Checks in a row that contradict the verdict.
+    against: u32,
+    /// Did a check ever pass?
+    passed: bool,
+}
+
+/// What follows from the checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Unchecked,
+    Up,
+    Down,
+}
+
+impl Health {
+    /// Before the first check.
+    pub(super) fn unchecked() -> Self {
+        Self { verdict: Verdict::Unchecked, why: "not checked yet".to_owned(), against: 0, passed: false }
+    }
+
+    /// Without checks.
+    pub(super) fn assumed() -> Self {
+        Self { verdict: Verdict::Up, why: "no health checks".to_owned(), against: 0, passed: true }
+    }
+
+    /// Counts one check in. Returns the checks in a row that changed the verdict, if it changed.
+    pub(super) fn record(&mut self, outcome: Result<(), &str>, spec: &HealthSpec) -> Option<u32> {
+        let agrees = outcome.is_ok() == (self.verdict == Verdict::Up) && self.verdict != Verdict::Unchecked;
+        self.against = if agrees { 0 } else { self.against.saturating_add(1) };
+        let needed = match outcome {
+            Ok(()) if self.passed => spec.rise,
+            Err(_) if self.verdict == Verdict::Up => spec.fall,
+            _ => 1,
+        };
+        self.passed |= outcome.is_ok();
+        let row = self.against;
+        let turned = !agrees && row >= needed.max(1);
+        if turned {
+            self.against = 0;
+            self.verdict = if outcome.is_ok() { Verdict::Up } else { Verdict::Down };
+        }
+        if turned || agrees {
+            self.why = match outcome {
+                Ok(()) => "its health check passes".to_owned(),
+                Err(reason) => format!("its health check fails: {reason}"),
+            };
+        }
+        turned.then_some(row)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPEC: HealthSpec = HealthSpec { rise: 2, fall: 3 };
+
+    /// `+` is a check that passes, `-` one that fails; what the verdict is after each: U, D or ?.
+    #[track_caller]
+    fn run(mut health: Health, checks: &str, verdicts: &str) {
+        let mut seen = String::new();
+        for check in checks.chars() {
+            let before = health.verdict;
+            let row = health.record(if check == '+' { Ok(()) } else { Err("refused") }, &SPEC);
+            assert_eq!(row.is_some(), before != health.verdict);
+            seen.push(match health.verdict {
+                Verdict::Unchecked => '?',
+                Verdict::Up => 'U',
+                Verdict::Down => 'D',
+            });
+        }
+        assert_eq!(seen, verdicts, "after {checks}");
+    }
+
+    #[test]
+    fn the_first_check_decides() {
+        run(Health::unchecked(), "+", "U");
+        run(Health::unchecked(), "-", "D");
+    }
+
+    #[test]
+    fn the_first_pass_is_enough_even_late() {
+        run(Health::unchecked(), "---+", "DDDU");
+    }
+
+    #[test]
+    fn fall_and_rise_count_in_a_row() {
+        run(Health::unchecked(), "+--+---+-++", "UUUUUUDDDDU");
+        run(Health::assumed(), "--+---++", "UUUUUDDU");
+    }
+
+    #[test]
+    fn zero_counts_as_one() {
+        let mut health = Health::assumed();
+        let spec = HealthSpec { rise: 0, fall: 0 };
+        assert_eq!(health.record(Err("timeout"), &spec), Some(1));
+        assert_eq!(health.why, "its health check fails: timeout");
+        assert_eq!(health.record(Ok(()), &spec), Some(1));
+        assert_eq!(health.verdict, Verdict::Up);
+    }
+}

@@ -1,0 +1,277 @@
+//! Passive outlier detection: traffic itself says which member is sick.
+//!
+//! Two rules, as in Envoy and gRPC (proposal A50): failures in a row, which catches a dead member within a few
+//! requests, and a success rate far below the group's, which catches one that fails now and then. Two things are
+//! different, because users of the rules as they stand complain of ejections they cannot understand:
+//!
+//! - A member is compared with the mean and the deviation of the *others*. In a group of n, no member can lie
+//!   more than sqrt(n - 1) deviations below a mean that it is itself part of, so with the usual factor of 1.9 the
+//!   rule says nothing in groups of four or less, and two sick members hide each other.
+//! - What chance explains is no reason. If all members fail one request in twenty, some member always lies 1.9
+//!   deviations below the mean. Here that many failures must also be less likely than one in a million for a
+//!   member as good as the others, by Chernoff's bound: n KL(p || q) >= ln 10^6, with n requests of which the
+//!   share p failed, while of the others' the share q did.
+//!
+//! The k-th ejection in a row lasts k times as long as the first. Good behaviour is forgotten at the same rate
+//! as bad: each such length in use takes one off k.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::{OutlierSpec, Totals};
+use crate::Time;
+
+/// One member's ejections.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ejection {
+    /// When the one in force ends.
+    pub(super) until: Option<Time>,
+    /// For a person.
+    pub(super) why: String,
+    /// How many in a row, as of `ended`.
+    row: u32,
+    /// When the last one ended.
+    ended: Time,
+}
+
+impl Ejection {
+    /// Begins one; returns how many in a row it is and its length.
+    pub(super) fn begin(&mut self, spec: &OutlierSpec, now: Time) -> (u32, Duration) {
+        let good = now.since(self.ended).as_nanos() / spec.ejection.as_nanos().max(1);
+        self.row = self.row.saturating_sub(u32::try_from(good).unwrap_or(u32::MAX)).saturating_add(1);
+        let length = spec.ejection.saturating_mul(self.row).min(spec.max_ejection.max(spec.ejection));
+        self.until = Some(now + length);
+        (self.row, length)
+    }
+
+    /// Ends the one in force.
+    pub(super) fn end(&mut self, now: Time) {
+        self.until = None;
+        self.ended = now;
+    }
+}
+
+/// How many of `members` may be out at once.
+pub(super) fn allowed(spec: &OutlierSpec, members: usize) -> usize {
+    // A conversion to usize saturates and takes what is not a number for 0.
+    ((members as f64 * spec.max_ejected) as usize).clamp(1, members.max(1))
+}
+
+/// A member that does worse than the others.
+#[derive(Debug, PartialEq)]
+pub(super) struct Finding {
+    /// As given with the sample.
+    pub(super) index: usize,
+    pub(super) traffic: Totals,
+    /// Success rate of the member.
+    pub(super) rate: f64,
+    /// Mean success rate of the others.
+    pub(super) mean: f64,
+    /// Its standard deviation.
+    pub(super) deviation: f64,
+}
+
+impl Finding {
+    /// One sentence for a person.
+    pub(super) fn why(&self) -> String {
+        format!(
+            "{} of {} requests failed: {:.1} % success against {:.1} % of the other members",
+            self.traffic.failures,
+            self.traffic.requests,
+            100.0 * self.rate,
+            100.0 * self.mean
+        )
+    }
+}
+
+/// Which of the samples (a member's index and its traffic within an interval) lie out, the worst first, at most
+/// `room`. Who is found is no standard for the rest.
+pub(super) fn outliers(spec: &OutlierSpec, samples: &[(usize, Totals)], room: usize) -> Vec<Finding> {
+    let mut left: Vec<Sample> = samples
+        .iter()
+        .filter(|(_, traffic)| traffic.requests >= spec.min_requests.max(1))
+        .map(|(index, traffic)| Sample::new(*index, *traffic))
+        .collect();
+    let mut found = Vec::new();
+    while spec.deviations > 0.0 && found.len() < room {
+        let group = Sums::of(&left);
+        let judged = left.iter().enumerate();
+        let out = judged.filter_map(|(place, sample)| Some((place, group.judge(sample, spec.deviations)?)));
+        let Some((place, worst)) = out.min_by(|a, b| a.1.rate.total_cmp(&b.1.rate)) else { break };
+        left.swap_remove(place);
+        found.push(worst);
+    }
+    found
+}
+
+/// One member's traffic within an interval.
+struct Sample {
+    index: usize,
+    traffic: Totals,
+    rate: f64,
+}
+
+impl Sample {
+    fn new(index: usize, traffic: Totals) -> Self {
+        let failures = traffic.failures.min(traffic.requests);
+        let rate = 1.0 - failures as f64 / traffic.requests as f64;
+        Self { index, traffic: Totals { failures, ..traffic }, rate }
+    }
+}
+
+/// What is needed of the group to know what it is without any one member.
+#[derive(Default)]
+struct Sums {
+    members: f64,
+    rates: f64,
+    squares: f64,
+    requests: f64,
+    failures: f64,
+}
+
+impl Sums {
+    fn of(samples: &[Sample]) -> Self {
+        samples.iter().fold(Self::default(), |sums, sample| Self {
+            members: sums.members + 1.0,
+            rates: sums.rates + sample.rate,
+            squares: sums.squares + sample.rate * sample.rate,
+            requests: sums.requests + sample.traffic.requests as f64,
+            failures: sums.failures + sample.traffic.failures as f64,
+        })
+    }
+
+    /// What is wrong with a member of the group, if anything is.
+    fn judge(&self, sample: &Sample, deviations: f64) -> Option<Finding> {
+        let (index, traffic, rate) = (sample.index, sample.traffic, sample.rate);
+        let others = self.members - 1.0;
+        if others < 1.0 {
+            return None;
+        }
+        let mean = (self.rates - rate) / others;
+        let deviation = libm::sqrt(((self.squares - rate * rate) / others - mean * mean).max(0.0));
+        let (requests, failures) = (traffic.requests as f64, traffic.failures as f64);
+        // Laplace's rule: others that never failed may yet fail.
+        let usual = (self.failures - failures + 1.0) / (self.requests - requests + 2.0);
+        let out = rate < mean - deviations * deviation && surprise(requests, failures, usual) >= MILLION;
+        out.then_some(Finding { index, traffic, rate, mean, deviation })
+    }
+}
+
+/// By Chernoff's bound: minus the logarithm of the chance that of `requests` as many as `failed` or more fail,
+/// if the share `usual` does. 0 if fewer failed than usual.
+fn surprise(requests: f64, failed: f64, usual: f64) -> f64 {
+    let part =
+        |observed: f64, usual: f64| if observed > 0.0 { observed * libm::log(observed / usual) } else { 0.0 };
+    let share = failed / requests;
+    if share <= usual { 0.0 } else { requests * (part(share, usual) + part(1.0 - share, 1.0 - usual)) }
+}
+
+/// ln 10^6.
+const MILLION: f64 = 13.815_510_557_964_274;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::unit;
+    use crate::mix;
+    use alloc::vec;
+
+    const SPEC: OutlierSpec = OutlierSpec {
+        consecutive: 5,
+        interval: Duration::from_secs(10),
+        deviations: 1.9,
+        min_requests: 50,
+        ejection: Duration::from_secs(30),
+        max_ejection: Duration::from_secs(100),
+        max_ejected: 0.5,
+    };
+
+    fn found(samples: &[(u64, u64)]) -> Vec<usize> {
+        let samples: Vec<(usize, Totals)> = samples
+            .iter()
+            .enumerate()
+            .map(|(index, (requests, failures))| (index, Totals { requests: *requests, failures: *failures }))
+            .collect();
+        outliers(&SPEC, &samples, 2).into_iter().map(|finding| finding.index).collect()
+    }
+
+    #[test]
+    fn the_sick_one_is_found_in_groups_of_any_size() {
+        assert_eq!(found(&[(100, 30), (100, 0)]), [0]);
+        assert_eq!(found(&[(100, 0), (100, 30), (100, 1)]), [1]);
+        assert_eq!(found(&[(1000, 5), (1000, 4), (1000, 100), (1000, 6), (1000, 3), (1000, 5)]), [2]);
+    }
+
+    #[test]
+    fn two_sick_ones_do_not_hide_each_other_and_the_worse_comes_first() {
+        let samples =
+            [(100, 0), (100, 50), (100, 0), (100, 80), (100, 0), (100, 0), (100, 0), (100, 0), (100, 0)];
+        assert_eq!(found(&samples), [3, 1]);
+    }
+
+    #[test]
+    fn what_all_share_is_no_reason() {
+        assert_eq!(found(&[(100, 100), (100, 100), (100, 100)]), [0; 0]);
+        assert_eq!(found(&[(100, 40), (100, 50), (100, 45)]), [0; 0]);
+    }
+
+    #[test]
+    fn little_traffic_is_no_reason() {
+        assert_eq!(found(&[(49, 49), (1000, 0), (1000, 0)]), [0; 0]);
+        assert_eq!(found(&[(50, 50), (49, 0)]), [0; 0], "nobody to compare with");
+        assert_eq!(found(&[]), [0; 0]);
+        assert_eq!(found(&[(100, 2), (1000, 0), (1000, 0)]), [0; 0], "a failure or two happen");
+    }
+
+    /// The rule of one fixed number of deviations ejects here every few intervals.
+    #[test]
+    fn chance_is_no_reason() {
+        let mut bits = 7;
+        for interval in 0..1000 {
+            let samples: Vec<(u64, u64)> = (0..10)
+                .map(|_| {
+                    let failures = (0..200)
+                        .filter(|_| {
+                            bits = mix(bits);
+                            unit(bits) < 0.05
+                        })
+                        .count();
+                    (200, failures as u64)
+                })
+                .collect();
+            assert_eq!(found(&samples), [0; 0], "interval {interval}: {samples:?}");
+        }
+    }
+
+    #[test]
+    fn ejections_grow_up_to_a_limit_and_shrink_with_good_behaviour() {
+        let mut ejection = Ejection::default();
+        let mut now = Time(0);
+        let mut eject_after = |seconds: u64| {
+            now = now + Duration::from_secs(seconds);
+            let (_, length) = ejection.begin(&SPEC, now);
+            now = now + length;
+            ejection.end(now);
+            length.as_secs()
+        };
+        let lengths: Vec<u64> = vec![1, 1, 1, 1, 1].into_iter().map(&mut eject_after).collect();
+        assert_eq!(lengths, [30, 60, 90, 100, 100]);
+        assert_eq!(eject_after(31), 100, "five less one plus one");
+        assert_eq!(eject_after(100), 90, "five less three plus one");
+        assert_eq!(eject_after(1_000_000), 30);
+    }
+
+    #[test]
+    fn one_may_be_out_and_never_more_than_all() {
+        let allowed =
+            |max_ejected: f64, members: usize| allowed(&OutlierSpec { max_ejected, ..SPEC }, members);
+        assert_eq!(allowed(0.0, 5), 1);
+        assert_eq!(allowed(0.5, 5), 2);
+        assert_eq!(allowed(1.0, 5), 5);
+        assert_eq!(allowed(f64::NAN, 5), 1);
+        assert_eq!(allowed(f64::INFINITY, 5), 5);
+        assert_eq!(allowed(0.5, 0), 1);
+    }
+}

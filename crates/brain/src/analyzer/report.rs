@@ -1,0 +1,112 @@
+//! What the analyzer says of itself: events as they happen, and the state of things when asked.
+
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::{Analyzer, Entry};
+use crate::status::{Latency, MemberStatus};
+use crate::{Event, EventKind, MemberId, State, Time};
+
+impl Analyzer {
+    /// All members in the order of the configuration. What only the data plane counts (requests, answers,
+    /// bytes, connections, latency) is left at 0 for it to fill in.
+    pub fn status(&self, now: Time) -> Vec<(MemberId, MemberStatus)> {
+        let now = now.max(self.now);
+        let entries = self.entries.iter().zip(&self.spec.members);
+        let status = entries.map(|(entry, spec)| MemberStatus {
+            name: spec.name.to_string(),
+            address: spec.address.to_string(),
+            state: entry.state,
+            why: self.why(entry),
+            since_seconds: now.since(entry.since).as_secs_f64(),
+            capacity: spec.capacity,
+            weight: self.weight(entry, spec),
+            in_flight: entry.vitals.in_flight(),
+            idle_connections: 0,
+            requests: 0,
+            failures: 0,
+            answers: BTreeMap::new(),
+            connects: 0,
+            bytes_out: 0,
+            bytes_in: 0,
+            latency: Latency::default(),
+        });
+        self.entries.iter().map(|entry| entry.id).zip(status).collect()
+    }
+
+    /// One line for a person: `4/5 members up, 1 ejected`.
+    pub fn verdict(&self) -> String {
+        let members = self.entries.len();
+        if members == 0 {
+            return "no members".to_owned();
+        }
+        let noun = if members == 1 { "member" } else { "members" };
+        let mut verdict = format!("{}/{members} {noun} up", self.usable);
+        let count = |state: State| self.entries.iter().filter(|entry| entry.state == state).count();
+        for (state, word) in [
+            (State::Down, "down"),
+            (State::Unchecked, "not checked yet"),
+            (State::Ejected, "ejected"),
+            (State::Draining, "draining"),
+            (State::SlowStart, "in slow start"),
+        ] {
+            if let number @ 1.. = count(state) {
+                verdict.push_str(&format!(", {number} {word}"));
+            }
+        }
+        verdict
+    }
+
+    /// Notes what happened to the member at `place`.
+    pub(super) fn tell_of(&mut self, place: usize, kind: EventKind, why: String, inputs: &[(&str, f64)]) {
+        let name = self.spec.members[place].name.clone();
+        self.tell(kind, Some(name), why, inputs);
+    }
+
+    /// Notes what happened to a member, or to the group.
+    pub(super) fn tell(
+        &mut self,
+        kind: EventKind,
+        member: Option<Arc<str>>,
+        why: String,
+        inputs: &[(&str, f64)],
+    ) {
+        // Room for what one reload can cause: all members leave and others join.
+        if self.events.len() >= LIMIT_EVENTS.max(8 * self.entries.len()) {
+            self.events.pop_front();
+        }
+        let inputs = inputs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        self.events.push_back(Event { kind, group: self.spec.name.clone(), member, why, inputs });
+    }
+
+    /// The answer to an operator who names a member that there is not.
+    pub(super) fn no_such(&self, member: &str) -> String {
+        let names: Vec<&str> = self.spec.members.iter().map(|spec| &*spec.name).take(LIMIT_NAMES).collect();
+        let more = match self.spec.members.len() - names.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("group `{}` has no member `{member}`; it has {}{more}", self.spec.name, names.join(", "))
+    }
+
+    fn why(&self, entry: &Entry) -> String {
+        match entry.state {
+            State::Draining => "drained by an operator".to_owned(),
+            State::Ejected => entry.ejection.why.clone(),
+            State::SlowStart => {
+                format!("takes a growing part of its share for {} s", self.spec.slow_start.as_secs_f64())
+            }
+            State::Up | State::Unchecked | State::Down => entry.health.why.clone(),
+        }
+    }
+}
+
+/// Events that are kept for whoever asks, at least.
+const LIMIT_EVENTS: usize = 4096;
+
+/// Names in an error message, at most.
+const LIMIT_NAMES: usize = 20;

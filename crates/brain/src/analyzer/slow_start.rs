@@ -1,0 +1,45 @@
+//! Slow start: a member that comes back or joins takes a growing part of its share, so that cold caches and empty
+//! pools are not met by full load (Envoy's `slow_start_config` with aggression 1, HAProxy's `slowstart`).
+//!
+//! The part grows linearly from a tenth to the whole, in whole hundredths: new weights mean a new plan, so there
+//! are at most a hundred of these in a ramp and at most ten in a second, and weights keep a common measure.
+
+use core::time::Duration;
+
+use crate::Time;
+
+/// The part of its share that a member may take at `now`, between a tenth and 1.
+pub(super) fn part(since: Time, now: Time, window: Duration) -> f64 {
+    let done = now.since(since).as_secs_f64() / window.as_secs_f64().max(f64::MIN_POSITIVE);
+    libm::floor(100.0 * (LEAST + (1.0 - LEAST) * done.min(1.0))) / 100.0
+}
+
+/// Between two steps of a ramp.
+pub(super) fn step(window: Duration) -> Duration {
+    (window / 100).max(SHORTEST_STEP)
+}
+
+const LEAST: f64 = 0.1;
+
+const SHORTEST_STEP: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grows_from_a_tenth_to_the_whole() {
+        let window = Duration::from_secs(10);
+        let part = |seconds: f64| part(Time(5), Time(5) + Duration::from_secs_f64(seconds), window);
+        assert_eq!(part(0.0), 0.1);
+        assert_eq!(part(5.0), 0.55);
+        assert_eq!(part(10.0), 1.0);
+        assert_eq!(part(1e6), 1.0);
+    }
+
+    #[test]
+    fn steps_are_neither_small_nor_many() {
+        assert_eq!(step(Duration::from_secs(1)), Duration::from_millis(100));
+        assert_eq!(step(Duration::from_secs(60)), Duration::from_millis(600));
+    }
+}

@@ -1,0 +1,107 @@
+//! Weighted sampling in constant time: the alias method.
+//!
+//! A. J. Walker, An efficient method for generating discrete random variables with general distributions (ACM
+//! TOMS 1977), built in linear time as M. D. Vose describes (IEEE TSE 1991). Each of n columns has height 1,
+//! is filled with the member of its own number up to a mark and with one other member above it, so that over
+//! all columns each member fills an area in proportion to its weight. A draw is a column and a height.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::{Knobs, Member, Plan, Table, mix};
+
+/// The columns for the members' weights.
+pub(super) fn prepare(members: &[Member], _: &Knobs) -> Table {
+    let weights: Vec<f64> = members.iter().map(|member| member.weight).collect();
+    Table::Alias(columns(&weights))
+}
+
+/// One member, as likely as its share of the weights. Takes all 64 bits.
+pub(super) fn draw(plan: &Plan, bits: u64) -> usize {
+    let Table::Alias(columns) = plan.table() else { return 0 };
+    // The upper half scaled to the columns (Lemire 2019, without its rejection: the bias is below n / 2^32).
+    let column = (((bits >> 32) * columns.len() as u64) >> 32) as usize;
+    match columns.get(column) {
+        Some(&(stay, other)) if bits as u32 >= stay => other as usize,
+        _ => column,
+    }
+}
+
+/// One member other than `taken`, as likely as its share of the weights without `taken`; `taken` itself if a
+/// few draws give nothing else, which means that it has nearly all the weight or is alone.
+pub(super) fn draw_other(plan: &Plan, mut bits: u64, taken: usize) -> (usize, u64) {
+    for _ in 0..DRAWS {
+        bits = mix(bits);
+        let other = draw(plan, bits);
+        if other != taken {
+            return (other, bits);
+        }
+    }
+    (taken, bits)
+}
+
+/// With two equal members, the chance that one is not compared with the other is 1 in 2^DRAWS.
+const DRAWS: usize = 8;
+
+fn columns(weights: &[f64]) -> Vec<(u32, u32)> {
+    let count = weights.len();
+    let usable = |weight: f64| if weight.is_finite() && weight > 0.0 { weight } else { 0.0 };
+    // Scaled by the greatest first, so that no sum overflows.
+    let greatest = weights.iter().copied().map(usable).fold(f64::MIN_POSITIVE, f64::max);
+    let sum: f64 = weights.iter().map(|weight| usable(*weight) / greatest).sum();
+    let mut heights: Vec<f64> = match sum > 0.0 {
+        true => weights.iter().map(|weight| usable(*weight) / greatest / sum * count as f64).collect(),
+        false => vec![1.0; count],
+    };
+    // A column that is never split leads to itself.
+    let mut columns: Vec<(u32, u32)> = (0..count as u32).map(|index| (u32::MAX, index)).collect();
+    let (mut short, mut tall): (Vec<usize>, Vec<usize>) = (0..count).partition(|index| heights[*index] < 1.0);
+    while let (Some(&low), Some(&high)) = (short.last(), tall.last()) {
+        short.pop();
+        columns[low] = ((heights[low] * (1_u64 << 32) as f64) as u32, high as u32);
+        heights[high] -= 1.0 - heights[low];
+        if heights[high] < 1.0 {
+            tall.pop();
+            short.push(high);
+        }
+    }
+    columns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The share of the area that each member fills.
+    fn areas(weights: &[f64]) -> Vec<f64> {
+        let columns = columns(weights);
+        let mut areas = vec![0.0; weights.len()];
+        for (index, (stay, other)) in columns.iter().enumerate() {
+            let own = f64::from(*stay) / (1_u64 << 32) as f64;
+            areas[index] += own / weights.len() as f64;
+            areas[*other as usize] += (1.0 - own) / weights.len() as f64;
+        }
+        areas
+    }
+
+    #[test]
+    fn areas_are_shares() {
+        for weights in
+            [&[1.0][..], &[1.0, 1.0, 1.0], &[5.0, 1.0, 1.0], &[0.3, 7.0, 1e-3, 2.5], &[1e300, 1e300]]
+        {
+            let sum: f64 = weights.iter().map(|weight| weight / 1e300).sum();
+            for (area, weight) in areas(weights).iter().zip(weights) {
+                assert!((area - weight / 1e300 / sum).abs() < 1e-8, "{weights:?}: {:?}", areas(weights));
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_makes_a_table_all_the_same() {
+        for weights in
+            [&[][..], &[0.0, 0.0], &[f64::NAN, -1.0, f64::INFINITY], &[f64::MAX, f64::MIN_POSITIVE]]
+        {
+            assert_eq!(columns(weights).len(), weights.len());
+        }
+    }
+}

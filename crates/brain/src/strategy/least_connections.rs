@@ -1,0 +1,83 @@
+//! The member with the fewest requests in flight for its weight: exact, over all members.
+//!
+//! Most groups are idle or nearly so most of the time, and then nearly all members tie; how ties are resolved
+//! decides who gets what. Here idle members take turns by the smooth weighted round (see `schedule`), so a
+//! lightly used group behaves as weighted round robin does. If the member whose turn it is is busy, a few slots
+//! of the round drawn by chance may find an idle one, which cannot be beaten; only then are all members looked
+//! at. Ties in that scan are resolved by chance in proportion to weight and not by position: a scan that takes
+//! the first after a busy member gives that neighbour the busy one's requests on top of its own.
+//!
+//! HAProxy's `leastconn` and NGINX's `least_conn` are the same rule with round robin among ties.
+
+use super::{Left, Strategy, schedule, unobserved};
+use crate::hash::unit;
+use crate::{Ask, Member, Plan, mix};
+
+pub(super) const STRATEGY: Strategy = Strategy {
+    name: "least_connections",
+    about: "the member with the fewest requests in flight for its capacity; in turn where several are equal",
+    knobs: &[],
+    reads_latency: false,
+    reads_key: false,
+    shares: true,
+    prepare: schedule::prepare,
+    choose,
+    second,
+    observe: unobserved,
+};
+
+/// Is `a` in flight at `member` less, for its weight, than `b` at `other`? Without a division, so that equal
+/// ratios of whole numbers are equal.
+pub(super) fn lighter(a: u32, member: &Member, b: u32, other: &Member) -> bool {
+    f64::from(a) * other.weight < f64::from(b) * member.weight
+}
+
+/// The least loaded of the members that are `left`; of several, one by chance in proportion to weight.
+pub(super) fn least(members: &[Member], ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize> {
+    let mut left = members.iter().enumerate().filter(|(_, member)| left(member));
+    let (mut best, mut least) = left.next()?;
+    let mut load = least.in_flight();
+    // Sampling from a stream of unknown length: the newcomer stays with its share of what was seen (Chao 1982).
+    let mut weight = least.weight;
+    let mut bits = ask.chance;
+    for (index, member) in left {
+        let other = member.in_flight();
+        if lighter(other, member, load, least) {
+            (best, least, load, weight) = (index, member, other, member.weight);
+        } else if !lighter(load, least, other, member) {
+            weight += member.weight;
+            bits = mix(bits);
+            if unit(bits) * weight < member.weight {
+                (best, least, load) = (index, member, other);
+            }
+        }
+    }
+    Some(best)
+}
+
+/// Slots looked at before all members are.
+const SLOTS: usize = 8;
+
+fn choose(plan: &Plan, ask: &Ask) -> usize {
+    let members = plan.members();
+    let idle = |index: usize| members[index].in_flight() == 0;
+    let turn = schedule::at(plan, ask.turn);
+    if idle(turn) {
+        return turn;
+    }
+    let mut bits = ask.chance;
+    if members.len() > SLOTS {
+        for _ in 0..SLOTS {
+            bits = mix(bits);
+            let drawn = schedule::at(plan, bits);
+            if idle(drawn) {
+                return drawn;
+            }
+        }
+    }
+    least(members, &Ask { chance: bits, ..*ask }, |_| true).unwrap_or(turn)
+}
+
+fn second(plan: &Plan, ask: &Ask, left: Left<'_>) -> Option<usize> {
+    least(plan.members(), ask, left)
+}

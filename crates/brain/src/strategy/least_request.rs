@@ -1,0 +1,42 @@
+//! The least loaded of a few members drawn by chance: nearly as good as the least loaded of all, at a cost that
+//! does not depend on how many there are, and without a herd when several balancers see the same load
+//! (Mitzenmacher, The power of two choices in randomized load balancing, 1996; Envoy's LEAST_REQUEST).
+//!
+//! Members are drawn in proportion to their weights and compared by in-flight over weight; the one drawn first
+//! wins a tie, so that idle members get their shares. A member is not compared with itself, which in small
+//! groups makes the choice much closer to exact.
+
+use super::{Knob, Strategy, alias, least_connections::lighter, least_loaded, unobserved};
+use crate::{Ask, Plan};
+
+pub(super) const STRATEGY: Strategy = Strategy {
+    name: "least_request",
+    about: "the member with the fewest requests in flight, by its capacity, of a few drawn by chance",
+    knobs: &[Knob { name: "choices", about: "how many are drawn", default: 2.0, min: 2.0, max: 16.0 }],
+    reads_latency: false,
+    reads_key: false,
+    shares: true,
+    prepare: alias::prepare,
+    choose,
+    second: least_loaded,
+    observe: unobserved,
+};
+
+fn choose(plan: &Plan, ask: &Ask) -> usize {
+    let members = plan.members();
+    let mut best = alias::draw(plan, ask.chance);
+    let mut load = members[best].in_flight();
+    let mut bits = ask.chance;
+    for _ in 1..plan.knobs().at(0) as u32 {
+        if load == 0 {
+            break;
+        }
+        let other;
+        (other, bits) = alias::draw_other(plan, bits, best);
+        let other_load = members[other].in_flight();
+        if lighter(other_load, &members[other], load, &members[best]) {
+            (best, load) = (other, other_load);
+        }
+    }
+    best
+}

@@ -1,0 +1,78 @@
+//! The better of two members drawn by chance, by how long a request is likely to take there.
+//!
+//! The cost of a member is its latency estimate times one more than what it has in flight for its weight
+//! (Finagle's PeakEwma). The estimate follows a slow answer at once and a fast one by and by, and it fades while
+//! nothing is observed, so a member that was slow is tried again after some `decay` times and never starved.
+//!
+//! Two things that go wrong elsewhere:
+//! - A member that fails fast looks fast and draws the traffic in. Here a failure counts as a latency of at
+//!   least `penalty` (Linkerd's load biaser does the same).
+//! - A member without an estimate, new or back again, looks free and is flooded before its first answer is in.
+//!   Here it gets one request at a time until then: free with none in flight, behind all others with one.
+
+use core::time::Duration;
+
+use super::{Knob, Knobs, Strategy, alias, least_loaded};
+use crate::{Ask, Member, Plan, Time, Vitals};
+
+pub(super) const STRATEGY: Strategy = Strategy {
+    name: "peak_ewma",
+    about: "the better of two drawn by chance, by recent latency times requests in flight; failures count as slow",
+    knobs: &[
+        Knob {
+            name: "decay",
+            about: "seconds after which an observation has lost two thirds of its weight",
+            default: 10.0,
+            min: 0.1,
+            max: 3600.0,
+        },
+        Knob {
+            name: "penalty",
+            about: "seconds that a failed request counts as, at least",
+            default: 5.0,
+            min: 0.0,
+            max: 3600.0,
+        },
+    ],
+    reads_latency: true,
+    reads_key: false,
+    shares: true,
+    prepare: alias::prepare,
+    choose,
+    second: least_loaded,
+    observe,
+};
+
+fn choose(plan: &Plan, ask: &Ask) -> usize {
+    let members = plan.members();
+    let decay = seconds(plan.knobs().at(0));
+    let first = alias::draw(plan, ask.chance);
+    let (second, _) = alias::draw_other(plan, ask.chance, first);
+    if second != first && cost(&members[second], ask.now, decay) < cost(&members[first], ask.now, decay) {
+        return second;
+    }
+    first
+}
+
+fn observe(knobs: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
+    let counted = if failed { latency.max(seconds(knobs.at(1))) } else { latency };
+    vitals.observe(counted, now, seconds(knobs.at(0)));
+}
+
+/// What a request is expected to take at `member`, nanoseconds.
+fn cost(member: &Member, now: Time, decay: Duration) -> f64 {
+    let in_flight = member.in_flight();
+    let queue = f64::from(in_flight) / member.weight;
+    match member.vitals.latency(now, decay) {
+        Some(latency) => f64::from(latency) * (queue + 1.0),
+        None if in_flight == 0 => 0.0,
+        None => UNKNOWN + queue,
+    }
+}
+
+/// Above the cost of any member that has an estimate, and small enough to tell queues apart on top of it: 11 days.
+const UNKNOWN: f64 = 1e15;
+
+fn seconds(knob: f64) -> Duration {
+    Duration::try_from_secs_f64(knob).unwrap_or_default()
+}

@@ -1,0 +1,108 @@
+//! Each key has a member of its own, and keeps it: weighted rendezvous hashing with bounded loads.
+//!
+//! Every member draws a number from the key, and the best wins (Thaler and Ravishankar, 1998). If a member
+//! goes, only its own keys move; if one comes, it takes from each of the others no more than its share. With
+//! h uniform between 0 and 1, the score -w / ln h makes a member win as often as its weight w says (Schindelhauer
+//! and Schomaker, Weighted distributed hash tables, 2005). The greatest such score is the least -ln(h) / w, of
+//! which -ln(h) >= 1 - h: a member whose 1 - h is already too much is passed over, and in a group of n only about
+//! log n logarithms are taken.
+//!
+//! One hot key must not kill its member: none gets a request while it has more in flight than `load_factor`
+//! times its share of all that is in flight (Mirrokni, Thorup, Zadimoghaddam, Consistent hashing with bounded
+//! loads, 2018; HAProxy's `hash-balance-factor`). The request then goes to the next member in the order of
+//! scores, the same one each time, and so does that of a member that is full or was tried.
+
+use alloc::vec::Vec;
+
+use super::{Knob, Knobs, Left, Strategy, unobserved};
+use crate::hash::unit;
+use crate::{Ask, Member, Plan, Table, mix};
+
+pub(super) const STRATEGY: Strategy = Strategy {
+    name: "rendezvous",
+    about: "the same member for the same key as long as it is there and not overloaded",
+    knobs: &[Knob {
+        name: "load_factor",
+        about: "most requests in flight at a member, as a multiple of its share of all; 0 for no bound, else at least 1",
+        default: 1.25,
+        min: 0.0,
+        max: 100.0,
+    }],
+    reads_latency: false,
+    reads_key: true,
+    shares: true,
+    prepare,
+    choose,
+    second,
+    observe: unobserved,
+};
+
+fn prepare(members: &[Member], _: &Knobs) -> Table {
+    let seeds: Vec<(u64, f64)> = members.iter().map(|member| (member.seed, member.weight)).collect();
+    let sum = seeds.iter().map(|(_, weight)| weight).sum();
+    Table::Seeds(seeds, sum)
+}
+
+fn choose(plan: &Plan, ask: &Ask) -> usize {
+    let members = plan.members();
+    let best = first(plan, ask.key, |_| true).unwrap_or(0);
+    let bound = Bound::of(plan);
+    let own = members[best].in_flight();
+    let mut busy = 0;
+    // Counts no further than needed.
+    let within = own == 0
+        || members.iter().any(|member| {
+            busy += u64::from(member.in_flight());
+            bound.lets(own, &members[best], busy)
+        });
+    if within { best } else { second(plan, ask, &|_| true).unwrap_or(best) }
+}
+
+/// The first in the order of scores that is left and within its bound; if none is, the first that is left.
+fn second(plan: &Plan, ask: &Ask, left: Left<'_>) -> Option<usize> {
+    let members = plan.members();
+    let bound = Bound::of(plan);
+    let busy: u64 = members.iter().map(|member| u64::from(member.in_flight())).sum();
+    let within = |member: &Member| bound.lets(member.in_flight(), member, busy);
+    first(plan, ask.key, |index| left(&members[index]) && within(&members[index]))
+        .or_else(|| first(plan, ask.key, |index| left(&members[index])))
+}
+
+/// The best score for `key` among the members that `may` be taken.
+fn first(plan: &Plan, key: u64, may: impl Fn(usize) -> bool) -> Option<usize> {
+    let Table::Seeds(seeds, _) = plan.table() else { return None };
+    let mut best = None;
+    let mut least = f64::INFINITY;
+    for (index, (seed, weight)) in seeds.iter().enumerate() {
+        let above = unit(mix(seed ^ key));
+        if (above < least * weight || best.is_none()) && may(index) {
+            let cost = -libm::log1p(-above) / weight;
+            if cost < least || best.is_none() {
+                (best, least) = (Some(index), cost);
+            }
+        }
+    }
+    best
+}
+
+/// How much of what is in flight a member may have.
+struct Bound {
+    /// As a multiple of its share; infinite for no bound.
+    factor: f64,
+    /// Sum of the weights.
+    weights: f64,
+}
+
+impl Bound {
+    fn of(plan: &Plan) -> Self {
+        let knob = plan.knobs().at(0);
+        let factor = if knob > 0.0 { knob.max(1.0) } else { f64::INFINITY };
+        let weights = if let Table::Seeds(_, sum) = plan.table() { *sum } else { 0.0 };
+        Self { factor, weights }
+    }
+
+    /// May `member`, with `own` in flight, take one more if `busy` are in flight at all members?
+    fn lets(&self, own: u32, member: &Member, busy: u64) -> bool {
+        own == 0 || f64::from(own) * self.weights < self.factor * member.weight * (busy as f64 + 1.0)
+    }
+}

@@ -1,0 +1,172 @@
+//! A round in which each member stands as often as its weight says, spread as evenly as can be.
+//!
+//! Weighted round robin is smooth if in every stretch of the round each member has had its share so far. NGINX
+//! gets there by raising every member's counter at every request, O(members) for each slot. Here the round is
+//! made once, in O(len log members): with `count` slots out of `len`, the k-th slot of a member lies between
+//! ceil(k len / count) and ceil((k + 1) len / count), the end not included; at each slot, of those whose time has
+//! come, the one that must be over first is taken.
+//!
+//! Every window is met, whatever the counts. In a stretch of L slots a member has fewer than
+//! (L + 1) count / len windows; the counts add up to len, so there are fewer than L + 1 windows in the stretch,
+//! at most L, and then taking the earliest end meets all of them (Jackson 1955; the problem is the chairman
+//! assignment of Tijdeman 1980, one-processor Pfair scheduling of Baruah and others 1996). So at no point of the
+//! round is a member a whole request ahead of its share or behind it, which NGINX's rule does not promise.
+//!
+//! Weights become counts exactly if a round of [`LENGTH`] slots can hold them: 1 : 2 : 2.5 becomes 2 : 4 : 5.
+//! If not, each member gets the nearest number of slots but at least one, so the most a member can lose or gain
+//! is half a slot, and a member of next to no weight still gets one slot of the round.
+
+use alloc::collections::BinaryHeap;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use core::mem;
+
+use crate::{Knobs, Member, Plan, Table};
+
+/// The round for the members' weights.
+pub(super) fn prepare(members: &[Member], _: &Knobs) -> Table {
+    let weights: Vec<f64> = members.iter().map(|member| member.weight).collect();
+    Table::Schedule(spread(&counts(&weights)))
+}
+
+/// The member whose turn it is.
+pub(super) fn at(plan: &Plan, turn: u64) -> usize {
+    match plan.table() {
+        Table::Schedule(round) if !round.is_empty() => round[(turn % round.len() as u64) as usize] as usize,
+        _ => 0,
+    }
+}
+
+/// Slots of a round, except that each member has room for [`SLOTS`] of them.
+const LENGTH: usize = 16_384;
+
+/// Room for each member on average, where there are many.
+const SLOTS: usize = 4;
+
+/// How many slots each member gets.
+fn counts(weights: &[f64]) -> Vec<u32> {
+    let room = LENGTH.max(weights.len() * SLOTS) as f64;
+    let usable = |weight: &f64| weight.is_finite() && *weight > 0.0;
+    let least = weights.iter().copied().filter(|weight| usable(weight)).fold(f64::INFINITY, f64::min);
+    let greatest = weights.iter().copied().filter(|weight| usable(weight)).fold(f64::MIN_POSITIVE, f64::max);
+    let ratios: f64 = weights.iter().map(|weight| weight / least).sum();
+    // Not a number if a weight is none: then no scale fits.
+    let scales = if ratios.is_finite() { (room / ratios) as u32 } else { 0 };
+    let whole = |count: f64| (count - libm::round(count)).abs() <= 1e-9 * count;
+    for scale in 1..=scales {
+        let count = |weight: &f64| weight / least * f64::from(scale);
+        if weights.iter().all(|weight| whole(count(weight))) {
+            return weights.iter().map(|weight| libm::round(count(weight)) as u32).collect();
+        }
+    }
+    let part = |weight: &f64| if usable(weight) { weight / greatest } else { 0.0 };
+    let sum: f64 = weights.iter().map(part).sum();
+    weights.iter().map(|weight| (libm::round(part(weight) / sum * room) as u32).max(1)).collect()
+}
+
+/// Spreads `counts[i]` slots of each member `i` evenly over a round.
+fn spread(counts: &[u32]) -> Vec<u32> {
+    let len = counts.iter().map(|count| *count as usize).sum::<usize>();
+    let mut round = Vec::with_capacity(len);
+    // Members that wait for their next window, listed by the slot at which it opens.
+    let mut opens: Vec<u32> = vec![NONE; len];
+    let mut after: Vec<u32> = vec![NONE; counts.len()];
+    let mut taken: Vec<u32> = vec![0; counts.len()];
+    // Those whose window is open: the one to close first, then the first in the order of the configuration.
+    let mut open: BinaryHeap<Reverse<(usize, u32)>> = BinaryHeap::with_capacity(counts.len());
+    let edge = |taken: u32, count: u32| (taken as usize * len).div_ceil(count as usize);
+    for (index, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+        open.push(Reverse((edge(1, *count), index as u32)));
+    }
+    for slot in 0..len {
+        let mut waiting = opens[slot];
+        while waiting != NONE {
+            let index = waiting as usize;
+            open.push(Reverse((edge(taken[index] + 1, counts[index]), waiting)));
+            waiting = after[index];
+        }
+        // Never empty, by the argument above; were it, the round would be a slot shorter.
+        let Some(Reverse((_, member))) = open.pop() else { continue };
+        round.push(member);
+        let index = member as usize;
+        taken[index] += 1;
+        // Past the round after the member's last slot.
+        if let Some(first) = opens.get_mut(edge(taken[index], counts[index])) {
+            after[index] = mem::replace(first, member);
+        }
+    }
+    round
+}
+
+/// The end of a list of members.
+const NONE: u32 = u32::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn letters(counts: &[u32]) -> alloc::string::String {
+        spread(counts).iter().map(|index| char::from(b'a' + *index as u8)).collect()
+    }
+
+    #[test]
+    fn rounds_one_can_check_by_eye() {
+        assert_eq!(letters(&[1, 1, 1]), "abc");
+        assert_eq!(letters(&[2, 1]), "aba");
+        assert_eq!(letters(&[5, 1, 1]), "abaacaa");
+        assert_eq!(letters(&[4, 4, 2]), "abcababcab");
+        assert_eq!(letters(&[1, 0, 3]), "cacc");
+        assert_eq!(letters(&[]), "");
+    }
+
+    #[test]
+    fn weights_that_have_a_common_measure_are_kept_exactly() {
+        assert_eq!(counts(&[1.0, 1.0]), [1, 1]);
+        assert_eq!(counts(&[0.1, 0.3]), [1, 3]);
+        assert_eq!(counts(&[1.0, 2.0, 2.5]), [2, 4, 5]);
+        assert_eq!(counts(&[3.0, 4.0, 5.0]), [3, 4, 5]);
+        assert_eq!(counts(&[100.0, 101.0, 0.5]), [200, 202, 1]);
+    }
+
+    #[test]
+    fn odd_weights_come_near() {
+        let weights = [core::f64::consts::PI, 1.0, core::f64::consts::E];
+        let counts = counts(&weights);
+        let (sum, len) = (weights.iter().sum::<f64>(), counts.iter().sum::<u32>());
+        for (count, weight) in counts.iter().zip(weights) {
+            assert!((f64::from(*count) / f64::from(len) - weight / sum).abs() < 1e-4, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn a_round_has_a_bounded_length() {
+        let many: Vec<f64> = (1..=10_000).map(|index| libm::sqrt(f64::from(index)) + 1e-3).collect();
+        let len = counts(&many).iter().sum::<u32>() as usize;
+        assert!((30_000..=60_000).contains(&len), "{len} slots");
+        assert_eq!(counts(&[1.0, 1e9]), [1, 16_384]);
+        assert_eq!(counts(&[f64::MIN_POSITIVE, f64::MAX]), [1, 16_384]);
+        assert_eq!(counts(&[f64::NAN, 1.0, -1.0]), [1, 16_384, 1]);
+        assert_eq!(counts(&[0.0, f64::INFINITY]), [1, 1]);
+        assert_eq!(counts(&[]), []);
+    }
+
+    proptest! {
+        /// At every point of the round each member is less than one slot off its share.
+        #[test]
+        fn no_member_is_ever_a_whole_slot_ahead_or_behind(counts in prop::collection::vec(1_u32..60, 1..40)) {
+            let round = spread(&counts);
+            let len = counts.iter().sum::<u32>() as usize;
+            prop_assert_eq!(round.len(), len);
+            let mut had = vec![0_usize; counts.len()];
+            for (slot, member) in round.iter().enumerate() {
+                had[*member as usize] += 1;
+                for (had, count) in had.iter().zip(&counts) {
+                    let ahead = (had * len) as i64 - ((slot + 1) * *count as usize) as i64;
+                    prop_assert!(ahead.abs() < len as i64, "{} slots in: {:?}", slot + 1, round);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Each member in turn, as often as its capacity says, spread evenly over the round (see `schedule`).
+
+use super::{Strategy, least_loaded, schedule, unobserved};
+use crate::{Ask, Plan};
+
+pub(super) const STRATEGY: Strategy = Strategy {
+    name: "weighted_round_robin",
+    about: "each member in turn, as often as its capacity says, spread evenly",
+    knobs: &[],
+    reads_latency: false,
+    reads_key: false,
+    shares: true,
+    prepare: schedule::prepare,
+    choose,
+    second: least_loaded,
+    observe: unobserved,
+};
+
+fn choose(plan: &Plan, ask: &Ask) -> usize {
+    schedule::at(plan, ask.turn)
+}

@@ -1,0 +1,85 @@
+//! The command tree. A command is a file `command/<name>.rs` with `Args` and `run`, and two lines here.
+
+mod completions;
+mod config;
+mod demo;
+mod drain;
+mod events;
+mod man;
+mod member;
+mod members;
+mod reload;
+mod status;
+mod stop;
+mod undrain;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub(crate) use crate::failure::{Exit, Failure};
+pub(crate) use crate::talk::Globals;
+
+/// Adaptive load balancing and monitoring.
+///
+/// Exit codes: 0 ok; 1 failed; 2 wrong usage or configuration; 3 cannot reach the balancer; 130 interrupted.
+/// Standard output is data, standard error is talk.
+#[derive(Debug, Parser)]
+#[command(name = "plimsoll", version, propagate_version = true, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Up(up::Args),
+    Demo(demo::Args),
+    Status(status::Args),
+    Members(members::Args),
+    Events(events::Args),
+    Drain(drain::Args),
+    Undrain(undrain::Args),
+    Reload(reload::Args),
+    Stop(stop::Args),
+    Member(member::Args),
+    Config(config::Args),
+    Completions(completions::Args),
+    Man(man::Args),
+}
+
+impl Command {
+    /// Does it.
+    pub(crate) fn run(&self, globals: &Globals) -> Result<ExitCode, Failure> {
+        match self {
+            Self::Up(args) => up::run(args, globals),
+            Self::Demo(args) => demo::run(args, globals),
+            Self::Status(args) => status::run(args, globals),
+            Self::Members(args) => members::run(args, globals),
+            Self::Events(args) => events::run(args, globals),
+            Self::Drain(args) => drain::run(args, globals),
+            Self::Undrain(args) => undrain::run(args, globals),
+            Self::Reload(args) => reload::run(args, globals),
+            Self::Stop(args) => stop::run(args, globals),
+            Self::Member(args) => member::run(args, globals),
+            Self::Config(args) => config::run(args, globals),
+            Self::Completions(args) => completions::run(args),
+            Self::Man(args) => man::run(args, globals),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_tree_is_sound() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,101 @@
+//! `plimsoll config`: look at a configuration without running it. Opens no socket and looks no name up.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::{Exit, Failure, Globals};
+use crate::config::{self, File, Machine, ReadError, Severity, count};
+use crate::limits;
+
+/// Check or show the configuration, or print its JSON Schema
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Report everything that is wrong with a file; exit code 2 if anything is
+    Check(Which),
+    /// Print a file with all defaults filled in
+    Show(Which),
+    /// Print the JSON Schema of the file, for editors
+    Schema,
+}
+
+/// The file, named either way.
+#[derive(clap::Args, Debug)]
+struct Which {
+    /// The file, - for standard input [default: plimsoll.toml]
+    #[arg(value_name = "FILE", conflicts_with = "config")]
+    file: Option<PathBuf>,
+
+    /// The same
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Which {
+    fn path(&self) -> &Path {
+        self.file.as_deref().or(self.config.as_deref()).unwrap_or_else(|| Path::new(config::DEFAULT_FILE))
+    }
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    match &args.command {
+        Command::Check(which) => return check(which.path(), globals),
+        Command::Show(which) => show(which.path(), globals)?,
+        Command::Schema => {
+            globals.show(config::schema(), || format!("{:#}\n", config::schema().as_value()))?
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(path: &Path, globals: &Globals) -> Result<ExitCode, Failure> {
+    let outcome = config::read(path);
+    if globals.json() {
+        let problems = match &outcome {
+            Ok(file) => file.warnings.to_json(),
+            Err(ReadError::Wrong(problems)) => problems.to_json(),
+            Err(error @ ReadError::Io(_)) => return Err(Failure::rendered(Exit::Usage, error)),
+        };
+        let ok = outcome.is_ok();
+        let file = config::name_of(path);
+        let report = json!({ "schema": 1, "file": file, "ok": ok, "problems": problems });
+        globals.show(&report, String::new)?;
+        return Ok(if ok { ExitCode::SUCCESS } else { Exit::Usage.into() });
+    }
+    let file = outcome.map_err(|error| Failure::rendered(Exit::Usage, error))?;
+    globals.say(&file.warnings.to_string());
+    globals.say(&format!("{}: ok ({})\n", config::name_of(path), contents(&file)));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `2 listeners, 1 group, 3 members`
+fn contents(file: &File) -> String {
+    let config = &file.config;
+    let mut parts = vec![
+        count(config.listeners.len(), "listener"),
+        count(config.groups.len(), "group"),
+        count(config.members(), "member"),
+    ];
+    let warnings = file.warnings.count(Severity::Warning);
+    if warnings > 0 {
+        parts.push(count(warnings, "warning"));
+    }
+    parts.join(", ")
+}
+
+fn show(path: &Path, globals: &Globals) -> Result<(), Failure> {
+    let file = config::read(path).map_err(|error| Failure::rendered(Exit::Usage, error))?;
+    globals.say(&file.warnings.to_string());
+    let filled = file.config.filled(Machine::here(&file.config, limits::hard()));
+    let text = toml::to_string_pretty(&filled)
+        .map_err(|error| Failure::failed(format_args!("cannot write TOML: {error}")))?;
+    globals.show(&filled, || text)
+}

@@ -1,0 +1,84 @@
+//! `plimsoll demo`: what a balancer is for, in half a minute and one command.
+//!
+//! Starts real members and a real balancer as processes of their own, drives open-loop load through them, and
+//! shows who gets what. At a third of the time one member becomes ten times slower; at two thirds another is
+//! killed. At the end it says what the clients had of it. Everything is local and nothing is left behind.
+
+mod children;
+mod script;
+mod stage;
+mod tally;
+mod verdict;
+mod view;
+mod watch;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::builder::PossibleValuesParser;
+use plimsoll_bench::units;
+use plimsoll_brain::strategy;
+
+use super::{Failure, Globals};
+
+/// Exit code after Ctrl-C.
+const INTERRUPTED: u8 = 130;
+
+/// Show what it does: members, a balancer, load and a live view; nothing to install, nothing to write
+///
+/// Exit code 0 if no request failed; 1 if one did, or if the load generator itself was late and the run
+/// proves nothing; 130 after Ctrl-C.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// How long the load lasts
+    #[arg(short, long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    duration: Duration,
+
+    /// Requests per second, at Poisson intervals
+    #[arg(short, long, value_name = "N", default_value_t = 400.0, value_parser = rate)]
+    rate: f64,
+
+    /// Members to start; one becomes slow and one is killed
+    #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(3..=32))]
+    members: u8,
+
+    /// How the balancer chooses
+    #[arg(short, long, default_value = "least_connections", value_parser = strategies())]
+    strategy: String,
+
+    /// Of arrivals and service times: the same seed gives the same load
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// A plain line per second instead of the live view
+    #[arg(long)]
+    no_live: bool,
+
+    /// Become another command of this program that ends when its parent, this process, does
+    #[arg(long, hide = true, num_args = 2.., allow_hyphen_values = true, value_names = ["PARENT", "ARGUMENT"])]
+    tie: Vec<String>,
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    if let [parent, command @ ..] = &args.tie[..] {
+        return Err(children::become_tied(parent, command));
+    }
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    runtime.block_on(script::play(args, globals))
+}
+
+fn strategies() -> PossibleValuesParser {
+    PossibleValuesParser::new(strategy::ALL.iter().map(|strategy| strategy.name))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let duration = units::duration(text)?;
+    let fits = (Duration::from_secs(3)..=Duration::from_secs(24 * 3600)).contains(&duration);
+    if fits { Ok(duration) } else { Err("expected 3s to 24h".to_owned()) }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (1.0..=100_000.0).contains(rate));
+    rate.ok_or_else(|| "expected a number from 1 to 100000".to_owned())
+}

@@ -1,0 +1,161 @@
+//! Processes of the demo: started from this very binary, listened to, and ended whatever happens.
+//!
+//! A child asks the kernel to be killed when its parent dies, and only then becomes the command it is to be
+//! (the request outlives exec). So nothing is left behind even when the demo is killed or panics. Each child
+//! is a process group of its own, so that Ctrl-C in the terminal reaches the demo alone.
+
+use std::collections::VecDeque;
+use std::fmt::Display;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::process::{ChildStderr, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
+
+use crate::command::Failure;
+
+/// Lines of a child's talk that are kept.
+const KEPT: usize = 20;
+
+/// Becomes `command` of this program, to be killed when the process `parent` dies. Returns only on failure.
+pub(super) fn become_tied(parent: &str, command: &[String]) -> Failure {
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        return Failure::failed(format_args!("cannot be tied to the parent: {error}"));
+    }
+    // It may have died before that.
+    if getppid().is_none_or(|pid| pid.as_raw_nonzero().to_string() != parent) {
+        return Failure::failed("the parent has gone");
+    }
+    match std::env::current_exe() {
+        Ok(program) => Failure::failed(Command::new(program).args(command).exec()),
+        Err(error) => Failure::failed(error),
+    }
+}
+
+/// A running child. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Child {
+    name: String,
+    process: std::process::Child,
+    /// The end of what it said on standard error.
+    said: Lines,
+}
+
+type Lines = Arc<Mutex<VecDeque<String>>>;
+
+impl Child {
+    /// Starts `plimsoll ARGUMENTS`.
+    ///
+    /// # Errors
+    /// One sentence, if the process cannot be made.
+    pub(super) fn start(name: &str, arguments: &[&str]) -> Result<Self, String> {
+        let fail = |error: &dyn Display| format!("cannot start {name}: {error}");
+        let program = std::env::current_exe().map_err(|error| fail(&error))?;
+        let mut process = Command::new(program)
+            .args(["demo", "--tie", &std::process::id().to_string()])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .map_err(|error| fail(&error))?;
+        let said = Lines::default();
+        if let Some(stderr) = process.stderr.take() {
+            let said = said.clone();
+            std::thread::spawn(move || listen(stderr, &said));
+        }
+        Ok(Self { name: name.to_owned(), process, said })
+    }
+
+    /// Process id.
+    pub(super) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Waits until the child says `listening PROTOCOL ADDRESS`.
+    ///
+    /// # Errors
+    /// One sentence, if it ends or does not say so in time.
+    pub(super) async fn address(&mut self, deadline: Instant) -> Result<SocketAddr, String> {
+        loop {
+            if let Some(address) = self.said().iter().find_map(|line| listening(line)) {
+                return Ok(address);
+            }
+            if let Some(end) = self.ended() {
+                return Err(end);
+            }
+            if Instant::now() > deadline {
+                return Err(format!("{} does not listen: {}", self.name, self.last()));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// How the child ended, in one sentence; `None` if it runs.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        match self.process.try_wait() {
+            Ok(None) => None,
+            Ok(Some(status)) => Some(format!("{} ended ({status}): {}", self.name, self.last())),
+            Err(error) => Some(format!("{} is lost: {error}", self.name)),
+        }
+    }
+
+    /// Ends it as a crash would: at once, with nothing finished.
+    pub(super) fn kill(&mut self) {
+        // An error says that it has ended.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Asks it to end, and waits for at most `patience`.
+    pub(super) fn stop(&mut self, patience: Duration) {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        if let (Ok(None), Some(pid)) = (self.process.try_wait(), pid) {
+            // Not yet waited for, hence the pid is its own.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let deadline = Instant::now() + patience;
+        while self.ended().is_none() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.kill();
+    }
+
+    /// The last thing it said.
+    fn last(&self) -> String {
+        self.said().back().cloned().unwrap_or_else(|| "it said nothing".to_owned())
+    }
+
+    fn said(&self) -> MutexGuard<'_, VecDeque<String>> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Keeps the last lines of a child's talk, until it ends.
+fn listen(stderr: ChildStderr, said: &Lines) {
+    let mut stderr = BufReader::new(stderr);
+    let mut line = Vec::new();
+    while stderr.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.len() == KEPT {
+            said.pop_front();
+        }
+        said.push_back(String::from_utf8_lossy(&line).trim_end().to_owned());
+        line.clear();
+    }
+}
+
+/// The address in `listening PROTOCOL ADDRESS`.
+fn listening(line: &str) -> Option<SocketAddr> {
+    line.strip_prefix("listening ")?.split_once(' ')?.1.parse().ok()
+}

@@ -1,0 +1,242 @@
+//! Everything that runs for the demo: members, balancer, and the folder they need. Dropping it leaves
+//! nothing behind.
+
+use std::fmt::{self, Display, Formatter};
+use std::fs::DirBuilder;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use plimsoll_bench::units;
+use plimsoll_brain::State;
+
+use super::Args;
+use super::children::Child;
+use crate::control::Balancer;
+
+/// For everything to be up.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// For the balancer to end by itself.
+const FAREWELL: Duration = Duration::from_secs(3);
+/// Workers of each member.
+pub(super) const WORKERS: usize = 4;
+
+/// Members, balancer and folder. Fields are dropped in this order.
+pub(super) struct Stage {
+    balancer: Child,
+    pub(super) members: Vec<Actor>,
+    /// Where clients connect.
+    pub(super) address: SocketAddr,
+    /// Where the balancer is asked.
+    pub(super) control: Balancer,
+    service: Duration,
+    _folder: Folder,
+}
+
+/// One member.
+pub(super) struct Actor {
+    /// `m1`, …
+    pub(super) name: String,
+    /// Where it listens; the balancer knows it by this.
+    pub(super) address: SocketAddr,
+    child: Child,
+}
+
+impl Actor {
+    /// Makes the member so many times slower.
+    pub(super) fn slow(&self, factor: u32) -> Result<(), String> {
+        post(self.address, &format!("/_plimsoll/slow?factor={factor}"))
+            .map_err(|error| format!("cannot slow {} down: {error}", self.name))
+    }
+
+    /// Kills the member.
+    pub(super) fn kill(&mut self) {
+        self.child.kill();
+    }
+}
+
+impl Stage {
+    /// Starts everything and waits until the balancer may use every member.
+    pub(super) async fn build(args: &Args) -> Result<Self, String> {
+        let deadline = Instant::now() + PATIENCE;
+        let folder = Folder::new()?;
+        let service = service(args.rate / f64::from(args.members));
+        let mut children = Vec::new();
+        for n in 1..=args.members {
+            children.push(member(&format!("m{n}"), service, args.seed.wrapping_add(u64::from(n)))?);
+        }
+        let mut members = Vec::new();
+        for (name, mut child) in children {
+            let address = child.address(deadline).await?;
+            members.push(Actor { name, address, child });
+        }
+        let control = folder.0.join("control.sock");
+        let file = folder.0.join("plimsoll.toml");
+        let text = config(&args.strategy, &control, &members);
+        std::fs::write(&file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        let file =
+            file.to_str().ok_or("the folder for temporary files has a name that is not text; set TMPDIR")?;
+        let mut balancer = Child::start("the balancer", &["up", "-c", file])?;
+        let control = Balancer::Unix(control);
+        let address = ready(&mut balancer, &control, deadline).await?;
+        Ok(Self { balancer, members, address, control, service, _folder: folder })
+    }
+
+    /// How the balancer ended, if it has.
+    pub(super) fn balancer_ended(&mut self) -> Option<String> {
+        self.balancer.ended()
+    }
+
+    /// Who serves.
+    pub(super) fn cast(&self) -> Cast {
+        Cast {
+            members: self.members.iter().map(|member| member.name.clone()).collect(),
+            service: self.service,
+        }
+    }
+}
+
+/// Who serves, for the report.
+#[derive(Debug)]
+pub(super) struct Cast {
+    /// Names.
+    pub(super) members: Vec<String>,
+    /// Mean service time.
+    pub(super) service: Duration,
+}
+
+impl Display for Cast {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} members, {WORKERS} workers each, exp {}",
+            self.members.len(),
+            units::short(self.service)
+        )
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.balancer.stop(FAREWELL);
+    }
+}
+
+/// A service time that keeps a member's workers 15 % busy at `rate` requests per second: fast enough for all
+/// to be well, slow enough for one that is ten times slower to be too slow for its share.
+fn service(rate: f64) -> Duration {
+    let seconds = 0.15 * WORKERS as f64 / rate;
+    Duration::from_micros((seconds * 1e6) as u64).clamp(Duration::from_micros(200), Duration::from_millis(20))
+}
+
+fn member(name: &str, service: Duration, seed: u64) -> Result<(String, Child), String> {
+    let arguments = [
+        "member",
+        "--listen=127.0.0.1:0",
+        "--admin",
+        &format!("--name={name}"),
+        &format!("--service=exp:{}us", service.as_micros()),
+        &format!("--workers={WORKERS}"),
+        &format!("--seed={seed}"),
+    ];
+    Ok((name.to_owned(), Child::start(name, &arguments)?))
+}
+
+/// The balancer's configuration: what differs from the defaults is what makes half a minute long enough to
+/// see health checks and slow start at work.
+fn config(strategy: &str, control: &Path, members: &[Actor]) -> String {
+    let members: Vec<String> = members.iter().map(|member| member.address.to_string()).collect();
+    let mut group = toml::Table::new();
+    let control = format!("unix:{}", control.display());
+    let text = |text: &str| toml::Value::String(text.to_owned());
+    group.insert("name".to_owned(), text("demo"));
+    group.insert("strategy".to_owned(), text(strategy));
+    group.insert(
+        "members".to_owned(),
+        toml::Value::Array(members.iter().map(|member| text(member)).collect()),
+    );
+    group.insert("slow_start".to_owned(), text("0s"));
+    let health: toml::Table =
+        [("http", text("/healthz")), ("interval", text("500ms")), ("timeout", text("400ms"))]
+            .map(|(key, value)| (key.to_owned(), value))
+            .into_iter()
+            .collect();
+    group.insert("health".to_owned(), toml::Value::Table(health));
+    let listener = [("address", text("127.0.0.1:0")), ("protocol", text("http")), ("group", text("demo"))];
+    let listener: toml::Table = listener.map(|(key, value)| (key.to_owned(), value)).into_iter().collect();
+    let admin = [("listen", text("127.0.0.1:0")), ("control", text(&control))];
+    let admin: toml::Table = admin.map(|(key, value)| (key.to_owned(), value)).into_iter().collect();
+    let file = [
+        ("admin", toml::Value::Table(admin)),
+        ("listener", toml::Value::Array(vec![toml::Value::Table(listener)])),
+        ("group", toml::Value::Array(vec![toml::Value::Table(group)])),
+    ];
+    file.map(|(key, value)| (key.to_owned(), value)).into_iter().collect::<toml::Table>().to_string()
+}
+
+/// Waits until every member may be chosen; returns where the balancer listens.
+async fn ready(balancer: &mut Child, control: &Balancer, deadline: Instant) -> Result<SocketAddr, String> {
+    loop {
+        let trouble = match control.status() {
+            Ok((_, status)) => {
+                let up = status
+                    .groups
+                    .iter()
+                    .flat_map(|group| &group.members)
+                    .all(|member| member.state == State::Up);
+                match status.listeners.first().and_then(|listener| listener.address.parse().ok()) {
+                    Some(address) if up => return Ok(address),
+                    _ => status.groups.first().map_or_else(String::new, |group| group.verdict.clone()),
+                }
+            }
+            Err(trouble) => trouble.to_string(),
+        };
+        if let Some(end) = balancer.ended() {
+            return Err(end);
+        }
+        if Instant::now() > deadline {
+            return Err(format!("the balancer is not ready after {}: {trouble}", units::short(PATIENCE)));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// POSTs without a body; an error if the answer is not 200.
+fn post(address: SocketAddr, path: &str) -> std::io::Result<()> {
+    let patience = Duration::from_secs(2);
+    let mut stream = TcpStream::connect_timeout(&address, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    let request =
+        format!("POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.take(4096).read_to_string(&mut answer)?;
+    if answer.starts_with("HTTP/1.1 200 ") { Ok(()) } else { Err(std::io::Error::other("it refused")) }
+}
+
+/// A folder of the demo's own, removed with all that is in it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, String> {
+        let name = format!("plimsoll-demo-{}", std::process::id());
+        let mut path = std::env::temp_dir().join(&name);
+        // The name of a unix socket has room for 107 bytes.
+        if path.as_os_str().len() > 90 {
+            path = Path::new("/tmp").join(&name);
+        }
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(|error| format!("cannot make the folder {}: {error}; set TMPDIR", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,128 @@
+//! What the clients had, by phase of the demo and over the last moments.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use plimsoll_bench::record::Record;
+
+/// How far back the live view looks.
+const WINDOW: Duration = Duration::from_secs(2);
+
+/// A stretch of the run between two faults.
+#[derive(Debug)]
+pub(super) struct Phase {
+    /// What is the matter.
+    pub(super) name: String,
+    /// Since the start of the run.
+    pub(super) from: Duration,
+    /// Its end, or where it is now.
+    pub(super) to: Duration,
+    /// What ended in it.
+    pub(super) record: Record,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(super) struct Note {
+    /// Seconds since the start of the run.
+    pub(super) at: f64,
+    /// `demo` for what was done to the members, `balancer` for what it did about it.
+    pub(super) by: &'static str,
+    /// One sentence.
+    pub(super) what: String,
+}
+
+/// All of the run so far.
+#[derive(Debug)]
+pub(super) struct Tally {
+    /// At least one.
+    pub(super) phases: Vec<Phase>,
+    /// In order of time.
+    pub(super) notes: Vec<Note>,
+    /// When each part was taken, and the part.
+    window: VecDeque<(Duration, Record)>,
+}
+
+impl Tally {
+    /// Begins with a phase of this name.
+    pub(super) fn new(phase: &str) -> Self {
+        let mut tally = Self { phases: Vec::new(), notes: Vec::new(), window: VecDeque::new() };
+        tally.turn(Duration::ZERO, phase);
+        tally
+    }
+
+    /// Begins another phase.
+    pub(super) fn turn(&mut self, at: Duration, name: &str) {
+        self.phases.push(Phase { name: name.to_owned(), from: at, to: at, record: Record::new() });
+    }
+
+    /// Adds what ended since the last time.
+    pub(super) fn add(&mut self, at: Duration, part: Record) {
+        if let Some(phase) = self.phases.last_mut() {
+            phase.to = at;
+            phase.record.add(&part);
+        }
+        self.window.push_back((at, part));
+        while self.window.front().is_some_and(|(then, _)| *then + WINDOW < at) {
+            self.window.pop_front();
+        }
+    }
+
+    /// The last two seconds, or what there is of them, and how long that is.
+    pub(super) fn recent(&self) -> (Duration, Record) {
+        let mut sum = Record::new();
+        // The first marks the beginning: what it holds ended before.
+        let mut parts = self.window.iter();
+        let first = parts.next().map_or(Duration::ZERO, |(at, _)| *at);
+        let mut last = first;
+        for (at, part) in parts {
+            sum.add(part);
+            last = *at;
+        }
+        (last - first, sum)
+    }
+
+    /// The whole run.
+    pub(super) fn whole(&self) -> Record {
+        let mut sum = Record::new();
+        for phase in &self.phases {
+            sum.add(&phase.record);
+        }
+        sum
+    }
+
+    /// Keeps a note.
+    pub(super) fn note(&mut self, at: Duration, by: &'static str, what: String) {
+        self.notes.push(Note { at: at.as_secs_f64(), by, what });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(ok: u64) -> Record {
+        Record { ok, ..Record::new() }
+    }
+
+    #[test]
+    fn phases_and_the_window_see_what_is_theirs() {
+        let mut tally = Tally::new("all is well");
+        for second in 0..5 {
+            tally.add(Duration::from_secs(second), part(1));
+        }
+        tally.turn(Duration::from_secs(5), "worse");
+        tally.add(Duration::from_secs(5), part(10));
+        assert_eq!(tally.phases.iter().map(|phase| phase.record.ok).collect::<Vec<_>>(), [5, 10]);
+        assert_eq!(tally.whole().ok, 15);
+        // Taken at 3 s (the mark), 4 s and 5 s.
+        let (span, recent) = tally.recent();
+        assert_eq!((span, recent.ok), (Duration::from_secs(2), 11));
+    }
+
+    #[test]
+    fn an_empty_window_is_no_division_by_zero() {
+        let (span, recent) = Tally::new("x").recent();
+        assert_eq!((span, recent.ok), (Duration::ZERO, 0));
+    }
+}

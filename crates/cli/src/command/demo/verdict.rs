@@ -1,0 +1,394 @@
+//! What the clients had of it: the report at the end, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use plimsoll_bench::record::{Fault, Latencies, Record};
+use plimsoll_bench::units::short;
+use serde::Serialize;
+
+use super::stage::{Cast, WORKERS};
+use super::tally::{Note, Phase, Tally};
+use super::{Args, INTERRUPTED};
+use crate::control::text::{Cell, Tone, table};
+
+/// Less than this share of the requests on time, and the run proves nothing.
+const ON_TIME: f64 = 0.99;
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    /// No request failed.
+    Ok,
+    /// At least one did.
+    Failed,
+    /// The load generator was late too often.
+    Invalid,
+    /// Ctrl-C.
+    Interrupted,
+}
+
+/// The whole report; field names are a contract.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    schema: u32,
+    verdict: Verdict,
+    why: String,
+    strategy: String,
+    members: usize,
+    /// For people.
+    #[serde(skip)]
+    cast: String,
+    service_seconds: f64,
+    workers: usize,
+    offered_per_second: f64,
+    seed: u64,
+    seconds: f64,
+    #[serde(flatten)]
+    requests: Requests,
+    lateness: Quantiles,
+    phases: Vec<PhaseReport>,
+    events: Vec<Note>,
+    /// As the balancer counts; `null` if it could not be asked.
+    retries: Option<u64>,
+}
+
+/// What became of requests.
+#[derive(Debug, Serialize)]
+struct Requests {
+    requests: u64,
+    answered: u64,
+    failed: u64,
+    failures: BTreeMap<Fault, u64>,
+    /// In flight at an interruption.
+    cut: u64,
+    /// Share that left on time.
+    on_time: f64,
+    /// From the moment each was due; failures count with the time-out.
+    latency: Quantiles,
+}
+
+#[derive(Debug, Serialize)]
+struct PhaseReport {
+    name: String,
+    from: f64,
+    to: f64,
+    #[serde(flatten)]
+    requests: Requests,
+    members: Vec<MemberReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct MemberReport {
+    name: String,
+    answered: u64,
+    share: f64,
+    latency: Quantiles,
+}
+
+/// Seconds.
+#[derive(Debug, Serialize)]
+struct Quantiles {
+    p50: f64,
+    p99: f64,
+    max: f64,
+}
+
+impl Quantiles {
+    fn of(latencies: &Latencies) -> Self {
+        let seconds = |q| latencies.quantile(q).as_secs_f64();
+        Self { p50: seconds(0.5), p99: seconds(0.99), max: latencies.max().as_secs_f64() }
+    }
+
+    /// `4.6 / 118 ms`
+    fn pair(&self) -> String {
+        if self.p99 >= 0.9995 {
+            return format!("{} / {}", seconds(self.p50), seconds(self.p99));
+        }
+        let ms = |seconds: f64| format!("{:.*}", usize::from(seconds < 0.009_95), seconds * 1e3);
+        format!("{} / {} ms", ms(self.p50), ms(self.p99))
+    }
+}
+
+impl Requests {
+    fn of(record: &Record) -> Self {
+        Self {
+            requests: record.due,
+            answered: record.ok,
+            failed: record.failures(),
+            failures: record.failed.clone(),
+            cut: record.cut,
+            on_time: record.punctuality(),
+            latency: Quantiles::of(&record.latency),
+        }
+    }
+}
+
+/// Draws up the report. `retries` is what the balancer counted, if it could be asked.
+pub(super) fn judge(
+    args: &Args,
+    cast: &Cast,
+    tally: &Tally,
+    retries: Option<u64>,
+    interrupted: bool,
+) -> Report {
+    let whole = tally.whole();
+    let (verdict, why) = verdict(&whole, interrupted);
+    Report {
+        schema: 1,
+        verdict,
+        why,
+        strategy: args.strategy.clone(),
+        members: cast.members.len(),
+        cast: cast.to_string(),
+        service_seconds: cast.service.as_secs_f64(),
+        workers: WORKERS,
+        offered_per_second: args.rate,
+        seed: args.seed,
+        seconds: tally.phases.last().map_or(0.0, |phase| phase.to.as_secs_f64()),
+        requests: Requests::of(&whole),
+        lateness: Quantiles::of(&whole.lateness),
+        phases: tally.phases.iter().map(|phase| phase_report(phase, &cast.members)).collect(),
+        events: tally.notes.clone(),
+        retries,
+    }
+}
+
+fn verdict(whole: &Record, interrupted: bool) -> (Verdict, String) {
+    let on_time = whole.punctuality() * 100.0;
+    if interrupted {
+        (Verdict::Interrupted, format!("{} failed until then", count(whole.failures(), "request")))
+    } else if whole.punctuality() < ON_TIME {
+        let why = format!(
+            "only {on_time:.1} % of the requests left on time: this machine was too busy to judge by; end what else \
+             runs on it, or lower --rate"
+        );
+        (Verdict::Invalid, why)
+    } else if whole.failures() > 0 {
+        let reasons: Vec<String> =
+            whole.failed.iter().map(|(fault, count)| format!("{count} {}", fault.name())).collect();
+        (Verdict::Failed, format!("{} failed: {}", count(whole.failures(), "request"), reasons.join(", ")))
+    } else {
+        (Verdict::Ok, format!("{} sent, none failed", count(whole.due, "request")))
+    }
+}
+
+fn phase_report(phase: &Phase, names: &[String]) -> PhaseReport {
+    let shares = phase.record.shares();
+    let member = |name: &String| {
+        let tally = phase.record.members.get(name.as_str());
+        MemberReport {
+            name: name.clone(),
+            answered: tally.map_or(0, |tally| tally.ok),
+            share: shares.get(name.as_str()).copied().unwrap_or(0.0),
+            latency: tally
+                .map_or_else(|| Quantiles::of(&Latencies::new()), |tally| Quantiles::of(&tally.latency)),
+        }
+    };
+    PhaseReport {
+        name: phase.name.clone(),
+        from: phase.from.as_secs_f64(),
+        to: phase.to.as_secs_f64(),
+        requests: Requests::of(&phase.record),
+        members: names.iter().map(member).collect(),
+    }
+}
+
+impl Report {
+    pub(super) fn exit(&self) -> ExitCode {
+        match self.verdict {
+            Verdict::Ok => ExitCode::SUCCESS,
+            Verdict::Failed | Verdict::Invalid => ExitCode::FAILURE,
+            Verdict::Interrupted => ExitCode::from(INTERRUPTED),
+        }
+    }
+
+    /// For people.
+    pub(super) fn render(&self, color: bool) -> String {
+        let mut out = format!(
+            "{} requests per second for {:.0} s, {}\n{}\n\n",
+            self.offered_per_second, self.seconds, self.strategy, self.cast,
+        );
+        out.push_str(&table(&self.rows(), color));
+        out.push('\n');
+        for note in &self.events {
+            let by = if note.by == "balancer" { "balancer: " } else { "" };
+            let _ = writeln!(out, "{:>6.1} s  {by}{}", note.at, note.what);
+        }
+        let _ = writeln!(out, "\nload      {}", self.load());
+        if let Some(retries) = self.retries {
+            let _ = writeln!(
+                out,
+                "balancer  {} tried again on another connection or member",
+                count(retries, "request")
+            );
+        }
+        let (word, tone) = match self.verdict {
+            Verdict::Ok => ("OK", Tone::Good),
+            Verdict::Failed => ("FAILED", Tone::Bad),
+            Verdict::Invalid => ("INVALID", Tone::Bad),
+            Verdict::Interrupted => ("INTERRUPTED", Tone::Fair),
+        };
+        let _ = writeln!(out, "verdict   {}: {}", tone.paint(word, color), self.why);
+        out
+    }
+
+    fn load(&self) -> String {
+        format!(
+            "open loop, Poisson; {:.2} % on time (p99 {} late, at most {})",
+            self.requests.on_time * 100.0,
+            seconds(self.lateness.p99),
+            seconds(self.lateness.max),
+        )
+    }
+
+    /// A column for each phase.
+    fn rows(&self) -> Vec<Vec<Cell>> {
+        let row = |name: &str, value: &dyn Fn(&PhaseReport) -> Cell| {
+            let mut row = vec![Cell::text(name)];
+            row.extend(self.phases.iter().map(value));
+            row
+        };
+        let mut rows = vec![
+            row("", &|phase| Cell::text(&phase.name).tone(Tone::Strong)),
+            row("", &|phase| {
+                Cell::text(&format!("{:.0} to {:.0} s", phase.from, phase.to)).tone(Tone::Faint)
+            }),
+            row("requests", &|phase| Cell::text(&grouped(phase.requests.requests))),
+            row("failed", &|phase| {
+                let tone = if phase.requests.failed > 0 { Tone::Bad } else { Tone::Good };
+                Cell::text(&grouped(phase.requests.failed)).tone(tone)
+            }),
+            row("p50 / p99", &|phase| Cell::text(&phase.requests.latency.pair())),
+        ];
+        for (index, member) in self.phases.first().iter().flat_map(|phase| phase.members.iter().enumerate()) {
+            rows.push(row(&member.name, &|phase| {
+                let member = &phase.members[index];
+                Cell::text(&match member.answered {
+                    0 => "0 %".to_owned(),
+                    _ => format!("{:.0} %, {}", member.share * 100.0, member.latency.pair()),
+                })
+            }));
+        }
+        rows
+    }
+}
+
+fn seconds(seconds: f64) -> String {
+    short(std::time::Duration::from_secs_f64(seconds))
+}
+
+/// `1 request`, `12 000 requests`
+fn count(number: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
+/// `12 000`
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use plimsoll_bench::record::Tally as Answers;
+
+    use super::*;
+
+    fn record(failed: u64, on_time: u64) -> Record {
+        let mut record = Record::new();
+        (record.due, record.on_time, record.ok) = (1000, on_time, 1000 - failed);
+        if failed > 0 {
+            record.failed.insert(Fault::Timeout, failed);
+        }
+        record.latency.record(Duration::from_micros(4600));
+        let mut answers = Answers::default();
+        answers.ok = 1000 - failed;
+        answers.latency.record(Duration::from_micros(4600));
+        record.members.insert("m1".into(), answers);
+        record
+    }
+
+    #[test]
+    fn verdicts() {
+        let judge = |failed, on_time, interrupted| verdict(&record(failed, on_time), interrupted);
+        assert_eq!(judge(0, 1000, false), (Verdict::Ok, "1 000 requests sent, none failed".to_owned()));
+        assert_eq!(judge(1, 1000, false), (Verdict::Failed, "1 request failed: 1 timeout".to_owned()));
+        let (word, why) = judge(1, 989, false);
+        assert!(word == Verdict::Invalid && why.contains("only 98.9 %"), "{why}");
+        assert_eq!(judge(0, 10, true).0, Verdict::Interrupted);
+    }
+
+    #[test]
+    fn pairs_of_latencies() {
+        let pair = |p50, p99| Quantiles { p50, p99, max: 9.0 }.pair();
+        assert_eq!(pair(0.000_2, 0.004_6), "0.2 / 4.6 ms");
+        assert_eq!(pair(0.004_6, 0.118), "4.6 / 118 ms");
+        assert_eq!(pair(0.043, 1.2), "43.0 ms / 1.20 s");
+    }
+
+    fn report() -> Report {
+        let mut tally = Tally::new("all is well");
+        tally.add(Duration::from_secs(10), record(0, 1000));
+        tally.turn(Duration::from_secs(10), "m2 10x slower");
+        tally.add(Duration::from_secs(20), record(3, 1000));
+        tally.note(Duration::from_secs(10), "demo", "m2 is now 10 times slower".to_owned());
+        let cast = Cast { members: vec!["m1".into(), "m2".into()], service: Duration::from_millis(6) };
+        let args = Args {
+            duration: Duration::from_secs(20),
+            rate: 100.0,
+            members: 2,
+            strategy: "round_robin".to_owned(),
+            seed: 1,
+            no_live: true,
+            tie: Vec::new(),
+        };
+        judge(&args, &cast, &tally, Some(7), false)
+    }
+
+    #[test]
+    fn the_report() {
+        insta::assert_snapshot!(report().render(false), @r"
+        100 requests per second for 20 s, round_robin
+        2 members, 4 workers each, exp 6.00 ms
+
+                   all is well          m2 10x slower
+                   0 to 10 s            10 to 20 s
+        requests   1 000                1 000
+        failed     0                    3
+        p50 / p99  4.6 / 4.6 ms         4.6 / 4.6 ms
+        m1         100 %, 4.6 / 4.6 ms  100 %, 4.6 / 4.6 ms
+        m2         0 %                  0 %
+
+          10.0 s  m2 is now 10 times slower
+
+        load      open loop, Poisson; 100.00 % on time (p99 0 µs late, at most 0 µs)
+        balancer  7 requests tried again on another connection or member
+        verdict   FAILED: 3 requests failed: 3 timeout
+        ");
+    }
+
+    #[test]
+    fn shares_and_failures_by_phase_are_in_the_json() {
+        let json = serde_json::to_value(report()).unwrap();
+        assert_eq!(json["verdict"], "failed");
+        assert_eq!(json["requests"], 2000);
+        assert_eq!(json["failures"]["timeout"], 3);
+        assert_eq!(json["phases"][1]["failed"], 3);
+        assert_eq!(json["phases"][0]["members"][0]["share"], 1.0);
+        assert_eq!(json["phases"][0]["members"][1]["answered"], 0);
+        assert_eq!(json["events"][0]["by"], "demo");
+        assert_eq!(json["retries"], 7);
+    }
+}

@@ -1,0 +1,478 @@
+//! The live view: a few lines, drawn over themselves; or a plain line per second where there is no terminal.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write as _};
+use std::sync::Once;
+use std::time::Duration;
+
+use plimsoll_bench::record::Record;
+use plimsoll_bench::units::short;
+use plimsoll_brain::State;
+
+use super::tally::Note;
+use crate::command::Globals;
+use crate::control::text::{self, Tone, plain};
+use crate::talk::Color;
+
+/// One picture.
+pub(super) struct Frame<'a> {
+    pub(super) title: String,
+    /// Who serves.
+    pub(super) cast: String,
+    /// How to see more.
+    pub(super) hint: String,
+    pub(super) elapsed: Duration,
+    pub(super) duration: Duration,
+    /// What is the matter now.
+    pub(super) phase: &'a str,
+    pub(super) rows: Vec<Row<'a>>,
+    /// Length of what `recent` covers.
+    pub(super) seconds: f64,
+    /// The last moments.
+    pub(super) recent: Record,
+    /// Requests that have failed, in all.
+    pub(super) failed: u64,
+    pub(super) notes: &'a [Note],
+}
+
+/// One member.
+pub(super) struct Row<'a> {
+    pub(super) name: &'a str,
+    /// What the balancer thinks of it.
+    pub(super) state: Option<State>,
+    /// What was done to it.
+    pub(super) mark: Option<&'a str>,
+    /// Of the answers, from 0 to 1.
+    pub(super) share: f64,
+    /// Answers per second.
+    pub(super) rate: f64,
+    /// As the balancer counts.
+    pub(super) in_flight: u32,
+    /// p50 and p99, as the clients see them.
+    pub(super) latency: Option<(Duration, Duration)>,
+    /// Tries that failed, as the balancer counts.
+    pub(super) failed: u64,
+}
+
+/// A place to draw.
+pub(super) struct Screen {
+    mode: Mode,
+    color: bool,
+    /// Seconds that have had their plain line.
+    told: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Over itself; how many lines stand there now.
+    Live(usize),
+    Plain,
+    Silent,
+}
+
+const HIDE_CURSOR: &str = "\x1b[?25l";
+const SHOW_CURSOR: &str = "\x1b[?25h";
+const CLEAR_BELOW: &str = "\x1b[J";
+
+impl Screen {
+    pub(super) fn new(globals: &Globals, no_live: bool) -> Self {
+        let stderr = io::stderr();
+        let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+        let mode = match stderr.is_terminal() && !dumb && !no_live {
+            _ if globals.quiet => Mode::Silent,
+            true => Mode::Live(0),
+            false => Mode::Plain,
+        };
+        if mode == Mode::Live(0) {
+            show_cursor_on_panic();
+            say(HIDE_CURSOR);
+        }
+        let color = match globals.color {
+            Color::Always => true,
+            Color::Never => false,
+            // Nothing has colour but the live view, which is on a terminal.
+            Color::Auto => std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        };
+        Self { mode, color, told: 0 }
+    }
+
+    /// Draws a picture over the last one.
+    pub(super) fn draw(&mut self, frame: &Frame<'_>) {
+        match self.mode {
+            Mode::Silent => {}
+            Mode::Live(before) => {
+                let (width, height) = size();
+                let lines = frame.lines(width, height.saturating_sub(1).max(1));
+                let mut out = up(before);
+                for line in &lines {
+                    // Cleared to its end, in case a longer one stood there.
+                    let _ = write!(out, "{}\x1b[K\r\n", line.paint(self.color));
+                }
+                out.push_str(CLEAR_BELOW);
+                say(&out);
+                self.mode = Mode::Live(lines.len());
+            }
+            Mode::Plain if frame.elapsed.as_secs() > self.told => {
+                self.told = frame.elapsed.as_secs();
+                say(&(frame.plain() + "\n"));
+            }
+            Mode::Plain => {}
+        }
+    }
+
+    /// Tells of an event where there is no picture to show it in.
+    pub(super) fn note(&self, at: Duration, what: &str) {
+        if self.mode == Mode::Plain {
+            say(&format!("{:>6.1} s  {}\n", at.as_secs_f64(), plain(what)));
+        }
+    }
+
+    /// Takes the picture away.
+    pub(super) fn clear(&mut self) {
+        if let Mode::Live(before) = self.mode {
+            say(&(up(before) + CLEAR_BELOW + SHOW_CURSOR));
+            self.mode = Mode::Silent;
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        if let Mode::Live(_) = self.mode {
+            say(SHOW_CURSOR);
+        }
+    }
+}
+
+impl Frame<'_> {
+    /// The picture, in at most so many lines of so many columns.
+    fn lines(&self, width: usize, height: usize) -> Vec<Line> {
+        let mut title = Line::new(&self.title, Tone::Strong);
+        title.push(&format!(" · {}", self.cast), Tone::Plain);
+        let mut lines = vec![title, self.progress(width), Line::default()];
+        lines.extend(self.table(width));
+        lines.extend([Line::default(), self.clients(), Line::default()]);
+        // The last events, and below them the hint if there is room for a gap between.
+        let room = height.saturating_sub(lines.len());
+        lines.extend(self.notes[self.notes.len().saturating_sub(room)..].iter().map(note_line));
+        if lines.len() + 2 <= height {
+            lines.extend([Line::default(), Line::new(&self.hint, Tone::Faint)]);
+        }
+        lines.truncate(height);
+        lines.into_iter().map(|line| line.fit(width)).collect()
+    }
+
+    fn progress(&self, width: usize) -> Line {
+        let (elapsed, duration) = (self.elapsed.as_secs_f64(), self.duration.as_secs_f64());
+        let mut line = Line::new(&format!("{elapsed:>5.1} s of {duration:.0} s  "), Tone::Plain);
+        let room = width.saturating_sub(line.width() + self.phase.chars().count() + 4).min(60);
+        line.push(&format!("▕{:room$}▏ ", bar(elapsed / duration, room)), Tone::Faint);
+        line.push(self.phase, Tone::Strong);
+        line
+    }
+
+    fn table(&self, width: usize) -> Vec<Line> {
+        let names = self.rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max(6);
+        let (states, numbers) = (21, 34);
+        let (flight, tries) = (width >= 90, width >= 104);
+        let taken = names + 2 + states + numbers + if flight { 11 } else { 0 } + if tries { 14 } else { 0 };
+        let room = width.saturating_sub(taken).min(48);
+        let mut head = format!("{:names$}  {:states$}{:room$}  share  req/s", "member", "state", "");
+        head.push_str(if flight { "  in flight" } else { "" });
+        let _ = write!(head, "  {:>8}  {:>8}", "p50", "p99");
+        head.push_str(if tries { "  failed tries" } else { "" });
+        let mut lines = vec![Line::new(&head, Tone::Faint)];
+        // Twice the fair share fills the bar, or whatever the greatest share is.
+        let fair = 2.0 / self.rows.len().max(1) as f64;
+        let full = self.rows.iter().map(|row| row.share).fold(fair, f64::max);
+        for row in &self.rows {
+            let mut line = Line::new(&format!("{:names$}  ", row.name), Tone::Strong);
+            let (state, tone) = row.state();
+            line.push(&format!("{state:states$}"), tone);
+            let tone = if row.mark.is_some() { Tone::Fair } else { Tone::Good };
+            line.push(&format!("{:room$}", bar(row.share / full, room)), tone);
+            line.push(&format!("  {:>3.0} %  {:>5.0}", row.share * 100.0, row.rate), Tone::Plain);
+            if flight {
+                line.push(&format!("  {:>9}", row.in_flight), Tone::Plain);
+            }
+            let (p50, p99) =
+                row.latency.map_or_else(|| ("–".into(), "–".into()), |(p50, p99)| (short(p50), short(p99)));
+            line.push(&format!("  {p50:>8}  {p99:>8}"), Tone::Plain);
+            if tries {
+                line.push(
+                    &format!("  {:>12}", row.failed),
+                    if row.failed > 0 { Tone::Fair } else { Tone::Plain },
+                );
+            }
+            lines.push(line);
+        }
+        lines
+    }
+
+    fn clients(&self) -> Line {
+        let recent = &self.recent;
+        let per_second = |count: u64| count as f64 / self.seconds;
+        let (p50, p99) = (recent.latency.quantile(0.5), recent.latency.quantile(0.99));
+        let mut line = Line::new("clients", Tone::Strong);
+        let rates = (per_second(recent.due), per_second(recent.ok));
+        line.push(&format!("  {:.0}/s offered  {:.0}/s answered  ", rates.0, rates.1), Tone::Plain);
+        let tone = if self.failed > 0 { Tone::Bad } else { Tone::Good };
+        line.push(&format!("{} failed", self.failed), tone);
+        line.push(&format!("  p50 {}  p99 {}", short(p50), short(p99)), Tone::Plain);
+        if recent.punctuality() < 0.99 {
+            let late = (1.0 - recent.punctuality()) * 100.0;
+            line.push(&format!("  {late:.0} % sent late: this machine is too busy"), Tone::Bad);
+        }
+        line
+    }
+
+    /// The same in one plain line.
+    fn plain(&self) -> String {
+        let recent = &self.recent;
+        let mut line = format!(
+            "{:>6.1} s  {:.0}/s offered  {:.0}/s answered  {} failed  p50 {}  p99 {} ",
+            self.elapsed.as_secs_f64(),
+            recent.due as f64 / self.seconds,
+            recent.ok as f64 / self.seconds,
+            self.failed,
+            short(recent.latency.quantile(0.5)),
+            short(recent.latency.quantile(0.99)),
+        );
+        for row in &self.rows {
+            let _ = write!(line, " {} {:.0} %", row.name, row.share * 100.0);
+        }
+        line
+    }
+}
+
+impl Row<'_> {
+    fn state(&self) -> (String, Tone) {
+        let (glyph, word, tone) = self.state.map_or((" ", "", Tone::Plain), text::state);
+        match self.mark {
+            Some(mark) => {
+                (format!("{glyph} {word}, {mark}"), if tone == Tone::Good { Tone::Fair } else { tone })
+            }
+            None => (format!("{glyph} {word}"), tone),
+        }
+    }
+}
+
+fn note_line(note: &Note) -> Line {
+    let mut line = Line::new(&format!("{:>5.1} s  ", note.at), Tone::Faint);
+    if note.by == "balancer" {
+        line.push(&format!("balancer: {}", plain(&note.what)), Tone::Plain);
+    } else {
+        line.push(&plain(&note.what), Tone::Fair);
+    }
+    line
+}
+
+/// A bar of so many columns for a share from 0 to 1, to an eighth of a column.
+pub(super) fn bar(share: f64, columns: usize) -> String {
+    let eighths = (share.clamp(0.0, 1.0) * columns as f64 * 8.0).round() as usize;
+    let mut bar = "█".repeat(eighths / 8);
+    bar.extend([' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'].get(eighths % 8).filter(|part| **part != ' '));
+    bar
+}
+
+/// One line, in pieces of one tone each.
+#[derive(Default)]
+struct Line(Vec<(String, Tone)>);
+
+impl Line {
+    fn new(text: &str, tone: Tone) -> Self {
+        Self(vec![(text.to_owned(), tone)])
+    }
+
+    fn push(&mut self, text: &str, tone: Tone) {
+        self.0.push((text.to_owned(), tone));
+    }
+
+    /// None of the characters in use is wide.
+    fn width(&self) -> usize {
+        self.0.iter().map(|(text, _)| text.chars().count()).sum()
+    }
+
+    /// Cut to so many columns: a line that wraps would break the picture.
+    fn fit(mut self, mut columns: usize) -> Self {
+        for (text, _) in &mut self.0 {
+            if let Some((end, _)) = text.char_indices().nth(columns) {
+                text.truncate(end);
+            }
+            columns -= text.chars().count();
+        }
+        self
+    }
+
+    fn paint(&self, color: bool) -> String {
+        self.0.iter().map(|(text, tone)| tone.paint(text, color)).collect()
+    }
+}
+
+/// Back to the first of so many lines.
+fn up(lines: usize) -> String {
+    if lines == 0 { String::new() } else { format!("\x1b[{lines}A\r") }
+}
+
+/// Columns and lines of the terminal.
+fn size() -> (usize, usize) {
+    match rustix::termios::tcgetwinsize(io::stderr()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
+        _ => (80, 24),
+    }
+}
+
+fn say(text: &str) {
+    // A terminal that has gone ends the demo by a signal.
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
+fn show_cursor_on_panic() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            say(SHOW_CURSOR);
+            before(panic);
+        }));
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn frame(notes: &[Note]) -> Frame<'_> {
+        let mut recent = Record::new();
+        (recent.due, recent.on_time, recent.ok) = (800, 800, 796);
+        recent.latency.record(Duration::from_micros(5230));
+        let ms = |p50, p99| Some((Duration::from_millis(p50), Duration::from_millis(p99)));
+        let up = Row {
+            name: "m1",
+            state: Some(State::Up),
+            mark: None,
+            share: 0.46,
+            rate: 184.4,
+            in_flight: 1,
+            latency: ms(5, 29),
+            failed: 0,
+        };
+        let slow = Row { name: "m2", mark: Some("10x slower"), share: 0.08, latency: ms(43, 1299), ..up };
+        let killed = Row {
+            name: "m3",
+            state: Some(State::Ejected),
+            mark: Some("killed"),
+            share: 0.0,
+            rate: 0.0,
+            latency: None,
+            failed: 5,
+            ..up
+        };
+        Frame {
+            title: "plimsoll demo · least_connections".to_owned(),
+            cast: "4 members".to_owned(),
+            hint: "look: plimsoll members".to_owned(),
+            elapsed: Duration::from_secs(15),
+            duration: Duration::from_secs(30),
+            phase: "m3 killed",
+            rows: vec![up, slow, killed],
+            seconds: 2.0,
+            recent,
+            failed: 0,
+            notes,
+        }
+    }
+
+    fn notes(count: usize) -> Vec<Note> {
+        (0..count).map(|n| Note { at: n as f64, by: "balancer", what: format!("thing\x1b[2J {n}") }).collect()
+    }
+
+    fn picture(frame: &Frame<'_>, width: usize, height: usize) -> Vec<String> {
+        frame.lines(width, height).iter().map(|line| line.paint(false).trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_picture() {
+        insta::assert_snapshot!(picture(&frame(&notes(2)), 110, 20).join("\n"), @r"
+        plimsoll demo · least_connections · 4 members
+         15.0 s of 30 s  ▕██████████████████████████████                              ▏ m3 killed
+
+        member  state                                        share  req/s  in flight       p50       p99  failed tries
+        m1      ● up                 ███████████████▏         46 %    184          1   5.00 ms   29.0 ms             0
+        m2      ● up, 10x slower     ██▋                       8 %    184          1   43.0 ms    1.30 s             0
+        m3      ⊘ ejected, killed                              0 %      0          1         –         –             5
+
+        clients  400/s offered  398/s answered  0 failed  p50 5.23 ms  p99 5.23 ms
+
+          0.0 s  balancer: thing�[2J 0
+          1.0 s  balancer: thing�[2J 1
+
+        look: plimsoll members
+        ");
+        insta::assert_snapshot!(picture(&frame(&notes(2)), 80, 20).join("\n"), @r"
+        plimsoll demo · least_connections · 4 members
+         15.0 s of 30 s  ▕█████████████████████████                         ▏ m3 killed
+
+        member  state                                   share  req/s       p50       p99
+        m1      ● up                 ███████████▊        46 %    184   5.00 ms   29.0 ms
+        m2      ● up, 10x slower     ██                   8 %    184   43.0 ms    1.30 s
+        m3      ⊘ ejected, killed                         0 %      0         –         –
+
+        clients  400/s offered  398/s answered  0 failed  p50 5.23 ms  p99 5.23 ms
+
+          0.0 s  balancer: thing�[2J 0
+          1.0 s  balancer: thing�[2J 1
+
+        look: plimsoll members
+        ");
+        assert_eq!(
+            frame(&[]).plain(),
+            "  15.0 s  400/s offered  398/s answered  0 failed  p50 5.23 ms  p99 5.23 ms  m1 46 % m2 8 % m3 0 %"
+        );
+    }
+
+    #[test]
+    fn it_fits_whatever_the_size() {
+        let notes = notes(40);
+        let frame = frame(&notes);
+        for width in 1..150 {
+            for height in [1, 5, 12, 24, 60] {
+                let lines = frame.lines(width, height);
+                assert!(lines.len() <= height);
+                assert!(lines.iter().all(|line| line.width() <= width), "{width}");
+            }
+        }
+        let full = picture(&frame, 80, 24);
+        assert_eq!(full.len(), 24);
+        assert!(full[23].ends_with(" 39"), "{full:?}");
+    }
+
+    #[test]
+    fn only_tones_steer_the_terminal() {
+        let notes = notes(1);
+        let frame = frame(&notes);
+        let painted: String = frame.lines(100, 24).iter().map(|line| line.paint(true)).collect();
+        assert!(painted.contains("\x1b[32m") && !painted.contains("\x1b[2J"), "{painted:?}");
+        assert!(!picture(&frame, 100, 24).concat().contains('\x1b'));
+    }
+
+    #[test]
+    fn bars_grow_by_eighths() {
+        assert_eq!(bar(0.0, 10), "");
+        assert_eq!(bar(0.5, 10), "█████");
+        assert_eq!(bar(0.5125, 10), "█████▏");
+        assert_eq!(bar(0.59, 10), "█████▉");
+        assert_eq!(bar(7.0, 3), "███");
+        assert_eq!(bar(f64::NAN, 3), "");
+    }
+
+    #[test]
+    fn late_requests_are_pointed_out() {
+        let mut frame = frame(&[]);
+        frame.recent.on_time = 400;
+        frame.recent.members.insert(Arc::from("m1"), plimsoll_bench::record::Tally::default());
+        assert!(frame.clients().paint(false).contains("50 % sent late"));
+    }
+}

@@ -1,0 +1,118 @@
+//! `plimsoll drain`: take a member out of service without cutting its work.
+
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+use plimsoll_brain::status::Status;
+use serde_json::{Value, json};
+
+use super::{Failure, Globals};
+use crate::config::count;
+use crate::control::{Where, report};
+
+/// Between two looks while waiting.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Give a member nothing new and let its work end
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: Target,
+
+    /// Return when its work has ended
+    #[arg(long)]
+    wait: bool,
+}
+
+/// A member of a running balancer.
+#[derive(clap::Args, Debug)]
+pub(super) struct Target {
+    /// The member as configured: HOST:PORT
+    pub(super) member: String,
+
+    /// Its group, if more than one has it
+    #[arg(short, long, value_name = "GROUP")]
+    group: Option<String>,
+
+    #[command(flatten)]
+    pub(super) at: Where,
+}
+
+impl Target {
+    /// As the control socket takes it.
+    pub(super) fn body(&self) -> Value {
+        json!({"group": self.group, "member": self.member})
+    }
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let target = &args.target;
+    let balancer = target.at.balancer()?;
+    let mut said = balancer.post("/v1/drain", &target.body())?;
+    if args.wait {
+        let mut told = 0;
+        loop {
+            let (_, status) = balancer.status()?;
+            match rest(&status, target.group.as_deref(), &target.member) {
+                Rest::Done => break,
+                Rest::TakenBack => {
+                    let what = format!("{} was taken back while it was drained", target.member);
+                    return Err(Failure::failed(what));
+                }
+                Rest::Left(left) if left != told => {
+                    globals.say(&format!("{}: {} in flight\n", target.member, count(left, "request")));
+                    told = left;
+                }
+                Rest::Left(_) => {}
+            }
+            sleep(LOOK);
+        }
+        said["drained"] = true.into();
+    }
+    let done = if args.wait { "drained" } else { "draining: it gets nothing new, its work goes on" };
+    report(globals, &said, &format!("{}: {done}\n", target.member))
+}
+
+/// What is left of a drain.
+#[derive(Debug, PartialEq)]
+enum Rest {
+    /// Nothing, or the member has left.
+    Done,
+    /// So much work in flight.
+    Left(usize),
+    /// Somebody ended the drain.
+    TakenBack,
+}
+
+fn rest(status: &Status, group: Option<&str>, member: &str) -> Rest {
+    let groups = status.groups.iter().filter(|found| group.is_none_or(|group| group == found.name));
+    let found: Vec<_> =
+        groups.flat_map(|group| &group.members).filter(|found| found.name == member).collect();
+    // One that went down meanwhile may say so rather than that it is drained.
+    let drained: Vec<_> = found.iter().filter(|member| !member.state.eligible()).collect();
+    match drained.iter().map(|member| member.in_flight as usize).sum() {
+        _ if found.is_empty() => Rest::Done,
+        _ if drained.is_empty() => Rest::TakenBack,
+        0 => Rest::Done,
+        left => Rest::Left(left),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::sample;
+
+    #[test]
+    fn the_rest_of_a_drain() {
+        let mut status = sample();
+        assert_eq!(rest(&status, None, "10.0.0.4:80"), Rest::Left(7));
+        assert_eq!(rest(&status, Some("web"), "10.0.0.4:80"), Rest::Left(7));
+        assert_eq!(rest(&status, Some("web"), "10.0.0.1:80"), Rest::TakenBack);
+        assert_eq!(rest(&status, Some("game servers"), "10.0.0.4:80"), Rest::Done);
+        assert_eq!(rest(&status, None, "gone:80"), Rest::Done);
+        status.groups[0].members[3].in_flight = 0;
+        assert_eq!(rest(&status, None, "10.0.0.4:80"), Rest::Done);
+    }
+}

@@ -1,0 +1,138 @@
+//! `plimsoll members`: every member, what state it is in and why, what it carries.
+
+use std::process::ExitCode;
+
+use plimsoll_brain::status::{GroupStatus, Status};
+use serde_json::{Value, json};
+
+use super::{Exit, Failure, Globals};
+use crate::control::Where;
+use crate::control::text::{self, Cell, Tone, ago, latency, table};
+
+/// List the members: state and why, load, share of the requests, latency
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Only those of this group
+    group: Option<String>,
+
+    #[command(flatten)]
+    at: Where,
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let (json, status) = args.at.balancer()?.status()?;
+    if let Some(group) = &args.group
+        && !status.groups.iter().any(|found| found.name == *group)
+    {
+        return Err(Failure::new(Exit::Usage, unknown(group, &status)));
+    }
+    let wanted = |name: &str| args.group.as_deref().is_none_or(|group| group == name);
+    globals.show(&filtered(json, wanted), || {
+        let groups: Vec<_> = status.groups.iter().filter(|group| wanted(&group.name)).collect();
+        render(&groups, globals.color())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn unknown(group: &str, status: &Status) -> String {
+    let near = status
+        .groups
+        .iter()
+        .map(|found| (strsim::damerau_levenshtein(group, &found.name), &found.name))
+        .filter(|(distance, name)| *distance <= name.chars().count() / 2)
+        .min();
+    let names: Vec<_> = status.groups.iter().map(|found| found.name.as_str()).collect();
+    match near {
+        Some((_, name)) => format!("there is no group {group}; did you mean {name}?"),
+        None => format!("there is no group {group}; there are: {}", names.join(", ")),
+    }
+}
+
+/// The groups as the balancer tells them, with whatever a newer one tells besides.
+fn filtered(mut json: Value, wanted: impl Fn(&str) -> bool) -> Value {
+    if let Some(groups) = json["groups"].as_array_mut() {
+        groups.retain(|group| group["name"].as_str().is_some_and(&wanted));
+    }
+    json!({"schema": json["schema"], "groups": json["groups"]})
+}
+
+fn render(groups: &[&GroupStatus], color: bool) -> String {
+    let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
+    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+    let mut rows = vec![vec![
+        heading("GROUP"),
+        heading("MEMBER"),
+        heading("STATE"),
+        number("CAPACITY"),
+        number("IN FLIGHT"),
+        number("REQUESTS"),
+        number("FAILURES"),
+        number("SHARE"),
+        number("P50"),
+        number("P99"),
+        number("SINCE"),
+        heading("WHY"),
+    ]];
+    for group in groups {
+        let all: u64 = group.members.iter().map(|member| member.requests).sum();
+        for member in &group.members {
+            let (glyph, word, tone) = text::state(member.state);
+            let share = match all {
+                0 => "-".into(),
+                all => format!("{:.1}%", member.requests as f64 * 100.0 / all as f64),
+            };
+            let time = |seconds| if member.latency.count == 0 { "-".into() } else { latency(seconds) };
+            let failures = Cell::number(member.failures);
+            rows.push(vec![
+                Cell::text(&group.name),
+                Cell::text(&member.name),
+                Cell::text(&format!("{glyph} {word}")).tone(tone),
+                Cell::number(member.capacity),
+                Cell::number(member.in_flight),
+                Cell::number(member.requests),
+                if member.failures > 0 { failures.tone(Tone::Bad) } else { failures },
+                Cell::number(share),
+                Cell::number(time(member.latency.p50)),
+                Cell::number(time(member.latency.p99)),
+                Cell::number(ago(member.since_seconds)),
+                Cell::text(&member.why).tone(Tone::Faint),
+            ]);
+        }
+    }
+    table(&rows, color)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::sample;
+
+    #[test]
+    fn the_table() {
+        let status = sample();
+        let groups: Vec<_> = status.groups.iter().collect();
+        insta::assert_snapshot!(render(&groups, false), @"
+        GROUP         MEMBER                STATE         CAPACITY  IN FLIGHT  REQUESTS  FAILURES  SHARE     P50     P99    SINCE  WHY
+        web           10.0.0.1:80           ● up                 1          7    812345        12  62.3%  12.4ms  37.2ms    9d 9h  2 checks in a row passed
+        web           10.0.0.2:80           ◐ slow start       2.5          7      1200         3   0.1%   850µs  2.55ms  23m 20s  came up, 40 % of its share
+        web           10.0.0.3:80           ⊘ ejected            1          0     90001      4711   6.9%   2.50s   7.50s    1d 1h  5 failures in a row
+        web           10.0.0.4:80           ◌ draining           1          7    400000         0  30.7%  13.0ms  39.0ms   4d 15h  by an operator
+        web           [fd00::5]:80          ✘ down               1          0         0         0   0.0%       -       -   3m 20s  connection refused
+        game servers  games.internal:27015  ○ unchecked          1          0         0         0      -       -       -   3m 20s  no check has passed yet
+        ");
+    }
+
+    #[test]
+    fn json_keeps_what_it_does_not_know() {
+        let json = json!({"schema": 1, "pid": 1, "groups": [{"name": "a", "new": 1}, {"name": "b"}]});
+        let expected = json!({"schema": 1, "groups": [{"name": "a", "new": 1}]});
+        assert_eq!(filtered(json, |name| name == "a"), expected);
+    }
+
+    #[test]
+    fn a_group_that_does_not_exist() {
+        let status = sample();
+        assert_eq!(unknown("wbe", &status), "there is no group wbe; did you mean web?");
+        assert_eq!(unknown("mail", &status), "there is no group mail; there are: web, game servers");
+    }
+}

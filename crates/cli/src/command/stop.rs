@@ -1,0 +1,42 @@
+//! `plimsoll stop`: let the work in flight end, then the process.
+
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Failure, Globals};
+use crate::control::{Where, report};
+
+/// Between two looks while waiting.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Stop the balancer: nothing new is accepted, work in flight may end
+///
+/// How long it may take is drain_deadline of the configuration.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Return when it has ended
+    #[arg(long)]
+    wait: bool,
+
+    #[command(flatten)]
+    at: Where,
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let balancer = args.at.balancer()?;
+    let (_, status) = balancer.status()?;
+    balancer.post("/v1/stop", &Value::Null)?;
+    if args.wait {
+        globals.say("stopping: waiting for the work in flight\n");
+        // The control socket goes last, unless a supervisor has started the next one meanwhile. An answer
+        // that breaks off is one more reason to look again.
+        while !balancer.gone() && balancer.status().map_or(true, |(_, now)| now.pid == status.pid) {
+            sleep(LOOK);
+        }
+    }
+    let said = json!({"stopping": true, "stopped": args.wait});
+    report(globals, &said, if args.wait { "stopped\n" } else { "stopping\n" })
+}

@@ -1,0 +1,204 @@
+//! Configuration: from the text of `plimsoll.toml` to the settings of the data plane.
+//!
+//! Four steps, each of which reports every error it finds with its line and column: the text is parsed as
+//! TOML; the tree is held against the JSON Schema ([`shape`]); what the sections say of one another is
+//! checked ([`check`]); host names are looked up ([`settings`]). Only the last touches the network, so the
+//! first three are what `plimsoll config check` does.
+
+mod address;
+mod check;
+mod group;
+mod listener;
+mod name;
+mod outlier;
+mod place;
+mod problem;
+mod root;
+mod settings;
+mod shape;
+mod strategy;
+mod suggest;
+mod text;
+mod time_span;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::File as Handle;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+
+use schemars::Schema;
+use serde::Deserialize as _;
+use serde_json::Value;
+use toml::de::DeTable;
+
+pub(crate) use address::{AdminListen, Control, ListenAddress, MemberAddress, Network};
+pub(crate) use group::{Group, Health, Member, ProxyVersion, WhenAllDown};
+pub(crate) use listener::{Binding, Forwarded, Listener, Protocol};
+pub(crate) use name::{Key, LogPath, Name, ProbeHost, ProbePath};
+pub(crate) use outlier::Outlier;
+pub(crate) use problem::{Problem, Problems, Severity, Source};
+pub(crate) use root::Config;
+pub(crate) use settings::{AdminConfig, Machine, look_up};
+pub(crate) use strategy::Strategy;
+pub(crate) use time_span::TimeSpan;
+
+/// Read when no other file is named.
+pub(crate) const DEFAULT_FILE: &str = "plimsoll.toml";
+
+/// Larger files are taken for mistakes.
+const LARGEST: u64 = 16 << 20;
+
+/// A file that was read and checked.
+#[derive(Debug)]
+pub(crate) struct File {
+    /// What it says, defaults filled in except where they depend on the machine.
+    pub(crate) config: Config,
+    /// Warnings only.
+    pub(crate) warnings: Problems,
+    source: Arc<Source>,
+    spots: place::Spot,
+}
+
+/// Why there is no configuration.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    /// The file could not be read.
+    Io(String),
+    /// It was read and is wrong.
+    Wrong(Problems),
+}
+
+impl std::fmt::Display for ReadError {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Io(why) => writeln!(out, "error: {why}"),
+            Self::Wrong(problems) => problems.fmt(out),
+        }
+    }
+}
+
+impl ReadError {
+    /// On one line, for logs and banners.
+    pub(crate) fn headline(&self) -> String {
+        match self {
+            Self::Io(why) => why.clone(),
+            Self::Wrong(problems) => problems.headline(),
+        }
+    }
+}
+
+/// Reads and checks a file; `-` is standard input.
+pub(crate) fn read(path: &Path) -> Result<File, ReadError> {
+    let name = name_of(path);
+    let mut bytes = Vec::new();
+    let outcome = if path == Path::new("-") {
+        io::stdin().take(LARGEST + 1).read_to_end(&mut bytes)
+    } else {
+        Handle::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes))
+    };
+    if let Err(error) = outcome {
+        let advice = match error.kind() {
+            io::ErrorKind::NotFound => ": name the file with -c, or start from one in examples/",
+            _ => "",
+        };
+        return Err(ReadError::Io(format!("cannot read {name}: {error}{advice}")));
+    }
+    if bytes.len() as u64 > LARGEST {
+        return Err(ReadError::Io(format!("cannot read {name}: larger than {} MiB", LARGEST >> 20)));
+    }
+    parse(&name, bytes).map_err(ReadError::Wrong)
+}
+
+/// What messages call a file.
+pub(crate) fn name_of(path: &Path) -> String {
+    if path == Path::new("-") { "<stdin>".into() } else { path.display().to_string() }
+}
+
+/// Checks the contents of a file; `name` is what errors call it.
+pub(crate) fn parse(name: &str, bytes: Vec<u8>) -> Result<File, Problems> {
+    let text = match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let at = error.utf8_error().valid_up_to();
+            let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
+            let problem = Problem::error(at..at + 1, "not UTF-8 text").hint("save the file as UTF-8");
+            return Err(Problems::new(Arc::new(Source::new(name, text)), vec![problem]));
+        }
+    };
+    let source = Arc::new(Source::new(name, text));
+    let fail = |list| Err(Problems::new(Arc::clone(&source), list));
+
+    let (tree, errors) = DeTable::parse_recoverable(source.text());
+    if !errors.is_empty() {
+        let end = source.text().len();
+        let problem =
+            |error: toml::de::Error| Problem::error(error.span().unwrap_or(end..end), error.message());
+        return fail(errors.into_iter().map(problem).collect());
+    }
+    let (tree, spots, mut list) = shape::check(schema().as_value(), tree);
+    let whole = toml::Spanned::new(0..0, tree);
+    match Config::deserialize(toml::de::Deserializer::from(whole)) {
+        Ok(config) => {
+            check::check(&config, &spots, &mut list);
+            let problems = Problems::new(Arc::clone(&source), list);
+            if problems.fatal() {
+                return Err(problems);
+            }
+            Ok(File { config, warnings: problems, source, spots })
+        }
+        Err(error) => {
+            // What passes the schema is readable, unless the schema and the types disagree.
+            list.push(Problem::error(error.span().unwrap_or(0..0), error.message()));
+            fail(list)
+        }
+    }
+}
+
+/// JSON Schema of the file, as `plimsoll config schema` prints it.
+pub(crate) fn schema() -> &'static Schema {
+    static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
+        let mut schema = schemars::schema_for!(Config);
+        schema.insert("title".into(), "plimsoll.toml".into());
+        if let Some(object) = schema.as_object_mut() {
+            object.values_mut().for_each(without_null);
+        }
+        schema
+    });
+    &SCHEMA
+}
+
+/// TOML has no null: what may be left out is left out.
+fn without_null(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            map.values_mut().for_each(without_null);
+            if let Some(Value::Array(kinds)) = map.get_mut("type") {
+                kinds.retain(|kind| kind != "null");
+                if let [kind] = kinds.as_slice() {
+                    let kind = kind.clone();
+                    map.insert("type".into(), kind);
+                }
+            }
+            for word in ["anyOf", "oneOf"] {
+                if let Some(Value::Array(choices)) = map.get_mut(word) {
+                    choices.retain(|choice| choice.get("type").is_none_or(|kind| kind != "null"));
+                    if let [Value::Object(only)] = choices.as_slice() {
+                        let only = only.clone();
+                        map.remove(word);
+                        map.extend(only);
+                    }
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(without_null),
+        _ => {}
+    }
+}
+
+/// How many of something, in words.
+pub(crate) fn count(number: usize, word: &str) -> String {
+    if number == 1 { format!("1 {word}") } else { format!("{number} {word}s") }
+}

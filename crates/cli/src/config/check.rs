@@ -1,0 +1,260 @@
+//! What the sections say of one another. What each says by itself the schema has checked before.
+//!
+//! A check that would have to guess at a value that was left out because it was wrong stays silent: one
+//! mistake, one error.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use super::place::Spot;
+use super::problem::{Problem, quoted};
+use super::{Config, Group, Health, Listener, Outlier, Protocol, TimeSpan, suggest};
+
+/// Adds what is wrong to `found`.
+pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
+    if config.listeners.is_empty() && !spots.broken("listener") {
+        let problem =
+            Problem::error(spots.key("listener").value(), "no [[listener]]: nothing would be served");
+        found.push(problem.hint("add [[listener]] with an address and a group"));
+    }
+    let groups = spots.key("group");
+    let mut names: HashMap<&str, usize> = HashMap::new();
+    for (index, group) in config.groups.iter().enumerate() {
+        let spot = groups.item(index);
+        match names.get(group.name.0.as_str()) {
+            Some(first) => found.push(
+                Problem::error(spot.key("name").value(), format!("a second group named `{}`", group.name))
+                    .also(groups.item(*first).key("name").value(), "the first is here"),
+            ),
+            None => drop(names.insert(&group.name.0, index)),
+        }
+        check_group(group, spot, found);
+    }
+    check_addresses(config, spots, found);
+    for (index, listener) in config.listeners.iter().enumerate() {
+        let spot = spots.key("listener").item(index);
+        check_listener(listener, spot, found);
+        match names.get(listener.group.0.as_str()) {
+            Some(index) => check_pair(listener, spot, &config.groups[*index], groups.item(*index), found),
+            None if spots.broken("group") => {}
+            None => {
+                let known: Vec<&str> = config.groups.iter().map(|group| group.name.0.as_str()).collect();
+                let hint = match known.as_slice() {
+                    [] => format!("add [[group]] with name = \"{}\"", listener.group),
+                    known => suggest::hint(&listener.group.0, known).replace("allowed:", "groups:"),
+                };
+                let message = format!("there is no group named `{}`", listener.group);
+                found.push(Problem::error(spot.key("group").value(), message).hint(hint));
+            }
+        }
+    }
+    if spots.broken("listener") {
+        return;
+    }
+    for (index, group) in config.groups.iter().enumerate() {
+        if !config.listeners.iter().any(|listener| listener.group == group.name)
+            && !config.listeners.is_empty()
+        {
+            let message = format!("no listener sends clients to group `{}`", group.name);
+            found.push(Problem::warning(groups.item(index).key("name").value(), message));
+        }
+    }
+}
+
+/// No address is taken twice.
+fn check_addresses(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
+    let listeners = spots.key("listener");
+    let mut taken: HashMap<(SocketAddr, &str), usize> = HashMap::new();
+    for (index, listener) in config.listeners.iter().enumerate() {
+        let spot = listeners.item(index);
+        if listener.address.0.port() == 0 || spot.broken("protocol") {
+            continue;
+        }
+        let place = (listener.address.0, listener.protocol.transport());
+        match taken.get(&place) {
+            Some(first) => found.push(
+                Problem::error(
+                    spot.key("address").value(),
+                    format!("a second listener on {} ({})", listener.address, listener.protocol.transport()),
+                )
+                .also(listeners.item(*first).key("address").value(), "the first is here"),
+            ),
+            None => drop(taken.insert(place, index)),
+        }
+    }
+    if let Some(address) = config.admin.listen.0
+        && let Some(index) = taken.get(&(address, "tcp"))
+    {
+        let at = listeners.item(*index).key("address").value();
+        let message = format!("{address} is also the address of the admin side");
+        let mut problem =
+            Problem::error(at, message).hint("move one of them, or set listen = \"off\" in [admin]");
+        if spots.key("admin").has("listen") {
+            problem = problem.also(spots.key("admin").key("listen").value(), "here");
+        }
+        found.push(problem);
+    }
+}
+
+fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
+    if spot.broken("protocol") {
+        return;
+    }
+    let protocol = listener.protocol;
+    if let Some(binding) = listener.binding
+        && binding != protocol.binding()
+    {
+        let message = format!("binding `{}` is not supported for {}", binding.name(), protocol.name());
+        let hint = format!("{} is bound {}", protocol.name(), protocol.binding().name());
+        found.push(Problem::error(spot.key("binding").value(), message).hint(hint));
+    }
+    if listener.accept_proxy && protocol == Protocol::Udp {
+        let message = "accept_proxy is not supported for udp";
+        found.push(Problem::error(spot.name("accept_proxy"), message).hint("take it out"));
+    }
+    let mut idle = |table: &Spot, key: &str, of: &[Protocol]| {
+        if table.has(key) && !of.contains(&protocol) {
+            let message = format!("`{key}` has no effect: this listener speaks {}", protocol.name());
+            found.push(Problem::warning(table.name(key), message));
+        }
+    };
+    for key in ["forwarded", "trusted", "max_head"] {
+        idle(spot, key, &[Protocol::Http]);
+    }
+    idle(spot, "backlog", &[Protocol::Http, Protocol::Tcp]);
+    idle(spot, "max_flows", &[Protocol::Udp]);
+    if spot.has("timeouts") {
+        for key in ["head", "body", "tunnel"] {
+            idle(spot.key("timeouts"), key, &[Protocol::Http]);
+        }
+    }
+}
+
+fn check_group(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+    let members = spot.key("members");
+    if group.members.is_empty() && !spot.broken("members") {
+        found.push(Problem::error(members.value(), format!("group `{}` has no members", group.name)));
+    }
+    let mut first = HashMap::new();
+    for (index, member) in group.members.iter().enumerate() {
+        match first.get(member.address()) {
+            Some(other) => found.push(
+                Problem::error(
+                    members.item(index).key("address").value(),
+                    format!("member {} is in group `{}` twice", member.address(), group.name),
+                )
+                .also(members.item(*other).key("address").value(), "the first is here"),
+            ),
+            None => drop(first.insert(member.address(), index)),
+        }
+    }
+    if let Some((strategy, _)) = group.strategy.find() {
+        if spot.has("key") && !strategy.reads_key {
+            let readers = plimsoll_brain::strategy::ALL.iter().filter(|strategy| strategy.reads_key);
+            let readers: Vec<&str> = readers.map(|strategy| strategy.name).collect();
+            let message = format!("`key` has no effect: strategy `{}` does not hash", strategy.name);
+            let hint = format!("strategies that do: {}", readers.join(", "));
+            found.push(Problem::warning(spot.name("key"), message).hint(hint));
+        }
+    } else if !spot.broken("strategy") {
+        let message = format!("unknown strategy {}", quoted(group.strategy.name()));
+        found.push(Problem::error(spot.key("strategy").value(), message));
+    }
+    if let Some(health) = &group.health {
+        check_health(health, spot.key("health"), found);
+    }
+    check_timeouts(group, spot.key("timeouts"), found);
+    if let Outlier::Table(outlier) = &group.outlier
+        && spot.has("outlier")
+    {
+        let (at, spot) = (spot.name("outlier"), spot.key("outlier"));
+        not_above(spot, ("ejection", outlier.ejection), ("max_ejection", outlier.max_ejection), found);
+        if outlier.consecutive == 0 && outlier.deviations == 0.0 {
+            let message = "both `consecutive` and `deviations` are 0: no member would ever be ejected";
+            found.push(Problem::warning(at, message).hint("write outlier = false"));
+        }
+    }
+}
+
+fn check_health(health: &Health, spot: &Spot, found: &mut Vec<Problem>) {
+    if spot.broken("http") || spot.broken("tcp") {
+        return;
+    }
+    match (&health.http, health.tcp) {
+        (None, false) => {
+            let problem = Problem::error(spot.value(), "[group.health] does not say how to check");
+            found.push(problem.hint("add http = \"/healthz\" or tcp = true"));
+        }
+        (Some(_), true) => found.push(
+            Problem::error(spot.name("tcp"), "either `http` or `tcp`, not both")
+                .also(spot.name("http"), "an http check connects, too"),
+        ),
+        (None, true) => {
+            for key in ["host", "expect"].into_iter().filter(|key| spot.has(key)) {
+                let message = format!("`{key}` has no effect: this check only connects");
+                found.push(Problem::warning(spot.name(key), message));
+            }
+        }
+        (Some(_), false) => {}
+    }
+}
+
+fn check_timeouts(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+    let timeouts = &group.timeouts;
+    let total = timeouts.total;
+    if total.0.is_zero() {
+        return;
+    }
+    for (key, value) in [("connect", timeouts.connect), ("per_try", timeouts.per_try)] {
+        not_above(spot, (key, value), ("total", total), found);
+    }
+}
+
+/// The first must not be longer than the second.
+fn not_above(
+    spot: &Spot,
+    (low, less): (&str, TimeSpan),
+    (high, more): (&str, TimeSpan),
+    found: &mut Vec<Problem>,
+) {
+    if less <= more || spot.broken(low) || spot.broken(high) {
+        return;
+    }
+    let message = format!("`{low}` ({less}) must not be longer than `{high}` ({more})");
+    let (key, other) = if spot.has(low) { (low, high) } else { (high, low) };
+    let mut problem = Problem::error(spot.key(key).value(), message);
+    if spot.has(other) {
+        problem = problem.also(spot.key(other).value(), "here");
+    } else {
+        problem = problem.hint(format!("`{other}` is at its default"));
+    }
+    found.push(problem);
+}
+
+/// What a listener and its group say of one another.
+fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+    use plimsoll_proxy::Key;
+    if at.broken("protocol") {
+        return;
+    }
+    let protocol = listener.protocol;
+    let reads_key = group.strategy.find().is_some_and(|(strategy, _)| strategy.reads_key);
+    if protocol != Protocol::Http && reads_key && group.key.0 != Key::Client {
+        let message = format!(
+            "group `{}` takes its key from `{}`, which {} does not have",
+            group.name,
+            group.key,
+            protocol.name()
+        );
+        let hint = "clients of this listener are told apart by their address";
+        found.push(
+            Problem::warning(at.key("group").value(), message)
+                .hint(hint)
+                .also(spot.key("key").value(), "here"),
+        );
+    }
+    if protocol == Protocol::Udp && group.send_proxy.is_some() {
+        let message = format!("`send_proxy` has no effect for the udp listener on {}", listener.address);
+        found.push(Problem::warning(spot.name("send_proxy"), message));
+    }
+}

@@ -1,0 +1,269 @@
+//! `[[group]]`: sets of members that do the same work.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::root::{count, millis, one};
+use super::{Key, MemberAddress, Name, Outlier, Strategy, TimeSpan};
+
+/// A set of members that do the same work, and how work is shared among them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Group {
+    /// By which listeners refer to it. It stands in metric labels and commands.
+    pub(crate) name: Name,
+
+    /// How a member is chosen: a name, or a table with its settings such as
+    /// `{ least_request = { choices = 3 } }`. Default: `least_connections`.
+    #[serde(default)]
+    pub(crate) strategy: Strategy,
+
+    /// Who does the work: `"host:port"`, or a table with more.
+    #[schemars(length(min = 1))]
+    pub(crate) members: Vec<Member>,
+
+    /// Most requests (http), connections (tcp) or flows (udp) at once at each member that does not set its
+    /// own. Default: no limit.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_connections: Option<u32>,
+
+    /// What sticks to one member, for strategies that hash: `client` (its IP address), `path`,
+    /// `header:NAME`, `cookie:NAME`. Where a header or cookie is missing, the client's address stands in.
+    #[serde(default = "client")]
+    pub(crate) key: Key,
+
+    /// How long a member that came back takes to get its whole share. A member that is cold and gets it at
+    /// once sees a multiple of it. `0s` for off.
+    #[schemars(extend("x-maximum" = "1h"))]
+    #[serde(default = "millis::<10000>")]
+    pub(crate) slow_start: TimeSpan,
+
+    /// What happens to requests when no member can be used.
+    #[serde(default)]
+    pub(crate) when_all_down: WhenAllDown,
+
+    /// Requests that wait, per thread, while every member is at its `max_connections`; more are refused.
+    /// 0 refuses at once.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    #[serde(default = "count::<1024>")]
+    pub(crate) queue: usize,
+
+    /// How long they wait before they are refused.
+    #[schemars(extend("x-minimum" = "1ms"))]
+    #[serde(default = "millis::<1000>")]
+    pub(crate) queue_timeout: TimeSpan,
+
+    /// Idle connections kept for reuse, per member and thread (http). 0 closes each after its request.
+    #[schemars(range(min = 0, max = 65_536))]
+    #[serde(default = "count::<256>")]
+    pub(crate) pool: usize,
+
+    /// Idle connections older than this are closed (http). The default of 4s lies below the 5 s after which
+    /// Node.js and Apache close theirs: a POST caught by such a close fails and cannot be tried again.
+    #[schemars(extend("x-minimum" = "1ms"))]
+    #[serde(default = "millis::<4000>")]
+    pub(crate) pool_idle: TimeSpan,
+
+    /// Begin each connection to a member with a PROXY protocol header of this version. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) send_proxy: Option<ProxyVersion>,
+
+    /// Active health checks. Without this section members count as up until their traffic fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) health: Option<Health>,
+
+    /// How long to wait for members.
+    #[serde(default)]
+    pub(crate) timeouts: MemberTimeouts,
+
+    /// Trying again, where that is safe.
+    #[serde(default)]
+    pub(crate) retry: Retry,
+
+    /// Taking members out whose traffic fails; `false` for off.
+    #[serde(default)]
+    pub(crate) outlier: Outlier,
+}
+
+/// One that does the work.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum Member {
+    /// Only its address.
+    Address(MemberAddress),
+    /// Its address and more.
+    Table(MemberTable),
+}
+
+impl Member {
+    /// With everything set.
+    pub(crate) fn table(&self) -> MemberTable {
+        match self {
+            Self::Address(address) => {
+                MemberTable { address: address.clone(), capacity: one(), max_connections: None }
+            }
+            Self::Table(table) => table.clone(),
+        }
+    }
+
+    /// Host and port.
+    pub(crate) fn address(&self) -> &MemberAddress {
+        match self {
+            Self::Address(address) | Self::Table(MemberTable { address, .. }) => address,
+        }
+    }
+}
+
+/// One that does the work, with more than its address.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MemberTable {
+    /// Host name or IP address, and port.
+    pub(crate) address: MemberAddress,
+
+    /// How much it can do relative to the other members: 2 gets twice as much as 1.
+    #[schemars(range(min = 0.001, max = 1_000_000.0))]
+    #[serde(default = "one")]
+    pub(crate) capacity: f64,
+
+    /// Most requests (http), connections (tcp) or flows (udp) at once. Default: the group's.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_connections: Option<u32>,
+}
+
+/// What happens to requests when no member can be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum WhenAllDown {
+    /// They are refused (http: 503).
+    #[default]
+    Reject,
+    /// All members but the draining ones are used as if they were up: for checks that may be wrong.
+    FailOpen,
+}
+
+/// Version of the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ProxyVersion {
+    /// The line of text.
+    V1,
+    /// The binary header.
+    V2,
+}
+
+/// Active health checks: either `http` or `tcp`. A member that has not been checked yet is not used.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Health {
+    /// GET this path and expect an answer from 200 to 399, or the one in `expect`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) http: Option<super::ProbePath>,
+
+    /// Connect, and no more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) tcp: bool,
+
+    /// Between two checks of one member. Each wait is varied by a tenth, so that checks spread.
+    #[schemars(extend("x-minimum" = "10ms"))]
+    pub(crate) interval: TimeSpan,
+
+    /// For one check as a whole.
+    #[schemars(extend("x-minimum" = "1ms"))]
+    pub(crate) timeout: TimeSpan,
+
+    /// Passed checks in a row that bring a member back. The first pass is enough for a new member.
+    #[schemars(range(min = 1, max = 1000))]
+    pub(crate) rise: u32,
+
+    /// Failed checks in a row that take a member out.
+    #[schemars(range(min = 1, max = 1000))]
+    pub(crate) fall: u32,
+
+    /// Host header of the check (http). Default: the member's address as written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) host: Option<super::ProbeHost>,
+
+    /// The only status that passes (http).
+    #[schemars(range(min = 100, max = 599))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) expect: Option<u16>,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            http: None,
+            tcp: false,
+            interval: TimeSpan::millis(2_000),
+            timeout: TimeSpan::millis(1_000),
+            rise: 2,
+            fall: 3,
+            host: None,
+            expect: None,
+        }
+    }
+}
+
+/// How long to wait for members.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct MemberTimeouts {
+    /// For a connection to be made. A lost first packet is sent again after 1 s: by then another member is
+    /// the better try.
+    #[schemars(extend("x-minimum" = "1ms"))]
+    pub(crate) connect: TimeSpan,
+
+    /// For one try: from the request being sent to the first byte of the answer (http). `0s` for none, which
+    /// leaves it to `idle`: how long an honest answer takes is known to you only.
+    pub(crate) per_try: TimeSpan,
+
+    /// From the request head being read to the last byte of the answer, over all tries (http). `0s` for
+    /// none: a long download that moves is no fault, and one that does not is ended by `idle`.
+    pub(crate) total: TimeSpan,
+
+    /// Without a byte of the answer coming in or of the request going out (http).
+    #[schemars(extend("x-minimum" = "1ms"))]
+    pub(crate) idle: TimeSpan,
+}
+
+impl Default for MemberTimeouts {
+    fn default() -> Self {
+        Self {
+            connect: TimeSpan::millis(1_000),
+            per_try: TimeSpan::millis(0),
+            total: TimeSpan::millis(0),
+            idle: TimeSpan::millis(60_000),
+        }
+    }
+}
+
+/// Trying again on another member, where that is safe: the connection was refused, or the method is
+/// idempotent and no byte of an answer has come. A budget keeps retries from burying members that are slow.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Retry {
+    /// Tries after the first. 0 for none.
+    #[schemars(range(min = 0, max = 10))]
+    pub(crate) attempts: u32,
+
+    /// Retries allowed as a share of the requests of the last ten seconds.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub(crate) budget: f64,
+
+    /// Retries allowed per second whatever the share says, so that little traffic can be retried too.
+    #[schemars(range(min = 0.0, max = 1_000_000.0))]
+    pub(crate) min_per_second: f64,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { attempts: 2, budget: 0.2, min_per_second: 10.0 }
+    }
+}
+
+fn client() -> Key {
+    Key(plimsoll_proxy::Key::Client)
+}

@@ -1,0 +1,177 @@
+//! `[[listener]]`: addresses to accept clients on.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::root::count;
+use super::{ListenAddress, Name, Network, TimeSpan};
+
+/// An address to accept clients on, and the group they are sent to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Listener {
+    /// IP address and port. Port 0 takes a free one.
+    pub(crate) address: ListenAddress,
+
+    /// What is spoken.
+    #[serde(default)]
+    pub(crate) protocol: Protocol,
+
+    /// Name of the group that serves this listener.
+    pub(crate) group: Name,
+
+    /// How long a client stays with a member. Default: `per_request` for http, `per_session` for tcp and udp.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) binding: Option<Binding>,
+
+    /// Length of the kernel's queue of connections not yet accepted. The kernel cuts it to
+    /// `net.core.somaxconn`.
+    #[schemars(range(min = 1, max = 65_535))]
+    #[serde(default = "count::<4096>")]
+    pub(crate) backlog: usize,
+
+    /// Clients are load balancers that begin each connection with a PROXY protocol header (version 1 or 2).
+    /// Connections without one are refused.
+    #[serde(default)]
+    pub(crate) accept_proxy: bool,
+
+    /// Headers that tell the member who the client is (http).
+    #[serde(default)]
+    pub(crate) forwarded: Forwarded,
+
+    /// Peers whose own forwarding headers are kept and added to; those of all others are dropped (http).
+    #[serde(default)]
+    pub(crate) trusted: Vec<Network>,
+
+    /// Most bytes of a request head (431 above) and of an answer's head (502 above) (http).
+    #[schemars(range(min = 1024, max = 1_048_576))]
+    #[serde(default = "count::<32768>")]
+    pub(crate) max_head: usize,
+
+    /// Most flows at once (udp). When it is reached the flow that was idle longest makes room.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    #[serde(default = "count::<16384>")]
+    pub(crate) max_flows: usize,
+
+    /// How long to wait for clients.
+    #[serde(default)]
+    pub(crate) timeouts: ClientTimeouts,
+}
+
+/// What a listener speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Protocol {
+    /// HTTP/1.0 and HTTP/1.1: a member is chosen for each request.
+    #[default]
+    Http,
+    /// Byte streams: a member is chosen for each connection.
+    Tcp,
+    /// Datagrams: a member is chosen for each flow, that is, each client address and port.
+    Udp,
+}
+
+impl Protocol {
+    /// As written.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+
+    /// The one way this protocol binds clients to members.
+    pub(crate) fn binding(self) -> Binding {
+        match self {
+            Self::Http => Binding::PerRequest,
+            Self::Tcp | Self::Udp => Binding::PerSession,
+        }
+    }
+
+    /// The transport, on which addresses must be unique.
+    pub(crate) fn transport(self) -> &'static str {
+        match self {
+            Self::Http | Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+
+    /// Silence after which the client is let go, if the file does not say: browsers reuse connections within
+    /// a minute; sessions of databases and shells pause for long; a datagram flow has no other end.
+    pub(crate) fn idle(self) -> TimeSpan {
+        match self {
+            Self::Http | Self::Udp => TimeSpan::millis(60_000),
+            Self::Tcp => TimeSpan::millis(3_600_000),
+        }
+    }
+}
+
+/// How long a client stays with a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Binding {
+    /// A member is chosen for each request (http).
+    PerRequest,
+    /// A member is chosen for each connection (tcp) or flow (udp).
+    PerSession,
+}
+
+impl Binding {
+    /// As written.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::PerRequest => "per_request",
+            Self::PerSession => "per_session",
+        }
+    }
+}
+
+/// Which headers tell the member who the client is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum Forwarded {
+    /// `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`.
+    #[default]
+    #[serde(rename = "x-forwarded")]
+    X,
+    /// `Forwarded` (RFC 7239).
+    #[serde(rename = "forwarded")]
+    Rfc7239,
+    /// None is added and none is removed.
+    #[serde(rename = "off")]
+    Off,
+}
+
+/// How long to wait for clients.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ClientTimeouts {
+    /// From the first byte of a request head to its last (http). Bounds clients that send it byte by byte.
+    #[schemars(extend("x-minimum" = "1ms"))]
+    pub(crate) head: TimeSpan,
+
+    /// Between two requests of a connection (http), without a byte either way (tcp), without a datagram
+    /// either way (udp). Default: 60s for http and udp, 1h for tcp.
+    #[schemars(extend("x-minimum" = "1ms"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) idle: Option<TimeSpan>,
+
+    /// Without a byte of the request body coming in or of the answer going out (http).
+    #[schemars(extend("x-minimum" = "1ms"))]
+    pub(crate) body: TimeSpan,
+
+    /// Without a byte either way in an upgraded connection, such as a WebSocket (http).
+    #[schemars(extend("x-minimum" = "1ms"))]
+    pub(crate) tunnel: TimeSpan,
+}
+
+impl Default for ClientTimeouts {
+    fn default() -> Self {
+        Self {
+            head: TimeSpan::millis(10_000),
+            idle: None,
+            body: TimeSpan::millis(30_000),
+            tunnel: TimeSpan::millis(3_600_000),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Names and other short words with rules of their own.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::text::{Text, text};
+
+/// Name of a group. It stands in metric labels, in addresses of the admin side and on terminals, so its
+/// characters are the plain ones.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Name(pub(crate) String);
+
+text! {
+    Name,
+    format: "plimsoll-name",
+    what: "a name",
+    example: "web",
+    pattern: "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+}
+
+impl FromStr for Name {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if text.is_empty() {
+            return Err("is empty".into());
+        }
+        if text.len() > 64 {
+            return Err("is too long: a name has at most 64 characters".into());
+        }
+        if !text.bytes().all(plain) || !text.as_bytes()[0].is_ascii_alphanumeric() {
+            return Err("is not a name: letters, digits, `.`, `_` and `-`, a letter or digit first".into());
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// What sticks to one member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Key(pub(crate) plimsoll_proxy::Key);
+
+text! {
+    Key,
+    format: "plimsoll-key",
+    what: "a key",
+    example: "header:X-User",
+    pattern: "^(client|path|header:.+|cookie:.+)$",
+}
+
+impl FromStr for Key {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        use plimsoll_proxy::Key as To;
+        let token = |name: &str| match name {
+            "" => Err(format!("names no {}", text.trim_end_matches(':'))),
+            _ if name.bytes().all(is_token) => Ok(name.to_owned()),
+            _ => Err(format!("has a character that no {} has", text.split(':').next().unwrap_or_default())),
+        };
+        Ok(Self(match text {
+            "client" => To::Client,
+            "path" => To::Path,
+            "header" | "cookie" => return Err(format!("names no {text}: write \"{text}:NAME\"")),
+            _ => match text.split_once(':') {
+                Some(("header", name)) => To::Header(token(name)?.to_ascii_lowercase()),
+                Some(("cookie", name)) => To::Cookie(token(name)?),
+                _ => return Err("is not a key: there are client, path, header:NAME and cookie:NAME".into()),
+            },
+        }))
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use plimsoll_proxy::Key as From;
+        match &self.0 {
+            From::Client => out.write_str("client"),
+            From::Path => out.write_str("path"),
+            From::Header(name) => write!(out, "header:{name}"),
+            From::Cookie(name) => write!(out, "cookie:{name}"),
+        }
+    }
+}
+
+/// `tchar` of RFC 9110, which names of headers and cookies are made of.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// The target of a probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProbePath(pub(crate) String);
+
+text! {
+    ProbePath,
+    format: "plimsoll-probe-path",
+    what: "a path",
+    example: "/healthz",
+    pattern: "^/[!-~]*$",
+}
+
+impl FromStr for ProbePath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if !text.starts_with('/') {
+            return Err("is not a path: it begins with `/`".into());
+        }
+        if text.len() > 2048 || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("is not a path: visible ASCII without spaces, at most 2048 characters".into());
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for ProbePath {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// The Host header of a probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProbeHost(pub(crate) String);
+
+text! {
+    ProbeHost,
+    format: "plimsoll-probe-host",
+    what: "a host",
+    example: "app.example.org",
+}
+
+impl FromStr for ProbeHost {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]%".contains(&byte);
+        if text.is_empty() || text.len() > 255 || !text.bytes().all(part) {
+            return Err("is not a host name or address with an optional port".into());
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for ProbeHost {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// A file to append to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LogPath(pub(crate) PathBuf);
+
+text! {
+    LogPath,
+    format: "plimsoll-log-path",
+    what: "the path of a file",
+    example: "/var/log/plimsoll/access.log",
+}
+
+impl FromStr for LogPath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("is empty".into());
+        }
+        if text.contains('\0') {
+            return Err("contains a NUL byte".into());
+        }
+        if text.ends_with('/') {
+            return Err("is a folder, not a file".into());
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for LogPath {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_keep_their_rules() {
+        assert!("web-1.a_b".parse::<Name>().is_ok());
+        for bad in ["", "-a", "a b", "a/b", "ä", &"x".repeat(65)] {
+            assert!(bad.parse::<Name>().is_err(), "{bad}");
+        }
+        for (good, shown) in [
+            ("client", "client"),
+            ("path", "path"),
+            ("header:X-User", "header:x-user"),
+            ("cookie:Session", "cookie:Session"),
+        ] {
+            assert_eq!(good.parse::<Key>().unwrap().to_string(), shown);
+        }
+        for bad in ["", "ip", "header", "header:", "cookie:", "header:a b", "cookie:a=b", "query:x"] {
+            assert!(bad.parse::<Key>().is_err(), "{bad}");
+        }
+        assert_eq!("header:".parse::<Key>().unwrap_err(), "names no header");
+        assert!("/healthz?x=1".parse::<ProbePath>().is_ok());
+        for bad in ["", "healthz", "/a b", "/a\r\nX: y", "/ä"] {
+            assert!(bad.parse::<ProbePath>().is_err(), "{bad}");
+        }
+        assert!("app:80".parse::<ProbeHost>().is_ok());
+        assert!("a\r\nb".parse::<ProbeHost>().is_err());
+        assert!("/var/log/".parse::<LogPath>().is_err());
+    }
+}

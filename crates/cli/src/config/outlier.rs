@@ -1,0 +1,82 @@
+//! `[group.outlier]`: taking members out whose traffic fails.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::TimeSpan;
+
+/// A switch, or the settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum Outlier {
+    /// `false` for off, `true` for the defaults.
+    Switch(bool),
+    /// On.
+    Table(OutlierTable),
+}
+
+impl Outlier {
+    /// The settings; `None` for off.
+    pub(crate) fn table(&self) -> Option<OutlierTable> {
+        match self {
+            Self::Switch(false) => None,
+            Self::Switch(true) => Some(OutlierTable::default()),
+            Self::Table(table) => Some(table.clone()),
+        }
+    }
+}
+
+impl Default for Outlier {
+    fn default() -> Self {
+        Self::Table(OutlierTable::default())
+    }
+}
+
+/// Taking members out whose traffic fails. Each ejection ends by itself and is an event with its reason.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct OutlierTable {
+    /// Failures in a row that take a member out. 0 for off.
+    #[schemars(range(min = 0, max = 10_000))]
+    pub(crate) consecutive: u32,
+
+    /// How often success rates are compared.
+    #[schemars(extend("x-minimum" = "100ms"))]
+    pub(crate) interval: TimeSpan,
+
+    /// A member is taken out whose success rate lies this many standard deviations below the group's mean.
+    /// 0 for off. With the default of 1.9 this cannot happen in a group of four or fewer, where one
+    /// member moves the mean itself; `consecutive` guards those.
+    #[schemars(range(min = 0.0, max = 10.0))]
+    pub(crate) deviations: f64,
+
+    /// Requests within an interval below which a member's success rate says nothing.
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub(crate) min_requests: u64,
+
+    /// Length of the first ejection; the k-th in a row lasts k times as long.
+    #[schemars(extend("x-minimum" = "1ms"))]
+    pub(crate) ejection: TimeSpan,
+
+    /// Longest ejection.
+    #[schemars(extend("x-minimum" = "1ms"))]
+    pub(crate) max_ejection: TimeSpan,
+
+    /// Largest share of the members that may be out at once. One always may, unless it is the only one.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub(crate) max_ejected: f64,
+}
+
+impl Default for OutlierTable {
+    fn default() -> Self {
+        Self {
+            consecutive: 5,
+            interval: TimeSpan::millis(10_000),
+            deviations: 1.9,
+            min_requests: 100,
+            ejection: TimeSpan::millis(10_000),
+            max_ejection: TimeSpan::millis(300_000),
+            max_ejected: 0.5,
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! What is wrong with a file, where, and what to do: rendered with the line and a caret under it.
+
+use std::fmt::{self, Write as _};
+use std::ops::Range;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::count;
+
+/// A text and the name it goes by.
+#[derive(Debug)]
+pub(crate) struct Source {
+    name: String,
+    text: String,
+    /// Offset at which each line begins; the first is 0.
+    lines: Vec<usize>,
+}
+
+/// A position for people: both count from 1, columns in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Place {
+    pub(crate) line: usize,
+    pub(crate) column: usize,
+}
+
+impl Source {
+    /// `name` is what errors call it.
+    pub(crate) fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
+        let text = text.into();
+        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        Self { name: name.into(), text, lines }
+    }
+
+    /// All of it.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Where `offset` is; offsets beyond the end are the end.
+    pub(crate) fn place(&self, offset: usize) -> Place {
+        let offset = self.text.floor_char_boundary(offset);
+        let line = self.lines.partition_point(|start| *start <= offset) - 1;
+        Place { line: line + 1, column: self.text[self.lines[line]..offset].chars().count() + 1 }
+    }
+
+    /// A line without its end.
+    fn line(&self, number: usize) -> &str {
+        let start = self.lines[number - 1];
+        let end = self.lines.get(number).map_or(self.text.len(), |next| next - 1);
+        let line = &self.text[start..end];
+        line.strip_suffix('\r').unwrap_or(line)
+    }
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Severity {
+    /// The file cannot be used.
+    Error,
+    /// It can, but hardly does what was meant.
+    Warning,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Problem {
+    pub(crate) severity: Severity,
+    /// Bytes of the source.
+    pub(crate) at: Range<usize>,
+    /// One line: what is wrong.
+    pub(crate) message: String,
+    /// One line: what to do.
+    pub(crate) hint: Option<String>,
+    /// Another place that has to do with it.
+    pub(crate) also: Option<(Range<usize>, String)>,
+}
+
+impl Problem {
+    /// An error.
+    pub(crate) fn error(at: Range<usize>, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Error, at, message: message.into(), hint: None, also: None }
+    }
+
+    /// A warning.
+    pub(crate) fn warning(at: Range<usize>, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(at, message) }
+    }
+
+    /// Says what to do.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Points at another place too.
+    pub(crate) fn also(mut self, at: Range<usize>, label: impl Into<String>) -> Self {
+        self.also = Some((at, label.into()));
+        self
+    }
+}
+
+/// All that is wrong with one source, in the order of the text.
+#[derive(Clone, Debug)]
+pub(crate) struct Problems {
+    source: Arc<Source>,
+    list: Vec<Problem>,
+    /// How many were found beyond those in the list.
+    left_out: usize,
+}
+
+/// More than this many help nobody.
+const MOST: usize = 50;
+
+/// Longest stretch of a source line that is shown.
+const WINDOW: usize = 100;
+
+impl Problems {
+    /// Sorts `list`.
+    pub(crate) fn new(source: Arc<Source>, mut list: Vec<Problem>) -> Self {
+        list.sort_by_key(|problem| (problem.severity, problem.at.start, problem.at.end));
+        list.dedup();
+        let left_out = list.len().saturating_sub(MOST);
+        list.truncate(MOST);
+        list.sort_by_key(|problem| (problem.at.start, problem.at.end));
+        Self { source, list, left_out }
+    }
+
+    /// Can the file not be used?
+    pub(crate) fn fatal(&self) -> bool {
+        self.list.iter().any(|problem| problem.severity == Severity::Error)
+    }
+
+    /// How many of a kind there are.
+    pub(crate) fn count(&self, severity: Severity) -> usize {
+        self.list.iter().filter(|problem| problem.severity == severity).count()
+    }
+
+    /// In the order of the text.
+    #[cfg(test)]
+    pub(crate) fn list(&self) -> &[Problem] {
+        &self.list
+    }
+
+    /// The first error alone, on one line: for logs and banners.
+    pub(crate) fn headline(&self) -> String {
+        let mut line = match self.list.iter().find(|problem| problem.severity == Severity::Error) {
+            Some(first) => format!("{}: {}", self.locate(&first.at), first.message),
+            None => format!("{}: ok", self.source.name),
+        };
+        let more = self.count(Severity::Error).saturating_sub(1) + self.left_out;
+        if more > 0 {
+            let _ = write!(line, " (and {more} more)");
+        }
+        line
+    }
+
+    /// Each on one line, for logs.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.list.iter().map(|problem| format!("{}: {}", self.locate(&problem.at), problem.message)).collect()
+    }
+
+    /// For programs: one object per problem.
+    pub(crate) fn to_json(&self) -> Vec<Row> {
+        let row = |problem: &Problem| {
+            let (from, to) = (self.source.place(problem.at.start), self.source.place(problem.at.end));
+            Row {
+                severity: problem.severity,
+                line: from.line,
+                column: from.column,
+                end_line: to.line,
+                end_column: to.column,
+                message: problem.message.clone(),
+                hint: problem.hint.clone(),
+            }
+        };
+        self.list.iter().map(row).collect()
+    }
+
+    fn locate(&self, at: &Range<usize>) -> String {
+        let place = self.source.place(at.start);
+        format!("{}:{}:{}", self.source.name, place.line, place.column)
+    }
+
+    /// The line of `at` with carets under it, and a label behind them.
+    fn excerpt(&self, out: &mut fmt::Formatter<'_>, at: &Range<usize>, label: &str) -> fmt::Result {
+        let place = self.source.place(at.start);
+        let line: Vec<char> = self.source.line(place.line).chars().map(shown).collect();
+        let last = self.source.place(at.end.max(at.start));
+        let end = if last.line == place.line { last.column - 1 } else { line.len() };
+        let start = (place.column - 1).min(line.len());
+        let from = if line.len() <= WINDOW { 0 } else { start.saturating_sub(WINDOW / 3) };
+        let to = line.len().min(from + WINDOW);
+        let carets = end.min(to).saturating_sub(start).max(1);
+        let (before, after) = (if from > 0 { "…" } else { "" }, if to < line.len() { "…" } else { "" });
+        let text: String = line[from..to].iter().collect();
+        writeln!(out, "{}", format!("{:>5} | {before}{text}{after}", place.line).trim_end())?;
+        let indent = start - from + before.chars().count();
+        let line = format!("      | {:indent$}{} {label}", "", "^".repeat(carets));
+        writeln!(out, "{}", line.trim_end())
+    }
+}
+
+/// One problem, for programs. Field names are a contract.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    severity: Severity,
+    line: usize,
+    column: usize,
+    end_line: usize,
+    end_column: usize,
+    message: String,
+    hint: Option<String>,
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for problem in &self.list {
+            let word = if problem.severity == Severity::Error { "error" } else { "warning" };
+            writeln!(out, "{word}: {}: {}", self.locate(&problem.at), problem.message)?;
+            self.excerpt(out, &problem.at, problem.hint.as_deref().unwrap_or_default())?;
+            if let Some((at, label)) = &problem.also {
+                self.excerpt(out, at, label)?;
+            }
+        }
+        let (errors, warnings) = (self.count(Severity::Error), self.count(Severity::Warning));
+        let mut parts = Vec::new();
+        if errors > 0 {
+            parts.push(count(errors, "error"));
+        }
+        if warnings > 0 {
+            parts.push(count(warnings, "warning"));
+        }
+        if self.left_out > 0 {
+            parts.push(format!("{} more not shown", self.left_out));
+        }
+        if !parts.is_empty() {
+            writeln!(out, "{}", parts.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// A word from the file as it may stand in a message: short, and nothing a terminal would obey.
+pub(crate) fn quoted(text: &str) -> String {
+    const LONGEST: usize = 60;
+    let mut word: String = text.chars().take(LONGEST).map(shown).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        word.push('…');
+    }
+    format!("`{word}`")
+}
+
+/// Replaces what would move the cursor, hide text or turn its direction.
+fn shown(char: char) -> char {
+    match char {
+        '\t' => ' ',
+        '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
+            '\u{fffd}'
+        }
+        _ if char.is_control() => '\u{fffd}',
+        _ => char,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_count_characters_from_one() {
+        let source = Source::new("x", "a\nüb\r\n");
+        assert_eq!(source.place(0), Place { line: 1, column: 1 });
+        assert_eq!(source.place(2), Place { line: 2, column: 1 });
+        assert_eq!(source.place(3), Place { line: 2, column: 1 }, "inside a character");
+        assert_eq!(source.place(4), Place { line: 2, column: 2 });
+        assert_eq!(source.place(99), Place { line: 3, column: 1 });
+        assert_eq!(source.line(2), "üb");
+        assert_eq!(source.line(3), "");
+    }
+
+    #[test]
+    fn long_lines_and_hostile_bytes_are_tamed() {
+        let text = format!("{}= \"\u{1b}[2J\u{202e}\"", "k".repeat(300));
+        let source = Arc::new(Source::new("x.toml", text));
+        let problem = Problem::error(300..301, format!("unknown key {}", quoted("\u{1b}[31m"))).hint("no");
+        let shown = Problems::new(source, vec![problem]).to_string();
+        assert!(!shown.contains('\u{1b}') && !shown.contains('\u{202e}'), "{shown}");
+        let lines: Vec<&str> = shown.lines().collect();
+        assert!(lines[1].chars().count() < 120, "{shown}");
+        let caret = lines[2].chars().position(|char| char == '^').unwrap();
+        assert_eq!(lines[1].chars().nth(caret), Some('='), "{shown}");
+    }
+
+    #[test]
+    fn errors_are_kept_before_warnings_when_there_are_too_many() {
+        let source = Arc::new(Source::new("x", "abc"));
+        let mut list: Vec<Problem> = (0..MOST + 9).map(|n| Problem::warning(0..1, format!("{n}"))).collect();
+        list.push(Problem::error(2..3, "real"));
+        let problems = Problems::new(source, list);
+        assert!(problems.fatal());
+        assert!(problems.to_string().contains("10 more not shown"));
+        assert!(problems.headline().starts_with("x:1:3: real"), "{}", problems.headline());
+    }
+}

@@ -1,0 +1,106 @@
+//! The file as a whole, and the sections that are there once.
+//!
+//! The comments on the fields are the reference that users read: they become the descriptions in the JSON
+//! Schema. Bounds stand in the schema too, and nowhere else: the reader checks against the schema.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{AdminListen, Control, Group, Listener, LogPath, TimeSpan};
+
+/// Configuration of a Plimsoll load balancer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Config {
+    /// Threads that carry traffic. Default: one per core this process may use. Fixed at start.
+    #[schemars(range(min = 1, max = 1024))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) threads: Option<usize>,
+
+    /// Most client connections at once over all listeners; more wait in the kernel's queue. Each takes two
+    /// files, one for the client and one for the member. Default: what the limit on open files allows, at
+    /// most 100000.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_connections: Option<usize>,
+
+    /// How long work in flight may take to end when the process or a listener stops; then it is cut. The
+    /// default of 25s ends before the 30 s after which Kubernetes kills.
+    pub(crate) drain_deadline: TimeSpan,
+
+    /// One JSON line per request. Off unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) access_log: Option<AccessLog>,
+
+    /// Where the balancer is watched and controlled.
+    pub(crate) admin: Admin,
+
+    /// Addresses to accept clients on.
+    #[serde(rename = "listener")]
+    pub(crate) listeners: Vec<Listener>,
+
+    /// Sets of members that do the same work.
+    #[serde(rename = "group")]
+    pub(crate) groups: Vec<Group>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            threads: None,
+            max_connections: None,
+            drain_deadline: TimeSpan::millis(25_000),
+            access_log: None,
+            admin: Admin::default(),
+            listeners: Vec::new(),
+            groups: Vec::new(),
+        }
+    }
+}
+
+/// One JSON line per request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AccessLog {
+    /// The file to append to. Created if missing, opened anew on reload.
+    pub(crate) path: LogPath,
+
+    /// Share of the requests that is written: 1 for all of them, 0.01 for one in a hundred.
+    #[schemars(range(min = 0.000_001, max = 1.0))]
+    #[serde(default = "one")]
+    pub(crate) sample: f64,
+}
+
+/// Where the balancer is watched and controlled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Admin {
+    /// Address of status, metrics and events: read-only. `off` for none.
+    pub(crate) listen: AdminListen,
+
+    /// Unix socket for commands, mode 0600. `off` for none.
+    pub(crate) control: Control,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self {
+            listen: AdminListen(Some(([127, 0, 0, 1], 9900).into())),
+            control: Control(Some("/run/plimsoll.sock".into())),
+        }
+    }
+}
+
+pub(super) fn one() -> f64 {
+    1.0
+}
+
+/// A whole number as a default, at the field it is for.
+pub(super) const fn count<const N: usize>() -> usize {
+    N
+}
+
+/// A length of time as a default, in milliseconds, at the field it is for.
+pub(super) const fn millis<const N: u64>() -> TimeSpan {
+    TimeSpan::millis(N)
+}

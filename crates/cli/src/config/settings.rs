@@ -1,0 +1,247 @@
+//! From a checked file to what the shells take: the last step, and the only one that asks the resolver.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use plimsoll_brain::{self as brain, GroupSpec, HealthSpec, MemberSpec, OutlierSpec};
+use plimsoll_proxy as proxy;
+
+use super::problem::{Problem, Problems};
+use super::{
+    Binding, Config, File, Forwarded, Group, Health, Listener, Member, MemberAddress, Outlier, Protocol,
+    ProxyVersion, WhenAllDown,
+};
+
+/// Where the balancer is watched and controlled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AdminConfig {
+    /// Status, metrics, events: read-only. `None` for off.
+    pub(crate) listen: Option<SocketAddr>,
+    /// Path of the unix socket for commands. `None` for off.
+    pub(crate) control: Option<PathBuf>,
+    /// Is `control` in the file, or the default?
+    pub(crate) written: bool,
+}
+
+/// Defaults that depend on the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Machine {
+    /// For `threads`.
+    pub(crate) threads: usize,
+    /// For `max_connections`.
+    pub(crate) max_connections: usize,
+}
+
+impl Machine {
+    /// The one this runs on, where a process may open `files` files.
+    pub(crate) fn here(config: &Config, files: u64) -> Self {
+        Self {
+            threads: available_parallelism().map_or(1, usize::from),
+            max_connections: crate::limits::max_connections(config, files),
+        }
+    }
+}
+
+/// Looks a member's address up with the system's resolver. Where a name has several addresses the first
+/// IPv4 one is taken, the first of all if there is none.
+///
+/// # Errors
+/// What the resolver says.
+pub(crate) fn look_up(address: &MemberAddress) -> io::Result<SocketAddr> {
+    let found: Vec<SocketAddr> = (address.host.as_str(), address.port).to_socket_addrs()?.collect();
+    let best = found.iter().find(|address| address.is_ipv4()).or_else(|| found.first());
+    best.copied().ok_or_else(|| io::Error::other("the name has no address"))
+}
+
+impl File {
+    /// The data plane's settings.
+    ///
+    /// # Errors
+    /// Members whose names `resolve` cannot turn into addresses, each at its place in the file.
+    pub(crate) fn settings(
+        &self,
+        machine: Machine,
+        mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
+    ) -> Result<proxy::Settings, Problems> {
+        let mut problems = Vec::new();
+        let mut known: HashMap<MemberAddress, Option<SocketAddr>> = HashMap::new();
+        let mut groups = Vec::new();
+        for (index, group) in self.config.groups.iter().enumerate() {
+            let spot = self.spots.key("group").item(index).key("members");
+            let mut members = Vec::new();
+            for (index, member) in group.members.iter().enumerate() {
+                let address = member.address();
+                let found = known.entry(address.clone()).or_insert_with(|| match resolve(address) {
+                    Ok(found) => Some(found),
+                    Err(error) => {
+                        let at = spot.item(index).key("address").value();
+                        let message = format!("cannot look up `{}`: {error}", address.host);
+                        problems.push(
+                            Problem::error(at, message).hint("correct the name, or write an IP address"),
+                        );
+                        None
+                    }
+                });
+                members.extend(found.map(|address| member_spec(group, member, address)));
+            }
+            groups.extend(group_settings(group, members));
+        }
+        if !problems.is_empty() {
+            return Err(Problems::new(Arc::clone(&self.source), problems));
+        }
+        let config = &self.config;
+        Ok(proxy::Settings {
+            threads: config.threads.unwrap_or(machine.threads),
+            max_connections: config.max_connections.unwrap_or(machine.max_connections),
+            listeners: config.listeners.iter().map(listener_settings).collect(),
+            groups,
+            access_log: config
+                .access_log
+                .as_ref()
+                .map(|log| proxy::AccessLogSettings { path: log.path.0.clone(), sample: log.sample }),
+            drain_deadline: config.drain_deadline.0,
+        })
+    }
+
+    /// Where the balancer is watched and controlled.
+    pub(crate) fn admin(&self) -> AdminConfig {
+        let admin = &self.config.admin;
+        let written = self.spots.has("admin") && self.spots.key("admin").has("control");
+        AdminConfig { listen: admin.listen.0, control: admin.control.0.clone(), written }
+    }
+}
+
+impl Config {
+    /// With everything written out that was left to defaults.
+    pub(crate) fn filled(&self, machine: Machine) -> Self {
+        let mut config = self.clone();
+        config.threads.get_or_insert(machine.threads);
+        config.max_connections.get_or_insert(machine.max_connections);
+        for listener in &mut config.listeners {
+            listener.binding.get_or_insert_with(|| listener.protocol.binding());
+            listener.timeouts.idle.get_or_insert_with(|| listener.protocol.idle());
+        }
+        for group in &mut config.groups {
+            group.strategy = group.strategy.filled();
+            group.outlier = group.outlier.table().map_or(Outlier::Switch(false), Outlier::Table);
+            for member in &mut group.members {
+                let mut table = member.table();
+                table.max_connections = table.max_connections.or(group.max_connections);
+                *member = Member::Table(table);
+            }
+        }
+        config
+    }
+
+    /// Members of all groups.
+    pub(crate) fn members(&self) -> usize {
+        self.groups.iter().map(|group| group.members.len()).sum()
+    }
+}
+
+fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
+    debug_assert!(listener.binding.is_none_or(|binding: Binding| binding == listener.protocol.binding()));
+    let timeouts = &listener.timeouts;
+    proxy::ListenerSettings {
+        address: listener.address.0,
+        protocol: match listener.protocol {
+            Protocol::Http => proxy::Protocol::Http,
+            Protocol::Tcp => proxy::Protocol::Tcp,
+            Protocol::Udp => proxy::Protocol::Udp,
+        },
+        group: listener.group.0.as_str().into(),
+        backlog: u32::try_from(listener.backlog).unwrap_or(u32::MAX),
+        accept_proxy: listener.accept_proxy,
+        timeouts: proxy::ClientTimeouts {
+            head: timeouts.head.0,
+            idle: timeouts.idle.unwrap_or_else(|| listener.protocol.idle()).0,
+            body: timeouts.body.0,
+            tunnel: timeouts.tunnel.0,
+        },
+        max_head: listener.max_head,
+        forwarded: match listener.forwarded {
+            Forwarded::X => proxy::Forwarded::XForwarded,
+            Forwarded::Rfc7239 => proxy::Forwarded::Rfc7239,
+            Forwarded::Off => proxy::Forwarded::Off,
+        },
+        trusted: listener.trusted.iter().map(|network| network.0).collect(),
+        max_flows: listener.max_flows,
+    }
+}
+
+/// `None` only for a strategy that does not exist, which a checked file does not name.
+fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::GroupSettings> {
+    let (strategy, knobs) = group.strategy.find()?;
+    let timeouts = &group.timeouts;
+    let spec = GroupSpec {
+        name: group.name.0.as_str().into(),
+        strategy,
+        knobs,
+        members,
+        health: group.health.as_ref().map(|health| HealthSpec { rise: health.rise, fall: health.fall }),
+        outlier: group.outlier.table().map(|outlier| OutlierSpec {
+            consecutive: outlier.consecutive,
+            interval: outlier.interval.0,
+            deviations: outlier.deviations,
+            min_requests: outlier.min_requests,
+            ejection: outlier.ejection.0,
+            max_ejection: outlier.max_ejection.0,
+            max_ejected: outlier.max_ejected,
+        }),
+        slow_start: group.slow_start.0,
+        when_all_down: match group.when_all_down {
+            WhenAllDown::Reject => brain::WhenAllDown::Reject,
+            WhenAllDown::FailOpen => brain::WhenAllDown::FailOpen,
+        },
+    };
+    Some(proxy::GroupSettings {
+        spec,
+        probe: group.health.as_ref().map(probe),
+        key: group.key.0.clone(),
+        timeouts: proxy::MemberTimeouts {
+            connect: timeouts.connect.0,
+            per_try: timeouts.per_try.0,
+            total: timeouts.total.0,
+            idle: timeouts.idle.0,
+        },
+        retry: proxy::RetrySettings {
+            attempts: group.retry.attempts,
+            budget: group.retry.budget,
+            min_per_second: group.retry.min_per_second,
+        },
+        queue: group.queue,
+        queue_timeout: group.queue_timeout.0,
+        pool: group.pool,
+        pool_idle: group.pool_idle.0,
+        send_proxy: group.send_proxy.map(|version| match version {
+            ProxyVersion::V1 => 1,
+            ProxyVersion::V2 => 2,
+        }),
+    })
+}
+
+fn probe(health: &Health) -> proxy::ProbeSettings {
+    let kind = match &health.http {
+        Some(path) => proxy::ProbeKind::Http {
+            path: path.0.clone(),
+            host: health.host.as_ref().map(|host| host.0.clone()),
+            expect: health.expect,
+        },
+        None => proxy::ProbeKind::Tcp,
+    };
+    proxy::ProbeSettings { kind, interval: health.interval.0, timeout: health.timeout.0 }
+}
+
+fn member_spec(group: &Group, member: &Member, address: SocketAddr) -> MemberSpec {
+    let table = member.table();
+    MemberSpec {
+        name: table.address.to_string().into(),
+        address,
+        capacity: table.capacity,
+        limit: table.max_connections.or(group.max_connections).unwrap_or(u32::MAX),
+    }
+}

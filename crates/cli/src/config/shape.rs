@@ -1,0 +1,376 @@
+//! Holds a parsed file against the JSON Schema, which thereby is not only documentation: unknown keys, wrong
+//! types, missing keys, bounds and formats are checked here and nowhere else.
+//!
+//! serde stops at its first error. This walk finds all of them, leaves out what is wrong, and hands on a
+//! tree that serde can read, so that checks across sections still run on the rest of the file.
+//!
+//! Understood is the part of JSON Schema that our types make: `$ref`, `anyOf` and `oneOf` whose alternatives
+//! differ by type or `const`, `type`, `const`, `format`, `properties`, `required`, `additionalProperties:
+//! false`, `minProperties`, `maxProperties`, `items`, `minItems`, `minimum`, `maximum`; and `x-minimum`,
+//! `x-maximum` for durations.
+
+use serde_json::{Map, Value};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::place::Spot;
+use super::problem::{Problem, quoted};
+use super::{TimeSpan, suggest, text};
+
+/// What is left of `table` when all that is wrong is taken out, where it stands, and what was wrong.
+pub(super) fn check<'i>(schema: &Value, table: Spanned<DeTable<'i>>) -> (DeTable<'i>, Spot, Vec<Problem>) {
+    let mut walk = Walk { root: schema, problems: Vec::new(), path: Vec::new() };
+    let span = table.span();
+    let root = Spanned::new(span.clone(), DeValue::Table(table.into_inner()));
+    match walk.value(schema, "file", root) {
+        Some((value, spot)) => match value.into_inner() {
+            DeValue::Table(table) => (table, spot, walk.problems),
+            _ => (DeTable::new(), spot, walk.problems),
+        },
+        None => (DeTable::new(), Spot::new(span), walk.problems),
+    }
+}
+
+struct Walk<'s> {
+    root: &'s Value,
+    problems: Vec<Problem>,
+    /// Keys on the way to the current value.
+    path: Vec<String>,
+}
+
+type Checked<'i> = Option<(Spanned<DeValue<'i>>, Spot)>;
+
+impl<'s> Walk<'s> {
+    /// One value; `None` if it is unusable. `key` is what messages call it.
+    fn value<'i>(&mut self, schema: &'s Value, key: &str, value: Spanned<DeValue<'i>>) -> Checked<'i> {
+        let mut choices = Vec::new();
+        self.choices(schema, &mut choices);
+        let kind = kind(value.get_ref());
+        let fitting: Vec<&Value> = choices.iter().copied().filter(|choice| accepts(choice, kind)).collect();
+        let Some(&first) = fitting.first() else {
+            let message =
+                format!("{} must be {}, not {}", quoted(key), expected(&choices), with_article(kind));
+            let mut problem = Problem::error(value.span(), message);
+            if let Some(example) = example(&choices, value.get_ref()) {
+                problem = problem.hint(format!("write {example}"));
+            }
+            self.problems.push(problem);
+            return None;
+        };
+        let span = value.span();
+        match value.get_ref() {
+            DeValue::Table(_) => return self.table(first, key, value),
+            DeValue::Array(_) => return self.array(first, key, value),
+            DeValue::String(text) => {
+                if let Some(problem) = wrong_text(&fitting, key, text, &span) {
+                    self.problems.push(problem);
+                    return None;
+                }
+            }
+            DeValue::Integer(_) | DeValue::Float(_) => {
+                if let Some(problem) = wrong_number(first, key, value.get_ref(), &span) {
+                    self.problems.push(problem);
+                    return None;
+                }
+            }
+            DeValue::Boolean(_) | DeValue::Datetime(_) => {}
+        }
+        Some((value, Spot::new(span)))
+    }
+
+    fn table<'i>(&mut self, schema: &'s Value, key: &str, value: Spanned<DeValue<'i>>) -> Checked<'i> {
+        let span = value.span();
+        let DeValue::Table(table) = value.into_inner() else { return None };
+        let mut spot = Spot::new(span.clone());
+        let mut kept = DeTable::new();
+        let properties = schema.get("properties").and_then(Value::as_object);
+        let allowed: Vec<&str> = properties.into_iter().flat_map(Map::keys).map(String::as_str).collect();
+        let noun = schema.get("x-noun").and_then(Value::as_str);
+        let mut meant = Vec::new();
+        let count = table.len();
+        for (name, inner) in table {
+            let Some(property) = properties.and_then(|all| all.get(name.get_ref().as_ref())) else {
+                meant.extend(suggest::nearest(name.get_ref(), &allowed));
+                self.problems.push(self.unknown(noun, name.get_ref(), name.span(), &allowed));
+                spot.mark_broken(name.get_ref());
+                continue;
+            };
+            let key = name.get_ref().clone();
+            self.path.push(key.to_string());
+            let checked = self.value(property, &key, inner);
+            self.path.pop();
+            match checked {
+                Some((inner, below)) => {
+                    if below.broken("") {
+                        spot.mark_broken(&key);
+                    }
+                    spot.insert(&key, name.span(), below);
+                    kept.insert(name, inner);
+                }
+                None => spot.mark_broken(&key),
+            }
+        }
+        // What was misspelt is not missing, and what was wrong has been said.
+        let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
+        let mut whole = true;
+        for name in required.filter_map(Value::as_str).filter(|name| !spot.has(name)) {
+            whole = false;
+            if !spot.broken(name) && !meant.contains(&name) {
+                let message = format!("missing key `{name}` {}", self.section());
+                let hint = properties
+                    .and_then(|all| all.get(name))
+                    .map(|property| self.example_line(name, property));
+                let mut problem = Problem::error(span.clone(), message);
+                problem.hint = hint;
+                self.problems.push(problem);
+            }
+        }
+        let bound = |name: &str| schema.get(name).and_then(Value::as_u64);
+        let too_many = bound("maxProperties").is_some_and(|most| count as u64 > most);
+        let too_few = bound("minProperties").is_some_and(|least| (count as u64) < least);
+        if too_many || too_few {
+            let what = noun.unwrap_or("key");
+            let message = format!("{} must name exactly one {what}, not {count}", quoted(key));
+            self.problems.push(Problem::error(span.clone(), message));
+            whole = false;
+        }
+        whole &= noun.is_none() || kept.len() == count;
+        whole.then(|| (Spanned::new(span, DeValue::Table(kept)), spot))
+    }
+
+    fn array<'i>(&mut self, schema: &'s Value, key: &str, value: Spanned<DeValue<'i>>) -> Checked<'i> {
+        let span = value.span();
+        let DeValue::Array(array) = value.into_inner() else { return None };
+        let mut spot = Spot::new(span.clone());
+        if schema.get("minItems").and_then(Value::as_u64).is_some_and(|least| (array.len() as u64) < least) {
+            self.problems.push(Problem::error(span, format!("{} must not be empty", quoted(key))));
+            return None;
+        }
+        let mut kept = toml::de::DeArray::new();
+        for inner in array {
+            let checked = match schema.get("items") {
+                Some(items) => self.value(items, key, inner),
+                None => None,
+            };
+            match checked {
+                Some((inner, below)) => {
+                    kept.push(inner);
+                    spot.push(below);
+                }
+                // Read by `table`: a part of this array has been left out.
+                None => spot.mark_broken(""),
+            }
+        }
+        Some((Spanned::new(span, DeValue::Array(kept)), spot))
+    }
+
+    /// The alternatives of a schema, references followed.
+    fn choices(&self, schema: &'s Value, into: &mut Vec<&'s Value>) {
+        if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+            if let Some(target) = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer)) {
+                self.choices(target, into);
+            }
+            return;
+        }
+        match ["anyOf", "oneOf"].iter().find_map(|word| schema.get(word)?.as_array()) {
+            Some(list) => list.iter().for_each(|choice| self.choices(choice, into)),
+            None => into.push(schema),
+        }
+    }
+
+    fn unknown(
+        &self,
+        noun: Option<&str>,
+        name: &str,
+        at: std::ops::Range<usize>,
+        allowed: &[&str],
+    ) -> Problem {
+        if let Some(noun) = noun {
+            return Problem::error(at, format!("unknown {noun} {}", quoted(name)))
+                .hint(suggest::hint(name, allowed));
+        }
+        if suggest::later(self.path.last().map_or("", String::as_str), name) {
+            let message = format!("{} is not supported yet {}", quoted(name), self.section());
+            return Problem::error(at, message).hint("take it out");
+        }
+        Problem::error(at, format!("unknown key {} {}", quoted(name), self.section()))
+            .hint(suggest::hint(name, allowed))
+    }
+
+    /// The table being looked at, as its header would be written.
+    fn section(&self) -> String {
+        match self.path.as_slice() {
+            [] => "at the top level".into(),
+            [name] if name == "listener" || name == "group" => format!("in [[{name}]]"),
+            path => format!("in [{}]", path.join(".")),
+        }
+    }
+
+    /// `address = "0.0.0.0:8080"`
+    fn example_line(&self, name: &str, schema: &'s Value) -> String {
+        let mut choices = Vec::new();
+        self.choices(schema, &mut choices);
+        if let Some(items) = choices.first().and_then(|choice| choice.get("items")) {
+            let mut inner = Vec::new();
+            self.choices(items, &mut inner);
+            return inner
+                .first()
+                .and_then(|choice| first_example(choice))
+                .map_or_else(String::new, |text| format!("add {name} = [{text}]"));
+        }
+        choices
+            .first()
+            .and_then(|choice| first_example(choice))
+            .map_or_else(String::new, |text| format!("add {name} = {text}"))
+    }
+}
+
+/// JSON Schema's word for the type of a value.
+fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "string",
+        DeValue::Integer(_) => "integer",
+        DeValue::Float(_) => "number",
+        DeValue::Boolean(_) => "boolean",
+        DeValue::Datetime(_) => "datetime",
+        DeValue::Array(_) => "array",
+        DeValue::Table(_) => "object",
+    }
+}
+
+fn accepts(schema: &Value, kind: &str) -> bool {
+    let wanted = schema.get("type").and_then(Value::as_str).unwrap_or_default();
+    wanted == kind || (wanted == "number" && kind == "integer")
+}
+
+fn with_article(kind: &str) -> &'static str {
+    match kind {
+        "string" => "a string",
+        "integer" => "an integer",
+        "number" => "a decimal number",
+        "boolean" => "true or false",
+        "array" => "an array",
+        "object" => "a table",
+        _ => "a date or time",
+    }
+}
+
+/// What may stand there, in words.
+fn expected(choices: &[&Value]) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let names: Vec<&str> = choices.iter().filter_map(|choice| choice.get("const")?.as_str()).collect();
+    if !names.is_empty() {
+        words.push(format!("one of {}", quote_all(&names)));
+    }
+    for choice in choices.iter().filter(|choice| choice.get("const").is_none()) {
+        let title = choice.get("format").and_then(|_| choice.get("title")).and_then(Value::as_str);
+        words.push(match (title, choice.get("type").and_then(Value::as_str).unwrap_or_default()) {
+            (Some(title), _) => format!("{title} in quotes"),
+            (_, "integer") => "a whole number".into(),
+            (_, "number") => "a number".into(),
+            (_, kind) => with_article(kind).into(),
+        });
+    }
+    words.join(" or ")
+}
+
+fn quote_all(names: &[&str]) -> String {
+    names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
+}
+
+/// How to write what was meant, where a number stands in place of a duration, or else an example.
+fn example(choices: &[&Value], value: &DeValue<'_>) -> Option<String> {
+    let duration =
+        choices.iter().any(|choice| choice.get("format").is_some_and(|name| *name == "plimsoll-duration"));
+    match value {
+        DeValue::Integer(number) if duration => {
+            let number = number.as_str().replace('_', "");
+            number.parse::<u64>().ok().map(|number| format!("\"{number}s\" or \"{number}ms\""))
+        }
+        _ => choices.iter().find_map(|choice| first_example(choice)),
+    }
+}
+
+fn first_example(schema: &Value) -> Option<String> {
+    Some(schema.get("examples")?.get(0)?.to_string())
+}
+
+fn wrong_text(fitting: &[&Value], key: &str, text: &str, span: &std::ops::Range<usize>) -> Option<Problem> {
+    let names: Vec<&str> = fitting.iter().filter_map(|choice| choice.get("const")?.as_str()).collect();
+    if names.contains(&text) {
+        return None;
+    }
+    let Some(free) = fitting.iter().find(|choice| choice.get("const").is_none()) else {
+        if suggest::later(key, text) {
+            let message = format!("{key} {} is not supported yet", quoted(text));
+            return Some(
+                Problem::error(span.clone(), message).hint(format!("supported: {}", names.join(", "))),
+            );
+        }
+        let noun = fitting.iter().find_map(|choice| choice.get("x-noun")?.as_str()).unwrap_or(key);
+        let message = format!("unknown {noun} {}", quoted(text));
+        return Some(Problem::error(span.clone(), message).hint(suggest::hint(text, &names)));
+    };
+    let format = free.get("format").and_then(Value::as_str).unwrap_or_default();
+    if let Err(why) = text::check(format, text) {
+        let problem = Problem::error(span.clone(), format!("{}: {} {why}", quoted(key), quoted(text)));
+        let hint = match (free.get("title").and_then(Value::as_str), first_example(free)) {
+            (Some(title), Some(example)) => format!("{title}, such as {example}"),
+            _ => String::new(),
+        };
+        return Some(problem.hint(hint));
+    }
+    wrong_span(free, key, text, span)
+}
+
+/// A duration outside its bounds.
+fn wrong_span(schema: &Value, key: &str, text: &str, at: &std::ops::Range<usize>) -> Option<Problem> {
+    let bound = |name: &str| schema.get(name)?.as_str()?.parse::<TimeSpan>().ok();
+    let span = text.parse::<TimeSpan>().ok();
+    let (least, most) = (bound("x-minimum"), bound("x-maximum"));
+    if let (Some(span), Some(least)) = (span, least)
+        && span < least
+    {
+        return Some(Problem::error(at.clone(), format!("{} must be at least {least}", quoted(key))));
+    }
+    if let (Some(span), Some(most)) = (span, most)
+        && span > most
+    {
+        return Some(Problem::error(at.clone(), format!("{} must be at most {most}", quoted(key))));
+    }
+    None
+}
+
+fn wrong_number(
+    schema: &Value,
+    key: &str,
+    value: &DeValue<'_>,
+    span: &std::ops::Range<usize>,
+) -> Option<Problem> {
+    let error = |what: String| Some(Problem::error(span.clone(), format!("{} {what}", quoted(key))));
+    let number = match value {
+        DeValue::Integer(digits) => {
+            match i64::from_str_radix(&digits.as_str().replace('_', ""), digits.radix()) {
+                Ok(number) => number as f64,
+                Err(_) => return error("is a number that is too large".into()),
+            }
+        }
+        DeValue::Float(digits) => digits.as_str().replace('_', "").parse::<f64>().unwrap_or(f64::NAN),
+        _ => return None,
+    };
+    if !number.is_finite() {
+        return error("must be a finite number".into());
+    }
+    let bound = |name: &str| schema.get(name).filter(|bound| bound.is_number());
+    if let Some(least) = bound("minimum")
+        && least.as_f64().is_some_and(|least| number < least)
+    {
+        return error(format!("must be at least {least}"));
+    }
+    if let Some(most) = bound("maximum")
+        && most.as_f64().is_some_and(|most| number > most)
+    {
+        return error(format!("must be at most {most}"));
+    }
+    None
+}

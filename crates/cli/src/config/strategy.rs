@@ -1,0 +1,116 @@
+//! `strategy`: a name, or a table with the name and its settings. Names, settings, bounds and defaults come
+//! from the list in the brain, so that a new strategy needs nothing here.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use plimsoll_brain::{Knobs, strategy};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// How a member is chosen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Strategy {
+    /// With its defaults.
+    Name(String),
+    /// One name, with the settings that differ from the defaults.
+    Table(BTreeMap<String, BTreeMap<String, f64>>),
+}
+
+/// What is used where the file names none.
+const DEFAULT: &str = "least_connections";
+
+impl Default for Strategy {
+    fn default() -> Self {
+        Self::Name(DEFAULT.into())
+    }
+}
+
+impl Strategy {
+    /// As written, without settings.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Name(name) => name,
+            Self::Table(table) => table.keys().next().map_or("", String::as_str),
+        }
+    }
+
+    /// The strategy and all its settings; `None` if there is no such strategy.
+    pub(crate) fn find(&self) -> Option<(&'static strategy::Strategy, Knobs)> {
+        let found = strategy::find(self.name())?;
+        let mut knobs = Knobs::defaults(found);
+        if let Self::Table(table) = self {
+            for (value, knob) in knobs.0.iter_mut().zip(found.knobs) {
+                if let Some(set) = table.get(found.name).and_then(|set| set.get(knob.name)) {
+                    *value = *set;
+                }
+            }
+        }
+        Some((found, knobs))
+    }
+
+    /// With every setting written out.
+    pub(crate) fn filled(&self) -> Self {
+        match self.find() {
+            Some((found, knobs)) if !found.knobs.is_empty() => {
+                let names = found.knobs.iter().map(|knob| knob.name.to_owned());
+                Self::Table(BTreeMap::from([(found.name.to_owned(), names.zip(knobs.0).collect())]))
+            }
+            _ => Self::Name(self.name().to_owned()),
+        }
+    }
+}
+
+impl JsonSchema for Strategy {
+    fn schema_name() -> Cow<'static, str> {
+        "Strategy".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let mut choices: Vec<Value> = Vec::new();
+        let mut tables = Map::new();
+        for found in strategy::ALL {
+            choices.push(json!({
+                "type": "string",
+                "const": found.name,
+                "description": found.about,
+                "x-noun": "strategy",
+            }));
+            let knobs: Map<String, Value> = found
+                .knobs
+                .iter()
+                .map(|knob| {
+                    let schema = json!({
+                        "type": "number",
+                        "description": knob.about,
+                        "default": knob.default,
+                        "minimum": knob.min,
+                        "maximum": knob.max,
+                    });
+                    (knob.name.to_owned(), schema)
+                })
+                .collect();
+            let table = json!({
+                "type": "object",
+                "description": found.about,
+                "properties": knobs,
+                "additionalProperties": false,
+            });
+            tables.insert(found.name.to_owned(), table);
+        }
+        choices.push(json!({
+            "type": "object",
+            "properties": tables,
+            "additionalProperties": false,
+            "minProperties": 1,
+            "maxProperties": 1,
+            "x-noun": "strategy",
+        }));
+        let mut schema = Map::new();
+        schema.insert("description".into(), "How a member is chosen.".into());
+        schema.insert("anyOf".into(), choices.into());
+        schema.into()
+    }
+}

@@ -1,0 +1,111 @@
+//! What was probably meant by a word that is not known.
+
+/// Words of other balancers, and ours for them.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("algorithm", "strategy"),
+    ("backend", "group"),
+    ("backends", "members"),
+    ("balance", "strategy"),
+    ("bind", "address"),
+    ("endpoints", "members"),
+    ("ewma", "peak_ewma"),
+    ("frontend", "listener"),
+    ("hash", "rendezvous"),
+    ("ip_hash", "rendezvous"),
+    ("lb_policy", "strategy"),
+    ("least_conn", "least_connections"),
+    ("leastconn", "least_connections"),
+    ("listen", "address"),
+    ("maglev", "rendezvous"),
+    ("maxconn", "max_connections"),
+    ("outlier_detection", "outlier"),
+    ("p2c", "least_request"),
+    ("policy", "strategy"),
+    ("port", "address"),
+    ("retries", "retry"),
+    ("ring_hash", "rendezvous"),
+    ("server", "members"),
+    ("servers", "members"),
+    ("slowstart", "slow_start"),
+    ("source", "rendezvous"),
+    ("swrr", "weighted_round_robin"),
+    ("target", "group"),
+    ("targets", "members"),
+    ("upstream", "group"),
+    ("upstreams", "members"),
+    ("url", "address"),
+    ("weight", "capacity"),
+    ("workers", "threads"),
+    ("wrr", "weighted_round_robin"),
+];
+
+/// Keys and values that exist in the plan of the project and not yet in this version: the name of the key or
+/// section they stand in or under, and the word.
+const LATER: &[(&str, &str)] = &[
+    ("admin", "access"),
+    ("binding", "on_demand"),
+    ("group", "monitor"),
+    ("protocol", "dns"),
+    ("protocol", "https"),
+    ("protocol", "iiop"),
+    ("protocol", "xds"),
+    ("strategy", "adaptive"),
+];
+
+/// Below this similarity a guess is more confusing than none.
+const ALIKE: f64 = 0.55;
+
+/// Is `word` something a later version will know?
+pub(super) fn later(context: &str, word: &str) -> bool {
+    LATER.contains(&(context, word))
+}
+
+/// The allowed word that was probably meant.
+pub(super) fn nearest<'a>(word: &str, allowed: &[&'a str]) -> Option<&'a str> {
+    // Similarity costs the product of the lengths.
+    if word.len() > 64 {
+        return None;
+    }
+    let word = word.to_lowercase().replace(['-', ' '], "_");
+    if let Some((_, ours)) = ELSEWHERE.iter().find(|(theirs, _)| *theirs == word)
+        && let Some(found) = allowed.iter().find(|name| *name == ours)
+    {
+        return Some(found);
+    }
+    let score = |name: &str| strsim::normalized_damerau_levenshtein(&word, name);
+    let best = allowed.iter().max_by(|a, b| score(a).total_cmp(&score(b)))?;
+    (score(best) >= ALIKE).then_some(*best)
+}
+
+/// `did you mean …?` if there is a guess, and all that is allowed.
+pub(super) fn hint(word: &str, allowed: &[&str]) -> String {
+    let list = format!("allowed: {}", allowed.join(", "));
+    match nearest(word, allowed) {
+        Some(name) => format!("did you mean `{name}`?   {list}"),
+        None => list,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn typos_and_foreign_words_find_ours() {
+        let keys = ["address", "group", "members", "strategy", "health", "capacity"];
+        for (word, meant) in [
+            ("adress", Some("address")),
+            ("Members", Some("members")),
+            ("stratgey", Some("strategy")),
+            ("servers", Some("members")),
+            ("weight", Some("capacity")),
+            ("xyz", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(word, &keys), meant, "{word}");
+        }
+        assert_eq!(nearest("wrr", &keys), None, "only what is allowed is suggested");
+        assert_eq!(nearest("round-robin", &["round_robin"]), Some("round_robin"));
+        assert_eq!(nearest(&"a".repeat(1000), &keys), None);
+    }
+}

@@ -1,0 +1,375 @@
+//! Talk to a running balancer: find its control socket and ask over it.
+//!
+//! The socket is the first of these that is given: `--control`, the environment's `PLIMSOLL_CONTROL`,
+//! `[admin] control` of the file named by `--config`, that of `./plimsoll.toml`, `unix:/run/plimsoll.sock`.
+//! `--control http://HOST:PORT` names a read-only listener instead: enough to look, not to act.
+
+mod http;
+#[cfg(test)]
+mod sample;
+pub(crate) mod text;
+
+use std::fmt;
+use std::io::{self, BufRead, ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use plimsoll_brain::status::Status;
+use serde::Deserialize as _;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use socket2::{Domain, SockAddr, Socket, Type};
+use toml::de::DeTable;
+
+#[cfg(test)]
+pub(crate) use sample::sample;
+
+use crate::config::DEFAULT_FILE;
+use crate::failure::{Exit, Failure};
+use crate::talk::Globals;
+
+/// Used if nothing else is said.
+const DEFAULT: &str = "unix:/run/plimsoll.sock";
+
+/// To connect.
+const CONNECT: Duration = Duration::from_secs(5);
+/// For the answer to a question.
+const READ: Duration = Duration::from_secs(10);
+/// For the answer to an act: a reload may look names up.
+const ACT: Duration = Duration::from_secs(120);
+/// Of silence on an event stream; its heartbeat is 15 s.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Options of every command that talks to a running balancer.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Where {
+    /// Control socket of the balancer, unix:/PATH; or its admin listener, http://HOST:PORT, to look only
+    #[arg(long, env = "PLIMSOLL_CONTROL", value_name = "ADDRESS")]
+    control: Option<String>,
+
+    /// Its configuration file, which says where the control socket is [default: plimsoll.toml]
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Where {
+    /// The balancer to talk to; nothing is sent yet.
+    pub(crate) fn balancer(&self) -> Result<Balancer, Trouble> {
+        // An empty variable is how shells say that there is none.
+        let control = self.control.as_deref().filter(|control| !control.is_empty());
+        Balancer::find(control, self.config.as_deref())
+    }
+}
+
+/// Says that an act was done: to a program what the balancer answered, to a person `text`.
+pub(crate) fn report(globals: &Globals, said: &Value, text: &str) -> Result<ExitCode, Failure> {
+    if globals.json() {
+        globals.show(said, String::new)?;
+    } else {
+        globals.say(text);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Why there is no answer: one line that says what, where and what to do.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// Nobody answers.
+    Unreachable(String),
+    /// The question is wrong, or the balancer refused the act.
+    Refused(String),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(what) | Self::Refused(what) => f.write_str(what),
+        }
+    }
+}
+
+impl From<Trouble> for Failure {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Unreachable(what) => Self::new(Exit::Unreachable, what),
+            Trouble::Refused(what) => Self::new(Exit::Usage, what),
+        }
+    }
+}
+
+/// A running balancer, as far as we know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Balancer {
+    /// Its control socket.
+    Unix(PathBuf),
+    /// Its read-only listener, `host:port`.
+    Http(String),
+}
+
+impl Balancer {
+    /// The one that `--control` (or the environment) or else the configuration names.
+    fn find(control: Option<&str>, config: Option<&Path>) -> Result<Self, Trouble> {
+        if let Some(control) = control {
+            return Self::parse(control);
+        }
+        let file = config.or_else(|| Some(Path::new(DEFAULT_FILE)).filter(|file| file.exists()));
+        match file {
+            Some(file) => {
+                Self::parse(&configured(file)?.unwrap_or_else(|| DEFAULT.into())).map_err(|trouble| {
+                    Trouble::Refused(format!("{}: [admin] control: {trouble}", file.display()))
+                })
+            }
+            None => Self::parse(DEFAULT),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, Trouble> {
+        let refused = |what: &str| Err(Trouble::Refused(format!("{text}: {what}")));
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() { refused("has no path") } else { Ok(Self::Unix(path.into())) };
+        }
+        if text == "off" {
+            return refused("commands are switched off; give --control http://HOST:PORT to look");
+        }
+        let Some(authority) = text.strip_prefix("http://") else {
+            return refused("give unix:/path of a control socket, or http://HOST:PORT to look");
+        };
+        match authority.trim_end_matches('/') {
+            "" => refused("has no host"),
+            rest if rest.contains(|c: char| "/@?#".contains(c) || c <= ' ') => {
+                refused("give no more than http://HOST:PORT")
+            }
+            rest if rest.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) => {
+                refused("has no port; the listener's default is 9900")
+            }
+            rest => Ok(Self::Http(rest.into())),
+        }
+    }
+
+    /// What it says of itself: as it says it, and as we understand it.
+    pub(crate) fn status(&self) -> Result<(Value, Status), Trouble> {
+        let json = self.get::<Value>("/status")?;
+        let status = Status::deserialize(&json).map_err(|error| self.stranger(&error))?;
+        Ok((json, status))
+    }
+
+    /// Is nobody there any more? In doubt somebody is.
+    pub(crate) fn gone(&self) -> bool {
+        let gone = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
+        self.connect().is_err_and(|error| gone.contains(&error.kind()))
+    }
+
+    /// Asks for what `target` shows.
+    pub(crate) fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, Trouble> {
+        let body = self.send("GET", target, "", READ)?.body().map_err(|error| self.lost(&error))?;
+        serde_json::from_slice(&body).map_err(|error| self.stranger(&error))
+    }
+
+    /// Has something done.
+    pub(crate) fn post(&self, target: &str, body: &Value) -> Result<Value, Trouble> {
+        if let Self::Http(_) = self {
+            return Err(Trouble::Refused(format!(
+                "{self} only shows: give --control unix:/path of the control socket to act"
+            )));
+        }
+        let body = self.send("POST", target, &body.to_string(), ACT)?.body().map_err(|e| self.lost(&e))?;
+        Ok(serde_json::from_slice(&body).unwrap_or_default())
+    }
+
+    /// Reads what comes, line by line, as it comes.
+    pub(crate) fn follow(&self, target: &str) -> Result<impl BufRead + use<>, Trouble> {
+        Ok(self.send("GET", target, "", SILENCE)?.stream())
+    }
+
+    /// An answer that broke off.
+    pub(crate) fn lost(&self, error: &io::Error) -> Trouble {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => Trouble::Unreachable(format!(
+                "{self} took the question but does not answer in time: is the balancer stopped or overloaded?"
+            )),
+            _ => Trouble::Unreachable(format!("{self} broke off: {error}")),
+        }
+    }
+
+    fn stranger(&self, error: &serde_json::Error) -> Trouble {
+        Trouble::Unreachable(format!(
+            "{self} does not answer as a balancer of this version does: {error}; use the plimsoll it was \
+             started with"
+        ))
+    }
+
+    fn send(&self, method: &str, target: &str, body: &str, wait: Duration) -> Result<http::Answer, Trouble> {
+        let mut socket = self.connect().map_err(|error| self.unreachable(&error))?;
+        let host = match self {
+            Self::Unix(_) => "plimsoll",
+            Self::Http(authority) => authority,
+        };
+        // HTTP/1.0: the answer ends with the connection and is never chunked.
+        let request = format!(
+            "{method} {target} HTTP/1.0\r\nHost: {host}\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let asked = socket
+            .set_read_timeout(Some(wait))
+            .and_then(|()| socket.set_write_timeout(Some(READ)))
+            .and_then(|()| socket.write_all(request.as_bytes()))
+            .and_then(|()| http::Answer::read(socket));
+        let answer = asked.map_err(|error| self.lost(&error))?;
+        match answer.status {
+            200..300 => Ok(answer),
+            status => {
+                let body = answer.body().map_err(|error| self.lost(&error))?;
+                let said = serde_json::from_slice::<Value>(&body).unwrap_or_default();
+                let why = match said["error"].as_str() {
+                    Some(why) => why.to_owned(),
+                    None => format!("{self}{target} answered {status}: is it a balancer's admin listener?"),
+                };
+                Err(if status < 500 { Trouble::Refused(why) } else { Trouble::Unreachable(why) })
+            }
+        }
+    }
+
+    fn connect(&self) -> io::Result<Socket> {
+        match self {
+            // Not std's connect: that one waits for ever where a stopped process has a full backlog.
+            Self::Unix(path) => {
+                let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+                socket.connect_timeout(&SockAddr::unix(path)?, CONNECT)?;
+                Ok(socket)
+            }
+            Self::Http(authority) => {
+                let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
+                for address in authority.to_socket_addrs()?.collect::<Vec<SocketAddr>>() {
+                    match TcpStream::connect_timeout(&address, CONNECT) {
+                        Ok(stream) => return Ok(stream.into()),
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
+            }
+        }
+    }
+
+    fn unreachable(&self, error: &io::Error) -> Trouble {
+        let hint = match (self, error.kind()) {
+            (Self::Unix(_), ErrorKind::NotFound) => {
+                "no balancer made it; start one (plimsoll up), or say where it is: --control unix:/path, or \
+                 -c plimsoll.toml"
+            }
+            (Self::Unix(_), ErrorKind::ConnectionRefused) => {
+                "the balancer that made it is gone; start one (plimsoll up)"
+            }
+            (Self::Unix(_), ErrorKind::PermissionDenied) => {
+                "use it as the user who started the balancer, or as root"
+            }
+            (Self::Unix(_), _) => "is it the control socket of a balancer?",
+            (Self::Http(_), ErrorKind::ConnectionRefused) => {
+                "nothing listens there; see [admin] listen of the balancer's configuration"
+            }
+            (Self::Http(_), _) => "see [admin] listen of the balancer's configuration",
+        };
+        Trouble::Unreachable(format!("cannot reach {self}: {error}; {hint}"))
+    }
+}
+
+impl fmt::Display for Balancer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Http(authority) => write!(f, "http://{authority}"),
+        }
+    }
+}
+
+/// `[admin] control` of a file. The file may be wrong elsewhere, even in its syntax: one must be able to look
+/// at a balancer while its next configuration is being written.
+fn configured(file: &Path) -> Result<Option<String>, Trouble> {
+    let refused = |why: &dyn fmt::Display| {
+        let file = file.display();
+        Trouble::Refused(format!("{file}: {why}; mend it, or say --control unix:/path"))
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| refused(&error))?;
+    let (table, errors) = DeTable::parse_recoverable(&text);
+    let control = table.get_ref().get("admin").and_then(|admin| admin.get_ref().get("control"));
+    let control = control.map(|control| control.get_ref().as_str());
+    match (control, errors.first()) {
+        (Some(Some(control)), None) => Ok(Some(control.to_owned())),
+        (Some(Some(control)), Some(_)) if Balancer::parse(control).is_ok() => Ok(Some(control.to_owned())),
+        (Some(None), None) => Err(refused(&"[admin] control is not a text")),
+        (None, None) => Ok(None),
+        // It may be what is wrong that says where.
+        (_, Some(error)) => {
+            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+            Err(refused(&format_args!("line {line}: {}", error.message())))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(result: Result<Balancer, Trouble>) -> String {
+        match result {
+            Err(Trouble::Refused(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_flag_comes_first() {
+        let found = Balancer::find(Some("unix:/tmp/a.sock"), Some(Path::new("/nowhere.toml"))).unwrap();
+        assert_eq!(found, Balancer::Unix("/tmp/a.sock".into()));
+        let found = Balancer::find(Some("http://[::1]:9900/"), None).unwrap();
+        assert_eq!(found, Balancer::Http("[::1]:9900".into()));
+    }
+
+    #[test]
+    fn what_is_no_socket_is_refused() {
+        for (text, what) in [
+            ("/run/a.sock", "give unix:/path"),
+            ("https://a:1", "give unix:/path"),
+            ("unix:", "no path"),
+            ("http://", "no host"),
+            ("http://a", "no port"),
+            ("http://a:x", "no port"),
+            ("http://a:1/status", "no more than"),
+            ("http://a\r\nb:1", "no more than"),
+            ("off", "switched off"),
+        ] {
+            let why = refused(Balancer::find(Some(text), None));
+            assert!(why.contains(what), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn the_file_says_where_even_if_it_is_wrong_elsewhere() {
+        let file = std::env::temp_dir().join(format!("plimsoll-control-{}.toml", std::process::id()));
+        let find = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            Balancer::find(None, Some(&file))
+        };
+        let found = find("nonsense = 1\n[admin]\ncontrol = \"unix:/x.sock\"\n").unwrap();
+        assert_eq!(found, Balancer::Unix("/x.sock".into()));
+        let found = find("[admin]\ncontrol = \"unix:/y.sock\"\n[[group]]\nname = \"half\nmembers =").unwrap();
+        assert_eq!(found, Balancer::Unix("/y.sock".into()));
+        assert_eq!(find("").unwrap(), Balancer::Unix("/run/plimsoll.sock".into()));
+        let syntax = refused(find("[admin]\n\ncontrol = \n"));
+        assert!(syntax.contains("line 3: ") && syntax.contains("--control"), "{syntax}");
+        let off = refused(find("admin.control = \"off\""));
+        assert!(off.contains("[admin] control") && off.contains("switched off"), "{off}");
+        assert!(refused(find("admin.control = 5")).contains("not a text"));
+        std::fs::remove_file(&file).unwrap();
+        assert!(refused(Balancer::find(None, Some(&file))).contains("No such file"));
+    }
+
+    #[test]
+    fn nobody_there_says_what_to_do() {
+        let control = Balancer::Unix(std::env::temp_dir().join("plimsoll-no-such.sock"));
+        let trouble = control.get::<Value>("/status").unwrap_err();
+        assert!(matches!(&trouble, Trouble::Unreachable(why) if why.contains("plimsoll up")), "{trouble}");
+    }
+}

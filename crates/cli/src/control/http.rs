@@ -1,0 +1,108 @@
+//! As much of an HTTP client as it takes to read an answer to an HTTP/1.0 request: a head, then bytes to the
+//! end of the connection.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+use socket2::Socket;
+
+/// Longest head, bytes.
+const HEAD: u64 = 64 * 1024;
+/// Longest body, bytes: ten thousand members fit many times.
+const BODY: u64 = 256 << 20;
+
+/// An answer whose head is read.
+pub(super) struct Answer<S = Socket> {
+    pub(super) status: u16,
+    length: Option<u64>,
+    rest: BufReader<S>,
+}
+
+impl<S: Read> Answer<S> {
+    /// Reads the head.
+    pub(super) fn read(stream: S) -> io::Result<Self> {
+        let mut rest = BufReader::new(stream);
+        let mut head = rest.by_ref().take(HEAD);
+        let mut line = || {
+            let mut line = Vec::new();
+            head.read_until(b'\n', &mut line)?;
+            match line.pop() {
+                Some(b'\n') => Ok(String::from_utf8_lossy(&line).trim_end().to_owned()),
+                _ => Err(wrong("the answer ends in its head")),
+            }
+        };
+        let first = line()?;
+        let status = first
+            .strip_prefix("HTTP/1.")
+            .and_then(|rest| rest.get(2..5)?.parse().ok())
+            .ok_or_else(|| wrong("the answer is not HTTP"))?;
+        let mut length = None;
+        loop {
+            let line = line()?;
+            if line.is_empty() {
+                break;
+            }
+            if let Some((name, value)) = line.split_once(':')
+                && name.eq_ignore_ascii_case("content-length")
+            {
+                length = Some(value.trim().parse().map_err(|_| wrong("content-length is not a number"))?);
+            }
+        }
+        Ok(Self { status, length, rest })
+    }
+
+    /// All of the body.
+    pub(super) fn body(self) -> io::Result<Vec<u8>> {
+        let mut body = Vec::new();
+        let got = self.rest.take(self.length.unwrap_or(BODY).min(BODY)).read_to_end(&mut body)? as u64;
+        if got == BODY || self.length.is_some_and(|length| length != got) {
+            return Err(wrong("the answer is cut short"));
+        }
+        Ok(body)
+    }
+
+    /// The body as it comes.
+    pub(super) fn stream(self) -> BufReader<S> {
+        self.rest
+    }
+}
+
+fn wrong(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> io::Result<(u16, String)> {
+        let answer = Answer::read(text.as_bytes())?;
+        let status = answer.status;
+        Ok((status, String::from_utf8(answer.body()?).unwrap()))
+    }
+
+    #[test]
+    fn bodies_end_by_length_or_with_the_connection() {
+        let by_length = read("HTTP/1.1 200 OK\r\nContent-LENGTH:  2 \r\nA: b\r\n\r\nokgarbage").unwrap();
+        assert_eq!(by_length, (200, "ok".into()));
+        assert_eq!(read("HTTP/1.0 503 x\n\nbody").unwrap(), (503, "body".into()));
+    }
+
+    #[test]
+    fn what_is_broken_is_an_error() {
+        for text in [
+            "",
+            "HTTP/1.1",
+            "HTTP/1.1 2\r\n\r\n",
+            "HTTP/1.1 é00 OK\r\n\r\n",
+            "HTTP/2 200 OK\r\n\r\n",
+            "SSH-2.0-OpenSSH_9.2\r\n",
+            "HTTP/1.1 200 OK\r\nA: b\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok",
+            "HTTP/1.1 200 OK\r\nContent-Length: -3\r\n\r\nok",
+        ] {
+            assert!(read(text).is_err(), "{text:?}");
+        }
+        let endless = format!("HTTP/1.1 200 OK\r\n{}", "a: b\r\n".repeat(20_000));
+        assert!(read(&endless).is_err());
+    }
+}

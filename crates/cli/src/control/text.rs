@@ -1,0 +1,216 @@
+//! A running balancer in words: aligned columns, lengths of time, glyphs beside the colours, so that a state
+//! can be told without seeing colour.
+
+use std::fmt::Write;
+
+use plimsoll_brain::State;
+
+/// How something is to be seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Tone {
+    /// As the rest.
+    #[default]
+    Plain,
+    /// Headings.
+    Strong,
+    /// Of less weight.
+    Faint,
+    /// As it should be.
+    Good,
+    /// On its way, or on purpose.
+    Fair,
+    /// Not as it should be.
+    Bad,
+}
+
+impl Tone {
+    /// `text` in this tone; as it is if colour is off.
+    pub(crate) fn paint(self, text: &str, color: bool) -> String {
+        let code = match self {
+            _ if !color => "",
+            Self::Plain => "",
+            Self::Strong => "1",
+            Self::Faint => "2",
+            Self::Good => "32",
+            Self::Fair => "33",
+            Self::Bad => "31",
+        };
+        if code.is_empty() { text.to_owned() } else { format!("\x1b[{code}m{text}\x1b[0m") }
+    }
+}
+
+/// Glyph, word and tone of a state.
+pub(crate) fn state(state: State) -> (&'static str, &'static str, Tone) {
+    match state {
+        State::Up => ("●", "up", Tone::Good),
+        State::SlowStart => ("◐", "slow start", Tone::Fair),
+        State::Unchecked => ("○", "unchecked", Tone::Fair),
+        State::Draining => ("◌", "draining", Tone::Fair),
+        State::Ejected => ("⊘", "ejected", Tone::Bad),
+        State::Down => ("✘", "down", Tone::Bad),
+    }
+}
+
+/// One place in a table.
+pub(crate) struct Cell {
+    text: String,
+    tone: Tone,
+    /// Numbers stand right.
+    right: bool,
+}
+
+impl Cell {
+    /// Text, from the left. What would steer the terminal is made visible.
+    pub(crate) fn text(text: &str) -> Self {
+        Self { text: plain(text), tone: Tone::Plain, right: false }
+    }
+
+    /// A number, to the right.
+    pub(crate) fn number(text: impl ToString) -> Self {
+        Self { text: text.to_string(), tone: Tone::Plain, right: true }
+    }
+
+    /// In a tone.
+    pub(crate) fn tone(self, tone: Tone) -> Self {
+        Self { tone, ..self }
+    }
+}
+
+/// Rows in aligned columns, two spaces between them, none at the end of a line.
+pub(crate) fn table(rows: &[Vec<Cell>], color: bool) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|at| rows.iter().filter_map(|row| row.get(at)).map(|cell| width(&cell.text)).max().unwrap_or(0))
+        .collect();
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        // Spaces are written before the next text, hence never at the end.
+        let mut gap = 0;
+        for (cell, &column) in row.iter().zip(&widths) {
+            let pad = column - width(&cell.text);
+            if !cell.text.is_empty() {
+                let before = gap + if cell.right { pad } else { 0 };
+                let _ = write!(line, "{:before$}{}", "", cell.tone.paint(&cell.text, color));
+                gap = 0;
+            }
+            gap += 2 + match (cell.text.is_empty(), cell.right) {
+                (true, _) => column,
+                (false, true) => 0,
+                (false, false) => pad,
+            };
+        }
+        out.push_str(&line);
+        out.push('\n');
+    }
+    out
+}
+
+/// Text on one line, without what would steer the terminal.
+pub(crate) fn plain(text: &str) -> String {
+    let plain = |c: char| match c {
+        '\n' | '\t' => ' ',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
+    text.trim_end().chars().map(plain).collect()
+}
+
+/// None of the characters in use is wide.
+fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// How long ago, in the two greatest units: `45s`, `3m 20s`, `4h 5m`, `12d 3h`.
+pub(crate) fn ago(seconds: f64) -> String {
+    let all = seconds.max(0.0) as u64;
+    let (days, hours, minutes, seconds) = (all / 86_400, all / 3600 % 24, all / 60 % 60, all % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m {seconds}s"),
+        (0, _, _) => format!("{hours}h {minutes}m"),
+        _ => format!("{days}d {hours}h"),
+    }
+}
+
+/// A latency to three digits: `850µs`, `1.24ms`, `12.4ms`, `2.50s`.
+pub(crate) fn latency(seconds: f64) -> String {
+    let micros = seconds * 1e6;
+    let digits = |value: f64| if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    if micros < 999.5 {
+        format!("{micros:.0}µs")
+    } else if micros < 999_500.0 {
+        let value = micros / 1e3;
+        format!("{value:.*}ms", digits(value))
+    } else {
+        format!("{seconds:.*}s", digits(seconds))
+    }
+}
+
+/// A moment in UTC: `2026-11-20 17:30:40.123Z`. Days to a date by counting from the first of March, so that
+/// the leap day is the last of its year, in eras of 400 years, which all have 146 097 days.
+pub(crate) fn utc(unix_ms: u64) -> String {
+    let (day, ms) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
+    let since_era = day + 719_468;
+    let (era, of_era) = (since_era / 146_097, since_era % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let (month, carry) = if from_march < 10 { (from_march + 3, 0) } else { (from_march - 9, 1) };
+    let year = era * 400 + year_of_era + carry;
+    let date = of_year - (153 * from_march + 2) / 5 + 1;
+    let (hour, minute, second, ms) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60, ms % 1000);
+    format!("{year:04}-{month:02}-{date:02} {hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_dates() {
+        for (seconds, date) in [
+            (0, "1970-01-01 00:00:00.000Z"),
+            (951_782_399, "2000-02-28 23:59:59.000Z"),
+            (951_782_400, "2000-02-29 00:00:00.000Z"),
+            (1_709_251_200, "2024-03-01 00:00:00.000Z"),
+            (1_798_761_599, "2026-12-31 23:59:59.000Z"),
+            (4_107_542_400, "2100-03-01 00:00:00.000Z"),
+        ] {
+            assert_eq!(utc(seconds * 1000), date);
+        }
+        assert_eq!(utc(1_795_195_840_123), "2026-11-20 17:30:40.123Z");
+        utc(u64::MAX);
+    }
+
+    #[test]
+    fn lengths_of_time_have_three_digits() {
+        let said = [0.0, 4.4e-7, 9.994e-4, 9.996e-4, 0.001_239, 0.012_44, 0.1244, 0.9996, 2.5, 61.04, 3600.0];
+        let said = said.map(latency);
+        assert_eq!(
+            said,
+            [
+                "0µs", "0µs", "999µs", "1.00ms", "1.24ms", "12.4ms", "124ms", "1.00s", "2.50s", "61.0s",
+                "3600s"
+            ]
+        );
+        let said = [-1.0, 0.9, 59.9, 60.0, 3599.0, 3600.0, 90_061.0, 8e6].map(ago);
+        assert_eq!(said, ["0s", "0s", "59s", "1m 0s", "59m 59s", "1h 0m", "1d 1h", "92d 14h"]);
+    }
+
+    #[test]
+    fn columns_align_with_and_without_colour() {
+        let rows = vec![
+            vec![Cell::text("A").tone(Tone::Strong), Cell::number("B"), Cell::text("C"), Cell::text("D")],
+            vec![Cell::text("ü\x1b[2J"), Cell::number(12345), Cell::text(""), Cell::text("d")],
+            vec![Cell::text(""), Cell::number(""), Cell::text("c")],
+        ];
+        let expected = "\
+A          B  C  D
+ü\u{fffd}[2J  12345     d
+              c
+";
+        assert_eq!(table(&rows, false), expected);
+        assert_eq!(table(&rows, true), expected.replacen('A', "\x1b[1mA\x1b[0m", 1));
+    }
+}

@@ -1,0 +1,109 @@
+//! What the machine allows: open files, and the kernel's queue of connections.
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::config::{Config, Protocol};
+
+/// Connections served where neither the file nor the machine says less.
+const MOST: u64 = 100_000;
+
+/// Files for everything that is not a connection: listeners, timers, logs, the admin side, probes.
+const RESERVE: u64 = 256;
+
+/// Each connection takes a file towards the client and one towards the member.
+const FILES_PER_CONNECTION: u64 = 2;
+
+/// Fewer connections than this are no balancer.
+const LEAST: u64 = 16;
+
+/// Most files this process may ever open: the hard limit.
+pub(crate) fn hard() -> u64 {
+    getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
+}
+
+/// Raises the limit on open files to the hard limit; returns what is allowed now.
+pub(crate) fn raise() -> u64 {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where it cannot be raised, the limit as it is counts.
+    let _ = setrlimit(Resource::Nofile, limit);
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// The `max_connections` that applies where the file does not say, with that many files.
+pub(crate) fn max_connections(config: &Config, files: u64) -> usize {
+    let left = files.saturating_sub(RESERVE + flows(config)) / FILES_PER_CONNECTION;
+    usize::try_from(left.clamp(LEAST, MOST)).unwrap_or(usize::MAX)
+}
+
+/// Checks that `files` are enough for what the configuration promises; the error says what to do.
+pub(crate) fn check_files(config: &Config, files: u64) -> Result<(), String> {
+    let connections = config.max_connections.map_or(LEAST, |wanted| wanted as u64);
+    let need = connections.saturating_mul(FILES_PER_CONNECTION).saturating_add(RESERVE + flows(config));
+    if need <= files {
+        return Ok(());
+    }
+    let mut what = format!("max_connections = {connections}");
+    if config.max_connections.is_none() {
+        what = format!("{connections} connections");
+    }
+    if flows(config) > 0 {
+        what += &format!(" and max_flows = {}", flows(config));
+    }
+    Err(format!(
+        "{what} can take {need} open files, and this process may open {files}: raise the limit (ulimit -Hn, \
+         LimitNOFILE= in a systemd unit, --ulimit nofile= of a container) or lower the numbers"
+    ))
+}
+
+/// Listeners whose backlog the kernel would cut, one line each.
+pub(crate) fn check_backlog(config: &Config) -> Vec<String> {
+    let path = "/proc/sys/net/core/somaxconn";
+    let Some(most) = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<usize>().ok())
+    else {
+        return Vec::new();
+    };
+    let cut = |backlog: usize| backlog > most;
+    config
+        .listeners
+        .iter()
+        .filter(|listener| listener.protocol != Protocol::Udp && cut(listener.backlog))
+        .map(|listener| {
+            format!(
+                "the kernel cuts the backlog of {} from {} to {most}: sysctl -w net.core.somaxconn={}",
+                listener.address, listener.backlog, listener.backlog
+            )
+        })
+        .collect()
+}
+
+/// Each flow takes a file of its own.
+fn flows(config: &Config) -> u64 {
+    let udp = config.listeners.iter().filter(|listener| listener.protocol == Protocol::Udp);
+    udp.map(|listener| listener.max_flows as u64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        let rest = "[[listener]]\naddress='127.0.0.1:53'\ngroup='g'\nprotocol='udp'\nmax_flows=1000\n\
+                    [[group]]\nname='g'\nmembers=['127.0.0.1:1']\n";
+        crate::config::parse("x", format!("{text}\n{rest}").into_bytes()).unwrap().config
+    }
+
+    #[test]
+    fn files_bound_connections() {
+        let open = config("");
+        assert_eq!(max_connections(&open, 1 << 20), 100_000);
+        assert_eq!(max_connections(&open, 5256), 2000);
+        assert_eq!(max_connections(&open, 10), 16);
+        assert!(check_files(&open, 1288).is_ok());
+        assert!(check_files(&open, 1287).unwrap_err().contains("max_flows = 1000"));
+        let fixed = config("max_connections = 50_000");
+        assert!(check_files(&fixed, 101_256).is_ok());
+        let error = check_files(&fixed, 1024).unwrap_err();
+        assert!(error.contains("max_connections = 50000") && error.contains("may open 1024"), "{error}");
+    }
+}

@@ -1,0 +1,146 @@
+//! The two channels: standard output carries data, standard error carries talk.
+
+use std::io::{self, Write as _};
+
+use clap::{ArgAction, Args, ValueEnum};
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Options of every command.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Globals {
+    /// Form of the data on standard output
+    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table, help_heading = "Global options")]
+    pub(crate) output: Output,
+
+    /// Colour on standard error and in tables; auto looks at the terminal and at NO_COLOR
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, help_heading = "Global options")]
+    pub(crate) color: Color,
+
+    /// Say nothing but errors
+    #[arg(short, long, global = true, help_heading = "Global options")]
+    pub(crate) quiet: bool,
+
+    /// Say more; twice for everything
+    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet", help_heading = "Global options")]
+    pub(crate) verbose: u8,
+}
+
+/// Form of the data on standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people.
+    Table,
+    /// For programs: one JSON document.
+    Json,
+}
+
+/// When to use colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless `NO_COLOR` is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl Globals {
+    /// Tells the person something, unless they asked for silence. Ends in a newline.
+    pub(crate) fn say(&self, text: &str) {
+        if !self.quiet {
+            self.insist(text);
+        }
+    }
+
+    /// Tells the person something in any case.
+    pub(crate) fn insist(&self, text: &str) {
+        let text = if self.paints(&io::stderr()) { paint(text) } else { text.to_owned() };
+        // Nobody is left to be told when this fails.
+        let _ = io::stderr().write_all(text.as_bytes());
+    }
+
+    /// Shows data on standard output: `value` for programs, or else `table` for people.
+    pub(crate) fn show(&self, value: &impl Serialize, table: impl FnOnce() -> String) -> Result<(), Failure> {
+        if !self.json() {
+            return write(&table());
+        }
+        match serde_json::to_string_pretty(value) {
+            Ok(text) => write(&(text + "\n")),
+            Err(error) => Err(Failure::failed(format_args!("cannot write JSON: {error}"))),
+        }
+    }
+
+    /// Is the data on standard output for programs?
+    pub(crate) fn json(&self) -> bool {
+        self.output == Output::Json
+    }
+
+    /// May data on standard output have colour?
+    pub(crate) fn color(&self) -> bool {
+        self.paints(&io::stdout())
+    }
+
+    /// May this stream have colour?
+    pub(crate) fn paints(&self, stream: &impl io::IsTerminal) -> bool {
+        match self.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => {
+                stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+            }
+        }
+    }
+}
+
+/// Writes data to standard output. A reader that has had enough (`| head`) is no error.
+pub(crate) fn write(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+const RED: &str = "\x1b[1;31m";
+const YELLOW: &str = "\x1b[1;33m";
+const PLAIN: &str = "\x1b[0m";
+
+/// Colours the words that say how bad it is, and the carets.
+fn paint(text: &str) -> String {
+    let mut painted = String::new();
+    let mut color = RED;
+    for line in text.split_inclusive('\n') {
+        let carets = line.find('^').filter(|at| line[..*at].trim_start().trim_end() == "|");
+        if let Some(rest) = line.strip_prefix("error:") {
+            color = RED;
+            painted.extend([RED, "error:", PLAIN, rest]);
+        } else if let Some(rest) = line.strip_prefix("warning:") {
+            color = YELLOW;
+            painted.extend([YELLOW, "warning:", PLAIN, rest]);
+        } else if let Some(start) = carets {
+            let end = line[start..].find(|char| char != '^').map_or(line.len(), |length| start + length);
+            painted.extend([&line[..start], color, &line[start..end], PLAIN, &line[end..]]);
+        } else {
+            painted.push_str(line);
+        }
+    }
+    painted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paint_adds_colour_and_nothing_else() {
+        let text = "error: x:1:1: no\n    1 | a ^ b\n      | ^^ hint ^\nplain\nwarning: y\n";
+        let painted = paint(text);
+        assert_eq!(painted.matches(PLAIN).count(), 3);
+        assert!(painted.contains("| \x1b[1;31m^^\x1b[0m hint ^"), "{painted:?}");
+        let bare = painted.replace(RED, "").replace(YELLOW, "").replace(PLAIN, "");
+        assert_eq!(bare, text);
+    }
+}

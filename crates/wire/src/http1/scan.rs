@@ -1,0 +1,228 @@
+//! Lines of a head, scanned once and strictly.
+//!
+//! Our own scanner rather than a general parser's: the relay needs to know where lines begin and end and which
+//! few fields concern it, not a list of all fields; a line that does not end in CRLF, a fold, a space before
+//! the colon or a control character ends the scan with a refusal. Values are scanned eight bytes at a time.
+
+/// Why a scan stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// The bytes at hand end before the head does.
+    Partial,
+    /// What is wrong.
+    Bad(&'static str),
+}
+
+/// One field: its line is `head[start..end]`, CRLF included.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line<'b> {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) name: &'b [u8],
+    /// Without white space around it.
+    pub(super) value: &'b [u8],
+}
+
+const CRLF: &str = "a line does not end in CRLF";
+
+/// The line at `at`, or `None` (and the end of the head) if it is the empty one.
+#[inline(always)]
+pub(super) fn line(input: &[u8], at: usize) -> Result<(Option<Line<'_>>, usize), Stop> {
+    let colon = name_end(input, at);
+    if colon > at && colon < input.len() && input[colon] == b':' {
+        let text = text_end(input, colon + 1)?;
+        let end = crlf(input, text)?;
+        let value = trim(input, colon + 1, text);
+        return Ok((Some(Line { start: at, end, name: &input[at..colon], value }), end));
+    }
+    not_a_field(input, at, colon)
+}
+
+/// What stands at `at` if it is no field: the empty line, the end of what came, or something wrong.
+#[cold]
+fn not_a_field(input: &[u8], at: usize, colon: usize) -> Result<(Option<Line<'_>>, usize), Stop> {
+    match &input[at..] {
+        [b'\r', b'\n', ..] => Ok((None, at + 2)),
+        [] | [b'\r'] => Err(Stop::Partial),
+        [b'\r' | b'\n', ..] => Err(Stop::Bad(CRLF)),
+        _ if colon == input.len() => Err(Stop::Partial),
+        _ => Err(Stop::Bad("a field name is malformed")),
+    }
+}
+
+/// Where the characters of a name end.
+#[inline(always)]
+fn name_end(input: &[u8], from: usize) -> usize {
+    let mut at = from;
+    let (chunks, _) = input[from..].as_chunks::<4>();
+    for chunk in chunks {
+        if !chunk.iter().fold(true, |all, byte| all & TOKEN[usize::from(*byte)]) {
+            break;
+        }
+        at += 4;
+    }
+    while at < input.len() && TOKEN[usize::from(input[at])] {
+        at += 1;
+    }
+    at
+}
+
+/// The lines of a head that was scanned before; `at` is where its fields begin.
+pub(super) fn lines(head: &[u8], mut at: usize) -> impl Iterator<Item = Line<'_>> {
+    std::iter::from_fn(move || {
+        let (line, next) = line(head, at).ok()?;
+        at = next;
+        line
+    })
+}
+
+/// Where the text that begins at `from` ends: at the first control character but a tab.
+#[inline(always)]
+pub(super) fn text_end(input: &[u8], from: usize) -> Result<usize, Stop> {
+    let mut at = from;
+    loop {
+        at = control(input, at).ok_or(Stop::Partial)?;
+        if input[at] != b'\t' {
+            return Ok(at);
+        }
+        at += 1;
+    }
+}
+
+/// After the CRLF at `at`.
+#[inline(always)]
+pub(super) fn crlf(input: &[u8], at: usize) -> Result<usize, Stop> {
+    if input.get(at..at + 2) == Some(b"\r\n") {
+        return Ok(at + 2);
+    }
+    match &input[at..] {
+        [] | [b'\r'] => Err(Stop::Partial),
+        [b'\r' | b'\n', ..] => Err(Stop::Bad(CRLF)),
+        _ => Err(Stop::Bad("a control character stands in the head")),
+    }
+}
+
+/// Where the first byte below a space, or a DEL, stands at or after `from`.
+#[inline(always)]
+fn control(input: &[u8], from: usize) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    let mut at = from;
+    let (chunks, rest) = input[from..].as_chunks::<8>();
+    for chunk in chunks {
+        // Subtracting borrows from a byte's high bit where the byte is smaller; bytes that have it are text.
+        let word = u64::from_le_bytes(*chunk);
+        let low = word.wrapping_sub(ONES * 0x20) & !word;
+        let del = (word ^ (ONES * 0x7f)).wrapping_sub(ONES) & !(word ^ (ONES * 0x7f));
+        let found = (low | del) & HIGHS;
+        if found != 0 {
+            // A borrow reaches only bytes above the first one found.
+            return Some(at + (found.trailing_zeros() / 8) as usize);
+        }
+        at += 8;
+    }
+    rest.iter().position(|byte| *byte < b' ' || *byte == 0x7f).map(|offset| at + offset)
+}
+
+#[inline(always)]
+fn trim(input: &[u8], mut from: usize, mut to: usize) -> &[u8] {
+    // No control characters are in between: what is not above a space is white space.
+    while from < to && input[from] <= b' ' {
+        from += 1;
+    }
+    while from < to && input[to - 1] <= b' ' {
+        to -= 1;
+    }
+    &input[from..to]
+}
+
+/// Is `name` this field name, in any case? `lower` is in lower case. Compares words that may overlap: the
+/// length is known to the compiler, so there is no loop.
+#[inline(always)]
+pub(super) fn is<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
+    if name.len() != N {
+        return false;
+    }
+    let differ = |one: u64, other: u64| (one | 0x2020_2020_2020_2020) ^ (other | 0x2020_2020_2020_2020);
+    if N < 8 {
+        let short = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        return differ(short(name), short(lower)) == 0;
+    }
+    let word = |bytes: &[u8], at: usize| {
+        bytes[at..].first_chunk::<8>().map_or(0, |chunk| u64::from_le_bytes(*chunk))
+    };
+    let mut all = differ(word(name, 0), word(lower, 0)) | differ(word(name, N - 8), word(lower, N - 8));
+    if N > 16 {
+        all |= differ(word(name, 8), word(lower, 8));
+    }
+    all == 0
+}
+
+/// Characters of a field name or method (RFC 9110 section 5.6.2).
+pub(super) const TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let character = byte as u8;
+        table[byte] = character.is_ascii_alphanumeric()
+            || matches!(
+                character,
+                b'!' | b'#'
+                    | b'$'
+                    | b'%'
+                    | b'&'
+                    | b'\''
+                    | b'*'
+                    | b'+'
+                    | b'-'
+                    | b'.'
+                    | b'^'
+                    | b'_'
+                    | b'`'
+                    | b'|'
+                    | b'~'
+            );
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn eight_at_a_time_finds_what_one_at_a_time_finds(
+            bytes in proptest::collection::vec(prop_oneof![6 => 0x20u8..0x7f, 1 => any::<u8>()], 0..80),
+            from in 0usize..80,
+        ) {
+            let from = from.min(bytes.len());
+            let plain = bytes[from..].iter().position(|byte| *byte < b' ' || *byte == 0x7f).map(|at| from + at);
+            prop_assert_eq!(control(&bytes, from), plain);
+        }
+
+        #[test]
+        fn lines_end_where_they_end_and_never_before(
+            name in "[a-zA-Z0-9-]{1,20}", value in "[ -~\\t]{0,40}", tail in "[ -~]{0,10}",
+        ) {
+            let text = format!("{name}:{value}\r\n");
+            let whole = format!("{text}{tail}");
+            let (found, end) = line(whole.as_bytes(), 0).expect("a line");
+            let found = found.expect("not the empty line");
+            prop_assert_eq!((found.name, end), (name.as_bytes(), text.len()));
+            prop_assert_eq!(found.value, value.trim_matches([' ', '\t']).as_bytes());
+            for cut in 0..text.len() {
+                prop_assert_eq!(line(&whole.as_bytes()[..cut], 0).expect_err("too short"), Stop::Partial);
+            }
+        }
+    }
+
+    #[test]
+    fn names_match_in_any_case_and_nothing_else_does() {
+        assert!(is(b"Content-Length", b"content-length") && is(b"hOsT", b"host"));
+        assert!(!is(b"hosts", b"host") && !is(b"hos", b"host") && !is(b"hosu", b"host"));
+    }
+}
