@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use std::task::Poll;
 
 use plimsoll_brain::Time;
-use plimsoll_wire::proxy_protocol::{self, Addresses, Version};
+use plimsoll_wire::proxy_protocol::{self, Addresses};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::core::Core;
+use crate::preface;
 use crate::reason::Reason;
 use crate::trip::Trip;
 use crate::wheel::Timer;
@@ -51,10 +52,9 @@ async fn reach(address: SocketAddr, send_proxy: Option<u8>, peer: &Peer) -> io::
     // Without it answers would only come later.
     let _ = stream.set_nodelay(true);
     if let Some(version) = send_proxy {
-        let version = if version == 1 { Version::V1 } else { Version::V2 };
         let addresses = Addresses { source: peer.client, destination: peer.local };
         let mut header = Vec::new();
-        proxy_protocol::write(version, Some(&addresses), &mut header);
+        proxy_protocol::write(preface::version(version), Some(&addresses), &mut header);
         stream.write_all(&header).await?;
     }
     Ok(stream)

@@ -53,7 +53,7 @@ pub(crate) fn pool(core: &Core) -> Rc<Pool> {
         .map(|(id, spec, vitals)| Record::new(id, Arc::clone(&spec.name), Arc::clone(vitals), 1))
         .collect();
     let strikes = tokio::sync::mpsc::channel(1).0;
-    let group = Group::new(Published { plan, records, settings }, 1, strikes);
+    let group = Group::new(Published { plan, records, draining: Vec::new(), settings }, 1, strikes);
     core.pool(&group)
 }
 

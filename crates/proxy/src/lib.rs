@@ -33,6 +33,7 @@ mod stats;
 mod stream;
 mod tcp;
 mod trip;
+mod udp;
 mod wheel;
 mod worker;
 

@@ -16,7 +16,7 @@ use crate::core::{Core, Guest};
 use crate::pool::Pool;
 use crate::stats::Count;
 use crate::{ListenerSettings, Protocol};
-use crate::{http, preface, tcp};
+use crate::{http, preface, tcp, udp};
 
 /// What cores count of a listener, and where it really listens.
 pub(crate) struct Door {
@@ -231,7 +231,11 @@ pub(crate) fn bind(settings: &ListenerSettings, cores: usize) -> io::Result<(Soc
 fn socket(settings: &ListenerSettings) -> io::Result<Socket> {
     let domain = Domain::for_address(settings.address);
     let socket = match settings.protocol {
-        Protocol::Udp => Socket::new(domain, Type::DGRAM, Some(Transport::UDP))?,
+        Protocol::Udp => {
+            let socket = Socket::new(domain, Type::DGRAM, Some(Transport::UDP))?;
+            udp::prepare(&socket, &settings.address)?;
+            socket
+        }
         Protocol::Http | Protocol::Tcp => {
             let socket = Socket::new(domain, Type::STREAM, Some(Transport::TCP))?;
             socket.set_reuse_address(true)?;

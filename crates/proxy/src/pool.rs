@@ -112,6 +112,12 @@ impl Pool {
         }
     }
 
+    /// May a member keep the work it has: is it in use, or drained?
+    pub(crate) fn keeps(&self, member: MemberId) -> bool {
+        let published = &self.view().published;
+        self.upstreams.borrow().contains_key(&member) || published.draining.contains(&member)
+    }
+
     /// Do requests wait for a member below its limit?
     pub(crate) fn contended(&self) -> bool {
         self.group.waiting.load(Relaxed) > 0
@@ -197,7 +203,7 @@ impl View {
     fn bare(published: &Published) -> Rc<Self> {
         let settings = Arc::clone(&published.settings);
         let plan = Plan::new(published.plan.strategy(), published.plan.knobs().clone(), Vec::new());
-        let published = Arc::new(Published { plan, records: Vec::new(), settings });
+        let published = Arc::new(Published { plan, records: Vec::new(), draining: Vec::new(), settings });
         Rc::new(Self { published, upstreams: Vec::new(), rules: None })
     }
 }

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use plimsoll_wire::proxy_protocol::{self, Addresses, MAX_V2};
+use plimsoll_wire::proxy_protocol::{self, Addresses, MAX_V2, Version};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -12,6 +12,11 @@ use crate::connect::Peer;
 use crate::core::Core;
 use crate::listener::Listener;
 use crate::reason::Reason;
+
+/// A version as it is configured.
+pub(crate) fn version(number: u8) -> Version {
+    if number == 1 { Version::V1 } else { Version::V2 }
+}
 
 /// Reads the header that a connection begins with: who it is from then, and what was read beyond the header.
 /// `None` if it has none, it does not come in time, or we stop.

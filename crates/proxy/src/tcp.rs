@@ -93,12 +93,13 @@ async fn reach(
     }
 }
 
-/// What a session says about its member. One that broke off failed; an idle one may have had nothing to say.
+/// What a session says about its member: one that breaks off has failed, one that says nothing may have had
+/// nothing to say.
 fn judge(trip: Trip, end: End, now: Time) {
     match end.broken {
         Some(Side::Member) => trip.failed(now),
-        Some(Side::Client) if !end.heard => trip.abandoned(),
-        _ => trip.succeeded(now),
+        _ if end.heard => trip.succeeded(now),
+        _ => trip.over(now),
     }
 }
 
