@@ -30,6 +30,8 @@ pub(crate) struct Published {
     pub(crate) plan: Plan,
     /// In the order of the plan's members.
     pub(crate) records: Vec<Arc<Record>>,
+    /// Not in the plan, but what they have they keep.
+    pub(crate) draining: Vec<MemberId>,
     pub(crate) settings: Arc<GroupSettings>,
 }
 
