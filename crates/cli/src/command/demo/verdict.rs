@@ -313,8 +313,7 @@ mod tests {
             record.failed.insert(Fault::Timeout, failed);
         }
         record.latency.record(Duration::from_micros(4600));
-        let mut answers = Answers::default();
-        answers.ok = 1000 - failed;
+        let mut answers = Answers { ok: 1000 - failed, ..Answers::default() };
         answers.latency.record(Duration::from_micros(4600));
         record.members.insert("m1".into(), answers);
         record
