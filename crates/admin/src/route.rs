@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::channel::Channel;
-use http_body_util::{BodyExt, Either, Full, Limited};
+use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
@@ -172,9 +172,11 @@ impl Act {
 
     async fn perform(self, plane: Arc<Plane>, request: Request<Incoming>) -> Response<Body> {
         let path = request.uri().path().to_owned();
-        let body = Limited::new(request.into_body(), BODY).collect();
-        let body = match tokio::time::timeout(BODY_TIME, body).await {
-            Ok(Ok(body)) => body.to_bytes(),
+        let body = match tokio::time::timeout(BODY_TIME, body(request.into_body())).await {
+            Ok(Ok(Some(body))) => body,
+            Ok(Ok(None)) => {
+                return error(StatusCode::PAYLOAD_TOO_LARGE, format!("give at most {BODY} bytes"));
+            }
             Ok(Err(why)) => return error(StatusCode::BAD_REQUEST, format!("the body cannot be read: {why}")),
             Err(_) => return error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive".into()),
         };
@@ -233,6 +235,21 @@ impl Target {
             (StatusCode::BAD_REQUEST, format!("the body: {why}; give {{\"group\": …, \"member\": …}}"))
         })
     }
+}
+
+/// All of a body, or `None` if it is too long. Even then it is read to its end: a socket closed over unread
+/// bytes resets the connection, and the client would not see the answer.
+async fn body(mut body: Incoming) -> Result<Option<Vec<u8>>, hyper::Error> {
+    let mut kept = Some(Vec::new());
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            kept = kept.filter(|kept| kept.len() + data.len() <= BODY);
+            if let Some(kept) = &mut kept {
+                kept.extend_from_slice(&data);
+            }
+        }
+    }
+    Ok(kept)
 }
 
 fn header(headers: &HeaderMap, name: HeaderName) -> Option<&str> {

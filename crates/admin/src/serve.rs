@@ -31,6 +31,11 @@ const STALL: Duration = Duration::from_secs(30);
 /// For answers under way at the end.
 const GRACE: Duration = Duration::from_millis(500);
 
+/// Connections that are told so at once; more are closed without a word.
+const REFUSALS: usize = 16;
+/// To be told so.
+const REFUSAL: Duration = Duration::from_secs(1);
+
 /// Ends with the connection.
 const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: application/json\r\nconnection: close\r\nretry-after: 1\r\n\r\n\
@@ -109,11 +114,16 @@ impl Door for Control {
 
 async fn keep<D: Door>(door: Option<D>, plane: Arc<Plane>, slots: &Arc<Semaphore>) {
     let Some(door) = door else { return std::future::pending().await };
+    let refusals = Arc::new(Semaphore::new(REFUSALS));
     loop {
         match door.accept().await {
             Ok(stream) => match slots.clone().try_acquire_owned() {
                 Ok(slot) => drop(tokio::spawn(connection(stream, plane.clone(), slot))),
-                Err(_) => refuse(stream).await,
+                Err(_) => {
+                    if let Ok(slot) = refusals.clone().try_acquire_owned() {
+                        tokio::spawn(timeout(REFUSAL, refuse(stream, slot)));
+                    }
+                }
             },
             // Out of files or memory: the connection stays in the queue and would fail again at once.
             Err(error) => {
@@ -143,7 +153,10 @@ where
     let _ = connection.await;
 }
 
-/// Says that there is no slot, as far as the socket takes it at once.
-async fn refuse<S: AsyncWrite + Unpin>(mut stream: S) {
-    let _ = timeout(Duration::from_millis(50), stream.write_all(BUSY)).await;
+/// Says that there is no slot. What the client sends is read away: a socket closed over unread bytes resets
+/// the connection, and the client would not see the answer.
+async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, _slot: OwnedSemaphorePermit) {
+    if stream.write_all(BUSY).await.is_ok() && stream.shutdown().await.is_ok() {
+        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+    }
 }

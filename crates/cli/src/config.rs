@@ -41,7 +41,7 @@ pub(crate) use name::{Key, LogPath, Name, ProbeHost, ProbePath};
 pub(crate) use outlier::Outlier;
 pub(crate) use problem::{Problem, Problems, Severity, Source};
 pub(crate) use root::Config;
-pub(crate) use settings::{AdminConfig, look_up};
+pub(crate) use settings::{AdminConfig, Machine, look_up};
 pub(crate) use strategy::Strategy;
 pub(crate) use time_span::TimeSpan;
 
@@ -92,10 +92,9 @@ impl ReadError {
 
 /// Reads and checks a file; `-` is standard input.
 pub(crate) fn read(path: &Path) -> Result<File, ReadError> {
-    let stdin = path == Path::new("-");
-    let name = if stdin { "<stdin>".into() } else { path.display().to_string() };
+    let name = name_of(path);
     let mut bytes = Vec::new();
-    let outcome = if stdin {
+    let outcome = if path == Path::new("-") {
         io::stdin().take(LARGEST + 1).read_to_end(&mut bytes)
     } else {
         Handle::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes))
@@ -111,6 +110,11 @@ pub(crate) fn read(path: &Path) -> Result<File, ReadError> {
         return Err(ReadError::Io(format!("cannot read {name}: larger than {} MiB", LARGEST >> 20)));
     }
     parse(&name, bytes).map_err(ReadError::Wrong)
+}
+
+/// What messages call a file.
+pub(crate) fn name_of(path: &Path) -> String {
+    if path == Path::new("-") { "<stdin>".into() } else { path.display().to_string() }
 }
 
 /// Checks the contents of a file; `name` is what errors call it.

@@ -21,6 +21,7 @@ use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use socket2::{Domain, SockAddr, Socket, Type};
+use toml::de::DeTable;
 
 #[cfg(test)]
 pub(crate) use sample::sample;
@@ -283,22 +284,27 @@ impl fmt::Display for Balancer {
     }
 }
 
-/// `[admin] control` of a file, which may be wrong elsewhere: one must be able to look at a balancer while
-/// its next configuration is being written.
+/// `[admin] control` of a file. The file may be wrong elsewhere, even in its syntax: one must be able to look
+/// at a balancer while its next configuration is being written.
 fn configured(file: &Path) -> Result<Option<String>, Trouble> {
     let refused = |why: &dyn fmt::Display| {
         let file = file.display();
         Trouble::Refused(format!("{file}: {why}; mend it, or say --control unix:/path"))
     };
     let text = std::fs::read_to_string(file).map_err(|error| refused(&error))?;
-    let table = text.parse::<toml::Table>().map_err(|error| {
-        let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
-        refused(&format_args!("line {line}: {}", error.message()))
-    })?;
-    match table.get("admin").and_then(|admin| admin.get("control")) {
-        None => Ok(None),
-        Some(toml::Value::String(control)) => Ok(Some(control.clone())),
-        Some(_) => Err(refused(&"[admin] control is not a text")),
+    let (table, errors) = DeTable::parse_recoverable(&text);
+    let control = table.get_ref().get("admin").and_then(|admin| admin.get_ref().get("control"));
+    let control = control.map(|control| control.get_ref().as_str());
+    match (control, errors.first()) {
+        (Some(Some(control)), None) => Ok(Some(control.to_owned())),
+        (Some(Some(control)), Some(_)) if Balancer::parse(control).is_ok() => Ok(Some(control.to_owned())),
+        (Some(None), None) => Err(refused(&"[admin] control is not a text")),
+        (None, None) => Ok(None),
+        // It may be what is wrong that says where.
+        (_, Some(error)) => {
+            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+            Err(refused(&format_args!("line {line}: {}", error.message())))
+        }
     }
 }
 
@@ -348,6 +354,8 @@ mod tests {
         };
         let found = find("nonsense = 1\n[admin]\ncontrol = \"unix:/x.sock\"\n").unwrap();
         assert_eq!(found, Balancer::Unix("/x.sock".into()));
+        let found = find("[admin]\ncontrol = \"unix:/y.sock\"\n[[group]]\nname = \"half\nmembers =").unwrap();
+        assert_eq!(found, Balancer::Unix("/y.sock".into()));
         assert_eq!(find("").unwrap(), Balancer::Unix("/run/plimsoll.sock".into()));
         let syntax = refused(find("[admin]\n\ncontrol = \n"));
         assert!(syntax.contains("line 3: ") && syntax.contains("--control"), "{syntax}");

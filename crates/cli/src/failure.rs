@@ -14,6 +14,8 @@ pub(crate) enum Exit {
     Usage = 2,
     /// The balancer cannot be reached.
     Unreachable = 3,
+    /// It was told to end before it was done.
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {

@@ -5,6 +5,8 @@ mod config;
 mod control;
 mod failure;
 mod limits;
+mod log;
+mod running;
 mod talk;
 
 use std::process::ExitCode;

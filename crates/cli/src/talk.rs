@@ -84,7 +84,7 @@ impl Globals {
     }
 
     /// May this stream have colour?
-    fn paints(&self, stream: &impl io::IsTerminal) -> bool {
+    pub(crate) fn paints(&self, stream: &impl io::IsTerminal) -> bool {
         match self.color {
             Color::Always => true,
             Color::Never => false,

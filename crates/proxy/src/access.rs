@@ -41,7 +41,7 @@ pub(crate) struct Outcome {
 
 impl Line {
     /// A line for this request, if it is to have one.
-    pub(crate) fn begin(core: &Core, request: &Request<'_>) -> Option<Box<Self>> {
+    pub(crate) fn begin(core: &Core, request: &Request<'_, '_>) -> Option<Box<Self>> {
         if !core.access.wanted(core) {
             return None;
         }

@@ -160,7 +160,8 @@ impl<S: Stream> Session<S> {
 
     /// Reads and rewrites the head at the beginning of `input`, if it is all there.
     fn begin(&mut self, input: &[u8], settings: &ListenerSettings) -> Result<Option<Asked>, Refusal> {
-        let Some(request) = http1::request(input, settings.max_head)? else { return Ok(None) };
+        let mut marks = http1::Marks::new();
+        let Some(request) = http1::request(input, settings.max_head, &mut marks)? else { return Ok(None) };
         let begun = self.core.tick();
         let style = match settings.forwarded {
             Forwarded::XForwarded => http1::Forwarded::XForwarded,
@@ -195,7 +196,7 @@ impl<S: Stream> Session<S> {
     }
 
     /// What should stick to one member, if the strategy wants to know.
-    fn key(&self, request: &http1::Request<'_>) -> u64 {
+    fn key(&self, request: &http1::Request<'_, '_>) -> u64 {
         let view = self.listener.pool().view();
         if !view.published.plan.strategy().reads_key {
             return 0;

@@ -12,7 +12,7 @@ mod response;
 mod scan;
 
 pub use body::{BadBody, Body, Chunked, MAX_EXTENSION, MAX_TRAILER, Piece};
-pub use field::MAX_FIELDS;
+pub use field::{MAX_FIELDS, Marks};
 pub use refusal::Refusal;
 pub use request::{Forwarded, Forwarding, Method, Request, request};
 pub use response::{BadResponse, Response, Rewrite, response};

@@ -33,7 +33,7 @@ fn a_refusal_says_why() {
         assert!(refused.error().contains("\"member\": …"), "{}", refused.error());
     }
     let long = format!(r#"{{"member":"{}"}}"#, "m".repeat(100_000));
-    assert_eq!(open.act("POST", "/v1/drain", &long).status, 400);
+    assert_eq!(open.act("POST", "/v1/drain", &long).status, 413);
     assert_eq!(open.script.calls.lock().unwrap().len(), 2);
 }
 

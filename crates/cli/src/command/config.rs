@@ -7,7 +7,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::{Exit, Failure, Globals};
-use crate::config::{self, File, ReadError, Severity, count};
+use crate::config::{self, File, Machine, ReadError, Severity, count};
 use crate::limits;
 
 /// Check or show the configuration, or print its JSON Schema
@@ -41,7 +41,7 @@ struct Which {
 
 impl Which {
     fn path(&self) -> &Path {
-        self.file.as_deref().or(self.config.as_deref()).unwrap_or(Path::new(config::DEFAULT_FILE))
+        self.file.as_deref().or(self.config.as_deref()).unwrap_or_else(|| Path::new(config::DEFAULT_FILE))
     }
 }
 
@@ -49,7 +49,9 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     match &args.command {
         Command::Check(which) => return check(which.path(), globals),
         Command::Show(which) => show(which.path(), globals)?,
-        Command::Schema => globals.show(config::schema(), || format!("{:#}\n", config::schema().as_value()))?,
+        Command::Schema => {
+            globals.show(config::schema(), || format!("{:#}\n", config::schema().as_value()))?
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -63,14 +65,14 @@ fn check(path: &Path, globals: &Globals) -> Result<ExitCode, Failure> {
             Err(error @ ReadError::Io(_)) => return Err(Failure::rendered(Exit::Usage, error)),
         };
         let ok = outcome.is_ok();
-        let file = path.display().to_string();
+        let file = config::name_of(path);
         let report = json!({ "schema": 1, "file": file, "ok": ok, "problems": problems });
         globals.show(&report, String::new)?;
         return Ok(if ok { ExitCode::SUCCESS } else { Exit::Usage.into() });
     }
     let file = outcome.map_err(|error| Failure::rendered(Exit::Usage, error))?;
     globals.say(&file.warnings.to_string());
-    globals.say(&format!("{}: ok ({})\n", path.display(), contents(&file)));
+    globals.say(&format!("{}: ok ({})\n", config::name_of(path), contents(&file)));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -92,7 +94,7 @@ fn contents(file: &File) -> String {
 fn show(path: &Path, globals: &Globals) -> Result<(), Failure> {
     let file = config::read(path).map_err(|error| Failure::rendered(Exit::Usage, error))?;
     globals.say(&file.warnings.to_string());
-    let filled = file.config.filled(limits::max_connections(&file.config, limits::hard()));
+    let filled = file.config.filled(Machine::here(&file.config, limits::hard()));
     let text = toml::to_string_pretty(&filled)
         .map_err(|error| Failure::failed(format_args!("cannot write TOML: {error}")))?;
     globals.show(&filled, || text)

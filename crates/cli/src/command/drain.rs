@@ -31,7 +31,7 @@ pub(super) struct Target {
     /// The member as configured: HOST:PORT
     pub(super) member: String,
 
-    /// Only in this group
+    /// Its group, if more than one has it
     #[arg(short, long, value_name = "GROUP")]
     group: Option<String>,
 

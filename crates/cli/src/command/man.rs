@@ -50,7 +50,7 @@ fn collect(command: &clap::Command, pages: &mut Vec<(String, String)>) -> Result
 
 /// File name and text of the page of one command.
 fn render(command: &clap::Command) -> Result<(String, String), Failure> {
-    let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
     let man = Man::new(command.clone()).title(name.to_uppercase());
     let mut page = Vec::new();
     man.render(&mut page)

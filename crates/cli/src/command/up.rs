@@ -1,13 +1,142 @@
-//! `plimsoll up`: run the balancer.
+//! `plimsoll up`: run the balancer until it is told to stop.
+//!
+//! SIGHUP reads the file again. SIGTERM and SIGINT close the listeners, let work in flight end until the
+//! `drain_deadline`, and end the process; a second one ends it at once.
 
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use super::{Failure, Globals};
+use plimsoll_admin::Subject as _;
+use plimsoll_proxy::Engine;
+use rustix::fs::{Access, access};
+use sd_notify::NotifyState;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::{Exit, Failure, Globals};
+use crate::config::{self, AdminConfig, Config, File, Machine, count, look_up};
+use crate::running::{Running, notify, warn};
+use crate::{limits, log};
 
 /// Run the balancer
+///
+/// SIGHUP reloads the file; SIGTERM and SIGINT let work in flight end and stop, a second one stops at once.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// The configuration
+    #[arg(short, long, value_name = "FILE", default_value = config::DEFAULT_FILE)]
+    config: PathBuf,
 
-pub(super) fn run(_: &Args, _: &Globals) -> Result<ExitCode, Failure> {
-    Ok(ExitCode::SUCCESS)
+    /// Form of the log on standard error
+    #[arg(long, value_enum, default_value_t = log::Form::Text)]
+    log: log::Form,
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let file = config::read(&args.config).map_err(|error| Failure::rendered(Exit::Usage, error))?;
+    log::start(args.log, globals);
+    warn(&file);
+    let files = limits::raise();
+    limits::check_files(&file.config, files).map_err(Failure::failed)?;
+    let machine = Machine::here(&file.config, files);
+    let settings =
+        file.settings(machine, look_up).map_err(|problems| Failure::rendered(Exit::Failed, problems))?;
+
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::failed(format_args!("cannot start: {error}")))?;
+    // Before anything listens, so that no signal finds the process unprepared.
+    let signals = {
+        let _context = runtime.enter();
+        Signals::new().map_err(|error| Failure::failed(format_args!("cannot take signals: {error}")))?
+    };
+    let engine = Engine::start(settings).map_err(Failure::failed)?;
+    let running = Running::new(engine, &args.config, machine, file.admin());
+    let admin = plimsoll_admin::start(doors(&file), Arc::clone(&running) as _).map_err(Failure::failed)?;
+    for line in listening(&file.config, &running.engine().addresses()) {
+        tracing::info!("{line}");
+    }
+    if let Some(address) = admin.addr() {
+        tracing::info!("listening admin {address}: status, metrics, events");
+    }
+    let status = format!("running {}", args.config.display());
+    notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    let outcome = runtime.block_on(serve(&running, signals));
+    // Last, so that what stops can be watched.
+    drop(admin);
+    outcome
+}
+
+struct Signals {
+    hangup: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+}
+
+/// Waits for signals and for the end, and ends.
+async fn serve(running: &Arc<Running>, mut signals: Signals) -> Result<ExitCode, Failure> {
+    loop {
+        tokio::select! {
+            _ = signals.hangup.recv() => {
+                let running = Arc::clone(running);
+                // What came of it is an event, and so in the log.
+                drop(tokio::task::spawn_blocking(move || running.reload()));
+            }
+            _ = signals.terminate.recv() => break,
+            _ = signals.interrupt.recv() => break,
+            () = running.stopped() => break,
+        }
+    }
+    notify(&[NotifyState::Stopping]);
+    tokio::select! {
+        cut = running.engine().stop() => {
+            if cut > 0 {
+                tracing::warn!("{} cut at the drain deadline", count(usize::try_from(cut).unwrap_or(usize::MAX), "connection"));
+            }
+            tracing::info!("stopped");
+            Ok(ExitCode::SUCCESS)
+        }
+        _ = signals.terminate.recv() => Err(Failure::new(Exit::Interrupted, "stopped at once")),
+        _ = signals.interrupt.recv() => Err(Failure::new(Exit::Interrupted, "stopped at once")),
+    }
+}
+
+/// Where the admin plane is to be reached. A control socket that nobody asked for is no reason not to start
+/// where its folder belongs to root.
+fn doors(file: &File) -> plimsoll_admin::Config {
+    let AdminConfig { listen, mut control, written } = file.admin();
+    let folder = control.as_deref().and_then(Path::parent);
+    if let Some(folder) = folder.filter(|folder| !written && access(*folder, Access::WRITE_OK).is_err()) {
+        tracing::warn!(
+            "no control socket: {} is not writable; for drain, reload and stop set control in [admin]",
+            folder.display()
+        );
+        control = None;
+    }
+    plimsoll_admin::Config { listen, control }
+}
+
+/// One line per listener: `listening http 127.0.0.1:8080 -> web (2 members, least_connections)`
+fn listening(config: &Config, addresses: &[SocketAddr]) -> Vec<String> {
+    let line = |(listener, address): (&config::Listener, &SocketAddr)| {
+        let group = config.groups.iter().find(|group| group.name == listener.group);
+        let served = group.map_or_else(String::new, |group| {
+            format!(" ({}, {})", count(group.members.len(), "member"), group.strategy.name())
+        });
+        format!("listening {} {address} -> {}{served}", listener.protocol.name(), listener.group)
+    };
+    config.listeners.iter().zip(addresses).map(line).collect()
 }

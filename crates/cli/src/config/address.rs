@@ -27,6 +27,9 @@ impl FromStr for ListenAddress {
         if let Ok(address) = text.parse() {
             return Ok(Self(address));
         }
+        if text.parse::<Ipv6Addr>().is_ok() {
+            return Err(format!("has no port: write \"[{text}]:PORT\""));
+        }
         let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
         if bare.parse::<IpAddr>().is_ok() {
             return Err("has no port".into());
@@ -273,7 +276,8 @@ mod tests {
             (":8080", "write \"0.0.0.0:8080\""),
             ("*:8080", "write \"0.0.0.0:8080\""),
             ("localhost:80", "write \"127.0.0.1:80\""),
-            ("::1:80", "write \"[::1]:80\""),
+            ("::1", "write \"[::1]:PORT\""),
+            ("1:2:3:4:5:6:7:8:80", "write \"[1:2:3:4:5:6:7:8]:80\""),
             ("10.0.0.1", "has no port"),
             ("[::1]", "has no port"),
             ("10.0.0.1:99999", "not a number from 0 to 65535"),

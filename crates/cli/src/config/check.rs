@@ -187,7 +187,7 @@ fn check_health(health: &Health, spot: &Spot, found: &mut Vec<Problem>) {
         }
         (Some(_), true) => found.push(
             Problem::error(spot.name("tcp"), "either `http` or `tcp`, not both")
-                .also(spot.name("http"), "http implies tcp"),
+                .also(spot.name("http"), "an http check connects, too"),
         ),
         (None, true) => {
             for key in ["host", "expect"].into_iter().filter(|key| spot.has(key)) {

@@ -129,14 +129,16 @@ impl Binding {
 
 /// Which headers tell the member who the client is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
 pub(crate) enum Forwarded {
     /// `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`.
     #[default]
-    XForwarded,
+    #[serde(rename = "x-forwarded")]
+    X,
     /// `Forwarded` (RFC 7239).
-    Forwarded,
+    #[serde(rename = "forwarded")]
+    Rfc7239,
     /// None is added and none is removed.
+    #[serde(rename = "off")]
     Off,
 }
 

@@ -65,6 +65,6 @@ impl Spot {
 
     /// Bytes of the key of the value under `name`; of the table if it is not there.
     pub(crate) fn name(&self, name: &str) -> Range<usize> {
-        self.keys.get(name).map_or(self.value(), |spot| spot.key.clone())
+        self.keys.get(name).map_or_else(|| self.value(), |spot| spot.key.clone())
     }
 }

@@ -32,11 +32,6 @@ impl Source {
         Self { name: name.into(), text, lines }
     }
 
-    /// What errors call it.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// All of it.
     pub(crate) fn text(&self) -> &str {
         &self.text
@@ -161,6 +156,11 @@ impl Problems {
         line
     }
 
+    /// Each on one line, for logs.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.list.iter().map(|problem| format!("{}: {}", self.locate(&problem.at), problem.message)).collect()
+    }
+
     /// For programs: one object per problem.
     pub(crate) fn to_json(&self) -> Vec<Row> {
         let row = |problem: &Problem| {
@@ -195,7 +195,7 @@ impl Problems {
         let carets = end.min(to).saturating_sub(start).max(1);
         let (before, after) = (if from > 0 { "…" } else { "" }, if to < line.len() { "…" } else { "" });
         let text: String = line[from..to].iter().collect();
-        writeln!(out, "{:>5} | {before}{text}{after}", place.line)?;
+        writeln!(out, "{}", format!("{:>5} | {before}{text}{after}", place.line).trim_end())?;
         let indent = start - from + before.chars().count();
         let line = format!("      | {:indent$}{} {label}", "", "^".repeat(carets));
         writeln!(out, "{}", line.trim_end())

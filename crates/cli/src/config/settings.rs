@@ -23,6 +23,27 @@ pub(crate) struct AdminConfig {
     pub(crate) listen: Option<SocketAddr>,
     /// Path of the unix socket for commands. `None` for off.
     pub(crate) control: Option<PathBuf>,
+    /// Is `control` in the file, or the default?
+    pub(crate) written: bool,
+}
+
+/// Defaults that depend on the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Machine {
+    /// For `threads`.
+    pub(crate) threads: usize,
+    /// For `max_connections`.
+    pub(crate) max_connections: usize,
+}
+
+impl Machine {
+    /// The one this runs on, where a process may open `files` files.
+    pub(crate) fn here(config: &Config, files: u64) -> Self {
+        Self {
+            threads: available_parallelism().map_or(1, usize::from),
+            max_connections: crate::limits::max_connections(config, files),
+        }
+    }
 }
 
 /// Looks a member's address up with the system's resolver. Where a name has several addresses the first
@@ -32,18 +53,18 @@ pub(crate) struct AdminConfig {
 /// What the resolver says.
 pub(crate) fn look_up(address: &MemberAddress) -> io::Result<SocketAddr> {
     let found: Vec<SocketAddr> = (address.host.as_str(), address.port).to_socket_addrs()?.collect();
-    let best = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    let best = found.iter().find(|address| address.is_ipv4()).or_else(|| found.first());
     best.copied().ok_or_else(|| io::Error::other("the name has no address"))
 }
 
 impl File {
-    /// The data plane's settings. `max_connections` is what applies where the file does not say.
+    /// The data plane's settings.
     ///
     /// # Errors
     /// Members whose names `resolve` cannot turn into addresses, each at its place in the file.
     pub(crate) fn settings(
         &self,
-        max_connections: usize,
+        machine: Machine,
         mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
     ) -> Result<proxy::Settings, Problems> {
         let mut problems = Vec::new();
@@ -74,8 +95,8 @@ impl File {
         }
         let config = &self.config;
         Ok(proxy::Settings {
-            threads: threads(config),
-            max_connections: config.max_connections.unwrap_or(max_connections),
+            threads: config.threads.unwrap_or(machine.threads),
+            max_connections: config.max_connections.unwrap_or(machine.max_connections),
             listeners: config.listeners.iter().map(listener_settings).collect(),
             groups,
             access_log: config
@@ -89,20 +110,20 @@ impl File {
     /// Where the balancer is watched and controlled.
     pub(crate) fn admin(&self) -> AdminConfig {
         let admin = &self.config.admin;
-        AdminConfig { listen: admin.listen.0, control: admin.control.0.clone() }
+        let written = self.spots.has("admin") && self.spots.key("admin").has("control");
+        AdminConfig { listen: admin.listen.0, control: admin.control.0.clone(), written }
     }
 }
 
 impl Config {
-    /// With everything written out that was left to defaults. `max_connections` is what applies where the
-    /// file does not say.
-    pub(crate) fn filled(&self, max_connections: usize) -> Self {
+    /// With everything written out that was left to defaults.
+    pub(crate) fn filled(&self, machine: Machine) -> Self {
         let mut config = self.clone();
-        config.threads = Some(threads(self));
-        config.max_connections.get_or_insert(max_connections);
+        config.threads.get_or_insert(machine.threads);
+        config.max_connections.get_or_insert(machine.max_connections);
         for listener in &mut config.listeners {
-            listener.binding.get_or_insert(listener.protocol.binding());
-            listener.timeouts.idle.get_or_insert(listener.protocol.idle());
+            listener.binding.get_or_insert_with(|| listener.protocol.binding());
+            listener.timeouts.idle.get_or_insert_with(|| listener.protocol.idle());
         }
         for group in &mut config.groups {
             group.strategy = group.strategy.filled();
@@ -122,10 +143,6 @@ impl Config {
     }
 }
 
-fn threads(config: &Config) -> usize {
-    config.threads.unwrap_or_else(|| available_parallelism().map_or(1, usize::from))
-}
-
 fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
     debug_assert!(listener.binding.is_none_or(|binding: Binding| binding == listener.protocol.binding()));
     let timeouts = &listener.timeouts;
@@ -141,14 +158,14 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
         accept_proxy: listener.accept_proxy,
         timeouts: proxy::ClientTimeouts {
             head: timeouts.head.0,
-            idle: timeouts.idle.unwrap_or(listener.protocol.idle()).0,
+            idle: timeouts.idle.unwrap_or_else(|| listener.protocol.idle()).0,
             body: timeouts.body.0,
             tunnel: timeouts.tunnel.0,
         },
         max_head: listener.max_head,
         forwarded: match listener.forwarded {
-            Forwarded::XForwarded => proxy::Forwarded::XForwarded,
-            Forwarded::Forwarded => proxy::Forwarded::Rfc7239,
+            Forwarded::X => proxy::Forwarded::XForwarded,
+            Forwarded::Rfc7239 => proxy::Forwarded::Rfc7239,
             Forwarded::Off => proxy::Forwarded::Off,
         },
         trusted: listener.trusted.iter().map(|network| network.0).collect(),

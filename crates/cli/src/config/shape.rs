@@ -263,7 +263,7 @@ fn expected(choices: &[&Value]) -> String {
         words.push(format!("one of {}", quote_all(&names)));
     }
     for choice in choices.iter().filter(|choice| choice.get("const").is_none()) {
-        let title = choice.get("format").and(choice.get("title")).and_then(Value::as_str);
+        let title = choice.get("format").and_then(|_| choice.get("title")).and_then(Value::as_str);
         words.push(match (title, choice.get("type").and_then(Value::as_str).unwrap_or_default()) {
             (Some(title), _) => format!("{title} in quotes"),
             (_, "integer") => "a whole number".into(),

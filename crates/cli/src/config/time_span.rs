@@ -71,20 +71,23 @@ impl FromStr for TimeSpan {
                 return Err("has its units in the wrong order: the greatest comes first".into());
             }
             above = *nanos;
-            // At most 1e18 * 1e9 * 8.64e13: far below 2^128.
-            let scaled = billionths * nanos;
+            let scaled = billionths.checked_mul(*nanos).ok_or_else(too_long)?;
             if !scaled.is_multiple_of(1_000_000_000) {
                 return Err("is finer than a nanosecond".into());
             }
-            total += scaled / 1_000_000_000;
+            total = total.saturating_add(scaled / 1_000_000_000);
             rest = tail;
         }
         if total > LONGEST.as_nanos() {
-            return Err("is too long: at most 366d".into());
+            return Err(too_long());
         }
-        let seconds = u64::try_from(total / 1_000_000_000).map_err(|_| "is too long: at most 366d")?;
+        let seconds = u64::try_from(total / 1_000_000_000).map_err(|_| too_long())?;
         Ok(Self(Duration::new(seconds, (total % 1_000_000_000) as u32)))
     }
+}
+
+fn too_long() -> String {
+    format!("is too long: at most {}", TimeSpan(LONGEST))
 }
 
 /// The number at the start of `text` in billionths, and what follows it.
@@ -102,7 +105,7 @@ fn number(text: &str) -> Result<(u128, &str), String> {
         }
     }
     if whole.len() > 18 {
-        return Err("is too long: at most 366d".into());
+        return Err(too_long());
     }
     if fraction.len() > FRACTION_DIGITS {
         return Err(format!("has more than {FRACTION_DIGITS} digits after the decimal point"));

@@ -294,9 +294,10 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     /// Reads an answer's bytes: appends what goes before to `scratch`, returns what goes after as it is.
     fn digest<'b>(&mut self, input: &'b [u8], scratch: &mut Vec<u8>) -> Result<&'b [u8], Failure> {
         let mut rest = input;
+        let mut marks = http1::Marks::new();
         while let Answer::Head = self.answer {
             let to_head = self.asked.method == Method::Head;
-            let head = match http1::response(rest, self.settings.max_head, to_head) {
+            let head = match http1::response(rest, self.settings.max_head, to_head, &mut marks) {
                 Ok(Some(head)) => head,
                 Ok(None) => {
                     self.partial.extend_from_slice(rest);

@@ -2,28 +2,59 @@
 
 use super::scan::{Line, is, lines};
 
-/// Most fields in one head; one bit each in [`Marks`].
+/// Most fields in one head.
 pub const MAX_FIELDS: usize = 128;
+/// Most fields in one head that may have to stay behind.
+const MAX_MARKS: usize = 24;
 
-/// A set of fields of one head, by their index.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Marks(u128);
+/// Why a line may have to stay behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// It concerns only this hop.
+    Hop,
+    /// It says who the client is, or claims to.
+    Forwarding,
+    /// It says how the body is coded.
+    Coding,
+    /// It is replaced by the authority of the target.
+    Host,
+}
+
+/// Lines of one head that may have to stay behind, in their order. Kept by the caller, because heads are
+/// passed around and this is larger than all the rest of them.
+#[derive(Clone, Debug)]
+pub struct Marks {
+    lines: [(u32, u32, Why); MAX_MARKS],
+    len: usize,
+}
+
+impl Default for Marks {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Marks {
-    pub(super) fn add(&mut self, index: usize) {
-        self.0 |= 1 << index;
+    /// None yet.
+    pub fn new() -> Self {
+        Self { lines: [(0, 0, Why::Hop); MAX_MARKS], len: 0 }
     }
 
-    pub(super) fn add_all(&mut self, others: Self) {
-        self.0 |= others.0;
+    pub(super) fn clear(&mut self) {
+        self.len = 0;
     }
 
-    pub(super) fn has(self, index: usize) -> bool {
-        self.0 >> index & 1 == 1
+    /// Marks a line; false if there are too many.
+    #[must_use]
+    pub(super) fn add(&mut self, line: &Line<'_>, why: Why) -> bool {
+        let Some(place) = self.lines.get_mut(self.len) else { return false };
+        *place = (line.start as u32, line.end as u32, why);
+        self.len += 1;
+        true
     }
 
-    pub(super) fn is_empty(self) -> bool {
-        self.0 == 0
+    fn get(&self) -> &[(u32, u32, Why)] {
+        &self.lines[..self.len]
     }
 }
 
@@ -40,7 +71,7 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) fn read(&mut self, value: &[u8]) {
         // What nearly every peer says, if it says anything.
-        if value.eq_ignore_ascii_case(b"keep-alive") {
+        if is(value, b"keep-alive") {
             self.keep_alive = true;
             return;
         }
@@ -59,20 +90,25 @@ impl Connection {
 }
 
 /// Marks the fields that a `Connection` field names, except those without which the message would mean
-/// something else at the next hop. `at` is where the fields begin.
-pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) {
+/// something else at the next hop; false if there are too many. `at` is where the fields begin.
+#[must_use]
+pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
     let connection = |line: &Line<'_>| is(line.name, b"connection");
+    let vital = [&b"host"[..], b"content-length", b"transfer-encoding", b"trailer", b"connection"];
     for token in lines(head, at).filter(connection).flat_map(|line| tokens(line.value)) {
-        let vital = [&b"host"[..], b"content-length", b"transfer-encoding", b"trailer", b"upgrade"];
         if vital.iter().any(|name| token.eq_ignore_ascii_case(name)) {
             continue;
         }
-        for (index, line) in lines(head, at).enumerate() {
-            if line.name.eq_ignore_ascii_case(token) {
-                marks.add(index);
+        for line in lines(head, at).filter(|line| line.name.eq_ignore_ascii_case(token)) {
+            let known = marks.get().iter().any(|(start, ..)| *start == line.start as u32);
+            if !known && !marks.add(&line, Why::Hop) {
+                return false;
             }
         }
     }
+    let len = marks.len;
+    marks.lines[..len].sort_unstable_by_key(|(start, ..)| *start);
+    true
 }
 
 /// The elements of a comma-separated list, trimmed.
@@ -88,16 +124,22 @@ pub(super) fn length(value: &[u8]) -> Option<u64> {
     Some(value.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
 }
 
-/// Appends the fields of `head`, which begin at `at`, without those marked and without the empty line.
-pub(super) fn copy_fields(head: &[u8], at: usize, drop: Marks, out: &mut Vec<u8>) {
-    let end = head.len() - 2;
+/// Appends the fields of `head`, which begin at `at`, without the marked ones that `drop` wants to stay behind
+/// and without the empty line.
+pub(super) fn copy_fields(
+    head: &[u8],
+    at: usize,
+    marks: &Marks,
+    drop: impl Fn(Why) -> bool,
+    out: &mut Vec<u8>,
+) {
     let mut keep_from = at;
-    if !drop.is_empty() {
+    for (start, end, _) in marks.get().iter().filter(|(.., why)| drop(*why)) {
         // Runs of lines to keep are copied whole.
-        for (_, line) in lines(head, at).enumerate().filter(|(index, _)| drop.has(*index)) {
-            out.extend_from_slice(&head[keep_from..line.start]);
-            keep_from = line.end;
+        if *start as usize > keep_from {
+            out.extend_from_slice(&head[keep_from..*start as usize]);
         }
+        keep_from = *end as usize;
     }
-    out.extend_from_slice(&head[keep_from..end]);
+    out.extend_from_slice(&head[keep_from..head.len() - 2]);
 }

@@ -1,6 +1,6 @@
 //! Request heads: read, judged, rewritten for the next hop.
 
-use super::field::{Connection, MAX_FIELDS, Marks, copy_fields, length, mark_named, tokens};
+use super::field::{Connection, MAX_FIELDS, Marks, Why, copy_fields, length, mark_named, tokens};
 use super::scan::{self, Stop, TOKEN, is, lines};
 use super::{Body, Chunked, Refusal};
 
@@ -26,7 +26,7 @@ impl Method {
 
 /// A request head that may be passed on.
 #[derive(Debug)]
-pub struct Request<'b> {
+pub struct Request<'m, 'b> {
     /// As sent.
     pub method_name: &'b str,
     /// What of it matters.
@@ -51,9 +51,7 @@ pub struct Request<'b> {
     /// Where the fields begin in `head`.
     fields: usize,
     absolute: bool,
-    hop: Marks,
-    forwarding: Marks,
-    host_field: Option<usize>,
+    marks: &'m Marks,
 }
 
 /// What the rewritten head says of the client.
@@ -84,9 +82,12 @@ pub struct Forwarding<'a> {
 ///
 /// # Errors
 /// The request must be refused.
-pub fn request(input: &[u8], max_head: usize) -> Result<Option<Request<'_>>, Refusal> {
-    let window = &input[..input.len().min(max_head)];
-    match read(window) {
+pub fn request<'m, 'b>(
+    input: &'b [u8],
+    max_head: usize,
+    marks: &'m mut Marks,
+) -> Result<Option<Request<'m, 'b>>, Refusal> {
+    match read(&input[..input.len().min(max_head)], marks) {
         Ok(request) => request.map(Some),
         Err(Stop::Partial) if input.len() >= max_head => Err(Refusal::HeadTooLarge),
         Err(Stop::Partial) => Ok(None),
@@ -95,7 +96,7 @@ pub fn request(input: &[u8], max_head: usize) -> Result<Option<Request<'_>>, Ref
 }
 
 /// The outer error stops the scan, the inner one is a judgement.
-fn read(input: &[u8]) -> Result<Result<Request<'_>, Refusal>, Stop> {
+fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Result<Request<'m, 'b>, Refusal>, Stop> {
     let mut start = 0;
     while let [b'\r', b'\n', ..] = input[start..] {
         start += 2;
@@ -125,25 +126,27 @@ fn read(input: &[u8]) -> Result<Result<Request<'_>, Refusal>, Stop> {
     let fields = scan::crlf(input, target_end + 9)?;
     // Tokens and targets are ASCII.
     let text = |from, to| std::str::from_utf8(&input[from..to]).unwrap_or_default();
-    judge(input, fields, text(start, method_end), text(target_start, target_end), http10)
+    judge(input, fields, text(start, method_end), text(target_start, target_end), http10, marks)
 }
 
 /// Reads the fields, which begin at `fields`, and decides what the request is.
-fn judge<'b>(
+fn judge<'m, 'b>(
     input: &'b [u8],
     fields: usize,
     method_name: &'b str,
     target: &'b str,
     http10: bool,
-) -> Result<Result<Request<'b>, Refusal>, Stop> {
+    marks: &'m mut Marks,
+) -> Result<Result<Request<'m, 'b>, Refusal>, Stop> {
     let mut connection = Connection::default();
-    let (mut hop, mut forwarding) = (Marks::default(), Marks::default());
-    let (mut host, mut host_field) = (&b""[..], None);
+    marks.clear();
+    let mut host = None;
     let mut content_length = None;
     let mut chunked = false;
     let mut expects_continue = false;
-    let mut upgrade_field = None;
+    let mut upgrade_fields = 0;
     let (mut index, mut at) = (0, fields);
+    let mut fits = true;
     let refuse = |what| Ok(Err(Refusal::Malformed(what)));
     let len = loop {
         let (line, next) = scan::line(input, at)?;
@@ -154,13 +157,13 @@ fn judge<'b>(
         at = next;
         let (name, value) = (line.name, line.value);
         match name.len() {
-            2 if is(name, b"te") => hop.add(index),
+            2 if is(name, b"te") => fits &= marks.add(&line, Why::Hop),
             4 if is(name, b"host") => {
-                if host_field.replace(index).is_some() {
+                if host.replace(value).is_some() {
                     return refuse("more than one Host");
                 }
-                host = value;
-                if !host.iter().all(|byte| plausible_in_host(*byte)) {
+                fits &= marks.add(&line, Why::Host);
+                if !value.iter().all(|byte| plausible_in_host(*byte)) {
                     return refuse("Host is malformed");
                 }
             }
@@ -171,28 +174,28 @@ fn judge<'b>(
                 expects_continue = !http10;
             }
             7 if is(name, b"upgrade") => {
-                hop.add(index);
+                fits &= marks.add(&line, Why::Hop);
                 // An h2c connection would carry requests past this relay's eyes.
                 let h2c = tokens(value).any(|token| token.eq_ignore_ascii_case(b"h2c"));
-                upgrade_field = (!h2c && upgrade_field.is_none()).then_some(index);
+                upgrade_fields += if h2c { 2 } else { 1 };
             }
-            9 if is(name, b"forwarded") => forwarding.add(index),
+            9 if is(name, b"forwarded") => fits &= marks.add(&line, Why::Forwarding),
             10 if is(name, b"connection") => {
-                hop.add(index);
+                fits &= marks.add(&line, Why::Hop);
                 connection.read(value);
             }
-            10 if is(name, b"keep-alive") => hop.add(index),
+            10 if is(name, b"keep-alive") => fits &= marks.add(&line, Why::Hop),
             14 if is(name, b"content-length") => {
                 let Some(length) = length(value) else { return refuse("Content-Length is malformed") };
                 if content_length.replace(length).is_some() {
                     return refuse("more than one Content-Length");
                 }
             }
-            14 if is(name, b"http2-settings") => hop.add(index),
-            15 if is(name, b"x-forwarded-for") => forwarding.add(index),
-            16 if is(name, b"x-forwarded-host") => forwarding.add(index),
-            16 if is(name, b"proxy-connection") => hop.add(index),
-            17 if is(name, b"x-forwarded-proto") => forwarding.add(index),
+            14 if is(name, b"http2-settings") => fits &= marks.add(&line, Why::Hop),
+            15 if is(name, b"x-forwarded-for") => fits &= marks.add(&line, Why::Forwarding),
+            16 if is(name, b"x-forwarded-host") => fits &= marks.add(&line, Why::Forwarding),
+            16 if is(name, b"proxy-connection") => fits &= marks.add(&line, Why::Hop),
+            17 if is(name, b"x-forwarded-proto") => fits &= marks.add(&line, Why::Forwarding),
             17 if is(name, b"transfer-encoding") => {
                 if chunked || http10 {
                     return refuse("Transfer-Encoding is not allowed here");
@@ -210,13 +213,16 @@ fn judge<'b>(
     if chunked && content_length.is_some() {
         return refuse("both Content-Length and Transfer-Encoding");
     }
-    if host_field.is_none() && !http10 {
+    if host.is_none() && !http10 {
         return refuse("no Host");
     }
     if connection.names_others {
-        mark_named(head, fields, &mut hop);
+        fits &= mark_named(head, fields, marks);
     }
-    let upgrade = connection.upgrade && upgrade_field.is_some() && !http10;
+    if !fits {
+        return Ok(Err(Refusal::HeadTooLarge));
+    }
+    let upgrade = connection.upgrade && upgrade_fields == 1 && !http10;
     let (target, authority) = match origin_form(method_name, target) {
         Ok(split) => split,
         Err(refusal) => return Ok(Err(refusal)),
@@ -230,7 +236,7 @@ fn judge<'b>(
         method_name,
         method: method(method_name),
         target,
-        host: authority.map_or(host, str::as_bytes),
+        host: authority.map_or(host.unwrap_or_default(), str::as_bytes),
         http10,
         keep_alive: !connection.close && (!http10 || connection.keep_alive),
         expects_continue: expects_continue && body != Body::Done,
@@ -240,9 +246,7 @@ fn judge<'b>(
         head,
         fields,
         absolute: authority.is_some(),
-        hop,
-        forwarding,
-        host_field,
+        marks,
     }))
 }
 
@@ -296,7 +300,7 @@ fn plausible_in_host(byte: u8) -> bool {
         || matches!(byte, b'$'..=b'+')
 }
 
-impl Request<'_> {
+impl Request<'_, '_> {
     /// The value of the first field called `name` (lower case or not).
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         self.values(name).next()
@@ -323,19 +327,19 @@ impl Request<'_> {
         out.extend_from_slice(if self.target.starts_with('?') { b" /" } else { b" " });
         out.extend_from_slice(self.target.as_bytes());
         out.extend_from_slice(b" HTTP/1.1\r\n");
-        let mut drop = self.hop;
-        if !matches!(forwarding.style, Forwarded::Off) {
-            drop.add_all(self.forwarding);
-        }
         if self.absolute {
             out.extend_from_slice(b"Host: ");
             out.extend_from_slice(self.host);
             out.extend_from_slice(b"\r\n");
-            if let Some(index) = self.host_field {
-                drop.add(index);
-            }
         }
-        copy_fields(self.head, self.fields, drop, out);
+        let replaced = !matches!(forwarding.style, Forwarded::Off);
+        let drop = |why| match why {
+            Why::Hop => true,
+            Why::Forwarding => replaced,
+            Why::Host => self.absolute,
+            Why::Coding => false,
+        };
+        copy_fields(self.head, self.fields, self.marks, drop, out);
         if self.upgrade {
             out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
             out.extend_from_slice(self.field("upgrade").unwrap_or_default());
@@ -403,14 +407,16 @@ mod tests {
         Forwarding { style: Forwarded::XForwarded, trusted: false, client: "192.0.2.7", scheme: "http" };
 
     fn rewritten(input: &str, forwarding: &Forwarding<'_>) -> String {
-        let request = request(input.as_bytes(), 8192).expect("accepted").expect("complete");
+        let mut marks = Marks::new();
+        let request = request(input.as_bytes(), 8192, &mut marks).expect("accepted").expect("complete");
         let mut out = Vec::new();
         request.write(forwarding, &mut out);
         String::from_utf8(out).expect("text")
     }
 
     fn refused(input: &[u8]) -> Refusal {
-        match request(input, 8192) {
+        let mut marks = Marks::new();
+        match request(input, 8192, &mut marks) {
             Err(refusal) => refusal,
             other => panic!("{:?} was not refused: {other:?}", String::from_utf8_lossy(input)),
         }
@@ -529,15 +535,19 @@ mod tests {
     fn every_prefix_is_incomplete() {
         let whole = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n";
         for end in 0..whole.len() {
-            assert!(request(&whole[..end], 8192).expect("no refusal").is_none(), "at {end}");
+            assert!(
+                request(&whole[..end], 8192, &mut Marks::new()).expect("no refusal").is_none(),
+                "at {end}"
+            );
         }
-        assert!(request(whole, 8192).expect("accepted").is_some());
+        assert!(request(whole, 8192, &mut Marks::new()).expect("accepted").is_some());
     }
 
     #[test]
     fn who_keeps_the_connection() {
-        let keeps =
-            |head: &str| request(head.as_bytes(), 8192).expect("accepted").expect("complete").keep_alive;
+        let keeps = |head: &str| {
+            request(head.as_bytes(), 8192, &mut Marks::new()).expect("accepted").expect("complete").keep_alive
+        };
         assert!(keeps("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
         assert!(!keeps("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
         assert!(!keeps("GET / HTTP/1.0\r\n\r\n"));

@@ -1,6 +1,6 @@
 //! Answer heads: read, judged, rewritten for the client.
 
-use super::field::{Connection, MAX_FIELDS, Marks, copy_fields, length, mark_named};
+use super::field::{Connection, MAX_FIELDS, Marks, Why, copy_fields, length, mark_named};
 use super::scan::{self, Stop, is, lines};
 use super::{Body, Chunked};
 
@@ -11,7 +11,7 @@ pub struct BadResponse(pub &'static str);
 
 /// An answer head that may be passed on.
 #[derive(Debug)]
-pub struct Response<'b> {
+pub struct Response<'m, 'b> {
     /// 100 to 999.
     pub status: u16,
     /// May the connection to the member be used again after this answer?
@@ -24,8 +24,9 @@ pub struct Response<'b> {
     /// Where the fields begin in `head`.
     fields: usize,
     http10: bool,
-    hop: Marks,
-    coding: Marks,
+    marks: &'m Marks,
+    /// Does any field concern only this hop?
+    hop: bool,
     upgrade: bool,
 }
 
@@ -43,8 +44,13 @@ pub struct Rewrite {
 ///
 /// # Errors
 /// The answer is malformed, or could be read in two ways.
-pub fn response(input: &[u8], max_head: usize, to_head: bool) -> Result<Option<Response<'_>>, BadResponse> {
-    match read(&input[..input.len().min(max_head)], to_head) {
+pub fn response<'m, 'b>(
+    input: &'b [u8],
+    max_head: usize,
+    to_head: bool,
+    marks: &'m mut Marks,
+) -> Result<Option<Response<'m, 'b>>, BadResponse> {
+    match read(&input[..input.len().min(max_head)], to_head, marks) {
         Ok(response) => Ok(Some(response)),
         Err(Stop::Partial) if input.len() >= max_head => Err(BadResponse("the head is too large")),
         Err(Stop::Partial) => Ok(None),
@@ -52,7 +58,7 @@ pub fn response(input: &[u8], max_head: usize, to_head: bool) -> Result<Option<R
     }
 }
 
-fn read(input: &[u8], to_head: bool) -> Result<Response<'_>, Stop> {
+fn read<'m, 'b>(input: &'b [u8], to_head: bool, marks: &'m mut Marks) -> Result<Response<'m, 'b>, Stop> {
     const LINE: Stop = Stop::Bad("the status line is malformed");
     let Some(begin) = input.get(..12) else {
         let plausible = input.iter().zip(b"HTTP/1.").all(|(one, other)| one == other);
@@ -72,19 +78,22 @@ fn read(input: &[u8], to_head: bool) -> Result<Response<'_>, Stop> {
         return Err(LINE);
     }
     let fields = scan::crlf(input, end)?;
-    judge(input, fields, status, http10, to_head)
+    judge(input, fields, status, http10, to_head, marks)
 }
 
 /// Reads the fields, which begin at `fields`, and decides what the answer is.
-fn judge(
-    input: &[u8],
+fn judge<'m, 'b>(
+    input: &'b [u8],
     fields: usize,
     status: u16,
     http10: bool,
     to_head: bool,
-) -> Result<Response<'_>, Stop> {
+    marks: &'m mut Marks,
+) -> Result<Response<'m, 'b>, Stop> {
     let mut connection = Connection::default();
-    let (mut hop, mut coding) = (Marks::default(), Marks::default());
+    marks.clear();
+    let mut hop = false;
+    let mut fits = true;
     let mut content_length = None;
     let mut chunked = false;
     let mut upgrade = false;
@@ -99,26 +108,33 @@ fn judge(
         let (name, value) = (line.name, line.value);
         match name.len() {
             7 if is(name, b"upgrade") => {
-                hop.add(index);
-                upgrade = true;
+                (hop, upgrade) = (true, true);
+                fits &= marks.add(&line, Why::Hop);
             }
             10 if is(name, b"connection") => {
-                hop.add(index);
+                hop = true;
+                fits &= marks.add(&line, Why::Hop);
                 connection.read(value);
             }
-            10 if is(name, b"keep-alive") => hop.add(index),
+            10 if is(name, b"keep-alive") => {
+                hop = true;
+                fits &= marks.add(&line, Why::Hop);
+            }
             14 if is(name, b"content-length") => {
                 let length = length(value).ok_or(Stop::Bad("Content-Length is malformed"))?;
                 if content_length.replace(length).is_some_and(|other| other != length) {
                     return Err(Stop::Bad("two different Content-Lengths"));
                 }
             }
-            16 if is(name, b"proxy-connection") => hop.add(index),
+            16 if is(name, b"proxy-connection") => {
+                hop = true;
+                fits &= marks.add(&line, Why::Hop);
+            }
             17 if is(name, b"transfer-encoding") => {
                 if chunked || !value.eq_ignore_ascii_case(b"chunked") {
                     return Err(Stop::Bad("the transfer coding is not chunked"));
                 }
-                coding.add(index);
+                fits &= marks.add(&line, Why::Coding);
                 chunked = true;
             }
             _ => {}
@@ -130,7 +146,10 @@ fn judge(
         return Err(Stop::Bad("both Content-Length and Transfer-Encoding"));
     }
     if connection.names_others {
-        mark_named(head, fields, &mut hop);
+        fits &= mark_named(head, fields, marks);
+    }
+    if !fits {
+        return Err(Stop::Bad("too many fields for one hop"));
     }
     let body = match status {
         100..=199 | 204 | 304 => Body::Done,
@@ -143,10 +162,10 @@ fn judge(
         },
     };
     let keep_alive = body != Body::UntilClose && !connection.close && (!http10 || connection.keep_alive);
-    Ok(Response { status, keep_alive, body, len, head, fields, http10, hop, coding, upgrade })
+    Ok(Response { status, keep_alive, body, len, head, fields, http10, marks, hop, upgrade })
 }
 
-impl Response<'_> {
+impl Response<'_, '_> {
     /// Is another answer to the same request still to come?
     pub fn interim(&self) -> bool {
         (100..200).contains(&self.status) && self.status != 101
@@ -154,17 +173,14 @@ impl Response<'_> {
 
     /// Appends the head for the client.
     pub fn write(&self, rewrite: Rewrite, out: &mut Vec<u8>) {
-        let mut drop = self.hop;
-        if rewrite.http10 {
-            drop.add_all(self.coding);
-        }
-        if drop.is_empty() && !self.http10 && !rewrite.close && !rewrite.http10 {
+        if !self.hop && !self.http10 && !rewrite.close && !rewrite.http10 {
             out.extend_from_slice(self.head);
             return;
         }
         out.extend_from_slice(b"HTTP/1.1");
         out.extend_from_slice(&self.head[b"HTTP/1.1".len()..self.fields]);
-        copy_fields(self.head, self.fields, drop, out);
+        let drop = |why| why == Why::Hop || (why == Why::Coding && rewrite.http10);
+        copy_fields(self.head, self.fields, self.marks, drop, out);
         if self.status == 101 && self.upgrade {
             let protocol = lines(self.head, self.fields).find(|line| is(line.name, b"upgrade"));
             out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
@@ -185,7 +201,8 @@ mod tests {
     use super::*;
 
     fn read(input: &str, to_head: bool, rewrite: Rewrite) -> Result<(u16, bool, Body, String), BadResponse> {
-        let response = response(input.as_bytes(), 8192, to_head)?.expect("complete");
+        let mut marks = Marks::new();
+        let response = response(input.as_bytes(), 8192, to_head, &mut marks)?.expect("complete");
         let mut out = Vec::new();
         response.write(rewrite, &mut out);
         Ok((response.status, response.keep_alive, response.body, String::from_utf8(out).expect("text")))

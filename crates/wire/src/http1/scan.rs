@@ -26,21 +26,45 @@ pub(super) struct Line<'b> {
 const CRLF: &str = "a line does not end in CRLF";
 
 /// The line at `at`, or `None` (and the end of the head) if it is the empty one.
+#[inline(always)]
 pub(super) fn line(input: &[u8], at: usize) -> Result<(Option<Line<'_>>, usize), Stop> {
-    let rest = &input[at..];
-    let colon = rest.iter().position(|byte| !TOKEN[usize::from(*byte)]).ok_or(Stop::Partial)?;
-    if rest[colon] != b':' || colon == 0 {
-        return match (colon, rest) {
-            (0, [b'\r', b'\n', ..]) => Ok((None, at + 2)),
-            (0, [b'\r']) => Err(Stop::Partial),
-            (0, [b'\r' | b'\n', ..]) => Err(Stop::Bad(CRLF)),
-            _ => Err(Stop::Bad("a field name is malformed")),
-        };
+    let colon = name_end(input, at);
+    if colon > at && colon < input.len() && input[colon] == b':' {
+        let text = text_end(input, colon + 1)?;
+        let end = crlf(input, text)?;
+        let value = trim(&input[colon + 1..text]);
+        return Ok((Some(Line { start: at, end, name: &input[at..colon], value }), end));
     }
-    let end = text_end(rest, colon + 1)?;
-    let value = trim(&rest[colon + 1..end]);
-    let end = at + crlf(rest, end)?;
-    Ok((Some(Line { start: at, end, name: &rest[..colon], value }), end))
+    not_a_field(input, at, colon)
+}
+
+/// What stands at `at` if it is no field: the empty line, the end of what came, or something wrong.
+#[cold]
+fn not_a_field(input: &[u8], at: usize, colon: usize) -> Result<(Option<Line<'_>>, usize), Stop> {
+    match &input[at..] {
+        [b'\r', b'\n', ..] => Ok((None, at + 2)),
+        [] | [b'\r'] => Err(Stop::Partial),
+        [b'\r' | b'\n', ..] => Err(Stop::Bad(CRLF)),
+        _ if colon == input.len() => Err(Stop::Partial),
+        _ => Err(Stop::Bad("a field name is malformed")),
+    }
+}
+
+/// Where the characters of a name end.
+#[inline(always)]
+fn name_end(input: &[u8], from: usize) -> usize {
+    let mut at = from;
+    let (chunks, _) = input[from..].as_chunks::<4>();
+    for chunk in chunks {
+        if !chunk.iter().fold(true, |all, byte| all & TOKEN[usize::from(*byte)]) {
+            break;
+        }
+        at += 4;
+    }
+    while at < input.len() && TOKEN[usize::from(input[at])] {
+        at += 1;
+    }
+    at
 }
 
 /// The lines of a head that was scanned before; `at` is where its fields begin.
@@ -53,6 +77,7 @@ pub(super) fn lines(head: &[u8], mut at: usize) -> impl Iterator<Item = Line<'_>
 }
 
 /// Where the text that begins at `from` ends: at the first control character but a tab.
+#[inline(always)]
 pub(super) fn text_end(input: &[u8], from: usize) -> Result<usize, Stop> {
     let mut at = from;
     loop {
@@ -65,9 +90,12 @@ pub(super) fn text_end(input: &[u8], from: usize) -> Result<usize, Stop> {
 }
 
 /// After the CRLF at `at`.
+#[inline(always)]
 pub(super) fn crlf(input: &[u8], at: usize) -> Result<usize, Stop> {
+    if input.get(at..at + 2) == Some(b"\r\n") {
+        return Ok(at + 2);
+    }
     match &input[at..] {
-        [b'\r', b'\n', ..] => Ok(at + 2),
         [] | [b'\r'] => Err(Stop::Partial),
         [b'\r' | b'\n', ..] => Err(Stop::Bad(CRLF)),
         _ => Err(Stop::Bad("a control character stands in the head")),
@@ -75,6 +103,7 @@ pub(super) fn crlf(input: &[u8], at: usize) -> Result<usize, Stop> {
 }
 
 /// Where the first byte below a space, or a DEL, stands at or after `from`.
+#[inline(always)]
 fn control(input: &[u8], from: usize) -> Option<usize> {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGHS: u64 = 0x8080_8080_8080_8080;
@@ -105,12 +134,26 @@ fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// Is `name` this field name, in any case? `lower` is in lower case; the length is known to the compiler, so
-/// there is no loop.
+/// Is `name` this field name, in any case? `lower` is in lower case. Compares words that may overlap: the
+/// length is known to the compiler, so there is no loop.
+#[inline(always)]
 pub(super) fn is<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
-    // Bit 5 is what letters differ in; no character of a name becomes another one of these names by it.
-    name.len() == N
-        && name.iter().zip(lower).fold(0, |differ, (one, other)| differ | ((one | 0x20) ^ other)) == 0
+    if name.len() != N {
+        return false;
+    }
+    let differ = |one: u64, other: u64| (one | 0x2020_2020_2020_2020) ^ (other | 0x2020_2020_2020_2020);
+    if N < 8 {
+        let short = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        return differ(short(name), short(lower)) == 0;
+    }
+    let word = |bytes: &[u8], at: usize| {
+        bytes[at..].first_chunk::<8>().map_or(0, |chunk| u64::from_le_bytes(*chunk))
+    };
+    let mut all = differ(word(name, 0), word(lower, 0)) | differ(word(name, N - 8), word(lower, N - 8));
+    if N > 16 {
+        all |= differ(word(name, 8), word(lower, 8));
+    }
+    all == 0
 }
 
 /// Characters of a field name or method (RFC 9110 section 5.6.2).

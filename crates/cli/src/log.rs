@@ -1,0 +1,39 @@
+//! The log on standard error: lines for people or JSON for machines.
+
+use std::io::{self, IsTerminal as _};
+
+use clap::ValueEnum;
+use tracing_subscriber::EnvFilter;
+
+use crate::talk::Globals;
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Form {
+    /// One line for people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Sends what the program tells of itself to standard error from now on. `RUST_LOG` selects more finely
+/// than `-q` and `-v` do.
+pub(crate) fn start(form: Form, globals: &Globals) {
+    let level = match (globals.quiet, globals.verbose) {
+        (true, _) => "error",
+        (false, 0) => "info",
+        (false, 1) => "warn,plimsoll=debug,plimsoll_proxy=debug,plimsoll_admin=debug",
+        (false, _) => "trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false);
+    // The journal dates its lines itself.
+    let dated = std::env::var_os("JOURNAL_STREAM").is_none();
+    let color = globals.paints(&io::stderr());
+    // A log that is started already stays.
+    let _ = match form {
+        Form::Json => log.json().flatten_event(true).try_init(),
+        Form::Text if dated => log.with_ansi(color).compact().try_init(),
+        Form::Text => log.with_ansi(color && io::stderr().is_terminal()).compact().without_time().try_init(),
+    };
+}
