@@ -8,9 +8,10 @@ use plimsoll_bench::record::{Fault, Latencies, Record};
 use plimsoll_bench::units::short;
 use serde::Serialize;
 
+use super::Args;
 use super::stage::{Cast, WORKERS};
 use super::tally::{Note, Phase, Tally};
-use super::{Args, INTERRUPTED};
+use crate::command::Exit;
 use crate::control::text::{Cell, Tone, table};
 
 /// Less than this share of the requests on time, and the run proves nothing.
@@ -201,7 +202,7 @@ impl Report {
         match self.verdict {
             Verdict::Ok => ExitCode::SUCCESS,
             Verdict::Failed | Verdict::Invalid => ExitCode::FAILURE,
-            Verdict::Interrupted => ExitCode::from(INTERRUPTED),
+            Verdict::Interrupted => Exit::Interrupted.into(),
         }
     }
 
