@@ -268,8 +268,8 @@ impl Report {
             rows.push(row(&member.name, &|phase| {
                 let member = &phase.members[index];
                 Cell::text(&match member.answered {
-                    0 => "0 %".to_owned(),
-                    _ => format!("{:.0} %, {}", member.share * 100.0, member.latency.pair()),
+                    0 => " 0 %".to_owned(),
+                    _ => format!("{:>2.0} %, {}", member.share * 100.0, member.latency.pair()),
                 })
             }));
         }
@@ -369,7 +369,7 @@ mod tests {
         failed     0                    3
         p50 / p99  4.6 / 4.6 ms         4.6 / 4.6 ms
         m1         100 %, 4.6 / 4.6 ms  100 %, 4.6 / 4.6 ms
-        m2         0 %                  0 %
+        m2          0 %                  0 %
 
           10.0 s  m2 is now 10 times slower
 
