@@ -56,7 +56,7 @@ pub(crate) struct Record {
     pub(crate) name: Arc<str>,
     pub(crate) vitals: Arc<Vitals>,
     /// One for each core.
-    pub(crate) stripes: Box<[Stripe]>,
+    pub(crate) stripes: Box<[Arc<Stripe>]>,
 }
 
 /// What one core counts of a member.

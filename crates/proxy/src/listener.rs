@@ -162,10 +162,11 @@ fn admit(core: &Rc<Core>, listener: &Rc<Listener>, stream: TcpStream, client: So
     let (core, listener) = (Rc::clone(core), Rc::clone(listener));
     match settings.protocol {
         Protocol::Http => {
-            tokio::task::spawn_local(async move {
+            // It waits for the member in every request: no need to be made to wait.
+            tokio::task::spawn_local(tokio::task::unconstrained(async move {
                 let _visit = visit;
                 http::serve(core, listener, stream, peer, Vec::new()).await;
-            });
+            }));
         }
         Protocol::Tcp | Protocol::Udp => {}
     }

@@ -55,17 +55,21 @@ impl<S: Stream> Session<S> {
 
     async fn attempts(&mut self, pool: &Rc<Pool>, asked: &mut Asked) -> Outcome {
         pool.deposit(asked.begun);
-        let total = pool.view().published.settings.timeouts.total;
+        let total = asked.view.published.settings.timeouts.total;
         let deadline = if total.is_zero() { Time(u64::MAX) } else { asked.begun + total };
         let mut tried: Vec<MemberId> = Vec::new();
         let mut last = Reason::NoMember;
         let mut fresh = false;
         let mut now = asked.begun;
         loop {
-            let trip = match self.admit(pool, asked, now, deadline, &tried).await {
-                Ok(trip) => trip,
-                Err(Reason::NoMember) => return Outcome::Reject(last),
-                Err(reason) => return Outcome::Reject(reason),
+            let trip = match self.admit(pool, asked, now, &tried) {
+                Admission::Trip(trip) => trip,
+                Admission::Nobody => return Outcome::Reject(last),
+                Admission::Full => match self.wait(pool, asked, now, deadline, &tried).await {
+                    Ok(trip) => trip,
+                    Err(Reason::NoMember) => return Outcome::Reject(last),
+                    Err(reason) => return Outcome::Reject(reason),
+                },
             };
             let failure = match self.attempt(asked, &trip, deadline, fresh).await {
                 Ok(end) => {
@@ -124,7 +128,8 @@ impl<S: Stream> Session<S> {
         deadline: Time,
         fresh: bool,
     ) -> Result<End, Failure> {
-        let pooled = if fresh { None } else { trip.upstream.check_out() };
+        let pooled =
+            if fresh { None } else { trip.upstream.check_out(self.core.now(), asked.method.idempotent()) };
         let reused = pooled.is_some();
         let mut member: TcpStream = match pooled {
             Some(stream) => stream,
@@ -140,8 +145,21 @@ impl<S: Stream> Session<S> {
         Ok(end)
     }
 
-    /// Finds a member that is below its limit; waits for one if the group has a queue.
-    async fn admit(
+    /// Finds a member that is below its limit. Nobody overtakes those who wait already.
+    fn admit(&self, pool: &Pool, asked: &Asked, now: Time, tried: &[MemberId]) -> Admission {
+        if pool.contended() {
+            return Admission::Full;
+        }
+        let chance = self.core.chance();
+        if tried.is_empty() {
+            pool.admit_by(Rc::clone(&asked.view), asked.key, chance, now, tried)
+        } else {
+            pool.admit(asked.key, chance, now, tried)
+        }
+    }
+
+    /// Waits for a member to come below its limit, if the group has a queue.
+    async fn wait(
         &mut self,
         pool: &Rc<Pool>,
         asked: &Asked,
@@ -149,14 +167,6 @@ impl<S: Stream> Session<S> {
         deadline: Time,
         tried: &[MemberId],
     ) -> Result<Trip, Reason> {
-        // Nobody overtakes those who wait already.
-        if !pool.contended() {
-            match pool.admit(asked.key, self.core.chance(), now, tried) {
-                Admission::Trip(trip) => return Ok(trip),
-                Admission::Nobody => return Err(Reason::NoMember),
-                Admission::Full => {}
-            }
-        }
         let (most, patience) = {
             let view = pool.view();
             (view.published.settings.queue, view.published.settings.queue_timeout)
