@@ -319,14 +319,17 @@ impl Request<'_, '_> {
             .map(|line| line.value)
     }
 
-    /// Appends the head for the next hop: HTTP/1.1, origin form, without what concerned only this hop, with
+    /// Appends the head for the next hop: HTTP/1.1 (1.0 if there is no host), origin form, without what concerned only this hop, with
     /// what tells the member who the client is.
     pub fn write(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(self.method_name.as_bytes());
         // An absolute form may have had a query but no path: `http://host?query`.
         out.extend_from_slice(if self.target.starts_with('?') { b" /" } else { b" " });
         out.extend_from_slice(self.target.as_bytes());
-        out.extend_from_slice(b" HTTP/1.1\r\n");
+        // HTTP/1.1 demands a Host: one who did not name any is not made to.
+        let version: &[u8] =
+            if self.http10 && self.host.is_empty() { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" };
+        out.extend_from_slice(version);
         if self.absolute {
             out.extend_from_slice(b"Host: ");
             out.extend_from_slice(self.host);
@@ -437,6 +440,14 @@ mod tests {
                      TE: trailers\r\nProxy-Connection: y\r\nAccept: z\r\nUpgrade: h2c\r\nHTTP2-Settings: AAM\r\n\r\n";
         let off = Forwarding { style: Forwarded::Off, ..PLAIN };
         assert_eq!(rewritten(input, &off), "GET / HTTP/1.1\r\nHost: x\r\nAccept: z\r\n\r\n");
+    }
+
+    #[test]
+    fn who_names_no_host_is_passed_on_as_http_1_0() {
+        let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+        assert_eq!(rewritten("GET / HTTP/1.0\r\n\r\n", &off), "GET / HTTP/1.0\r\n\r\n");
+        let named = "GET / HTTP/1.0\r\nHost: x\r\n\r\n";
+        assert_eq!(rewritten(named, &off), "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     }
 
     #[test]
