@@ -173,12 +173,9 @@ fn publication(
 ) -> Option<Published> {
     let plan = analyzer.plan(now)?;
     let mut here = BTreeMap::new();
-    for (id, spec, vitals) in analyzer.members() {
+    for (id, _, vitals) in analyzer.members() {
         let record = records.remove(&id);
-        here.insert(
-            id,
-            record.unwrap_or_else(|| Record::new(id, Arc::clone(&spec.name), Arc::clone(vitals), cores)),
-        );
+        here.insert(id, record.unwrap_or_else(|| Record::new(id, Arc::clone(vitals), cores)));
     }
     *records = here;
     let of_plan = plan.members().iter().filter_map(|member| records.get(&member.id).cloned()).collect();
