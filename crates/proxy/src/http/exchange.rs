@@ -16,7 +16,6 @@ use tokio::io::ReadBuf;
 
 use super::{Asked, Session, Stream};
 use crate::ListenerSettings;
-use crate::core::BUFFER;
 use crate::reason::Reason;
 use crate::relay;
 use crate::residue::Residue;
@@ -25,7 +24,7 @@ use crate::trip::Trip;
 /// A body up to this long is copied behind its head, to be sent by one call without gathering.
 const COPY: usize = 4096;
 /// Bytes of requests sent ahead (pipelining) that are kept; beyond that the client is not read.
-const AHEAD: usize = BUFFER;
+const AHEAD: usize = 64 * 1024;
 /// For so long nobody looks whether the client is still there: most answers come before.
 const UNWATCHED: Duration = Duration::from_millis(100);
 
@@ -152,7 +151,7 @@ impl<S: Stream> Session<S> {
                 idle,
                 (&mut session.stream, member),
                 unread,
-                trip.stripe(),
+                &trip.upstream,
             )
             .await;
             (end.keep_member, end.keep_client) = (false, false);

@@ -360,8 +360,8 @@ impl Request<'_, '_> {
             .map(|line| line.value)
     }
 
-    /// Appends the head for the next hop: HTTP/1.1, origin form, without what concerned only this hop, with
-    /// what tells the member who the client is.
+    /// Appends the head for the next hop: HTTP/1.1 (1.0 if no host is named), origin form, without what concerned
+    /// only this hop, with what tells the member who the client is.
     pub fn write(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
         let from = if self.absolute || self.http10 {
             self.write_line(out);
@@ -396,7 +396,9 @@ impl Request<'_, '_> {
         // An absolute form may have had a query but no path: `http://host?query`.
         out.extend_from_slice(if self.target.starts_with(b"?") { b" /" } else { b" " });
         out.extend_from_slice(self.target);
-        out.extend_from_slice(b" HTTP/1.1\r\n");
+        // HTTP/1.1 demands a Host: who did not name any is not made to.
+        let no_host = self.http10 && self.host.is_empty();
+        out.extend_from_slice(if no_host { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
         if self.absolute {
             out.extend_from_slice(b"Host: ");
             out.extend_from_slice(self.host);
@@ -504,6 +506,14 @@ mod tests {
                      TE: trailers\r\nProxy-Connection: y\r\nAccept: z\r\nUpgrade: h2c\r\nHTTP2-Settings: AAM\r\n\r\n";
         let off = Forwarding { style: Forwarded::Off, ..PLAIN };
         assert_eq!(rewritten(input, &off), "GET / HTTP/1.1\r\nHost: x\r\nAccept: z\r\n\r\n");
+    }
+
+    #[test]
+    fn who_names_no_host_is_passed_on_as_http_1_0() {
+        let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+        assert_eq!(rewritten("GET / HTTP/1.0\r\n\r\n", &off), "GET / HTTP/1.0\r\n\r\n");
+        let named = "GET / HTTP/1.0\r\nHost: x\r\n\r\n";
+        assert_eq!(rewritten(named, &off), "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     }
 
     #[test]
