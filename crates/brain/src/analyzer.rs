@@ -15,7 +15,6 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
-use core::time::Duration;
 
 use crate::{Event, EventKind, Load, Member, MemberId, Plan, State, Time, Vitals, hash};
 use health::{Health, Verdict};
@@ -24,6 +23,7 @@ use outlier::Ejection;
 mod health;
 mod outlier;
 mod report;
+mod settle;
 mod slow_start;
 mod spec;
 
@@ -42,6 +42,8 @@ pub struct Analyzer {
     now: Time,
     /// Entries in a state that may be chosen.
     usable: usize,
+    /// Entries with an ejection in force, whatever else they are.
+    out: usize,
     /// Was a member ever usable? Until then a group whose members are not checked yet is starting, not down.
     started: bool,
     /// Was it told that no member can be used?
@@ -84,6 +86,7 @@ impl Analyzer {
             next_id: 0,
             now,
             usable: 0,
+            out: 0,
             started: false,
             all_down: false,
             stale: true,
@@ -206,7 +209,7 @@ impl Analyzer {
                 self.eject(place, format!("{streak} failures in a row"), &inputs);
             }
         }
-        let room = outlier::allowed(&outlier, self.entries.len()).saturating_sub(self.ejected());
+        let room = outlier::allowed(&outlier, self.entries.len()).saturating_sub(self.out);
         for finding in outlier::outliers(&outlier, &samples, room) {
             let inputs = [
                 ("requests", finding.traffic.requests as f64),
@@ -357,20 +360,20 @@ impl Analyzer {
     /// Ejects a member in use, unless too many are out already or it is the last that can be used.
     fn eject(&mut self, place: usize, why: String, inputs: &[(&str, f64)]) {
         let Some(outlier) = &self.spec.outlier else { return };
-        let out = self.ejected();
         let allowed = outlier::allowed(outlier, self.entries.len());
         let entry = &mut self.entries[place];
-        if !entry.state.eligible() || self.usable <= 1 || out >= allowed {
+        if !entry.state.eligible() || self.usable <= 1 || self.out >= allowed {
             return;
         }
         let (row, length) = entry.ejection.begin(outlier, self.now);
+        self.out += 1;
         let why = format!("{why}; out for {} s", length.as_secs_f64());
         entry.ejection.why.clone_from(&why);
         let mut inputs = inputs.to_vec();
         inputs.extend([
             ("seconds", length.as_secs_f64()),
             ("ejections_in_a_row", f64::from(row)),
-            ("members_out", (out + 1) as f64),
+            ("members_out", self.out as f64),
             ("members_allowed_out", allowed as f64),
         ]);
         self.wake_at(self.now + length);
@@ -378,12 +381,9 @@ impl Analyzer {
         self.settle(place);
     }
 
-    fn ejected(&self) -> usize {
-        self.entries.iter().filter(|entry| entry.ejection.until.is_some()).count()
-    }
-
     fn readmit(&mut self, place: usize, why: &str) {
         self.entries[place].ejection.end(self.now);
+        self.out -= 1;
         let row = [("failures_in_a_row", f64::from(self.entries[place].vitals.streak()))];
         self.tell_of(place, EventKind::Readmitted, why.to_string(), &row);
         self.settle(place);
@@ -413,103 +413,5 @@ impl Analyzer {
                 self.tell_of(place, EventKind::Up, "its health checks were switched off".to_string(), &[]);
             }
         }
-    }
-
-    /// One step of a ramp, or its end.
-    fn grow(&mut self, place: usize, since: Time) {
-        let window = self.spec.slow_start;
-        if self.now.since(since) >= window {
-            self.entries[place].ramp = None;
-            let why = "its slow start is over".to_string();
-            self.tell_of(place, EventKind::FullShare, why, &[("seconds", window.as_secs_f64())]);
-            self.settle(place);
-        } else {
-            self.wake_at((self.now + slow_start::step(window)).min(since + window));
-        }
-        self.stale = true;
-    }
-
-    fn wake_at(&mut self, time: Time) {
-        self.wake = Some(self.wake.map_or(time, |wake| wake.min(time)));
-    }
-
-    /// Derives a member's state from its facts.
-    fn settle(&mut self, place: usize) {
-        let slow = self.spec.slow_start;
-        let entry = &mut self.entries[place];
-        let before = entry.state;
-        let barred = match entry.health.verdict {
-            _ if entry.draining => Some(State::Draining),
-            Verdict::Unchecked => Some(State::Unchecked),
-            Verdict::Down => Some(State::Down),
-            Verdict::Up => entry.ejection.until.map(|_| State::Ejected),
-        };
-        let mut begins = false;
-        if let Some(barred) = barred {
-            entry.ramp = None;
-            entry.original &= barred == State::Unchecked;
-        } else if !before.eligible() {
-            // What it did before it was out of use says nothing about it now.
-            entry.vitals.forget();
-            entry.totals = None;
-            begins = !mem::take(&mut entry.original) && slow > Duration::ZERO;
-            entry.ramp = begins.then_some(self.now);
-        }
-        let usual = if entry.ramp.is_some() { State::SlowStart } else { State::Up };
-        entry.state = barred.unwrap_or(usual);
-        if entry.state == before {
-            return;
-        }
-        entry.since = self.now;
-        self.stale = true;
-        self.usable = self.usable + usize::from(entry.state.eligible()) - usize::from(before.eligible());
-        if begins {
-            let why = format!("takes a growing part of its share for {} s", slow.as_secs_f64());
-            self.tell_of(place, EventKind::SlowStart, why, &[("seconds", slow.as_secs_f64())]);
-            self.wake_at((self.now + slow_start::step(slow)).min(self.now + slow));
-        }
-    }
-
-    /// After a change to the list of members.
-    fn index(&mut self) {
-        self.places = self.entries.iter().enumerate().map(|(place, entry)| (entry.id, place)).collect();
-        self.usable = self.entries.iter().filter(|entry| entry.state.eligible()).count();
-    }
-
-    /// After a change to the rules.
-    fn settle_all(&mut self) {
-        for place in 0..self.entries.len() {
-            self.settle(place);
-            if let Some(since) = self.entries[place].ramp {
-                self.grow(place, since);
-            }
-        }
-        self.survey();
-    }
-
-    /// Looks at the group as a whole: a member under suspicion is better than none, and none is worth telling.
-    fn survey(&mut self) {
-        if self.usable == 0 {
-            for place in 0..self.entries.len() {
-                if self.entries[place].state == State::Ejected {
-                    self.readmit(place, "no other member can be used");
-                }
-            }
-        }
-        self.started |= self.usable > 0;
-        let waiting = || self.entries.iter().any(|entry| entry.state == State::Unchecked);
-        let down = self.usable == 0 && (self.started || !waiting());
-        if down && !self.all_down {
-            let then = match self.spec.when_all_down {
-                WhenAllDown::Reject => "requests are refused",
-                WhenAllDown::FailOpen => "requests go to all of them but the draining ones",
-            };
-            let why = format!("no member can be used ({}); {then}", self.verdict());
-            self.tell(EventKind::AllDown, None, why, &[("members", self.entries.len() as f64)]);
-        } else if self.usable > 0 && self.all_down {
-            let inputs = [("usable", self.usable as f64), ("members", self.entries.len() as f64)];
-            self.tell(EventKind::Recovered, None, self.verdict(), &inputs);
-        }
-        self.all_down = self.usable == 0 && (down || self.all_down);
     }
 }

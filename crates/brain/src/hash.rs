@@ -32,7 +32,7 @@ pub fn hash(bytes: &[u8]) -> u64 {
 
 /// A number strictly between 0 and 1 out of the upper 52 bits.
 pub(crate) fn unit(bits: u64) -> f64 {
-    ((bits >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
+    ((bits >> 12) as i64 as f64 + 0.5) / (1_u64 << 52) as f64
 }
 
 /// The odd number nearest to 2^64 over the golden ratio.

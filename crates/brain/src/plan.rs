@@ -15,8 +15,15 @@ pub enum Table {
     Schedule(Vec<u32>),
     /// Walker's alias table: for each column the chance (of 2^32) to stay, and where to go otherwise.
     Alias(Vec<(u32, u32)>),
-    /// For each member its seed and its weight, side by side to be scanned quickly, and the sum of the weights.
-    Seeds(Vec<(u64, f64)>, f64),
+    /// For each member its seed and its weight (1 if all are equal), side by side to be scanned quickly.
+    Seeds {
+        /// In the order of the members.
+        seeds: Vec<(u64, f64)>,
+        /// Have all members the same weight?
+        even: bool,
+        /// Sum of the members' weights.
+        weights: f64,
+    },
 }
 
 /// What came of asking for a member.

@@ -47,8 +47,8 @@ impl Line {
         }
         let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
         Some(Box::new(Self {
-            method: request.method_name.to_owned(),
-            target: request.target.to_owned(),
+            method: text(Some(request.method_name)),
+            target: text(Some(request.target)),
             host: text(Some(request.host)),
             agent: text(request.field("user-agent")),
         }))

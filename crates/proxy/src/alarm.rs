@@ -29,7 +29,12 @@ impl Alarm {
     pub(crate) fn new(clock: Clock) -> io::Result<Self> {
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        Ok(Self { clock, timer: AsyncFd::new(timer)? })
+        #[expect(
+            deprecated,
+            reason = "the safe way is deprecated for types that may close early; an OwnedFd does not"
+        )]
+        let timer = AsyncFd::new(timer)?;
+        Ok(Self { clock, timer })
     }
 
     /// Rings at `time`, at once if that has passed; forgets the moment set before.

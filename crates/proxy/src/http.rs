@@ -11,13 +11,15 @@ use std::task::{Context, Poll, ready};
 
 use plimsoll_brain::Time;
 use plimsoll_wire::http1::{self, Body, Forwarding, Method, Refusal};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::ReadBuf;
 
 use crate::access::Line;
 use crate::connect::Peer;
 use crate::core::Core;
 use crate::listener::Listener;
+use crate::pool::View;
 use crate::reason::Reason;
+use crate::stream::Stream;
 use crate::wheel::Timer;
 use crate::{Forwarded, Key, ListenerSettings};
 
@@ -27,10 +29,6 @@ mod reply;
 #[cfg(test)]
 mod tests;
 
-/// A byte stream from a client.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
-
 /// A client connection between and during requests.
 struct Session<S> {
     core: Rc<Core>,
@@ -39,10 +37,11 @@ struct Session<S> {
     peer: Peer,
     /// The client's address as members are told it.
     client_text: Box<str>,
+    /// What the members are told of it in the usual case, made once.
+    client_fields: Box<[u8]>,
     /// Bytes that came after the request being worked on, or the beginning of a head.
     unread: Vec<u8>,
     timer: Timer,
-    requests: u64,
 }
 
 /// A request whose head was read and may be passed on.
@@ -59,6 +58,8 @@ struct Asked {
     upgrade: bool,
     key: u64,
     begun: Time,
+    /// What was in force when it came.
+    view: Rc<View>,
     line: Option<Box<Line>>,
 }
 
@@ -79,7 +80,8 @@ pub(crate) async fn serve<S: Stream>(
 ) {
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
     let client_text = peer.client.ip().to_canonical().to_string().into_boxed_str();
-    let mut session = Session { core, listener, stream, peer, client_text, unread, timer, requests: 0 };
+    let client_fields = http1::x_forwarded(&client_text, "http").into_boxed_slice();
+    let mut session = Session { core, listener, stream, peer, client_text, client_fields, unread, timer };
     loop {
         match session.next().await {
             Next::Request(asked) => {
@@ -106,7 +108,6 @@ impl<S: Stream> Session<S> {
         );
         let mut fresh = !self.unread.is_empty();
         let next = poll_fn(|cx| self.poll_next(cx, &settings, &mut fresh)).await;
-        self.requests += 1;
         next
     }
 
@@ -160,9 +161,10 @@ impl<S: Stream> Session<S> {
 
     /// Reads and rewrites the head at the beginning of `input`, if it is all there.
     fn begin(&mut self, input: &[u8], settings: &ListenerSettings) -> Result<Option<Asked>, Refusal> {
-        let mut marks = http1::Marks::new();
+        let core = Rc::clone(&self.core);
+        let mut marks = core.marks.borrow_mut();
         let Some(request) = http1::request(input, settings.max_head, &mut marks)? else { return Ok(None) };
-        let begun = self.core.tick();
+        let begun = core.tick();
         let style = match settings.forwarded {
             Forwarded::XForwarded => http1::Forwarded::XForwarded,
             Forwarded::Rfc7239 => http1::Forwarded::Rfc7239,
@@ -172,12 +174,26 @@ impl<S: Stream> Session<S> {
             let client = self.peer.client.ip().to_canonical();
             settings.trusted.iter().any(|net| net.contains(&client))
         };
-        let mut out = self.core.vector();
-        request.write(&Forwarding { style, trusted, client: &self.client_text, scheme: "http" }, &mut out);
+        let mut out = core.vector();
+        request.write(
+            &Forwarding {
+                style,
+                trusted,
+                client: &self.client_text,
+                plain: &self.client_fields,
+                scheme: "http",
+            },
+            &mut out,
+        );
         let mut body = request.body;
         let rest = &input[request.len..];
-        let taken = body.feed(rest).map_err(|bad| Refusal::Malformed(bad.0))?;
-        out.extend_from_slice(&rest[..taken]);
+        let mut ahead = rest;
+        if !rest.is_empty() {
+            let taken = body.feed(rest).map_err(|bad| Refusal::Malformed(bad.0))?;
+            out.extend_from_slice(&rest[..taken]);
+            ahead = &rest[taken..];
+        }
+        let view = self.listener.pool().view();
         let asked = Asked {
             method: request.method,
             out,
@@ -186,18 +202,20 @@ impl<S: Stream> Session<S> {
             keep_alive: request.keep_alive,
             http10: request.http10,
             upgrade: request.upgrade,
-            key: self.key(&request),
+            key: self.key(&request, &view),
             begun,
+            view,
             line: Line::begin(&self.core, &request),
         };
         self.unread.clear();
-        self.unread.extend_from_slice(&rest[taken..]);
+        if !ahead.is_empty() {
+            self.unread.extend_from_slice(ahead);
+        }
         Ok(Some(asked))
     }
 
     /// What should stick to one member, if the strategy wants to know.
-    fn key(&self, request: &http1::Request<'_, '_>) -> u64 {
-        let view = self.listener.pool().view();
+    fn key(&self, request: &http1::Request<'_, '_>, view: &View) -> u64 {
         if !view.published.plan.strategy().reads_key {
             return 0;
         }
@@ -205,7 +223,7 @@ impl<S: Stream> Session<S> {
         match &view.published.settings.key {
             Key::Client => client(),
             Key::Path => {
-                plimsoll_brain::hash(request.target.split('?').next().unwrap_or_default().as_bytes())
+                plimsoll_brain::hash(request.target.split(|byte| *byte == b'?').next().unwrap_or_default())
             }
             Key::Header(name) => request.field(name).map_or_else(client, plimsoll_brain::hash),
             Key::Cookie(name) => request.cookie(name).map_or_else(client, plimsoll_brain::hash),

@@ -7,8 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use plimsoll_brain::{Ask, Choice, MemberId, RetryBudget, Time};
+use plimsoll_brain::{Ask, Choice, MemberId, Plan, RetryBudget, Time};
 use tokio::net::TcpStream;
 
 use crate::group::{Group, Published, Record, Stripe, Tally};
@@ -29,12 +30,14 @@ pub(crate) struct Pool {
 pub(crate) struct View {
     pub(crate) published: Arc<Published>,
     upstreams: Vec<Rc<Upstream>>,
+    /// The same without the members; `None` in such a one itself.
+    rules: Option<Rc<View>>,
 }
 
 /// One core's connections to one member.
 pub(crate) struct Upstream {
     pub(crate) record: Arc<Record>,
-    core: usize,
+    stripe: Arc<Stripe>,
     pub(crate) address: Cell<SocketAddr>,
     /// The last one in is the first one out, so that those not needed grow old and are closed.
     idle: RefCell<Vec<Idle>>,
@@ -44,6 +47,9 @@ struct Idle {
     stream: TcpStream,
     since: Time,
 }
+
+/// A connection idle for less than this is taken as it is, where that can do no harm.
+const FRESH: Duration = Duration::from_millis(5);
 
 /// What came of asking for a member.
 pub(crate) enum Admission {
@@ -62,7 +68,7 @@ impl Pool {
         let pool = Rc::new(Self {
             core,
             seen: Cell::new(version),
-            view: RefCell::new(Rc::new(View { published: Arc::clone(&published), upstreams: Vec::new() })),
+            view: RefCell::new(View::bare(&published)),
             upstreams: RefCell::default(),
             // Cores begin at different members, so that they do not all follow the same one.
             turn: Cell::new(core as u64),
@@ -89,7 +95,18 @@ impl Pool {
 
     /// Chooses a member and counts the request in.
     pub(crate) fn admit(&self, key: u64, chance: u64, now: Time, tried: &[MemberId]) -> Admission {
-        let view = self.view();
+        self.admit_by(self.view(), key, chance, now, tried)
+    }
+
+    /// The same by a view at hand.
+    pub(crate) fn admit_by(
+        &self,
+        view: Rc<View>,
+        key: u64,
+        chance: u64,
+        now: Time,
+        tried: &[MemberId],
+    ) -> Admission {
         let plan = &view.published.plan;
         loop {
             let turn = self.turn.replace(self.turn.get().wrapping_add(1));
@@ -108,6 +125,12 @@ impl Pool {
                 Choice::Nobody => return Admission::Nobody,
             }
         }
+    }
+
+    /// May a member keep the work it has: is it in use, or drained?
+    pub(crate) fn keeps(&self, member: MemberId) -> bool {
+        let published = &self.view().published;
+        self.upstreams.borrow().contains_key(&member) || published.draining.contains(&member)
     }
 
     /// Do requests wait for a member below its limit?
@@ -157,7 +180,7 @@ impl Pool {
                 let upstream = upstreams.entry(member.id).or_insert_with(|| {
                     Rc::new(Upstream {
                         record: Arc::clone(record),
-                        core: self.core,
+                        stripe: Arc::clone(&record.stripes[self.core]),
                         address: Cell::new(member.address),
                         idle: RefCell::default(),
                     })
@@ -179,7 +202,24 @@ impl Pool {
         if before.retry != published.settings.retry {
             *self.budget.borrow_mut() = budget(&published, self.group.tallies.len());
         }
-        *self.view.borrow_mut() = Rc::new(View { published, upstreams: members });
+        let rules = self.view.borrow().rules();
+        let same = Arc::ptr_eq(&rules.published.settings, &published.settings);
+        let rules = Some(if same { rules } else { View::bare(&published) });
+        *self.view.borrow_mut() = Rc::new(View { published, upstreams: members, rules });
+    }
+}
+
+impl View {
+    /// The rules in force, without the members.
+    pub(crate) fn rules(self: &Rc<Self>) -> Rc<Self> {
+        Rc::clone(self.rules.as_ref().unwrap_or(self))
+    }
+
+    fn bare(published: &Published) -> Rc<Self> {
+        let settings = Arc::clone(&published.settings);
+        let plan = Plan::new(published.plan.strategy(), published.plan.knobs().clone(), Vec::new());
+        let published = Arc::new(Published { plan, records: Vec::new(), draining: Vec::new(), settings });
+        Rc::new(Self { published, upstreams: Vec::new(), rules: None })
     }
 }
 
@@ -191,15 +231,16 @@ fn budget(published: &Published, cores: usize) -> RetryBudget {
 
 impl Upstream {
     pub(crate) fn stripe(&self) -> &Stripe {
-        &self.record.stripes[self.core]
+        &self.stripe
     }
 
-    /// A connection that was quiet so far, the one used last first.
-    pub(crate) fn check_out(&self) -> Option<TcpStream> {
+    /// A connection that was quiet so far, the one used last first. `safe`: the request may be sent again if it
+    /// turns out that the member has just closed it.
+    pub(crate) fn check_out(&self, now: Time, safe: bool) -> Option<TcpStream> {
         let mut idle = self.idle.borrow_mut();
         while let Some(candidate) = idle.pop() {
             self.stripe().idle.sub(1);
-            if candidate.quiet() {
+            if (safe && now.since(candidate.since) < FRESH) || candidate.quiet() {
                 return Some(candidate.stream);
             }
         }

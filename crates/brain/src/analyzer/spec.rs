@@ -77,7 +77,8 @@ pub struct OutlierSpec {
 pub enum WhenAllDown {
     /// Refuse requests (503).
     Reject,
-    /// Use all of them but the draining ones, as if they were up.
+    /// Use all of them but the draining ones, as if they were up, even those not checked yet. In the plan they
+    /// keep their real state.
     FailOpen,
 }
 

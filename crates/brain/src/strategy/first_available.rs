@@ -4,7 +4,7 @@
 use super::{Left, Strategy, nothing, unobserved};
 use crate::{Ask, Plan};
 
-pub(super) const STRATEGY: Strategy = Strategy {
+pub(super) static STRATEGY: Strategy = Strategy {
     name: "first_available",
     about: "the first member, in the order written, that is below its limit",
     knobs: &[],

@@ -13,7 +13,7 @@ use super::{Left, Strategy, schedule, unobserved};
 use crate::hash::unit;
 use crate::{Ask, Member, Plan, mix};
 
-pub(super) const STRATEGY: Strategy = Strategy {
+pub(super) static STRATEGY: Strategy = Strategy {
     name: "least_connections",
     about: "the member with the fewest requests in flight for its capacity; in turn where several are equal",
     knobs: &[],
@@ -33,22 +33,29 @@ pub(super) fn lighter(a: u32, member: &Member, b: u32, other: &Member) -> bool {
 }
 
 /// The least loaded of the members that are `left`; of several, one by chance in proportion to weight.
+///
+/// Two passes, because in a single one the processor cannot guess which branch a member takes.
 pub(super) fn least(members: &[Member], ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize> {
-    let mut left = members.iter().enumerate().filter(|(_, member)| left(member));
-    let (mut best, mut least) = left.next()?;
-    let mut load = least.in_flight();
+    let mut first = None;
+    let mut least = f64::INFINITY;
+    for (index, member) in members.iter().enumerate() {
+        let load = f64::from(member.in_flight()) / member.weight;
+        if load < least && left(member) {
+            (first, least) = (Some(index), load);
+        }
+    }
+    let mut best = first.or_else(|| members.iter().position(&left))?;
     // Sampling from a stream of unknown length: the newcomer stays with its share of what was seen (Chao 1982).
-    let mut weight = least.weight;
+    // Room for rounding, and for another core that changes what is in flight meanwhile.
+    let least = least * (1.0 + 1e-12);
+    let mut weight = 0.0;
     let mut bits = ask.chance;
-    for (index, member) in left {
-        let other = member.in_flight();
-        if lighter(other, member, load, least) {
-            (best, least, load, weight) = (index, member, other, member.weight);
-        } else if !lighter(load, least, other, member) {
+    for (index, member) in members.iter().enumerate() {
+        if f64::from(member.in_flight()) <= least * member.weight && left(member) {
             weight += member.weight;
             bits = mix(bits);
             if unit(bits) * weight < member.weight {
-                (best, least, load) = (index, member, other);
+                best = index;
             }
         }
     }

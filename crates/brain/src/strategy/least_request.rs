@@ -9,7 +9,7 @@
 use super::{Knob, Strategy, alias, least_connections::lighter, least_loaded, unobserved};
 use crate::{Ask, Plan};
 
-pub(super) const STRATEGY: Strategy = Strategy {
+pub(super) static STRATEGY: Strategy = Strategy {
     name: "least_request",
     about: "the member with the fewest requests in flight, by its capacity, of a few drawn by chance",
     knobs: &[Knob { name: "choices", about: "how many are drawn", default: 2.0, min: 2.0, max: 16.0 }],

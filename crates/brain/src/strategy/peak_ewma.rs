@@ -15,7 +15,7 @@ use core::time::Duration;
 use super::{Knob, Knobs, Strategy, alias, least_loaded};
 use crate::{Ask, Member, Plan, Time, Vitals};
 
-pub(super) const STRATEGY: Strategy = Strategy {
+pub(super) static STRATEGY: Strategy = Strategy {
     name: "peak_ewma",
     about: "the better of two drawn by chance, by recent latency times requests in flight; failures count as slow",
     knobs: &[

@@ -3,7 +3,7 @@
 use super::{Strategy, alias, least_loaded, unobserved};
 use crate::{Ask, Plan};
 
-pub(super) const STRATEGY: Strategy = Strategy {
+pub(super) static STRATEGY: Strategy = Strategy {
     name: "random",
     about: "a member by chance, as likely as its capacity says",
     knobs: &[],

@@ -5,20 +5,18 @@
 //! h uniform between 0 and 1, the score -w / ln h makes a member win as often as its weight w says (Schindelhauer
 //! and Schomaker, Weighted distributed hash tables, 2005). The greatest such score is the least -ln(h) / w, of
 //! which -ln(h) >= 1 - h: a member whose 1 - h is already too much is passed over, and in a group of n only about
-//! log n logarithms are taken.
+//! log n logarithms are taken; none if all weights are equal, where the greatest h wins.
 //!
 //! One hot key must not kill its member: none gets a request while it has more in flight than `load_factor`
 //! times its share of all that is in flight (Mirrokni, Thorup, Zadimoghaddam, Consistent hashing with bounded
 //! loads, 2018; HAProxy's `hash-balance-factor`). The request then goes to the next member in the order of
 //! scores, the same one each time, and so does that of a member that is full or was tried.
 
-use alloc::vec::Vec;
-
 use super::{Knob, Knobs, Left, Strategy, unobserved};
 use crate::hash::unit;
 use crate::{Ask, Member, Plan, Table, mix};
 
-pub(super) const STRATEGY: Strategy = Strategy {
+pub(super) static STRATEGY: Strategy = Strategy {
     name: "rendezvous",
     about: "the same member for the same key as long as it is there and not overloaded",
     knobs: &[Knob {
@@ -38,9 +36,13 @@ pub(super) const STRATEGY: Strategy = Strategy {
 };
 
 fn prepare(members: &[Member], _: &Knobs) -> Table {
-    let seeds: Vec<(u64, f64)> = members.iter().map(|member| (member.seed, member.weight)).collect();
-    let sum = seeds.iter().map(|(_, weight)| weight).sum();
-    Table::Seeds(seeds, sum)
+    let even = members.windows(2).all(|pair| pair[0].weight == pair[1].weight);
+    let weight = |member: &Member| if even { 1.0 } else { member.weight };
+    Table::Seeds {
+        seeds: members.iter().map(|member| (member.seed, weight(member))).collect(),
+        even,
+        weights: members.iter().map(|member| member.weight).sum(),
+    }
 }
 
 fn choose(plan: &Plan, ask: &Ask) -> usize {
@@ -70,13 +72,15 @@ fn second(plan: &Plan, ask: &Ask, left: Left<'_>) -> Option<usize> {
 
 /// The best score for `key` among the members that `may` be taken.
 fn first(plan: &Plan, key: u64, may: impl Fn(usize) -> bool) -> Option<usize> {
-    let Table::Seeds(seeds, _) = plan.table() else { return None };
+    let Table::Seeds { seeds, even, .. } = plan.table() else { return None };
     let mut best = None;
     let mut least = f64::INFINITY;
     for (index, (seed, weight)) in seeds.iter().enumerate() {
+        // 1 - h, which is as uniform as h.
         let above = unit(mix(seed ^ key));
-        if (above < least * weight || best.is_none()) && may(index) {
-            let cost = -libm::log1p(-above) / weight;
+        if above < least * weight && may(index) {
+            let cost = if *even { above } else { -libm::log1p(-above) / weight };
+            // However small the weights are, somebody is the first.
             if cost < least || best.is_none() {
                 (best, least) = (Some(index), cost);
             }
@@ -97,7 +101,7 @@ impl Bound {
     fn of(plan: &Plan) -> Self {
         let knob = plan.knobs().at(0);
         let factor = if knob > 0.0 { knob.max(1.0) } else { f64::INFINITY };
-        let weights = if let Table::Seeds(_, sum) = plan.table() { *sum } else { 0.0 };
+        let weights = if let Table::Seeds { weights, .. } = plan.table() { *weights } else { 0.0 };
         Self { factor, weights }
     }
 

@@ -3,7 +3,7 @@
 use super::{Strategy, least_loaded, nothing, unobserved};
 use crate::{Ask, Plan};
 
-pub(super) const STRATEGY: Strategy = Strategy {
+pub(super) static STRATEGY: Strategy = Strategy {
     name: "round_robin",
     about: "each member in turn, capacity aside",
     knobs: &[],

@@ -3,7 +3,7 @@
 use super::{Strategy, least_loaded, schedule, unobserved};
 use crate::{Ask, Plan};
 
-pub(super) const STRATEGY: Strategy = Strategy {
+pub(super) static STRATEGY: Strategy = Strategy {
     name: "weighted_round_robin",
     about: "each member in turn, as often as its capacity says, spread evenly",
     knobs: &[],

@@ -1,28 +1,26 @@
 //! The relay without sockets: every message cut at every byte gives the same bytes on the other side.
 
+use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
-use plimsoll_brain::{Analyzer, GroupSpec, MemberSpec, Time, WhenAllDown, strategy};
-use plimsoll_brain::{Knobs, Strategy};
+use plimsoll_brain::Time;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::exchange::{End, Failure};
 use super::{Next, Session};
+use crate::alarm::Alarm;
 use crate::clock::Clock;
 use crate::connect::Peer;
 use crate::core::{Census, Core};
-use crate::group::{Group, Published, Record};
+use crate::fixture::{LOOPBACK, pool};
 use crate::listener::{Door, Listener};
-use crate::pool::{Admission, Pool};
-use crate::trip::Trip;
-use crate::{
-    ClientTimeouts, Forwarded, GroupSettings, Key, ListenerSettings, MemberTimeouts, Protocol, RetrySettings,
-};
+use crate::pool::Admission;
+use crate::{ClientTimeouts, Forwarded, ListenerSettings, Protocol};
 
 /// A stream that delivers given pieces, each after a pause, and takes so many bytes at a time.
 struct Script {
@@ -31,8 +29,10 @@ struct Script {
     paused: bool,
     /// What happens after the last piece.
     then: Then,
-    /// Delivers nothing before it took so many bytes.
+    /// Delivers nothing before it took so many bytes, nor before so long.
     after: usize,
+    patience: Duration,
+    begun: Instant,
     out: Vec<u8>,
     takes: usize,
     stuffed: bool,
@@ -56,7 +56,18 @@ impl Script {
             }
             from = cut;
         }
-        Self { pieces, next: 0, paused: false, then, after: 0, out: Vec::new(), takes, stuffed: false }
+        Self {
+            pieces,
+            next: 0,
+            paused: false,
+            then,
+            after: 0,
+            patience: Duration::ZERO,
+            begun: Instant::now(),
+            out: Vec::new(),
+            takes,
+            stuffed: false,
+        }
     }
 }
 
@@ -66,7 +77,7 @@ impl AsyncRead for Script {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.out.len() < self.after {
+        if self.out.len() < self.after || self.begun.elapsed() < self.patience {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -115,48 +126,11 @@ impl AsyncWrite for Script {
     }
 }
 
-const LOOPBACK: SocketAddr = SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 80));
-
-fn pool(core: &Core) -> Rc<Pool> {
-    let strategy: &'static Strategy = strategy::find("round_robin").expect("there is one");
-    let member = MemberSpec { name: "m:80".into(), address: LOOPBACK, capacity: 1.0, limit: u32::MAX };
-    let spec = GroupSpec {
-        name: "g".into(),
-        strategy,
-        knobs: Knobs::defaults(strategy),
-        members: vec![member],
-        health: None,
-        outlier: None,
-        slow_start: std::time::Duration::ZERO,
-        when_all_down: WhenAllDown::Reject,
-    };
-    let minute = std::time::Duration::from_secs(60);
-    let settings = Arc::new(GroupSettings {
-        spec: spec.clone(),
-        probe: None,
-        key: Key::Client,
-        timeouts: MemberTimeouts { connect: minute, per_try: minute, total: minute, idle: minute },
-        retry: RetrySettings { attempts: 2, budget: 0.2, min_per_second: 10.0 },
-        queue: 0,
-        queue_timeout: minute,
-        pool: 8,
-        pool_idle: minute,
-        send_proxy: None,
-    });
-    let mut analyzer = Analyzer::new(spec, Time(0));
-    let plan = analyzer.plan(Time(0)).expect("the first");
-    let records = analyzer
-        .members()
-        .map(|(id, spec, vitals)| Record::new(id, Arc::clone(&spec.name), Arc::clone(vitals), 1))
-        .collect();
-    let strikes = tokio::sync::mpsc::channel(1).0;
-    let group = Group::new(Published { plan, records, settings }, 1, strikes);
-    core.pool(&group)
-}
+impl crate::stream::Stream for Script {}
 
 fn session(client: Script) -> Session<Script> {
     let core = Core::new(0, Clock::start(), Census::new(10));
-    let minute = std::time::Duration::from_secs(60);
+    let minute = Duration::from_secs(60);
     let settings = ListenerSettings {
         address: LOOPBACK,
         protocol: Protocol::Http,
@@ -179,9 +153,9 @@ fn session(client: Script) -> Session<Script> {
         stream: client,
         peer,
         client_text: "127.0.0.1".into(),
+        client_fields: Box::default(),
         unread: Vec::new(),
         timer,
-        requests: 0,
     }
 }
 
@@ -191,13 +165,18 @@ type Relayed = (String, String, Result<(u16, bool, bool), Failure>);
 fn relay(client: Script, mut member: Script) -> Relayed {
     let mut session = session(client);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+    let wheel = Rc::clone(&session.core.wheel);
+    let alarm = runtime.block_on(async { Alarm::new(Clock::start()).expect("an alarm") });
     let end = runtime.block_on(async {
+        session.timer = poll_fn(|cx| Poll::Ready(wheel.timer(cx.waker()))).await;
         let Next::Request(mut asked) = session.next().await else { panic!("no request") };
         let pool = session.listener.pool();
         let Admission::Trip(trip) = pool.admit(0, 0, Time(0), &[]) else { panic!("no member") };
-        let trip: Trip = trip;
         let exchange = session.exchange(&mut asked, &mut member, &trip, Time(u64::MAX), false);
-        let end = tokio::time::timeout(std::time::Duration::from_secs(10), exchange).await.expect("it ends");
+        let end = tokio::select! {
+            () = Rc::clone(&wheel).drive(alarm) => unreachable!("the wheel turns for ever"),
+            end = tokio::time::timeout(Duration::from_secs(10), exchange) => end.expect("it ends"),
+        };
         end.map(|End { status, keep_member, keep_client }| (status, keep_member, keep_client))
     });
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
@@ -251,7 +230,7 @@ const CASES: &[Case] = &[
         client: "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
         member: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n4;q\r\ndefg\r\n0\r\n\r\n",
         closes: false,
-        to_member: "GET / HTTP/1.1\r\n\r\n",
+        to_member: "GET / HTTP/1.0\r\n\r\n",
         to_client: "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabcdefg",
         end: (200, true, false),
     },
@@ -309,7 +288,10 @@ fn an_early_answer_ends_an_unfinished_upload() {
 fn a_client_that_ends_its_side_still_gets_its_answer() {
     let client = Script::new(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", &[], Then::Eof, usize::MAX);
     let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-    let (_, to_client, end) = relay(client, Script::new(answer, &[5, 20], Then::Silence, usize::MAX));
+    let mut member = Script::new(answer, &[5, 20], Then::Silence, usize::MAX);
+    // The client is looked after only when the answer takes its time.
+    member.patience = Duration::from_millis(200);
+    let (_, to_client, end) = relay(client, member);
     assert!(to_client.ends_with("ok"));
     assert_eq!(end, Ok((200, true, false)));
 }

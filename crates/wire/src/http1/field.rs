@@ -20,11 +20,18 @@ pub(super) enum Why {
     Host,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    start: usize,
+    end: usize,
+    why: Why,
+}
+
 /// Lines of one head that may have to stay behind, in their order. Kept by the caller, because heads are
 /// passed around and this is larger than all the rest of them.
 #[derive(Clone, Debug)]
 pub struct Marks {
-    lines: [(u32, u32, Why); MAX_MARKS],
+    lines: [Mark; MAX_MARKS],
     len: usize,
 }
 
@@ -37,7 +44,7 @@ impl Default for Marks {
 impl Marks {
     /// None yet.
     pub fn new() -> Self {
-        Self { lines: [(0, 0, Why::Hop); MAX_MARKS], len: 0 }
+        Self { lines: [Mark { start: 0, end: 0, why: Why::Hop }; MAX_MARKS], len: 0 }
     }
 
     pub(super) fn clear(&mut self) {
@@ -48,12 +55,12 @@ impl Marks {
     #[must_use]
     pub(super) fn add(&mut self, line: &Line<'_>, why: Why) -> bool {
         let Some(place) = self.lines.get_mut(self.len) else { return false };
-        *place = (line.start as u32, line.end as u32, why);
+        *place = Mark { start: line.start, end: line.end, why };
         self.len += 1;
         true
     }
 
-    fn get(&self) -> &[(u32, u32, Why)] {
+    fn get(&self) -> &[Mark] {
         &self.lines[..self.len]
     }
 }
@@ -100,14 +107,14 @@ pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
             continue;
         }
         for line in lines(head, at).filter(|line| line.name.eq_ignore_ascii_case(token)) {
-            let known = marks.get().iter().any(|(start, ..)| *start == line.start as u32);
+            let known = marks.get().iter().any(|mark| mark.start == line.start);
             if !known && !marks.add(&line, Why::Hop) {
                 return false;
             }
         }
     }
     let len = marks.len;
-    marks.lines[..len].sort_unstable_by_key(|(start, ..)| *start);
+    marks.lines[..len].sort_unstable_by_key(|mark| mark.start);
     true
 }
 
@@ -124,22 +131,25 @@ pub(super) fn length(value: &[u8]) -> Option<u64> {
     Some(value.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
 }
 
-/// Appends the fields of `head`, which begin at `at`, without the marked ones that `drop` wants to stay behind
-/// and without the empty line.
-pub(super) fn copy_fields(
+/// Appends `head` from `from` on, which is where a line begins, without the marked lines that `drop` wants to
+/// stay behind and without the empty line.
+#[inline]
+pub(super) fn copy_lines(
     head: &[u8],
-    at: usize,
+    from: usize,
     marks: &Marks,
     drop: impl Fn(Why) -> bool,
     out: &mut Vec<u8>,
 ) {
-    let mut keep_from = at;
-    for (start, end, _) in marks.get().iter().filter(|(.., why)| drop(*why)) {
+    let mut keep_from = from;
+    for mark in marks.get().iter().filter(|mark| drop(mark.why)) {
         // Runs of lines to keep are copied whole.
-        if *start as usize > keep_from {
-            out.extend_from_slice(&head[keep_from..*start as usize]);
+        if mark.start > keep_from {
+            out.extend_from_slice(&head[keep_from..mark.start]);
         }
-        keep_from = *end as usize;
+        keep_from = mark.end;
     }
-    out.extend_from_slice(&head[keep_from..head.len() - 2]);
+    if keep_from < head.len() - 2 {
+        out.extend_from_slice(&head[keep_from..head.len() - 2]);
+    }
 }

@@ -1,6 +1,6 @@
 //! Request heads: read, judged, rewritten for the next hop.
 
-use super::field::{Connection, MAX_FIELDS, Marks, Why, copy_fields, length, mark_named, tokens};
+use super::field::{Connection, MAX_FIELDS, Marks, Why, copy_lines, length, mark_named, tokens};
 use super::scan::{self, Stop, TOKEN, is, lines};
 use super::{Body, Chunked, Refusal};
 
@@ -28,11 +28,11 @@ impl Method {
 #[derive(Debug)]
 pub struct Request<'m, 'b> {
     /// As sent.
-    pub method_name: &'b str,
+    pub method_name: &'b [u8],
     /// What of it matters.
     pub method: Method,
     /// The target in origin form (or `*`); the authority of an absolute form is in `host`.
-    pub target: &'b str,
+    pub target: &'b [u8],
     /// The host asked for; empty only from HTTP/1.0 clients.
     pub host: &'b [u8],
     /// Does the client speak HTTP/1.0?
@@ -48,6 +48,8 @@ pub struct Request<'m, 'b> {
     /// Bytes of the head, the empty line included.
     pub len: usize,
     head: &'b [u8],
+    /// Where the request line begins in `head`: empty lines may stand before it.
+    start: usize,
     /// Where the fields begin in `head`.
     fields: usize,
     absolute: bool,
@@ -74,8 +76,15 @@ pub struct Forwarding<'a> {
     pub trusted: bool,
     /// The client's IP address, as text without brackets.
     pub client: &'a str,
+    /// What [`x_forwarded`] makes of `client` and `scheme`: the same for all requests of a connection.
+    pub plain: &'a [u8],
     /// `http` or `https`.
     pub scheme: &'a str,
+}
+
+/// The `X-Forwarded` fields that depend on the connection alone.
+pub fn x_forwarded(client: &str, scheme: &str) -> Vec<u8> {
+    format!("X-Forwarded-For: {client}\r\nX-Forwarded-Proto: {scheme}\r\n").into_bytes()
 }
 
 /// Reads a request head from the beginning of `input`; `None` if it is not all there yet.
@@ -124,20 +133,32 @@ fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Result<Request<
         _ => return Err(Stop::Bad("the request line is malformed")),
     };
     let fields = scan::crlf(input, target_end + 9)?;
-    // Tokens and targets are ASCII.
-    let text = |from, to| std::str::from_utf8(&input[from..to]).unwrap_or_default();
-    judge(input, fields, text(start, method_end), text(target_start, target_end), http10, marks)
+    let line = RequestLine {
+        start,
+        method: &input[start..method_end],
+        target: &input[target_start..target_end],
+        http10,
+        end: fields,
+    };
+    judge(input, &line, marks)
 }
 
-/// Reads the fields, which begin at `fields`, and decides what the request is.
+struct RequestLine<'b> {
+    start: usize,
+    method: &'b [u8],
+    target: &'b [u8],
+    http10: bool,
+    /// Where the fields begin.
+    end: usize,
+}
+
+/// Reads the fields and decides what the request is.
 fn judge<'m, 'b>(
     input: &'b [u8],
-    fields: usize,
-    method_name: &'b str,
-    target: &'b str,
-    http10: bool,
+    line: &RequestLine<'b>,
     marks: &'m mut Marks,
 ) -> Result<Result<Request<'m, 'b>, Refusal>, Stop> {
+    let (method_name, http10, fields) = (line.method, line.http10, line.end);
     let mut connection = Connection::default();
     marks.clear();
     let mut host = None;
@@ -146,6 +167,7 @@ fn judge<'m, 'b>(
     let mut expects_continue = false;
     let mut upgrade_fields = 0;
     let (mut index, mut at) = (0, fields);
+    let start = line.start;
     let mut fits = true;
     let refuse = |what| Ok(Err(Refusal::Malformed(what)));
     let len = loop {
@@ -163,7 +185,7 @@ fn judge<'m, 'b>(
                     return refuse("more than one Host");
                 }
                 fits &= marks.add(&line, Why::Host);
-                if !value.iter().all(|byte| plausible_in_host(*byte)) {
+                if !plausible_host(value) {
                     return refuse("Host is malformed");
                 }
             }
@@ -223,7 +245,7 @@ fn judge<'m, 'b>(
         return Ok(Err(Refusal::HeadTooLarge));
     }
     let upgrade = connection.upgrade && upgrade_fields == 1 && !http10;
-    let (target, authority) = match origin_form(method_name, target) {
+    let (target, authority) = match origin_form(method_name, line.target) {
         Ok(split) => split,
         Err(refusal) => return Ok(Err(refusal)),
     };
@@ -236,7 +258,7 @@ fn judge<'m, 'b>(
         method_name,
         method: method(method_name),
         target,
-        host: authority.map_or(host.unwrap_or_default(), str::as_bytes),
+        host: authority.or(host).unwrap_or_default(),
         http10,
         keep_alive: !connection.close && (!http10 || connection.keep_alive),
         expects_continue: expects_continue && body != Body::Done,
@@ -244,17 +266,18 @@ fn judge<'m, 'b>(
         body,
         len,
         head,
+        start,
         fields,
         absolute: authority.is_some(),
         marks,
     }))
 }
 
-fn method(name: &str) -> Method {
+fn method(name: &[u8]) -> Method {
     match name {
-        "GET" => Method::Get,
-        "HEAD" => Method::Head,
-        "PUT" | "DELETE" | "OPTIONS" | "TRACE" => Method::Idempotent,
+        b"GET" => Method::Get,
+        b"HEAD" => Method::Head,
+        b"PUT" | b"DELETE" | b"OPTIONS" | b"TRACE" => Method::Idempotent,
         _ => Method::Other,
     }
 }
@@ -273,32 +296,50 @@ fn coding(value: &[u8]) -> Result<(), Refusal> {
 }
 
 /// Splits a target in absolute form into origin form and authority.
-fn origin_form<'b>(method: &str, target: &'b str) -> Result<(&'b str, Option<&'b str>), Refusal> {
-    if target.starts_with('/') || (target == "*" && method == "OPTIONS") {
+fn origin_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<&'b [u8]>), Refusal> {
+    if target.starts_with(b"/") || (target == b"*" && method == b"OPTIONS") {
         return Ok((target, None));
     }
-    if method == "CONNECT" {
+    if method == b"CONNECT" {
         return Err(Refusal::NotImplemented("CONNECT is not relayed"));
     }
-    let scheme = |name: &str| target.get(..name.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(name));
-    let rest = match () {
-        () if scheme("http://") => &target[7..],
-        () if scheme("https://") => &target[8..],
-        () => return Err(Refusal::Malformed("the request target is malformed")),
+    let after = |scheme: &[u8]| {
+        let (begin, rest) = target.split_at_checked(scheme.len())?;
+        begin.eq_ignore_ascii_case(scheme).then_some(rest)
     };
-    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let Some(rest) = after(b"http://").or_else(|| after(b"https://")) else {
+        return Err(Refusal::Malformed("the request target is malformed"));
+    };
+    let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
-    if authority.is_empty() || !authority.bytes().all(plausible_in_host) {
+    if authority.is_empty() || !plausible_host(authority) {
         return Err(Refusal::Malformed("the request target is malformed"));
     }
-    Ok((if path.is_empty() { "/" } else { path }, Some(authority)))
+    Ok((if path.is_empty() { b"/" } else { path }, Some(authority)))
 }
 
-/// Can this byte stand in a host and port? (Not a check of the grammar: of what could be read as two hosts.)
-fn plausible_in_host(byte: u8) -> bool {
-    matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'-'..=b'.' | b'0'..=b';' | b'[' | b']' | b'_' | b'~' | b'!' | b'=')
-        || matches!(byte, b'$'..=b'+')
+/// Could this be a host and port? (Not a check of the grammar: of what could be read as two hosts.)
+fn plausible_host(host: &[u8]) -> bool {
+    let (fours, rest) = host.as_chunks::<4>();
+    fours.iter().all(|four| four.iter().fold(true, |all, byte| all & HOST[usize::from(*byte)]))
+        && rest.iter().all(|byte| HOST[usize::from(*byte)])
 }
+
+/// Characters of a host, an address in brackets or a port.
+const HOST: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let character = byte as u8;
+        table[byte] = character.is_ascii_alphanumeric()
+            || matches!(
+                character,
+                b'-' | b'.' | b'_' | b'~' | b'!' | b'$'..=b'+' | b':' | b';' | b'=' | b'[' | b']'
+            );
+        byte += 1;
+    }
+    table
+};
 
 impl Request<'_, '_> {
     /// The value of the first field called `name` (lower case or not).
@@ -319,22 +360,15 @@ impl Request<'_, '_> {
             .map(|line| line.value)
     }
 
-    /// Appends the head for the next hop: HTTP/1.1 (1.0 if there is no host), origin form, without what concerned only this hop, with
-    /// what tells the member who the client is.
+    /// Appends the head for the next hop: HTTP/1.1 (1.0 if no host is named), origin form, without what concerned
+    /// only this hop, with what tells the member who the client is.
     pub fn write(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.method_name.as_bytes());
-        // An absolute form may have had a query but no path: `http://host?query`.
-        out.extend_from_slice(if self.target.starts_with('?') { b" /" } else { b" " });
-        out.extend_from_slice(self.target.as_bytes());
-        // HTTP/1.1 demands a Host: one who did not name any is not made to.
-        let version: &[u8] =
-            if self.http10 && self.host.is_empty() { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" };
-        out.extend_from_slice(version);
-        if self.absolute {
-            out.extend_from_slice(b"Host: ");
-            out.extend_from_slice(self.host);
-            out.extend_from_slice(b"\r\n");
-        }
+        let from = if self.absolute || self.http10 {
+            self.write_line(out);
+            self.fields
+        } else {
+            self.start
+        };
         let replaced = !matches!(forwarding.style, Forwarded::Off);
         let drop = |why| match why {
             Why::Hop => true,
@@ -342,7 +376,7 @@ impl Request<'_, '_> {
             Why::Host => self.absolute,
             Why::Coding => false,
         };
-        copy_fields(self.head, self.fields, self.marks, drop, out);
+        copy_lines(self.head, from, self.marks, drop, out);
         if self.upgrade {
             out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
             out.extend_from_slice(self.field("upgrade").unwrap_or_default());
@@ -356,16 +390,38 @@ impl Request<'_, '_> {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn x_forwarded(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
-        let earlier = |name: &str| forwarding.trusted.then(|| self.field(name)).flatten();
-        out.extend_from_slice(b"X-Forwarded-For: ");
-        if forwarding.trusted {
-            self.earlier_list("x-forwarded-for", out);
+    /// A request line of our own; the host follows it, because that of an absolute target replaces the field.
+    fn write_line(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.method_name);
+        // An absolute form may have had a query but no path: `http://host?query`.
+        out.extend_from_slice(if self.target.starts_with(b"?") { b" /" } else { b" " });
+        out.extend_from_slice(self.target);
+        // HTTP/1.1 demands a Host: who did not name any is not made to.
+        let no_host = self.http10 && self.host.is_empty();
+        out.extend_from_slice(if no_host { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
+        if self.absolute {
+            out.extend_from_slice(b"Host: ");
+            out.extend_from_slice(self.host);
+            out.extend_from_slice(b"\r\n");
         }
+    }
+
+    fn x_forwarded(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
+        if !forwarding.trusted {
+            out.extend_from_slice(forwarding.plain);
+            if !self.host.is_empty() {
+                out.extend_from_slice(b"X-Forwarded-Host: ");
+                out.extend_from_slice(self.host);
+                out.extend_from_slice(b"\r\n");
+            }
+            return;
+        }
+        out.extend_from_slice(b"X-Forwarded-For: ");
+        self.earlier_list("x-forwarded-for", out);
         out.extend_from_slice(forwarding.client.as_bytes());
         out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
-        out.extend_from_slice(earlier("x-forwarded-proto").unwrap_or(forwarding.scheme.as_bytes()));
-        let host = earlier("x-forwarded-host").unwrap_or(self.host);
+        out.extend_from_slice(self.field("x-forwarded-proto").unwrap_or(forwarding.scheme.as_bytes()));
+        let host = self.field("x-forwarded-host").unwrap_or(self.host);
         if !host.is_empty() {
             out.extend_from_slice(b"\r\nX-Forwarded-Host: ");
             out.extend_from_slice(host);
@@ -406,8 +462,18 @@ impl Request<'_, '_> {
 mod tests {
     use super::*;
 
-    const PLAIN: Forwarding<'_> =
-        Forwarding { style: Forwarded::XForwarded, trusted: false, client: "192.0.2.7", scheme: "http" };
+    const PLAIN: Forwarding<'_> = Forwarding {
+        style: Forwarded::XForwarded,
+        trusted: false,
+        client: "192.0.2.7",
+        plain: b"X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\n",
+        scheme: "http",
+    };
+
+    #[test]
+    fn the_plain_fields_are_what_a_connection_gives() {
+        assert_eq!(x_forwarded(PLAIN.client, PLAIN.scheme), PLAIN.plain);
+    }
 
     fn rewritten(input: &str, forwarding: &Forwarding<'_>) -> String {
         let mut marks = Marks::new();

@@ -1,6 +1,6 @@
 //! Answer heads: read, judged, rewritten for the client.
 
-use super::field::{Connection, MAX_FIELDS, Marks, Why, copy_fields, length, mark_named};
+use super::field::{Connection, MAX_FIELDS, Marks, Why, copy_lines, length, mark_named};
 use super::scan::{self, Stop, is, lines};
 use super::{Body, Chunked};
 
@@ -177,10 +177,13 @@ impl Response<'_, '_> {
             out.extend_from_slice(self.head);
             return;
         }
-        out.extend_from_slice(b"HTTP/1.1");
-        out.extend_from_slice(&self.head[b"HTTP/1.1".len()..self.fields]);
+        let mut from = 0;
+        if self.http10 {
+            from = b"HTTP/1.0".len();
+            out.extend_from_slice(b"HTTP/1.1");
+        }
         let drop = |why| why == Why::Hop || (why == Why::Coding && rewrite.http10);
-        copy_fields(self.head, self.fields, self.marks, drop, out);
+        copy_lines(self.head, from, self.marks, drop, out);
         if self.status == 101 && self.upgrade {
             let protocol = lines(self.head, self.fields).find(|line| is(line.name, b"upgrade"));
             out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");

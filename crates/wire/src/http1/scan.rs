@@ -32,7 +32,7 @@ pub(super) fn line(input: &[u8], at: usize) -> Result<(Option<Line<'_>>, usize),
     if colon > at && colon < input.len() && input[colon] == b':' {
         let text = text_end(input, colon + 1)?;
         let end = crlf(input, text)?;
-        let value = trim(&input[colon + 1..text]);
+        let value = trim(input, colon + 1, text);
         return Ok((Some(Line { start: at, end, name: &input[at..colon], value }), end));
     }
     not_a_field(input, at, colon)
@@ -124,14 +124,17 @@ fn control(input: &[u8], from: usize) -> Option<usize> {
     rest.iter().position(|byte| *byte < b' ' || *byte == 0x7f).map(|offset| at + offset)
 }
 
-fn trim(mut value: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t', rest @ ..] = value {
+#[inline(always)]
+fn trim(input: &[u8], from: usize, to: usize) -> &[u8] {
+    let mut value = &input[from..to];
+    // Nearly every value has one space before it and nothing after it.
+    if let [b' ', rest @ ..] = value {
         value = rest;
     }
-    while let [rest @ .., b' ' | b'\t'] = value {
-        value = rest;
+    match value {
+        [b' ' | b'\t', ..] | [.., b' ' | b'\t'] => value.trim_ascii(),
+        _ => value,
     }
-    value
 }
 
 /// Is `name` this field name, in any case? `lower` is in lower case. Compares words that may overlap: the

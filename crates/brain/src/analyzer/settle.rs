@@ -1,0 +1,111 @@
+//! From facts to states: what a member is follows from what is known of it, what the group is from its members.
+
+use alloc::format;
+use alloc::string::ToString;
+use core::mem;
+use core::time::Duration;
+
+use super::health::Verdict;
+use super::{Analyzer, WhenAllDown, slow_start};
+use crate::{EventKind, State, Time};
+
+impl Analyzer {
+    /// One step of a ramp, or its end.
+    pub(super) fn grow(&mut self, place: usize, since: Time) {
+        let window = self.spec.slow_start;
+        if self.now.since(since) >= window {
+            self.entries[place].ramp = None;
+            let why = "its slow start is over".to_string();
+            self.tell_of(place, EventKind::FullShare, why, &[("seconds", window.as_secs_f64())]);
+            self.settle(place);
+        } else {
+            self.wake_at((self.now + slow_start::step(window)).min(since + window));
+        }
+        self.stale = true;
+    }
+
+    pub(super) fn wake_at(&mut self, time: Time) {
+        self.wake = Some(self.wake.map_or(time, |wake| wake.min(time)));
+    }
+
+    /// Derives a member's state from its facts.
+    pub(super) fn settle(&mut self, place: usize) {
+        let slow = self.spec.slow_start;
+        let entry = &mut self.entries[place];
+        let before = entry.state;
+        let barred = match entry.health.verdict {
+            _ if entry.draining => Some(State::Draining),
+            Verdict::Unchecked => Some(State::Unchecked),
+            Verdict::Down => Some(State::Down),
+            Verdict::Up => entry.ejection.until.map(|_| State::Ejected),
+        };
+        let mut begins = false;
+        if let Some(barred) = barred {
+            entry.ramp = None;
+            entry.original &= barred == State::Unchecked;
+        } else if !before.eligible() {
+            // What it did before it was out of use says nothing about it now.
+            entry.vitals.forget();
+            entry.totals = None;
+            begins = !mem::take(&mut entry.original) && slow > Duration::ZERO;
+            entry.ramp = begins.then_some(self.now);
+        }
+        let usual = if entry.ramp.is_some() { State::SlowStart } else { State::Up };
+        entry.state = barred.unwrap_or(usual);
+        if entry.state == before {
+            return;
+        }
+        entry.since = self.now;
+        self.stale = true;
+        self.usable = self.usable + usize::from(entry.state.eligible()) - usize::from(before.eligible());
+        if begins {
+            let why = format!("takes a growing part of its share for {} s", slow.as_secs_f64());
+            self.tell_of(place, EventKind::SlowStart, why, &[("seconds", slow.as_secs_f64())]);
+            self.wake_at((self.now + slow_start::step(slow)).min(self.now + slow));
+        }
+    }
+
+    /// After a change to the list of members.
+    pub(super) fn index(&mut self) {
+        self.places = self.entries.iter().enumerate().map(|(place, entry)| (entry.id, place)).collect();
+        self.usable = self.entries.iter().filter(|entry| entry.state.eligible()).count();
+        self.out = self.entries.iter().filter(|entry| entry.ejection.until.is_some()).count();
+    }
+
+    /// After a change to the rules.
+    pub(super) fn settle_all(&mut self) {
+        for place in 0..self.entries.len() {
+            self.settle(place);
+            if let Some(since) = self.entries[place].ramp {
+                self.grow(place, since);
+            }
+        }
+        self.survey();
+    }
+
+    /// Looks at the group as a whole: a member under suspicion is better than none, and none is worth telling.
+    pub(super) fn survey(&mut self) {
+        if self.usable == 0 {
+            for place in 0..self.entries.len() {
+                if self.entries[place].state == State::Ejected {
+                    self.readmit(place, "no other member can be used");
+                }
+            }
+        }
+        self.started |= self.usable > 0;
+        let waiting = || self.entries.iter().any(|entry| entry.state == State::Unchecked);
+        let down = self.usable == 0 && (self.started || !waiting());
+        if down && !self.all_down {
+            let then = match self.spec.when_all_down {
+                WhenAllDown::Reject => "requests are refused",
+                WhenAllDown::FailOpen => "requests go to all of them but the draining ones",
+            };
+            let why = format!("no member can be used ({}); {then}", self.verdict());
+            self.tell(EventKind::AllDown, None, why, &[("members", self.entries.len() as f64)]);
+        } else if self.usable > 0 && self.all_down {
+            let inputs = [("usable", self.usable as f64), ("members", self.entries.len() as f64)];
+            self.tell(EventKind::Recovered, None, self.verdict(), &inputs);
+        }
+        self.all_down = self.usable == 0 && (down || self.all_down);
+    }
+}

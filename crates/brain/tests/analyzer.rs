@@ -1,0 +1,509 @@
+//! The slow path, told as stories.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_brain::{
+    Analyzer, Ask, Choice, Event, EventKind, GroupSpec, HealthSpec, Knobs, Load, MemberId, MemberSpec,
+    OutlierSpec, Plan, State, Time, Totals, WhenAllDown, strategy,
+};
+
+const OUTLIER: OutlierSpec = OutlierSpec {
+    consecutive: 5,
+    interval: Duration::from_secs(10),
+    deviations: 1.9,
+    min_requests: 50,
+    ejection: Duration::from_secs(30),
+    max_ejection: Duration::from_secs(300),
+    max_ejected: 0.5,
+};
+
+const HEALTH: HealthSpec = HealthSpec { rise: 2, fall: 3 };
+
+fn at(seconds: f64) -> Time {
+    Time(0) + Duration::from_secs_f64(seconds)
+}
+
+fn spec(names: &str) -> GroupSpec {
+    let strategy = strategy::find("weighted_round_robin").expect("a strategy of this name");
+    let member = |name: &str| MemberSpec {
+        name: Arc::from(name),
+        address: "10.0.0.1:80".parse().expect("an address"),
+        capacity: 1.0,
+        limit: u32::MAX,
+    };
+    GroupSpec {
+        name: Arc::from("web"),
+        strategy,
+        knobs: Knobs::defaults(strategy),
+        members: names.split_whitespace().map(member).collect(),
+        health: None,
+        outlier: None,
+        slow_start: Duration::ZERO,
+        when_all_down: WhenAllDown::Reject,
+    }
+}
+
+/// An analyzer with what a shell keeps beside it.
+struct Group {
+    analyzer: Analyzer,
+    plan: Plan,
+    events: Vec<Event>,
+}
+
+impl Group {
+    fn new(spec: GroupSpec) -> Self {
+        let mut analyzer = Analyzer::new(spec, at(0.0));
+        let plan = analyzer.plan(at(0.0)).expect("the first call gives a plan");
+        Self { analyzer, plan, events: Vec::new() }
+    }
+
+    fn id(&self, name: &str) -> MemberId {
+        self.analyzer.members().find(|(_, spec, _)| &*spec.name == name).expect("a member of that name").0
+    }
+
+    /// Calls the analyzer and takes in what came of it; returns the kinds of the events as one line.
+    fn then(&mut self, seconds: f64, call: impl FnOnce(&mut Analyzer, Time)) -> String {
+        call(&mut self.analyzer, at(seconds));
+        if let Some(plan) = self.analyzer.plan(at(seconds)) {
+            self.plan = plan;
+        }
+        self.events = std::iter::from_fn(|| self.analyzer.poll_event()).collect();
+        let line = |event: &Event| match &event.member {
+            Some(member) => format!("{:?} {member}", event.kind),
+            None => format!("{:?}", event.kind),
+        };
+        self.events.iter().map(line).collect::<Vec<_>>().join(", ")
+    }
+
+    fn probe(&mut self, seconds: f64, name: &str, outcome: Result<(), &str>) -> String {
+        let id = self.id(name);
+        self.then(seconds, |analyzer, now| analyzer.handle_probe(id, outcome, now))
+    }
+
+    fn streak(&mut self, seconds: f64, name: &str) -> String {
+        let id = self.id(name);
+        self.then(seconds, |analyzer, now| analyzer.handle_streak(id, now))
+    }
+
+    fn totals(&mut self, seconds: f64, totals: &[(&str, u64, u64)]) -> String {
+        let totals: Vec<(MemberId, Totals)> = totals
+            .iter()
+            .map(|(name, requests, failures)| {
+                (self.id(name), Totals { requests: *requests, failures: *failures })
+            })
+            .collect();
+        self.then(seconds, |analyzer, now| analyzer.handle_totals(&totals, now))
+    }
+
+    fn tick(&mut self, seconds: f64) -> String {
+        self.then(seconds, Analyzer::handle_timeout)
+    }
+
+    /// Names and weights in the plan.
+    fn planned(&self) -> String {
+        let part = |member: &plimsoll_brain::Member| match member.weight == member.capacity {
+            true => member.name.to_string(),
+            false => format!("{}*{:.2}", member.name, member.weight / member.capacity),
+        };
+        self.plan.members().iter().map(part).collect::<Vec<_>>().join(" ")
+    }
+
+    fn state(&self, name: &str) -> (State, String) {
+        let status = self.analyzer.status(at(0.0));
+        let (_, member) =
+            status.into_iter().find(|(_, member)| member.name == name).expect("a member of that name");
+        (member.state, member.why)
+    }
+}
+
+#[test]
+fn without_checks_all_are_up_at_once() {
+    let mut group = Group::new(spec("a b"));
+    assert_eq!(group.planned(), "a b");
+    assert_eq!(group.then(0.0, |_, _| ()), "");
+    assert!(group.analyzer.plan(at(1.0)).is_none(), "nothing changed");
+    assert_eq!(group.analyzer.poll_timeout(), None);
+    assert_eq!(group.analyzer.verdict(), "2/2 members up");
+}
+
+#[test]
+fn a_member_not_checked_is_not_used() {
+    let mut group = Group::new(GroupSpec { health: Some(HEALTH), ..spec("a b") });
+    assert_eq!(group.planned(), "");
+    assert_eq!(group.plan.choose(&Ask::default(), &[]), Choice::Nobody);
+    assert_eq!(group.then(0.0, |_, _| ()), "", "a group that starts is not down");
+    assert_eq!(group.analyzer.verdict(), "0/2 members up, 2 not checked yet");
+    assert_eq!(group.probe(0.1, "a", Ok(())), "Up a");
+    assert_eq!(group.planned(), "a");
+    assert_eq!(group.probe(0.2, "b", Err("connection refused")), "Down b");
+    assert_eq!(group.state("b"), (State::Down, "its health check fails: connection refused".into()));
+    assert_eq!(group.probe(2.0, "b", Ok(())), "Up b", "the first pass of its life is enough");
+    assert_eq!(group.planned(), "a b");
+}
+
+#[test]
+fn a_group_that_never_came_up_is_down() {
+    let mut group = Group::new(GroupSpec { health: Some(HEALTH), ..spec("a b") });
+    assert_eq!(group.probe(0.1, "a", Err("timeout")), "Down a");
+    assert_eq!(group.probe(0.2, "b", Err("timeout")), "Down b, AllDown");
+    assert_eq!(group.events[1].why, "no member can be used (0/2 members up, 2 down); requests are refused");
+    assert_eq!(group.probe(0.3, "b", Ok(())), "Up b, Recovered");
+}
+
+#[test]
+fn checks_count_in_a_row() {
+    let mut group = Group::new(GroupSpec { health: Some(HEALTH), ..spec("a b") });
+    group.probe(0.0, "b", Ok(()));
+    let steps = [
+        (Ok(()), "Up a"),
+        (Err("timeout"), ""),
+        (Err("timeout"), ""),
+        (Ok(()), ""),
+        (Err("timeout"), ""),
+        (Err("timeout"), ""),
+        (Err("refused"), "Down a"),
+        (Ok(()), ""),
+        (Err("timeout"), ""),
+        (Ok(()), ""),
+        (Ok(()), "Up a"),
+    ];
+    for (second, (outcome, events)) in steps.into_iter().enumerate() {
+        assert_eq!(group.probe(second as f64, "a", outcome), events, "check {second}");
+        assert_eq!(group.planned().contains('a'), !(6..10).contains(&second));
+    }
+    assert_eq!(group.events[0].inputs, [("checks_in_a_row".to_string(), 2.0)]);
+}
+
+#[test]
+fn all_down_is_told_once_and_handled_as_configured() {
+    for (when_all_down, planned) in [(WhenAllDown::Reject, ""), (WhenAllDown::FailOpen, "b c")] {
+        let mut group = Group::new(GroupSpec {
+            health: Some(HealthSpec { rise: 2, fall: 1 }),
+            when_all_down,
+            ..spec("a b c")
+        });
+        for name in ["a", "b", "c"] {
+            group.probe(0.0, name, Ok(()));
+        }
+        assert_eq!(group.then(1.0, |analyzer, now| analyzer.drain("a", now).unwrap()), "Draining a");
+        assert_eq!(group.probe(2.0, "b", Err("refused")), "Down b");
+        assert_eq!(group.planned(), "c");
+        assert_eq!(group.probe(3.0, "c", Err("refused")), "Down c, AllDown");
+        assert_eq!(group.planned(), planned);
+        assert_eq!(group.probe(4.0, "c", Err("refused")), "");
+        assert_eq!(group.probe(5.0, "c", Ok(())), "");
+        assert_eq!(group.probe(6.0, "c", Ok(())), "Up c, Recovered");
+        assert_eq!(group.planned(), "c");
+        assert_eq!(group.analyzer.verdict(), "1/3 members up, 1 down, 1 draining");
+    }
+}
+
+#[test]
+fn an_ejected_member_comes_back_by_itself() {
+    let mut group = Group::new(GroupSpec { outlier: Some(OUTLIER), ..spec("a b c d") });
+    assert_eq!(group.streak(1.0, "b"), "Ejected b");
+    assert_eq!(group.state("b"), (State::Ejected, "5 failures in a row; out for 30 s".into()));
+    let inputs: Vec<&str> = group.events[0].inputs.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(
+        inputs,
+        ["failures_in_a_row", "seconds", "ejections_in_a_row", "members_out", "members_allowed_out"]
+    );
+    assert_eq!(group.planned(), "a c d");
+    assert_eq!(group.streak(2.0, "b"), "", "it is out already");
+    assert_eq!(group.analyzer.poll_timeout(), Some(at(31.0)));
+    assert_eq!(group.tick(30.9), "");
+    let (_, _, vitals) = group.analyzer.members().nth(1).unwrap();
+    let vitals = vitals.clone();
+    (0..9).for_each(|_| _ = vitals.failed());
+    vitals.observe(Duration::from_secs(5), at(30.0), Duration::from_secs(10));
+    assert_eq!(group.tick(31.0), "Readmitted b");
+    assert_eq!(group.planned(), "a b c d");
+    assert_eq!(group.analyzer.poll_timeout(), None);
+    assert_eq!(vitals.streak(), 0, "the failures that led to it are done with");
+    assert_eq!(vitals.latency(at(31.0), Duration::from_secs(10)), None, "and so is the latency");
+    assert_eq!(group.streak(40.0, "b"), "Ejected b");
+    assert_eq!(group.analyzer.poll_timeout(), Some(at(100.0)), "the second in a row lasts twice as long");
+}
+
+#[test]
+fn a_passed_check_does_not_end_an_ejection() {
+    let mut group = Group::new(GroupSpec { health: Some(HEALTH), outlier: Some(OUTLIER), ..spec("a b") });
+    group.probe(0.0, "a", Ok(()));
+    group.probe(0.0, "b", Ok(()));
+    group.streak(1.0, "a");
+    assert_eq!(group.probe(2.0, "a", Ok(())), "");
+    assert_eq!(group.state("a").0, State::Ejected);
+    for second in [3.0, 4.0] {
+        group.probe(second, "a", Err("timeout"));
+    }
+    assert_eq!(group.probe(5.0, "a", Err("timeout")), "Down a");
+    assert_eq!(group.tick(31.0), "Readmitted a");
+    assert_eq!(group.state("a").0, State::Down, "its checks keep it out all the same");
+}
+
+#[test]
+fn no_more_are_out_than_may_be() {
+    let mut group = Group::new(GroupSpec { outlier: Some(OUTLIER), ..spec("a b c d") });
+    group.streak(1.0, "a");
+    group.streak(2.0, "b");
+    assert_eq!(group.streak(3.0, "c"), "");
+    assert_eq!(group.planned(), "c d");
+    // Asked for again while its failures go on, and granted when there is room.
+    let (_, _, vitals) = group.analyzer.members().nth(2).unwrap();
+    (0..5).for_each(|_| _ = vitals.failed());
+    assert_eq!(group.totals(12.0, &[]), "");
+    assert_eq!(group.tick(31.0), "Readmitted a");
+    assert_eq!(group.totals(31.5, &[]), "Ejected c");
+
+    let mut pair =
+        Group::new(GroupSpec { outlier: Some(OutlierSpec { max_ejected: 0.0, ..OUTLIER }), ..spec("a b") });
+    assert_eq!(pair.streak(1.0, "a"), "Ejected a", "one always may be");
+    assert_eq!(pair.streak(1.0, "b"), "", "but not the last one");
+    let mut single = Group::new(GroupSpec { outlier: Some(OUTLIER), ..spec("a") });
+    assert_eq!(single.streak(1.0, "a"), "");
+}
+
+#[test]
+fn an_ejected_member_is_better_than_none() {
+    let outlier = OutlierSpec { max_ejected: 1.0, ..OUTLIER };
+    let mut group = Group::new(GroupSpec { outlier: Some(outlier), ..spec("a b c") });
+    group.streak(1.0, "a");
+    group.streak(1.0, "b");
+    assert_eq!(group.streak(1.0, "c"), "", "the last one stays");
+    assert_eq!(
+        group.then(2.0, |analyzer, now| analyzer.drain("c", now).unwrap()),
+        "Draining c, Readmitted a, Readmitted b"
+    );
+    assert_eq!(group.events[1].why, "no other member can be used");
+    assert_eq!(group.planned(), "a b");
+}
+
+#[test]
+fn traffic_tells_who_is_sick() {
+    let mut group = Group::new(GroupSpec { outlier: Some(OUTLIER), ..spec("a b c d") });
+    assert_eq!(group.totals(0.0, &[("a", 7, 7), ("b", 0, 0), ("c", 0, 0), ("d", 0, 0)]), "");
+    assert_eq!(
+        group.totals(5.0, &[("a", 50, 7), ("b", 50, 40), ("c", 50, 0), ("d", 50, 1)]),
+        "",
+        "too early"
+    );
+    assert_eq!(
+        group.totals(10.0, &[("a", 107, 7), ("b", 100, 60), ("c", 100, 0), ("d", 100, 1)]),
+        "Ejected b"
+    );
+    assert_eq!(
+        group.state("b").1,
+        "60 of 100 requests failed: 40.0 % success against 99.7 % of the other members; out for 30 s"
+    );
+    let input = |name: &str| group.events[0].inputs.iter().find(|(input, _)| input == name).unwrap().1;
+    assert_eq!((input("requests"), input("failures"), input("success_rate")), (100.0, 60.0, 0.4));
+    assert_eq!(group.totals(20.0, &[("a", 207, 7), ("b", 100, 60), ("c", 200, 0), ("d", 200, 2)]), "");
+    // What it did before it was ejected is not held against it afterwards.
+    assert_eq!(group.tick(40.0), "Readmitted b");
+    assert_eq!(group.totals(41.0, &[("a", 407, 7), ("b", 160, 120), ("c", 400, 0), ("d", 400, 2)]), "");
+    assert_eq!(group.totals(51.0, &[("a", 507, 7), ("b", 260, 121), ("c", 500, 0), ("d", 500, 2)]), "");
+}
+
+#[test]
+fn who_comes_back_starts_slowly() {
+    let slow_start = Duration::from_secs(10);
+    let mut group = Group::new(GroupSpec { health: Some(HEALTH), slow_start, ..spec("a b") });
+    group.probe(0.0, "a", Ok(()));
+    assert_eq!(group.probe(0.0, "b", Ok(())), "Up b", "there from the start: whole share at once");
+    assert_eq!(group.planned(), "a b");
+    for _ in 0..3 {
+        group.probe(1.0, "b", Err("timeout"));
+    }
+    assert_eq!(group.planned(), "a");
+    group.probe(2.0, "b", Ok(()));
+    assert_eq!(group.probe(3.0, "b", Ok(())), "Up b, SlowStart b");
+    assert_eq!(group.planned(), "a b*0.10");
+    assert_eq!(group.analyzer.poll_timeout(), Some(at(3.1)));
+    assert_eq!(group.tick(3.05), "");
+    assert!(group.analyzer.plan(at(3.05)).is_none(), "not before its time");
+    let mut plans = 0;
+    while let Some(next) = group.analyzer.poll_timeout().filter(|next| *next < at(13.0)) {
+        group.analyzer.handle_timeout(next);
+        plans += usize::from(group.analyzer.plan(next).is_some());
+    }
+    assert!((98..=100).contains(&plans), "{plans} plans in ten seconds");
+    assert_eq!(group.state("b").0, State::SlowStart);
+    assert_eq!(group.tick(13.0), "FullShare b");
+    assert_eq!(group.planned(), "a b");
+    assert_eq!(group.analyzer.poll_timeout(), None);
+}
+
+#[test]
+fn whoever_was_out_or_joins_starts_slowly() {
+    let slow_start = Duration::from_secs(10);
+    let outlier = Some(OUTLIER);
+    let mut group = Group::new(GroupSpec { slow_start, outlier: outlier.clone(), ..spec("a b c") });
+    group.streak(0.0, "a");
+    assert_eq!(group.tick(30.0), "Readmitted a, SlowStart a");
+    group.then(30.0, |analyzer, now| analyzer.drain("b", now).unwrap());
+    assert_eq!(
+        group.then(35.0, |analyzer, now| analyzer.undrain("b", now).unwrap()),
+        "Undrained b, SlowStart b"
+    );
+    assert_eq!(group.planned(), "a*0.55 b*0.10 c");
+    let more = GroupSpec { slow_start, outlier, ..spec("a b c d") };
+    assert_eq!(group.then(37.5, |analyzer, now| analyzer.update(more, now)), "Joined d, SlowStart d");
+    assert_eq!(group.planned(), "a*0.77 b*0.32 c d*0.10");
+    assert_eq!(
+        group.then(38.0, |analyzer, now| analyzer.update(spec("a b c d"), now)),
+        "FullShare a, FullShare b, FullShare d"
+    );
+    assert_eq!(group.planned(), "a b c d");
+}
+
+#[test]
+fn a_member_that_is_late_at_the_start_starts_slowly() {
+    let slow_start = Duration::from_secs(10);
+    let mut group = Group::new(GroupSpec { health: Some(HEALTH), slow_start, ..spec("a b") });
+    group.probe(0.0, "a", Ok(()));
+    group.probe(0.0, "b", Err("refused"));
+    assert_eq!(group.probe(600.0, "b", Ok(())), "Up b, SlowStart b");
+}
+
+#[test]
+fn operators_drain_and_take_back() {
+    let mut group = Group::new(spec("a b"));
+    let (_, _, vitals) = group.analyzer.members().next().unwrap();
+    vitals.begin();
+    assert_eq!(group.then(1.0, |analyzer, now| analyzer.drain("a", now).unwrap()), "Draining a");
+    assert_eq!(group.events[0].inputs, [("in_flight".to_string(), 1.0)]);
+    assert_eq!(group.planned(), "b");
+    assert_eq!(group.then(2.0, |analyzer, now| analyzer.drain("a", now).unwrap()), "");
+    assert_eq!(group.then(3.0, |analyzer, now| analyzer.undrain("a", now).unwrap()), "Undrained a");
+    assert_eq!(group.planned(), "a b");
+    let error = group.analyzer.drain("c", at(4.0)).unwrap_err();
+    assert_eq!(error, "group `web` has no member `c`; it has a, b");
+}
+
+#[test]
+fn a_reload_keeps_what_is_known() {
+    let old = GroupSpec { health: Some(HEALTH), outlier: Some(OUTLIER), ..spec("a b c d e") };
+    let mut group = Group::new(old.clone());
+    for name in ["a", "b", "c", "d"] {
+        group.probe(0.0, name, Ok(()));
+    }
+    group.streak(1.0, "b");
+    group.then(1.0, |analyzer, now| analyzer.drain("c", now).unwrap());
+    let (before, _, vitals) = group.analyzer.members().nth(1).unwrap();
+    let vitals = vitals.clone();
+    vitals.begin();
+
+    let mut new = GroupSpec { members: spec("f d c b").members, ..old };
+    new.members[3].capacity = 3.0;
+    assert_eq!(group.then(2.0, |analyzer, now| analyzer.update(new, now)), "Joined f, Left a, Left e");
+    let states: Vec<State> =
+        group.analyzer.status(at(2.0)).into_iter().map(|(_, member)| member.state).collect();
+    assert_eq!(states, [State::Unchecked, State::Up, State::Draining, State::Ejected]);
+    let (after, member, kept) = group.analyzer.members().nth(3).unwrap();
+    assert_eq!((before, member.capacity), (after, 3.0));
+    assert!(Arc::ptr_eq(&vitals, kept));
+    assert_eq!(group.planned(), "d");
+    assert_eq!(group.probe(3.0, "f", Ok(())), "Up f");
+    assert_eq!(group.tick(31.0), "Readmitted b");
+    assert_eq!(group.planned(), "f d b");
+}
+
+#[test]
+fn a_reload_without_rules_sets_everyone_free() {
+    let old = GroupSpec { health: Some(HEALTH), outlier: Some(OUTLIER), ..spec("a b c d") };
+    let mut group = Group::new(old.clone());
+    for name in ["a", "b", "c"] {
+        group.probe(0.0, name, Ok(()));
+    }
+    group.streak(1.0, "a");
+    assert_eq!(group.then(2.0, |analyzer, now| analyzer.update(spec("a b c d"), now)), "Up d, Readmitted a");
+    assert_eq!(group.planned(), "a b c d");
+    assert_eq!(
+        group.then(3.0, |analyzer, now| analyzer.update(old, now)),
+        "",
+        "who is up stays up until a check fails"
+    );
+    assert_eq!(group.planned(), "a b c d");
+}
+
+#[test]
+fn a_smaller_group_may_have_fewer_out() {
+    let mut group = Group::new(GroupSpec { outlier: Some(OUTLIER), ..spec("a b c d") });
+    group.streak(1.0, "a");
+    group.streak(2.0, "b");
+    let fewer = GroupSpec { outlier: Some(OUTLIER), ..spec("a b c") };
+    assert_eq!(group.then(3.0, |analyzer, now| analyzer.update(fewer, now)), "Left d, Readmitted a");
+    assert_eq!(group.planned(), "a c");
+}
+
+#[test]
+fn only_loads_that_are_loads_are_taken() {
+    let mut group = Group::new(spec("a"));
+    let id = group.id("a");
+    for value in [f64::NAN, f64::INFINITY, -1.0] {
+        assert!(!group.analyzer.handle_load(id, Load { value, at: at(1.0) }));
+    }
+    assert!(!group.analyzer.handle_load(MemberId(9), Load { value: 1.0, at: at(1.0) }));
+    assert!(group.analyzer.handle_load(id, Load { value: 0.5, at: at(1.0) }));
+    group.then(2.0, |analyzer, now| analyzer.update(spec("a"), now));
+    assert_eq!(group.plan.members()[0].load, Some(Load { value: 0.5, at: at(1.0) }));
+}
+
+#[test]
+fn what_concerns_nobody_is_ignored() {
+    let mut group = Group::new(GroupSpec { health: Some(HEALTH), outlier: Some(OUTLIER), ..spec("a") });
+    let nobody = MemberId(77);
+    group.then(1.0, |analyzer, now| {
+        analyzer.handle_probe(nobody, Ok(()), now);
+        analyzer.handle_streak(nobody, now);
+        analyzer.handle_totals(&[(nobody, Totals { requests: 9, failures: 9 })], now);
+    });
+    assert!(group.events.is_empty());
+    // Nobody asks for events: they stay bounded.
+    let id = group.id("a");
+    for step in 0..100_000 {
+        group.analyzer.handle_probe(
+            id,
+            if step % 5 < 2 { Ok(()) } else { Err("timeout") },
+            at(f64::from(step)),
+        );
+    }
+    let kept = std::iter::from_fn(|| group.analyzer.poll_event()).count();
+    assert!((1_000..10_000).contains(&kept), "{kept} events");
+}
+
+#[test]
+fn the_end_of_time_is_harmless() {
+    let end = Time(u64::MAX);
+    let outlier = OutlierSpec { ejection: Duration::MAX, max_ejection: Duration::MAX, ..OUTLIER };
+    let slow_start = Duration::MAX;
+    let mut group =
+        Group::new(GroupSpec { health: Some(HEALTH), outlier: Some(outlier), slow_start, ..spec("a b c") });
+    let ids: Vec<MemberId> = group.analyzer.members().map(|(id, _, _)| id).collect();
+    for now in [Time(1), end, Time(0)] {
+        group.then(0.0, |analyzer, _| {
+            for id in &ids {
+                analyzer.handle_probe(*id, Ok(()), now);
+                analyzer.handle_streak(*id, now);
+                analyzer.handle_totals(&[(*id, Totals { requests: u64::MAX, failures: u64::MAX })], now);
+            }
+            analyzer.drain("c", now).unwrap();
+            analyzer.undrain("c", now).unwrap();
+            analyzer.handle_timeout(now);
+        });
+    }
+    assert_eq!(group.analyzer.status(end).len(), 3);
+}
+
+#[test]
+fn an_event_is_json_a_program_can_read() {
+    let mut group = Group::new(GroupSpec { outlier: Some(OUTLIER), ..spec("a b") });
+    group.streak(1.0, "a");
+    let json = serde_json::to_value(&group.events[0]).unwrap();
+    assert_eq!(json["kind"], "ejected");
+    assert_eq!(json["group"], "web");
+    assert_eq!(json["member"], "a");
+    assert_eq!(json["inputs"][0], serde_json::json!(["failures_in_a_row", 5.0]));
+    assert_eq!(group.events[0].kind, EventKind::Ejected);
+}

@@ -1,0 +1,36 @@
+//! Members and chance for the tests: everything from a seed, nothing from the machine.
+
+use std::sync::Arc;
+
+use plimsoll_brain::{Member, MemberId, State, Vitals, hash, mix};
+
+/// A source of 64 random bits at a time that always gives the same.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn bits(&mut self) -> u64 {
+        self.0 = mix(self.0);
+        self.0
+    }
+}
+
+/// Members that are up, one for each weight, without a limit, idle.
+pub(crate) fn members(weights: &[f64]) -> Vec<Member> {
+    weights.iter().enumerate().map(|(index, weight)| member(index as u32, *weight, 0, u32::MAX)).collect()
+}
+
+pub(crate) fn member(id: u32, weight: f64, in_flight: u32, limit: u32) -> Member {
+    let name = format!("10.0.{}.{}:80", id / 256, id % 256);
+    Member {
+        id: MemberId(id),
+        seed: hash(name.as_bytes()),
+        address: name.parse().expect("an address"),
+        name: Arc::from(name),
+        capacity: weight,
+        weight,
+        limit,
+        state: State::Up,
+        load: None,
+        vitals: Arc::new(Vitals::with_in_flight(in_flight)),
+    }
+}

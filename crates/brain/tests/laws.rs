@@ -1,0 +1,349 @@
+//! What every strategy promises, checked over the whole list: a new one has nothing to add here.
+
+mod fleet;
+
+use std::collections::VecDeque;
+
+use fleet::{Dice, member, members};
+use plimsoll_brain::{Ask, Choice, Knobs, Member, MemberId, Plan, Strategy, Time, strategy};
+use proptest::prelude::*;
+
+fn plan(strategy: &'static Strategy, members: Vec<Member>) -> Plan {
+    Plan::new(strategy, Knobs::defaults(strategy), members)
+}
+
+fn named(name: &str) -> &'static Strategy {
+    strategy::find(name).expect("a strategy of this name")
+}
+
+fn ask(turn: u64, dice: &mut Dice) -> Ask {
+    Ask { turn, chance: dice.bits(), key: dice.bits(), now: Time(turn * 100_000) }
+}
+
+fn chosen(plan: &Plan, ask: &Ask, tried: &[MemberId]) -> usize {
+    match plan.choose(ask, tried) {
+        Choice::Member(index) => index,
+        none => panic!("{}: {none:?}", plan.strategy().name),
+    }
+}
+
+#[test]
+fn the_list_is_sound() {
+    assert_eq!(strategy::ALL[0].name, "least_connections", "the default comes first");
+    for strategy in strategy::ALL {
+        assert!(std::ptr::eq(named(strategy.name), *strategy), "{} is there twice", strategy.name);
+        assert!(!strategy.about.ends_with('.') && !strategy.about.is_empty());
+        for knob in strategy.knobs {
+            assert!(knob.min <= knob.default && knob.default <= knob.max, "{}.{}", strategy.name, knob.name);
+        }
+    }
+}
+
+/// Each member's share of the requests becomes its share of the weights, whether requests end at once, never,
+/// or after some others.
+#[test]
+fn shares_converge_to_capacities() {
+    const REQUESTS: usize = 40_000;
+    let groups: [&[f64]; 6] = [
+        &[1.0],
+        &[1.0, 1.0, 1.0, 1.0],
+        &[1.0, 2.0, 5.0],
+        &[0.5, 1.0, 1.0, 2.5, 0.25],
+        &[std::f64::consts::PI, std::f64::consts::E, 1.0],
+        &[10.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0],
+    ];
+    for strategy in strategy::ALL.iter().filter(|strategy| strategy.shares) {
+        for weights in groups {
+            for held in [0, 50, usize::MAX] {
+                // Every knob at its least: no bound on a member's load, which moves requests on purpose.
+                let least = Knobs(strategy.knobs.iter().map(|knob| knob.min).collect());
+                let plan = Plan::new(strategy, least, members(weights));
+                let mut dice = Dice(REQUESTS as u64);
+                let mut counts = vec![0_usize; weights.len()];
+                let mut flying = VecDeque::new();
+                for turn in 0..REQUESTS {
+                    let index = chosen(&plan, &ask(turn as u64, &mut dice), &[]);
+                    plan.members()[index].vitals.begin();
+                    counts[index] += 1;
+                    flying.push_back(index);
+                    if flying.len() > held {
+                        plan.members()[flying.pop_front().unwrap()].vitals.end();
+                    }
+                }
+                let sum: f64 = weights.iter().sum();
+                for (count, weight) in counts.iter().zip(weights) {
+                    let share = weight / sum;
+                    // Five deviations of independent draws, the worst that any strategy is; and where few are in
+                    // flight, a member of a small share has one or none.
+                    let noise = 5.0 * (share * (1.0 - share) / REQUESTS as f64).sqrt();
+                    let grain = if held == 50 { 0.02 } else { 0.0 };
+                    let off = *count as f64 / REQUESTS as f64 - share;
+                    assert!(
+                        off.abs() <= noise + grain + 2.0 / REQUESTS as f64,
+                        "{} of {weights:?}, held {held}: {counts:?}",
+                        strategy.name
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// The same for a group as large as they come.
+#[test]
+fn shares_converge_in_large_groups() {
+    let weights: Vec<f64> = (0..10_000).map(|index| f64::from(1 + index % 4)).collect();
+    for strategy in strategy::ALL.iter().filter(|strategy| strategy.shares && !strategy.reads_key) {
+        let plan = plan(strategy, members(&weights));
+        let mut dice = Dice(1);
+        let mut counts = [0_u32; 4];
+        for turn in 0..100_000 {
+            counts[chosen(&plan, &ask(turn, &mut dice), &[]) % 4] += 1;
+        }
+        for (count, weight) in counts.into_iter().zip(1..) {
+            let expected = f64::from(10_000 * weight);
+            assert!((f64::from(count) / expected - 1.0).abs() < 0.05, "{}: {counts:?}", strategy.name);
+        }
+    }
+}
+
+#[test]
+fn round_robin_goes_round() {
+    let plan = plan(named("round_robin"), members(&[9.0, 1.0, 1.0]));
+    let turns: Vec<usize> = (0..6).map(|turn| chosen(&plan, &Ask { turn, ..Ask::default() }, &[])).collect();
+    assert_eq!(turns, [0, 1, 2, 0, 1, 2]);
+}
+
+/// No neighbour of a busy member gets that member's turns on top of its own.
+#[test]
+fn idle_members_share_the_turns_of_a_busy_one() {
+    for weights in [&[1.0; 5][..], &[1.0; 30], &[2.0, 1.0, 1.0, 1.0, 2.0]] {
+        let plan = plan(named("least_connections"), members(weights));
+        plan.members()[2].vitals.begin();
+        let mut counts = vec![0_u32; weights.len()];
+        let mut dice = Dice(3);
+        for turn in 0..30_000 {
+            counts[chosen(&plan, &ask(turn, &mut dice), &[])] += 1;
+        }
+        assert_eq!(counts[2], 0);
+        let idle: f64 = weights.iter().sum::<f64>() - weights[2];
+        for (index, weight) in weights.iter().enumerate().filter(|(index, _)| *index != 2) {
+            let expected = 30_000.0 * weight / idle;
+            assert!((f64::from(counts[index]) / expected - 1.0).abs() < 0.15, "{weights:?}: {counts:?}");
+        }
+    }
+}
+
+#[test]
+fn first_available_fills_one_after_the_other() {
+    let plan = plan(named("first_available"), (0..3).map(|id| member(id, 1.0, 0, 2)).collect());
+    let mut filled = Vec::new();
+    while let Choice::Member(index) = plan.choose(&Ask::default(), &[]) {
+        plan.members()[index].vitals.begin();
+        filled.push(index);
+    }
+    assert_eq!(filled, [0, 0, 1, 1, 2, 2]);
+    plan.members()[0].vitals.end();
+    assert_eq!(plan.choose(&Ask::default(), &[MemberId(0)]), Choice::Full);
+    assert_eq!(plan.choose(&Ask::default(), &[]), Choice::Member(0));
+    assert_eq!(plan.choose(&Ask::default(), &[0, 1, 2].map(MemberId)), Choice::Nobody);
+}
+
+/// One hot key fills its member up to the bound and then the others, the same ones in the same order.
+#[test]
+fn a_hot_key_is_bounded() {
+    for (factor, weights) in
+        [(1.25, vec![1.0; 10]), (1.0, vec![1.0, 2.0, 3.0]), (3.0, vec![1.0, 1.0, 0.5, 4.0])]
+    {
+        let plan = Plan::new(named("rendezvous"), Knobs(vec![factor]), members(&weights));
+        let sum: f64 = weights.iter().sum();
+        for busy in 1..=1000 {
+            let index = chosen(&plan, &Ask { key: 77, ..Ask::default() }, &[]);
+            let own = plan.members()[index].vitals.begin();
+            let bound = (factor * f64::from(busy) * weights[index] / sum).ceil();
+            assert!(f64::from(own) <= bound, "{own} of {busy} in flight at one of {weights:?}");
+        }
+        let unbounded = Plan::new(named("rendezvous"), Knobs(vec![0.0]), plan.members().to_vec());
+        let owner = chosen(&unbounded, &Ask { key: 77, ..Ask::default() }, &[]);
+        let share = f64::from(plan.members()[owner].in_flight()) / 1000.0;
+        assert!(
+            share > 0.99 * factor * weights[owner] / sum,
+            "its own member has as much as it may: {share}"
+        );
+    }
+}
+
+/// Nothing is kept for strategies that read nothing; failures are no speed for the one that does.
+#[test]
+fn observations_reach_those_who_read_them() {
+    let second = std::time::Duration::from_secs(1);
+    for strategy in strategy::ALL {
+        let plan = plan(strategy, members(&[1.0]));
+        let vitals = &plan.members()[0].vitals;
+        plan.observe(vitals, second / 1000, true, Time(0));
+        let latency = vitals.latency(Time(0), second);
+        assert_eq!(latency.is_some(), strategy.reads_latency, "{}", strategy.name);
+        assert!(latency.is_none_or(|latency| latency >= 5e9));
+    }
+}
+
+#[test]
+fn an_empty_plan_has_nobody() {
+    for strategy in strategy::ALL {
+        let plan = plan(strategy, Vec::new());
+        assert_eq!(plan.choose(&Ask::default(), &[]), Choice::Nobody, "{}", strategy.name);
+    }
+}
+
+fn any_weight() -> impl Strategy_<Value = f64> {
+    prop_oneof![
+        4 => (1_u32..10).prop_map(f64::from),
+        2 => 0.01_f64..100.0,
+        1 => (-300_i32..300).prop_map(|power| 10_f64.powi(power)),
+        1 => Just(f64::MIN_POSITIVE),
+        1 => Just(f64::MAX),
+    ]
+}
+
+fn any_count() -> impl Strategy_<Value = u32> {
+    prop_oneof![3 => 0_u32..4, 1 => any::<u32>(), 1 => Just(u32::MAX)]
+}
+
+/// Any plan at all: strategy, knobs, 1 to 200 members in any condition.
+fn any_plan() -> impl Strategy_<Value = Plan> {
+    let any_member =
+        (any_weight(), any_count(), prop_oneof![2 => Just(u32::MAX), 1 => any_count()], any::<u64>());
+    let knobs = prop::collection::vec(0.0_f64..=1.0, 4);
+    (prop::sample::select(strategy::ALL), knobs, prop::collection::vec(any_member, 1..=200)).prop_map(
+        |(strategy, knobs, specs)| {
+            let members = specs.iter().enumerate().map(|(id, (weight, in_flight, limit, nanos))| {
+                let member = member(id as u32, *weight, *in_flight, *limit);
+                if nanos % 3 > 0 {
+                    let latency = std::time::Duration::from_nanos(nanos >> 20);
+                    member.vitals.observe(latency, Time(nanos % 100_000_000_000), latency);
+                }
+                member
+            });
+            let within = |(knob, part): (&strategy::Knob, &f64)| knob.min + part * (knob.max - knob.min);
+            let knobs = strategy.knobs.iter().zip(&knobs).map(within).collect();
+            Plan::new(strategy, Knobs(knobs), members.collect())
+        },
+    )
+}
+
+fn any_ask() -> impl Strategy_<Value = Ask> {
+    (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(|(turn, chance, key, now)| Ask {
+        turn,
+        chance,
+        key,
+        now: Time(now),
+    })
+}
+
+// Two things are called so.
+use proptest::strategy::Strategy as Strategy_;
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+    /// Whatever the plan, the choice is one that may be had, and the same when asked again.
+    #[test]
+    fn a_choice_is_sound(plan in any_plan(), asks in prop::collection::vec(any_ask(), 8), share in 0_u32..=4) {
+        let member = |index: usize| &plan.members()[index];
+        for ask in &asks {
+            let tried: Vec<MemberId> = (0..plan.members().len() as u32)
+                .filter(|id| (ask.chance >> (id % 64)) as u32 % 4 < share)
+                .map(MemberId)
+                .collect();
+            let choice = plan.choose(ask, &tried);
+            prop_assert_eq!(choice, plan.choose(ask, &tried));
+            prop_assert!((plan.strategy().choose)(&plan, ask) < plan.members().len());
+            let mut left = plan.members().iter().filter(|member| !tried.contains(&member.id));
+            match choice {
+                Choice::Member(index) => {
+                    prop_assert!(!member(index).full() && !tried.contains(&member(index).id));
+                }
+                Choice::Full => {
+                    prop_assert!(left.clone().next().is_some() && left.all(Member::full));
+                }
+                Choice::Nobody => prop_assert!(left.next().is_none()),
+            }
+        }
+    }
+
+    /// `least_connections` is exact.
+    #[test]
+    fn the_least_loaded_is_the_least_loaded(
+        specs in prop::collection::vec((1_u32..100, any_count()), 1..=50), ask in any_ask(), tried in 0_u32..50,
+    ) {
+        let members = specs.iter().enumerate();
+        let members: Vec<Member> =
+            members.map(|(id, (weight, busy))| member(id as u32, f64::from(*weight), *busy, u32::MAX)).collect();
+        let plan = plan(named("least_connections"), members);
+        let tried = [MemberId(tried)];
+        let load = |member: &Member| f64::from(member.in_flight()) / member.weight;
+        let left = plan.members().iter().filter(|member| !member.full() && !tried.contains(&member.id));
+        let least = left.map(load).fold(f64::INFINITY, f64::min);
+        if let Choice::Member(index) = plan.choose(&ask, &tried) {
+            prop_assert!(load(&plan.members()[index]) <= least * (1.0 + 1e-9));
+        }
+    }
+
+    /// One round of `weighted_round_robin` is exact.
+    #[test]
+    fn a_round_gives_each_its_share(weights in prop::collection::vec(1_u32..20, 1..40), start in any::<u32>()) {
+        let plan = plan(named("weighted_round_robin"), members(&weights.iter().map(|weight| f64::from(*weight) * 0.7).collect::<Vec<_>>()));
+        let least = f64::from(*weights.iter().min().unwrap());
+        let round: f64 = weights.iter().map(|weight| f64::from(*weight)).sum();
+        let mut counts = vec![0_u32; weights.len()];
+        // As long as any common measure of the weights makes the round.
+        for turn in 0..round as u64 {
+            counts[chosen(&plan, &Ask { turn: u64::from(start) + turn, ..Ask::default() }, &[])] += 1;
+        }
+        for (count, weight) in counts.iter().zip(&weights) {
+            prop_assert!(count == weight, "{:?} for {:?}, least {}", counts, weights, least);
+        }
+    }
+
+    /// `rendezvous`: who loses a member loses only that member's keys, who gains one loses only to the new one, and
+    /// a key's second choice is the one it gets when the first is gone.
+    #[test]
+    fn only_the_keys_move_that_must(
+        weights in prop::collection::vec(any_weight(), 2..40), gone in any::<prop::sample::Index>(), seed in any::<u64>(),
+    ) {
+        let all = plan(named("rendezvous"), members(&weights));
+        let gone = gone.index(weights.len());
+        let mut rest = all.members().to_vec();
+        rest.remove(gone);
+        let rest = plan(named("rendezvous"), rest);
+        let mut dice = Dice(seed);
+        for _ in 0..100 {
+            let ask = ask(0, &mut dice);
+            let before = all.members()[chosen(&all, &ask, &[])].id;
+            let after = rest.members()[chosen(&rest, &ask, &[])].id;
+            if before == MemberId(gone as u32) {
+                prop_assert_eq!(all.members()[chosen(&all, &ask, &[before])].id, after);
+            } else {
+                prop_assert_eq!(before, after);
+            }
+        }
+    }
+
+    /// `rendezvous`: a member whose weight grows (slow start) takes keys and gives none.
+    #[test]
+    fn a_growing_member_only_takes(
+        weights in prop::collection::vec(0.1_f64..10.0, 2..40), which in any::<prop::sample::Index>(), seed in any::<u64>(),
+    ) {
+        let before = plan(named("rendezvous"), members(&weights));
+        let which = which.index(weights.len());
+        let mut grown = weights;
+        grown[which] *= 1.5;
+        let after = plan(named("rendezvous"), members(&grown));
+        let mut dice = Dice(seed);
+        for _ in 0..100 {
+            let ask = ask(0, &mut dice);
+            let (old, new) = (chosen(&before, &ask, &[]), chosen(&after, &ask, &[]));
+            prop_assert!(old == new || new == which);
+        }
+    }
+}
