@@ -89,7 +89,7 @@ def judge(gate, peer, origin, results):
 
 
 def instructions(peer, origin, results):
-    """User-space instructions per request, one request at a time over 16 connections, under cachegrind."""
+    """User-space instructions per request, 16 connections as fast as they are answered, under cachegrind."""
 
     def count(requests):
         counts = results / f"cachegrind.{peer.name}.{requests}"
@@ -100,7 +100,7 @@ def instructions(peer, origin, results):
             with Child(command, Path(where) / "log") as proxy:
                 proxy.await_port(port, 60)
                 with Crowd((HOST, port), 16) as crowd:
-                    crowd.in_turn(requests)
+                    crowd.run(requests)
                 if not proxy.stop():
                     raise Failed(f"{peer.name} did not end on SIGTERM under valgrind:\n{proxy.last_words()}")
                 return cachegrind_total(read(counts, proxy))

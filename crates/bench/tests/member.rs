@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use plimsoll_bench::chance::Chance;
 use plimsoll_bench::member::{self, Kind, Refusal, Spec};
 use tokio::sync::oneshot;
 
@@ -358,6 +359,58 @@ fn tcp_and_udp_echo() {
         assert_eq!(std::str::from_utf8(&buffer[..count]).unwrap(), format!("m1 {text}"));
     }
     udp.stop();
+}
+
+/// Requests, and pieces of them that do not belong together, in any order.
+#[test]
+fn no_bytes_bring_it_down() {
+    const PIECES: [&str; 24] = [
+        "GET / HTTP/1.1\r\n",
+        "HEAD /x HTTP/1.0\r\n",
+        "POST /_plimsoll/slow?factor=1 HTTP/1.1\r\n",
+        "Host: a\r\n",
+        "Content-Length: 5\r\n",
+        "Content-Length: 99999999999999999999\r\n",
+        "Content-Length: 18446744073709551615\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "Expect: 100-continue\r\n",
+        "Connection: close\r\n",
+        "\r\n",
+        "\r\n\r\n",
+        "hello",
+        "5\r\nhello\r\n",
+        "0\r\n\r\n",
+        "ffffffffffffffff\r\n",
+        "10000000000000000\r\n",
+        "\0",
+        "\n",
+        " ",
+        ":",
+        "é",
+        "a: b\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ];
+    for kind in [Kind::Http, Kind::HttpEcho] {
+        let m1 = member(|spec| {
+            spec.kind = kind;
+            spec.admin = true;
+            spec.fail_rate = 0.1;
+        });
+        let mut chance = Chance::new(1);
+        for _ in 0..2000 {
+            let mut stream = m1.connect();
+            let text: String =
+                (0..chance.bits() % 12).map(|_| PIECES[chance.bits() as usize % PIECES.len()]).collect();
+            stream.write_all(text.as_bytes()).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            // It may be reset where input was left unread.
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+        // A task that panicked would leave its connection counted, and the end would wait for it.
+        let begin = Instant::now();
+        m1.stop();
+        assert!(begin.elapsed() < Duration::from_secs(4));
+    }
 }
 
 #[test]

@@ -1,16 +1,33 @@
 //! From a piece of work to a member that may take it: at once, or after a wait in the group's queue.
 
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 
 use plimsoll_brain::{MemberId, Time};
 
 use crate::core::Core;
-use crate::pool::{Admission, Pool, Waiting};
+use crate::pool::{Admission, Pool, View, Waiting};
 use crate::reason::Reason;
 use crate::trip::Trip;
 use crate::wheel::Timer;
+
+/// Finds a member that is below its limit now. Nobody overtakes those who wait already: they make it
+/// [`Admission::Full`].
+pub(crate) fn at_once(
+    core: &Core,
+    pool: &Pool,
+    view: Rc<View>,
+    key: u64,
+    tried: &[MemberId],
+    now: Time,
+) -> Admission {
+    match pool.contended() {
+        true => Admission::Full,
+        false => pool.admit_by(view, key, core.chance(), now, tried),
+    }
+}
 
 /// Finds a member that is below its limit; waits for one if the group has a queue, until `deadline` at most.
 ///
@@ -22,23 +39,33 @@ pub(crate) async fn admit(
     timer: &Timer,
     key: u64,
     tried: &[MemberId],
-    now: Time,
     deadline: Time,
 ) -> Result<Trip, Reason> {
-    // Nobody overtakes those who wait already.
-    if !pool.contended() {
-        match pool.admit(key, core.chance(), now, tried) {
-            Admission::Trip(trip) => return Ok(trip),
-            Admission::Nobody => return Err(Reason::NoMember),
-            Admission::Full => {}
-        }
+    match at_once(core, pool, pool.view(), key, tried, core.now()) {
+        Admission::Trip(trip) => Ok(trip),
+        Admission::Nobody => Err(Reason::NoMember),
+        Admission::Full => wait(core, pool, timer, key, tried, deadline).await,
     }
+}
+
+/// Waits for a member to come below its limit, if the group has a queue.
+///
+/// # Errors
+/// As [`admit`].
+pub(crate) async fn wait(
+    core: &Core,
+    pool: &Pool,
+    timer: &Timer,
+    key: u64,
+    tried: &[MemberId],
+    deadline: Time,
+) -> Result<Trip, Reason> {
     let (most, patience) = {
         let view = pool.view();
         (view.published.settings.queue, view.published.settings.queue_timeout)
     };
     let waiting = Waiting::enter(&pool.group, most).ok_or(Reason::QueueFull)?;
-    timer.set(deadline.min(now + patience));
+    timer.set(deadline.min(core.now() + patience));
     let mut freed = Box::pin(waiting.freed());
     // A place given up before this wait was counted was told to nobody: whoever waits alone looks once more.
     let mut look = pool.group.waiting.load(Relaxed) == 1;

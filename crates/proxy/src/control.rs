@@ -43,8 +43,7 @@ impl Journal {
         self.seq += 1;
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let stamped = Stamped { seq: self.seq, unix_ms: unix.as_millis() as u64, event };
-        let member = stamped.event.member.as_deref().unwrap_or_default();
-        tracing::info!(group = %stamped.event.group, member, "{:?}: {}", stamped.event.kind, stamped.event.why);
+        tell(&stamped.event);
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
@@ -64,6 +63,15 @@ impl Journal {
 
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<Stamped> {
         self.live.subscribe()
+    }
+}
+
+/// One line in the process's log.
+fn tell(event: &Event) {
+    match (&*event.group, event.member.as_deref()) {
+        ("", _) => tracing::info!("{}", event.why),
+        (group, None) => tracing::info!("group {group}: {}", event.why),
+        (group, Some(member)) => tracing::info!("group {group}: member {member}: {}", event.why),
     }
 }
 
@@ -165,12 +173,9 @@ fn publication(
 ) -> Option<Published> {
     let plan = analyzer.plan(now)?;
     let mut here = BTreeMap::new();
-    for (id, spec, vitals) in analyzer.members() {
+    for (id, _, vitals) in analyzer.members() {
         let record = records.remove(&id);
-        here.insert(
-            id,
-            record.unwrap_or_else(|| Record::new(id, Arc::clone(&spec.name), Arc::clone(vitals), cores)),
-        );
+        here.insert(id, record.unwrap_or_else(|| Record::new(id, Arc::clone(vitals), cores)));
     }
     *records = here;
     let of_plan = plan.members().iter().filter_map(|member| records.get(&member.id).cloned()).collect();

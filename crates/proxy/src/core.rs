@@ -17,8 +17,8 @@ use crate::pool::Pool;
 use crate::splice::Pipes;
 use crate::wheel::Wheel;
 
-/// Bytes read at once.
-pub(crate) const BUFFER: usize = 64 * 1024;
+/// Bytes read at once: a body of 64 KiB and its head come in one piece, which saves a receive and a send.
+pub(crate) const BUFFER: usize = 128 * 1024;
 /// Vectors kept for reuse, and the largest that is kept.
 const SPARE: usize = 256;
 const SPARE_BYTES: usize = 16 * 1024;
@@ -92,7 +92,7 @@ impl Core {
             access: Access::default(),
             pipes: Pipes::default(),
             buffer: RefCell::new(vec![0; BUFFER].into_boxed_slice()),
-            scratch: RefCell::new(Vec::with_capacity(BUFFER)),
+            scratch: RefCell::default(),
             spare: RefCell::default(),
             marks: RefCell::default(),
             chance: Cell::new(seed),

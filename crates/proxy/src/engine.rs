@@ -93,6 +93,8 @@ impl Engine {
         });
         if let Err(error) = apply::apply(&inner, settings) {
             end(&inner);
+            // Dropping a runtime waits, which is not allowed where the caller may be asynchronous.
+            runtime.shutdown_background();
             return Err(error);
         }
         let own = Arc::clone(&inner);

@@ -48,10 +48,7 @@ pub(crate) fn pool(core: &Core) -> Rc<Pool> {
     });
     let mut analyzer = Analyzer::new(spec, Time(0));
     let plan = analyzer.plan(Time(0)).expect("the first");
-    let records = analyzer
-        .members()
-        .map(|(id, spec, vitals)| Record::new(id, Arc::clone(&spec.name), Arc::clone(vitals), 1))
-        .collect();
+    let records = analyzer.members().map(|(id, _, vitals)| Record::new(id, Arc::clone(vitals), 1)).collect();
     let strikes = tokio::sync::mpsc::channel(1).0;
     let group = Group::new(Published { plan, records, draining: Vec::new(), settings }, 1, strikes);
     core.pool(&group)

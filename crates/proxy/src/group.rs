@@ -55,10 +55,9 @@ pub(crate) struct Tally {
 /// What is counted of a member for as long as it is in the group.
 pub(crate) struct Record {
     pub(crate) id: MemberId,
-    pub(crate) name: Arc<str>,
     pub(crate) vitals: Arc<Vitals>,
     /// One for each core.
-    pub(crate) stripes: Box<[Stripe]>,
+    pub(crate) stripes: Box<[Arc<Stripe>]>,
 }
 
 /// What one core counts of a member.
@@ -77,8 +76,8 @@ pub(crate) struct Stripe {
 }
 
 impl Record {
-    pub(crate) fn new(id: MemberId, name: Arc<str>, vitals: Arc<Vitals>, cores: usize) -> Arc<Self> {
-        Arc::new(Self { id, name, vitals, stripes: per_core(cores) })
+    pub(crate) fn new(id: MemberId, vitals: Arc<Vitals>, cores: usize) -> Arc<Self> {
+        Arc::new(Self { id, vitals, stripes: per_core(cores) })
     }
 }
 

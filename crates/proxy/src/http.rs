@@ -17,6 +17,7 @@ use crate::access::Line;
 use crate::connect::Peer;
 use crate::core::Core;
 use crate::listener::Listener;
+use crate::pool::View;
 use crate::reason::Reason;
 use crate::stream::Stream;
 use crate::wheel::Timer;
@@ -57,6 +58,8 @@ struct Asked {
     upgrade: bool,
     key: u64,
     begun: Time,
+    /// What was in force when it came.
+    view: Rc<View>,
     line: Option<Box<Line>>,
 }
 
@@ -184,8 +187,13 @@ impl<S: Stream> Session<S> {
         );
         let mut body = request.body;
         let rest = &input[request.len..];
-        let taken = body.feed(rest).map_err(|bad| Refusal::Malformed(bad.0))?;
-        out.extend_from_slice(&rest[..taken]);
+        let mut ahead = rest;
+        if !rest.is_empty() {
+            let taken = body.feed(rest).map_err(|bad| Refusal::Malformed(bad.0))?;
+            out.extend_from_slice(&rest[..taken]);
+            ahead = &rest[taken..];
+        }
+        let view = self.listener.pool().view();
         let asked = Asked {
             method: request.method,
             out,
@@ -194,18 +202,20 @@ impl<S: Stream> Session<S> {
             keep_alive: request.keep_alive,
             http10: request.http10,
             upgrade: request.upgrade,
-            key: self.key(&request),
+            key: self.key(&request, &view),
             begun,
+            view,
             line: Line::begin(&self.core, &request),
         };
         self.unread.clear();
-        self.unread.extend_from_slice(&rest[taken..]);
+        if !ahead.is_empty() {
+            self.unread.extend_from_slice(ahead);
+        }
         Ok(Some(asked))
     }
 
     /// What should stick to one member, if the strategy wants to know.
-    fn key(&self, request: &http1::Request<'_, '_>) -> u64 {
-        let view = self.listener.pool().view();
+    fn key(&self, request: &http1::Request<'_, '_>, view: &View) -> u64 {
         if !view.published.plan.strategy().reads_key {
             return 0;
         }

@@ -183,10 +183,11 @@ fn begin(
     let (core, listener) = (Rc::clone(core), Rc::clone(listener));
     match listener.settings().protocol {
         Protocol::Http => {
-            tokio::task::spawn_local(async move {
+            // It waits for the member in every request: no need to be made to wait.
+            tokio::task::spawn_local(tokio::task::unconstrained(async move {
                 let _visit = visit;
                 http::serve(core, listener, stream, peer, unread).await;
-            });
+            }));
         }
         Protocol::Tcp => {
             tokio::task::spawn_local(async move {

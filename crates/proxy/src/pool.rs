@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use plimsoll_brain::{Ask, Choice, MemberId, Plan, RetryBudget, Time};
 use tokio::net::TcpStream;
@@ -36,7 +37,7 @@ pub(crate) struct View {
 /// One core's connections to one member.
 pub(crate) struct Upstream {
     pub(crate) record: Arc<Record>,
-    core: usize,
+    stripe: Arc<Stripe>,
     pub(crate) address: Cell<SocketAddr>,
     /// The last one in is the first one out, so that those not needed grow old and are closed.
     idle: RefCell<Vec<Idle>>,
@@ -46,6 +47,9 @@ struct Idle {
     stream: TcpStream,
     since: Time,
 }
+
+/// A connection idle for less than this is taken as it is, where that can do no harm.
+const FRESH: Duration = Duration::from_millis(5);
 
 /// What came of asking for a member.
 pub(crate) enum Admission {
@@ -91,7 +95,18 @@ impl Pool {
 
     /// Chooses a member and counts the request in.
     pub(crate) fn admit(&self, key: u64, chance: u64, now: Time, tried: &[MemberId]) -> Admission {
-        let view = self.view();
+        self.admit_by(self.view(), key, chance, now, tried)
+    }
+
+    /// The same by a view at hand.
+    pub(crate) fn admit_by(
+        &self,
+        view: Rc<View>,
+        key: u64,
+        chance: u64,
+        now: Time,
+        tried: &[MemberId],
+    ) -> Admission {
         let plan = &view.published.plan;
         loop {
             let turn = self.turn.replace(self.turn.get().wrapping_add(1));
@@ -165,7 +180,7 @@ impl Pool {
                 let upstream = upstreams.entry(member.id).or_insert_with(|| {
                     Rc::new(Upstream {
                         record: Arc::clone(record),
-                        core: self.core,
+                        stripe: Arc::clone(&record.stripes[self.core]),
                         address: Cell::new(member.address),
                         idle: RefCell::default(),
                     })
@@ -216,15 +231,16 @@ fn budget(published: &Published, cores: usize) -> RetryBudget {
 
 impl Upstream {
     pub(crate) fn stripe(&self) -> &Stripe {
-        &self.record.stripes[self.core]
+        &self.stripe
     }
 
-    /// A connection that was quiet so far, the one used last first.
-    pub(crate) fn check_out(&self) -> Option<TcpStream> {
+    /// A connection that was quiet so far, the one used last first. `safe`: the request may be sent again if it
+    /// turns out that the member has just closed it.
+    pub(crate) fn check_out(&self, now: Time, safe: bool) -> Option<TcpStream> {
         let mut idle = self.idle.borrow_mut();
         while let Some(candidate) = idle.pop() {
             self.stripe().idle.sub(1);
-            if candidate.quiet() {
+            if (safe && now.since(candidate.since) < FRESH) || candidate.quiet() {
                 return Some(candidate.stream);
             }
         }

@@ -71,9 +71,8 @@ async fn reach(
     let never = Time(u64::MAX);
     let mut tried: Vec<MemberId> = Vec::new();
     let mut last = Reason::NoMember;
-    let mut now = begun;
     loop {
-        let trip = match admit(core, pool, timer, key, &tried, now, never).await {
+        let trip = match admit(core, pool, timer, key, &tried, never).await {
             Ok(trip) => trip,
             Err(Reason::NoMember) => return Err(last),
             Err(reason) => return Err(reason),
@@ -82,7 +81,7 @@ async fn reach(
             Ok(stream) => return Ok((trip, stream)),
             Err(reason) => last = reason,
         }
-        now = core.tick();
+        let now = core.tick();
         let attempts = trip.settings().retry.attempts as usize;
         let member = trip.member();
         trip.failed(now);

@@ -349,4 +349,26 @@ mod tests {
         assert_eq!(&*target.member(b"m999"), "other");
         assert_eq!(&*target.member(b"m0"), "m0");
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_answer_panics_and_pieces_do_not_matter(
+            pieces in proptest::collection::vec(proptest::sample::select(vec![
+                "HTTP/1.1 200 OK\r\n", "HTTP/1.0 503 x\r\n", "HTTP/1.1 100 c\r\n", "HTTP/1.1 204 n\r\n", "x-member: m\r\n",
+                "content-length: 4\r\n", "content-length: 18446744073709551615\r\n", "transfer-encoding: chunked\r\n",
+                "connection: close\r\n", "\r\n", "\n", "4\r\nabcd\r\n", "0\r\n\r\n", "abcd", "\0", "é",
+            ]), 0..9),
+            size in 1usize..9,
+        ) {
+            let text = pieces.concat();
+            let whole = feed(&mut get(), &text, text.len().max(1));
+            let split = feed(&mut get(), &text, size);
+            // Surplus that has not been seen yet cannot spoil the connection.
+            let blind = |(step, end): (Step, Option<Answer>)| match step {
+                Step::Done(answer) => (Step::Done(Answer { reusable: false, ..answer }), end),
+                step => (step, end),
+            };
+            proptest::prop_assert_eq!(blind(whole), blind(split));
+        }
+    }
 }

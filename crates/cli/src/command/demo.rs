@@ -21,9 +21,6 @@ use plimsoll_brain::strategy;
 
 use super::{Failure, Globals};
 
-/// Exit code after Ctrl-C.
-const INTERRUPTED: u8 = 130;
-
 /// Show what it does: members, a balancer, load and a live view; nothing to install, nothing to write
 ///
 /// Exit code 0 if no request failed; 1 if one did, or if the load generator itself was late and the run

@@ -44,7 +44,7 @@ pub(crate) struct Listener {
     pub(crate) trusted: Vec<Network>,
 
     /// Most bytes of a request head (431 above) and of an answer's head (502 above) (http).
-    #[schemars(range(min = 1024, max = 1_048_576))]
+    #[schemars(range(min = 1024, max = 65536))]
     #[serde(default = "count::<32768>")]
     pub(crate) max_head: usize,
 

@@ -7,9 +7,9 @@ use tokio::net::TcpStream;
 
 use super::exchange::{End, Failure};
 use super::{Asked, Session, Stream};
-use crate::admit::admit;
+use crate::admit;
 use crate::connect::connect;
-use crate::pool::Pool;
+use crate::pool::{Admission, Pool};
 use crate::reason::Reason;
 use crate::trip::Trip;
 
@@ -54,18 +54,24 @@ impl<S: Stream> Session<S> {
 
     async fn attempts(&mut self, pool: &Rc<Pool>, asked: &mut Asked) -> Outcome {
         pool.deposit(asked.begun);
-        let total = pool.view().published.settings.timeouts.total;
+        let total = asked.view.published.settings.timeouts.total;
         let deadline = if total.is_zero() { Time(u64::MAX) } else { asked.begun + total };
         let mut tried: Vec<MemberId> = Vec::new();
         let mut last = Reason::NoMember;
         let mut fresh = false;
         let mut now = asked.begun;
         loop {
-            let admitted = admit(&self.core, pool, &self.timer, asked.key, &tried, now, deadline).await;
-            let trip = match admitted {
-                Ok(trip) => trip,
-                Err(Reason::NoMember) => return Outcome::Reject(last),
-                Err(reason) => return Outcome::Reject(reason),
+            let view = if tried.is_empty() { Rc::clone(&asked.view) } else { pool.view() };
+            let trip = match admit::at_once(&self.core, pool, view, asked.key, &tried, now) {
+                Admission::Trip(trip) => trip,
+                Admission::Nobody => return Outcome::Reject(last),
+                Admission::Full => {
+                    match admit::wait(&self.core, pool, &self.timer, asked.key, &tried, deadline).await {
+                        Ok(trip) => trip,
+                        Err(Reason::NoMember) => return Outcome::Reject(last),
+                        Err(reason) => return Outcome::Reject(reason),
+                    }
+                }
             };
             let failure = match self.attempt(asked, &trip, deadline, fresh).await {
                 Ok(end) => {
@@ -124,7 +130,8 @@ impl<S: Stream> Session<S> {
         deadline: Time,
         fresh: bool,
     ) -> Result<End, Failure> {
-        let pooled = if fresh { None } else { trip.upstream.check_out() };
+        let pooled =
+            if fresh { None } else { trip.upstream.check_out(self.core.now(), asked.method.idempotent()) };
         let reused = pooled.is_some();
         let mut member: TcpStream = match pooled {
             Some(stream) => stream,

@@ -16,7 +16,6 @@ use tokio::io::ReadBuf;
 
 use super::{Asked, Session, Stream};
 use crate::ListenerSettings;
-use crate::core::BUFFER;
 use crate::reason::Reason;
 use crate::relay;
 use crate::residue::Residue;
@@ -25,7 +24,7 @@ use crate::trip::Trip;
 /// A body up to this long is copied behind its head, to be sent by one call without gathering.
 const COPY: usize = 4096;
 /// Bytes of requests sent ahead (pipelining) that are kept; beyond that the client is not read.
-const AHEAD: usize = BUFFER;
+const AHEAD: usize = 64 * 1024;
 /// For so long nobody looks whether the client is still there: most answers come before.
 const UNWATCHED: Duration = Duration::from_millis(100);
 
@@ -172,17 +171,24 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.rearm(self.session.core.tick());
         }
         let core = Rc::clone(&self.session.core);
-        let mut moved = false;
-        while core.lend(|buffer, _| self.request(cx, buffer))? {
-            moved = true;
-        }
         let heard = self.heard;
-        while core.lend(|buffer, scratch| self.answer(cx, buffer, scratch))? {
-            moved = true;
-            if matches!(self.answer, Answer::Done | Answer::Tunnel) && self.to_client.is_empty() {
-                core.tick();
-                return Poll::Ready(Ok(()));
+        let mut moved = false;
+        let done = core.lend(|buffer, scratch| {
+            while self.request(cx, buffer)? {
+                moved = true;
             }
+            while self.answer(cx, buffer, scratch)? {
+                moved = true;
+                scratch.clear();
+                if matches!(self.answer, Answer::Done | Answer::Tunnel) && self.to_client.is_empty() {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })?;
+        if done {
+            core.tick();
+            return Poll::Ready(Ok(()));
         }
         if self.watching && self.asked.body.done() && !self.client_ended {
             core.lend(|buffer, _| self.watch_client(cx, buffer))?;

@@ -230,7 +230,7 @@ const CASES: &[Case] = &[
         client: "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
         member: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n4;q\r\ndefg\r\n0\r\n\r\n",
         closes: false,
-        to_member: "GET / HTTP/1.1\r\n\r\n",
+        to_member: "GET / HTTP/1.0\r\n\r\n",
         to_client: "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabcdefg",
         end: (200, true, false),
     },

@@ -185,7 +185,7 @@ fn judge<'m, 'b>(
                     return refuse("more than one Host");
                 }
                 fits &= marks.add(&line, Why::Host);
-                if !value.iter().all(|byte| plausible_in_host(*byte)) {
+                if !plausible_host(value) {
                     return refuse("Host is malformed");
                 }
             }
@@ -312,17 +312,34 @@ fn origin_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<
     };
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
-    if authority.is_empty() || !authority.iter().all(|byte| plausible_in_host(*byte)) {
+    if authority.is_empty() || !plausible_host(authority) {
         return Err(Refusal::Malformed("the request target is malformed"));
     }
     Ok((if path.is_empty() { b"/" } else { path }, Some(authority)))
 }
 
-/// Can this byte stand in a host and port? (Not a check of the grammar: of what could be read as two hosts.)
-fn plausible_in_host(byte: u8) -> bool {
-    matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'-'..=b'.' | b'0'..=b';' | b'[' | b']' | b'_' | b'~' | b'!' | b'=')
-        || matches!(byte, b'$'..=b'+')
+/// Could this be a host and port? (Not a check of the grammar: of what could be read as two hosts.)
+fn plausible_host(host: &[u8]) -> bool {
+    let (fours, rest) = host.as_chunks::<4>();
+    fours.iter().all(|four| four.iter().fold(true, |all, byte| all & HOST[usize::from(*byte)]))
+        && rest.iter().all(|byte| HOST[usize::from(*byte)])
 }
+
+/// Characters of a host, an address in brackets or a port.
+const HOST: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let character = byte as u8;
+        table[byte] = character.is_ascii_alphanumeric()
+            || matches!(
+                character,
+                b'-' | b'.' | b'_' | b'~' | b'!' | b'$'..=b'+' | b':' | b';' | b'=' | b'[' | b']'
+            );
+        byte += 1;
+    }
+    table
+};
 
 impl Request<'_, '_> {
     /// The value of the first field called `name` (lower case or not).
@@ -343,8 +360,8 @@ impl Request<'_, '_> {
             .map(|line| line.value)
     }
 
-    /// Appends the head for the next hop: HTTP/1.1, origin form, without what concerned only this hop, with
-    /// what tells the member who the client is.
+    /// Appends the head for the next hop: HTTP/1.1 (1.0 if no host is named), origin form, without what concerned
+    /// only this hop, with what tells the member who the client is.
     pub fn write(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
         let from = if self.absolute || self.http10 {
             self.write_line(out);
@@ -379,7 +396,9 @@ impl Request<'_, '_> {
         // An absolute form may have had a query but no path: `http://host?query`.
         out.extend_from_slice(if self.target.starts_with(b"?") { b" /" } else { b" " });
         out.extend_from_slice(self.target);
-        out.extend_from_slice(b" HTTP/1.1\r\n");
+        // HTTP/1.1 demands a Host: who did not name any is not made to.
+        let no_host = self.http10 && self.host.is_empty();
+        out.extend_from_slice(if no_host { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
         if self.absolute {
             out.extend_from_slice(b"Host: ");
             out.extend_from_slice(self.host);
@@ -487,6 +506,14 @@ mod tests {
                      TE: trailers\r\nProxy-Connection: y\r\nAccept: z\r\nUpgrade: h2c\r\nHTTP2-Settings: AAM\r\n\r\n";
         let off = Forwarding { style: Forwarded::Off, ..PLAIN };
         assert_eq!(rewritten(input, &off), "GET / HTTP/1.1\r\nHost: x\r\nAccept: z\r\n\r\n");
+    }
+
+    #[test]
+    fn who_names_no_host_is_passed_on_as_http_1_0() {
+        let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+        assert_eq!(rewritten("GET / HTTP/1.0\r\n\r\n", &off), "GET / HTTP/1.0\r\n\r\n");
+        let named = "GET / HTTP/1.0\r\nHost: x\r\n\r\n";
+        assert_eq!(rewritten(named, &off), "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     }
 
     #[test]

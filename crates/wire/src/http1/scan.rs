@@ -125,15 +125,16 @@ fn control(input: &[u8], from: usize) -> Option<usize> {
 }
 
 #[inline(always)]
-fn trim(input: &[u8], mut from: usize, mut to: usize) -> &[u8] {
-    // No control characters are in between: what is not above a space is white space.
-    while from < to && input[from] <= b' ' {
-        from += 1;
+fn trim(input: &[u8], from: usize, to: usize) -> &[u8] {
+    let mut value = &input[from..to];
+    // Nearly every value has one space before it and nothing after it.
+    if let [b' ', rest @ ..] = value {
+        value = rest;
     }
-    while from < to && input[to - 1] <= b' ' {
-        to -= 1;
+    match value {
+        [b' ' | b'\t', ..] | [.., b' ' | b'\t'] => value.trim_ascii(),
+        _ => value,
     }
-    &input[from..to]
 }
 
 /// Is `name` this field name, in any case? `lower` is in lower case. Compares words that may overlap: the

@@ -13,8 +13,8 @@ use super::stage::Stage;
 use super::tally::Tally;
 use super::view::{Frame, Row, Screen};
 use super::watch::{self, Seen, Watch};
-use super::{Args, INTERRUPTED, verdict};
-use crate::command::{Failure, Globals};
+use super::{Args, verdict};
+use crate::command::{Exit, Failure, Globals};
 
 /// Between two pictures.
 const TICK: Duration = Duration::from_millis(200);
@@ -34,7 +34,7 @@ pub(super) async fn play(args: &Args, globals: &Globals) -> Result<ExitCode, Fai
     globals.say(&format!("starting {} members and a balancer ({})\n", args.members, args.strategy));
     let stage = tokio::select! {
         stage = Stage::build(args) => stage.map_err(Failure::failed)?,
-        () = signals.next() => return Ok(ExitCode::from(INTERRUPTED)),
+        () = signals.next() => return Ok(Exit::Interrupted.into()),
     };
     let target =
         Http::new("GET", &format!("http://{}/", stage.address), &[], b"").map_err(Failure::failed)?;

@@ -8,9 +8,10 @@ use plimsoll_bench::record::{Fault, Latencies, Record};
 use plimsoll_bench::units::short;
 use serde::Serialize;
 
+use super::Args;
 use super::stage::{Cast, WORKERS};
 use super::tally::{Note, Phase, Tally};
-use super::{Args, INTERRUPTED};
+use crate::command::Exit;
 use crate::control::text::{Cell, Tone, table};
 
 /// Less than this share of the requests on time, and the run proves nothing.
@@ -201,7 +202,7 @@ impl Report {
         match self.verdict {
             Verdict::Ok => ExitCode::SUCCESS,
             Verdict::Failed | Verdict::Invalid => ExitCode::FAILURE,
-            Verdict::Interrupted => ExitCode::from(INTERRUPTED),
+            Verdict::Interrupted => Exit::Interrupted.into(),
         }
     }
 
@@ -267,8 +268,8 @@ impl Report {
             rows.push(row(&member.name, &|phase| {
                 let member = &phase.members[index];
                 Cell::text(&match member.answered {
-                    0 => "0 %".to_owned(),
-                    _ => format!("{:.0} %, {}", member.share * 100.0, member.latency.pair()),
+                    0 => " 0 %".to_owned(),
+                    _ => format!("{:>2.0} %, {}", member.share * 100.0, member.latency.pair()),
                 })
             }));
         }
@@ -313,8 +314,7 @@ mod tests {
             record.failed.insert(Fault::Timeout, failed);
         }
         record.latency.record(Duration::from_micros(4600));
-        let mut answers = Answers::default();
-        answers.ok = 1000 - failed;
+        let mut answers = Answers { ok: 1000 - failed, ..Answers::default() };
         answers.latency.record(Duration::from_micros(4600));
         record.members.insert("m1".into(), answers);
         record
@@ -369,7 +369,7 @@ mod tests {
         failed     0                    3
         p50 / p99  4.6 / 4.6 ms         4.6 / 4.6 ms
         m1         100 %, 4.6 / 4.6 ms  100 %, 4.6 / 4.6 ms
-        m2         0 %                  0 %
+        m2          0 %                  0 %
 
           10.0 s  m2 is now 10 times slower
 

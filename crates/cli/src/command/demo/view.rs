@@ -340,8 +340,6 @@ fn show_cursor_on_panic() {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     fn frame(notes: &[Note]) -> Frame<'_> {
@@ -472,7 +470,6 @@ mod tests {
     fn late_requests_are_pointed_out() {
         let mut frame = frame(&[]);
         frame.recent.on_time = 400;
-        frame.recent.members.insert(Arc::from("m1"), plimsoll_bench::record::Tally::default());
         assert!(frame.clients().paint(false).contains("50 % sent late"));
     }
 }
