@@ -188,7 +188,10 @@ impl Control {
     pub(crate) fn probed(&mut self, findings: &[Finding], now: Time) {
         for finding in findings {
             if let Some(ruled) = self.groups.get_mut(&finding.group) {
-                let outcome = finding.outcome.as_ref().map(|()| ()).map_err(|why| &**why);
+                let outcome = match &finding.outcome {
+                    Ok(()) => Ok(()),
+                    Err(why) => Err(&**why),
+                };
                 ruled.analyzer.handle_probe(finding.member, outcome, now);
             }
         }

@@ -31,7 +31,7 @@ pub(crate) struct View {
     pub(crate) published: Arc<Published>,
     upstreams: Vec<Rc<Upstream>>,
     /// The same without the members; `None` in such a one itself.
-    rules: Option<Rc<View>>,
+    rules: Option<Rc<Self>>,
 }
 
 /// One core's connections to one member.

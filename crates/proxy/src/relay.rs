@@ -40,8 +40,6 @@ pub(crate) struct End {
     pub(crate) broken: Option<Side>,
     /// That side was reset: the other should learn of it.
     pub(crate) reset: bool,
-    /// Nothing moved for too long.
-    pub(crate) idle: bool,
     /// Did any byte come from the member?
     pub(crate) heard: bool,
 }
@@ -70,7 +68,6 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
     timer.set(core.tick() + idle);
     poll_fn(|cx| {
         if timer.fired() {
-            end.idle = true;
             return Poll::Ready(end);
         }
         core.lend(|buffer, _| {

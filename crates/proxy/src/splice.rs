@@ -3,6 +3,9 @@
 //! A flow needs a pipe only while bytes are in it, so one pipe serves all flows of a core that keep up, as the
 //! read buffer does; more are made while receivers are slow, up to a bound.
 //!
+//! Unlike `send`, `splice` cannot be told to raise no SIGPIPE: the process must ignore that signal, as it does
+//! unless somebody undoes what Rust's runtime does at start.
+//!
 //! A pipe is filled only when it is empty: then a full pipe cannot be mistaken for an empty socket, both of
 //! which the kernel reports as "would block".
 

@@ -8,6 +8,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
@@ -91,15 +92,13 @@ fn attempt(
     room: usize,
     mut act: impl FnMut() -> rustix::io::Result<usize>,
 ) -> Option<io::Result<usize>> {
-    let mut moved = None;
-    let done = socket.try_io(interest, || {
-        let bytes = rustix::io::retry_on_intr(&mut act)?;
-        moved = Some(bytes);
-        if bytes < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    let mut outcome = None;
+    // What tokio makes of it is known already.
+    let _ = socket.try_io(interest, || {
+        let moved = rustix::io::retry_on_intr(&mut act);
+        let more = moved.is_ok_and(|bytes| bytes == room);
+        outcome = (moved != Err(Errno::WOULDBLOCK)).then_some(moved);
+        if more { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
     });
-    match (moved, done) {
-        (Some(bytes), _) => Some(Ok(bytes)),
-        (None, Err(error)) if error.kind() != io::ErrorKind::WouldBlock => Some(Err(error)),
-        _ => None,
-    }
+    outcome.map(|moved| Ok(moved?))
 }

@@ -9,6 +9,7 @@ use plimsoll_bench::units::short;
 use serde::Serialize;
 
 use super::Args;
+use super::script::TOLERANCE;
 use super::stage::{Cast, WORKERS};
 use super::tally::{Note, Phase, Tally};
 use crate::command::Exit;
@@ -163,8 +164,7 @@ fn verdict(whole: &Record, interrupted: bool) -> (Verdict, String) {
         (Verdict::Interrupted, format!("{} failed until then", count(whole.failures(), "request")))
     } else if whole.punctuality() < ON_TIME {
         let why = format!(
-            "only {on_time:.1} % of the requests left on time: this machine was too busy to judge by; end what else \
-             runs on it, or lower --rate"
+            "only {on_time:.1} % of the requests left on time; end what else runs here, or lower --rate"
         );
         (Verdict::Invalid, why)
     } else if whole.failures() > 0 {
@@ -238,8 +238,9 @@ impl Report {
 
     fn load(&self) -> String {
         format!(
-            "open loop, Poisson; {:.2} % on time (p99 {} late, at most {})",
+            "open loop, Poisson; {:.2} % sent within {} of their time (p99 {}, worst {})",
             self.requests.on_time * 100.0,
+            short(TOLERANCE),
             seconds(self.lateness.p99),
             seconds(self.lateness.max),
         )
@@ -373,7 +374,7 @@ mod tests {
 
           10.0 s  m2 is now 10 times slower
 
-        load      open loop, Poisson; 100.00 % on time (p99 0 µs late, at most 0 µs)
+        load      open loop, Poisson; 100.00 % sent within 20.0 ms of their time (p99 0 µs, worst 0 µs)
         balancer  7 requests tried again on another connection or member
         verdict   FAILED: 3 requests failed: 3 timeout
         ");
