@@ -1,13 +1,17 @@
 //! Connections to members.
 
 use std::future::poll_fn;
+use std::io;
 use std::net::SocketAddr;
 use std::task::Poll;
 
 use plimsoll_brain::Time;
+use plimsoll_wire::proxy_protocol::{self, Addresses};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::core::Core;
+use crate::preface;
 use crate::reason::Reason;
 use crate::trip::Trip;
 use crate::wheel::Timer;
@@ -19,26 +23,39 @@ pub(crate) struct Peer {
     pub(crate) local: SocketAddr,
 }
 
-/// Connects to the member of a trip.
+/// Connects to the member of a trip, and says who the client is if the group wants that said first.
+///
+/// # Errors
+/// The member refuses, or takes too long.
 pub(crate) async fn connect(
     core: &Core,
     trip: &Trip,
     timer: &Timer,
     deadline: Time,
-    _peer: &Peer,
+    peer: &Peer,
 ) -> Result<TcpStream, Reason> {
-    let patience = core.now() + trip.settings().timeouts.connect;
-    timer.set(patience.min(deadline));
-    // On the heap: it is needed seldom, and would make every connection's task larger.
-    let mut connecting = Box::pin(TcpStream::connect(trip.upstream.address.get()));
+    let settings = trip.settings();
+    timer.set(deadline.min(core.now() + settings.timeouts.connect));
     trip.stripe().connects.add(1);
-    let stream = poll_fn(|cx| match connecting.as_mut().poll(cx) {
-        Poll::Ready(connected) => Poll::Ready(connected.map_err(|_| Reason::ConnectFailed)),
+    // On the heap: it is needed seldom, and would make every connection's task larger.
+    let mut reached = Box::pin(reach(trip.upstream.address.get(), settings.send_proxy, peer));
+    poll_fn(|cx| match reached.as_mut().poll(cx) {
+        Poll::Ready(reached) => Poll::Ready(reached.map_err(|_| Reason::ConnectFailed)),
         Poll::Pending if timer.fired() => Poll::Ready(Err(Reason::ConnectTimeout)),
         Poll::Pending => Poll::Pending,
     })
-    .await?;
+    .await
+}
+
+async fn reach(address: SocketAddr, send_proxy: Option<u8>, peer: &Peer) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(address).await?;
     // Without it answers would only come later.
     let _ = stream.set_nodelay(true);
+    if let Some(version) = send_proxy {
+        let addresses = Addresses { source: peer.client, destination: peer.local };
+        let mut header = Vec::new();
+        proxy_protocol::write(preface::version(version), Some(&addresses), &mut header);
+        stream.write_all(&header).await?;
+    }
     Ok(stream)
 }

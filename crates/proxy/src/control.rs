@@ -9,6 +9,7 @@ use tokio::sync::{broadcast, mpsc};
 
 use crate::group::{Group, Published, Record, Strike};
 use crate::listener::Door;
+use crate::probe::Finding;
 use crate::worker::{Order, Worker};
 use crate::{GroupSettings, Settings};
 
@@ -114,6 +115,7 @@ impl Ruled {
         let first = first.unwrap_or_else(|| Published {
             plan: plimsoll_brain::Plan::new(settings.spec.strategy, settings.spec.knobs.clone(), Vec::new()),
             records: Vec::new(),
+            draining: Vec::new(),
             settings: Arc::clone(&settings),
         });
         let group = Group::new(first, cores, strikes);
@@ -128,7 +130,12 @@ impl Ruled {
         let next = next.unwrap_or_else(|| {
             let before = self.group.published();
             let (plan, records) = (before.plan.clone(), before.records.clone());
-            Published { plan, records, settings: Arc::clone(&self.settings) }
+            Published {
+                plan,
+                records,
+                draining: before.draining.clone(),
+                settings: Arc::clone(&self.settings),
+            }
         });
         self.group.publish(next);
     }
@@ -166,22 +173,29 @@ fn publication(
 ) -> Option<Published> {
     let plan = analyzer.plan(now)?;
     let mut here = BTreeMap::new();
-    for (id, spec, vitals) in analyzer.members() {
+    for (id, _, vitals) in analyzer.members() {
         let record = records.remove(&id);
-        here.insert(
-            id,
-            record.unwrap_or_else(|| Record::new(id, Arc::clone(&spec.name), Arc::clone(vitals), cores)),
-        );
+        here.insert(id, record.unwrap_or_else(|| Record::new(id, Arc::clone(vitals), cores)));
     }
     *records = here;
     let of_plan = plan.members().iter().filter_map(|member| records.get(&member.id).cloned()).collect();
-    Some(Published { plan, records: of_plan, settings: Arc::clone(settings) })
+    let draining = analyzer.draining().collect();
+    Some(Published { plan, records: of_plan, draining, settings: Arc::clone(settings) })
 }
 
 impl Control {
-    /// What a probe found.
-    pub(crate) fn probed(&mut self, group: &str, member: MemberId, outcome: Result<(), &str>, now: Time) {
-        self.with(group, now, |analyzer| analyzer.handle_probe(member, outcome, now));
+    /// What probes found.
+    pub(crate) fn probed(&mut self, findings: &[Finding], now: Time) {
+        for finding in findings {
+            if let Some(ruled) = self.groups.get_mut(&finding.group) {
+                let outcome = match &finding.outcome {
+                    Ok(()) => Ok(()),
+                    Err(why) => Err(&**why),
+                };
+                ruled.analyzer.handle_probe(finding.member, outcome, now);
+            }
+        }
+        self.settle(now);
     }
 
     /// A member failed too often in a row.

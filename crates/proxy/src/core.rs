@@ -14,6 +14,7 @@ use crate::access::Access;
 use crate::clock::Clock;
 use crate::group::Group;
 use crate::pool::Pool;
+use crate::splice::Pipes;
 use crate::wheel::Wheel;
 
 /// Bytes read at once: a body of 64 KiB and its head come in one piece, which saves a receive and a send.
@@ -33,6 +34,7 @@ pub(crate) struct Core {
     pub(crate) stopping: Cell<bool>,
     pub(crate) census: Arc<Census>,
     pub(crate) access: Access,
+    pub(crate) pipes: Pipes,
     buffer: RefCell<Box<[u8]>>,
     scratch: RefCell<Vec<u8>>,
     spare: RefCell<Vec<Vec<u8>>>,
@@ -88,6 +90,7 @@ impl Core {
             stopping: Cell::new(false),
             census,
             access: Access::default(),
+            pipes: Pipes::default(),
             buffer: RefCell::new(vec![0; BUFFER].into_boxed_slice()),
             scratch: RefCell::default(),
             spare: RefCell::default(),

@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::control::{Control, Journal, Stamped};
 use crate::core::Census;
 use crate::group::Strike;
-use crate::probe::Probes;
+use crate::probe::{self, Probes};
 use crate::worker::{Order, Worker};
 use crate::{Settings, StartError, apply, report};
 
@@ -76,11 +76,12 @@ impl Engine {
         };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
+        let (probes, findings) = Probes::new(runtime.handle().clone());
         let inner = Arc::new(Inner {
             clock,
             control: Mutex::new(control),
             census,
-            probes: Mutex::new(Probes::new(runtime.handle().clone())),
+            probes: Mutex::new(probes),
             access: Mutex::default(),
             access_dropped: Arc::default(),
             reloads: AtomicU64::new(0),
@@ -99,7 +100,14 @@ impl Engine {
         let own = Arc::clone(&inner);
         let thread = std::thread::Builder::new()
             .name("control".into())
-            .spawn(move || runtime.block_on(govern(&own, inbox)))
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = govern(&own, inbox) => {}
+                        () = probe::report(&own, findings) => {}
+                    }
+                });
+            })
             .map_err(StartError::Thread)?;
         *lock(&inner.thread) = Some(thread);
         Ok(Self(inner))

@@ -30,6 +30,8 @@ pub(crate) struct Published {
     pub(crate) plan: Plan,
     /// In the order of the plan's members.
     pub(crate) records: Vec<Arc<Record>>,
+    /// Not in the plan, but what they have they keep.
+    pub(crate) draining: Vec<MemberId>,
     pub(crate) settings: Arc<GroupSettings>,
 }
 
@@ -53,7 +55,6 @@ pub(crate) struct Tally {
 /// What is counted of a member for as long as it is in the group.
 pub(crate) struct Record {
     pub(crate) id: MemberId,
-    pub(crate) name: Arc<str>,
     pub(crate) vitals: Arc<Vitals>,
     /// One for each core.
     pub(crate) stripes: Box<[Arc<Stripe>]>,
@@ -75,8 +76,8 @@ pub(crate) struct Stripe {
 }
 
 impl Record {
-    pub(crate) fn new(id: MemberId, name: Arc<str>, vitals: Arc<Vitals>, cores: usize) -> Arc<Self> {
-        Arc::new(Self { id, name, vitals, stripes: per_core(cores) })
+    pub(crate) fn new(id: MemberId, vitals: Arc<Vitals>, cores: usize) -> Arc<Self> {
+        Arc::new(Self { id, vitals, stripes: per_core(cores) })
     }
 }
 

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use plimsoll_brain::Time;
 use plimsoll_wire::http1::{self, Body, Forwarding, Method, Refusal};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::ReadBuf;
 
 use crate::access::Line;
 use crate::connect::Peer;
@@ -19,6 +19,7 @@ use crate::core::Core;
 use crate::listener::Listener;
 use crate::pool::View;
 use crate::reason::Reason;
+use crate::stream::Stream;
 use crate::wheel::Timer;
 use crate::{Forwarded, Key, ListenerSettings};
 
@@ -27,10 +28,6 @@ mod exchange;
 mod reply;
 #[cfg(test)]
 mod tests;
-
-/// A byte stream from a client.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
 /// A client connection between and during requests.
 struct Session<S> {

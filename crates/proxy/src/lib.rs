@@ -5,6 +5,7 @@
 //! request path but the current plan and the members' live counts.
 
 mod access;
+mod admit;
 mod alarm;
 mod apply;
 mod clock;
@@ -13,19 +14,26 @@ mod control;
 mod core;
 mod engine;
 mod error;
+#[cfg(test)]
+mod fixture;
 mod group;
 mod http;
 mod key;
 mod listener;
 mod pool;
+mod preface;
 mod probe;
 mod reason;
 mod relay;
 mod report;
 mod residue;
 mod settings;
+mod splice;
 mod stats;
+mod stream;
+mod tcp;
 mod trip;
+mod udp;
 mod wheel;
 mod worker;
 

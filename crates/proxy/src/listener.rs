@@ -13,10 +13,10 @@ use tokio::sync::Notify;
 
 use crate::connect::Peer;
 use crate::core::{Core, Guest};
-use crate::http;
 use crate::pool::Pool;
 use crate::stats::Count;
 use crate::{ListenerSettings, Protocol};
+use crate::{http, preface, tcp, udp};
 
 /// What cores count of a listener, and where it really listens.
 pub(crate) struct Door {
@@ -159,16 +159,44 @@ fn admit(core: &Rc<Core>, listener: &Rc<Listener>, stream: TcpStream, client: So
         None => listener.door.address,
     };
     let peer = Peer { client, local };
+    if !settings.accept_proxy {
+        return begin(core, listener, visit, stream, peer, Vec::new());
+    }
     let (core, listener) = (Rc::clone(core), Rc::clone(listener));
-    match settings.protocol {
+    tokio::task::spawn_local(async move {
+        let mut stream = stream;
+        if let Some((peer, unread)) = preface::read(&core, &listener, &mut stream, peer).await {
+            begin(&core, &listener, visit, stream, peer, unread);
+        }
+    });
+}
+
+/// Gives a connection to whoever speaks its protocol. `unread` are bytes that were read from it already.
+fn begin(
+    core: &Rc<Core>,
+    listener: &Rc<Listener>,
+    visit: Visit,
+    stream: TcpStream,
+    peer: Peer,
+    unread: Vec<u8>,
+) {
+    let (core, listener) = (Rc::clone(core), Rc::clone(listener));
+    match listener.settings().protocol {
         Protocol::Http => {
             // It waits for the member in every request: no need to be made to wait.
             tokio::task::spawn_local(tokio::task::unconstrained(async move {
                 let _visit = visit;
-                http::serve(core, listener, stream, peer, Vec::new()).await;
+                http::serve(core, listener, stream, peer, unread).await;
             }));
         }
-        Protocol::Tcp | Protocol::Udp => {}
+        Protocol::Tcp => {
+            tokio::task::spawn_local(async move {
+                let _visit = visit;
+                tcp::serve(core, listener, stream, peer, unread).await;
+            });
+        }
+        // It has no connections.
+        Protocol::Udp => {}
     }
 }
 
@@ -204,7 +232,11 @@ pub(crate) fn bind(settings: &ListenerSettings, cores: usize) -> io::Result<(Soc
 fn socket(settings: &ListenerSettings) -> io::Result<Socket> {
     let domain = Domain::for_address(settings.address);
     let socket = match settings.protocol {
-        Protocol::Udp => Socket::new(domain, Type::DGRAM, Some(Transport::UDP))?,
+        Protocol::Udp => {
+            let socket = Socket::new(domain, Type::DGRAM, Some(Transport::UDP))?;
+            udp::prepare(&socket, &settings.address)?;
+            socket
+        }
         Protocol::Http | Protocol::Tcp => {
             let socket = Socket::new(domain, Type::STREAM, Some(Transport::TCP))?;
             socket.set_reuse_address(true)?;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use plimsoll_brain::{Ask, Choice, MemberId, RetryBudget, Time};
+use plimsoll_brain::{Ask, Choice, MemberId, Plan, RetryBudget, Time};
 use tokio::net::TcpStream;
 
 use crate::group::{Group, Published, Record, Stripe, Tally};
@@ -30,6 +30,8 @@ pub(crate) struct Pool {
 pub(crate) struct View {
     pub(crate) published: Arc<Published>,
     upstreams: Vec<Rc<Upstream>>,
+    /// The same without the members; `None` in such a one itself.
+    rules: Option<Rc<Self>>,
 }
 
 /// One core's connections to one member.
@@ -66,7 +68,7 @@ impl Pool {
         let pool = Rc::new(Self {
             core,
             seen: Cell::new(version),
-            view: RefCell::new(Rc::new(View { published: Arc::clone(&published), upstreams: Vec::new() })),
+            view: RefCell::new(View::bare(&published)),
             upstreams: RefCell::default(),
             // Cores begin at different members, so that they do not all follow the same one.
             turn: Cell::new(core as u64),
@@ -123,6 +125,12 @@ impl Pool {
                 Choice::Nobody => return Admission::Nobody,
             }
         }
+    }
+
+    /// May a member keep the work it has: is it in use, or drained?
+    pub(crate) fn keeps(&self, member: MemberId) -> bool {
+        let published = &self.view().published;
+        self.upstreams.borrow().contains_key(&member) || published.draining.contains(&member)
     }
 
     /// Do requests wait for a member below its limit?
@@ -194,7 +202,24 @@ impl Pool {
         if before.retry != published.settings.retry {
             *self.budget.borrow_mut() = budget(&published, self.group.tallies.len());
         }
-        *self.view.borrow_mut() = Rc::new(View { published, upstreams: members });
+        let rules = self.view.borrow().rules();
+        let same = Arc::ptr_eq(&rules.published.settings, &published.settings);
+        let rules = Some(if same { rules } else { View::bare(&published) });
+        *self.view.borrow_mut() = Rc::new(View { published, upstreams: members, rules });
+    }
+}
+
+impl View {
+    /// The rules in force, without the members.
+    pub(crate) fn rules(self: &Rc<Self>) -> Rc<Self> {
+        Rc::clone(self.rules.as_ref().unwrap_or(self))
+    }
+
+    fn bare(published: &Published) -> Rc<Self> {
+        let settings = Arc::clone(&published.settings);
+        let plan = Plan::new(published.plan.strategy(), published.plan.knobs().clone(), Vec::new());
+        let published = Arc::new(Published { plan, records: Vec::new(), draining: Vec::new(), settings });
+        Rc::new(Self { published, upstreams: Vec::new(), rules: None })
     }
 }
 

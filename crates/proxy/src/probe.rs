@@ -1,30 +1,170 @@
-//! Active health checks: one task per member, on the control thread.
+//! Active health checks: one task per member on the control thread, which sleeps, asks and reports.
+//!
+//! The first probe of a member is made at once; where there are many members, first probes are spread so that
+//! they do not come as one burst. Waits are jittered by a tenth, so that members and balancers do not fall
+//! into step. A member that hangs costs its own task and one of the places in the gate for the time of one
+//! probe, nobody else's probes. Connections end with a reset: thousands of probes a second would otherwise
+//! leave tens of thousands of sockets in TIME_WAIT, here or at the members.
+//!
+//! What is found in a few milliseconds is taken in together, because each change of a member's state makes a
+//! new plan, which costs as much as the group is large.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use plimsoll_brain::MemberId;
+use plimsoll_brain::hash;
 use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::control::Control;
+use crate::engine::{Inner, lock};
+use crate::{GroupSettings, ProbeKind, ProbeSettings};
+
+mod ask;
+
+/// Most probes at once.
+const GATE: usize = 256;
+/// Findings that may wait to be taken in, and that are taken in at once.
+const FINDINGS: usize = 1024;
+/// How long findings gather after some were taken in.
+const GATHER: Duration = Duration::from_millis(10);
+/// First probes are this far apart, as long as all fit into an interval.
+const APART: Duration = Duration::from_micros(100);
 
 /// The probes that run.
 pub(crate) struct Probes {
-    #[expect(dead_code, reason = "skeleton")]
     runtime: Handle,
-    running: BTreeMap<(std::sync::Arc<str>, MemberId), JoinHandle<()>>,
+    running: BTreeMap<(Arc<str>, MemberId), Running>,
+    findings: mpsc::Sender<Finding>,
+    gate: Arc<Semaphore>,
+}
+
+/// What a probe found.
+pub(crate) struct Finding {
+    pub(crate) group: Arc<str>,
+    pub(crate) member: MemberId,
+    /// Why it failed, for people.
+    pub(crate) outcome: Result<(), String>,
+}
+
+struct Running {
+    target: Arc<Target>,
+    task: JoinHandle<()>,
+}
+
+/// Who is probed, and how.
+#[derive(PartialEq)]
+struct Target {
+    address: SocketAddr,
+    settings: ProbeSettings,
+    /// What is sent once a connection is made; nothing if that is all there is to find out.
+    request: Vec<u8>,
 }
 
 impl Probes {
-    pub(crate) fn new(runtime: Handle) -> Self {
-        Self { runtime, running: BTreeMap::new() }
+    /// None, and where they will report to. They run on `runtime`.
+    pub(crate) fn new(runtime: Handle) -> (Self, mpsc::Receiver<Finding>) {
+        let (findings, inbox) = mpsc::channel(FINDINGS);
+        let gate = Arc::new(Semaphore::new(GATE));
+        (Self { runtime, running: BTreeMap::new(), findings, gate }, inbox)
     }
 
-    /// Starts and ends probes so that they are those of the groups in force.
-    pub(crate) fn follow(&mut self, _control: &Control) {}
+    /// Starts and ends probes so that they are those of the groups in force. A member whose address and
+    /// probes are the same is probed on without a break.
+    pub(crate) fn follow(&mut self, control: &Control) {
+        let mut wanted = BTreeMap::new();
+        for (group, ruled) in &control.groups {
+            let Some(probe) = &ruled.settings.probe else { continue };
+            for (member, spec, _) in ruled.analyzer.members() {
+                let target = Target::new(probe, &ruled.settings, &spec.name, spec.address);
+                wanted.insert((Arc::clone(group), member), target);
+            }
+        }
+        self.running.retain(|key, running| {
+            let same = wanted.get(key) == Some(&*running.target);
+            if same {
+                wanted.remove(key);
+            } else {
+                running.task.abort();
+            }
+            same
+        });
+        let fresh = u32::try_from(wanted.len()).unwrap_or(u32::MAX);
+        for (key, target) in wanted {
+            let spread = (APART * fresh).min(target.settings.interval);
+            let target = Arc::new(target);
+            let task = self.runtime.spawn(watch(
+                key.clone(),
+                Arc::clone(&target),
+                spread.mul_f64(chance()),
+                Arc::clone(&self.gate),
+                self.findings.clone(),
+            ));
+            self.running.insert(key, Running { target, task });
+        }
+    }
 
     /// Ends all.
     pub(crate) fn stop(&mut self) {
-        std::mem::take(&mut self.running).into_values().for_each(|probe| probe.abort());
+        std::mem::take(&mut self.running).into_values().for_each(|running| running.task.abort());
     }
+}
+
+/// Takes in what probes find, for as long as there are probes.
+pub(crate) async fn report(inner: &Inner, mut findings: mpsc::Receiver<Finding>) {
+    let mut batch = Vec::new();
+    while findings.recv_many(&mut batch, FINDINGS).await > 0 {
+        lock(&inner.control).probed(&batch, inner.clock.now());
+        inner.wake.notify_one();
+        batch.clear();
+        sleep(GATHER).await;
+    }
+}
+
+/// Probes one member for ever.
+async fn watch(
+    (group, member): (Arc<str>, MemberId),
+    target: Arc<Target>,
+    wait: Duration,
+    gate: Arc<Semaphore>,
+    findings: mpsc::Sender<Finding>,
+) {
+    sleep(wait).await;
+    loop {
+        let Ok(place) = gate.acquire().await else { return };
+        let begun = Instant::now();
+        let patience = target.settings.timeout;
+        let outcome = match timeout(patience, ask::ask(&target)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(format!("no answer within {} s", patience.as_secs_f64())),
+        };
+        drop(place);
+        if findings.send(Finding { group: Arc::clone(&group), member, outcome }).await.is_err() {
+            return;
+        }
+        sleep_until(begun + target.settings.interval.mul_f64(0.9 + 0.2 * chance())).await;
+    }
+}
+
+impl Target {
+    fn new(probe: &ProbeSettings, group: &GroupSettings, name: &str, address: SocketAddr) -> Self {
+        let request = match &probe.kind {
+            ProbeKind::Tcp => Vec::new(),
+            ProbeKind::Http { path, host, .. } => {
+                ask::request(path, host.as_deref().unwrap_or(name), group.send_proxy)
+            }
+        };
+        Self { address, settings: probe.clone(), request }
+    }
+}
+
+/// A number from 0 to 1. The standard library's hasher is seeded anew each time: chance enough for this.
+fn chance() -> f64 {
+    (hash(&RandomState::new().hash_one(0).to_le_bytes()) >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -1,4 +1,13 @@
-//! Bytes both ways between two streams until both have ended: what is left of HTTP after an upgrade.
+//! Bytes both ways between two streams until both have ended: tcp, and what is left of HTTP after an upgrade.
+//!
+//! Each direction copies through the core's buffer: a read, a write, nothing kept but what the receiver
+//! refuses, and nothing read while something is kept. A direction between plain sockets that moves much at a
+//! time is switched to `splice`, which costs a system call more but copies nothing, and back when it moves
+//! little.
+//!
+//! The end of one side is passed on while the other goes on (half-close). A side that can no longer be written
+//! to has its last words passed on; a side that was reset ends the relay at once, and its reset should be
+//! passed on too ([`End::reset`]).
 
 use std::future::poll_fn;
 use std::io;
@@ -6,120 +15,294 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
 use crate::core::Core;
-use crate::group::Stripe;
+use crate::pool::Upstream;
 use crate::residue::Residue;
+use crate::splice::Pipe;
+use crate::stream::Stream;
 use crate::wheel::Timer;
+
+#[cfg(test)]
+mod tests;
 
 /// Bytes that are moved in one direction before other tasks get their turn.
 const TURN: usize = 1 << 20;
+/// A read of so many bytes is large: two in a row without a pause in which little came, and the direction is
+/// switched to `splice`.
+const LARGE: usize = 32 * 1024;
+/// Less than this between two waits is little: twice in a row, and the direction copies again.
+const LITTLE: usize = 16 * 1024;
 
-/// One direction.
-#[derive(Default)]
-struct Flow {
-    residue: Residue,
-    ended: bool,
-    shut: bool,
+/// How a relay ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct End {
+    /// Who broke off before it had said that it was done, if anyone did.
+    pub(crate) broken: Option<Side>,
+    /// That side was reset: the other should learn of it.
+    pub(crate) reset: bool,
+    /// Did any byte come from the member?
+    pub(crate) heard: bool,
 }
 
-/// Relays until both sides have ended, one fails, or nothing moved for `idle`. `ahead` are bytes of the client
-/// that were read before.
-pub(crate) async fn copy<C, M>(
+/// One of the two ends of a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Client,
+    Member,
+}
+
+/// Relays until both sides have ended, one breaks off, or nothing moved for `idle`. `ahead` are bytes of the
+/// client that were read before.
+pub(crate) async fn copy<C: Stream, M: Stream>(
     core: &Core,
     timer: &Timer,
     idle: Duration,
     (client, member): (&mut C, &mut M),
     ahead: Vec<u8>,
-    stripe: &Stripe,
-) where
-    C: AsyncRead + AsyncWrite + Unpin,
-    M: AsyncRead + AsyncWrite + Unpin,
-{
-    let (mut up, mut down) = (Flow::default(), Flow::default());
-    let mut ahead = Some(ahead);
-    timer.set(core.now() + idle);
+    upstream: &Upstream,
+) -> End {
+    let stripe = upstream.stripe();
+    stripe.bytes_out.add(ahead.len() as u64);
+    let (mut up, mut down) = (Flow { residue: Residue::of(ahead), ..Flow::default() }, Flow::default());
+    let mut end = End::default();
+    timer.set(core.tick() + idle);
     poll_fn(|cx| {
         if timer.fired() {
-            return Poll::Ready(());
+            return Poll::Ready(end);
         }
-        if let Some(ahead) = ahead.take()
-            && up.residue.send_or_keep(cx, member, &ahead, &[]).is_err()
-        {
-            return Poll::Ready(());
-        }
-        let moved = core.lend(|buffer, _| {
-            let out = up.poll(cx, client, member, buffer)?;
-            let back = down.poll(cx, member, client, buffer)?;
-            stripe.bytes_out.add(out.unwrap_or(0) as u64);
-            stripe.bytes_in.add(back.unwrap_or(0) as u64);
-            io::Result::Ok(out.is_some() || back.is_some())
+        core.lend(|buffer, _| {
+            up.poll(cx, core, client, member, buffer, end.reset);
+            down.poll(cx, core, member, client, buffer, end.reset || up.reset());
         });
-        match moved {
-            Ok(true) => timer.set(core.tick() + idle),
-            Ok(false) => {}
-            Err(_) => return Poll::Ready(()),
+        if up.moved || down.moved {
+            stripe.bytes_out.add(up.bytes as u64);
+            stripe.bytes_in.add(down.bytes as u64);
+            if !end.heard && down.bytes > 0 {
+                end.heard = true;
+                upstream.record.vitals.succeeded();
+            }
+            timer.set(core.tick() + idle);
         }
-        if up.shut && down.shut { Poll::Ready(()) } else { Poll::Pending }
+        if (up.broken.is_some() || down.broken.is_some()) && end.judge(&mut up, &mut down) {
+            return Poll::Ready(end);
+        }
+        if up.shut && down.shut { Poll::Ready(end) } else { Poll::Pending }
     })
-    .await;
+    .await
+}
+
+impl End {
+    /// Notes what broke; true if nothing more can be relayed.
+    #[cold]
+    fn judge(&mut self, up: &mut Flow, down: &mut Flow) -> bool {
+        let (out, back) = (up.broken.take(), down.broken.take());
+        for (broken, from, to, to_ended) in
+            [(out, Side::Client, Side::Member, down.ended), (back, Side::Member, Side::Client, up.ended)]
+        {
+            match broken {
+                Some(Broken::Source) => {
+                    (self.broken, self.reset) = (Some(from), true);
+                    return true;
+                }
+                // Whoever has said that it is done may well take no more.
+                Some(Broken::Receiver(_)) if to_ended => {}
+                Some(Broken::Receiver(error)) => {
+                    self.broken = self.broken.or(Some(to));
+                    self.reset |= error == io::ErrorKind::ConnectionReset;
+                }
+                None => {}
+            }
+        }
+        false
+    }
+}
+
+/// One direction.
+#[derive(Default)]
+struct Flow {
+    residue: Residue,
+    /// What is on its way through the kernel; never together with a residue.
+    pipe: Option<Pipe>,
+    gauge: Gauge,
+    /// Of [`Stream::poll_recv`].
+    watched: bool,
+    /// The source has ended.
+    ended: bool,
+    /// The receiver was told, or takes no more.
+    shut: bool,
+    /// Did the last poll move anything, and how many bytes from the source?
+    moved: bool,
+    bytes: usize,
+    broken: Option<Broken>,
+}
+
+/// What ended a direction before its time.
+enum Broken {
+    /// The source cannot be read.
+    Source,
+    /// The receiver takes no more.
+    Receiver(io::ErrorKind),
+}
+
+/// What came of trying to move bytes.
+enum Step {
+    /// Something moved: so many bytes from the source, or some to the receiver.
+    Moved(usize),
+    /// One of the sockets has to wait.
+    Wait,
 }
 
 impl Flow {
-    /// Moves what can be moved; the bytes read, or `None` if nothing happened.
-    fn poll<F, T>(
+    /// Moves what can be moved. `quiet`: the receiver is not to be told of the end.
+    fn poll<F: Stream, T: Stream>(
         &mut self,
         cx: &mut Context<'_>,
+        core: &Core,
         from: &mut F,
         to: &mut T,
         buffer: &mut [u8],
-    ) -> io::Result<Option<usize>>
-    where
-        F: AsyncRead + Unpin,
-        T: AsyncWrite + Unpin,
-    {
-        let (mut moved, mut total) = (false, 0);
-        loop {
-            if !self.residue.is_empty() {
-                match self.residue.poll_send(cx, to) {
-                    Poll::Ready(sent) => {
-                        sent?;
-                        moved = true;
-                        continue;
-                    }
-                    Poll::Pending => break,
-                }
-            }
-            if self.ended {
-                if !self.shut {
-                    match Pin::new(&mut *to).poll_shutdown(cx) {
-                        Poll::Ready(Ok(())) => {
-                            self.shut = true;
-                            moved = true;
-                        }
-                        Poll::Ready(Err(error)) => return Err(error),
-                        Poll::Pending => {}
-                    }
-                }
-                break;
-            }
-            if total >= TURN {
+        quiet: bool,
+    ) {
+        (self.moved, self.bytes) = (false, 0);
+        while let Step::Moved(bytes) = self.step(cx, core, from, to, buffer, quiet) {
+            self.moved = true;
+            self.bytes += bytes;
+            if self.bytes >= TURN {
                 cx.waker().wake_by_ref();
                 break;
             }
-            let mut space = ReadBuf::new(buffer);
-            match Pin::new(&mut *from).poll_read(cx, &mut space) {
-                Poll::Ready(Ok(())) if space.filled().is_empty() => self.ended = true,
-                Poll::Ready(Ok(())) => {
-                    total += space.filled().len();
-                    self.residue.send_or_keep(cx, to, space.filled(), &[])?;
-                }
-                Poll::Ready(Err(error)) => return Err(error),
-                Poll::Pending => break,
-            }
-            moved = true;
         }
-        Ok(moved.then_some(total))
+        self.gauge.pause(self.bytes);
+    }
+
+    fn step<F: Stream, T: Stream>(
+        &mut self,
+        cx: &mut Context<'_>,
+        core: &Core,
+        from: &mut F,
+        to: &mut T,
+        buffer: &mut [u8],
+        quiet: bool,
+    ) -> Step {
+        if self.shut {
+            return Step::Wait;
+        }
+        if !self.residue.is_empty() {
+            let sent = self.residue.poll_send(cx, to);
+            return self.went(sent.map_ok(|_| ()));
+        }
+        if let (Some(pipe), Some(to)) = (&mut self.pipe, to.socket()) {
+            let drained = pipe.poll_drain(cx, to);
+            if pipe.is_empty() {
+                self.pipe.take().into_iter().for_each(|pipe| core.pipes.put(pipe));
+            }
+            return self.went(drained.map_ok(|_| ()));
+        }
+        if self.ended {
+            let told = if quiet { Poll::Ready(Ok(())) } else { Pin::new(to).poll_shutdown(cx) };
+            self.shut = told.is_ready();
+            return self.went(told);
+        }
+        if self.gauge.large
+            && let (Some(from), Some(_)) = (from.socket(), to.socket())
+            && let Some(mut pipe) = core.pipes.take()
+        {
+            let filled = pipe.poll_fill(cx, from);
+            match filled {
+                Poll::Ready(Ok(bytes)) if bytes > 0 => self.pipe = Some(pipe),
+                _ => core.pipes.put(pipe),
+            }
+            return self.came(filled);
+        }
+        let came = from.poll_recv(cx, buffer, &mut self.watched);
+        if let Poll::Ready(Ok(bytes)) = came {
+            self.gauge.read(bytes);
+            self.send_or_keep(cx, to, &buffer[..bytes]);
+        }
+        self.came(came)
+    }
+
+    fn send_or_keep<T: Stream>(&mut self, cx: &mut Context<'_>, to: &mut T, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match to.poll_send(cx, bytes) {
+                Poll::Ready(Ok(0)) => return self.refused(io::ErrorKind::WriteZero),
+                Poll::Ready(Ok(sent)) => bytes = &bytes[sent..],
+                Poll::Ready(Err(error)) => return self.refused(error.kind()),
+                Poll::Pending => {
+                    self.residue = Residue::of(bytes.to_vec());
+                    break;
+                }
+            }
+        }
+    }
+
+    fn came(&mut self, came: Poll<io::Result<usize>>) -> Step {
+        match came {
+            Poll::Ready(Ok(bytes)) => {
+                self.ended = bytes == 0;
+                Step::Moved(bytes)
+            }
+            Poll::Ready(Err(_)) => {
+                self.broken = Some(Broken::Source);
+                Step::Wait
+            }
+            Poll::Pending => Step::Wait,
+        }
+    }
+
+    fn went(&mut self, went: Poll<io::Result<()>>) -> Step {
+        match went {
+            Poll::Ready(Ok(())) => Step::Moved(0),
+            Poll::Ready(Err(error)) => {
+                self.refused(error.kind());
+                Step::Wait
+            }
+            Poll::Pending => Step::Wait,
+        }
+    }
+
+    /// The receiver takes no more, so nothing more is read for it.
+    #[cold]
+    fn refused(&mut self, error: io::ErrorKind) {
+        self.shut = true;
+        self.residue = Residue::default();
+        self.pipe = None;
+        self.broken = Some(Broken::Receiver(error));
+    }
+
+    /// Was the receiver found to be reset just now?
+    fn reset(&self) -> bool {
+        matches!(self.broken, Some(Broken::Receiver(io::ErrorKind::ConnectionReset)))
+    }
+}
+
+/// How much a direction moves at a time.
+#[derive(Default)]
+struct Gauge {
+    /// Large reads while it copies, until there are two; then what is left of the patience with little ones.
+    marks: u8,
+    large: bool,
+}
+
+impl Gauge {
+    fn read(&mut self, bytes: usize) {
+        if bytes >= LARGE {
+            self.marks = (self.marks + 1).min(2);
+            self.large |= self.marks == 2;
+        }
+    }
+
+    /// So many bytes were moved since the last wait.
+    fn pause(&mut self, bytes: usize) {
+        match (self.large, bytes) {
+            (_, 0) => {}
+            (false, ..LITTLE) => self.marks = 0,
+            (false, _) => {}
+            (true, ..LITTLE) => {
+                self.marks = self.marks.saturating_sub(1);
+                self.large = self.marks > 0;
+            }
+            (true, _) => self.marks = 2,
+        }
     }
 }

@@ -14,6 +14,11 @@ pub(crate) struct Residue {
 }
 
 impl Residue {
+    /// Has all of `bytes` yet to be sent.
+    pub(crate) fn of(bytes: Vec<u8>) -> Self {
+        Self { bytes, sent: 0 }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.sent == self.bytes.len()
     }

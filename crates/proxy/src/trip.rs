@@ -25,6 +25,11 @@ impl Trip {
         Self { group, view, upstream, begun }
     }
 
+    /// Lets go of the plan it was chosen from: this work may last for hours, and plans are large.
+    pub(crate) fn settle(&mut self) {
+        self.view = self.view.rules();
+    }
+
     pub(crate) fn member(&self) -> MemberId {
         self.upstream.record.id
     }
@@ -55,7 +60,15 @@ impl Trip {
         self.end(true, now);
     }
 
-    /// The member is not to be judged by this: the client went away, or the connection had gone stale.
+    /// It is over, and says nothing about the member: counted, not judged.
+    pub(crate) fn over(self, now: Time) {
+        let stripe = self.stripe();
+        stripe.answers[0].add(1);
+        stripe.requests.add(1);
+        stripe.latency.record(now.since(self.begun));
+    }
+
+    /// Nothing came of it, which is not the member's fault: the client went away, or the connection had gone stale.
     pub(crate) fn abandoned(self) {}
 
     fn end(self, failed: bool, now: Time) {

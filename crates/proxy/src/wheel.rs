@@ -172,14 +172,6 @@ impl Timer {
         }
     }
 
-    /// Does not fire until set again.
-    pub(crate) fn clear(&self) {
-        let mut timers = self.wheel.timers.borrow_mut();
-        let entry = &mut timers[self.key];
-        entry.due = u64::MAX;
-        entry.fired = false;
-    }
-
     /// Has the deadline passed since it was set?
     pub(crate) fn fired(&self) -> bool {
         self.wheel.timers.borrow()[self.key].fired

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use socket2::Socket;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
 
@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::core::{Census, Core};
 use crate::group::Group;
 use crate::listener::{self, Door, Listener};
-use crate::{ListenerSettings, Protocol};
+use crate::{ListenerSettings, Protocol, udp};
 
 /// Orders that may wait for a worker.
 const ORDERS: usize = 4096;
@@ -143,7 +143,10 @@ fn open(core: &Rc<Core>, listener: &Rc<Listener>, protocol: Protocol, socket: So
             let socket = TcpListener::from_std(socket.into())?;
             tokio::task::spawn_local(listener::accept(Rc::clone(core), Rc::clone(listener), socket));
         }
-        Protocol::Udp => {}
+        Protocol::Udp => {
+            let socket = UdpSocket::from_std(socket.into())?;
+            tokio::task::spawn_local(udp::serve(Rc::clone(core), Rc::clone(listener), socket));
+        }
     }
     Ok(())
 }

@@ -1,3 +1,4 @@
 //! What the bytes mean: HTTP/1.1 heads and bodies, the PROXY protocol. No sockets, no clock.
 
 pub mod http1;
+pub mod proxy_protocol;

@@ -38,6 +38,11 @@ impl Analyzer {
         self.entries.iter().map(|entry| entry.id).zip(status).collect()
     }
 
+    /// Those that an operator drains: they get nothing new and keep what they have.
+    pub fn draining(&self) -> impl Iterator<Item = MemberId> {
+        self.entries.iter().filter(|entry| entry.draining).map(|entry| entry.id)
+    }
+
     /// One line for a person: `4/5 members up, 1 ejected`.
     pub fn verdict(&self) -> String {
         let members = self.entries.len();

@@ -1,16 +1,15 @@
 //! From a request to an answer: choose, connect, relay; try again where that is safe and allowed.
 
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
 
 use plimsoll_brain::{MemberId, Time};
 use tokio::net::TcpStream;
 
 use super::exchange::{End, Failure};
 use super::{Asked, Session, Stream};
+use crate::admit;
 use crate::connect::connect;
-use crate::pool::{Admission, Pool, Waiting};
+use crate::pool::{Admission, Pool};
 use crate::reason::Reason;
 use crate::trip::Trip;
 
@@ -62,14 +61,17 @@ impl<S: Stream> Session<S> {
         let mut fresh = false;
         let mut now = asked.begun;
         loop {
-            let trip = match self.admit(pool, asked, now, &tried) {
+            let view = if tried.is_empty() { Rc::clone(&asked.view) } else { pool.view() };
+            let trip = match admit::at_once(&self.core, pool, view, asked.key, &tried, now) {
                 Admission::Trip(trip) => trip,
                 Admission::Nobody => return Outcome::Reject(last),
-                Admission::Full => match self.wait(pool, asked, now, deadline, &tried).await {
-                    Ok(trip) => trip,
-                    Err(Reason::NoMember) => return Outcome::Reject(last),
-                    Err(reason) => return Outcome::Reject(reason),
-                },
+                Admission::Full => {
+                    match admit::wait(&self.core, pool, &self.timer, asked.key, &tried, deadline).await {
+                        Ok(trip) => trip,
+                        Err(Reason::NoMember) => return Outcome::Reject(last),
+                        Err(reason) => return Outcome::Reject(reason),
+                    }
+                }
             };
             let failure = match self.attempt(asked, &trip, deadline, fresh).await {
                 Ok(end) => {
@@ -143,54 +145,5 @@ impl<S: Stream> Session<S> {
             trip.upstream.check_in(member, self.core.now(), settings.pool);
         }
         Ok(end)
-    }
-
-    /// Finds a member that is below its limit. Nobody overtakes those who wait already.
-    fn admit(&self, pool: &Pool, asked: &Asked, now: Time, tried: &[MemberId]) -> Admission {
-        if pool.contended() {
-            return Admission::Full;
-        }
-        let chance = self.core.chance();
-        if tried.is_empty() {
-            pool.admit_by(Rc::clone(&asked.view), asked.key, chance, now, tried)
-        } else {
-            pool.admit(asked.key, chance, now, tried)
-        }
-    }
-
-    /// Waits for a member to come below its limit, if the group has a queue.
-    async fn wait(
-        &mut self,
-        pool: &Rc<Pool>,
-        asked: &Asked,
-        now: Time,
-        deadline: Time,
-        tried: &[MemberId],
-    ) -> Result<Trip, Reason> {
-        let (most, patience) = {
-            let view = pool.view();
-            (view.published.settings.queue, view.published.settings.queue_timeout)
-        };
-        let waiting = Waiting::enter(&pool.group, most).ok_or(Reason::QueueFull)?;
-        self.timer.set(deadline.min(now + patience));
-        let mut freed = Box::pin(waiting.freed());
-        poll_fn(|cx| {
-            loop {
-                if self.timer.fired() {
-                    let late = self.core.tick() >= deadline;
-                    return Poll::Ready(Err(if late { Reason::TotalTimeout } else { Reason::QueueTimeout }));
-                }
-                if freed.as_mut().poll(cx).is_pending() {
-                    return Poll::Pending;
-                }
-                freed.set(waiting.freed());
-                match pool.admit(asked.key, self.core.chance(), self.core.tick(), tried) {
-                    Admission::Trip(trip) => return Poll::Ready(Ok(trip)),
-                    Admission::Nobody => return Poll::Ready(Err(Reason::NoMember)),
-                    Admission::Full => {}
-                }
-            }
-        })
-        .await
     }
 }

@@ -151,7 +151,7 @@ impl<S: Stream> Session<S> {
                 idle,
                 (&mut session.stream, member),
                 unread,
-                trip.stripe(),
+                &trip.upstream,
             )
             .await;
             (end.keep_member, end.keep_client) = (false, false);

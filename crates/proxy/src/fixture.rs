@@ -1,0 +1,75 @@
+//! What tests within the crate share: a core without threads, a group with one member.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_brain::{Analyzer, GroupSpec, Knobs, MemberSpec, Strategy, Time, WhenAllDown, strategy};
+use tokio::runtime::{Builder, LocalOptions};
+
+use crate::alarm::Alarm;
+use crate::clock::Clock;
+use crate::core::{Census, Core};
+use crate::group::{Group, Published, Record};
+use crate::pool::{Admission, Pool};
+use crate::trip::Trip;
+use crate::{GroupSettings, Key, MemberTimeouts, RetrySettings};
+
+pub(crate) const LOOPBACK: SocketAddr =
+    SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 80));
+
+/// A core's side of the group.
+pub(crate) fn pool(core: &Core) -> Rc<Pool> {
+    let strategy: &'static Strategy = strategy::find("round_robin").expect("there is one");
+    let member = MemberSpec { name: "m:80".into(), address: LOOPBACK, capacity: 1.0, limit: u32::MAX };
+    let spec = GroupSpec {
+        name: "g".into(),
+        strategy,
+        knobs: Knobs::defaults(strategy),
+        members: vec![member],
+        health: None,
+        outlier: None,
+        slow_start: Duration::ZERO,
+        when_all_down: WhenAllDown::Reject,
+    };
+    let minute = Duration::from_secs(60);
+    let settings = Arc::new(GroupSettings {
+        spec: spec.clone(),
+        probe: None,
+        key: Key::Client,
+        timeouts: MemberTimeouts { connect: minute, per_try: minute, total: minute, idle: minute },
+        retry: RetrySettings { attempts: 2, budget: 0.2, min_per_second: 10.0 },
+        queue: 0,
+        queue_timeout: minute,
+        pool: 8,
+        pool_idle: minute,
+        send_proxy: None,
+    });
+    let mut analyzer = Analyzer::new(spec, Time(0));
+    let plan = analyzer.plan(Time(0)).expect("the first");
+    let records = analyzer.members().map(|(id, _, vitals)| Record::new(id, Arc::clone(vitals), 1)).collect();
+    let strikes = tokio::sync::mpsc::channel(1).0;
+    let group = Group::new(Published { plan, records, draining: Vec::new(), settings }, 1, strikes);
+    core.pool(&group)
+}
+
+/// Does something on a core whose timers run; it must end within a minute.
+pub(crate) fn run<F: Future>(work: impl FnOnce(Rc<Core>) -> F) -> F::Output {
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
+    runtime.expect("a runtime").block_on(async {
+        let clock = Clock::start();
+        let core = Core::new(0, clock, Census::new(10));
+        let alarm = Alarm::new(clock).expect("an alarm");
+        tokio::task::spawn_local(Rc::clone(&core.wheel).drive(alarm));
+        tokio::time::timeout(Duration::from_secs(60), work(core)).await.expect("it ends")
+    })
+}
+
+/// A piece of work for the member.
+pub(crate) fn trip(core: &Core) -> Trip {
+    match pool(core).admit(0, 0, Time(0), &[]) {
+        Admission::Trip(trip) => trip,
+        Admission::Full | Admission::Nobody => panic!("no member"),
+    }
+}

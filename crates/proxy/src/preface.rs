@@ -1,0 +1,78 @@
+//! What comes before a connection's own bytes: a PROXY protocol header that says who the client is.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use plimsoll_wire::proxy_protocol::{self, Addresses, MAX_V2, Version};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::connect::Peer;
+use crate::core::Core;
+use crate::listener::Listener;
+use crate::reason::Reason;
+
+/// A version as it is configured.
+pub(crate) fn version(number: u8) -> Version {
+    if number == 1 { Version::V1 } else { Version::V2 }
+}
+
+/// Reads the header that a connection begins with: who it is from then, and what was read beyond the header.
+/// `None` if it has none, it does not come in time, or we stop.
+pub(crate) async fn read(
+    core: &Core,
+    listener: &Listener,
+    stream: &mut TcpStream,
+    peer: Peer,
+) -> Option<(Peer, Vec<u8>)> {
+    let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
+    timer.set(core.tick() + listener.settings().timeouts.head);
+    let mut kept = Vec::new();
+    let read = poll_fn(|cx| {
+        if timer.fired() {
+            return Poll::Ready(Err(Some(Reason::ClientTimeout)));
+        }
+        core.lend(|buffer, _| {
+            // No more than a header may take: it is found whole or refused before the buffer is full.
+            let buffer = &mut buffer[..MAX_V2];
+            let mut filled = kept.len();
+            buffer[..filled].copy_from_slice(&kept);
+            loop {
+                let mut space = ReadBuf::new(&mut buffer[filled..]);
+                match Pin::new(&mut *stream).poll_read(cx, &mut space) {
+                    Poll::Ready(Ok(())) if !space.filled().is_empty() => filled += space.filled().len(),
+                    Poll::Ready(_) => return Poll::Ready(Err(None)),
+                    Poll::Pending if core.stopping.get() && filled == 0 => return Poll::Ready(Err(None)),
+                    Poll::Pending => break,
+                }
+                match proxy_protocol::parse(&buffer[..filled]) {
+                    Ok(Some(header)) => {
+                        return Poll::Ready(Ok((header, buffer[header.len..filled].to_vec())));
+                    }
+                    Ok(None) => {}
+                    Err(_) => return Poll::Ready(Err(Some(Reason::BadRequest))),
+                }
+            }
+            kept.clear();
+            kept.extend_from_slice(&buffer[..filled]);
+            Poll::Pending
+        })
+    })
+    .await;
+    match read {
+        Ok((header, unread)) => {
+            let peer = header.addresses.map_or(peer, |Addresses { source, destination }| Peer {
+                client: source,
+                local: destination,
+            });
+            Some((peer, unread))
+        }
+        Err(reason) => {
+            if let Some(reason) = reason {
+                listener.pool().group.reject(core.index, reason);
+            }
+            None
+        }
+    }
+}

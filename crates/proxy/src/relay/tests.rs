@@ -1,0 +1,282 @@
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use plimsoll_brain::hash;
+use proptest::prelude::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::fixture::{run, trip};
+
+impl Stream for DuplexStream {}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Two connected sockets.
+async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (one, other) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+    (one.unwrap(), other.unwrap().0)
+}
+
+/// Relays between two streams in the background; what it came to, and the bytes it counted each way.
+fn relay<S: Stream + 'static>(
+    core: &Rc<Core>,
+    (mut client, mut member): (S, S),
+    idle: Duration,
+    ahead: &[u8],
+) -> JoinHandle<(End, u64, u64)> {
+    let (core, ahead) = (Rc::clone(core), ahead.to_vec());
+    tokio::task::spawn_local(async move {
+        let trip = trip(&core);
+        let timer = poll_fn(|cx| Poll::Ready(core.wheel.timer(cx.waker()))).await;
+        let end = copy(&core, &timer, idle, (&mut client, &mut member), ahead, &trip.upstream).await;
+        if end.reset {
+            [&client, &member].into_iter().filter_map(Stream::socket).for_each(|socket| {
+                socket.set_zero_linger().unwrap();
+            });
+        }
+        (end, trip.stripe().bytes_out.value(), trip.stripe().bytes_in.value())
+    })
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|index| (index * 31 + index / 251) as u8).collect()
+}
+
+/// What the relay read from each end it gave away.
+async fn finish(mut client: TcpStream, mut member: TcpStream) -> (Vec<u8>, Vec<u8>) {
+    let (mut to_client, mut to_member) = (Vec::new(), Vec::new());
+    let (one, other) = tokio::join!(client.read_to_end(&mut to_client), member.read_to_end(&mut to_member));
+    one.unwrap();
+    other.unwrap();
+    (to_client, to_member)
+}
+
+#[test]
+fn much_goes_through_the_kernel() {
+    run(|core| async move {
+        let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
+        let relay = relay(&core, (near, far), MINUTE, &[]);
+        let bytes = pattern(64 << 20);
+        let send = async {
+            member.write_all(&bytes).await.unwrap();
+            member.shutdown().await.unwrap();
+            let mut up = Vec::new();
+            member.read_to_end(&mut up).await.unwrap();
+            up
+        };
+        let receive = async {
+            let mut received = Vec::new();
+            client.read_to_end(&mut received).await.unwrap();
+            // The other direction is still open.
+            client.write_all(b"thanks").await.unwrap();
+            client.shutdown().await.unwrap();
+            received
+        };
+        let (up, received) = tokio::join!(send, receive);
+        assert_eq!(up, b"thanks");
+        assert_eq!((received.len(), hash(&received)), (bytes.len(), hash(&bytes)));
+        assert!(core.pipes.open() > 0, "nothing was spliced");
+        let (end, bytes_out, bytes_in) = relay.await.unwrap();
+        assert_eq!(end, End { heard: true, ..End::default() });
+        assert_eq!((bytes_out, bytes_in), (6, bytes.len() as u64));
+    });
+}
+
+#[test]
+fn little_is_copied() {
+    run(|core| async move {
+        let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
+        let relay = relay(&core, (near, far), MINUTE, b"");
+        let mut buffer = vec![0; 9000];
+        for round in 0..200 {
+            let bytes = pattern(round * 45);
+            client.write_all(&bytes).await.unwrap();
+            member.read_exact(&mut buffer[..bytes.len()]).await.unwrap();
+            assert_eq!(buffer[..bytes.len()], bytes);
+            member.write_all(&bytes).await.unwrap();
+            client.read_exact(&mut buffer[..bytes.len()]).await.unwrap();
+            assert_eq!(buffer[..bytes.len()], bytes);
+        }
+        assert_eq!(core.pipes.open(), 0, "something was spliced");
+        drop((client, member));
+        assert_eq!(relay.await.unwrap().0.broken, None);
+    });
+}
+
+#[test]
+fn a_receiver_that_pauses_holds_the_sender_and_loses_nothing() {
+    run(|core| async move {
+        let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
+        let relay = relay(&core, (near, far), MINUTE, &[]);
+        let bytes = pattern(48 << 20);
+        let mut sent = 0;
+        // Until nothing goes any more for a while: every buffer on the way is full.
+        while let Ok(more) =
+            tokio::time::timeout(Duration::from_millis(300), client.write(&bytes[sent..])).await
+        {
+            sent += more.unwrap();
+        }
+        assert!(sent < bytes.len(), "{sent} bytes were taken for a receiver that takes none");
+        assert!(core.pipes.open() > 0, "nothing was spliced");
+        let send = async {
+            client.write_all(&bytes[sent..]).await.unwrap();
+            client.shutdown().await.unwrap();
+        };
+        let mut received = Vec::new();
+        let receive = async {
+            // By and by, so that the pipe is often drained in part.
+            let mut buffer = vec![0; 50_000];
+            while let bytes @ 1.. = member.read(&mut buffer).await.unwrap() {
+                received.extend_from_slice(&buffer[..bytes]);
+            }
+            member.shutdown().await.unwrap();
+        };
+        tokio::join!(send, receive);
+        assert_eq!((received.len(), hash(&received)), (bytes.len(), hash(&bytes)));
+        assert_eq!(relay.await.unwrap().0, End::default());
+    });
+}
+
+#[test]
+fn what_was_read_before_goes_first() {
+    run(|core| async move {
+        let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
+        let relay = relay(&core, (near, far), MINUTE, b"first, ");
+        client.write_all(b"second").await.unwrap();
+        client.shutdown().await.unwrap();
+        member.write_all(b"answer").await.unwrap();
+        member.shutdown().await.unwrap();
+        let (to_client, to_member) = finish(client, member).await;
+        assert_eq!((&to_client[..], &to_member[..]), (&b"answer"[..], &b"first, second"[..]));
+        let (end, bytes_out, bytes_in) = relay.await.unwrap();
+        assert_eq!((end.broken, end.heard, bytes_out, bytes_in), (None, true, 13, 6));
+    });
+}
+
+#[test]
+fn a_reset_is_passed_on() {
+    run(|core| async move {
+        for by in [Side::Client, Side::Member] {
+            let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
+            let relay = relay(&core, (near, far), MINUTE, &[]);
+            let (breaks, mut learns) = if by == Side::Client {
+                member.write_all(b"hello").await.unwrap();
+                client.read_exact(&mut [0; 5]).await.unwrap();
+                (client, member)
+            } else {
+                client.write_all(b"hello").await.unwrap();
+                member.read_exact(&mut [0; 5]).await.unwrap();
+                (member, client)
+            };
+            breaks.set_zero_linger().unwrap();
+            drop(breaks);
+            let (end, ..) = relay.await.unwrap();
+            assert_eq!(end, End { broken: Some(by), reset: true, heard: by == Side::Client });
+            let learnt = learns.read(&mut [0; 5]).await.unwrap_err();
+            assert_eq!(learnt.kind(), io::ErrorKind::ConnectionReset);
+        }
+    });
+}
+
+#[test]
+fn the_last_words_of_a_member_that_takes_no_more_are_passed_on() {
+    run(|core| async move {
+        let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
+        let relay = relay(&core, (near, far), MINUTE, &[]);
+        client.write_all(&pattern(100_000)).await.unwrap();
+        member.read_exact(&mut [0; 10]).await.unwrap();
+        member.write_all(b"too much").await.unwrap();
+        // Closing with bytes unread resets the connection.
+        drop(member);
+        let mut said = Vec::new();
+        let _ = client.read_to_end(&mut said).await;
+        assert_eq!(said, b"too much");
+        drop(client);
+        assert_eq!(relay.await.unwrap().0.broken, Some(Side::Member));
+    });
+}
+
+#[test]
+fn silence_ends_it_and_activity_does_not() {
+    run(|core| async move {
+        let idle = Duration::from_millis(400);
+        let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
+        let relay = relay(&core, (near, far), idle, &[]);
+        let begun = Instant::now();
+        for _ in 0..6 {
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            client.write_all(b"tick").await.unwrap();
+            member.read_exact(&mut [0; 4]).await.unwrap();
+        }
+        let last = Instant::now();
+        let (end, ..) = relay.await.unwrap();
+        assert_eq!(end, End::default());
+        assert!(begun.elapsed() > 2 * idle && last.elapsed() >= idle * 9 / 10, "{:?}", last.elapsed());
+    });
+}
+
+#[test]
+fn a_direction_is_large_after_two_large_reads_and_until_it_moves_little_twice() {
+    let mut gauge = Gauge::default();
+    gauge.read(LARGE);
+    gauge.pause(LARGE);
+    assert!(!gauge.large);
+    // A pause in which little came ends the row.
+    gauge.pause(100);
+    gauge.read(LARGE);
+    gauge.read(200);
+    gauge.pause(LARGE + 200);
+    assert!(!gauge.large);
+    gauge.read(LARGE);
+    assert!(gauge.large);
+    for bytes in [LARGE, 100, 0, 0, LITTLE, 100] {
+        gauge.pause(bytes);
+        assert!(gauge.large, "{bytes}");
+    }
+    gauge.pause(100);
+    assert!(!gauge.large);
+    // Without a pipe it goes on to copy.
+    (0..1000).for_each(|_| gauge.read(LARGE));
+    assert!(gauge.large);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Streams that take and give so many bytes at a time, written and read in pieces of any size.
+    #[test]
+    fn bytes_arrive_whole_and_in_order(
+        room in 1_usize..3000,
+        (up, down) in (0_usize..20_000, 0_usize..20_000),
+        piece in 1_usize..5000,
+    ) {
+        let (sent_up, sent_down) = (pattern(up), pattern(down));
+        let (got_down, got_up) = run(|core| {
+            let (sent_up, sent_down) = (sent_up.clone(), sent_down.clone());
+            async move {
+                let ((client, near), (far, member)) = (tokio::io::duplex(room), tokio::io::duplex(room));
+                let relay = relay(&core, (near, far), MINUTE, &[]);
+                let talk = |stream: DuplexStream, bytes: Vec<u8>| async move {
+                    let (mut read, mut write) = tokio::io::split(stream);
+                    let mut got = Vec::new();
+                    let send = async {
+                        for piece in bytes.chunks(piece) {
+                            write.write_all(piece).await.unwrap();
+                        }
+                        write.shutdown().await.unwrap();
+                    };
+                    tokio::join!(send, async { read.read_to_end(&mut got).await.unwrap() });
+                    got
+                };
+                let got = tokio::join!(talk(client, sent_up), talk(member, sent_down));
+                assert_eq!(relay.await.unwrap().0.broken, None);
+                got
+            }
+        });
+        prop_assert!(got_up == sent_up && got_down == sent_down);
+    }
+}

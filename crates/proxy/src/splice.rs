@@ -1,0 +1,131 @@
+//! Bytes from socket to socket inside the kernel: `splice(2)` through a pipe.
+//!
+//! A flow needs a pipe only while bytes are in it, so one pipe serves all flows of a core that keep up, as the
+//! read buffer does; more are made while receivers are slow, up to a bound.
+//!
+//! Unlike `send`, `splice` cannot be told to raise no SIGPIPE: the process must ignore that signal, as it does
+//! unless somebody undoes what Rust's runtime does at start.
+//!
+//! A pipe is filled only when it is empty: then a full pipe cannot be mistaken for an empty socket, both of
+//! which the kernel reports as "would block".
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+/// Bytes that a pipe should hold, and how few are still worth it.
+const CAPACITY: usize = 256 * 1024;
+const LEAST: usize = 64 * 1024;
+/// Most pipes of one core: two descriptors each, and together no more than the kernel grants a user without
+/// privileges on a machine with four cores (`/proc/sys/fs/pipe-user-pages-soft`).
+const MOST: usize = 64;
+
+/// The pipes of one core.
+#[derive(Default)]
+pub(crate) struct Pipes {
+    spare: RefCell<Vec<Pipe>>,
+    open: Rc<Cell<usize>>,
+}
+
+/// A pipe, and the bytes that are in it.
+pub(crate) struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
+    capacity: usize,
+    held: usize,
+    open: Rc<Cell<usize>>,
+}
+
+impl Pipes {
+    /// An empty pipe; `None` if there are too many or the system has none.
+    pub(crate) fn take(&self) -> Option<Pipe> {
+        self.spare.borrow_mut().pop().or_else(|| self.make())
+    }
+
+    /// Takes a pipe back.
+    pub(crate) fn put(&self, pipe: Pipe) {
+        if pipe.is_empty() {
+            self.spare.borrow_mut().push(pipe);
+        }
+    }
+
+    #[cold]
+    fn make(&self) -> Option<Pipe> {
+        if self.open.get() >= MOST {
+            return None;
+        }
+        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+        // A user who has many pipes gets smaller ones.
+        let capacity = rustix::pipe::fcntl_setpipe_size(&write, CAPACITY)
+            .or_else(|_| rustix::pipe::fcntl_getpipe_size(&write))
+            .ok()
+            .filter(|capacity| *capacity >= LEAST)?;
+        self.open.set(self.open.get() + 1);
+        Some(Pipe { read, write, capacity, held: 0, open: Rc::clone(&self.open) })
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(crate) fn open(&self) -> usize {
+        self.open.get()
+    }
+}
+
+impl Pipe {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held == 0
+    }
+
+    /// Moves what `from` has received into the pipe, which must be empty; 0 at the end of the stream.
+    pub(crate) fn poll_fill(&mut self, cx: &mut Context<'_>, from: &TcpStream) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(from.poll_read_ready(cx))?;
+            match from.try_io(Interest::READABLE, || splice(from, &self.write, self.capacity)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+                Ok(moved) => {
+                    self.held += moved;
+                    return Poll::Ready(Ok(moved));
+                }
+            }
+        }
+    }
+
+    /// Moves what is in the pipe to `to`, as much as it takes.
+    pub(crate) fn poll_drain(&mut self, cx: &mut Context<'_>, to: &TcpStream) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(to.poll_write_ready(cx))?;
+            match to.try_io(Interest::WRITABLE, || splice(&self.read, to, self.held)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(moved) => {
+                    self.held -= moved.min(self.held);
+                    return Poll::Ready(Ok(moved));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        self.open.set(self.open.get() - 1);
+    }
+}
+
+fn splice(from: &impl rustix::fd::AsFd, to: &impl rustix::fd::AsFd, most: usize) -> io::Result<usize> {
+    loop {
+        match rustix::pipe::splice(from, None, to, None, most, SpliceFlags::NONBLOCK) {
+            Err(Errno::INTR) => {}
+            moved => return Ok(moved?),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Byte streams to and from peers, and the short way to a plain socket.
+//!
+//! tokio's `poll_read` of a socket that has nothing takes a lock to register the task, every time. Here a task
+//! that is registered already is not registered again: most polls of a relay are of a direction that is not
+//! the one it was woken for.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream;
+
+/// A byte stream to or from a peer.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
+    /// The socket, if bytes go through it as they are: then the kernel can move them.
+    fn socket(&self) -> Option<&TcpStream> {
+        None
+    }
+
+    /// Reads into `buffer`; 0 at the end. `watched` belongs to this stream and one task: false at first.
+    fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        _watched: &mut bool,
+    ) -> Poll<io::Result<usize>> {
+        let mut space = ReadBuf::new(buffer);
+        Pin::new(self).poll_read(cx, &mut space).map_ok(|()| space.filled().len())
+    }
+
+    /// Writes some of `bytes`.
+    fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(self).poll_write(cx, bytes)
+    }
+}
+
+impl Stream for TcpStream {
+    fn socket(&self) -> Option<&TcpStream> {
+        Some(self)
+    }
+
+    fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        watched: &mut bool,
+    ) -> Poll<io::Result<usize>> {
+        let room = buffer.len();
+        loop {
+            let read = attempt(self, Interest::READABLE, room, || {
+                // Being ready, it has woken the task and forgotten it.
+                *watched = false;
+                rustix::net::recv(&*self, &mut *buffer, RecvFlags::empty()).map(|(bytes, _)| bytes)
+            });
+            match read {
+                Some(read) => return Poll::Ready(read),
+                None if *watched => return Poll::Pending,
+                None => {}
+            }
+            match self.poll_read_ready(cx) {
+                Poll::Ready(ready) => ready?,
+                Poll::Pending => {
+                    *watched = true;
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            let sent = attempt(self, Interest::WRITABLE, bytes.len(), || {
+                rustix::net::send(&*self, bytes, SendFlags::NOSIGNAL)
+            });
+            match sent {
+                Some(sent) => return Poll::Ready(sent),
+                None => ready!(self.poll_write_ready(cx))?,
+            }
+        }
+    }
+}
+
+/// Does something with a socket that is ready; `None` if it is not, or no longer. Moving fewer bytes than
+/// there was room for has exhausted it: tokio is told so, which saves asking the kernel once more.
+#[inline]
+fn attempt(
+    socket: &TcpStream,
+    interest: Interest,
+    room: usize,
+    mut act: impl FnMut() -> rustix::io::Result<usize>,
+) -> Option<io::Result<usize>> {
+    let mut outcome = None;
+    // What tokio makes of it is known already.
+    let _ = socket.try_io(interest, || {
+        let moved = rustix::io::retry_on_intr(&mut act);
+        let more = moved.is_ok_and(|bytes| bytes == room);
+        outcome = (moved != Err(Errno::WOULDBLOCK)).then_some(moved);
+        if more { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    });
+    outcome.map(|moved| Ok(moved?))
+}

@@ -1,0 +1,109 @@
+//! Byte streams: a choice per connection.
+//!
+//! A connection to a member that cannot be made is tried with others: nothing was sent yet, so that is always
+//! safe. From then on the session belongs to its member, whatever becomes of the plan; a member that is
+//! drained, ejected or down keeps the sessions it has.
+//!
+//! A session that no member takes is reset rather than ended: an end looks like an answer.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use plimsoll_brain::{MemberId, Time};
+use tokio::net::TcpStream;
+
+use crate::admit::admit;
+use crate::connect::{Peer, connect};
+use crate::core::Core;
+use crate::listener::Listener;
+use crate::pool::Pool;
+use crate::reason::Reason;
+use crate::relay::{self, End, Side};
+use crate::trip::Trip;
+use crate::wheel::Timer;
+
+/// Serves one client connection until it ends. `ahead` are bytes that were read from it already.
+pub(crate) async fn serve(
+    core: Rc<Core>,
+    listener: Rc<Listener>,
+    mut client: TcpStream,
+    peer: Peer,
+    ahead: Vec<u8>,
+) {
+    let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
+    let pool = listener.pool();
+    let begun = core.tick();
+    // On the heap: a session needs it once, and would be larger for it ever after.
+    let reached = Box::pin(reach(&core, &pool, &timer, &peer, begun)).await;
+    let (mut trip, mut member) = match reached {
+        Ok(reached) => reached,
+        Err(reason) => {
+            pool.group.reject(core.index, reason);
+            pool.tally().latency.record(core.tick().since(begun));
+            reset(&client);
+            return;
+        }
+    };
+    trip.settle();
+    let idle = listener.settings().timeouts.idle;
+    let end = relay::copy(&core, &timer, idle, (&mut client, &mut member), ahead, &trip.upstream).await;
+    if end.reset {
+        reset(&client);
+        reset(&member);
+    }
+    let now = core.tick();
+    pool.tally().latency.record(now.since(begun));
+    judge(trip, end, now);
+}
+
+/// A connection to a member that takes this session.
+async fn reach(
+    core: &Core,
+    pool: &Pool,
+    timer: &Timer,
+    peer: &Peer,
+    begun: Time,
+) -> Result<(Trip, TcpStream), Reason> {
+    pool.deposit(begun);
+    let reads_key = pool.view().published.plan.strategy().reads_key;
+    let key = if reads_key { crate::key::of_client(peer.client.ip()) } else { 0 };
+    let never = Time(u64::MAX);
+    let mut tried: Vec<MemberId> = Vec::new();
+    let mut last = Reason::NoMember;
+    loop {
+        let trip = match admit(core, pool, timer, key, &tried, never).await {
+            Ok(trip) => trip,
+            Err(Reason::NoMember) => return Err(last),
+            Err(reason) => return Err(reason),
+        };
+        match connect(core, &trip, timer, never, peer).await {
+            Ok(stream) => return Ok((trip, stream)),
+            Err(reason) => last = reason,
+        }
+        let now = core.tick();
+        let attempts = trip.settings().retry.attempts as usize;
+        let member = trip.member();
+        trip.failed(now);
+        if tried.len() >= attempts || !pool.withdraw(now) {
+            return Err(last);
+        }
+        tried.push(member);
+    }
+}
+
+/// What a session says about its member: one that breaks off has failed, one that says nothing may have had
+/// nothing to say.
+fn judge(trip: Trip, end: End, now: Time) {
+    match end.broken {
+        Some(Side::Member) => trip.failed(now),
+        _ if end.heard => trip.succeeded(now),
+        _ => trip.over(now),
+    }
+}
+
+/// Lets closing be a reset: what was not read or sent is lost, as it is for the side that broke off.
+fn reset(stream: &TcpStream) {
+    // A socket that is gone already needs none.
+    let _ = stream.set_zero_linger();
+}

@@ -1,0 +1,288 @@
+//! One client's flow: which member it is bound to, and what comes back.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use plimsoll_brain::{MemberId, Time};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+
+use super::{Key, Service, TURN};
+use crate::pool::{Admission, Pool};
+use crate::reason::Reason;
+use crate::trip::Trip;
+use crate::wheel::Timer;
+
+/// Members that are tried for one datagram.
+const TRIES: usize = 3;
+
+pub(super) struct Flow {
+    client: SocketAddr,
+    local: Option<IpAddr>,
+    begun: Time,
+    /// When a datagram last went either way.
+    last: Cell<Time>,
+    bound: RefCell<Option<Bound>>,
+    /// Members that failed since one was last heard.
+    failed: RefCell<Vec<MemberId>>,
+    /// Of the task that passes on answers.
+    waker: RefCell<Option<Waker>>,
+}
+
+/// A flow's member.
+struct Bound {
+    socket: Rc<UdpSocket>,
+    address: SocketAddr,
+    trip: Trip,
+    pool: Rc<Pool>,
+    /// The plan it was last found to be good in.
+    version: Cell<u64>,
+    heard: Cell<bool>,
+}
+
+impl Flow {
+    /// A flow to a member; `None` if there is none for it.
+    pub(super) fn begin(service: &Service, (client, local): Key, now: Time) -> Option<Rc<Self>> {
+        let flow = Self {
+            client,
+            local,
+            begun: now,
+            last: Cell::new(now),
+            bound: RefCell::default(),
+            failed: RefCell::default(),
+            waker: RefCell::default(),
+        };
+        flow.bind(service, now).then(|| Rc::new(flow))
+    }
+
+    /// Sends a datagram of the client to the member, to another one if that fails.
+    pub(super) fn send(&self, service: &Service, bytes: &[u8], now: Time) {
+        self.last.set(now);
+        for _ in 0..TRIES {
+            let kept = self.bound.borrow().as_ref().is_some_and(|bound| bound.holds(service));
+            if !kept {
+                self.part(now);
+                if !self.bind(service, now) {
+                    return;
+                }
+            }
+            let sent = match &*self.bound.borrow() {
+                Some(bound) => {
+                    let sent = rustix::net::send(&bound.socket, bytes, SendFlags::NOSIGNAL);
+                    bound.trip.stripe().bytes_out.add(sent.unwrap_or(0) as u64);
+                    sent
+                }
+                None => return,
+            };
+            match sent {
+                // Too large for the way to the member, or too many at once: it is lost.
+                Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS | Errno::MSGSIZE) => return,
+                // Of the datagram before this one, as a rule: this one is still to be sent.
+                Err(_) => self.fail(now),
+            }
+        }
+    }
+
+    /// Passes on the member's answers until the flow has been quiet for too long.
+    pub(super) async fn answers(&self, service: &Service) {
+        let timer = poll_fn(|cx: &mut Context<'_>| {
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+            Poll::Ready(service.core.wheel.timer(cx.waker()))
+        })
+        .await;
+        loop {
+            let socket = self.bound.borrow().as_ref().map(|bound| Rc::clone(&bound.socket));
+            let changed = poll_fn(|_| self.poll_changed(socket.as_ref(), &timer, service));
+            let over = match &socket {
+                Some(socket) => tokio::select! {
+                    biased;
+                    over = changed => over,
+                    // A closed port is told as an error, without anything to read.
+                    _ = socket.ready(Interest::READABLE | Interest::ERROR) => {
+                        if self.pass_on(socket, service) == TURN {
+                            tokio::task::yield_now().await;
+                        }
+                        false
+                    }
+                },
+                None => changed.await,
+            };
+            if over {
+                return;
+            }
+        }
+    }
+
+    /// Ready when the flow has another socket, with `false`, or none for too long, with `true`.
+    fn poll_changed(&self, socket: Option<&Rc<UdpSocket>>, timer: &Timer, service: &Service) -> Poll<bool> {
+        let now = service.core.tick();
+        let due = self.last.get() + service.idle();
+        if due <= now {
+            return Poll::Ready(true);
+        }
+        timer.set(due);
+        let same = match (&*self.bound.borrow(), socket) {
+            (Some(bound), Some(socket)) => Rc::ptr_eq(&bound.socket, socket),
+            (None, None) => true,
+            _ => false,
+        };
+        if same { Poll::Pending } else { Poll::Ready(false) }
+    }
+
+    /// The flow is over.
+    pub(super) fn end(&self, service: &Service) {
+        let now = service.core.now();
+        self.part(now);
+        service.listener.pool().tally().latency.record(now.since(self.begun));
+    }
+
+    /// Passes on answers that have come; how many.
+    fn pass_on(&self, socket: &Rc<UdpSocket>, service: &Service) -> usize {
+        let now = service.core.tick();
+        let mut answers = 0;
+        while answers < TURN {
+            let bound = self.bound.borrow();
+            let Some(bound) = bound.as_ref().filter(|bound| Rc::ptr_eq(&bound.socket, socket)) else {
+                return answers;
+            };
+            let received = service.core.lend(|buffer, _| {
+                let len = receive(socket, buffer)?;
+                // A client that cannot be reached is none of the member's business.
+                let _ = service.socket.reply(&buffer[..len], self.client, self.local);
+                io::Result::Ok(len)
+            });
+            match received {
+                Ok(len) => {
+                    answers += 1;
+                    self.last.set(now);
+                    self.failed.borrow_mut().clear();
+                    bound.hear(len);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return answers,
+                Err(_) => break,
+            }
+        }
+        if answers < TURN {
+            self.fail(now);
+        }
+        answers
+    }
+
+    /// Finds a member; true if there is one now.
+    fn bind(&self, service: &Service, now: Time) -> bool {
+        let (core, pool) = (&service.core, service.listener.pool());
+        let reads_key = pool.view().published.plan.strategy().reads_key;
+        let key = if reads_key { crate::key::of_client(self.client.ip()) } else { 0 };
+        let mut failed = self.failed.borrow_mut();
+        let trip = loop {
+            match pool.admit(key, core.chance(), now, &failed) {
+                Admission::Trip(trip) => break trip,
+                Admission::Full => {
+                    pool.group.reject(core.index, Reason::QueueFull);
+                    return false;
+                }
+                Admission::Nobody if failed.is_empty() => {
+                    pool.group.reject(core.index, Reason::NoMember);
+                    return false;
+                }
+                // All that are left have failed: try them all again.
+                Admission::Nobody => failed.clear(),
+            }
+        };
+        let version = Cell::new(pool.group.version());
+        let address = trip.upstream.address.get();
+        match connected(address) {
+            Ok(socket) => {
+                let socket = Rc::new(socket);
+                let mut trip = trip;
+                trip.settle();
+                trip.stripe().connects.add(1);
+                let heard = Cell::new(false);
+                *self.bound.borrow_mut() = Some(Bound { socket, address, trip, pool, version, heard });
+                self.waker.borrow().iter().for_each(Waker::wake_by_ref);
+                true
+            }
+            Err(error) => {
+                tracing::debug!("no socket for a flow to {address}: {error}");
+                service.listener.count().refused.add(1);
+                trip.abandoned();
+                false
+            }
+        }
+    }
+
+    /// Leaves the member, which did nothing wrong. If it never said anything, it may be dead or have had nothing
+    /// to say: only health checks can tell.
+    fn part(&self, now: Time) {
+        match self.bound.borrow_mut().take() {
+            Some(bound) if bound.heard.get() => bound.trip.succeeded(now),
+            Some(bound) => bound.trip.over(now),
+            None => {}
+        }
+    }
+
+    /// Leaves the member: its port is closed, or it cannot be reached.
+    fn fail(&self, now: Time) {
+        if let Some(bound) = self.bound.borrow_mut().take() {
+            self.failed.borrow_mut().push(bound.trip.member());
+            bound.trip.failed(now);
+        }
+    }
+}
+
+impl Bound {
+    /// Is it still the member to send to?
+    fn holds(&self, service: &Service) -> bool {
+        let pool = service.listener.pool();
+        let version = pool.group.version();
+        if !Rc::ptr_eq(&pool, &self.pool) {
+            return false;
+        }
+        if version == self.version.get() {
+            return true;
+        }
+        let holds = pool.keeps(self.trip.member()) && self.trip.upstream.address.get() == self.address;
+        if holds {
+            self.version.set(version);
+        }
+        holds
+    }
+
+    /// An answer came.
+    fn hear(&self, len: usize) {
+        self.trip.stripe().bytes_in.add(len as u64);
+        if !self.heard.replace(true) {
+            self.trip.upstream.record.vitals.succeeded();
+        }
+    }
+}
+
+/// A socket to a member, from an address and port that the kernel chooses.
+fn connected(address: SocketAddr) -> io::Result<UdpSocket> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket: OwnedFd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+    rustix::net::connect(&socket, &address)?;
+    UdpSocket::from_std(socket.into())
+}
+
+/// An answer, or why there will be none.
+fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut receive = |interest| {
+        socket.try_io(interest, || {
+            let (len, _) = rustix::net::recv(socket, &mut *buffer, RecvFlags::empty())?;
+            Ok(len)
+        })
+    };
+    match receive(Interest::READABLE) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => receive(Interest::ERROR),
+        received => received,
+    }
+}

@@ -1,0 +1,9 @@
+//! Streams, datagrams, the PROXY protocol and health checks through a running engine, with real sockets on
+//! the loopback.
+#![expect(clippy::unwrap_used, reason = "helpers of tests end the test, as tests do")]
+
+mod probe;
+mod proxy_protocol;
+mod rig;
+mod tcp;
+mod udp;

@@ -1,0 +1,239 @@
+//! Health checks: what passes, what does not, and what members make of it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
+
+use plimsoll_brain::{HealthSpec, State, WhenAllDown};
+use plimsoll_proxy::{Engine, GroupSettings, ProbeKind, ProbeSettings, Protocol};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::rig::*;
+
+fn checked(members: &[SocketAddr], kind: ProbeKind) -> GroupSettings {
+    let mut group = by(group(members), "first_available");
+    group.spec.health = Some(HealthSpec { rise: 2, fall: 2 });
+    group.probe = Some(ProbeSettings { kind, interval: 100 * MILLI, timeout: SECOND });
+    group
+}
+
+fn http(expect: Option<u16>) -> ProbeKind {
+    ProbeKind::Http { path: "/healthz".into(), host: None, expect }
+}
+
+/// A member that answers each request with the same bytes; what it was asked, and how often.
+struct Canned {
+    address: SocketAddr,
+    asked: Arc<AtomicUsize>,
+    last: Arc<std::sync::Mutex<Vec<u8>>>,
+}
+
+async fn canned(answer: &'static str) -> Canned {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (asked, last) = (Arc::new(AtomicUsize::new(0)), Arc::new(std::sync::Mutex::new(Vec::new())));
+    let (count, kept) = (Arc::clone(&asked), Arc::clone(&last));
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (count, kept) = (Arc::clone(&count), Arc::clone(&kept));
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    if !matches!(stream.read_buf(&mut head).await, Ok(1..)) {
+                        return;
+                    }
+                }
+                *kept.lock().unwrap() = head;
+                count.fetch_add(1, Relaxed);
+                // Byte by byte: an answer may come in pieces.
+                for byte in answer.as_bytes() {
+                    if stream.write_all(&[*byte]).await.is_err() {
+                        return;
+                    }
+                    tokio::task::yield_now().await;
+                }
+                // Waits for the other side to close, as a server that keeps connections does.
+                let _ = stream.read(&mut [0]).await;
+            });
+        }
+    });
+    Canned { address, asked, last }
+}
+
+async fn becomes(engine: &Engine, member: SocketAddr, state: State) {
+    until(&format!("{member} becomes {state:?}"), || status_of(engine, member).state == state).await;
+}
+
+#[tokio::test]
+async fn a_member_not_yet_checked_is_not_used() {
+    within(async {
+        let (echo, hangs) = (Echo::start().await, TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let unchecked = hangs.local_addr().unwrap();
+        // It accepts connections and says nothing: its probe is neither passed nor failed for a while.
+        let mut group = checked(&[unchecked, echo.address], http(None));
+        group.probe.as_mut().unwrap().timeout = 30 * SECOND;
+        let (engine, address) = start(listener(Protocol::Tcp), group);
+        // The echo answers requests with requests, which is no answer: down, but after one probe already.
+        becomes(&engine, echo.address, State::Down).await;
+        assert_eq!(status_of(&engine, unchecked).state, State::Unchecked);
+        assert_reset(address).await;
+        assert_eq!(status_of(&engine, unchecked).connects, 0);
+        assert_eq!(status(&engine).rejected["no_member"], 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_member_goes_down_and_comes_back() {
+    within(async {
+        let (place, other) = (place(), Echo::start().await);
+        let one = TcpListener::bind(place).await.unwrap();
+        let (engine, address) =
+            start(listener(Protocol::Tcp), checked(&[place, other.address], ProbeKind::Tcp));
+        becomes(&engine, place, State::Up).await;
+        becomes(&engine, other.address, State::Up).await;
+        drop(one);
+        becomes(&engine, place, State::Down).await;
+        assert!(
+            status_of(&engine, place).why.contains("connection refused"),
+            "{}",
+            status_of(&engine, place).why
+        );
+        let before = other.sessions();
+        echoes(&mut TcpStream::connect(address).await.unwrap(), "hello").await;
+        assert!(other.sessions() > before);
+        // The client never met the member that is down.
+        assert_eq!(status_of(&engine, place).connects, 0);
+        let _back = TcpListener::bind(place).await.unwrap();
+        becomes(&engine, place, State::Up).await;
+        let events: Vec<_> = engine.events().into_iter().map(|stamped| stamped.event.kind).collect();
+        for kind in [plimsoll_brain::EventKind::Up, plimsoll_brain::EventKind::Down] {
+            assert!(events.contains(&kind), "{kind:?} is not among {events:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn answers_pass_by_their_status() {
+    within(async {
+        let early = "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n";
+        for (answer, expect, state) in [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", None, State::Up),
+            ("HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", None, State::Up),
+            ("HTTP/1.0 200 OK\r\n\r\nuntil the end", None, State::Up),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Some(200), State::Up),
+            ("HTTP/1.1 404 Not Found\r\n\r\n", Some(404), State::Up),
+            ("HTTP/1.1 404 Not Found\r\n\r\n", None, State::Down),
+            ("HTTP/1.1 503 Service Unavailable\r\n\r\n", None, State::Down),
+            ("HTTP/1.1 204 No Content\r\n\r\n", Some(200), State::Down),
+            ("220 smtp\r\n\r\n", None, State::Down),
+        ] {
+            for before in ["", early] {
+                let answer: &'static str = format!("{before}{answer}").leak();
+                let member = canned(answer).await;
+                let (engine, _) = start(listener(Protocol::Http), checked(&[member.address], http(expect)));
+                becomes(&engine, member.address, state).await;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn requests_say_what_they_are() {
+    within(async {
+        let member = canned("HTTP/1.1 204 No Content\r\n\r\n").await;
+        let (engine, _) = start(listener(Protocol::Http), checked(&[member.address], http(None)));
+        becomes(&engine, member.address, State::Up).await;
+        let said = String::from_utf8(member.last.lock().unwrap().clone()).unwrap();
+        let start_line =
+            format!("GET /healthz HTTP/1.1\r\nHost: {}\r\nUser-Agent: plimsoll/", member.address);
+        assert!(said.starts_with(&start_line), "{said}");
+        // A new path, a new name, and the PROXY protocol in front: the probes in force are replaced.
+        let mut group = checked(
+            &[member.address],
+            ProbeKind::Http { path: "/other".into(), host: Some("web".into()), expect: None },
+        );
+        group.send_proxy = Some(1);
+        engine.reload(settings(listener(Protocol::Http), group)).unwrap();
+        until("the new probe is seen", || {
+            member.last.lock().unwrap().starts_with(b"PROXY UNKNOWN\r\nGET /other HTTP/1.1\r\nHost: web\r\n")
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_that_hangs_times_out_and_delays_place() {
+    within(async {
+        let hangs = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (stuck, fine) = (hangs.local_addr().unwrap(), canned("HTTP/1.1 200 OK\r\n\r\n").await);
+        let mut group = checked(&[stuck, fine.address], http(None));
+        group.probe.as_mut().unwrap().timeout = 700 * MILLI;
+        let (engine, _) = start(listener(Protocol::Http), group);
+        let begun = Instant::now();
+        becomes(&engine, fine.address, State::Up).await;
+        becomes(&engine, stuck, State::Down).await;
+        assert!(begun.elapsed() >= 700 * MILLI, "{:?}", begun.elapsed());
+        assert!(status_of(&engine, stuck).why.contains("no answer within 0.7 s"));
+        assert!(fine.asked.load(Relaxed) >= 3, "{} probes", fine.asked.load(Relaxed));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn probes_come_and_go_with_their_members() {
+    within(async {
+        let (one, other) = (canned("HTTP/1.1 200 OK\r\n\r\n").await, canned("HTTP/1.1 200 OK\r\n\r\n").await);
+        let (engine, _) = start(listener(Protocol::Http), checked(&[one.address], http(None)));
+        becomes(&engine, one.address, State::Up).await;
+        assert_eq!(other.asked.load(Relaxed), 0);
+        let next = settings(listener(Protocol::Http), checked(&[other.address], http(None)));
+        engine.reload(next).unwrap();
+        becomes(&engine, other.address, State::Up).await;
+        // One may have been on its way.
+        tokio::time::sleep(100 * MILLI).await;
+        let (asked, before) = (one.asked.load(Relaxed), other.asked.load(Relaxed));
+        until("the new member is probed on", || other.asked.load(Relaxed) >= before + 3).await;
+        assert_eq!(one.asked.load(Relaxed), asked, "a member that left is still probed");
+        // Without checks, none.
+        engine.reload(settings(listener(Protocol::Http), group(&[other.address]))).unwrap();
+        tokio::time::sleep(100 * MILLI).await;
+        let asked = other.asked.load(Relaxed);
+        tokio::time::sleep(400 * MILLI).await;
+        assert_eq!(other.asked.load(Relaxed), asked, "an unchecked group is still probed");
+        assert_eq!(status_of(&engine, other.address).state, State::Up);
+        // Stopping ends them.
+        let next = settings(listener(Protocol::Http), checked(&[one.address], http(None)));
+        engine.reload(next).unwrap();
+        becomes(&engine, one.address, State::Up).await;
+        engine.stop().await;
+        let asked = one.asked.load(Relaxed);
+        tokio::time::sleep(300 * MILLI).await;
+        assert_eq!(one.asked.load(Relaxed), asked, "a stopped engine still probes");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn when_all_are_down_the_group_does_as_it_was_told() {
+    within(async {
+        for (open, kind) in [(false, WhenAllDown::Reject), (true, WhenAllDown::FailOpen)] {
+            // Serves, but its health checks fail.
+            let echo = Echo::start().await;
+            let mut group = checked(&[echo.address], http(None));
+            group.spec.when_all_down = kind;
+            let (engine, address) = start(listener(Protocol::Tcp), group);
+            becomes(&engine, echo.address, State::Down).await;
+            match open {
+                true => echoes(&mut TcpStream::connect(address).await.unwrap(), "hello").await,
+                false => assert_reset(address).await,
+            }
+        }
+    })
+    .await;
+}

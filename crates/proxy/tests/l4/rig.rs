@@ -1,0 +1,187 @@
+//! Settings, members and waiting, for all tests of this folder.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use plimsoll_brain::status::{GroupStatus, MemberStatus};
+use plimsoll_brain::{GroupSpec, Knobs, MemberSpec, WhenAllDown, strategy};
+use plimsoll_proxy::{
+    ClientTimeouts, Engine, Forwarded, GroupSettings, Key, ListenerSettings, MemberTimeouts, Protocol,
+    RetrySettings, Settings,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MILLI: Duration = Duration::from_millis(1);
+
+pub(crate) fn member(address: SocketAddr) -> MemberSpec {
+    MemberSpec { name: address.to_string().into(), address, capacity: 1.0, limit: u32::MAX }
+}
+
+/// A group without health checks, by `least_connections`.
+pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
+    let strategy = strategy::find("least_connections").unwrap();
+    GroupSettings {
+        spec: GroupSpec {
+            name: "g".into(),
+            strategy,
+            knobs: Knobs::defaults(strategy),
+            members: members.iter().copied().map(member).collect(),
+            health: None,
+            outlier: None,
+            slow_start: Duration::ZERO,
+            when_all_down: WhenAllDown::Reject,
+        },
+        probe: None,
+        key: Key::Client,
+        timeouts: MemberTimeouts {
+            connect: 5 * SECOND,
+            per_try: 20 * SECOND,
+            total: Duration::ZERO,
+            idle: 20 * SECOND,
+        },
+        retry: RetrySettings { attempts: 2, budget: 0.2, min_per_second: 100.0 },
+        queue: 100,
+        queue_timeout: 5 * SECOND,
+        pool: 10,
+        pool_idle: 60 * SECOND,
+        send_proxy: None,
+    }
+}
+
+pub(crate) fn by(group: GroupSettings, name: &str) -> GroupSettings {
+    let strategy = strategy::find(name).unwrap();
+    let spec = GroupSpec { strategy, knobs: Knobs::defaults(strategy), ..group.spec };
+    GroupSettings { spec, ..group }
+}
+
+/// A listener on a free port of the loopback.
+pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
+    ListenerSettings {
+        address: "127.0.0.1:0".parse().unwrap(),
+        protocol,
+        group: "g".into(),
+        backlog: 128,
+        accept_proxy: false,
+        timeouts: ClientTimeouts {
+            head: 20 * SECOND,
+            idle: 20 * SECOND,
+            body: 20 * SECOND,
+            tunnel: 20 * SECOND,
+        },
+        max_head: 16_384,
+        forwarded: Forwarded::XForwarded,
+        trusted: Vec::new(),
+        max_flows: 1000,
+    }
+}
+
+pub(crate) fn settings(listener: ListenerSettings, group: GroupSettings) -> Settings {
+    Settings {
+        threads: 2,
+        max_connections: 1000,
+        listeners: vec![listener],
+        groups: vec![group],
+        access_log: None,
+        drain_deadline: 2 * SECOND,
+    }
+}
+
+/// An engine and where it listens.
+pub(crate) fn start(listener: ListenerSettings, group: GroupSettings) -> (Engine, SocketAddr) {
+    start_with(settings(listener, group))
+}
+
+pub(crate) fn start_with(settings: Settings) -> (Engine, SocketAddr) {
+    let engine = Engine::start(settings).unwrap();
+    let address = engine.addresses()[0];
+    (engine, address)
+}
+
+pub(crate) fn status(engine: &Engine) -> GroupStatus {
+    engine.status().groups.remove(0)
+}
+
+pub(crate) fn status_of(engine: &Engine, member: SocketAddr) -> MemberStatus {
+    let name = member.to_string();
+    status(engine).members.into_iter().find(|status| status.name == name).unwrap()
+}
+
+/// Fails a test that takes too long.
+pub(crate) async fn within<F: Future>(test: F) -> F::Output {
+    tokio::time::timeout(40 * SECOND, test).await.expect("the test takes too long")
+}
+
+/// Waits until something is so; not for long.
+pub(crate) async fn until(what: &str, so: impl Fn() -> bool) {
+    for _ in 0..1500 {
+        if so() {
+            return;
+        }
+        tokio::time::sleep(10 * MILLI).await;
+    }
+    panic!("in vain: {what}");
+}
+
+/// An address of the loopback that nobody else uses, so that what is closed there can be opened again.
+pub(crate) fn place() -> SocketAddr {
+    static TAKEN: AtomicUsize = AtomicUsize::new(0);
+    let (pid, taken) = (std::process::id(), TAKEN.fetch_add(1, Relaxed));
+    SocketAddr::from(([127, 64 + (pid >> 8 & 63) as u8, pid as u8, 1 + taken as u8], 7077))
+}
+
+/// A member that sends back what it gets, and counts sessions.
+pub(crate) struct Echo {
+    pub(crate) address: SocketAddr,
+    sessions: Arc<AtomicUsize>,
+}
+
+impl Echo {
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let sessions = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&sessions);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                counter.fetch_add(1, Relaxed);
+                tokio::spawn(async move {
+                    let mut buffer = vec![0; 100_000];
+                    while let Ok(len @ 1..) = stream.read(&mut buffer).await {
+                        if stream.write_all(&buffer[..len]).await.is_err() {
+                            return;
+                        }
+                    }
+                    let _ = stream.shutdown().await;
+                });
+            }
+        });
+        Self { address, sessions }
+    }
+
+    /// How many sessions there were.
+    pub(crate) fn sessions(&self) -> usize {
+        self.sessions.load(Relaxed)
+    }
+}
+
+/// Says something to an echo and hears it again.
+pub(crate) async fn echoes(stream: &mut TcpStream, text: &str) {
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut heard = vec![0; text.len()];
+    stream.read_exact(&mut heard).await.unwrap();
+    assert_eq!(heard, text.as_bytes());
+}
+
+/// A client that says nothing is turned away.
+pub(crate) async fn assert_reset(address: SocketAddr) {
+    // The reset may be quicker than the client.
+    let error = match TcpStream::connect(address).await {
+        Ok(mut session) => session.read(&mut [0; 9]).await.unwrap_err(),
+        Err(error) => error,
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}

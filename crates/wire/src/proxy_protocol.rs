@@ -1,0 +1,262 @@
+//! The PROXY protocol, versions 1 and 2: the first bytes of a connection say who the client is, when a load
+//! balancer stands between (HAProxy's `proxy-protocol.txt` of 2020).
+//!
+//! Version 1 is a line of text, version 2 a binary block. What begins with neither is refused at its first
+//! byte that differs, and both have a greatest length, so a reader never waits for more of what cannot become
+//! a header. A header may also say that the connection is the sender's own (a health check) or of a kind that
+//! has no IP addresses: then the addresses of the connection itself hold.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Longest header of version 1, its CRLF included.
+pub const MAX_V1: usize = 107;
+/// Longest header of version 2 that is accepted. The addresses take at most 232 bytes; the rest is room for
+/// extensions (what TLS the client spoke, its certificate's name), which are skipped.
+pub const MAX_V2: usize = 4096;
+
+/// Begins every header of version 2; no protocol that is spoken first by a client begins so.
+const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
+const LINE: &[u8] = b"PROXY ";
+/// Signature, version and command, family, length.
+const FIXED: usize = 16;
+
+/// Which form to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// A line of text.
+    V1,
+    /// A binary block.
+    V2,
+}
+
+/// Where a client's connection comes from, and the address it was made to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// The client.
+    pub source: SocketAddr,
+    /// What the client connected to.
+    pub destination: SocketAddr,
+}
+
+/// A header that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes it takes; what follows is the connection's own.
+    pub len: usize,
+    /// `None` if the header names no IP addresses: those of the connection hold.
+    pub addresses: Option<Addresses>,
+}
+
+/// What is not, and will not become, a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bad PROXY protocol header: {0}")]
+pub struct BadHeader(pub &'static str);
+
+/// Reads a header of either version from the beginning of `input`; `None` if it is not all there yet.
+///
+/// # Errors
+/// The input begins with something else, or with a header that is malformed or too long.
+pub fn parse(input: &[u8]) -> Result<Option<Header>, BadHeader> {
+    let agrees = |with: &[u8]| input.iter().zip(with).all(|(byte, wanted)| byte == wanted);
+    if agrees(&SIGNATURE) {
+        return if input.len() < FIXED { early_v2(input) } else { parse_v2(input) };
+    }
+    if agrees(LINE) {
+        return parse_v1(input);
+    }
+    Err(BadHeader("the connection does not begin with one"))
+}
+
+/// Appends a header. `None`, and addresses that the version cannot say, become one that names none. If the
+/// addresses are not of one family, IPv4 is mapped into IPv6.
+pub fn write(version: Version, addresses: Option<&Addresses>, out: &mut Vec<u8>) {
+    let pair = addresses.map(|addresses| {
+        let (source, destination) =
+            (addresses.source.ip().to_canonical(), addresses.destination.ip().to_canonical());
+        let ports = (addresses.source.port(), addresses.destination.port());
+        match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => Pair::V4(source, destination, ports),
+            _ => Pair::V6(mapped(source), mapped(destination), ports),
+        }
+    });
+    match version {
+        Version::V1 => write_v1(pair, out),
+        Version::V2 => write_v2(pair, out),
+    }
+}
+
+/// Addresses of one family, and ports.
+enum Pair {
+    V4(Ipv4Addr, Ipv4Addr, (u16, u16)),
+    V6(Ipv6Addr, Ipv6Addr, (u16, u16)),
+}
+
+fn mapped(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
+
+fn parse_v1(input: &[u8]) -> Result<Option<Header>, BadHeader> {
+    let window = &input[..input.len().min(MAX_V1)];
+    let Some(end) = window.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
+        return if window.len() < MAX_V1 { Ok(None) } else { Err(BadHeader("the line is too long")) };
+    };
+    match (window[end], window.get(end + 1)) {
+        (b'\r', Some(b'\n')) => {}
+        (b'\r', None) if window.len() < MAX_V1 => return Ok(None),
+        _ => return Err(BadHeader("the line does not end in CRLF")),
+    }
+    let line = window.get(LINE.len()..end).and_then(|line| std::str::from_utf8(line).ok());
+    let line = line.ok_or(BadHeader("the line is not text"))?;
+    let header = |addresses| Header { len: end + 2, addresses };
+    // What follows UNKNOWN is to be ignored, whatever it is.
+    if line == "UNKNOWN" || line.starts_with("UNKNOWN ") {
+        return Ok(Some(header(None)));
+    }
+    let mut words = line.split(' ');
+    let (family, source, destination) = (words.next(), words.next(), words.next());
+    let ip = |text: Option<&str>| -> Option<IpAddr> {
+        match family {
+            Some("TCP4") => text?.parse().ok().map(IpAddr::V4),
+            Some("TCP6") => text?.parse().ok().map(IpAddr::V6),
+            _ => None,
+        }
+    };
+    let mut end = |text: Option<&str>| Some(SocketAddr::new(ip(text)?, port(words.next()?)?));
+    match (end(source), end(destination), words.next()) {
+        (Some(source), Some(destination), None) => Ok(Some(header(Some(Addresses { source, destination })))),
+        _ => Err(BadHeader("the line is malformed")),
+    }
+}
+
+/// A port as decimal digits without sign or leading zeros.
+fn port(text: &str) -> Option<u16> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    text.parse().ok().filter(|_| plain)
+}
+
+/// What there is of a header's fixed part, of which the signature is right: can it become one?
+fn early_v2(input: &[u8]) -> Result<Option<Header>, BadHeader> {
+    if let Some(command) = input.get(12) {
+        let local = local(*command)?;
+        if let Some(family) = input.get(13) {
+            Family::of(*family, local)?;
+        }
+    }
+    Ok(None)
+}
+
+fn parse_v2(input: &[u8]) -> Result<Option<Header>, BadHeader> {
+    let local = local(input[12])?;
+    let family = Family::of(input[13], local)?;
+    let len = FIXED + usize::from(u16::from_be_bytes([input[14], input[15]]));
+    if len > MAX_V2 {
+        return Err(BadHeader("the header is too long"));
+    }
+    if len < FIXED + family.len() {
+        return Err(BadHeader("the header has no room for its addresses"));
+    }
+    if input.len() < len {
+        return Ok(None);
+    }
+    let block = &input[FIXED..];
+    let end = |ip: IpAddr, port: &[u8]| SocketAddr::new(ip, u16::from_be_bytes([port[0], port[1]]));
+    let addresses = match family {
+        Family::None | Family::Unix => None,
+        Family::V4 => {
+            let ip = |at: usize| Ipv4Addr::new(block[at], block[at + 1], block[at + 2], block[at + 3]).into();
+            Some(Addresses { source: end(ip(0), &block[8..10]), destination: end(ip(4), &block[10..12]) })
+        }
+        Family::V6 => {
+            let ip = |at: usize| {
+                let mut octets = [0; 16];
+                octets.copy_from_slice(&block[at..at + 16]);
+                IpAddr::from(octets)
+            };
+            Some(Addresses { source: end(ip(0), &block[32..34]), destination: end(ip(16), &block[34..36]) })
+        }
+    };
+    Ok(Some(Header { len, addresses }))
+}
+
+/// Is the connection the sender's own?
+fn local(version_and_command: u8) -> Result<bool, BadHeader> {
+    match version_and_command {
+        0x20 => Ok(true),
+        0x21 => Ok(false),
+        byte if byte >> 4 == 2 => Err(BadHeader("the command is unknown")),
+        _ => Err(BadHeader("the version is unknown")),
+    }
+}
+
+/// What the addresses of a header of version 2 are.
+enum Family {
+    None,
+    V4,
+    V6,
+    Unix,
+}
+
+impl Family {
+    /// Streams and datagrams are told apart on the wire; for the addresses it is the same.
+    fn of(byte: u8, local: bool) -> Result<Self, BadHeader> {
+        match byte {
+            // A sender's own connection says nothing more, whatever is there.
+            _ if local => Ok(Self::None),
+            0x00 => Ok(Self::None),
+            0x11 | 0x12 => Ok(Self::V4),
+            0x21 | 0x22 => Ok(Self::V6),
+            0x31 | 0x32 => Ok(Self::Unix),
+            _ => Err(BadHeader("the address family is unknown")),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::V4 => 12,
+            Self::V6 => 36,
+            Self::Unix => 216,
+        }
+    }
+}
+
+fn write_v1(pair: Option<Pair>, out: &mut Vec<u8>) {
+    // Writing to a vector cannot fail.
+    let _ = match pair {
+        Some(Pair::V4(source, destination, (from, to))) => {
+            write!(out, "PROXY TCP4 {source} {destination} {from} {to}\r\n")
+        }
+        Some(Pair::V6(source, destination, (from, to))) => {
+            write!(out, "PROXY TCP6 {source} {destination} {from} {to}\r\n")
+        }
+        None => write!(out, "PROXY UNKNOWN\r\n"),
+    };
+}
+
+fn write_v2(pair: Option<Pair>, out: &mut Vec<u8>) {
+    out.extend_from_slice(&SIGNATURE);
+    let (from, to) = match pair {
+        Some(Pair::V4(source, destination, ports)) => {
+            out.extend_from_slice(&[0x21, 0x11, 0, 12]);
+            out.extend_from_slice(&source.octets());
+            out.extend_from_slice(&destination.octets());
+            ports
+        }
+        Some(Pair::V6(source, destination, ports)) => {
+            out.extend_from_slice(&[0x21, 0x21, 0, 36]);
+            out.extend_from_slice(&source.octets());
+            out.extend_from_slice(&destination.octets());
+            ports
+        }
+        None => return out.extend_from_slice(&[0x20, 0x00, 0, 0]),
+    };
+    out.extend_from_slice(&from.to_be_bytes());
+    out.extend_from_slice(&to.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! A request head: the same however it is cut; what is accepted, another parser reads in the same way; what is
+//! written for the next hop parses again, means the same, and carries nothing that was for this hop.
+
+use plimsoll_wire::http1::{self, Body, Forwarded, Forwarding, MAX_FIELDS, Marks, Method, Refusal, Request};
+
+use super::fields::{Field, Read, of_request, show};
+use super::{Verdict, cuts};
+
+/// Most bytes of a head here: small, so that the limit itself is met.
+const MAX_HEAD: usize = 4096;
+const HOP: [&str; 6] = ["connection", "keep-alive", "proxy-connection", "te", "upgrade", "http2-settings"];
+const FORWARDING: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"];
+
+/// What a relay does with a request; all of it.
+#[derive(Debug, PartialEq)]
+struct Meaning {
+    method_name: Vec<u8>,
+    method: Method,
+    target: Vec<u8>,
+    host: Vec<u8>,
+    http10: bool,
+    keep_alive: bool,
+    expects_continue: bool,
+    upgrade: bool,
+    body: Body,
+    len: usize,
+}
+
+/// Panics if the law does not hold.
+pub(crate) fn check(input: &[u8]) -> Verdict {
+    let input = &input[..input.len().min(MAX_HEAD + 64)];
+    let whole = read(input);
+    for cut in cuts(input) {
+        if let Some(early) = read(&input[..cut]) {
+            assert_eq!(Some(&early), whole.as_ref(), "said after {cut} bytes of {}", show(input));
+        }
+    }
+    let mut marks = Marks::new();
+    match http1::request(input, MAX_HEAD, &mut marks) {
+        Ok(None) => Verdict::Partial,
+        Err(refusal) => {
+            assert!([400, 431, 501, 505].contains(&refusal.status()));
+            Verdict::Refused
+        }
+        Ok(Some(request)) => {
+            let head = &input[..request.len];
+            let second = of_request(head);
+            agrees(&request, &second, head);
+            for style in [Forwarded::XForwarded, Forwarded::Rfc7239, Forwarded::Off] {
+                for trusted in [false, true] {
+                    let client = if trusted { "2001:db8::7" } else { "192.0.2.7" };
+                    let plain = &http1::x_forwarded(client, "http");
+                    let forwarding = Forwarding { style, trusted, client, plain, scheme: "http" };
+                    rewritten(&request, &second, &forwarding);
+                }
+            }
+            Verdict::Accepted
+        }
+    }
+}
+
+/// `None` if more has to come.
+fn read(input: &[u8]) -> Option<Result<Meaning, Refusal>> {
+    let mut marks = Marks::new();
+    match http1::request(input, MAX_HEAD, &mut marks) {
+        Ok(request) => request.map(|request| Ok(meaning(&request))),
+        Err(refusal) => Some(Err(refusal)),
+    }
+}
+
+fn meaning(request: &Request<'_, '_>) -> Meaning {
+    Meaning {
+        method_name: request.method_name.to_vec(),
+        method: request.method,
+        target: request.target.to_vec(),
+        host: request.host.to_vec(),
+        http10: request.http10,
+        keep_alive: request.keep_alive,
+        expects_continue: request.expects_continue,
+        upgrade: request.upgrade,
+        body: request.body,
+        len: request.len,
+    }
+}
+
+/// The other parser sees the same request, and nothing in it that could be read in two ways.
+fn agrees(request: &Request<'_, '_>, second: &Read, head: &[u8]) {
+    let shown = show(head);
+    assert_eq!(second.len, request.len, "{shown}");
+    assert_eq!(second.start.0.as_bytes(), request.method_name, "{shown}");
+    assert_eq!(second.minor, u8::from(!request.http10), "{shown}");
+    let (hosts, lengths) = (second.values("host"), second.values("content-length"));
+    let codings = second.values("transfer-encoding");
+    assert!(hosts.len() == 1 || hosts.is_empty() && request.http10, "{shown}");
+    assert!(lengths.len() + codings.len() <= 1, "{shown}");
+    let length = lengths.first().map(|value| {
+        assert!(value.iter().all(u8::is_ascii_digit), "{shown}");
+        let digits = String::from_utf8_lossy(value);
+        digits.parse::<u64>().unwrap_or_else(|_| panic!("{shown}"))
+    });
+    let body = match (codings.first(), length) {
+        (Some(coding), _) => {
+            assert!(coding.eq_ignore_ascii_case(b"chunked") && !request.http10, "{shown}");
+            matches!(request.body, Body::Chunked(_))
+        }
+        (None, Some(1..)) => Some(request.body) == length.map(Body::Length),
+        (None, Some(0) | None) => request.body == Body::Done,
+    };
+    assert!(body, "{shown}");
+    let target = second.start.1.as_bytes();
+    let origin_form = target == request.target;
+    assert!(origin_form || target.ends_with(request.target) || request.target == b"/", "{shown}");
+    if origin_form {
+        assert_eq!(request.host, hosts.first().copied().unwrap_or_default(), "{shown}");
+    }
+    // Must not panic, whatever the name.
+    let _ = (request.field("cookie"), request.field(""), request.cookie("id"), request.cookie(""));
+}
+
+/// What is written for the next hop.
+fn rewritten(request: &Request<'_, '_>, first: &Read, forwarding: &Forwarding<'_>) {
+    let mut out = Vec::new();
+    request.write(forwarding, &mut out);
+    let shown = show(&out);
+    let second = of_request(&out);
+    // HTTP/1.1 without a Host would be refused by the next hop.
+    let http10 = request.http10 && request.host.is_empty();
+    assert_eq!((second.len, second.minor), (out.len(), u8::from(!http10)), "{shown}");
+    let mut marks = Marks::new();
+    match http1::request(&out, out.len(), &mut marks) {
+        Ok(Some(again)) => {
+            let slash: &[u8] = if request.target.starts_with(b"?") { b"/" } else { b"" };
+            let expected = Meaning {
+                target: [slash, request.target].concat(),
+                http10,
+                keep_alive: !http10,
+                // One hop's expectation is the next one's, even of a client that should not have any.
+                expects_continue: !http10 && !first.values("expect").is_empty() && request.body != Body::Done,
+                len: out.len(),
+                ..meaning(request)
+            };
+            assert_eq!(meaning(&again), expected, "{shown}");
+        }
+        // What is added may be one too many for ourselves.
+        Err(Refusal::HeadTooLarge) if second.fields.len() > MAX_FIELDS => {}
+        other => panic!("what was written is not read: {other:?}\n{shown}"),
+    }
+    let absolute = first.start.1.as_bytes() != request.target;
+    assert_eq!(second.fields, expected(request, first, forwarding, absolute), "{shown}");
+}
+
+/// All fields of the rewritten head, in their order.
+fn expected(
+    request: &Request<'_, '_>,
+    first: &Read,
+    forwarding: &Forwarding<'_>,
+    absolute: bool,
+) -> Vec<Field> {
+    let field = |name: &str, value: &[u8]| (name.to_owned(), value.to_vec());
+    let mut gone = first.hop_by_hop(&HOP);
+    if !matches!(forwarding.style, Forwarded::Off) {
+        gone.extend(FORWARDING.map(str::to_owned));
+    }
+    let mut fields = Vec::new();
+    if absolute {
+        gone.push("host".to_owned());
+        fields.push(field("host", request.host));
+    }
+    fields.extend(first.without(&gone));
+    if request.upgrade {
+        fields.push(field("connection", b"Upgrade"));
+        fields.push(field("upgrade", first.values("upgrade")[0]));
+    }
+    let earlier = |name: &str| if forwarding.trusted { first.values(name) } else { Vec::new() };
+    let list = |name: &str, last: Vec<u8>| {
+        let all: Vec<&[u8]> = earlier(name).into_iter().chain([&last[..]]).collect();
+        all.join(&b", "[..])
+    };
+    let client = forwarding.client.as_bytes();
+    match forwarding.style {
+        Forwarded::Off => {}
+        Forwarded::XForwarded => {
+            let proto = earlier("x-forwarded-proto").first().copied().unwrap_or(b"http");
+            let host = earlier("x-forwarded-host").first().copied().unwrap_or(request.host);
+            fields.push(field("x-forwarded-for", &list("x-forwarded-for", client.to_vec())));
+            fields.push(field("x-forwarded-proto", proto));
+            if !host.is_empty() {
+                fields.push(field("x-forwarded-host", host));
+            }
+        }
+        Forwarded::Rfc7239 => {
+            let bracketed = client.contains(&b':');
+            let client = String::from_utf8_lossy(client);
+            let client = if bracketed { format!("for=\"[{client}]\"") } else { format!("for={client}") };
+            let host = String::from_utf8_lossy(request.host);
+            let host = if host.is_empty() { String::new() } else { format!(";host=\"{host}\"") };
+            let last = format!("{client}{host};proto=http");
+            fields.push(field("forwarded", &list("forwarded", last.into_bytes())));
+        }
+    }
+    fields
+}

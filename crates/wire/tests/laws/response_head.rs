@@ -1,0 +1,137 @@
+//! An answer head: the same however it is cut; what is accepted, another parser reads in the same way; what is
+//! written for the client parses again, means the same, and carries nothing that was for this hop.
+
+use plimsoll_wire::http1::{self, BadResponse, Body, MAX_FIELDS, Marks, Response, Rewrite};
+
+use super::fields::{Field, Read, of_response, show};
+use super::{Verdict, cuts};
+
+/// Most bytes of a head here: small, so that the limit itself is met.
+const MAX_HEAD: usize = 4096;
+const HOP: [&str; 4] = ["connection", "keep-alive", "proxy-connection", "upgrade"];
+
+/// What a relay does with an answer.
+#[derive(Debug, PartialEq)]
+struct Meaning {
+    status: u16,
+    keep_alive: bool,
+    body: Body,
+    len: usize,
+    interim: bool,
+}
+
+/// Panics if the law does not hold.
+pub(crate) fn check(input: &[u8]) -> Verdict {
+    let input = &input[..input.len().min(MAX_HEAD + 64)];
+    let mut verdict = Verdict::Refused;
+    for to_head in [false, true] {
+        let whole = read(input, to_head);
+        for cut in cuts(input) {
+            if let Some(early) = read(&input[..cut], to_head) {
+                assert_eq!(Some(&early), whole.as_ref(), "said after {cut} bytes of {}", show(input));
+            }
+        }
+        let mut marks = Marks::new();
+        verdict = match http1::response(input, MAX_HEAD, to_head, &mut marks) {
+            Ok(None) => Verdict::Partial,
+            Err(_) => Verdict::Refused,
+            Ok(Some(response)) => {
+                let head = &input[..response.len];
+                let second = of_response(head);
+                agrees(&response, &second, to_head, head);
+                for (close, http10) in [(false, false), (false, true), (true, false), (true, true)] {
+                    rewritten(&response, &second, to_head, Rewrite { close, http10 });
+                }
+                Verdict::Accepted
+            }
+        };
+    }
+    verdict
+}
+
+/// `None` if more has to come.
+fn read(input: &[u8], to_head: bool) -> Option<Result<Meaning, BadResponse>> {
+    let mut marks = Marks::new();
+    match http1::response(input, MAX_HEAD, to_head, &mut marks) {
+        Ok(response) => response.map(|response| Ok(meaning(&response))),
+        Err(bad) => Some(Err(bad)),
+    }
+}
+
+fn meaning(response: &Response<'_, '_>) -> Meaning {
+    let Response { status, keep_alive, body, len, .. } = *response;
+    Meaning { status, keep_alive, body, len, interim: response.interim() }
+}
+
+/// The other parser sees the same answer, and nothing in it that could be read in two ways.
+fn agrees(response: &Response<'_, '_>, second: &Read, to_head: bool, head: &[u8]) {
+    let shown = show(head);
+    assert_eq!(second.len, response.len, "{shown}");
+    assert_eq!(second.start.0, response.status.to_string(), "{shown}");
+    let (mut lengths, codings) = (second.values("content-length"), second.values("transfer-encoding"));
+    lengths.dedup();
+    assert!(lengths.len() + codings.len() <= 1, "{shown}");
+    let bodiless = to_head || matches!(response.status, 100..=199 | 204 | 304);
+    let body = match (codings.first(), lengths.first()) {
+        _ if bodiless => response.body == Body::Done,
+        (Some(coding), _) => {
+            assert!(coding.eq_ignore_ascii_case(b"chunked"), "{shown}");
+            matches!(response.body, Body::Chunked(_))
+        }
+        (None, Some(length)) => {
+            assert!(length.iter().all(u8::is_ascii_digit), "{shown}");
+            match String::from_utf8_lossy(length).parse::<u64>() {
+                Ok(0) => response.body == Body::Done,
+                Ok(length) => response.body == Body::Length(length),
+                Err(_) => false,
+            }
+        }
+        (None, None) => response.body == Body::UntilClose,
+    };
+    assert!(body, "{shown}");
+    assert!(!(response.body == Body::UntilClose && response.keep_alive), "{shown}");
+}
+
+/// What is written for the client.
+fn rewritten(response: &Response<'_, '_>, first: &Read, to_head: bool, rewrite: Rewrite) {
+    let mut out = Vec::new();
+    response.write(rewrite, &mut out);
+    let shown = format!("{rewrite:?}\n{}", show(&out));
+    let second = of_response(&out);
+    assert_eq!((second.len, second.minor), (out.len(), 1), "{shown}");
+    let mut marks = Marks::new();
+    let again = match http1::response(&out, out.len(), to_head, &mut marks) {
+        Ok(Some(again)) => meaning(&again),
+        // What is added may be one too many for ourselves.
+        Err(_) if second.fields.len() > MAX_FIELDS => return,
+        other => panic!("what was written is not read: {other:?}\n{shown}"),
+    };
+    let body = match response.body {
+        Body::Chunked(_) if rewrite.http10 => Body::UntilClose,
+        body => body,
+    };
+    assert_eq!((again.status, again.body, again.len), (response.status, body, out.len()), "{shown}");
+    assert!(!rewrite.close || !again.keep_alive || response.status < 200, "{shown}");
+    assert_eq!(second.fields, expected(response, first, rewrite), "{shown}");
+}
+
+/// All fields of the rewritten head, in their order.
+fn expected(response: &Response<'_, '_>, first: &Read, rewrite: Rewrite) -> Vec<Field> {
+    let field = |name: &str, value: &[u8]| (name.to_owned(), value.to_vec());
+    let mut gone = first.hop_by_hop(&HOP);
+    if rewrite.http10 {
+        gone.push("transfer-encoding".to_owned());
+    }
+    let mut fields = first.without(&gone);
+    let upgrades = first.values("upgrade");
+    if response.status == 101 && !upgrades.is_empty() {
+        fields.push(field("connection", b"Upgrade"));
+        fields.push(field("upgrade", upgrades[0]));
+    } else if response.interim() {
+    } else if rewrite.close {
+        fields.push(field("connection", b"close"));
+    } else if rewrite.http10 {
+        fields.push(field("connection", b"keep-alive"));
+    }
+    fields
+}

@@ -1,0 +1,14 @@
+//! What the targets check, from where the tests check it, too.
+
+#[path = "../../crates/wire/tests/laws/mod.rs"]
+mod laws;
+
+/// Panics if these bytes break the law of that name.
+pub fn check(law: &str, input: &[u8]) {
+    match laws::ALL.iter().find(|known| known.name == law) {
+        Some(law) => {
+            (law.check)(input);
+        }
+        None => panic!("there is no law {law}"),
+    }
+}

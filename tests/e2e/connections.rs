@@ -1,0 +1,150 @@
+//! Connections: kept, shared, pipelined, of HTTP/1.0, and the client that asks before it sends.
+
+use crate::stage::{Balancer, Member, Nginx, Script, Wire, curl, get, noise, until, web};
+
+#[test]
+fn connections_to_members_are_reused() {
+    let nginx = Nginx::http("");
+    nginx.file("page", b"the page");
+    let balancer = Balancer::start(&("threads = 1\n".to_owned() + &web(&[nginx.address], "")));
+    let mut client = Wire::connect(balancer.address());
+    for _ in 0..200 {
+        client.send("GET /page HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(client.answer().unwrap().body, b"the page");
+    }
+    // Another client's requests go the same way.
+    for _ in 0..20 {
+        assert_eq!(get(balancer.address(), "/page").body, b"the page");
+    }
+    let member = balancer.member(nginx.address);
+    assert_eq!((&member["requests"], &member["connects"]), (&220.into(), &1.into()), "{member}");
+}
+
+#[test]
+fn a_stale_connection_costs_nobody_a_request() {
+    // Each connection serves three requests and is closed without a word.
+    let member = Script::start(|wire| {
+        for _ in 0..3 {
+            wire.head()?;
+            wire.try_send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")?;
+        }
+        std::io::Result::Ok(())
+    });
+    let balancer = Balancer::start(&web(&[member.address], "[group.retry]\nattempts = 0"));
+    let mut client = Wire::connect(balancer.address());
+    for number in 0..60 {
+        client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(client.answer().unwrap().status, 200, "request {number}");
+    }
+    assert_eq!(balancer.member(member.address)["failures"], 0);
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_their_order() {
+    let member = Member::start(&["--echo", "http", "--service", "uniform:1ms:5ms"]);
+    let balancer = Balancer::start(&web(&[member.address], ""));
+    let mut client = Wire::connect(balancer.address());
+    let request = |n: usize| match n % 3 {
+        0 => format!("GET /{n} HTTP/1.1\r\nHost: x\r\n\r\n"),
+        1 => format!("POST /{n} HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"),
+        _ => format!(
+            "POST /{n} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n"
+        ),
+    };
+    client.send((0..60).map(request).collect::<String>());
+    for n in 0..60 {
+        let answer = client.answer().unwrap();
+        let text = answer.text();
+        let method = if n % 3 == 0 { "GET" } else { "POST" };
+        assert!(text.starts_with(&format!("{method} /{n} HTTP/1.1\r\n")), "{n}: {text}");
+        assert_eq!(text.ends_with("\r\n\r\nbody"), n % 3 != 0, "{n}: {text}");
+    }
+}
+
+#[test]
+fn http_1_0_clients_are_served() {
+    let nginx = Nginx::http("ssi on;");
+    let page = noise(100_000);
+    nginx.file("page", &page);
+    let balancer = Balancer::start(&web(&[nginx.address], ""));
+    // What nginx sends in chunks comes to this client until the end of the connection.
+    let came = curl(&["-0", "-v", &balancer.url("/page")], b"");
+    assert!(came.code == Some(0) && came.body == page, "{}", came.talk);
+    assert!(!came.talk.to_lowercase().contains("transfer-encoding"), "{}", came.talk);
+
+    let mut client = Wire::connect(balancer.address());
+    client.send("GET /page HTTP/1.0\r\n\r\n");
+    assert!(client.answer().unwrap().body == page, "no Host, as it may be");
+    client.closed();
+    let mut client = Wire::connect(balancer.address());
+    for _ in 0..3 {
+        client.send("HEAD /page HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+        let answer = client.answer_to("HEAD").unwrap();
+        assert_eq!(answer.field("connection").map(str::to_lowercase).as_deref(), Some("keep-alive"));
+    }
+}
+
+#[test]
+fn http_1_0_members_are_spoken_to() {
+    let member = Script::start(|wire| {
+        wire.head()?;
+        wire.try_send("HTTP/1.0 200 OK\r\nServer: old\r\n\r\n")?;
+        wire.try_send(noise(300_000))
+    });
+    let balancer = Balancer::start(&web(&[member.address], ""));
+    for _ in 0..3 {
+        assert!(get(balancer.address(), "/").body == noise(300_000));
+    }
+    assert_eq!(member.accepted(), 3);
+}
+
+#[test]
+fn a_client_that_asks_before_it_sends_is_told_to_go_on() {
+    let nginx = Nginx::http("location = /no { return 403; }");
+    let balancer = Balancer::start(&web(&[nginx.address], ""));
+    let sent = noise(3 << 20);
+    let file = balancer.folder().write("sent", &sent);
+    let file = file.to_str().unwrap();
+    let up = curl(&["-v", "-T", file, &balancer.url("/up")], b"");
+    assert!(up.talk.contains("> Expect: 100-continue"), "{}", up.talk);
+    assert!(up.talk.contains("< HTTP/1.1 100 Continue"), "{}", up.talk);
+    assert!(nginx.read("up") == sent);
+
+    // By hand: not a byte of the body is sent before the word comes.
+    let mut client = Wire::connect(balancer.address());
+    client.send("PUT /hand HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
+    assert_eq!(client.answer().unwrap().status, 100);
+    client.send("hello");
+    assert_eq!(client.answer().unwrap().status, 201);
+    assert_eq!(nginx.read("hand"), b"hello");
+
+    // A refusal comes instead, and the client need not send anything.
+    let mut client = Wire::connect(balancer.address());
+    client.send("PUT /no HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5000\r\n\r\n");
+    assert_eq!(client.answer().unwrap().status, 403);
+}
+
+#[test]
+fn a_client_that_leaves_frees_the_member() {
+    let member = Member::start(&["--service", "const:1h"]);
+    let balancer = Balancer::start(&web(&[member.address], ""));
+    let mut client = Wire::connect(balancer.address());
+    client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    until("a request in flight", || balancer.member(member.address)["in_flight"] == 1);
+    // A reset: a client that only ends its side may still want the answer.
+    socket2::SockRef::from(client.stream()).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    drop(client);
+    until("no request in flight", || balancer.member(member.address)["in_flight"] == 0);
+    assert_eq!(balancer.member(member.address)["failures"], 0, "no fault of the member's");
+}
+
+#[test]
+fn a_client_may_end_its_side_and_still_get_its_answer() {
+    let member = Member::start(&["--service", "const:300ms"]);
+    let balancer = Balancer::start(&web(&[member.address], ""));
+    let mut client = Wire::connect(balancer.address());
+    client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.finish();
+    assert_eq!(client.answer().unwrap().status, 200);
+    client.closed();
+}

@@ -1,0 +1,133 @@
+//! Members that are drained and a process that stops: what has begun ends, what is new goes elsewhere.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::stage::{Balancer, Folder, Load, Member, Run, Wire, get, listens, until, web};
+
+#[test]
+fn a_member_is_drained_replaced_and_taken_back_under_load() {
+    let mut members = Member::several(3, &["--service", "exp:10ms", "--workers", "32"]);
+    let addresses: Vec<_> = members.iter().map(|member| member.address).collect();
+    let balancer = Balancer::start(&web(&addresses, ""));
+    let name = addresses[1].to_string();
+    // POST: nothing is tried again.
+    let mut load = Load::start(balancer.address(), "POST", 300.0);
+    for _ in 0..3 {
+        load.more(60);
+        let run = balancer.run(&["drain", &name, "--wait"]);
+        assert!(run.code == Some(0) && run.err.ends_with("drained\n"), "{}", run.err);
+        let drained = balancer.member(addresses[1]);
+        assert_eq!((&drained["state"], &drained["in_flight"]), (&"draining".into(), &0.into()));
+        load.more(60);
+        assert_eq!(balancer.member(addresses[1])["requests"], drained["requests"], "it gets nothing new");
+        // What one drains a member for.
+        members[1].process.kill();
+        members[1].restart();
+        assert_eq!(balancer.run(&["undrain", &name]).code, Some(0));
+        let before = drained["requests"].as_u64();
+        until("it serves again", || balancer.member(addresses[1])["requests"].as_u64() > before);
+    }
+    load.stop_unharmed();
+    assert_eq!(balancer.events(addresses[1], "draining").len(), 3);
+    assert_eq!(balancer.events(addresses[1], "undrained").len(), 3);
+}
+
+#[test]
+fn a_stop_lets_requests_in_flight_end() {
+    let member = Member::start(&["--service", "const:1s", "--workers", "100"]);
+    let mut balancer = Balancer::start(&web(&[member.address], ""));
+    let mut idle = Wire::connect(balancer.address());
+    idle.send("HEAD / HTTP/1.1\r\nHost: x\r\n\r\n");
+    idle.answer_to("HEAD").unwrap();
+    let mut clients: Vec<Wire> = (0..40).map(|_| Wire::connect(balancer.address())).collect();
+    clients
+        .iter_mut()
+        .for_each(|client| client.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"));
+    until("all in flight", || balancer.member(member.address)["in_flight"] == 40);
+    let begun = Instant::now();
+    balancer.process.signal(Signal::TERM);
+    until("nobody listens", || !listens(balancer.address()));
+    idle.closed();
+    assert_eq!(balancer.status()["stopping"], true);
+    for client in &mut clients {
+        let answer = client.answer().unwrap();
+        assert_eq!((answer.status, answer.field("connection")), (200, Some("close")));
+        client.closed();
+    }
+    assert_eq!(balancer.process.end(), Some(0));
+    assert!(
+        begun.elapsed() < Duration::from_secs(15),
+        "it did not wait for the deadline: {:?}",
+        begun.elapsed()
+    );
+    assert!(!balancer.folder().join("control.sock").exists(), "its socket is gone");
+}
+
+#[test]
+fn a_stop_under_load_answers_every_request_it_took() {
+    let member = Member::start(&["--service", "exp:20ms", "--workers", "100"]);
+    let mut balancer = Balancer::start(&web(&[member.address], ""));
+    let mut load = Load::start(balancer.address(), "GET", 300.0);
+    load.more(100);
+    let run = balancer.run(&["stop", "--wait"]);
+    assert!(run.code == Some(0) && run.err.ends_with("stopped\n"), "{}", run.err);
+    assert_eq!(balancer.process.end(), Some(0));
+    let record = load.stop();
+    // Whoever comes later finds nobody; of those that were let in nobody was cut off.
+    let others: Vec<_> = record.failed.keys().filter(|fault| fault.name() != "connect").collect();
+    assert!(others.is_empty(), "{:?}", record.failed);
+}
+
+#[test]
+fn the_deadline_cuts_what_does_not_end() {
+    let member = Member::start(&["--service", "const:1h"]);
+    let text = "drain_deadline = \"500ms\"\n".to_owned() + &web(&[member.address], "");
+    let mut balancer = Balancer::start(&text);
+    let mut client = Wire::connect(balancer.address());
+    client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    until("a request in flight", || balancer.member(member.address)["in_flight"] == 1);
+    balancer.process.signal(Signal::TERM);
+    assert_eq!(balancer.process.end(), Some(0));
+    balancer.process.line("1 connection cut at the drain deadline");
+    client.closed();
+}
+
+#[test]
+fn it_can_be_started_again_where_it_was() {
+    let member = Member::start(&[]);
+    let text = web(&[member.address], "");
+    let mut first = Balancer::start(&text);
+    let address = first.address();
+    // Connections that the first one closed are still remembered by the kernel.
+    for _ in 0..10 {
+        assert_eq!(get(address, "/").status, 200);
+    }
+    first.process.kill();
+    let again = Balancer::start(&text.replace("127.0.0.1:0", &address.to_string()));
+    assert_eq!((again.address(), get(address, "/").status), (address, 200));
+}
+
+#[test]
+fn a_socket_left_by_a_killed_process_is_taken_over_and_a_live_one_is_not() {
+    let member = Member::start(&[]);
+    let text = web(&[member.address], "");
+    let folder = Folder::new();
+    let control =
+        format!("[admin]\nlisten = \"off\"\ncontrol = \"unix:{}\"\n", folder.join("c.sock").display());
+    let file = folder.write("plimsoll.toml", text.clone() + &control);
+    let leftover = std::os::unix::net::UnixListener::bind(folder.join("c.sock")).unwrap();
+    let second = Run::plimsoll(&["up", "-c", file.to_str().unwrap()], folder.path());
+    assert!(second.code == Some(1) && second.err.contains("c.sock"), "{:?} {}", second.code, second.err);
+    assert_eq!(second.err.lines().filter(|line| line.starts_with("error")).count(), 1, "{}", second.err);
+    drop(leftover);
+    // Now nobody answers there.
+    let file = text + "\n";
+    let balancer = {
+        let leftover = std::os::unix::net::UnixListener::bind(folder.join("control.sock")).unwrap();
+        drop(leftover);
+        Balancer::start_in(folder, &file)
+    };
+    assert_eq!(balancer.status()["stopping"], false);
+}

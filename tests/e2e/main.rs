@@ -1,0 +1,21 @@
+//! End to end: the real binary between real clients and real servers.
+//!
+//! Parts that are not Rust come from Debian by `scripts/install-test-deps`; a part that is missing is a failure
+//! that says so. The binary is the one that `PLIMSOLL_BIN` names, or else the one cargo built beside the tests.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod access_log;
+mod answers;
+mod basics;
+mod connections;
+mod crowd;
+mod ending;
+mod faults;
+mod forwarding;
+mod reload;
+mod slow;
+mod smuggling;
+mod stage;
+mod start;
+mod streaming;
+mod websocket;

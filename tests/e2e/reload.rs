@@ -1,0 +1,171 @@
+//! Reloads under load: nothing is dropped, whatever changes; a bad file changes nothing.
+
+use std::net::SocketAddr;
+
+use plimsoll_brain::strategy;
+use rustix::process::Signal;
+
+use crate::stage::{Balancer, Load, Member, Wire, get, groups, listens, members_list, until, web};
+
+fn addresses(members: &[Member]) -> Vec<SocketAddr> {
+    members.iter().map(|member| member.address).collect()
+}
+
+#[test]
+fn fifty_reloads_under_load_fail_no_request() {
+    let members = Member::several(5, &["--service", "exp:4ms", "--workers", "32"]);
+    let all = addresses(&members);
+    let stays = all[0];
+    let file = |step: usize| {
+        let strategy = strategy::ALL[step % strategy::ALL.len()].name;
+        // Two to five members, never the same set twice in a row; the first one always, at a capacity of its own.
+        let mut here: Vec<SocketAddr> = all[1..].to_vec();
+        here.rotate_left(step % 4);
+        here.truncate(1 + step % 4);
+        let capacity = 1 + step % 3;
+        let list =
+            format!("[{{ address = \"{stays}\", capacity = {capacity} }}, {}", &members_list(&here)[1..]);
+        let text = web(&[stays], &format!("strategy = \"{strategy}\"\npool = {}\n", 100 + step));
+        text.replace(&members_list(&[stays]), &list)
+    };
+    let balancer = Balancer::start(&file(0));
+    // POST: what fails once has failed, nothing is tried again.
+    let mut load = Load::start(balancer.address(), "POST", 300.0);
+    let mut served = 0;
+    for step in 1..=50 {
+        load.more(15);
+        if step % 2 == 0 {
+            balancer.hang_up(&file(step));
+        } else {
+            let said = balancer.reload(&file(step));
+            assert!(said.contains("strategy") && said.contains("capacity"), "{said}");
+        }
+        let now = balancer.member(stays)["requests"].as_u64().unwrap();
+        assert!(now >= served, "counters are kept");
+        served = now;
+    }
+    load.more(100);
+    let record = load.stop_unharmed();
+    let status = balancer.status();
+    assert_eq!((&status["reloads"], &status["last_reload_successful"]), (&50.into(), &true.into()));
+    let group = balancer.group("web");
+    assert_eq!((&group["retries"], &group["retries_denied"]), (&0.into(), &0.into()), "{group}");
+    assert!(record.ok > 800 && served > 50, "{} requests, {served} of them by {stays}", record.ok);
+    assert!(group["rejected"].as_object().unwrap().values().all(|count| *count == 0), "{group}");
+}
+
+#[test]
+fn connections_of_clients_and_to_members_outlive_reloads() {
+    let members = Member::several(2, &[]);
+    let text = |members: &[SocketAddr], queue: usize| {
+        "threads = 1\n".to_owned()
+            + &web(members, &format!("strategy = \"first_available\"\nqueue = {queue}"))
+    };
+    let all = addresses(&members);
+    let balancer = Balancer::start(&text(&all[..1], 1));
+    let mut client = Wire::connect(balancer.address());
+    for round in 1..=10 {
+        client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(client.answer().unwrap().status, 200);
+        let member = balancer.member(all[0]);
+        assert_eq!((&member["requests"], &member["connects"]), (&round.into(), &1.into()), "{member}");
+        balancer.reload(&text(&all[..1 + round % 2], 1 + round));
+    }
+    assert_eq!(balancer.status()["listeners"][0]["accepted"], 1);
+}
+
+#[test]
+fn a_member_that_leaves_ends_its_work_first() {
+    let members = Member::several(2, &["--service", "const:700ms"]);
+    let all = addresses(&members);
+    let text = |members: &[SocketAddr]| web(members, "strategy = \"first_available\"");
+    let balancer = Balancer::start(&text(&all));
+    let mut client = Wire::connect(balancer.address());
+    client.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    until("a request in flight", || balancer.member(all[0])["in_flight"] == 1);
+    let said = balancer.reload(&text(&all[1..]));
+    assert!(said.contains(&format!("- group web: member {}", all[0])), "{said}");
+    let answer = client.answer().unwrap();
+    assert_eq!(answer.field("x-member"), Some(&*all[0].to_string()), "it was served where it was");
+    client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(client.answer().unwrap().field("x-member"), Some(&*all[1].to_string()));
+}
+
+#[test]
+fn listeners_and_groups_come_and_go() {
+    let members = Member::several(2, &["--service", "const:500ms"]);
+    let all = addresses(&members);
+    let port = crate::stage::free_port();
+    let one = web(&all[..1], "");
+    let two = format!(
+        "{one}[[listener]]\naddress = \"127.0.0.1:{port}\"\ngroup = \"other\"\n{}",
+        groups(&[("other", &all[1..])], "")
+    );
+    let balancer = Balancer::start(&one);
+    let second = SocketAddr::from(([127, 0, 0, 1], port));
+    assert!(!listens(second));
+    let said = balancer.reload(&two);
+    assert!(said.contains(&format!("+ listener http {second} -> other")), "{said}");
+    assert_eq!(get(second, "/").field("x-member"), Some(&*all[1].to_string()));
+
+    // Its last request is answered after it is gone.
+    let mut client = Wire::connect(second);
+    client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    until("a request in flight", || balancer.group("other")["members"][0]["in_flight"] == 1);
+    let said = balancer.reload(&one);
+    assert!(said.contains(&format!("- listener http {second}")) && said.contains("- group other"), "{said}");
+    assert_eq!(client.answer().unwrap().status, 200);
+    until("the listener closed", || !listens(second));
+    assert_eq!(get(balancer.address(), "/").status, 200);
+}
+
+#[test]
+fn a_bad_file_changes_nothing_and_says_so() {
+    let member = Member::start(&[]);
+    let text = web(&[member.address], "");
+    let balancer = Balancer::start(&text);
+    let mut load = Load::start(balancer.address(), "POST", 200.0);
+    let successful = || balancer.metric("plimsoll_config_last_reload_successful");
+    assert_eq!(successful(), 1.0);
+    let (_held, taken) = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    };
+    let bad = [
+        (text.replace("members", "membres"), "membres"),
+        (text.replace("group = \"web\"", "group = \"wbe\""), "wbe"),
+        (text.replace("slow_start = \"0s\"", "slow_start = "), "6:14"),
+        (text.replace("[[group]]", "[[group]]\nstrategy = \"magic\""), "magic"),
+        (text.clone() + &format!("[[listener]]\naddress = \"{taken}\"\ngroup = \"web\"\n"), "in use"),
+        (text.clone() + "[access_log]\npath = \"/nowhere/access.log\"\n", "/nowhere/access.log"),
+        ("threads = 7\n".to_owned() + &text, "threads"),
+        (text.replace(&member.address.to_string(), "no-such-host.invalid:80"), "no-such-host.invalid"),
+    ];
+    for (file, why) in bad {
+        balancer.write(&file);
+        let run = balancer.run(&["reload"]);
+        assert!(run.code == Some(2) && run.err.contains(why), "{why}: {:?} {}{}", run.code, run.out, run.err);
+        assert_eq!(successful(), 0.0, "{why}");
+        let status = balancer.run(&["status"]);
+        assert!(
+            status.code == Some(1) && status.out.contains("‼ the last reload was refused"),
+            "{}",
+            status.out
+        );
+        assert!(status.out.contains(why), "{why}: {}", status.out);
+        load.more(20);
+    }
+    let refusals = balancer.process.lines().iter().filter(|line| line.contains("ReloadRefused")).count();
+    assert_eq!(refusals, 8, "{}", balancer.process);
+    // By signal as well.
+    balancer.write("nonsense");
+    balancer.process.signal(Signal::HUP);
+    until("it is said", || {
+        balancer.process.lines().iter().filter(|line| line.contains("ReloadRefused")).count() == 9
+    });
+    assert_eq!(balancer.reload(&text), "", "nothing is different from what is in force");
+    assert_eq!(successful(), 1.0);
+    assert_eq!(balancer.run(&["status"]).code, Some(0));
+    load.stop_unharmed();
+}

@@ -1,0 +1,110 @@
+//! What every end-to-end test stands on: processes that end with their test, waiting with a bound, folders that
+//! go away, clients and members that do exactly as told.
+//!
+//! Nothing waits for a fixed time in the hope that something has happened by then: [`until`] looks again and
+//! again until it has, for [`PATIENCE`] at most. Ports are the kernel's choice.
+
+mod balancer;
+mod curl;
+mod load;
+mod member;
+mod peers;
+mod process;
+mod wire;
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub(crate) use balancer::{Balancer, Run, binary, groups, member_of, members_list, web};
+pub(crate) use curl::{curl, curl_status};
+pub(crate) use load::Load;
+pub(crate) use member::{Member, Script, deaf, refusing};
+pub(crate) use peers::{Haproxy, Nginx, part};
+pub(crate) use process::Process;
+pub(crate) use wire::{Answer, Wire, get};
+
+/// Nothing that is waited for takes longer on the slowest machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Looks again and again until `look` finds something.
+#[track_caller]
+pub(crate) fn found<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "in {PATIENCE:?}: not {what}");
+        thread::sleep(LOOK);
+    }
+}
+
+/// Looks again and again until `holds` does.
+#[track_caller]
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    found(what, || holds().then_some(()));
+}
+
+/// A folder that goes away with its test.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("plimsoll-e2e-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes a file.
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.join(name);
+        fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A port that was free a moment ago, for programs that cannot take port 0. Whoever uses it tries again with
+/// another if somebody was faster.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Does anybody accept connections there?
+pub(crate) fn listens(address: SocketAddr) -> bool {
+    TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok()
+}
+
+/// So many bytes that no compression and no accident makes alike (splitmix64).
+pub(crate) fn noise(length: usize) -> Vec<u8> {
+    let mut state = length as u64;
+    let words = std::iter::repeat_with(move || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31).to_le_bytes()
+    });
+    words.take(length.div_ceil(8)).flatten().take(length).collect()
+}

@@ -1,0 +1,208 @@
+//! The balancer under test: `plimsoll up` with a file of its own, and the commands that look and act.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::{Folder, PATIENCE, Process, found, get, until};
+
+/// The binary that is tested: the one that `PLIMSOLL_BIN` names, or cargo's own.
+pub(crate) fn binary() -> PathBuf {
+    std::env::var_os("PLIMSOLL_BIN").map_or_else(|| env!("CARGO_BIN_EXE_plimsoll").into(), PathBuf::from)
+}
+
+/// A running balancer.
+pub(crate) struct Balancer {
+    pub(crate) process: Process,
+    folder: Folder,
+    addresses: Vec<SocketAddr>,
+    admin: SocketAddr,
+}
+
+/// A command that has ended.
+pub(crate) struct Run {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Run {
+    /// Runs a command of ours in a folder.
+    pub(crate) fn plimsoll(args: &[&str], folder: &Path) -> Self {
+        Self::of(&binary(), args, folder)
+    }
+
+    /// Runs a program to its end; one that does not come in time is killed.
+    pub(crate) fn of(program: &Path, args: &[&str], folder: &Path) -> Self {
+        let mut command = Command::new("timeout");
+        command.arg("--signal=KILL").arg(PATIENCE.as_secs().to_string()).arg(program).args(args);
+        command.current_dir(folder).env_remove("PLIMSOLL_CONTROL").env_remove("NO_COLOR");
+        let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Self { code: status.code(), out: text(stdout), err: text(stderr) }
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.out)
+            .unwrap_or_else(|error| panic!("{error}: {:?} {}{}", self.code, self.out, self.err))
+    }
+}
+
+/// A file with one http listener on group `web` of these members. `rest` goes to the end, into the table
+/// of the group.
+pub(crate) fn web(members: &[SocketAddr], rest: &str) -> String {
+    format!("[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{}", groups(&[("web", members)], rest))
+}
+
+/// Tables of groups; slow start is off, so that shares are what they will be. `rest` is the last one's.
+pub(crate) fn groups(groups: &[(&str, &[SocketAddr])], rest: &str) -> String {
+    let table = |(name, members): &(&str, &[SocketAddr])| {
+        format!("[[group]]\nname = \"{name}\"\nslow_start = \"0s\"\nmembers = {}\n", members_list(members))
+    };
+    groups.iter().map(table).collect::<String>() + rest
+}
+
+/// Members as a file lists them.
+pub(crate) fn members_list(members: &[SocketAddr]) -> String {
+    let quoted: Vec<String> = members.iter().map(|address| format!("\"{address}\"")).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+impl Balancer {
+    /// Starts one on `text` and waits until it serves.
+    #[track_caller]
+    pub(crate) fn start(text: &str) -> Self {
+        Self::start_in(Folder::new(), text)
+    }
+
+    /// The same in a folder that is there already.
+    #[track_caller]
+    pub(crate) fn start_in(folder: Folder, text: &str) -> Self {
+        write(&folder, text);
+        let mut process = Process::start(&binary(), &["up"], folder.path());
+        let admin = found("a balancer that serves", || {
+            assert!(!process.ended(), "the balancer did not start: {process}");
+            let said = process.lines();
+            said.iter().find_map(|line| address_after(line, "listening admin "))
+        });
+        let lines = process.lines();
+        let listening = ["listening http ", "listening tcp ", "listening udp "];
+        let addresses = lines
+            .iter()
+            .filter_map(|line| listening.iter().find_map(|before| address_after(line, before)))
+            .collect();
+        Self { process, folder, addresses, admin }
+    }
+
+    /// Where its first listener listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.addresses[0]
+    }
+
+    /// Where its listeners listened when it started, in the order of the file.
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address())
+    }
+
+    pub(crate) fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// Runs a command of this balancer's.
+    pub(crate) fn run(&self, args: &[&str]) -> Run {
+        Run::plimsoll(args, self.folder.path())
+    }
+
+    /// Writes another file; it is not read until something asks for it.
+    pub(crate) fn write(&self, text: &str) {
+        write(&self.folder, text);
+    }
+
+    /// Puts another file in force with `plimsoll reload`.
+    #[track_caller]
+    pub(crate) fn reload(&self, text: &str) -> String {
+        self.write(text);
+        let run = self.run(&["reload"]);
+        assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
+        run.out
+    }
+
+    /// Puts another file in force with SIGHUP, and waits until it is.
+    #[track_caller]
+    pub(crate) fn hang_up(&self, text: &str) {
+        self.write(text);
+        let before = self.status()["reloads"].as_u64();
+        self.process.signal(Signal::HUP);
+        until("a reload", || self.status()["reloads"].as_u64() > before);
+    }
+
+    #[track_caller]
+    pub(crate) fn status(&self) -> Value {
+        self.run(&["status", "-o", "json"]).json()
+    }
+
+    /// One group as `plimsoll members` tells it.
+    #[track_caller]
+    pub(crate) fn group(&self, name: &str) -> Value {
+        self.run(&["members", name, "-o", "json"]).json()["groups"][0].take()
+    }
+
+    /// A member of the group `web`.
+    #[track_caller]
+    pub(crate) fn member(&self, address: SocketAddr) -> Value {
+        member_of(&self.group("web"), address)
+    }
+
+    /// How often the balancer answered for group `web` itself, for this reason.
+    #[track_caller]
+    pub(crate) fn rejected(&self, reason: &str) -> u64 {
+        self.metric(&format!("plimsoll_rejected_total{{group=\"web\",reason=\"{reason}\"}}")) as u64
+    }
+
+    /// What happened to a member, oldest first.
+    #[track_caller]
+    pub(crate) fn events(&self, member: SocketAddr, kind: &str) -> Vec<Value> {
+        let run = self.run(&["events", "-o", "json"]);
+        let event = |line: &str| serde_json::from_str::<Value>(line).unwrap();
+        let wanted = |event: &Value| event["kind"] == kind && event["member"] == member.to_string();
+        run.out.lines().map(event).filter(wanted).collect()
+    }
+
+    /// A sample of the metrics, by name and labels.
+    #[track_caller]
+    pub(crate) fn metric(&self, series: &str) -> f64 {
+        let page = get(self.admin, "/metrics").text();
+        let sample = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        sample.unwrap_or_else(|| panic!("no {series} in\n{page}")).parse().unwrap()
+    }
+}
+
+/// A member of a group that was asked for.
+#[track_caller]
+pub(crate) fn member_of(group: &Value, address: SocketAddr) -> Value {
+    let members = group["members"].as_array().unwrap();
+    let found = members.iter().find(|member| member["address"] == address.to_string());
+    found.unwrap_or_else(|| panic!("no {address} in {group}")).clone()
+}
+
+/// The last table of `text` ends where that of the admin plane begins.
+fn write(folder: &Folder, text: &str) {
+    let control = folder.join("control.sock");
+    let admin = format!("\n[admin]\nlisten = \"127.0.0.1:0\"\ncontrol = \"unix:{}\"\n", control.display());
+    // All at once: a reload must not read the half of it.
+    let half = folder.write("plimsoll.toml.new", text.to_owned() + &admin);
+    std::fs::rename(half, folder.join("plimsoll.toml")).unwrap();
+}
+
+fn address_after(line: &str, before: &str) -> Option<SocketAddr> {
+    let rest = line.split_once(before)?.1;
+    rest.split([' ', ',']).next()?.trim_end_matches(':').parse().ok()
+}

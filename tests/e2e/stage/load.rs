@@ -1,0 +1,56 @@
+//! Open-loop load that counts what failed.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use plimsoll_bench::pace::{Arrival, Pace};
+use plimsoll_bench::record::Record;
+use plimsoll_bench::run::{self, Limits, Run};
+use plimsoll_bench::target::Http;
+
+use super::until;
+
+/// Load that goes on until it is told to stop.
+pub(crate) struct Load {
+    run: Run,
+    so_far: Record,
+}
+
+impl Load {
+    /// So many requests per second, of independent clients.
+    pub(crate) fn start(address: SocketAddr, method: &str, rate: f64) -> Self {
+        let body: &[u8] = if method == "POST" { b"something to do" } else { b"" };
+        let target = Http::new(method, &format!("http://{address}/"), &[], body).unwrap();
+        let pace = Pace::new(Arrival::Poisson, rate, Duration::from_secs(600), 1);
+        let limits = Limits { timeout: Duration::from_secs(10), ..Limits::default() };
+        Self { run: run::start(target, pace, limits).unwrap(), so_far: Record::new() }
+    }
+
+    /// Waits until so many more requests have been answered or have failed.
+    #[track_caller]
+    pub(crate) fn more(&mut self, requests: u64) {
+        let ended = |record: &Record| record.ok + record.failures();
+        let goal = ended(&self.so_far) + requests;
+        until(&format!("{requests} more requests"), || {
+            self.so_far.add(&self.run.take());
+            ended(&self.so_far) >= goal
+        });
+    }
+
+    /// Ends it: what came of all requests.
+    pub(crate) fn stop(self) -> Record {
+        self.run.stop();
+        let mut all = self.so_far;
+        all.add(&self.run.join().unwrap());
+        all
+    }
+
+    /// Ends it; not one request may have failed.
+    #[track_caller]
+    pub(crate) fn stop_unharmed(self) -> Record {
+        let record = self.stop();
+        assert_eq!(record.failures(), 0, "of {} requests failed {:?}", record.due, record.failed);
+        assert_eq!(record.cut, 0, "requests without an answer");
+        record
+    }
+}

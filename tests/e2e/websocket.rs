@@ -1,0 +1,127 @@
+//! WebSockets through the balancer: a server and a client of a library that others use.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocket, frame::coding::CloseCode};
+use tokio_tungstenite::tungstenite::{Bytes, Error, Message, accept, client};
+
+use crate::stage::{Balancer, Member, PATIENCE, Script, Wire, noise, until, web};
+
+/// A server that sends back what it gets.
+fn echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                let Ok(mut socket) = accept(stream) else { return };
+                // Pings are answered by the library. The close handshake ends with an error.
+                while let Ok(message) = socket.read() {
+                    if (message.is_text() || message.is_binary()) && socket.send(message).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+fn open(balancer: &Balancer) -> WebSocket<TcpStream> {
+    let stream = TcpStream::connect(balancer.address()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (socket, answer) = client(format!("ws://{}/chat", balancer.address()), stream).unwrap();
+    assert_eq!(answer.status(), 101);
+    socket
+}
+
+#[test]
+fn messages_of_every_kind_go_both_ways() {
+    let member = echo();
+    let balancer = Balancer::start(&web(&[member], ""));
+    let mut socket = open(&balancer);
+    for text in ["hello", "", "schöne Grüße"] {
+        socket.send(Message::text(text)).unwrap();
+        assert_eq!(socket.read().unwrap(), Message::text(text));
+    }
+    for length in [0, 125, 126, 65_536, 1 << 20] {
+        let bytes = noise(length);
+        socket.send(Message::binary(bytes.clone())).unwrap();
+        assert!(socket.read().unwrap().into_data() == bytes, "{length} bytes");
+    }
+    socket.send(Message::Ping(Bytes::from_static(b"there?"))).unwrap();
+    assert_eq!(socket.read().unwrap(), Message::Pong(Bytes::from_static(b"there?")));
+    assert_eq!(balancer.member(member)["in_flight"], 1);
+
+    let goodbye = CloseFrame { code: CloseCode::Normal, reason: "done".into() };
+    socket.close(Some(goodbye.clone())).unwrap();
+    assert_eq!(socket.read().unwrap(), Message::Close(Some(goodbye)));
+    assert!(matches!(socket.read(), Err(Error::ConnectionClosed)));
+    drop(socket);
+    until("no request in flight", || balancer.member(member)["in_flight"] == 0);
+    let member = balancer.member(member);
+    assert_eq!((&member["failures"], &member["answers"]["1xx"]), (&0.into(), &1.into()), "{member}");
+}
+
+#[test]
+fn many_at_once_are_kept_apart() {
+    let balancer = Balancer::start(&web(&[echo(), echo()], ""));
+    let mut sockets: Vec<_> = (0..50).map(|_| open(&balancer)).collect();
+    for round in 0..3 {
+        for (number, socket) in sockets.iter_mut().enumerate() {
+            socket.send(Message::text(format!("{number} in round {round}"))).unwrap();
+        }
+        for (number, socket) in sockets.iter_mut().enumerate() {
+            assert_eq!(socket.read().unwrap(), Message::text(format!("{number} in round {round}")));
+        }
+    }
+}
+
+#[test]
+fn a_reload_and_the_idle_timeout_of_requests_do_not_cut_a_tunnel() {
+    let member = echo();
+    let text = web(&[member], "")
+        .replace("[[group]]", "[listener.timeouts]\nidle = \"100ms\"\nbody = \"100ms\"\n[[group]]");
+    let balancer = Balancer::start(&text);
+    let mut socket = open(&balancer);
+    balancer.reload(&text.replace("[listener.timeouts]", "[listener.timeouts]\nhead = \"1s\""));
+    // Silence that is longer than both timeouts, as an event: another client is let go for it.
+    Wire::connect(balancer.address()).closed();
+    Wire::connect(balancer.address()).closed();
+    socket.send(Message::text("still there")).unwrap();
+    assert_eq!(socket.read().unwrap(), Message::text("still there"));
+}
+
+#[test]
+fn a_silent_tunnel_ends_when_it_was_told_to() {
+    let text = web(&[echo()], "").replace("[[group]]", "[listener.timeouts]\ntunnel = \"200ms\"\n[[group]]");
+    let balancer = Balancer::start(&text);
+    let mut socket = open(&balancer);
+    socket.send(Message::text("hello")).unwrap();
+    assert_eq!(socket.read().unwrap(), Message::text("hello"));
+    assert!(socket.read().is_err(), "it is closed");
+}
+
+#[test]
+fn a_member_may_refuse_to_upgrade() {
+    let member = Member::start(&[]);
+    let balancer = Balancer::start(&web(&[member.address], ""));
+    let stream = TcpStream::connect(balancer.address()).unwrap();
+    let refused = client(format!("ws://{}/", balancer.address()), stream).unwrap_err();
+    assert!(refused.to_string().contains("200"), "{refused}");
+}
+
+#[test]
+fn only_who_asked_for_it_gets_a_tunnel() {
+    let member =
+        Script::answering("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n");
+    let balancer = Balancer::start(&web(&[member.address], ""));
+    let mut client = Wire::connect(balancer.address());
+    // h2c would carry requests past everybody.
+    for fields in ["", "Upgrade: x\r\n", "Connection: upgrade\r\n", "Connection: upgrade\r\nUpgrade: h2c\r\n"]
+    {
+        client.send(format!("GET / HTTP/1.1\r\nHost: x\r\n{fields}\r\n"));
+        assert_eq!(client.answer().unwrap().status, 502, "{fields:?}");
+    }
+}
