@@ -50,6 +50,8 @@ pub(super) struct Report {
     seconds: f64,
     #[serde(flatten)]
     requests: Requests,
+    /// Lateness up to which a request left on time, seconds.
+    tolerance: f64,
     lateness: Quantiles,
     phases: Vec<PhaseReport>,
     events: Vec<Note>,
@@ -151,6 +153,7 @@ pub(super) fn judge(
         seed: args.seed,
         seconds: tally.phases.last().map_or(0.0, |phase| phase.to.as_secs_f64()),
         requests: Requests::of(&whole),
+        tolerance: TOLERANCE.as_secs_f64(),
         lateness: Quantiles::of(&whole.lateness),
         phases: tally.phases.iter().map(|phase| phase_report(phase, &cast.members)).collect(),
         events: tally.notes.clone(),
@@ -238,9 +241,8 @@ impl Report {
 
     fn load(&self) -> String {
         format!(
-            "open loop, Poisson; {:.2} % sent within {} of their time (p99 {}, worst {})",
+            "Poisson; {:.2} % left on time (late by p99 {}, at most {})",
             self.requests.on_time * 100.0,
-            short(TOLERANCE),
             seconds(self.lateness.p99),
             seconds(self.lateness.max),
         )
@@ -374,7 +376,7 @@ mod tests {
 
           10.0 s  m2 is now 10 times slower
 
-        load      open loop, Poisson; 100.00 % sent within 20.0 ms of their time (p99 0 µs, worst 0 µs)
+        load      Poisson; 100.00 % left on time (late by p99 0 µs, at most 0 µs)
         balancer  7 requests tried again on another connection or member
         verdict   FAILED: 3 requests failed: 3 timeout
         ");
