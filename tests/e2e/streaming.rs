@@ -10,8 +10,8 @@ use crate::stage::{Balancer, Member, Script, Wire, curl, get, noise, until, web}
 const MIB: u64 = 1 << 20;
 /// Far more than all sockets on the way can hold.
 const LONG: u64 = 400 * MIB;
-/// What the balancer may grow by for one connection that is slow, with room for the allocator.
-const ROOM: u64 = 8 * MIB;
+/// What the balancer may grow by for one connection that is slow, with room for pages of its binary.
+const ROOM: u64 = 16 * MIB;
 
 /// Waits until a count has not grown for a while; what it is then.
 fn settled(count: &AtomicU64) -> u64 {
