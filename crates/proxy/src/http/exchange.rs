@@ -336,7 +336,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.keep_client &= self.asked.body.done()
                 && !self.unchunk
                 && head.body != Body::UntilClose
-                && !self.session.core.stopping.get();
+                && !self.session.ending();
             head.write(Rewrite { close: !self.keep_client, http10: self.asked.http10 }, scratch);
             self.answer = if head.body.done() { Answer::Done } else { Answer::Body(head.body) };
         }
