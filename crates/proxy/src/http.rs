@@ -107,8 +107,7 @@ impl<S: Stream> Session<S> {
                 + if self.unread.is_empty() { settings.timeouts.idle } else { settings.timeouts.head },
         );
         let mut fresh = !self.unread.is_empty();
-        let next = poll_fn(|cx| self.poll_next(cx, &settings, &mut fresh)).await;
-        next
+        poll_fn(|cx| self.poll_next(cx, &settings, &mut fresh)).await
     }
 
     fn poll_next(
