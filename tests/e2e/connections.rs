@@ -148,3 +148,22 @@ fn a_client_may_end_its_side_and_still_get_its_answer() {
     assert_eq!(client.answer().unwrap().status, 200);
     client.closed();
 }
+
+#[test]
+fn heads_may_be_long_up_to_the_limit_on_both_sides() {
+    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Long: {}\r\n\r\n", "a".repeat(60_000));
+    let member = Script::answering(answer);
+    let balancer =
+        Balancer::start(&web(&[member.address], "").replace("group = ", "max_head = 65536\ngroup = "));
+    for length in [1000, 30_000, 60_000] {
+        let mut client = Wire::connect(balancer.address());
+        client.send(format!("GET / HTTP/1.1\r\nHost: x\r\nCookie: {}\r\n\r\n", "a".repeat(length)));
+        let answer = client.answer().unwrap();
+        assert_eq!((answer.status, answer.field("x-long").map(str::len)), (200, Some(60_000)));
+    }
+    // One byte too many is too many.
+    let head = "GET / HTTP/1.1\r\nHost: x\r\nX-A: ";
+    let mut client = Wire::connect(balancer.address());
+    client.send(format!("{head}{}", "a".repeat(65_536 - head.len())));
+    assert_eq!(client.answer().unwrap().status, 431);
+}

@@ -4,9 +4,11 @@
 //! that says so. The binary is the one that `PLIMSOLL_BIN` names, or else the one cargo built beside the tests.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod access_log;
 mod answers;
 mod basics;
 mod connections;
+mod crowd;
 mod ending;
 mod faults;
 mod forwarding;
@@ -14,5 +16,6 @@ mod reload;
 mod slow;
 mod smuggling;
 mod stage;
+mod start;
 mod streaming;
 mod websocket;

@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocket, frame::coding::CloseCode};
 use tokio_tungstenite::tungstenite::{Bytes, Error, Message, accept, client};
@@ -124,4 +125,21 @@ fn only_who_asked_for_it_gets_a_tunnel() {
         client.send(format!("GET / HTTP/1.1\r\nHost: x\r\n{fields}\r\n"));
         assert_eq!(client.answer().unwrap().status, 502, "{fields:?}");
     }
+}
+
+#[test]
+fn a_long_conversation_is_no_slow_answer() {
+    let member = echo();
+    let balancer = Balancer::start(&web(&[member], ""));
+    let mut socket = open(&balancer);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(1500) {
+        socket.send(Message::text("and then")).unwrap();
+        assert_eq!(socket.read().unwrap(), Message::text("and then"));
+    }
+    drop(socket);
+    until("it has ended", || balancer.member(member)["requests"] == 1);
+    let latency = balancer.member(member)["latency"]["sum"].as_f64().unwrap();
+    assert!(latency < 1.0, "the member answered at once, not after {latency} s");
+    assert!(balancer.group("web")["latency"]["sum"].as_f64().unwrap() < 1.0);
 }

@@ -4,16 +4,18 @@
 //! which are counted, never time on the data path.
 
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll_wire::http1::Request;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::AccessLogSettings;
 use crate::core::Core;
@@ -22,6 +24,8 @@ use crate::core::Core;
 const QUEUE: usize = 256;
 /// Bytes of a batch.
 const BATCH: usize = 16 * 1024;
+/// How long the writer may take for the last batches: a pipe that nobody reads would take for ever.
+const LAST: Duration = Duration::from_secs(2);
 
 /// What is remembered of a request until it ends.
 pub(crate) struct Line {
@@ -140,7 +144,8 @@ impl Core {
 /// The file, and the thread that writes it.
 pub(crate) struct AccessLog {
     sender: Sender,
-    writer: JoinHandle<()>,
+    /// Hears of nothing but the writer's end.
+    ended: Receiver<Infallible>,
 }
 
 impl AccessLog {
@@ -152,28 +157,38 @@ impl AccessLog {
         let file = open(&settings.path)?;
         let (batches, queue) = sync_channel(QUEUE);
         let lost = Arc::clone(&dropped);
-        let writer = std::thread::Builder::new()
-            .name("access-log".into())
-            .spawn(move || write(file, &queue, &lost))?;
+        let (end, ended) = sync_channel(0);
+        std::thread::Builder::new().name("access-log".into()).spawn(move || {
+            write(file, &queue, &lost);
+            drop(end);
+        })?;
         let sample =
             if settings.sample >= 1.0 { u64::MAX } else { (settings.sample * u64::MAX as f64) as u64 };
-        Ok(Self { sender: Sender { batches, dropped, sample }, writer })
+        Ok(Self { sender: Sender { batches, dropped, sample }, ended })
     }
 
     pub(crate) fn sender(&self) -> Sender {
         self.sender.clone()
     }
 
-    /// Ends the writer after it wrote what it was given; every other sender must be gone.
+    /// Ends the writer after it wrote what it was given, or leaves it behind if it cannot; every other sender
+    /// must be gone.
     pub(crate) fn close(self) {
         drop(self.sender);
         // A writer that panicked has nothing left to write.
-        let _ = self.writer.join();
+        if let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(LAST) {
+            tracing::warn!("access log: its last lines cannot be written; they are dropped");
+        }
     }
 }
 
+/// Opens without waiting: a pipe that nobody reads is an error rather than the end of all orders.
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+    let wait_not = OFlags::NONBLOCK.bits() as i32;
+    let file = OpenOptions::new().create(true).append(true).custom_flags(wait_not).open(path)?;
+    // Writing may wait, so that lines stay whole.
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 fn write(mut file: File, queue: &Receiver<Batch>, dropped: &AtomicU64) {

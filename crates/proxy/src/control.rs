@@ -69,6 +69,10 @@ impl Journal {
 /// One line in the process's log.
 fn tell(event: &Event) {
     match (&*event.group, event.member.as_deref()) {
+        _ if event.kind == EventKind::ReloadRefused => {
+            tracing::warn!("reload refused, the configuration before stays in force: {}", event.why);
+        }
+        ("", _) if event.kind == EventKind::Reloaded => tracing::info!("reloaded: {}", event.why),
         ("", _) => tracing::info!("{}", event.why),
         (group, None) => tracing::info!("group {group}: {}", event.why),
         (group, Some(member)) => tracing::info!("group {group}: member {member}: {}", event.why),

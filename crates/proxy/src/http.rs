@@ -151,7 +151,7 @@ impl<S: Stream> Session<S> {
                 self.unread.clear();
                 self.unread.extend_from_slice(&buffer[..filled]);
             }
-            if self.core.stopping.get() && self.unread.is_empty() {
+            if self.ending() && self.unread.is_empty() {
                 return Poll::Ready(Next::Closed);
             }
             Poll::Pending
@@ -211,6 +211,11 @@ impl<S: Stream> Session<S> {
             self.unread.extend_from_slice(ahead);
         }
         Ok(Some(asked))
+    }
+
+    /// Is this request the last of its connection, because the process stops or its listener is gone?
+    fn ending(&self) -> bool {
+        self.core.stopping.get() || self.listener.closed()
     }
 
     /// What should stick to one member, if the strategy wants to know.

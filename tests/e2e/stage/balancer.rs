@@ -2,15 +2,15 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{Folder, Process, found, get, until};
+use super::{Folder, PATIENCE, Process, found, get, until};
 
 /// The binary that is tested: the one that `PLIMSOLL_BIN` names, or cargo's own.
-fn binary() -> PathBuf {
+pub(crate) fn binary() -> PathBuf {
     std::env::var_os("PLIMSOLL_BIN").map_or_else(|| env!("CARGO_BIN_EXE_plimsoll").into(), PathBuf::from)
 }
 
@@ -30,10 +30,17 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// Runs a command of ours in a folder.
     pub(crate) fn plimsoll(args: &[&str], folder: &Path) -> Self {
-        let mut command = Command::new(binary());
-        command.args(args).current_dir(folder).env_remove("PLIMSOLL_CONTROL").env_remove("NO_COLOR");
-        let Output { status, stdout, stderr } = command.output().unwrap();
+        Self::of(&binary(), args, folder)
+    }
+
+    /// Runs a program to its end; one that does not come in time is killed.
+    pub(crate) fn of(program: &Path, args: &[&str], folder: &Path) -> Self {
+        let mut command = Command::new("timeout");
+        command.arg("--signal=KILL").arg(PATIENCE.as_secs().to_string()).arg(program).args(args);
+        command.current_dir(folder).env_remove("PLIMSOLL_CONTROL").env_remove("NO_COLOR");
+        let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Self { code: status.code(), out: text(stdout), err: text(stderr) }
     }

@@ -1,7 +1,6 @@
 //! Members: `plimsoll member` processes, which can be killed and stopped, and threads that follow a script.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -44,12 +43,10 @@ impl Member {
 
 #[track_caller]
 fn run(folder: &Folder, args: &[String], address: SocketAddr) -> (Process, SocketAddr) {
-    let binary =
-        std::env::var_os("PLIMSOLL_BIN").map_or_else(|| env!("CARGO_BIN_EXE_plimsoll").into(), PathBuf::from);
     let listen = address.to_string();
     let mut all = vec!["member", "--listen", &listen];
     all.extend(args.iter().map(String::as_str));
-    let mut process = Process::start(&binary, &all, folder.path());
+    let mut process = Process::start(&super::binary(), &all, folder.path());
     let address = found("a member that listens", || {
         assert!(!process.ended(), "the member did not start: {process}");
         let lines = process.lines();

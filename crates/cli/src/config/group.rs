@@ -43,7 +43,7 @@ pub(crate) struct Group {
     #[serde(default)]
     pub(crate) when_all_down: WhenAllDown,
 
-    /// Requests that wait, per thread, while every member is at its `max_connections`; more are refused.
+    /// Requests that wait while every member is at its `max_connections`; more are refused.
     /// 0 refuses at once.
     #[schemars(range(min = 0, max = 1_000_000))]
     #[serde(default = "count::<1024>")]

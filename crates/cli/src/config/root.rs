@@ -17,15 +17,15 @@ pub(crate) struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) threads: Option<usize>,
 
-    /// Most client connections at once over all listeners; more wait in the kernel's queue. Each takes two
-    /// files, one for the client and one for the member. Default: what the limit on open files allows, at
-    /// most 100000.
+    /// Most client connections at once over all listeners; more are closed at once, and counted as refused.
+    /// Each takes two files, one for the client and one for the member. Default: what the limit on open files
+    /// allows, at most 100000.
     #[schemars(range(min = 1, max = 10_000_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_connections: Option<usize>,
 
-    /// How long work in flight may take to end when the process or a listener stops; then it is cut. The
-    /// default of 25s ends before the 30 s after which Kubernetes kills.
+    /// How long work in flight may take to end when the process stops; then it is cut. The default of 25s
+    /// ends before the 30 s after which Kubernetes kills.
     pub(crate) drain_deadline: TimeSpan,
 
     /// One JSON line per request. Off unless given.

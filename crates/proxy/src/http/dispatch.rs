@@ -30,7 +30,7 @@ impl<S: Stream> Session<S> {
         let now = self.core.now();
         let go_on = match outcome {
             Outcome::Answered(end) => {
-                pool.tally().latency.record(now.since(asked.begun));
+                pool.tally().latency.record(end.at.since(asked.begun));
                 self.log(&mut asked, end.status, None, now);
                 if !end.keep_client && !asked.body.done() {
                     self.linger().await;
@@ -75,7 +75,7 @@ impl<S: Stream> Session<S> {
             };
             let failure = match self.attempt(asked, &trip, deadline, fresh).await {
                 Ok(end) => {
-                    trip.answered(end.status, self.core.now());
+                    trip.answered(end.status, end.at);
                     return Outcome::Answered(end);
                 }
                 Err(failure) => failure,

@@ -31,6 +31,8 @@ const UNWATCHED: Duration = Duration::from_millis(100);
 /// An answer was passed on whole.
 pub(super) struct End {
     pub(super) status: u16,
+    /// When: of an upgrade, before what came after it.
+    pub(super) at: Time,
     /// May the member's connection be used again?
     pub(super) keep_member: bool,
     /// Does the client's connection go on?
@@ -138,6 +140,7 @@ impl<S: Stream> Session<S> {
         }
         let mut end = End {
             status: exchange.status,
+            at: exchange.session.core.now(),
             keep_member: exchange.keep_member && exchange.asked.body.done() && !exchange.deaf,
             keep_client: exchange.keep_client && exchange.asked.body.done() && !exchange.client_ended,
         };
@@ -333,7 +336,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.keep_client &= self.asked.body.done()
                 && !self.unchunk
                 && head.body != Body::UntilClose
-                && !self.session.core.stopping.get();
+                && !self.session.ending();
             head.write(Rewrite { close: !self.keep_client, http10: self.asked.http10 }, scratch);
             self.answer = if head.body.done() { Answer::Done } else { Answer::Body(head.body) };
         }

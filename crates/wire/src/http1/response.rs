@@ -25,7 +25,7 @@ pub struct Response<'m, 'b> {
     fields: usize,
     http10: bool,
     marks: &'m Marks,
-    /// Does any field concern only this hop?
+    /// Does any field stay behind?
     hop: bool,
     upgrade: bool,
 }
@@ -122,8 +122,14 @@ fn judge<'m, 'b>(
             }
             14 if is(name, b"content-length") => {
                 let length = length(value).ok_or(Stop::Bad("Content-Length is malformed"))?;
-                if content_length.replace(length).is_some_and(|other| other != length) {
-                    return Err(Stop::Bad("two different Content-Lengths"));
+                match content_length.replace(length) {
+                    None => {}
+                    // One is enough (RFC 9110 section 8.6).
+                    Some(other) if other == length => {
+                        hop = true;
+                        fits &= marks.add(&line, Why::Hop);
+                    }
+                    Some(_) => return Err(Stop::Bad("two different Content-Lengths")),
                 }
             }
             16 if is(name, b"proxy-connection") => {
@@ -161,7 +167,9 @@ fn judge<'m, 'b>(
             None => Body::UntilClose,
         },
     };
-    let keep_alive = body != Body::UntilClose && !connection.close && (!http10 || connection.keep_alive);
+    // Chunks in HTTP/1.0 are somebody's mistake: nothing after them is to be trusted (RFC 9112 section 6.1).
+    let persistent = if http10 { connection.keep_alive && !chunked } else { true };
+    let keep_alive = body != Body::UntilClose && !connection.close && persistent;
     Ok(Response { status, keep_alive, body, len, head, fields, http10, marks, hop, upgrade })
 }
 

@@ -160,33 +160,23 @@ pub(super) fn is<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
 }
 
 /// Characters of a field name or method (RFC 9110 section 5.6.2).
-pub(super) const TOKEN: [bool; 256] = {
+pub(super) const TOKEN: [bool; 256] = letters_digits_and(b"!#$%&'*+-.^_`|~");
+
+/// Which bytes are ASCII letters, digits, or one of `others`.
+pub(super) const fn letters_digits_and(others: &[u8]) -> [bool; 256] {
     let mut table = [false; 256];
     let mut byte = 0;
     while byte < 256 {
-        let character = byte as u8;
-        table[byte] = character.is_ascii_alphanumeric()
-            || matches!(
-                character,
-                b'!' | b'#'
-                    | b'$'
-                    | b'%'
-                    | b'&'
-                    | b'\''
-                    | b'*'
-                    | b'+'
-                    | b'-'
-                    | b'.'
-                    | b'^'
-                    | b'_'
-                    | b'`'
-                    | b'|'
-                    | b'~'
-            );
+        table[byte] = (byte as u8).is_ascii_alphanumeric();
         byte += 1;
     }
+    let mut other = 0;
+    while other < others.len() {
+        table[others[other] as usize] = true;
+        other += 1;
+    }
     table
-};
+}
 
 #[cfg(test)]
 mod tests {

@@ -74,7 +74,8 @@ impl Stage {
         }
         let control = folder.0.join("control.sock");
         let file = folder.0.join("plimsoll.toml");
-        let text = config(&args.strategy, &control, &members);
+        let addresses: Vec<String> = members.iter().map(|member| member.address.to_string()).collect();
+        let text = config(&args.strategy, &control, &addresses)?;
         std::fs::write(&file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
         let file =
             file.to_str().ok_or("the folder for temporary files has a name that is not text; set TMPDIR")?;
@@ -144,36 +145,21 @@ fn member(name: &str, service: Duration, seed: u64) -> Result<(String, Child), S
     Ok((name.to_owned(), Child::start(name, &arguments)?))
 }
 
-/// The balancer's configuration: what differs from the defaults is what makes half a minute long enough to
-/// see health checks and slow start at work.
-fn config(strategy: &str, control: &Path, members: &[Actor]) -> String {
-    let members: Vec<String> = members.iter().map(|member| member.address.to_string()).collect();
-    let mut group = toml::Table::new();
-    let control = format!("unix:{}", control.display());
-    let text = |text: &str| toml::Value::String(text.to_owned());
-    group.insert("name".to_owned(), text("demo"));
-    group.insert("strategy".to_owned(), text(strategy));
-    group.insert(
-        "members".to_owned(),
-        toml::Value::Array(members.iter().map(|member| text(member)).collect()),
-    );
-    group.insert("slow_start".to_owned(), text("0s"));
-    let health: toml::Table =
-        [("http", text("/healthz")), ("interval", text("500ms")), ("timeout", text("400ms"))]
-            .map(|(key, value)| (key.to_owned(), value))
-            .into_iter()
-            .collect();
-    group.insert("health".to_owned(), toml::Value::Table(health));
-    let listener = [("address", text("127.0.0.1:0")), ("protocol", text("http")), ("group", text("demo"))];
-    let listener: toml::Table = listener.map(|(key, value)| (key.to_owned(), value)).into_iter().collect();
-    let admin = [("listen", text("127.0.0.1:0")), ("control", text(&control))];
-    let admin: toml::Table = admin.map(|(key, value)| (key.to_owned(), value)).into_iter().collect();
-    let file = [
-        ("admin", toml::Value::Table(admin)),
-        ("listener", toml::Value::Array(vec![toml::Value::Table(listener)])),
-        ("group", toml::Value::Array(vec![toml::Value::Table(group)])),
-    ];
-    file.map(|(key, value)| (key.to_owned(), value)).into_iter().collect::<toml::Table>().to_string()
+/// The balancer's configuration. What differs from the defaults makes half a minute long enough to see health
+/// checks at work.
+fn config(strategy: &str, control: &Path, members: &[String]) -> Result<String, String> {
+    let file = serde_json::json!({
+        "admin": { "listen": "127.0.0.1:0", "control": format!("unix:{}", control.display()) },
+        "listener": [{ "address": "127.0.0.1:0", "protocol": "http", "group": "demo" }],
+        "group": [{
+            "name": "demo",
+            "strategy": strategy,
+            "members": members,
+            "slow_start": "0s",
+            "health": { "http": "/healthz", "interval": "500ms", "timeout": "400ms" },
+        }],
+    });
+    toml::to_string(&file).map_err(|error| format!("cannot write the configuration: {error}"))
 }
 
 /// Waits until every member may be chosen; returns where the balancer listens.
@@ -238,5 +224,29 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_is_one() {
+        for strategy in plimsoll_brain::strategy::ALL {
+            let members = ["127.0.0.1:4001".to_owned(), "127.0.0.1:4002".to_owned()];
+            let text = config(strategy.name, Path::new("/tmp/x y/control.sock"), &members).unwrap();
+            let file = crate::config::parse("demo", text.clone().into_bytes())
+                .unwrap_or_else(|why| panic!("{why}\n{text}"));
+            assert_eq!(file.config.groups[0].members.len(), 2);
+            assert_eq!(file.config.groups[0].strategy.name(), strategy.name);
+        }
+    }
+
+    #[test]
+    fn service_leaves_room_for_one_slow_member() {
+        assert_eq!(service(100.0), Duration::from_millis(6));
+        assert_eq!(service(1e6), Duration::from_micros(200));
+        assert_eq!(service(0.1), Duration::from_millis(20));
     }
 }

@@ -9,6 +9,7 @@ use plimsoll_bench::units::short;
 use serde::Serialize;
 
 use super::Args;
+use super::script::TOLERANCE;
 use super::stage::{Cast, WORKERS};
 use super::tally::{Note, Phase, Tally};
 use crate::command::Exit;
@@ -49,6 +50,8 @@ pub(super) struct Report {
     seconds: f64,
     #[serde(flatten)]
     requests: Requests,
+    /// Lateness up to which a request left on time, seconds.
+    tolerance: f64,
     lateness: Quantiles,
     phases: Vec<PhaseReport>,
     events: Vec<Note>,
@@ -150,6 +153,7 @@ pub(super) fn judge(
         seed: args.seed,
         seconds: tally.phases.last().map_or(0.0, |phase| phase.to.as_secs_f64()),
         requests: Requests::of(&whole),
+        tolerance: TOLERANCE.as_secs_f64(),
         lateness: Quantiles::of(&whole.lateness),
         phases: tally.phases.iter().map(|phase| phase_report(phase, &cast.members)).collect(),
         events: tally.notes.clone(),
@@ -163,8 +167,7 @@ fn verdict(whole: &Record, interrupted: bool) -> (Verdict, String) {
         (Verdict::Interrupted, format!("{} failed until then", count(whole.failures(), "request")))
     } else if whole.punctuality() < ON_TIME {
         let why = format!(
-            "only {on_time:.1} % of the requests left on time: this machine was too busy to judge by; end what else \
-             runs on it, or lower --rate"
+            "only {on_time:.1} % of the requests left on time; end what else runs here, or lower --rate"
         );
         (Verdict::Invalid, why)
     } else if whole.failures() > 0 {
@@ -238,7 +241,7 @@ impl Report {
 
     fn load(&self) -> String {
         format!(
-            "open loop, Poisson; {:.2} % on time (p99 {} late, at most {})",
+            "Poisson; {:.2} % left on time (late by p99 {}, at most {})",
             self.requests.on_time * 100.0,
             seconds(self.lateness.p99),
             seconds(self.lateness.max),
@@ -373,7 +376,7 @@ mod tests {
 
           10.0 s  m2 is now 10 times slower
 
-        load      open loop, Poisson; 100.00 % on time (p99 0 µs late, at most 0 µs)
+        load      Poisson; 100.00 % left on time (late by p99 0 µs, at most 0 µs)
         balancer  7 requests tried again on another connection or member
         verdict   FAILED: 3 requests failed: 3 timeout
         ");

@@ -221,7 +221,7 @@ impl Frame<'_> {
         line.push(&format!("  p50 {}  p99 {}", short(p50), short(p99)), Tone::Plain);
         if recent.punctuality() < 0.99 {
             let late = (1.0 - recent.punctuality()) * 100.0;
-            line.push(&format!("  {late:.0} % sent late: this machine is too busy"), Tone::Bad);
+            line.push(&format!("  {late:.0} % sent late"), Tone::Bad);
         }
         line
     }

@@ -1,0 +1,168 @@
+//! What is refused, what is passed on, and as what.
+
+use super::*;
+
+const PLAIN: Forwarding<'_> = Forwarding {
+    style: Forwarded::XForwarded,
+    trusted: false,
+    client: "192.0.2.7",
+    plain: b"X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\n",
+    scheme: "http",
+};
+
+#[test]
+fn the_plain_fields_are_what_a_connection_gives() {
+    assert_eq!(x_forwarded(PLAIN.client, PLAIN.scheme), PLAIN.plain);
+}
+
+fn rewritten(input: &str, forwarding: &Forwarding<'_>) -> String {
+    let mut marks = Marks::new();
+    let request = request(input.as_bytes(), 8192, &mut marks).expect("accepted").expect("complete");
+    let mut out = Vec::new();
+    request.write(forwarding, &mut out);
+    String::from_utf8(out).expect("text")
+}
+
+fn refused(input: &[u8]) -> Refusal {
+    let mut marks = Marks::new();
+    match request(input, 8192, &mut marks) {
+        Err(refusal) => refusal,
+        other => panic!("{:?} was not refused: {other:?}", String::from_utf8_lossy(input)),
+    }
+}
+
+#[test]
+fn a_plain_request_gains_only_who_the_client_is() {
+    assert_eq!(
+        rewritten("GET /a?b HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n", &PLAIN),
+        "GET /a?b HTTP/1.1\r\nHost: x\r\nAccept: */*\r\nX-Forwarded-For: 192.0.2.7\r\n\
+         X-Forwarded-Proto: http\r\nX-Forwarded-Host: x\r\n\r\n"
+    );
+}
+
+#[test]
+fn hop_by_hop_fields_stay_behind() {
+    let input = "GET / HTTP/1.1\r\nConnection: x-mine, close, host\r\nHost: x\r\nX-Mine: 1\r\nKeep-Alive: 5\r\n\
+                 TE: trailers\r\nProxy-Connection: y\r\nAccept: z\r\nUpgrade: h2c\r\nHTTP2-Settings: AAM\r\n\r\n";
+    let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+    assert_eq!(rewritten(input, &off), "GET / HTTP/1.1\r\nHost: x\r\nAccept: z\r\n\r\n");
+}
+
+#[test]
+fn who_names_no_host_is_passed_on_as_http_1_0() {
+    let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+    assert_eq!(rewritten("GET / HTTP/1.0\r\n\r\n", &off), "GET / HTTP/1.0\r\n\r\n");
+    let named = "GET / HTTP/1.0\r\nHost: x\r\n\r\n";
+    assert_eq!(rewritten(named, &off), "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+}
+
+#[test]
+fn a_websocket_upgrade_is_passed_on() {
+    let input =
+        "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+    assert_eq!(
+        rewritten(input, &off),
+        "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    );
+}
+
+#[test]
+fn an_absolute_target_becomes_origin_form_and_host() {
+    let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+    let input = "GET http://real:81/p?q HTTP/1.1\r\nHost: other\r\n\r\n";
+    assert_eq!(rewritten(input, &off), "GET /p?q HTTP/1.1\r\nHost: real:81\r\n\r\n");
+    let input = "GET http://real?q HTTP/1.1\r\nHost: other\r\n\r\n";
+    assert_eq!(rewritten(input, &off), "GET /?q HTTP/1.1\r\nHost: real\r\n\r\n");
+}
+
+#[test]
+fn forwarding_fields_of_strangers_are_dropped_and_those_of_friends_kept() {
+    let input = "GET / HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: https\r\n\
+                 X-Forwarded-For: 10.0.0.2\r\n\r\n";
+    assert!(
+        rewritten(input, &PLAIN).contains("\r\nX-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\n")
+    );
+    assert!(!rewritten(input, &PLAIN).contains("10.0.0.1"));
+    let friend = Forwarding { trusted: true, ..PLAIN };
+    assert!(rewritten(input, &friend).contains(
+        "\r\nX-Forwarded-For: 10.0.0.1, 10.0.0.2, 192.0.2.7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: x\r\n"
+    ));
+    let standard = Forwarding { style: Forwarded::Rfc7239, client: "2001:db8::1", ..PLAIN };
+    assert!(
+        rewritten("GET / HTTP/1.1\r\nHost: x\r\n\r\n", &standard)
+            .contains("\r\nForwarded: for=\"[2001:db8::1]\";host=\"x\";proto=http\r\n")
+    );
+}
+
+#[test]
+fn what_could_be_read_in_two_ways_is_refused() {
+    for bad in [
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3, 3\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +3\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0x3\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: \r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, identity\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding:\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding : chunked\r\n\r\n",
+        "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost : x\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n folded\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\n folded: y\r\n\r\n",
+        "GET / HTTP/1.1\nHost: x\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\nA: b\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\n\n",
+        "GET / HTTP/1.1\r\nHost: x\n\n",
+        "\nGET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\nA: b\rc\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\nA: b\0c\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x, y\r\n\r\n",
+        "GET / HTTP/1.1\r\n\r\n",
+        "GET  / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET /\r\nHost: x\r\n\r\n",
+        "GET nonsense HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET http:// HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET / HTTP/1.1\r\n: x\r\nHost: x\r\n\r\n",
+    ] {
+        assert_eq!(refused(bad.as_bytes()).status(), 400, "{bad:?}");
+    }
+    assert_eq!(refused(b"GET / HTTP/2.0\r\nHost: x\r\n\r\n"), Refusal::Version);
+    assert_eq!(refused(b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n").status(), 501);
+    let gzip = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n";
+    assert_eq!(refused(gzip).status(), 501);
+}
+
+#[test]
+fn an_oversized_head_is_refused_without_waiting_for_its_end() {
+    let long = format!("GET / HTTP/1.1\r\nHost: x\r\nA: {}", "b".repeat(9000));
+    assert_eq!(refused(long.as_bytes()), Refusal::HeadTooLarge);
+    let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(200));
+    assert_eq!(refused(many.as_bytes()), Refusal::HeadTooLarge);
+}
+
+#[test]
+fn every_prefix_is_incomplete() {
+    let whole = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n";
+    for end in 0..whole.len() {
+        assert!(request(&whole[..end], 8192, &mut Marks::new()).expect("no refusal").is_none(), "at {end}");
+    }
+    assert!(request(whole, 8192, &mut Marks::new()).expect("accepted").is_some());
+}
+
+#[test]
+fn who_keeps_the_connection() {
+    let keeps = |head: &str| {
+        request(head.as_bytes(), 8192, &mut Marks::new()).expect("accepted").expect("complete").keep_alive
+    };
+    assert!(keeps("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
+    assert!(!keeps("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+    assert!(!keeps("GET / HTTP/1.0\r\n\r\n"));
+    assert!(keeps("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n"));
+}

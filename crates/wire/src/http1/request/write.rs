@@ -1,0 +1,134 @@
+//! The head for the next hop.
+
+use super::super::field::{Why, copy_lines};
+use super::Request;
+
+/// What the rewritten head says of the client.
+#[derive(Clone, Copy, Debug)]
+pub enum Forwarded {
+    /// `X-Forwarded-For`, `-Proto`, `-Host`.
+    XForwarded,
+    /// `Forwarded` (RFC 7239).
+    Rfc7239,
+    /// Nothing added, nothing removed.
+    Off,
+}
+
+/// How to rewrite a request head.
+#[derive(Clone, Copy, Debug)]
+pub struct Forwarding<'a> {
+    /// Which fields to add.
+    pub style: Forwarded,
+    /// Keep those that came with the request?
+    pub trusted: bool,
+    /// The client's IP address, as text without brackets.
+    pub client: &'a str,
+    /// What [`x_forwarded`] makes of `client` and `scheme`: the same for all requests of a connection.
+    pub plain: &'a [u8],
+    /// `http` or `https`.
+    pub scheme: &'a str,
+}
+
+/// The `X-Forwarded` fields that depend on the connection alone.
+pub fn x_forwarded(client: &str, scheme: &str) -> Vec<u8> {
+    format!("X-Forwarded-For: {client}\r\nX-Forwarded-Proto: {scheme}\r\n").into_bytes()
+}
+
+impl Request<'_, '_> {
+    /// Appends the head for the next hop: HTTP/1.1 (1.0 if no host is named), origin form, without what concerned
+    /// only this hop, with what tells the member who the client is.
+    pub fn write(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
+        let from = if self.absolute || self.http10 {
+            self.write_line(out);
+            self.fields
+        } else {
+            self.start
+        };
+        let replaced = !matches!(forwarding.style, Forwarded::Off);
+        let drop = |why| match why {
+            Why::Hop => true,
+            Why::Forwarding => replaced,
+            Why::Host => self.absolute,
+            Why::Coding => false,
+        };
+        copy_lines(self.head, from, self.marks, drop, out);
+        if self.upgrade {
+            out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
+            out.extend_from_slice(self.field("upgrade").unwrap_or_default());
+            out.extend_from_slice(b"\r\n");
+        }
+        match forwarding.style {
+            Forwarded::XForwarded => self.x_forwarded(forwarding, out),
+            Forwarded::Rfc7239 => self.rfc7239(forwarding, out),
+            Forwarded::Off => {}
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// A request line of our own; the host follows it, because that of an absolute target replaces the field.
+    fn write_line(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.method_name);
+        // An absolute form may have had a query but no path: `http://host?query`.
+        out.extend_from_slice(if self.target.starts_with(b"?") { b" /" } else { b" " });
+        out.extend_from_slice(self.target);
+        // HTTP/1.1 demands a Host: who did not name any is not made to.
+        let no_host = self.http10 && self.host.is_empty();
+        out.extend_from_slice(if no_host { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
+        if self.absolute {
+            out.extend_from_slice(b"Host: ");
+            out.extend_from_slice(self.host);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    fn x_forwarded(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
+        if !forwarding.trusted {
+            out.extend_from_slice(forwarding.plain);
+            if !self.host.is_empty() {
+                out.extend_from_slice(b"X-Forwarded-Host: ");
+                out.extend_from_slice(self.host);
+                out.extend_from_slice(b"\r\n");
+            }
+            return;
+        }
+        out.extend_from_slice(b"X-Forwarded-For: ");
+        self.earlier_list("x-forwarded-for", out);
+        out.extend_from_slice(forwarding.client.as_bytes());
+        out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
+        out.extend_from_slice(self.field("x-forwarded-proto").unwrap_or(forwarding.scheme.as_bytes()));
+        let host = self.field("x-forwarded-host").unwrap_or(self.host);
+        if !host.is_empty() {
+            out.extend_from_slice(b"\r\nX-Forwarded-Host: ");
+            out.extend_from_slice(host);
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn rfc7239(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"Forwarded: ");
+        if forwarding.trusted {
+            self.earlier_list("forwarded", out);
+        }
+        let (open, close): (&[u8], &[u8]) =
+            if forwarding.client.contains(':') { (b"for=\"[", b"]\"") } else { (b"for=", b"") };
+        out.extend_from_slice(open);
+        out.extend_from_slice(forwarding.client.as_bytes());
+        out.extend_from_slice(close);
+        if !self.host.is_empty() {
+            out.extend_from_slice(b";host=\"");
+            out.extend_from_slice(self.host);
+            out.push(b'"');
+        }
+        out.extend_from_slice(b";proto=");
+        out.extend_from_slice(forwarding.scheme.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// The elements of all fields called `name`, each followed by a comma.
+    fn earlier_list(&self, name: &str, out: &mut Vec<u8>) {
+        for value in self.values(name) {
+            out.extend_from_slice(value);
+            out.extend_from_slice(b", ");
+        }
+    }
+}

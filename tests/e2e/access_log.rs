@@ -1,0 +1,154 @@
+//! The access log: whole lines of JSON, and a disk that is full or slow costs lines, never requests.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::stage::{Balancer, Folder, Load, Member, Wire, get, part, until, web};
+
+fn with_log(member: &Member, path: &Path, more: &str) -> String {
+    let log = format!("\n[access_log]\npath = \"{}\"\n{more}\n", path.display());
+    web(&[member.address], "") + &log
+}
+
+/// The lines of a log, each of which must be a JSON object.
+#[track_caller]
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(text.is_empty() || text.ends_with('\n'), "half a line");
+    let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    let lines: Vec<Value> = text.lines().map(parse).collect();
+    assert!(lines.iter().all(Value::is_object));
+    lines
+}
+
+#[test]
+fn each_request_is_a_line() {
+    let member = Member::start(&[]);
+    let folder = Folder::new();
+    let log = folder.join("access.log");
+    let mut balancer = Balancer::start_in(folder, &with_log(&member, &log, ""));
+    let mut client = Wire::connect(balancer.address());
+    client.send("GET /a%20page?q=\"1\" HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: a \"quoted\\\" \u{fc} one\r\n\r\n");
+    assert_eq!(client.answer().unwrap().status, 200);
+    client.send("POST /form HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody");
+    assert_eq!(client.answer().unwrap().status, 200);
+    balancer.run(&["drain", &member.address.to_string()]);
+    client.send("GET /nobody HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(client.answer().unwrap().status, 503);
+    drop(client);
+    // What has gathered is written before the process ends.
+    balancer.process.signal(Signal::TERM);
+    assert_eq!(balancer.process.end(), Some(0));
+    let lines = lines(&log);
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    let first = &lines[0];
+    assert_eq!((&first["method"], &first["target"]), (&"GET".into(), &"/a%20page?q=\"1\"".into()));
+    assert_eq!((&first["host"], &first["client"]), (&"shop.example".into(), &"127.0.0.1".into()));
+    assert_eq!(first["user_agent"], "a \"quoted\\\" \u{fc} one");
+    assert_eq!(
+        (&first["group"], &first["status"], &first["reason"]),
+        (&"web".into(), &200.into(), &Value::Null)
+    );
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    assert!((now - first["time"].as_f64().unwrap()).abs() < 120.0, "{first}");
+    assert!((0.0..30.0).contains(&first["seconds"].as_f64().unwrap()), "{first}");
+    assert_eq!((&lines[1]["method"], &lines[1]["target"]), (&"POST".into(), &"/form".into()));
+    assert_eq!((&lines[2]["status"], &lines[2]["reason"]), (&503.into(), &"no_member".into()));
+}
+
+#[test]
+fn no_line_is_lost_when_the_file_is_rotated_under_load() {
+    let member = Member::start(&[]);
+    let folder = Folder::new();
+    let log = folder.join("access.log");
+    let text = with_log(&member, &log, "");
+    let mut balancer = Balancer::start_in(folder, &text);
+    let mut load = Load::start(balancer.address(), "GET", 400.0);
+    let mut rotated = Vec::new();
+    for number in 0..5 {
+        load.more(100);
+        rotated.push(balancer.folder().join(&format!("access.log.{number}")));
+        std::fs::rename(&log, &rotated[number]).unwrap();
+        balancer.hang_up(&text);
+        until("a new file", || log.exists());
+    }
+    load.more(100);
+    let record = load.stop_unharmed();
+    balancer.process.signal(Signal::TERM);
+    assert_eq!(balancer.process.end(), Some(0));
+    let counts: Vec<usize> = rotated.iter().chain([&log]).map(|path| lines(path).len()).collect();
+    assert_eq!(counts.iter().sum::<usize>() as u64, record.ok, "{counts:?}");
+    assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+}
+
+#[test]
+fn a_sample_is_a_sample() {
+    let member = Member::start(&[]);
+    let folder = Folder::new();
+    let log = folder.join("access.log");
+    let mut balancer = Balancer::start_in(folder, &with_log(&member, &log, "sample = 0.1"));
+    let mut client = Wire::connect(balancer.address());
+    for _ in 0..2000 {
+        client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        client.answer().unwrap();
+    }
+    balancer.process.signal(Signal::TERM);
+    assert_eq!(balancer.process.end(), Some(0));
+    // 200 are expected, with a standard deviation of 13.4: six of them on each side.
+    assert!((120..280).contains(&lines(&log).len()), "{} lines", lines(&log).len());
+}
+
+#[test]
+fn a_full_disk_costs_lines_and_no_requests() {
+    let member = Member::start(&[]);
+    let full = Path::new("/dev/full");
+    let balancer = Balancer::start(&with_log(&member, full, ""));
+    let mut load = Load::start(balancer.address(), "GET", 300.0);
+    let dropped = || balancer.metric("plimsoll_access_log_dropped_total");
+    until("dropped lines", || dropped() > 0.0);
+    let before = dropped();
+    until("more dropped lines", || dropped() > before);
+    let warnings = || {
+        let lines = balancer.process.lines();
+        lines.iter().filter(|line| line.contains("WARN") && line.contains("access log")).count()
+    };
+    assert_eq!(warnings(), 1, "{}", balancer.process);
+
+    // With a disk that has room the log goes on.
+    let log = balancer.folder().join("access.log");
+    balancer.reload(&with_log(&member, &log, ""));
+    until("lines", || std::fs::metadata(&log).is_ok_and(|file| file.len() > 0));
+    load.more(50);
+    load.stop_unharmed();
+    assert_eq!(warnings(), 1, "{}", balancer.process);
+}
+
+#[test]
+fn a_log_that_nobody_takes_stops_neither_requests_nor_the_end() {
+    let member = Member::start(&[]);
+    let folder = Folder::new();
+    let pipe = folder.join("pipe");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    // Somebody has it open and reads nothing: each write waits for ever once the pipe is full.
+    let reader: File =
+        OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&pipe).unwrap();
+    let text = "drain_deadline = \"1s\"\n".to_owned() + &with_log(&member, &pipe, "");
+    let mut balancer = Balancer::start_in(folder, &text);
+    // Long lines fill the pipe and the queue before it soon.
+    let agent = format!("User-Agent: {}", "a".repeat(8000));
+    let url = balancer.url("/");
+    let wrk = Command::new(part("wrk")).args(["-t1", "-c16", "-d2s", "-H", &agent, &url]).output().unwrap();
+    let said = String::from_utf8_lossy(&wrk.stdout);
+    assert!(said.contains("Requests/sec") && !said.contains("Non-2xx") && !said.contains("errors"), "{said}");
+    until("dropped lines", || balancer.metric("plimsoll_access_log_dropped_total") > 0.0);
+    assert_eq!(get(balancer.address(), "/").status, 200);
+    balancer.process.signal(Signal::TERM);
+    assert_eq!(balancer.process.end(), Some(0));
+    drop(reader);
+}

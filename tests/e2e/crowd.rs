@@ -1,0 +1,81 @@
+//! Many connections: idle ones are cheap, and the limit on them holds.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::stage::{Balancer, Member, Wire, get, until, web};
+
+const MANY: usize = 10_000;
+/// Bytes of resident memory that one idle connection may take. The gate holds the release binary to 4 KiB; a
+/// debug binary keeps larger futures.
+const EACH: u64 = 4096;
+
+/// As many connections as the limits allow, at most [`MANY`]: the balancer wants two files for each.
+fn many() -> usize {
+    let wanted = 2 * MANY as u64 + 4096;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_some_and(|most| most < wanted) {
+        // For those who may.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: Some(wanted) });
+    }
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let files = maximum.unwrap_or(u64::MAX).min(wanted);
+    let many = ((files as usize).saturating_sub(512) / 2).min(MANY);
+    if many < MANY {
+        eprintln!("{many} connections instead of {MANY}: this process may open {files} files");
+    }
+    many
+}
+
+#[test]
+fn ten_thousand_idle_connections_take_little_and_delay_nobody() {
+    let many = many();
+    let member = Member::start(&[]);
+    let balancer = Balancer::start(&web(&[member.address], ""));
+    // What the first connections bring with them is not theirs.
+    let _first: Vec<Wire> = (0..100).map(|_| used(&balancer)).collect();
+    let before = balancer.process.resident();
+    let crowd: Vec<Wire> = (100..many).map(|_| used(&balancer)).collect();
+    let open = || balancer.status()["listeners"][0]["connections"].as_u64().unwrap();
+    assert_eq!(open(), many as u64);
+    let each = balancer.process.resident().saturating_sub(before) / crowd.len() as u64;
+    assert!(each < EACH, "{each} bytes for each of {} idle connections", crowd.len());
+    let begun = Instant::now();
+    for _ in 0..20 {
+        assert_eq!(get(balancer.address(), "/").status, 200);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5), "20 requests took {:?}", begun.elapsed());
+    assert!(balancer.member(member.address)["connects"].as_u64() < Some(500), "the crowd shares connections");
+    drop(crowd);
+    until("they are gone", || open() <= 100);
+}
+
+/// A connection that has served a request and is kept.
+fn used(balancer: &Balancer) -> Wire {
+    let mut client = Wire::connect(balancer.address());
+    client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(client.answer().unwrap().status, 200);
+    client
+}
+
+#[test]
+fn more_connections_than_allowed_do_not_get_in() {
+    let member = Member::start(&[]);
+    let text = "max_connections = 50\n".to_owned() + &web(&[member.address], "");
+    let balancer = Balancer::start(&text);
+    let mut inside: Vec<Wire> = (0..50).map(|_| used(&balancer)).collect();
+    let mut outside: Vec<Wire> = (0..10).map(|_| Wire::connect(balancer.address())).collect();
+    for client in &mut inside {
+        client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(client.answer().unwrap().status, 200, "those inside are served");
+    }
+    assert_eq!(balancer.status()["listeners"][0]["connections"], 50);
+    // Nobody waits for what may never come.
+    outside.iter_mut().for_each(Wire::closed);
+    assert_eq!(balancer.status()["listeners"][0]["refused"], 10);
+    drop(inside);
+    until("room", || balancer.status()["listeners"][0]["connections"] == 0);
+    assert_eq!(get(balancer.address(), "/").status, 200);
+}
