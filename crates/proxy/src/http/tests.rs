@@ -177,7 +177,7 @@ fn relay(client: Script, mut member: Script) -> Relayed {
             () = Rc::clone(&wheel).drive(alarm) => unreachable!("the wheel turns for ever"),
             end = tokio::time::timeout(Duration::from_secs(10), exchange) => end.expect("it ends"),
         };
-        end.map(|End { status, keep_member, keep_client }| (status, keep_member, keep_client))
+        end.map(|End { status, keep_member, keep_client, .. }| (status, keep_member, keep_client))
     });
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
     (text(&member.out), text(&session.stream.out), end)
