@@ -1,6 +1,6 @@
 //! Connections: kept, shared, pipelined, of HTTP/1.0, and the client that asks before it sends.
 
-use crate::stage::{Balancer, Member, Nginx, Script, Wire, curl, get, noise, until, web};
+use crate::stage::{Balancer, Member, Nginx, Script, Wire, curl, get, listening, noise, until, web};
 
 #[test]
 fn connections_to_members_are_reused() {
@@ -153,8 +153,7 @@ fn a_client_may_end_its_side_and_still_get_its_answer() {
 fn heads_may_be_long_up_to_the_limit_on_both_sides() {
     let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Long: {}\r\n\r\n", "a".repeat(60_000));
     let member = Script::answering(answer);
-    let balancer =
-        Balancer::start(&web(&[member.address], "").replace("group = ", "max_head = 65536\ngroup = "));
+    let balancer = Balancer::start(&listening("max_head = 65536", &[member.address], ""));
     for length in [1000, 30_000, 60_000] {
         let mut client = Wire::connect(balancer.address());
         client.send(format!("GET / HTTP/1.1\r\nHost: x\r\nCookie: {}\r\n\r\n", "a".repeat(length)));

@@ -1,6 +1,6 @@
 //! What members are told of the client, and what is kept from them.
 
-use crate::stage::{Balancer, Member, Nginx, Wire, get, web};
+use crate::stage::{Balancer, Member, Nginx, Wire, get, listening, web};
 
 /// The request as the member saw it.
 fn seen(balancer: &Balancer, fields: &str) -> String {
@@ -46,10 +46,8 @@ fn what_concerns_one_hop_stays_behind() {
 #[test]
 fn the_standard_field_can_be_had_instead_or_none() {
     let member = Member::start(&["--echo", "http"]);
-    let text = web(&[member.address], "");
-    let with = |style: &str| {
-        Balancer::start(&text.replace("group = ", &format!("forwarded = \"{style}\"\ngroup = ")))
-    };
+    let with =
+        |style: &str| Balancer::start(&listening(&format!("forwarded = \"{style}\""), &[member.address], ""));
     let request = seen(&with("forwarded"), "Forwarded: for=192.0.2.1\r\n");
     assert!(
         request.contains("\r\nForwarded: for=127.0.0.1;host=\"shop.example\";proto=http\r\n"),
@@ -63,7 +61,7 @@ fn the_standard_field_can_be_had_instead_or_none() {
 #[test]
 fn a_trusted_peer_in_front_is_believed() {
     let member = Member::start(&["--echo", "http"]);
-    let trusting = web(&[member.address], "").replace("group = ", "trusted = [\"127.0.0.0/8\"]\ngroup = ");
+    let trusting = listening("trusted = [\"127.0.0.0/8\"]", &[member.address], "");
     let balancer = Balancer::start(&trusting);
     let nginx = Nginx::start(|address| {
         format!(

@@ -135,7 +135,7 @@ fn a_bad_file_changes_nothing_and_says_so() {
     let bad = [
         (text.replace("members", "membres"), "membres"),
         (text.replace("group = \"web\"", "group = \"wbe\""), "wbe"),
-        (text.replace("slow_start = \"0s\"", "slow_start = "), "6:14"),
+        (text.replace("slow_start = \"0s\"", "slow_start = "), "values must be quoted"),
         (text.replace("[[group]]", "[[group]]\nstrategy = \"magic\""), "magic"),
         (text.clone() + &format!("[[listener]]\naddress = \"{taken}\"\ngroup = \"web\"\n"), "in use"),
         (text.clone() + "[access_log]\npath = \"/nowhere/access.log\"\n", "/nowhere/access.log"),

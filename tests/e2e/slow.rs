@@ -2,15 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::stage::{Answer, Balancer, Member, Wire, get, until, web};
+use crate::stage::{Answer, Balancer, Member, Wire, get, listening, until, web};
 
 const SLOW: usize = 200;
 
 fn start(member: &Member, timeouts: &str) -> Balancer {
-    Balancer::start(
-        &web(&[member.address], "")
-            .replace("[[group]]", &format!("[listener.timeouts]\n{timeouts}\n[[group]]")),
-    )
+    Balancer::start(&listening(&format!("[listener.timeouts]\n{timeouts}"), &[member.address], ""))
 }
 
 /// Sends a piece to every client again and again until the balancer has had enough of all of them; their

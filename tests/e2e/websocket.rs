@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocket, frame::coding::CloseCode};
 use tokio_tungstenite::tungstenite::{Bytes, Error, Message, accept, client};
 
-use crate::stage::{Balancer, Member, PATIENCE, Script, Wire, noise, until, web};
+use crate::stage::{Balancer, Member, PATIENCE, Script, Wire, listening, noise, until, web};
 
 /// A server that sends back what it gets.
 fn echo() -> SocketAddr {
@@ -82,8 +82,7 @@ fn many_at_once_are_kept_apart() {
 #[test]
 fn a_reload_and_the_idle_timeout_of_requests_do_not_cut_a_tunnel() {
     let member = echo();
-    let text = web(&[member], "")
-        .replace("[[group]]", "[listener.timeouts]\nidle = \"100ms\"\nbody = \"100ms\"\n[[group]]");
+    let text = listening("[listener.timeouts]\nidle = \"100ms\"\nbody = \"100ms\"", &[member], "");
     let balancer = Balancer::start(&text);
     let mut socket = open(&balancer);
     balancer.reload(&text.replace("[listener.timeouts]", "[listener.timeouts]\nhead = \"1s\""));
@@ -96,7 +95,7 @@ fn a_reload_and_the_idle_timeout_of_requests_do_not_cut_a_tunnel() {
 
 #[test]
 fn a_silent_tunnel_ends_when_it_was_told_to() {
-    let text = web(&[echo()], "").replace("[[group]]", "[listener.timeouts]\ntunnel = \"200ms\"\n[[group]]");
+    let text = listening("[listener.timeouts]\ntunnel = \"200ms\"", &[echo()], "");
     let balancer = Balancer::start(&text);
     let mut socket = open(&balancer);
     socket.send(Message::text("hello")).unwrap();

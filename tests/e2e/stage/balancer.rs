@@ -55,7 +55,13 @@ impl Run {
 /// A file with one http listener on group `web` of these members. `rest` goes to the end, into the table
 /// of the group.
 pub(crate) fn web(members: &[SocketAddr], rest: &str) -> String {
-    format!("[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{}", groups(&[("web", members)], rest))
+    listening("", members, rest)
+}
+
+/// The same with more settings of the listener, such as `protocol = "tcp"`.
+pub(crate) fn listening(listener: &str, members: &[SocketAddr], rest: &str) -> String {
+    let groups = groups(&[("web", members)], rest);
+    format!("[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{listener}\n{groups}")
 }
 
 /// Tables of groups; slow start is off, so that shares are what they will be. `rest` is the last one's.

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use super::{Folder, PATIENCE, Process, free_port, listens};
 
+const INSTALL: &str = "run scripts/install-test-deps (or make deps)";
+
 /// Where a program is.
 ///
 /// # Panics
@@ -16,12 +18,12 @@ pub(crate) fn part(name: &str) -> PathBuf {
     // Debian keeps servers in sbin, which is not in everyone's PATH.
     let folders = path.split(':').chain(["/usr/local/sbin", "/usr/sbin", "/sbin"]);
     let found = folders.map(|folder| Path::new(folder).join(name)).find(|file| file.is_file());
-    found.unwrap_or_else(|| panic!("{name} is not installed: run scripts/install-test-deps (or make deps)"))
+    found.unwrap_or_else(|| panic!("{name} is not installed: {INSTALL}"))
 }
 
 /// nginx, one process.
 pub(crate) struct Nginx {
-    pub(crate) process: Process,
+    _process: Process,
     pub(crate) address: SocketAddr,
     pub(crate) folder: Folder,
 }
@@ -40,9 +42,23 @@ impl Nginx {
         })
     }
 
-    /// `contexts` at the top of the file, given the address to listen on.
+    /// Contexts such as `http {}`, given the address to listen on.
     #[track_caller]
     pub(crate) fn start(contexts: impl Fn(SocketAddr) -> String) -> Self {
+        Self::run("", contexts)
+    }
+
+    /// A server of byte streams or datagrams with these directives.
+    #[track_caller]
+    pub(crate) fn stream(server: impl Fn(SocketAddr) -> String) -> Self {
+        let module = "/usr/lib/nginx/modules/ngx_stream_module.so";
+        assert!(Path::new(module).exists(), "{module} is not installed: {INSTALL}");
+        let load = format!("load_module {module};");
+        Self::run(&load, |address| format!("stream {{ {} }}", server(address)))
+    }
+
+    #[track_caller]
+    fn run(modules: &str, contexts: impl Fn(SocketAddr) -> String) -> Self {
         let folder = Folder::new();
         for name in ["files", "temp"] {
             std::fs::create_dir(folder.join(name)).unwrap();
@@ -51,7 +67,7 @@ impl Nginx {
             // As root nginx would give up its rights and then not be let into the folder.
             let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
             let text = format!(
-                "{user} daemon off; master_process off; pid nginx.pid; error_log stderr;\n\
+                "{modules} {user} daemon off; master_process off; pid nginx.pid; error_log stderr;\n\
                  worker_rlimit_nofile 16384; events {{ worker_connections 8192; }}\n{}\n",
                 contexts(address)
             );
@@ -59,7 +75,7 @@ impl Nginx {
             let prefix = format!("{}/", folder.path().display());
             vec!["-p".into(), prefix, "-e".into(), "stderr".into(), "-c".into(), "nginx.conf".into()]
         });
-        Self { process, address, folder }
+        Self { _process: process, address, folder }
     }
 
     /// Puts a file under its root.
@@ -75,7 +91,7 @@ impl Nginx {
 
 /// HAProxy, one process.
 pub(crate) struct Haproxy {
-    pub(crate) process: Process,
+    _process: Process,
     pub(crate) address: SocketAddr,
     _folder: Folder,
 }
@@ -94,7 +110,7 @@ impl Haproxy {
             folder.write("haproxy.cfg", text);
             ["-db", "-f", "haproxy.cfg"].map(str::to_owned).to_vec()
         });
-        Self { process, address, _folder: folder }
+        Self { _process: process, address, _folder: folder }
     }
 }
 

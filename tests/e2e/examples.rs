@@ -1,0 +1,154 @@
+//! The published examples start and serve, with real members where they name some.
+
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::stage::{Balancer, Folder, Member, Wire, free_port, get, until};
+
+fn example(name: &str) -> String {
+    std::fs::read_to_string(folder().join(name)).unwrap()
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
+}
+
+/// An example with members of this kind in place of those that it names, free ports in place of its own and a
+/// folder of the test's in place of the system's.
+fn start(name: &str, kind: &[&str], listeners: &[u16]) -> (Balancer, Vec<Member>) {
+    let folder = Folder::new();
+    let mut text = example(name);
+    let admin = text.find("[admin]").map(|start| start..start + text[start..].find("\n\n").unwrap());
+    if let Some(admin) = admin {
+        // The stage has its own.
+        text.replace_range(admin, "");
+    }
+    text = text.replace("/var/log/plimsoll/access.log", folder.join("access.log").to_str().unwrap());
+    let mut ports: BTreeMap<u16, u16> = BTreeMap::new();
+    for port in listeners {
+        let free = *ports.entry(*port).or_insert_with(free_port);
+        text = text.replace(&format!("127.0.0.1:{port}\"\n"), &format!("127.0.0.1:{free}\"\n"));
+    }
+    let mut members = Vec::new();
+    for port in [9001, 9002, 9003, 54321, 54322, 5301, 5302] {
+        let named = format!("\"127.0.0.1:{port}\"");
+        if text.contains(&named) {
+            let member = Member::start(kind);
+            text = text.replace(&named, &format!("\"{}\"", member.address));
+            members.push(member);
+        }
+    }
+    (Balancer::start_in(folder, &text), members)
+}
+
+#[test]
+fn every_example_is_tested_here() {
+    let mut names: Vec<String> = std::fs::read_dir(folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".toml"))
+        .collect();
+    names.sort();
+    assert_eq!(names, ["http.toml", "sticky.toml", "tcp.toml", "udp.toml", "weighted.toml"]);
+}
+
+/// GETs until every member has answered.
+#[track_caller]
+fn serves(balancer: &Balancer, members: usize) {
+    let mut seen = BTreeMap::new();
+    until(&format!("all {members} members serve"), || {
+        let answer = get(balancer.address(), "/");
+        if let Some(name) = answer.field("x-member") {
+            seen.insert(name.to_owned(), ());
+        }
+        seen.len() == members
+    });
+}
+
+#[test]
+fn http() {
+    let (balancer, members) = start("http.toml", &[], &[8080]);
+    assert_eq!(members.len(), 3);
+    serves(&balancer, 3);
+}
+
+#[test]
+fn weighted() {
+    let (balancer, members) = start("weighted.toml", &[], &[8080]);
+    assert_eq!(members.len(), 3);
+    serves(&balancer, 3);
+    let group = balancer.group("app");
+    let capacities: Vec<_> = group["members"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|member| member["capacity"].as_f64().unwrap())
+        .collect();
+    assert_eq!(capacities, [4.0, 2.0, 1.0]);
+}
+
+#[test]
+fn sticky() {
+    let (balancer, members) = start("sticky.toml", &[], &[8080]);
+    assert_eq!(members.len(), 3);
+    until("all members up", || {
+        let group = balancer.group("sessions");
+        group["members"].as_array().unwrap().iter().all(|member| member["state"] != "unchecked")
+    });
+    let ask = |user: usize| {
+        let mut client = Wire::connect(balancer.address());
+        client.send(format!("GET / HTTP/1.1\r\nHost: x\r\nX-User: {user}\r\nConnection: close\r\n\r\n"));
+        client.answer().unwrap().field("x-member").unwrap().to_owned()
+    };
+    let first: Vec<String> = (0..30).map(ask).collect();
+    let again: Vec<String> = (0..30).map(ask).collect();
+    assert_eq!(first, again, "each user stays");
+    assert!(members.iter().all(|member| first.contains(&member.address.to_string())), "{first:?}");
+}
+
+#[test]
+fn tcp() {
+    // It tells its members of the client first, and an echo tells it back.
+    let (balancer, members) = start("tcp.toml", &["--echo", "tcp"], &[5432]);
+    assert_eq!(members.len(), 2);
+    until("the database is up", || balancer.group("database")["members"][0]["state"] == "up");
+    let mut client = Wire::connect(balancer.address());
+    client.send("hello");
+    let echo = client.exactly(16 + 12 + 5).unwrap();
+    assert!(echo.starts_with(b"\r\n\r\n\0\r\nQUIT\n") && echo.ends_with(b"hello"), "{echo:?}");
+    assert_eq!(balancer.group("database")["members"][1]["requests"], 0, "the spare is spare");
+}
+
+#[test]
+fn udp() {
+    // Members that answer on both transports at one port, as name servers do.
+    let (balancer, members) = start("udp.toml", &["--echo", "tcp"], &[5353]);
+    let datagrams: Vec<UdpSocket> =
+        members.iter().map(|member| UdpSocket::bind(member.address).unwrap()).collect();
+    for socket in datagrams {
+        std::thread::spawn(move || {
+            let mut buffer = [0; 2048];
+            while let Ok((length, client)) = socket.recv_from(&mut buffer) {
+                let _ = socket.send_to(&buffer[..length], client);
+            }
+        });
+    }
+    until("both are up", || {
+        let group = balancer.group("resolvers");
+        group["members"].as_array().unwrap().iter().all(|member| member["state"] == "up")
+    });
+    assert_eq!(balancer.addresses()[0], balancer.addresses()[1], "one port, two transports");
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(balancer.address()).unwrap();
+    client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let mut buffer = [0; 16];
+    until("an answer", || {
+        client.send(b"where?").unwrap();
+        client.recv(&mut buffer).is_ok_and(|length| &buffer[..length] == b"where?")
+    });
+    let mut client = Wire::connect(balancer.addresses()[1]);
+    client.send("where?");
+    assert_eq!(client.exactly(6).unwrap(), b"where?");
+}

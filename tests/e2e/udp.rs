@@ -1,0 +1,151 @@
+//! Datagrams end to end: whole, kept with their member, shared by load, moved when a member dies.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use crate::stage::{Balancer, Member, Nginx, listening, noise, until};
+
+fn udp(members: &[SocketAddr], rest: &str) -> String {
+    listening("protocol = \"udp\"", members, rest)
+}
+
+fn client(balancer: &Balancer) -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(balancer.address()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    socket
+}
+
+/// Asks until an answer comes, as clients of datagrams must: on a busy machine some are lost.
+#[track_caller]
+fn ask(client: &UdpSocket, question: &[u8]) -> Vec<u8> {
+    let mut buffer = vec![0; 65_536];
+    for _ in 0..40 {
+        match client.send(question).and_then(|_| client.recv(&mut buffer)) {
+            Ok(length) => {
+                buffer.truncate(length);
+                return buffer;
+            }
+            Err(error) => assert!(
+                matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused),
+                "{error}"
+            ),
+        }
+    }
+    panic!("no answer to {} bytes", question.len());
+}
+
+/// The member that answers.
+#[track_caller]
+fn who(client: &UdpSocket) -> String {
+    let answer = String::from_utf8(ask(client, b"who?")).unwrap();
+    answer.strip_suffix(" who?").unwrap_or_else(|| panic!("{answer}")).to_owned()
+}
+
+fn members(count: usize) -> (Vec<Member>, Vec<SocketAddr>) {
+    let members = Member::several(count, &["--echo", "udp", "--greet"]);
+    let addresses = members.iter().map(|member| member.address).collect();
+    (members, addresses)
+}
+
+#[test]
+fn datagrams_keep_their_bounds_and_their_bytes() {
+    let member = Member::start(&["--echo", "udp"]);
+    let balancer = Balancer::start(&udp(&[member.address], ""));
+    let client = client(&balancer);
+    for length in [0, 1, 512, 1472, 9000, 60_000] {
+        let sent = noise(length);
+        assert!(ask(&client, &sent) == sent, "{length} bytes");
+    }
+    assert_eq!(balancer.status()["listeners"][0]["connections"], 1, "one flow");
+}
+
+#[test]
+fn flows_stay_with_their_member_and_are_shared() {
+    let (_members, addresses) = members(3);
+    let balancer = Balancer::start(&udp(&addresses, ""));
+    let clients: Vec<UdpSocket> = (0..60).map(|_| client(&balancer)).collect();
+    let first: Vec<String> = clients.iter().map(who).collect();
+    for _ in 0..5 {
+        assert_eq!(clients.iter().map(who).collect::<Vec<_>>(), first, "a flow moved");
+    }
+    let mut shares: BTreeMap<&str, usize> = BTreeMap::new();
+    first.iter().for_each(|name| *shares.entry(name).or_default() += 1);
+    // Two threads, each of which sees what the other did: a flow more or less.
+    assert!(shares.len() == 3 && shares.values().all(|share| (15..=25).contains(share)), "{shares:?}");
+}
+
+#[test]
+fn a_dead_members_flows_move_and_the_others_stay() {
+    let (mut members, addresses) = members(3);
+    let balancer = Balancer::start(&udp(&addresses, "[group.outlier]\nejection = \"1s\""));
+    let clients: Vec<UdpSocket> = (0..30).map(|_| client(&balancer)).collect();
+    let first: Vec<String> = clients.iter().map(who).collect();
+    members[1].process.kill();
+    let dead = addresses[1].to_string();
+    for (client, before) in clients.iter().zip(&first) {
+        let mut now = who(client);
+        // An answer to a question asked before it died may still have been on its way.
+        if now == dead {
+            now = who(client);
+        }
+        assert!(now != dead && (before == &dead || *before == now), "{before} -> {now}");
+    }
+    until("an ejection", || {
+        // Its port says that it is closed to whoever asks.
+        who(&client(&balancer));
+        !balancer.events(addresses[1], "ejected").is_empty()
+    });
+    members[1].restart();
+    until("it serves again", || who(&client(&balancer)) == dead);
+}
+
+#[test]
+fn flows_follow_reloads_stay_with_a_drained_member_and_end_when_quiet() {
+    let (_members, addresses) = members(2);
+    let text = |members: &[SocketAddr], idle: &str| {
+        let listener = format!("protocol = \"udp\"\n[listener.timeouts]\nidle = \"{idle}\"");
+        listening(&listener, members, "strategy = \"first_available\"")
+    };
+    let balancer = Balancer::start(&text(&addresses, "1m"));
+    let [one, two] = [addresses[0].to_string(), addresses[1].to_string()];
+    let early = client(&balancer);
+    assert_eq!(who(&early), one);
+    assert_eq!(balancer.run(&["drain", &one]).code, Some(0));
+    assert_eq!(who(&early), one, "what has begun goes on");
+    let late = client(&balancer);
+    assert_eq!(who(&late), two);
+    balancer.reload(&text(&addresses[1..], "1m"));
+    assert_eq!(who(&early), two, "its member has left");
+    assert_eq!(balancer.status()["listeners"][0]["connections"], 2);
+    balancer.reload(&text(&addresses[1..], "200ms"));
+    who(&early);
+    who(&late);
+    until("quiet flows ended", || balancer.status()["listeners"][0]["connections"] == 0);
+    assert_eq!(who(&early), two, "and may begin again");
+}
+
+#[test]
+fn a_full_table_serves_those_who_are_in_it() {
+    let (_members, addresses) = members(1);
+    let balancer = Balancer::start(&listening("protocol = \"udp\"\nmax_flows = 10", &addresses, ""));
+    let inside: Vec<UdpSocket> = (0..10).map(|_| client(&balancer)).collect();
+    inside.iter().for_each(|client| drop(who(client)));
+    let outside = client(&balancer);
+    outside.send(b"let me in").unwrap();
+    until("a refusal", || balancer.status()["listeners"][0]["refused"].as_u64() > Some(0));
+    inside.iter().for_each(|client| drop(who(client)));
+    assert_eq!(balancer.status()["listeners"][0]["connections"], 10);
+}
+
+#[test]
+fn nginx_answers_datagrams() {
+    // By TCP too, so that one can see when it listens.
+    let nginx = Nginx::stream(|address| {
+        format!("server {{ listen {address} udp; listen {address}; return nginx; }}")
+    });
+    let balancer = Balancer::start(&udp(&[nginx.address], ""));
+    assert_eq!(ask(&client(&balancer), b"hello"), b"nginx");
+}
