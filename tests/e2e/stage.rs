@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub(crate) use balancer::{Balancer, Run, binary, groups, listening, member_of, members_list, web};
+pub(crate) use balancer::{Balancer, Run, binary, groups, listening, members_list, web};
 pub(crate) use curl::{curl, curl_status};
 pub(crate) use load::Load;
 pub(crate) use member::{Member, Script, deaf, refusing};

@@ -193,7 +193,7 @@ impl Balancer {
 
 /// A member of a group that was asked for.
 #[track_caller]
-pub(crate) fn member_of(group: &Value, address: SocketAddr) -> Value {
+fn member_of(group: &Value, address: SocketAddr) -> Value {
     let members = group["members"].as_array().unwrap();
     let found = members.iter().find(|member| member["address"] == address.to_string());
     found.unwrap_or_else(|| panic!("no {address} in {group}")).clone()
