@@ -385,7 +385,12 @@ impl Analyzer {
         self.entries[place].ejection.end(self.now);
         self.out -= 1;
         let row = [("failures_in_a_row", f64::from(self.entries[place].vitals.streak()))];
-        self.tell_of(place, EventKind::Readmitted, why.to_string(), &row);
+        let still = match self.entries[place].state {
+            State::Down => "; it is down",
+            State::Draining => "; it is draining",
+            _ => "",
+        };
+        self.tell_of(place, EventKind::Readmitted, format!("{why}{still}"), &row);
         self.settle(place);
     }
 

@@ -19,6 +19,16 @@ pub(crate) fn apply(inner: &Inner, next: Settings) -> Result<Vec<String>, StartE
     if next.threads != control.settings.threads {
         return Err(StartError::Fixed("threads"));
     }
+    let backlog = |listener: &ListenerSettings| {
+        control
+            .settings
+            .listeners
+            .iter()
+            .any(|open| same_socket(open, listener) && open.backlog != listener.backlog)
+    };
+    if next.listeners.iter().any(backlog) {
+        return Err(StartError::Fixed("the backlog of an open listener"));
+    }
     let changes = differences(&control.settings, &next);
     // What may fail.
     let fresh = bind_new(&control, &next)?;
@@ -75,7 +85,7 @@ fn open_as(control: &Control, settings: &ListenerSettings) -> Option<usize> {
 
 fn same_socket(one: &ListenerSettings, other: &ListenerSettings) -> bool {
     let transport = |settings: &ListenerSettings| settings.protocol == Protocol::Udp;
-    one.address == other.address && transport(one) == transport(other) && one.backlog == other.backlog
+    one.address == other.address && transport(one) == transport(other)
 }
 
 /// Brings the groups to what the settings say.

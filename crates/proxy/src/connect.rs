@@ -7,6 +7,7 @@ use std::task::Poll;
 
 use plimsoll_brain::Time;
 use plimsoll_wire::proxy_protocol::{self, Addresses};
+use rustix::io::Errno;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -40,11 +41,26 @@ pub(crate) async fn connect(
     // On the heap: it is needed seldom, and would make every connection's task larger.
     let mut reached = Box::pin(reach(trip.upstream.address.get(), settings.send_proxy, peer));
     poll_fn(|cx| match reached.as_mut().poll(cx) {
-        Poll::Ready(reached) => Poll::Ready(reached.map_err(|_| Reason::ConnectFailed)),
+        Poll::Ready(reached) => Poll::Ready(reached.map_err(|error| reason(&error))),
         Poll::Pending if timer.fired() => Poll::Ready(Err(Reason::ConnectTimeout)),
         Poll::Pending => Poll::Pending,
     })
     .await
+}
+
+/// Whose fault is it?
+fn reason(error: &io::Error) -> Reason {
+    match error.kind() {
+        io::ErrorKind::AddrNotAvailable => Reason::Exhausted,
+        _ if exhausted(error) => Reason::Exhausted,
+        _ => Reason::ConnectFailed,
+    }
+}
+
+/// Is the process or the system out of files, or the kernel out of memory?
+pub(crate) fn exhausted(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    errno.is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].contains(&errno))
 }
 
 async fn reach(address: SocketAddr, send_proxy: Option<u8>, peer: &Peer) -> io::Result<TcpStream> {

@@ -11,7 +11,6 @@ use std::task::{Context, Poll, ready};
 
 use plimsoll_brain::Time;
 use plimsoll_wire::http1::{self, Body, Forwarding, Method, Refusal};
-use tokio::io::ReadBuf;
 
 use crate::access::Line;
 use crate::connect::Peer;
@@ -34,6 +33,8 @@ struct Session<S> {
     core: Rc<Core>,
     listener: Rc<Listener>,
     stream: S,
+    /// Is the task registered to be woken when the client sends? See [`Stream::poll_recv`].
+    watched: bool,
     peer: Peer,
     /// The client's address as members are told it.
     client_text: Box<str>,
@@ -81,7 +82,8 @@ pub(crate) async fn serve<S: Stream>(
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
     let client_text = peer.client.ip().to_canonical().to_string().into_boxed_str();
     let client_fields = http1::x_forwarded(&client_text, "http").into_boxed_slice();
-    let mut session = Session { core, listener, stream, peer, client_text, client_fields, unread, timer };
+    let mut session =
+        Session { core, listener, stream, watched: false, peer, client_text, client_fields, unread, timer };
     loop {
         match session.next().await {
             Next::Request(asked) => {
@@ -134,10 +136,9 @@ impl<S: Stream> Session<S> {
                         Err(refusal) => return Poll::Ready(Next::Refused(reason(refusal))),
                     }
                 }
-                let mut space = ReadBuf::new(&mut buffer[filled..]);
-                match Pin::new(&mut self.stream).poll_read(cx, &mut space) {
-                    Poll::Ready(Ok(())) if !space.filled().is_empty() => {
-                        filled += space.filled().len();
+                match self.stream.poll_recv(cx, &mut buffer[filled..], &mut self.watched) {
+                    Poll::Ready(Ok(came)) if came > 0 => {
+                        filled += came;
                         *fresh = true;
                     }
                     Poll::Ready(_) => return Poll::Ready(Next::Closed),
@@ -151,7 +152,7 @@ impl<S: Stream> Session<S> {
                 self.unread.clear();
                 self.unread.extend_from_slice(&buffer[..filled]);
             }
-            if self.core.stopping.get() && self.unread.is_empty() {
+            if self.ending() && self.unread.is_empty() {
                 return Poll::Ready(Next::Closed);
             }
             Poll::Pending
@@ -213,6 +214,11 @@ impl<S: Stream> Session<S> {
         Ok(Some(asked))
     }
 
+    /// Is this request the last of its connection, because the process stops or its listener is gone?
+    fn ending(&self) -> bool {
+        self.core.stopping.get() || self.listener.closed()
+    }
+
     /// What should stick to one member, if the strategy wants to know.
     fn key(&self, request: &http1::Request<'_, '_>, view: &View) -> u64 {
         if !view.published.plan.strategy().reads_key {
@@ -263,11 +269,8 @@ impl<S: Stream> Session<S> {
             }
             self.core.lend(|buffer, _| {
                 loop {
-                    let mut space = ReadBuf::new(buffer);
-                    match Pin::new(&mut self.stream).poll_read(cx, &mut space) {
-                        Poll::Ready(Ok(())) if !space.filled().is_empty() && left > 0 => {
-                            left = left.saturating_sub(space.filled().len());
-                        }
+                    match self.stream.poll_recv(cx, buffer, &mut self.watched) {
+                        Poll::Ready(Ok(came)) if came > 0 && left > 0 => left = left.saturating_sub(came),
                         Poll::Ready(_) => return Poll::Ready(()),
                         Poll::Pending if self.timer.fired() => return Poll::Ready(()),
                         Poll::Pending => return Poll::Pending,

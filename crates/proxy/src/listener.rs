@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol as Transport, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-use crate::connect::Peer;
+use crate::connect::{Peer, exhausted};
 use crate::core::{Core, Guest};
 use crate::pool::Pool;
 use crate::stats::Count;
@@ -198,10 +198,6 @@ fn begin(
         // It has no connections.
         Protocol::Udp => {}
     }
-}
-
-fn exhausted(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(code) if [23, 24, 12, 105].contains(&code))
 }
 
 /// Binds a listener's socket once for each core; the kernel spreads clients over them.

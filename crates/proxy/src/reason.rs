@@ -17,13 +17,15 @@ pub(crate) enum Reason {
     BadAnswer,
     AnswerTimeout,
     TotalTimeout,
+    /// We are out of file descriptors or local ports.
+    Exhausted,
 }
 
 /// How many reasons there are.
 pub(crate) const REASONS: usize = ALL.len();
 
 /// Every reason, in the order of its number.
-pub(crate) const ALL: [Reason; 14] = [
+pub(crate) const ALL: [Reason; 15] = [
     Reason::BadRequest,
     Reason::HeadTooLarge,
     Reason::NotImplemented,
@@ -38,6 +40,7 @@ pub(crate) const ALL: [Reason; 14] = [
     Reason::BadAnswer,
     Reason::AnswerTimeout,
     Reason::TotalTimeout,
+    Reason::Exhausted,
 ];
 
 impl Reason {
@@ -58,6 +61,7 @@ impl Reason {
             Self::BadAnswer => "bad_answer",
             Self::AnswerTimeout => "answer_timeout",
             Self::TotalTimeout => "total_timeout",
+            Self::Exhausted => "exhausted",
         }
     }
 
@@ -78,6 +82,7 @@ impl Reason {
             Self::BadAnswer => "a member's answer was malformed",
             Self::AnswerTimeout => "a member took too long to answer",
             Self::TotalTimeout => "the request took too long",
+            Self::Exhausted => "the balancer has no file descriptor or local port left",
         }
     }
 
@@ -89,7 +94,9 @@ impl Reason {
             Self::NotImplemented => (501, "Not Implemented"),
             Self::Version => (505, "HTTP Version Not Supported"),
             Self::ClientTimeout => (408, "Request Timeout"),
-            Self::NoMember | Self::QueueFull | Self::QueueTimeout => (503, "Service Unavailable"),
+            Self::NoMember | Self::QueueFull | Self::QueueTimeout | Self::Exhausted => {
+                (503, "Service Unavailable")
+            }
             Self::ConnectFailed | Self::Reset | Self::BadAnswer => (502, "Bad Gateway"),
             Self::ConnectTimeout | Self::AnswerTimeout | Self::TotalTimeout => (504, "Gateway Timeout"),
         }

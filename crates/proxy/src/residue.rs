@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::AsyncWrite;
+use crate::stream::Stream;
 
 /// What is left to be sent to one side. While it is not empty, the other side is not read.
 #[derive(Default)]
@@ -24,12 +24,12 @@ impl Residue {
     }
 
     /// Sends some of what is left; how much.
-    pub(crate) fn poll_send<W: AsyncWrite + Unpin>(
+    pub(crate) fn poll_send<W: Stream>(
         &mut self,
         cx: &mut Context<'_>,
         to: &mut W,
     ) -> Poll<io::Result<usize>> {
-        let sent = ready!(Pin::new(to).poll_write(cx, &self.bytes[self.sent..]))?;
+        let sent = ready!(to.poll_send(cx, &self.bytes[self.sent..]))?;
         if sent == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
@@ -43,7 +43,7 @@ impl Residue {
 
     /// Sends `head` and `body` and keeps what is not taken at once; how much was taken. To be called only
     /// when nothing is left from before.
-    pub(crate) fn send_or_keep<W: AsyncWrite + Unpin>(
+    pub(crate) fn send_or_keep<W: Stream>(
         &mut self,
         cx: &mut Context<'_>,
         to: &mut W,
@@ -54,9 +54,9 @@ impl Residue {
         let mut sent = 0;
         while sent < all {
             let attempt = if sent >= head.len() {
-                Pin::new(&mut *to).poll_write(cx, &body[sent - head.len()..])
+                to.poll_send(cx, &body[sent - head.len()..])
             } else if body.is_empty() {
-                Pin::new(&mut *to).poll_write(cx, &head[sent..])
+                to.poll_send(cx, &head[sent..])
             } else {
                 Pin::new(&mut *to).poll_write_vectored(cx, &[IoSlice::new(&head[sent..]), IoSlice::new(body)])
             };

@@ -21,7 +21,7 @@ pub struct Settings {
     pub groups: Vec<GroupSettings>,
     /// Off if `None`.
     pub access_log: Option<AccessLogSettings>,
-    /// How long requests in flight may take to end when a listener or the process stops.
+    /// How long requests in flight may take to end when the process stops.
     pub drain_deadline: Duration,
 }
 

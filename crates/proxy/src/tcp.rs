@@ -79,6 +79,11 @@ async fn reach(
         };
         match connect(core, &trip, timer, never, peer).await {
             Ok(stream) => return Ok((trip, stream)),
+            // Trying the others would only blame them too.
+            Err(Reason::Exhausted) => {
+                trip.abandoned();
+                return Err(Reason::Exhausted);
+            }
             Err(reason) => last = reason,
         }
         let now = core.tick();

@@ -48,7 +48,7 @@ pub(crate) struct Listener {
     #[serde(default = "count::<32768>")]
     pub(crate) max_head: usize,
 
-    /// Most flows at once (udp). More are refused and counted, so that a flood of new ones disturbs nobody.
+    /// Most flows at once (udp). When it is reached new flows are refused until others have expired.
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(default = "count::<16384>")]
     pub(crate) max_flows: usize,

@@ -44,9 +44,8 @@ pub(crate) struct OutlierTable {
     #[schemars(extend("x-minimum" = "100ms"))]
     pub(crate) interval: TimeSpan,
 
-    /// A member is taken out whose success rate lies this many standard deviations below the group's mean.
-    /// 0 for off. With the default of 1.9 this cannot happen in a group of four or fewer, where one
-    /// member moves the mean itself; `consecutive` guards those.
+    /// A member is taken out whose success rate lies this many standard deviations below the mean of the
+    /// others, if chance alone explains it less than once in a million. 0 for off.
     #[schemars(range(min = 0.0, max = 10.0))]
     pub(crate) deviations: f64,
 

@@ -24,8 +24,8 @@ pub(crate) struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_connections: Option<usize>,
 
-    /// How long work in flight may take to end when the process or a listener stops; then it is cut. The
-    /// default of 25s ends before the 30 s after which Kubernetes kills.
+    /// How long work in flight may take to end when the process stops; then it is cut. The default of 25s
+    /// ends before the 30 s after which Kubernetes kills.
     pub(crate) drain_deadline: TimeSpan,
 
     /// One JSON line per request. Off unless given.

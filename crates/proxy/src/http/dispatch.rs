@@ -103,6 +103,11 @@ impl<S: Stream> Session<S> {
                     }
                     (Reason::Reset, false)
                 }
+                // Trying the others would only blame them too.
+                Failure::Member(Reason::Exhausted, _) => {
+                    trip.abandoned();
+                    return Outcome::Reject(Reason::Exhausted);
+                }
                 Failure::Member(reason, unsent) => (reason, unsent),
             };
             let retry = trip.settings().retry;

@@ -5,14 +5,12 @@
 //! it bounds the memory of a connection to one read.
 
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use plimsoll_brain::Time;
 use plimsoll_wire::http1::{self, Body, Method, Piece, Rewrite};
-use tokio::io::ReadBuf;
 
 use super::{Asked, Session, Stream};
 use crate::ListenerSettings;
@@ -25,6 +23,8 @@ use crate::trip::Trip;
 const COPY: usize = 4096;
 /// Bytes of requests sent ahead (pipelining) that are kept; beyond that the client is not read.
 const AHEAD: usize = 64 * 1024;
+/// Reads and writes of one connection before others get their turn.
+const TURNS: u32 = 32;
 /// For so long nobody looks whether the client is still there: most answers come before.
 const UNWATCHED: Duration = Duration::from_millis(100);
 
@@ -67,6 +67,7 @@ struct Exchange<'a, S, M> {
     session: &'a mut Session<S>,
     asked: &'a mut Asked,
     member: &'a mut M,
+    member_watched: bool,
     trip: &'a Trip,
     settings: Rc<ListenerSettings>,
     deadline: Time,
@@ -126,6 +127,7 @@ impl<S: Stream> Session<S> {
             client_ended: false,
             watching: false,
             session: self,
+            member_watched: false,
             asked,
             member,
             trip,
@@ -176,12 +178,15 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         let core = Rc::clone(&self.session.core);
         let heard = self.heard;
         let mut moved = false;
+        let mut turns = 0;
         let done = core.lend(|buffer, scratch| {
-            while self.request(cx, buffer)? {
+            while turns < TURNS && self.request(cx, buffer)? {
                 moved = true;
+                turns += 1;
             }
-            while self.answer(cx, buffer, scratch)? {
+            while turns < TURNS && self.answer(cx, buffer, scratch)? {
                 moved = true;
+                turns += 1;
                 scratch.clear();
                 if matches!(self.answer, Answer::Done | Answer::Tunnel) && self.to_client.is_empty() {
                     return Ok(true);
@@ -192,6 +197,9 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         if done {
             core.tick();
             return Poll::Ready(Ok(()));
+        }
+        if turns == TURNS {
+            cx.waker().wake_by_ref();
         }
         if self.watching && self.asked.body.done() && !self.client_ended {
             core.lend(|buffer, _| self.watch_client(cx, buffer))?;
@@ -208,7 +216,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             return Ok(false);
         }
         if self.sent < self.asked.out.len() {
-            return match Pin::new(&mut *self.member).poll_write(cx, &self.asked.out[self.sent..]) {
+            return match self.member.poll_send(cx, &self.asked.out[self.sent..]) {
                 Poll::Ready(Ok(sent)) if sent > 0 => {
                     self.sent += sent;
                     self.trip.stripe().bytes_out.add(sent as u64);
@@ -231,13 +239,12 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         if self.asked.body.done() {
             return Ok(false);
         }
-        let mut space = ReadBuf::new(buffer);
-        match Pin::new(&mut self.session.stream).poll_read(cx, &mut space) {
-            Poll::Ready(Ok(())) if !space.filled().is_empty() => {}
+        let session = &mut *self.session;
+        let input = match session.stream.poll_recv(cx, buffer, &mut session.watched) {
+            Poll::Ready(Ok(came)) if came > 0 => &buffer[..came],
             Poll::Ready(_) => return Err(Failure::Client),
             Poll::Pending => return Ok(false),
-        }
-        let input = space.filled();
+        };
         let taken = match self.asked.body.feed(input) {
             Ok(taken) => taken,
             Err(_) if self.answered => return Err(Failure::Client),
@@ -278,9 +285,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         }
         let kept = self.partial.len();
         buffer[..kept].copy_from_slice(&self.partial);
-        let mut space = ReadBuf::new(&mut buffer[kept..]);
-        let came = match Pin::new(&mut *self.member).poll_read(cx, &mut space) {
-            Poll::Ready(Ok(())) => space.filled().len(),
+        let came = match self.member.poll_recv(cx, &mut buffer[kept..], &mut self.member_watched) {
+            Poll::Ready(Ok(came)) => came,
             Poll::Ready(Err(_)) => return self.ended(true),
             Poll::Pending => return Ok(false),
         };
@@ -336,7 +342,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.keep_client &= self.asked.body.done()
                 && !self.unchunk
                 && head.body != Body::UntilClose
-                && !self.session.core.stopping.get();
+                && !self.session.ending();
             head.write(Rewrite { close: !self.keep_client, http10: self.asked.http10 }, scratch);
             self.answer = if head.body.done() { Answer::Done } else { Answer::Body(head.body) };
         }
@@ -387,14 +393,14 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     fn watch_client(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Result<(), Failure> {
         while self.session.unread.len() < AHEAD {
             let most = (AHEAD - self.session.unread.len()).min(buffer.len());
-            let mut space = ReadBuf::new(&mut buffer[..most]);
-            match Pin::new(&mut self.session.stream).poll_read(cx, &mut space) {
+            let session = &mut *self.session;
+            match session.stream.poll_recv(cx, &mut buffer[..most], &mut session.watched) {
                 // A client may end its side and still wait for the answer.
-                Poll::Ready(Ok(())) if space.filled().is_empty() => {
+                Poll::Ready(Ok(0)) => {
                     self.client_ended = true;
                     return Ok(());
                 }
-                Poll::Ready(Ok(())) => self.session.unread.extend_from_slice(space.filled()),
+                Poll::Ready(Ok(came)) => session.unread.extend_from_slice(&buffer[..came]),
                 Poll::Ready(Err(_)) => return Err(Failure::Client),
                 Poll::Pending => return Ok(()),
             }

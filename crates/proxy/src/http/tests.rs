@@ -151,6 +151,7 @@ fn session(client: Script) -> Session<Script> {
         core,
         listener,
         stream: client,
+        watched: false,
         peer,
         client_text: "127.0.0.1".into(),
         client_fields: Box::default(),
