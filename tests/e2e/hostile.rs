@@ -48,13 +48,10 @@ fn a_client_that_sends_ahead_without_end_starves_nobody() {
     let enough = Arc::new(AtomicBool::new(false));
     let done = Arc::clone(&enough);
     let mut flood = Wire::connect(balancer.address());
-    let mut answers = Wire::over(flood.stream().try_clone().unwrap());
-    let reader =
-        thread::spawn(
-            move || while answers.line().is_ok_and(|line| !line.is_empty()) || answers.line().is_ok() {},
-        );
+    let mut answers = flood.stream().try_clone().unwrap();
+    let reader = thread::spawn(move || std::io::copy(&mut answers, &mut std::io::sink()));
     let writer = thread::spawn(move || {
-        let ahead = "GET / HTTP/1.1\r\nHost: test\r\n\r\n".repeat(500);
+        let ahead = "GET / HTTP/1.1\r\nHost: test\r\n\r\n".repeat(2000);
         while !done.load(Ordering::SeqCst) && flood.try_send(&ahead).is_ok() {}
         flood.stream().shutdown(std::net::Shutdown::Both)
     });
@@ -64,5 +61,5 @@ fn a_client_that_sends_ahead_without_end_starves_nobody() {
     }
     enough.store(true, Ordering::SeqCst);
     let _ = writer.join().unwrap();
-    reader.join().unwrap();
+    let _ = reader.join().unwrap();
 }
