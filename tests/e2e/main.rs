@@ -16,6 +16,7 @@ mod forwarding;
 mod health;
 mod proxy_protocol;
 mod reload;
+mod sharing;
 mod slow;
 mod smuggling;
 mod stage;
