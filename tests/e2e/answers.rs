@@ -154,6 +154,22 @@ fn without_a_queue_too_many_are_refused_at_once() {
 }
 
 #[test]
+fn the_retry_budget_bounds_what_is_tried_again() {
+    let dead: Vec<_> = (0..4).map(|_| refusing()).collect();
+    let addresses: Vec<SocketAddr> = dead.iter().map(|(_, address)| *address).collect();
+    let rest = "outlier = false\n[group.retry]\nattempts = 3\nbudget = 0.5\nmin_per_second = 0\n";
+    let balancer = Balancer::start(&("threads = 1\n".to_owned() + &web(&addresses, rest)));
+    for _ in 0..20 {
+        assert_eq!(get(balancer.address(), "/").reason(), Some("connect_failed"));
+    }
+    let group = balancer.group("web");
+    let requests: u64 =
+        group["members"].as_array().unwrap().iter().map(|member| member["requests"].as_u64().unwrap()).sum();
+    assert_eq!((&group["retries"], requests), (&10.into(), 30), "half as many as requests: {group}");
+    assert!(group["retries_denied"].as_u64() >= Some(10), "{group}");
+}
+
+#[test]
 fn another_member_is_tried_where_that_is_safe() {
     let (_held, dead) = refusing();
     let closing = Script::start(|wire| wire.head().map(drop));

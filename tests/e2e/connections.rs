@@ -150,6 +150,36 @@ fn a_client_may_end_its_side_and_still_get_its_answer() {
 }
 
 #[test]
+fn ipv6_and_names_on_both_sides() {
+    let listener = match std::net::TcpListener::bind("[::1]:0") {
+        Ok(listener) => listener,
+        Err(error) => return eprintln!("this machine has no IPv6: {error}"),
+    };
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut wire = Wire::over(stream);
+            let head = wire.head().unwrap().unwrap_or_default();
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{head}",
+                head.len()
+            );
+            let _ = wire.try_send(answer);
+        }
+    });
+    let balancer = Balancer::start(&web(&[address], "").replace("127.0.0.1:0", "[::1]:0"));
+    assert!(balancer.address().is_ipv6());
+    let request = get(balancer.address(), "/").text();
+    assert!(request.contains("\r\nX-Forwarded-For: ::1\r\n"), "{request}");
+
+    let member = Member::start(&[]);
+    let name = format!("localhost:{}", member.address.port());
+    let balancer = Balancer::start(&web(&[member.address], "").replace(&member.address.to_string(), &name));
+    assert_eq!(get(balancer.address(), "/").status, 200);
+    assert_eq!(balancer.group("web")["members"][0]["name"], *name);
+}
+
+#[test]
 fn heads_may_be_long_up_to_the_limit_on_both_sides() {
     let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Long: {}\r\n\r\n", "a".repeat(60_000));
     let member = Script::answering(answer);

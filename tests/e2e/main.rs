@@ -17,6 +17,7 @@ mod health;
 mod hostile;
 mod proxy_protocol;
 mod reload;
+mod sharing;
 mod slow;
 mod smuggling;
 mod stage;

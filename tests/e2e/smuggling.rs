@@ -190,7 +190,17 @@ fn chunks_that_go_wrong_later_end_the_request_at_the_member_too() {
         body.map(drop)
     });
     let balancer = Balancer::start(&web(&[member.address], ""));
-    for bad in ["zz\r\n", "5\r\nhelloo\r\n", "5\nhello\r\n", "ffffffffffffffffff\r\n", "0\r\n bad\r\n\r\n"] {
+    let long = "a".repeat(20_000);
+    let (extension, trailer) = (format!("5;{long}\r\nhello\r\n"), format!("0\r\nX-A: {long}\r\n\r\n"));
+    for bad in [
+        "zz\r\n",
+        "5\r\nhelloo\r\n",
+        "5\nhello\r\n",
+        "ffffffffffffffffff\r\n",
+        "0\r\n bad\r\n\r\n",
+        &extension,
+        &trailer,
+    ] {
         let before = *started.lock().unwrap();
         let mut client = Wire::connect(balancer.address());
         client.send("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n");

@@ -98,6 +98,25 @@ fn a_slow_member_holds_up_its_client_not_the_memory() {
 }
 
 #[test]
+fn a_client_that_asks_and_asks_and_reads_nothing_takes_little() {
+    let member = Member::start(&["--body", "1KiB"]);
+    let balancer = Balancer::start(&web(&[member.address], ""));
+    assert_eq!(get(balancer.address(), "/").status, 200);
+    let before = balancer.process.resident();
+    let mut client = Wire::connect(balancer.address());
+    client.stream().set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let requests = "GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1000);
+    let mut sent = 0;
+    while client.try_send(&requests).is_ok() {
+        sent += requests.len() as u64;
+        assert!(sent < LONG, "{} MiB of requests were taken", sent / MIB);
+    }
+    let grown = balancer.process.resident().saturating_sub(before);
+    assert!(grown < ROOM, "{} MiB of memory", grown / MIB);
+    assert_eq!(get(balancer.address(), "/").status, 200, "others are served");
+}
+
+#[test]
 fn an_answer_that_comes_early_reaches_a_client_that_is_still_sending() {
     let member = Script::start(|wire| {
         wire.head()?;
