@@ -14,6 +14,7 @@ mod examples;
 mod faults;
 mod forwarding;
 mod health;
+mod hostile;
 mod proxy_protocol;
 mod reload;
 mod sharing;

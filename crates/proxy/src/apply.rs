@@ -1,5 +1,7 @@
 //! Puts settings in force, the first and every later time alike: what may fail comes first, then nothing can.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use plimsoll_brain::Time;
@@ -61,6 +63,16 @@ pub(crate) fn apply(inner: &Inner, next: Settings) -> Result<Vec<String>, StartE
     if told { Ok(changes) } else { Err(StartError::Stuck) }
 }
 
+/// Why an address cannot be had: perhaps because one of our own stands in the way.
+fn bind_error(control: &Control, address: SocketAddr, source: io::Error) -> StartError {
+    let open =
+        control.listeners.iter().map(|open| open.door.address).find(|open| open.port() == address.port());
+    match open {
+        Some(open) if source.kind() == io::ErrorKind::AddrInUse => StartError::Overlap { address, open },
+        _ => StartError::Bind { address, source },
+    }
+}
+
 type Fresh = Vec<(usize, Arc<Door>, Vec<Socket>)>;
 
 /// Binds the listeners that are not open yet; each with its place in the configuration.
@@ -71,7 +83,7 @@ fn bind_new(control: &Control, next: &Settings) -> Result<Fresh, StartError> {
             continue;
         }
         let (address, sockets) = listener::bind(settings, control.cores)
-            .map_err(|source| StartError::Bind { address: settings.address, source })?;
+            .map_err(|source| bind_error(control, settings.address, source))?;
         let counts = (0..control.cores).map(|_| DoorCount::default()).collect();
         fresh.push((place, Arc::new(Door { address, counts }), sockets));
     }

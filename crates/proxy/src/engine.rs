@@ -15,7 +15,7 @@ use crate::control::{Control, Journal, Stamped};
 use crate::core::Census;
 use crate::group::Strike;
 use crate::probe::{self, Probes};
-use crate::worker::{Order, Worker};
+use crate::worker::{self, Order, Worker};
 use crate::{Settings, StartError, apply, report};
 
 /// Strikes that may wait for the control thread.
@@ -54,10 +54,11 @@ impl Engine {
         let cores = settings.threads.max(1);
         let census = Census::new(settings.max_connections);
         let (strikes, inbox) = mpsc::channel(STRIKES);
-        let pin =
-            cores > 1 && std::thread::available_parallelism().is_ok_and(|available| available.get() >= cores);
+        let processors = worker::processors(cores);
         let workers = (0..cores)
-            .map(|index| Worker::start(index, clock, Arc::clone(&census), pin))
+            .map(|index| {
+                Worker::start(index, clock, Arc::clone(&census), processors.as_ref().map(|list| list[index]))
+            })
             .collect::<Result<Vec<_>, _>>()
             .map_err(StartError::Thread)?;
         let control = Control {

@@ -15,6 +15,16 @@ pub enum StartError {
         /// From the system.
         source: io::Error,
     },
+    /// A reload asks for an address that overlaps one which is open.
+    #[error(
+        "cannot listen on {address}: this balancer listens on {open} already; to change one for the other, restart it"
+    )]
+    Overlap {
+        /// As configured.
+        address: SocketAddr,
+        /// Of the listener that is open.
+        open: SocketAddr,
+    },
     /// The access log cannot be opened.
     #[error("cannot open the access log {}: {source}", .path.display())]
     AccessLog {

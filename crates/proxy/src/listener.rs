@@ -183,7 +183,8 @@ fn begin(
     let (core, listener) = (Rc::clone(core), Rc::clone(listener));
     match listener.settings().protocol {
         Protocol::Http => {
-            // It waits for the member in every request: no need to be made to wait.
+            // It gives others their turn itself (`http`), at places that suit it: tokio would do it by saying that a
+            // socket is not ready, which an idle connection to a member must not be mistaken about.
             tokio::task::spawn_local(tokio::task::unconstrained(async move {
                 let _visit = visit;
                 http::serve(core, listener, stream, peer, unread).await;

@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use plimsoll_brain::{Ask, Choice, MemberId, Plan, RetryBudget, Time};
 use tokio::net::TcpStream;
@@ -47,9 +46,6 @@ struct Idle {
     stream: TcpStream,
     since: Time,
 }
-
-/// A connection idle for less than this is taken as it is, where that can do no harm.
-const FRESH: Duration = Duration::from_millis(5);
 
 /// What came of asking for a member.
 pub(crate) enum Admission {
@@ -234,13 +230,13 @@ impl Upstream {
         &self.stripe
     }
 
-    /// A connection that was quiet so far, the one used last first. `safe`: the request may be sent again if it
-    /// turns out that the member has just closed it.
-    pub(crate) fn check_out(&self, now: Time, safe: bool) -> Option<TcpStream> {
+    /// A connection that was quiet so far, the one used last first. Never one on which something came that
+    /// nobody asked for: it would be taken for the answer to the next request.
+    pub(crate) fn check_out(&self) -> Option<TcpStream> {
         let mut idle = self.idle.borrow_mut();
         while let Some(candidate) = idle.pop() {
             self.stripe().idle.sub(1);
-            if (safe && now.since(candidate.since) < FRESH) || candidate.quiet() {
+            if candidate.quiet() {
                 return Some(candidate.stream);
             }
         }

@@ -164,7 +164,7 @@ pub enum Key {
 pub struct MemberTimeouts {
     /// For a connection to be made.
     pub connect: Duration,
-    /// For one try: from the request being sent to the first byte of the answer. Zero for none.
+    /// For one try: from the request being sent to the end of the answer's head. Zero for none.
     pub per_try: Duration,
     /// From the request head being read to the last byte of the answer. Zero for none.
     pub total: Duration,

@@ -62,11 +62,16 @@ impl Worker {
     ///
     /// # Errors
     /// The system refuses another thread or an epoll instance.
-    pub(crate) fn start(index: usize, clock: Clock, census: Arc<Census>, pin: bool) -> io::Result<Self> {
+    pub(crate) fn start(
+        index: usize,
+        clock: Clock,
+        census: Arc<Census>,
+        cpu: Option<usize>,
+    ) -> io::Result<Self> {
         let (orders, inbox) = mpsc::channel(ORDERS);
         let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-            if pin {
-                pin_to(index);
+            if let Some(cpu) = cpu {
+                pin_to(cpu);
             }
             match Builder::new_current_thread().enable_io().build_local(LocalOptions::default()) {
                 Ok(runtime) => runtime.block_on(run(index, clock, census, inbox)),
@@ -88,9 +93,16 @@ impl Worker {
     }
 }
 
-fn pin_to(index: usize) {
+/// The processors this process may run on, if there is one for each of so many workers.
+pub(crate) fn processors(workers: usize) -> Option<Vec<usize>> {
+    let allowed = rustix::thread::sched_getaffinity(None).ok()?;
+    let list: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
+    (workers > 1 && list.len() >= workers).then_some(list)
+}
+
+fn pin_to(cpu: usize) {
     let mut cpus = rustix::thread::CpuSet::new();
-    cpus.set(index);
+    cpus.set(cpu);
     // Not being allowed to is no reason not to run.
     let _ = rustix::thread::sched_setaffinity(None, &cpus);
 }

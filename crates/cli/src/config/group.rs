@@ -216,7 +216,7 @@ pub(crate) struct MemberTimeouts {
     #[schemars(extend("x-minimum" = "1ms"))]
     pub(crate) connect: TimeSpan,
 
-    /// For one try: from the request being sent to the first byte of the answer (http). `0s` for none, which
+    /// For one try: from the request being sent to the end of the answer's head (http). `0s` for none, which
     /// leaves it to `idle`: how long an honest answer takes is known to you only.
     pub(crate) per_try: TimeSpan,
 

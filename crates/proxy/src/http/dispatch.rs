@@ -25,6 +25,7 @@ enum Outcome {
 impl<S: Stream> Session<S> {
     /// Has a request answered; false if the connection ends with it.
     pub(super) async fn answer(&mut self, mut asked: Asked) -> bool {
+        self.answered_alone = false;
         let pool = self.listener.pool();
         let outcome = self.attempts(&pool, &mut asked).await;
         let now = self.core.now();
@@ -38,8 +39,8 @@ impl<S: Stream> Session<S> {
                 end.keep_client
             }
             Outcome::Reject(reason) => {
+                // Not among the latencies: an overload that is refused quickly is not a fast service.
                 pool.group.reject(self.core.index, reason);
-                pool.tally().latency.record(now.since(asked.begun));
                 self.log(&mut asked, reason.status().0, Some(reason), now);
                 self.reject(&asked, reason).await
             }
@@ -135,8 +136,7 @@ impl<S: Stream> Session<S> {
         deadline: Time,
         fresh: bool,
     ) -> Result<End, Failure> {
-        let pooled =
-            if fresh { None } else { trip.upstream.check_out(self.core.now(), asked.method.idempotent()) };
+        let pooled = if fresh { None } else { trip.upstream.check_out() };
         let reused = pooled.is_some();
         let mut member: TcpStream = match pooled {
             Some(stream) => stream,

@@ -23,6 +23,8 @@ use crate::trip::Trip;
 const COPY: usize = 4096;
 /// Bytes of requests sent ahead (pipelining) that are kept; beyond that the client is not read.
 const AHEAD: usize = 64 * 1024;
+/// Interim answers (1xx) to one request; more are not taken for an answer.
+const INTERIM: u32 = 32;
 /// Reads and writes of one connection before others get their turn.
 const TURNS: u32 = 32;
 /// For so long nobody looks whether the client is still there: most answers come before.
@@ -84,13 +86,17 @@ struct Exchange<'a, S, M> {
     unchunk: bool,
     keep_member: bool,
     keep_client: bool,
-    /// Was anything of an answer passed on to the client?
+    /// Was anything of the final answer passed on to the client? After interim ones another may still follow.
     answered: bool,
     /// Has any byte come from the member?
     heard: bool,
     /// The member takes no more of the request; what it answered is still to be read.
     deaf: bool,
     client_ended: bool,
+    /// Interim answers so far.
+    interim: u32,
+    /// When to begin to look after the client.
+    watch_at: Time,
     /// Is the client looked after while the answer is awaited?
     watching: bool,
 }
@@ -125,6 +131,8 @@ impl<S: Stream> Session<S> {
             heard: false,
             deaf: false,
             client_ended: false,
+            interim: 0,
+            watch_at: now + UNWATCHED,
             watching: false,
             session: self,
             member_watched: false,
@@ -323,6 +331,10 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             };
             rest = &rest[head.len..];
             if head.interim() {
+                self.interim += 1;
+                if self.interim > INTERIM {
+                    return Err(self.bad_answer());
+                }
                 if !self.asked.http10 {
                     head.write(Rewrite::default(), scratch);
                 }
@@ -364,7 +376,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         if head.is_empty() && body.is_empty() {
             return Ok(true);
         }
-        self.answered = true;
+        self.answered |= !matches!(self.answer, Answer::Head);
         match self.to_client.send_or_keep(cx, &mut self.session.stream, head, body) {
             Ok(_) => Ok(true),
             Err(_) => Err(Failure::Client),
@@ -413,9 +425,14 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         let client = self.settings.timeouts.body;
         let member = self.trip.settings().timeouts.idle;
         let idle = if self.waits_for_client() { client } else { member };
-        let answer = if self.heard { Time(u64::MAX) } else { self.per_try };
-        let watch = if self.watching { Time(u64::MAX) } else { now + UNWATCHED };
+        let answer = if self.headless() { self.per_try } else { Time(u64::MAX) };
+        let watch = if self.watching { Time(u64::MAX) } else { self.watch_at };
         self.session.timer.set(self.deadline.min(answer).min(now + idle).min(watch));
+    }
+
+    /// Is the head of the final answer still to come?
+    fn headless(&self) -> bool {
+        matches!(self.answer, Answer::Head)
     }
 
     /// Is it the client that nothing moves for?
@@ -429,7 +446,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         let now = self.session.core.tick();
         let reason = match () {
             () if now >= self.deadline => Reason::TotalTimeout,
-            () if !self.heard && now >= self.per_try => Reason::AnswerTimeout,
+            () if self.headless() && now >= self.per_try => Reason::AnswerTimeout,
             () if self.waits_for_client() => {
                 return if self.answered { Failure::Client } else { Failure::Refused(Reason::ClientTimeout) };
             }

@@ -19,6 +19,7 @@ impl<S: Stream> Session<S> {
 
     /// Answers a request that no member answered; true if the connection goes on.
     pub(super) async fn reject(&mut self, asked: &Asked, reason: Reason) -> bool {
+        self.answered_alone = true;
         let keep = asked.keep_alive && asked.body.done() && !asked.http10 && !self.ending();
         let answer = answer(reason, asked.method == Method::Head, !keep);
         if !self.send(&answer).await {

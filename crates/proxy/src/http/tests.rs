@@ -20,6 +20,7 @@ use crate::core::{Census, Core};
 use crate::fixture::{LOOPBACK, pool};
 use crate::listener::{Door, Listener};
 use crate::pool::Admission;
+use crate::reason::Reason;
 use crate::{ClientTimeouts, Forwarded, ListenerSettings, Protocol};
 
 /// A stream that delivers given pieces, each after a pause, and takes so many bytes at a time.
@@ -157,6 +158,7 @@ fn session(client: Script) -> Session<Script> {
         client_fields: Box::default(),
         unread: Vec::new(),
         timer,
+        answered_alone: false,
     }
 }
 
@@ -304,19 +306,19 @@ fn what_goes_wrong_is_told_apart() {
         one(client, client_then, member, member_then).2.expect_err("a failure")
     };
     let reset = failure(get, Then::Silence, "", Then::Eof);
-    assert_eq!(reset, Failure::Member(crate::reason::Reason::Reset, false));
+    assert_eq!(reset, Failure::Member(Reason::Reset, false));
     let half = failure(get, Then::Silence, "HTTP/1.1 200 O", Then::Eof);
-    assert_eq!(half, Failure::Member(crate::reason::Reason::BadAnswer, false));
+    assert_eq!(half, Failure::Member(Reason::BadAnswer, false));
     let cut = failure(get, Then::Silence, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhal", Then::Eof);
     assert_eq!(cut, Failure::Broken);
     let gone = failure(get, Then::Reset, "", Then::Silence);
     assert_eq!(gone, Failure::Client);
     let bad = failure(get, Then::Silence, "HTTP/1.1 101 Surprise\r\n\r\n", Then::Silence);
-    assert_eq!(bad, Failure::Member(crate::reason::Reason::BadAnswer, false));
+    assert_eq!(bad, Failure::Member(Reason::BadAnswer, false));
     let chunk = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
     let client = Script::new(format!("{chunk}zz").as_bytes(), &[chunk.len()], Then::Silence, usize::MAX);
     let refused = relay(client, Script::new(b"", &[], Then::Silence, usize::MAX)).2;
-    assert_eq!(refused, Err(Failure::Refused(crate::reason::Reason::BadRequest)));
+    assert_eq!(refused, Err(Failure::Refused(Reason::BadRequest)));
 }
 
 #[test]
@@ -342,4 +344,21 @@ fn an_upgrade_becomes_a_tunnel() {
     assert!(to_member.ends_with("\r\n\r\nfrom the client"), "{to_member}");
     assert!(to_client.ends_with("\r\n\r\nfrom the member"), "{to_client}");
     assert_eq!(end, Ok((101, false, false)));
+}
+
+#[test]
+fn a_member_that_fails_after_an_interim_answer_can_still_be_answered_for() {
+    let get = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    let hint = "HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\n";
+    let (_, to_client, end) = one(get, Then::Silence, hint, Then::Eof);
+    assert_eq!(to_client, hint);
+    assert_eq!(end, Err(Failure::Member(Reason::Reset, false)));
+}
+
+#[test]
+fn interim_answers_without_end_are_no_answer() {
+    let get = "GET / HTTP/1.0\r\nHost: x\r\n\r\n";
+    let hints = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1000);
+    let (_, to_client, end) = one(get, Then::Silence, &hints, Then::Silence);
+    assert_eq!((to_client.as_str(), end), ("", Err(Failure::Member(Reason::BadAnswer, false))));
 }
