@@ -1,11 +1,13 @@
 //! Reloads under load: nothing is dropped, whatever changes; a bad file changes nothing.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use plimsoll_brain::strategy;
 use rustix::process::Signal;
 
-use crate::stage::{Balancer, Load, Member, Wire, get, groups, listens, members_list, until, web};
+use crate::stage::{Balancer, Load, Member, Script, Wire, get, groups, listens, members_list, until, web};
 
 fn addresses(members: &[Member]) -> Vec<SocketAddr> {
     members.iter().map(|member| member.address).collect()
@@ -172,4 +174,52 @@ fn a_bad_file_changes_nothing_and_says_so() {
     assert_eq!(successful(), 1.0);
     assert_eq!(balancer.run(&["status"]).code, Some(0));
     load.stop_unharmed();
+}
+
+#[test]
+fn a_listener_takes_new_settings_and_another_group() {
+    let members = Member::several(2, &["--echo", "http"]);
+    let all = addresses(&members);
+    let text = |group: &str, forwarded: &str| {
+        format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"{group}\"\nforwarded = \"{forwarded}\"\n{}",
+            groups(&[("one", &all[..1]), ("two", &all[1..])], "")
+        )
+    };
+    let balancer = Balancer::start(&text("one", "x-forwarded"));
+    let mut client = Wire::connect(balancer.address());
+    let mut ask = || {
+        client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        let answer = client.answer().unwrap();
+        (answer.field("x-member").unwrap().to_owned(), answer.text().contains("X-Forwarded-For"))
+    };
+    assert_eq!(ask(), (all[0].to_string(), true));
+    let said = balancer.reload(&text("two", "x-forwarded"));
+    assert!(said.contains(": one -> two"), "{said}");
+    until("the other group", || ask().0 == all[1].to_string());
+    balancer.reload(&text("two", "off"));
+    until("the other form", || !ask().1);
+    assert_eq!(balancer.status()["listeners"][0]["accepted"], 1, "on the same connection");
+}
+
+#[test]
+fn connections_to_a_member_that_left_are_closed() {
+    let closed = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&closed);
+    let leaves = Script::start(move |wire| {
+        while wire.head()?.is_some() {
+            wire.try_send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
+        }
+        told.store(true, SeqCst);
+        std::io::Result::Ok(())
+    });
+    let stays = Member::start(&[]);
+    // Only that it left can close them so soon.
+    let rest = "pool_idle = \"1h\"\nstrategy = \"first_available\"\n";
+    let balancer = Balancer::start(&web(&[leaves.address, stays.address], rest));
+    assert_eq!(get(balancer.address(), "/").status, 200);
+    assert!(!closed.load(SeqCst));
+    balancer.reload(&web(&[stays.address], rest));
+    assert_eq!(get(balancer.address(), "/").status, 200);
+    until("the connection closed", || closed.load(SeqCst));
 }
