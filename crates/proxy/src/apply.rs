@@ -8,10 +8,11 @@ use plimsoll_brain::Time;
 use socket2::Socket;
 
 use crate::access::AccessLog;
+use crate::bind::bind;
 use crate::control::{Control, Opened, Ruled};
-use crate::engine::{Inner, lock};
 use crate::group::Group;
-use crate::listener::{self, Door, DoorCount};
+use crate::inner::{Inner, lock};
+use crate::listener::{Door, DoorCount};
 use crate::worker::Order;
 use crate::{GroupSettings, ListenerSettings, Protocol, Settings, StartError};
 
@@ -82,8 +83,8 @@ fn bind_new(control: &Control, next: &Settings) -> Result<Fresh, StartError> {
         if open_as(control, settings).is_some() {
             continue;
         }
-        let (address, sockets) = listener::bind(settings, control.cores)
-            .map_err(|source| bind_error(control, settings.address, source))?;
+        let (address, sockets) =
+            bind(settings, control.cores).map_err(|source| bind_error(control, settings.address, source))?;
         let counts = (0..control.cores).map(|_| DoorCount::default()).collect();
         fresh.push((place, Arc::new(Door { address, counts }), sockets));
     }

@@ -9,7 +9,6 @@ use tokio::sync::{broadcast, mpsc};
 
 use crate::group::{Group, Published, Record, Strike};
 use crate::listener::Door;
-use crate::probe::Finding;
 use crate::worker::{Order, Worker};
 use crate::{GroupSettings, Settings};
 
@@ -91,6 +90,14 @@ pub(crate) struct Ruled {
 pub(crate) struct Opened {
     pub(crate) id: u64,
     pub(crate) door: Arc<Door>,
+}
+
+/// What a probe found.
+pub(crate) struct Finding {
+    pub(crate) group: Arc<str>,
+    pub(crate) member: MemberId,
+    /// Why it failed, for people.
+    pub(crate) outcome: Result<(), String>,
 }
 
 /// Everything that is slow.

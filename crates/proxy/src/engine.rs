@@ -2,18 +2,17 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_brain::EventKind;
 use tokio::sync::{Notify, broadcast, mpsc};
 
-use crate::access::AccessLog;
 use crate::clock::Clock;
 use crate::control::{Control, Journal, Stamped};
 use crate::core::Census;
 use crate::group::Strike;
+use crate::inner::{Inner, lock};
 use crate::probe::{self, Probes};
 use crate::worker::{self, Order, Worker};
 use crate::{Settings, StartError, apply, report};
@@ -26,22 +25,6 @@ const COMPARE: Duration = Duration::from_secs(1);
 /// A running data plane. Cloning gives another handle of the same. Every method may be called from any thread.
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
-
-pub(crate) struct Inner {
-    pub(crate) clock: Clock,
-    pub(crate) control: Mutex<Control>,
-    pub(crate) census: Arc<Census>,
-    pub(crate) probes: Mutex<Probes>,
-    pub(crate) access: Mutex<Option<AccessLog>>,
-    pub(crate) access_dropped: Arc<AtomicU64>,
-    pub(crate) reloads: AtomicU64,
-    pub(crate) reload_error: Mutex<Option<String>>,
-    pub(crate) stopping: AtomicBool,
-    /// Wakes the control thread: something may be due earlier.
-    pub(crate) wake: Notify,
-    ended: AtomicBool,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
 
 impl Engine {
     /// Binds every listener and starts the threads.
@@ -242,9 +225,4 @@ async fn govern(inner: &Inner, mut strikes: mpsc::Receiver<Strike>) {
             () = inner.wake.notified() => {}
         }
     }
-}
-
-/// Locks; a thread that panicked while it held the lock left nothing half done that matters more than going on.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

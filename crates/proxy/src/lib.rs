@@ -4,10 +4,12 @@
 //! threads, one tokio `LocalRuntime` each, own listeners, connections and pools, and share nothing on the
 //! request path but the current plan and the members' live counts.
 
+mod accept;
 mod access;
 mod admit;
 mod alarm;
 mod apply;
+mod bind;
 mod clock;
 mod connect;
 mod control;
@@ -18,6 +20,7 @@ mod error;
 mod fixture;
 mod group;
 mod http;
+mod inner;
 mod key;
 mod listener;
 mod pool;

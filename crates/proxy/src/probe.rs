@@ -22,8 +22,8 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::control::Control;
-use crate::engine::{Inner, lock};
+use crate::control::{Control, Finding};
+use crate::inner::{Inner, lock};
 use crate::{GroupSettings, ProbeKind, ProbeSettings};
 
 mod ask;
@@ -43,14 +43,6 @@ pub(crate) struct Probes {
     running: BTreeMap<(Arc<str>, MemberId), Running>,
     findings: mpsc::Sender<Finding>,
     gate: Arc<Semaphore>,
-}
-
-/// What a probe found.
-pub(crate) struct Finding {
-    pub(crate) group: Arc<str>,
-    pub(crate) member: MemberId,
-    /// Why it failed, for people.
-    pub(crate) outcome: Result<(), String>,
 }
 
 struct Running {

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use plimsoll_brain::status::{GroupStatus, ListenerStatus, MemberStatus, Status};
 
 use crate::control::{Control, Ruled};
-use crate::engine::{Inner, lock};
 use crate::group::{Record, Stripe, Tally};
+use crate::inner::{Inner, lock};
 use crate::reason;
 use crate::stats::{Count, Merged};
 

@@ -12,12 +12,13 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
 
+use crate::accept::accept;
 use crate::access::Sender;
 use crate::alarm::Alarm;
 use crate::clock::Clock;
 use crate::core::{Census, Core};
 use crate::group::Group;
-use crate::listener::{self, Door, Listener};
+use crate::listener::{Door, Listener};
 use crate::{ListenerSettings, Protocol, udp};
 
 /// Orders that may wait for a worker.
@@ -153,7 +154,7 @@ fn open(core: &Rc<Core>, listener: &Rc<Listener>, protocol: Protocol, socket: So
     match protocol {
         Protocol::Http | Protocol::Tcp => {
             let socket = TcpListener::from_std(socket.into())?;
-            tokio::task::spawn_local(listener::accept(Rc::clone(core), Rc::clone(listener), socket));
+            tokio::task::spawn_local(accept(Rc::clone(core), Rc::clone(listener), socket));
         }
         Protocol::Udp => {
             let socket = UdpSocket::from_std(socket.into())?;

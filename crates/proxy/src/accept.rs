@@ -1,0 +1,97 @@
+//! Accept loops: one for each listener on each core. Every connection becomes a task of whoever speaks its
+//! protocol.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::Protocol;
+use crate::connect::{Peer, exhausted};
+use crate::core::Core;
+use crate::listener::{Listener, Visit};
+use crate::{http, preface, tcp};
+
+/// Accepts connections until the listener is closed, then those that already wait.
+pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, socket: TcpListener) {
+    loop {
+        tokio::select! {
+            biased;
+            accepted = socket.accept() => match accepted {
+                Ok((stream, client)) => admit(&core, &listener, stream, client),
+                Err(error) if exhausted(&error) => {
+                    tracing::warn!("{}: cannot accept: {error}; raise the limit on open files", listener.door.address);
+                    core.wheel.sleep(Duration::from_millis(50)).await;
+                }
+                // A client that gave up while it waited.
+                Err(_) => {}
+            },
+            () = listener.until_closed() => break,
+        }
+    }
+    // What the kernel accepted already would be reset by closing.
+    while let Some(Ok((stream, client))) = at_once(socket.accept()).await {
+        admit(&core, &listener, stream, client);
+    }
+}
+
+/// The output of a future that is ready at once.
+async fn at_once<F: Future>(future: F) -> Option<F::Output> {
+    tokio::select! {
+        biased;
+        output = future => Some(output),
+        () = std::future::ready(()) => None,
+    }
+}
+
+fn admit(core: &Rc<Core>, listener: &Rc<Listener>, stream: TcpStream, client: SocketAddr) {
+    let Some(visit) = Visit::enter(core, listener) else { return };
+    let _ = stream.set_nodelay(true);
+    let settings = listener.settings();
+    let local = match listener.pool().view().published.settings.send_proxy {
+        Some(_) => stream.local_addr().unwrap_or(listener.door.address),
+        None => listener.door.address,
+    };
+    let peer = Peer { client, local };
+    if !settings.accept_proxy {
+        return begin(core, listener, visit, stream, peer, Vec::new());
+    }
+    let (core, listener) = (Rc::clone(core), Rc::clone(listener));
+    tokio::task::spawn_local(async move {
+        let mut stream = stream;
+        if let Some((peer, unread)) = preface::read(&core, &listener, &mut stream, peer).await {
+            begin(&core, &listener, visit, stream, peer, unread);
+        }
+    });
+}
+
+/// Gives a connection to whoever speaks its protocol. `unread` are bytes that were read from it already.
+fn begin(
+    core: &Rc<Core>,
+    listener: &Rc<Listener>,
+    visit: Visit,
+    stream: TcpStream,
+    peer: Peer,
+    unread: Vec<u8>,
+) {
+    let (core, listener) = (Rc::clone(core), Rc::clone(listener));
+    match listener.settings().protocol {
+        Protocol::Http => {
+            // It gives others their turn itself (`http`), at places that suit it: tokio would do it by saying that a
+            // socket is not ready, which an idle connection to a member must not be mistaken about.
+            tokio::task::spawn_local(tokio::task::unconstrained(async move {
+                let _visit = visit;
+                http::serve(core, listener, stream, peer, unread).await;
+            }));
+        }
+        Protocol::Tcp => {
+            tokio::task::spawn_local(async move {
+                let _visit = visit;
+                tcp::serve(core, listener, stream, peer, unread).await;
+            });
+        }
+        // It has no connections.
+        Protocol::Udp => {}
+    }
+}

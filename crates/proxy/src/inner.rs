@@ -1,0 +1,36 @@
+//! What the handles of an engine and its control thread share.
+
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use tokio::sync::Notify;
+
+use crate::access::AccessLog;
+use crate::clock::Clock;
+use crate::control::Control;
+use crate::core::Census;
+use crate::probe::Probes;
+
+/// A running data plane, from the slow side. Where two locks are held, `control` is the first.
+pub(crate) struct Inner {
+    pub(crate) clock: Clock,
+    pub(crate) control: Mutex<Control>,
+    pub(crate) census: Arc<Census>,
+    pub(crate) probes: Mutex<Probes>,
+    pub(crate) access: Mutex<Option<AccessLog>>,
+    pub(crate) access_dropped: Arc<AtomicU64>,
+    pub(crate) reloads: AtomicU64,
+    pub(crate) reload_error: Mutex<Option<String>>,
+    pub(crate) stopping: AtomicBool,
+    /// Wakes the control thread: something may be due earlier.
+    pub(crate) wake: Notify,
+    /// Has the control thread to end?
+    pub(crate) ended: AtomicBool,
+    pub(crate) thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Locks; a thread that panicked while it held the lock left nothing half done that matters more than going on.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
