@@ -105,7 +105,7 @@ pub(crate) async fn serve<S: Stream>(
                 }
                 // A client that sends ahead may never make this task wait, above all if we answer ourselves.
                 served = served.wrapping_add(1);
-                if session.answered_alone || served % STREAK == 0 {
+                if session.answered_alone || served.is_multiple_of(STREAK) {
                     tokio::task::yield_now().await;
                 }
             }
