@@ -42,7 +42,10 @@ pub(crate) async fn connect(
     let mut reached = Box::pin(reach(trip.upstream.address.get(), settings.send_proxy, peer));
     poll_fn(|cx| match reached.as_mut().poll(cx) {
         Poll::Ready(reached) => Poll::Ready(reached.map_err(|error| reason(&error))),
-        Poll::Pending if timer.fired() => Poll::Ready(Err(Reason::ConnectTimeout)),
+        Poll::Pending if timer.fired() => {
+            let late = core.tick() >= deadline;
+            Poll::Ready(Err(if late { Reason::TotalTimeout } else { Reason::ConnectTimeout }))
+        }
         Poll::Pending => Poll::Pending,
     })
     .await
