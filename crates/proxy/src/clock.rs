@@ -1,7 +1,7 @@
 //! Time as the brain counts it.
 
+use nix::time::{ClockId, clock_gettime};
 use plimsoll_brain::Time;
-use rustix::time::{ClockId, clock_gettime};
 
 /// Counts nanoseconds since the process began to carry traffic; the same on every thread.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ impl Clock {
 }
 
 fn monotonic() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    // The monotonic clock counts from boot: never negative.
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    // Linux has had this clock since 2.5: the call has no way to fail. It counts from boot: never negative.
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }

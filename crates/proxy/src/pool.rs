@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll, Waker};
 
 use plimsoll_brain::{Ask, Choice, MemberId, Plan, RetryBudget, Time};
 use tokio::net::TcpStream;
@@ -261,16 +260,10 @@ impl Upstream {
 }
 
 impl Idle {
-    /// Has nothing come since the last answer, neither bytes nor the end? Costs no system call when nothing has.
+    /// Has nothing come since the last answer, neither bytes nor the end? Costs no system call when nothing has:
+    /// tokio asks the kernel only if it was told that there is something.
     fn quiet(&self) -> bool {
-        match self.stream.poll_read_ready(&mut Context::from_waker(Waker::noop())) {
-            Poll::Pending => true,
-            // The last read may have filled its buffer exactly: ask the kernel.
-            Poll::Ready(Ok(())) => {
-                matches!(self.stream.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
-            }
-            Poll::Ready(Err(_)) => false,
-        }
+        matches!(self.stream.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
     }
 }
 
