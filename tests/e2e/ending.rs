@@ -36,7 +36,7 @@ fn a_member_is_drained_replaced_and_taken_back_under_load() {
 
 #[test]
 fn a_stop_lets_requests_in_flight_end() {
-    let member = Member::start(&["--service", "const:1s", "--workers", "100"]);
+    let member = Member::start(&["--service", "const:4s", "--workers", "100"]);
     let mut balancer = Balancer::start(&web(&[member.address], ""));
     let mut idle = Wire::connect(balancer.address());
     idle.send("HEAD / HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -78,6 +78,40 @@ fn a_stop_under_load_answers_every_request_it_took() {
     // Whoever comes later finds nobody; of those that were let in nobody was cut off.
     let others: Vec<_> = record.failed.keys().filter(|fault| fault.name() != "connect").collect();
     assert!(others.is_empty(), "{:?}", record.failed);
+}
+
+#[test]
+fn a_request_that_crosses_the_stop_is_answered() {
+    let member = Member::start(&[]);
+    let mut balancer = Balancer::start(&web(&[member.address], ""));
+    let ask = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut clients: Vec<Wire> = (0..40).map(|_| Wire::connect(balancer.address())).collect();
+    for client in &mut clients {
+        client.send(ask);
+        assert_eq!(client.answer().unwrap().status, 200);
+    }
+    // While the process stands still, the stop and more work than it has seen are laid before it.
+    balancer.process.signal(Signal::STOP);
+    clients[20..].iter_mut().for_each(|client| client.send(ask));
+    let mut fresh: Vec<Wire> = (0..40).map(|_| Wire::connect(balancer.address())).collect();
+    fresh[20..].iter_mut().for_each(|client| client.send(ask));
+    balancer.process.signal(Signal::TERM);
+    balancer.process.signal(Signal::CONT);
+    // What these send is on its way when the listener closes.
+    clients[..10].iter_mut().chain(&mut fresh[..20]).for_each(|client| client.send(ask));
+    for client in clients
+        .iter_mut()
+        .enumerate()
+        .filter(|(at, _)| !(10..20).contains(at))
+        .map(|(_, c)| c)
+        .chain(&mut fresh)
+    {
+        assert_eq!(client.answer().unwrap().status, 200);
+        client.closed();
+    }
+    // And these send nothing.
+    clients[10..20].iter_mut().for_each(Wire::closed);
+    assert_eq!(balancer.process.end(), Some(0));
 }
 
 #[test]

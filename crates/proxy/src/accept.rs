@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::Protocol;
@@ -30,18 +31,14 @@ pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, socket: TcpLi
             () = listener.until_closed() => break,
         }
     }
-    // What the kernel accepted already would be reset by closing.
-    while let Some(Ok((stream, client))) = at_once(socket.accept()).await {
-        admit(&core, &listener, stream, client);
-    }
-}
-
-/// The output of a future that is ready at once.
-async fn at_once<F: Future>(future: F) -> Option<F::Output> {
-    tokio::select! {
-        biased;
-        output = future => Some(output),
-        () = std::future::ready(()) => None,
+    // What the kernel accepted already would be reset by closing. tokio may not have heard of it yet: the socket
+    // itself is asked.
+    let socket = SockRef::from(&socket);
+    while let Ok((stream, client)) = socket.accept() {
+        let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream.into()));
+        if let (Ok(stream), Some(client)) = (stream, client.as_socket()) {
+            admit(&core, &listener, stream, client);
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use plimsoll_brain::Time;
 use plimsoll_wire::http1::Marks;
@@ -23,6 +24,9 @@ pub(crate) const BUFFER: usize = 128 * 1024;
 const SPARE: usize = 256;
 const SPARE_BYTES: usize = 16 * 1024;
 
+/// Longer than a request takes to come from anywhere on earth.
+pub(crate) const PARTING: Duration = Duration::from_secs(1);
+
 /// One thread's context; every task of the thread holds it.
 pub(crate) struct Core {
     /// Its place among the threads.
@@ -32,6 +36,8 @@ pub(crate) struct Core {
     pub(crate) wheel: Rc<Wheel>,
     /// Are listeners closed and requests in flight to be the last of their connections?
     pub(crate) stopping: Cell<bool>,
+    /// How long a client connection on which nothing is asked stays when its listener is gone.
+    pub(crate) parting: Cell<Duration>,
     pub(crate) census: Arc<Census>,
     pub(crate) access: Access,
     pub(crate) pipes: Pipes,
@@ -88,6 +94,7 @@ impl Core {
             now: Cell::new(clock.now()),
             wheel: Wheel::new(clock),
             stopping: Cell::new(false),
+            parting: Cell::new(PARTING),
             census,
             access: Access::default(),
             pipes: Pipes::default(),
@@ -98,6 +105,12 @@ impl Core {
             chance: Cell::new(seed),
             pools: RefCell::default(),
         })
+    }
+
+    /// When a client connection on which nothing is asked ends, its listener being gone. Closed at once it
+    /// would lose the request that may be on its way already; one that comes in time is answered as the last.
+    pub(crate) fn parting(&self) -> Time {
+        self.tick() + self.parting.get()
     }
 
     /// Reads the clock: to be called when something has come from outside.

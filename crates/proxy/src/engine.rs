@@ -10,7 +10,7 @@ use tokio::sync::{Notify, broadcast, mpsc};
 
 use crate::clock::Clock;
 use crate::control::{Control, Journal, Stamped};
-use crate::core::Census;
+use crate::core::{Census, PARTING};
 use crate::group::Strike;
 use crate::inner::{Inner, lock};
 use crate::probe::{self, Probes};
@@ -174,7 +174,9 @@ impl Engine {
                 control
                     .journal
                     .note(EventKind::Stopping, "listeners are closed, requests in flight end".into());
-                control.order_all(|| Order::Stop);
+                // All that part in peace have done so well before the deadline.
+                let parting = PARTING.min(control.settings.drain_deadline / 2);
+                control.order_all(|| Order::Stop { parting });
             }
             self.0.clock.now() + control.settings.drain_deadline
         };

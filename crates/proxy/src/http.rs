@@ -127,7 +127,8 @@ impl<S: Stream> Session<S> {
                 + if self.unread.is_empty() { settings.timeouts.idle } else { settings.timeouts.head },
         );
         let mut fresh = !self.unread.is_empty();
-        poll_fn(|cx| self.poll_next(cx, &settings, &mut fresh)).await
+        let mut parting = false;
+        poll_fn(|cx| self.poll_next(cx, &settings, &mut fresh, &mut parting)).await
     }
 
     fn poll_next(
@@ -135,6 +136,7 @@ impl<S: Stream> Session<S> {
         cx: &mut Context<'_>,
         settings: &ListenerSettings,
         fresh: &mut bool,
+        parting: &mut bool,
     ) -> Poll<Next> {
         if self.timer.fired() {
             return Poll::Ready(match self.unread.is_empty() {
@@ -170,8 +172,8 @@ impl<S: Stream> Session<S> {
                 self.unread.clear();
                 self.unread.extend_from_slice(&buffer[..filled]);
             }
-            if self.ending() && self.unread.is_empty() {
-                return Poll::Ready(Next::Closed);
+            if self.ending() && self.unread.is_empty() && !std::mem::replace(parting, true) {
+                self.timer.set(core.parting());
             }
             Poll::Pending
         })

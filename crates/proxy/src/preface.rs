@@ -29,9 +29,10 @@ pub(crate) async fn read(
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
     timer.set(core.tick() + listener.settings().timeouts.head);
     let mut kept = Vec::new();
+    let mut parting = false;
     let read = poll_fn(|cx| {
         if timer.fired() {
-            return Poll::Ready(Err(Some(Reason::ClientTimeout)));
+            return Poll::Ready(Err((!parting).then_some(Reason::ClientTimeout)));
         }
         core.lend(|buffer, _| {
             // No more than a header may take: it is found whole or refused before the buffer is full.
@@ -43,7 +44,6 @@ pub(crate) async fn read(
                 match Pin::new(&mut *stream).poll_read(cx, &mut space) {
                     Poll::Ready(Ok(())) if !space.filled().is_empty() => filled += space.filled().len(),
                     Poll::Ready(_) => return Poll::Ready(Err(None)),
-                    Poll::Pending if core.stopping.get() && filled == 0 => return Poll::Ready(Err(None)),
                     Poll::Pending => break,
                 }
                 match proxy_protocol::parse(&buffer[..filled]) {
@@ -53,6 +53,9 @@ pub(crate) async fn read(
                     Ok(None) => {}
                     Err(_) => return Poll::Ready(Err(Some(Reason::BadRequest))),
                 }
+            }
+            if core.stopping.get() && filled == 0 && !std::mem::replace(&mut parting, true) {
+                timer.set(core.parting());
             }
             kept.clear();
             kept.extend_from_slice(&buffer[..filled]);

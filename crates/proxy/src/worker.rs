@@ -47,7 +47,9 @@ pub(crate) enum Order {
     Groups(Arc<[Arc<str>]>),
     AccessLog(Option<Sender>),
     /// Close the listeners and end connections between requests.
-    Stop,
+    Stop {
+        parting: Duration,
+    },
     /// End now.
     Exit,
 }
@@ -139,8 +141,9 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
             }
             Order::Groups(names) => core.retain_pools(|name| names.iter().any(|kept| **kept == *name)),
             Order::AccessLog(sender) => core.access.connect(sender),
-            Order::Stop => {
+            Order::Stop { parting } => {
                 core.stopping.set(true);
+                core.parting.set(parting);
                 listeners.values().for_each(|listener| listener.close());
                 core.wheel.wake_all();
             }
