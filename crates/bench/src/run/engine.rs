@@ -23,8 +23,8 @@ use crate::target::{Answer, Ask, Step, Target, Transport};
 
 /// How long requests in flight may take to end after a stop.
 const GRACE: Duration = Duration::from_secs(1);
-/// Requests sent between two looks at events: about a quarter of a millisecond's work.
-const BATCH: usize = 64;
+/// Requests sent between two looks at events: half a millisecond's work if each needs a new connection.
+const BATCH: usize = 16;
 /// How long before a due time the thread stops sleeping and looks again and again: the kernel wakes a thread
 /// some 20 µs late, more or less, which would be in every latency. At most this much CPU per request.
 const SPIN: Duration = Duration::from_micros(20);
@@ -49,6 +49,8 @@ pub(super) struct Engine<T: Target, P> {
     target: T,
     when: When<P>,
     limits: Limits,
+    /// Most connections, busy and idle.
+    most: usize,
     shared: Arc<Shared>,
     poll: Poll,
     slots: Slots<T::State>,
@@ -85,6 +87,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             audit: shared.start,
             target,
             when,
+            most: limits.connections.unwrap_or(limits.in_flight),
             limits,
             shared,
         })
@@ -97,7 +100,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         let mut events = Vec::new();
         let mut last_call = None;
         loop {
-            let mut record = shared.record();
+            let mut record = shared.turn();
             let mut now = Instant::now();
             for _ in 0..BATCH {
                 let Some(due) = next.filter(|due| *due <= now) else { break };
@@ -132,7 +135,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             let wake = deadlines.into_iter().flatten().chain(soon).min();
             self.poll.wait(&mut events, wake, now)?;
             if !events.is_empty() {
-                let mut record = shared.record();
+                let mut record = shared.turn();
                 for event in &events {
                     self.ready(&mut record, *event);
                     self.serve(&mut record);
@@ -174,7 +177,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             return self.unsent(record);
         }
         let late = now.saturating_duration_since(due);
-        if !self.waiting.is_empty() || !self.has_room(ask.route) {
+        if !self.waiting.is_empty() || !self.has_room() {
             record.left(late, self.limits.tolerance);
             record.waited += 1;
             self.waiting.push_back(Waiting { due, ask });
@@ -202,8 +205,9 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
     /// a batch at most. Is there more to do at once?
     fn serve(&mut self, record: &mut Record) -> bool {
         for _ in 0..BATCH {
-            let ready = self.waiting.front().is_some_and(|first| self.has_room(first.ask.route));
-            if let Some(first) = self.waiting.pop_front_if(|_| ready) {
+            if self.has_room()
+                && let Some(first) = self.waiting.pop_front()
+            {
                 if !self.send(record, first.due, Instant::now(), first.ask) {
                     record.failed(None, Fault::Unsent, first.due.elapsed().max(self.limits.timeout));
                 }
@@ -223,10 +227,8 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
     }
 
     /// May a request take or open a connection?
-    fn has_room(&self, route: usize) -> bool {
-        self.slots.has_idle(route)
-            || self.limits.connections.is_none_or(|most| self.slots.open() < most)
-            || self.slots.has_any_idle()
+    fn has_room(&self) -> bool {
+        self.slots.open() < self.most || self.slots.has_idle()
     }
 
     /// Sends a request on an idle connection or a new one; false if there is none to be had.
@@ -244,7 +246,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             self.slots.remove(slot);
             job.written = 0;
         }
-        if self.limits.connections.is_some_and(|most| self.slots.open() >= most)
+        if self.slots.open() >= self.most
             && let Some(slot) = self.slots.wake_any()
         {
             self.slots.remove(slot);
