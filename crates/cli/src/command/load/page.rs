@@ -76,6 +76,7 @@ fn figure(chart: &Chart, caption: &str) -> String {
 fn latencies(outcome: &Outcome) -> String {
     let mut out = String::from("<div class=\"scroll\"><table><tr><th></th><th>mean</th>");
     for (name, _) in QUANTILES {
+        let name = name.replace("p999", "p99.9");
         let _ = write!(out, "<th>{name}</th>");
     }
     out += "<th>max</th></tr>\n";
@@ -133,9 +134,9 @@ fn rates(outcome: &Outcome) -> Chart {
         x: Axis { label: "seconds".into(), log: false, zero: true },
         y: Axis { label: "per second".into(), log: false, zero: true },
         series: vec![
-            series("offered", |slice| slice.due, Style::Dashed),
             series("answered", |slice| slice.ok, Style::Line),
             series("failed", |slice| slice.failed, Style::Line),
+            series("offered", |slice| slice.due, Style::Dashed),
         ],
         notes: Vec::new(),
     }
