@@ -21,11 +21,13 @@ use tokio::sync::watch;
 mod echo;
 mod http;
 mod service;
+mod shuffle;
 mod timer;
 mod work;
 
 pub use http::Refusal;
 pub use service::{Service, Slowdown};
+pub use shuffle::shuffle;
 
 use http::Page;
 use work::Work;
@@ -53,6 +55,12 @@ pub struct Spec {
     pub queue: usize,
     /// Burn the processor for the service time instead of waiting.
     pub burn: bool,
+    /// How much longer a worker holds the first request of a connection (http): what a server spends on
+    /// setting a session up.
+    pub session: Duration,
+    /// Answer with the integers of the request's body after so many swaps of two of them (http): real work,
+    /// which takes the place of the service time.
+    pub swaps: Option<u32>,
     /// Length of an answer's body (http); the member's name and a line end if `None`.
     pub body: Option<usize>,
     /// Share of the requests that fail, from 0 to 1 (http).
@@ -104,6 +112,8 @@ impl Spec {
             workers: 4,
             queue: 1024,
             burn: false,
+            session: Duration::ZERO,
+            swaps: None,
             body: None,
             fail_rate: 0.0,
             refusal: Refusal::Status(500),
