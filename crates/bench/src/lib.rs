@@ -8,6 +8,7 @@ mod body;
 pub mod chance;
 pub mod member;
 pub mod pace;
+pub mod plot;
 pub mod record;
 pub mod run;
 pub mod target;
