@@ -69,7 +69,7 @@ pub struct Spec {
     pub refusal: Refusal,
     /// Becomes slower by itself.
     pub slow_after: Option<Slowdown>,
-    /// Obey `POST /_plimsoll/slow?factor=N` (http).
+    /// Obey `POST /_plimsoll/slow?factor=N` and answer `GET /_plimsoll/count` (http).
     pub admin: bool,
     /// Begin each connection with the name and a line end (tcp), each answer with the name and a space (udp).
     pub greet: bool,
@@ -136,6 +136,8 @@ struct Member {
     stopping: watch::Receiver<bool>,
     /// TCP connections open.
     connections: Cell<usize>,
+    /// HTTP requests that have come, operators' orders left out.
+    requests: Cell<u64>,
 }
 
 /// Serves on this thread until `stop` comes true, then ends what is in flight, in five seconds at the most.
@@ -170,7 +172,8 @@ async fn run(spec: Spec, ready: impl FnOnce(SocketAddr), stop: impl Future<Outpu
         let page = Page::new(&name, spec.body);
         // Not the seed of the service times: the two must not go together.
         let chance = RefCell::new(Chance::new(spec.seed ^ 0x5eed_0fa1_1ed0_0d1e));
-        Ok(Rc::new(Member { spec, name, work, page, chance, stopping, connections: Cell::new(0) }))
+        let (connections, requests) = (Cell::new(0), Cell::new(0));
+        Ok(Rc::new(Member { spec, name, work, page, chance, stopping, connections, requests }))
     };
     if spec.kind == Kind::Udp {
         let socket = UdpSocket::bind(spec.listen).await?;

@@ -118,6 +118,8 @@ struct Head {
 enum Order {
     /// Be so many times slower.
     Slow(f64),
+    /// Say how many requests have come.
+    Count,
     /// Something it cannot do.
     Unknown,
 }
@@ -139,6 +141,7 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
         obey(wire, member, &order, head.is_head, keep);
         return Ok(keep);
     }
+    member.requests.set(member.requests.get() + 1);
     let fails = member.chance.borrow_mut().happens(member.spec.fail_rate);
     let first = std::mem::take(&mut wire.first);
     if let (Some(raw), false) = (raw, fails) {
@@ -177,8 +180,12 @@ fn obey(wire: &mut Wire, member: &Member, order: &Order, is_head: bool, keep: bo
             let body = serde_json::json!({ "member": member.name, "slow": member.work.factor() });
             wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
         }
+        Order::Count => {
+            let body = serde_json::json!({ "member": member.name, "requests": member.requests.get() });
+            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
+        }
         Order::Unknown => {
-            let body = format!("expected POST /_plimsoll/slow?factor=N, with N from 0 to {MAX_SLOW}\n");
+            let body = format!("expected GET /_plimsoll/count, or POST /_plimsoll/slow?factor=N with N from 0 to {MAX_SLOW}\n");
             wire.answer(member, 400, &body, is_head, !keep);
         }
     }
@@ -425,6 +432,7 @@ fn parse(bytes: &[u8], admin: bool) -> Result<Option<Head>, Malformed> {
 fn order(method: &str, rest: &str) -> Order {
     let factor = rest.strip_prefix("slow?factor=").and_then(|factor| factor.parse().ok());
     match factor {
+        None if method == "GET" && rest == "count" => Order::Count,
         Some(factor) if method == "POST" && (0.0..=MAX_SLOW).contains(&factor) => Order::Slow(factor),
         _ => Order::Unknown,
     }

@@ -77,7 +77,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME[:FACTOR]")]
     slow_after: Option<Slowdown>,
 
-    /// Obey POST /_plimsoll/slow?factor=N
+    /// Obey POST /_plimsoll/slow?factor=N, and answer GET /_plimsoll/count with the requests so far
     #[arg(long)]
     admin: bool,
 
