@@ -9,10 +9,15 @@ use std::time::Duration;
 
 use crate::chance::Chance;
 
+mod shape;
+
+use shape::Integral;
+pub use shape::Shape;
+
 /// How requests follow one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// Evenly: request n is due at n / rate.
+    /// Evenly: request n is due at n / rate, or where the integral of a changing rate reaches n.
     Constant,
     /// As many independent clients would send: gaps are exponential and their coefficient of variation is 1.
     Poisson,
@@ -30,25 +35,30 @@ impl FromStr for Arrival {
     }
 }
 
-/// Due times at a steady mean rate, for a while.
+/// Due times at a rate, steady or of some shape, for a while.
 #[derive(Clone, Debug)]
 pub struct Pace {
     arrival: Arrival,
-    /// Seconds between two requests, on average.
-    gap: f64,
+    integral: Integral,
     /// Seconds after which nothing is due.
     end: f64,
     sent: u64,
-    /// Due time of the last request, seconds.
-    last: f64,
+    /// What the integral of the rate had to reach for the last request of Poisson arrivals.
+    level: f64,
     chance: Chance,
 }
 
 impl Pace {
     /// `rate` requests per second, on average, for `duration`. A rate of 0 or below gives none.
     pub fn new(arrival: Arrival, rate: f64, duration: Duration, seed: u64) -> Self {
-        let gap = if rate > 0.0 { 1.0 / rate } else { f64::INFINITY };
-        Self { arrival, gap, end: duration.as_secs_f64(), sent: 0, last: 0.0, chance: Chance::new(seed) }
+        Self::shaped(arrival, Shape::Steady(rate), duration, seed)
+    }
+
+    /// As many requests per second as `shape` says, for `duration`.
+    pub fn shaped(arrival: Arrival, shape: Shape, duration: Duration, seed: u64) -> Self {
+        let integral = Integral::new(&shape, duration);
+        let end = duration.as_secs_f64();
+        Self { arrival, integral, end, sent: 0, level: 0.0, chance: Chance::new(seed) }
     }
 }
 
@@ -56,19 +66,16 @@ impl Iterator for Pace {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
-        let due = match self.arrival {
-            // A product, not a sum: rounding does not add up over a long run.
-            Arrival::Constant => self.sent as f64 * self.gap,
-            Arrival::Poisson => self.last + self.chance.exp() * self.gap,
+        let level = match self.arrival {
+            Arrival::Constant => self.sent as f64,
+            Arrival::Poisson => {
+                self.level += self.chance.exp();
+                self.level
+            }
         };
-        // Also false when the gap is infinite (0 times infinity is not a number).
-        if due < self.end && self.gap.is_finite() {
-            self.sent += 1;
-            self.last = due;
-            Some(Duration::from_secs_f64(due))
-        } else {
-            None
-        }
+        let due = self.integral.when(level).filter(|due| *due < self.end)?;
+        self.sent += 1;
+        Some(Duration::from_secs_f64(due))
     }
 }
 

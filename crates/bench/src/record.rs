@@ -60,8 +60,10 @@ impl Serialize for Fault {
 pub struct Record {
     /// Requests that were due.
     pub due: u64,
-    /// Of those, requests that left within the tolerance of their due time.
+    /// Of those, requests that the generator turned to within the tolerance of their due time.
     pub on_time: u64,
+    /// Requests that had to wait for a connection because all that were allowed were busy.
+    pub waited: u64,
     /// Requests answered without fault.
     pub ok: u64,
     /// The others, by reason. Every request that was due is in the end in `ok`, in here or in `cut`.
@@ -70,12 +72,14 @@ pub struct Record {
     pub cut: u64,
     /// From when a request was due to the last byte of its answer; failures count with the time-out.
     pub latency: Latencies,
-    /// From when a request was sent to the last byte of its answer; answered requests only.
+    /// From when a request was sent (or its connection begun) to the last byte of its answer; answered requests only.
     pub service: Latencies,
-    /// From when a request was due to when it left.
+    /// From when a request was due to when the generator turned to it.
     pub lateness: Latencies,
     /// By the member that said it answered.
     pub members: BTreeMap<Arc<str>, Tally>,
+    /// CPU time of the generator's thread, in user code and in the kernel.
+    pub cpu: Duration,
 }
 
 /// Answers of one member.
@@ -95,6 +99,7 @@ impl Record {
         Self {
             due: 0,
             on_time: 0,
+            waited: 0,
             ok: 0,
             failed: BTreeMap::new(),
             cut: 0,
@@ -102,6 +107,7 @@ impl Record {
             service: Latencies::new(),
             lateness: Latencies::new(),
             members: BTreeMap::new(),
+            cpu: Duration::ZERO,
         }
     }
 
@@ -110,7 +116,7 @@ impl Record {
         self.failed.values().sum()
     }
 
-    /// Share of the requests that left on time; 1 when none was due.
+    /// Share of the requests that the generator turned to in time; 1 when none was due.
     pub fn punctuality(&self) -> f64 {
         if self.due == 0 { 1.0 } else { self.on_time as f64 / self.due as f64 }
     }
@@ -125,6 +131,8 @@ impl Record {
     pub fn add(&mut self, other: &Self) {
         self.due += other.due;
         self.on_time += other.on_time;
+        self.waited += other.waited;
+        self.cpu += other.cpu;
         self.ok += other.ok;
         self.cut += other.cut;
         for (fault, count) in &other.failed {
@@ -138,7 +146,7 @@ impl Record {
         }
     }
 
-    /// Counts a request that left `late` after it was due.
+    /// Counts a request that the generator turned to `late` after it was due.
     pub(crate) fn left(&mut self, late: Duration, tolerance: Duration) {
         self.due += 1;
         self.on_time += u64::from(late <= tolerance);

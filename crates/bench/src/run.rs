@@ -1,16 +1,18 @@
-//! The open loop: sends each request when it is due, whatever became of the others.
+//! Carries a target's requests at the times of a pacer, and for comparison in a closed loop.
 //!
-//! One thread, one epoll instance, non-blocking sockets. The offered rate does not depend on the server: a
-//! due request takes an idle connection or opens one; nothing waits for an answer. What cannot be offered
-//! within the limits (too many in flight, no more sockets) is counted as not sent, never put off, so that
-//! memory is bounded and no burst follows a stall.
+//! The open loop sends each request when it is due, whatever became of the others: one thread, one epoll
+//! instance, non-blocking sockets. The offered rate does not depend on the server: a due request takes an
+//! idle connection or opens one; nothing waits for an answer. What cannot be offered within the limits (too
+//! many in flight, no more sockets) is counted as not sent, never put off, so that memory is bounded and no
+//! burst follows a stall. Where the number of connections is limited, as by a pool in front of the server,
+//! requests wait for one inside the generator, in order and counted, and their latency includes the wait.
 //!
 //! A connection that is not up before the kernel would repeat its SYN is closed (Banga and Druschel,
 //! "Measuring the capacity of a web server", USITS 1997): repeated SYNs would add load that nobody
 //! asked for, at times that nobody chose.
 //!
-//! The run judges itself: [`Record::punctuality`] is the share of requests that left on time. A generator
-//! that was itself the bottleneck proves nothing.
+//! The run judges itself: [`Record::punctuality`] is the share of requests that the generator turned to on
+//! time. A generator that was itself the bottleneck proves nothing.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -23,9 +25,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::record::Record;
 use crate::target::Target;
 
+mod deadlines;
 mod engine;
+mod poll;
+mod slots;
 
-use engine::Engine;
+use engine::{Engine, When};
 
 /// Bounds of a run.
 #[derive(Clone, Debug)]
@@ -34,10 +39,17 @@ pub struct Limits {
     pub timeout: Duration,
     /// For a connection to be made. Linux repeats a SYN after 1 s: keep it below.
     pub connect_timeout: Duration,
-    /// Most requests in flight, each on a connection of its own.
+    /// Most requests in flight, each on a connection of its own, and waiting for a connection. One that is
+    /// due beyond that is not sent.
     pub in_flight: usize,
-    /// A request that leaves no later than this after it was due left on time.
+    /// A request that the generator turns to no later than this after it was due is on time, whether it
+    /// left then or had to wait for a connection.
     pub tolerance: Duration,
+    /// Most connections. A request that is due while all are busy waits for one, in order.
+    pub connections: Option<usize>,
+    /// May a connection carry one request after another? If not, each has a new one, and an HTTP target
+    /// should say so to the server with `connection: close`.
+    pub reuse: bool,
 }
 
 impl Default for Limits {
@@ -47,6 +59,8 @@ impl Default for Limits {
             connect_timeout: Duration::from_millis(900),
             in_flight: 16_384,
             tolerance: Duration::from_millis(5),
+            connections: None,
+            reuse: true,
         }
     }
 }
@@ -86,14 +100,45 @@ where
     T: Target + Send + 'static,
     P: Iterator<Item = Duration> + Send + 'static,
 {
-    let in_flight = limits.in_flight.min(open_files(limits.in_flight)).max(1);
+    begin(target, When::Open(pace), limits)
+}
+
+/// Sends in a closed loop, for `duration`: each of `concurrency` clients sends its next request when its
+/// last one has ended.
+///
+/// The load slows down with the server, and latencies say nothing of the waits its users would have had:
+/// this is how wrk and ab measure, and good for comparison with them and for nothing else.
+///
+/// # Errors
+/// As [`start`].
+pub fn closed<T>(target: T, concurrency: usize, duration: Duration, limits: Limits) -> io::Result<Run>
+where
+    T: Target + Send + 'static,
+{
+    let limits = Limits { in_flight: concurrency.max(1), ..limits };
+    let when: When<std::iter::Empty<Duration>> =
+        When::Closed { clients: concurrency, end: Instant::now() + duration };
+    begin(target, when, limits)
+}
+
+fn begin<T, P>(target: T, when: When<P>, limits: Limits) -> io::Result<Run>
+where
+    T: Target + Send + 'static,
+    P: Iterator<Item = Duration> + Send + 'static,
+{
+    let wanted = limits.connections.unwrap_or(limits.in_flight);
+    let granted = wanted.min(open_files(wanted)).max(1);
+    let limits = match limits.connections {
+        Some(_) => Limits { connections: Some(granted), in_flight: limits.in_flight.max(1), ..limits },
+        None => Limits { in_flight: granted, ..limits },
+    };
     let shared = Arc::new(Shared {
         start: Instant::now(),
         record: Mutex::default(),
         in_flight: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
     });
-    let engine = Engine::new(target, pace, Limits { in_flight, ..limits }, shared.clone())?;
+    let engine = Engine::new(target, when, limits, shared.clone())?;
     let thread = std::thread::Builder::new().name("load".to_owned()).spawn(move || engine.run())?;
     Ok(Run { shared, thread: Some(thread) })
 }
@@ -110,7 +155,7 @@ impl Run {
         std::mem::replace(&mut self.shared.record(), fresh)
     }
 
-    /// Requests in flight now.
+    /// Requests in flight now, and waiting for a connection.
     pub fn in_flight(&self) -> usize {
         self.shared.in_flight.load(Relaxed)
     }

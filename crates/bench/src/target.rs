@@ -8,26 +8,57 @@ use std::sync::Arc;
 
 use crate::record::Fault;
 
+mod echo;
 mod http;
+mod tcp_echo;
+mod udp_echo;
 
-pub use http::{Http, HttpError};
+pub use echo::EchoError;
+pub use http::{Http, HttpError, Request};
+pub use tcp_echo::TcpEcho;
+pub use udp_echo::UdpEcho;
 
 /// Something to send requests to over connections that carry one request at a time.
 pub trait Target {
     /// What is known of an answer while it comes in; one per request.
-    type State: Default + Send;
+    type State: Send;
 
-    /// Where to connect.
-    fn address(&self) -> SocketAddr;
+    /// Where requests go; at least one, and always the same.
+    fn addresses(&self) -> &[SocketAddr];
 
-    /// The bytes of the next request.
-    fn request(&mut self) -> Arc<[u8]>;
+    /// What carries them.
+    fn transport(&self) -> Transport {
+        Transport::Tcp
+    }
 
-    /// Takes the next bytes of an answer.
+    /// The next request.
+    fn request(&mut self) -> Ask<Self::State>;
+
+    /// Takes the next bytes of an answer: of a stream whatever has come, or one datagram.
     fn answer(&mut self, state: &mut Self::State, bytes: &[u8]) -> Step;
 
     /// The connection ended: the answer, if that is how it ends.
     fn end(&mut self, state: &mut Self::State) -> Option<Answer>;
+}
+
+/// What carries requests and answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// A stream.
+    Tcp,
+    /// Datagrams, one for each request; answers in one or more.
+    Udp,
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub struct Ask<S> {
+    /// Where it goes: an index into [`Target::addresses`].
+    pub route: usize,
+    /// What is sent.
+    pub bytes: Arc<[u8]>,
+    /// What is known of its answer so far.
+    pub state: S,
 }
 
 /// What became of some bytes of an answer.

@@ -1,431 +1,443 @@
-//! The thread of a run: due times, connections, deadlines.
+//! The thread of a run: turns to each request when it is due, carries it, and notes what came of it.
+//!
+//! A turn of its loop looks at what is due, at deadlines, and at what happened on sockets, a batch of each.
+//! The record is shared with the owner of the run and locked once a turn, not once a request.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
-use std::os::fd::OwnedFd;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
-};
-use socket2::{Domain, Protocol, Socket, Type};
+use rustix::event::epoll::{Event, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
+use rustix::time::{ClockId, clock_gettime};
 
+use super::deadlines::Deadlines;
+use super::poll::Poll;
+use super::slots::{Connection, Job, Key, Slots};
 use super::{Limits, Shared};
-use crate::record::Fault;
-use crate::target::{Answer, Step, Target};
+use crate::record::{Fault, Record};
+use crate::target::{Answer, Ask, Step, Target, Transport};
 
-/// Longest sleep: how soon a request to stop is noticed.
-const NAP: Duration = Duration::from_millis(20);
 /// How long requests in flight may take to end after a stop.
 const GRACE: Duration = Duration::from_secs(1);
-/// Events handled between two looks at what is due, and requests sent between two looks at events: about a
-/// quarter of a millisecond's work.
+/// Requests sent between two looks at events: about a quarter of a millisecond's work.
 const BATCH: usize = 64;
+/// Between two looks at the clock of the thread's CPU time.
+const AUDIT: Duration = Duration::from_millis(50);
+/// Requests up to this length leave in one segment: nothing for Nagle's algorithm to hold back.
+const SEGMENT: usize = 1400;
+
+/// When requests are due.
+pub(super) enum When<P> {
+    /// At fixed times since the start.
+    Open(P),
+    /// For each of so many clients when its last one has ended, until the end of the run.
+    Closed { clients: usize, end: Instant },
+}
 
 /// All of a run.
 pub(super) struct Engine<T: Target, P> {
     target: T,
-    pace: P,
+    when: When<P>,
     limits: Limits,
     shared: Arc<Shared>,
-    epoll: OwnedFd,
-    /// Ends the wait at the next due time: epoll's own time-out may count whole milliseconds only.
-    timer: OwnedFd,
-    /// What the timer is set to.
-    set: Option<Instant>,
-    slots: Vec<Slot<T::State>>,
-    /// Slots without a connection.
-    free: Vec<u32>,
-    /// Slots of connections that wait for a request, the one used last on top: few stay warm and the
-    /// others may go.
-    idle: Vec<u32>,
+    poll: Poll,
+    slots: Slots<T::State>,
     in_flight: usize,
-    /// Deadlines in the order they end, because each kind has one length; entries of what has ended are
-    /// dropped when they come to the front.
-    connects: VecDeque<(Instant, Key)>,
-    requests: VecDeque<(Instant, Key)>,
+    /// Requests that are due and wait for a connection, in order.
+    waiting: VecDeque<Waiting<T::State>>,
+    connects: Deadlines,
+    requests: Deadlines,
     buffer: Box<[u8]>,
+    /// The thread's CPU time that has been counted, and when it was looked at.
+    cpu: Duration,
+    audit: Instant,
 }
 
-/// A slot and how often it has been used: names one request, or one connection while it waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key {
-    slot: u32,
-    serial: u32,
-}
-
-struct Slot<S> {
-    /// Goes up with every request and every connection, so that what was meant for another is known.
-    serial: u32,
-    /// The serial that the connection was registered for events with.
-    registered: u32,
-    connection: Option<Connection<S>>,
-}
-
-struct Connection<S> {
-    stream: TcpStream,
-    /// The peer will send no more after what is in the socket.
-    half_closed: bool,
-    job: Option<Job<S>>,
-}
-
-/// A request on its connection.
-struct Job<S> {
-    /// Its connection is not up yet.
-    connecting: bool,
+struct Waiting<S> {
     due: Instant,
-    left: Instant,
-    bytes: Arc<[u8]>,
-    written: usize,
-    state: S,
+    ask: Ask<S>,
 }
 
 impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
-    pub(super) fn new(target: T, pace: P, limits: Limits, shared: Arc<Shared>) -> io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let timer =
-            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        // Edge-triggered: it need not be read.
-        epoll::add(&epoll, &timer, EventData::new_u64(Key::TIMER.into()), EventFlags::IN | EventFlags::ET)?;
+    pub(super) fn new(target: T, when: When<P>, limits: Limits, shared: Arc<Shared>) -> io::Result<Self> {
         Ok(Self {
+            poll: Poll::new()?,
+            slots: Slots::new(target.addresses().len()),
+            in_flight: 0,
+            waiting: VecDeque::new(),
+            connects: Deadlines::default(),
+            requests: Deadlines::default(),
+            buffer: vec![0; 64 * 1024].into(),
+            cpu: Duration::ZERO,
+            audit: shared.start,
             target,
-            pace,
+            when,
             limits,
             shared,
-            epoll,
-            timer,
-            set: None,
-            slots: Vec::new(),
-            free: Vec::new(),
-            idle: Vec::new(),
-            in_flight: 0,
-            connects: VecDeque::new(),
-            requests: VecDeque::new(),
-            buffer: vec![0; 64 * 1024].into(),
         })
     }
 
     /// Sends until the pacer ends or the owner stops the run, then waits for what is in flight.
     pub(super) fn run(mut self) -> io::Result<()> {
-        let start = self.shared.start;
-        let mut next = self.pace.next().map(|offset| start + offset);
-        let mut events = Vec::with_capacity(BATCH);
+        let shared = self.shared.clone();
+        let mut next = self.after(shared.start);
+        let mut events = Vec::new();
         let mut last_call = None;
         loop {
+            let mut record = shared.record();
+            let mut now = Instant::now();
             for _ in 0..BATCH {
-                let Some(due) = next.filter(|due| *due <= Instant::now()) else { break };
-                self.send(due);
-                next = self.pace.next().map(|offset| start + offset);
+                let Some(due) = next.filter(|due| *due <= now) else { break };
+                self.due(&mut record, due, now);
+                next = self.after(shared.start);
+                now = Instant::now();
             }
-            let now = Instant::now();
-            if last_call.is_none() && self.shared.stop.load(Relaxed) {
+            if last_call.is_none() && shared.stop.load(Relaxed) {
                 next = None;
+                if let When::Closed { end, .. } = &mut self.when {
+                    *end = now;
+                }
                 last_call = Some(now + GRACE);
             }
-            self.expire(now);
-            self.shared.in_flight.store(self.in_flight, Relaxed);
-            if next.is_none() && (self.in_flight == 0 || last_call.is_some_and(|end| end <= now)) {
-                self.shared.record().cut += self.in_flight as u64;
+            self.expire(&mut record, now);
+            self.serve(&mut record);
+            let left = self.in_flight + self.waiting.len();
+            shared.in_flight.store(left, Relaxed);
+            let over = next.is_none() && self.closed_over(now);
+            let ended = over && (left == 0 || last_call.is_some_and(|end| end <= now));
+            if ended || now - self.audit >= AUDIT {
+                self.audit(&mut record, now);
+            }
+            if ended {
+                record.cut += left as u64;
                 return Ok(());
             }
-            let fronts = [self.connects.front(), self.requests.front()];
-            let wake = fronts.into_iter().flatten().map(|(deadline, _)| *deadline).chain(next).min();
-            self.wait(&mut events, wake, now)?;
-            for event in events.drain(..) {
-                self.ready(Key::from(event.data), event.flags);
+            drop(record);
+            let deadlines = [self.connects.next(), self.requests.next(), self.first_waiting_ends()];
+            let wake = deadlines.into_iter().flatten().chain(next).min();
+            self.poll.wait(&mut events, wake, now)?;
+            if !events.is_empty() {
+                let mut record = shared.record();
+                for event in &events {
+                    self.ready(&mut record, *event);
+                    self.serve(&mut record);
+                }
             }
         }
     }
 
-    /// Waits for events, until `wake` and no longer than a nap.
-    fn wait(&mut self, events: &mut Vec<Event>, wake: Option<Instant>, now: Instant) -> io::Result<()> {
-        let mut nap = NAP;
-        if let Some(wake) = wake {
-            let left = wake.saturating_duration_since(now);
-            if left.is_zero() {
-                nap = left;
-            } else if left < NAP && self.set != Some(wake) {
-                timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once(left))?;
-                self.set = Some(wake);
-            }
-        }
-        let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(nap.subsec_nanos()) };
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&nap)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
+    /// When the next request of an open loop is due.
+    fn after(&mut self, start: Instant) -> Option<Instant> {
+        match &mut self.when {
+            When::Open(pace) => pace.next().map(|offset| start + offset),
+            When::Closed { .. } => None,
         }
     }
 
-    /// Sends a request that is due, on an idle connection or a new one.
-    fn send(&mut self, due: Instant) {
-        if self.in_flight >= self.limits.in_flight {
-            self.shared.record().unsent(self.limits.timeout);
+    /// Is the time of the clients of a closed loop over?
+    fn closed_over(&self, now: Instant) -> bool {
+        match &self.when {
+            When::Open(_) => true,
+            When::Closed { end, .. } => *end <= now,
+        }
+    }
+
+    /// Counts the CPU time of this thread.
+    fn audit(&mut self, record: &mut Record, now: Instant) {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        let cpu = Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32);
+        record.cpu += cpu.saturating_sub(self.cpu);
+        self.cpu = cpu;
+        self.audit = now;
+    }
+
+    /// Turns to a request that is due: sends it, or lets it wait for a connection.
+    fn due(&mut self, record: &mut Record, due: Instant, now: Instant) {
+        // Asked for even if it cannot leave: the next request belongs to the next due time.
+        let ask = self.target.request();
+        if self.in_flight + self.waiting.len() >= self.limits.in_flight {
+            record.unsent(self.limits.timeout);
             return;
         }
-        let bytes = self.target.request();
-        while let Some(slot) = self.idle.pop() {
-            // A connection that its peer has closed meanwhile has taken nothing: try another.
-            if self.reuse(slot, due, &bytes) {
-                return;
-            }
-            self.close(slot);
-        }
-        if self.open(due, bytes).is_err() {
-            // No socket, no port or no memory on this side: nothing that the server could have helped.
-            self.shared.record().unsent(self.limits.timeout);
+        let late = now.saturating_duration_since(due);
+        if !self.waiting.is_empty() || !self.has_room(ask.route) {
+            record.left(late, self.limits.tolerance);
+            record.waited += 1;
+            self.waiting.push_back(Waiting { due, ask });
+        } else if self.send(record, due, now, ask) {
+            record.left(late, self.limits.tolerance);
+        } else {
+            record.unsent(self.limits.timeout);
         }
     }
 
-    /// Writes a request to an idle connection; false if the connection is dead.
-    fn reuse(&mut self, slot: u32, due: Instant, bytes: &Arc<[u8]>) -> bool {
-        let Some(connection) = &mut self.slots[slot as usize].connection else { return false };
-        let left = Instant::now();
-        let written = match connection.stream.write(bytes) {
-            Ok(written) => written,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
-            Err(_) => return false,
-        };
-        let (bytes, state) = (bytes.clone(), T::State::default());
-        connection.job = Some(Job { connecting: false, due, left, bytes, written, state });
-        self.began(slot, due, left);
-        true
+    /// Sends what waits for a connection as far as there are any, and the next requests of closed loops;
+    /// a batch at most.
+    fn serve(&mut self, record: &mut Record) {
+        for _ in 0..BATCH {
+            if let Some(first) = self.waiting.front() {
+                let route = first.ask.route;
+                if !self.has_room(route) {
+                    return;
+                }
+                let Some(first) = self.waiting.pop_front() else { return };
+                if !self.send(record, first.due, Instant::now(), first.ask) {
+                    record.failed(None, Fault::Unsent, first.due.elapsed().max(self.limits.timeout));
+                }
+                continue;
+            }
+            let When::Closed { clients, end } = &self.when else { return };
+            if self.in_flight >= *clients {
+                return;
+            }
+            let now = Instant::now();
+            if now >= *end {
+                return;
+            }
+            let busy = self.in_flight;
+            self.due(record, now, now);
+            if self.in_flight == busy {
+                // It failed at once, for want of a socket or of a server: the next turn tries again.
+                return;
+            }
+        }
+    }
+
+    /// May a request take or open a connection?
+    fn has_room(&self, route: usize) -> bool {
+        self.slots.has_idle(route)
+            || self.limits.connections.is_none_or(|most| self.slots.open() < most)
+            || self.slots.has_any_idle()
+    }
+
+    /// Sends a request on an idle connection or a new one; false if there is none to be had.
+    fn send(&mut self, record: &mut Record, due: Instant, now: Instant, ask: Ask<T::State>) -> bool {
+        let Ask { route, bytes, state } = ask;
+        let mut job = Job { connecting: false, due, left: now, bytes, written: 0, state };
+        while let Some(slot) = self.slots.wake(route) {
+            let Some(connection) = self.slots.connection(slot) else { continue };
+            // A connection that its peer has closed meanwhile has taken nothing: try another.
+            if job.write(&connection.socket) {
+                let key = self.slots.employ(slot, job);
+                self.began(due, key);
+                return true;
+            }
+            self.slots.remove(slot);
+            job.written = 0;
+        }
+        if self.limits.connections.is_some_and(|most| self.slots.open() >= most)
+            && let Some(slot) = self.slots.wake_any()
+        {
+            self.slots.remove(slot);
+        }
+        // If it fails it is for want of a socket, a port or memory on this side: nothing that the server
+        // could have helped.
+        match self.open(route, job) {
+            Ok((key, connecting)) => {
+                self.began(due, key);
+                match connecting {
+                    Connecting::Under => {
+                        let deadline = now + self.limits.connect_timeout;
+                        let slots = &self.slots;
+                        self.connects.push(deadline, key, self.in_flight, |key| is_up(slots, key));
+                    }
+                    Connecting::Up => {}
+                    Connecting::Refused => self.fail(record, key.slot, Fault::Connect),
+                }
+                true
+            }
+            Err(_) => false,
+        }
     }
 
     /// Opens a connection for a request.
-    fn open(&mut self, due: Instant, bytes: Arc<[u8]>) -> io::Result<()> {
-        let address = self.target.address();
-        let socket =
-            Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-        socket.set_tcp_nodelay(true)?;
-        let left = Instant::now();
-        let refused = match socket.connect(&address.into()) {
-            Ok(()) => false,
-            Err(error) => match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
-                Some(rustix::io::Errno::INPROGRESS) => false,
-                Some(rustix::io::Errno::ADDRNOTAVAIL | rustix::io::Errno::AGAIN) => return Err(error),
-                _ => true,
-            },
+    fn open(&mut self, route: usize, mut job: Job<T::State>) -> io::Result<(Key, Connecting)> {
+        let address = self.target.addresses()[route];
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (socket, outcome) = match self.target.transport() {
+            Transport::Tcp => {
+                let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+                if self.limits.reuse || job.bytes.len() > SEGMENT {
+                    sockopt::set_tcp_nodelay(&socket, true)?;
+                }
+                let outcome = net::connect(&socket, &address);
+                (socket, outcome)
+            }
+            Transport::Udp => {
+                let socket = net::socket_with(family, SocketType::DGRAM, flags, None)?;
+                let outcome = net::connect(&socket, &address);
+                (socket, outcome)
+            }
         };
-        let stream = TcpStream::from(socket);
-        let job = Job { connecting: true, due, left, bytes, written: 0, state: T::State::default() };
-        let connection = Connection { stream, half_closed: false, job: Some(job) };
-        let slot = self.place(connection)?;
-        let key = self.began(slot, due, left);
-        self.connects.push_back((left + self.limits.connect_timeout, key));
-        if refused {
-            self.fail(slot, Fault::Connect);
+        let connecting = match outcome {
+            Ok(()) => Connecting::Up,
+            Err(Errno::INPROGRESS) => Connecting::Under,
+            Err(error @ (Errno::ADDRNOTAVAIL | Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM)) => {
+                return Err(error.into());
+            }
+            Err(_) => Connecting::Refused,
+        };
+        job.connecting = connecting == Connecting::Under;
+        if connecting == Connecting::Up {
+            // What cannot be written fails when the socket is read.
+            job.write(&socket);
         }
-        Ok(())
+        let key = self.slots.insert(Connection::new(socket, route, job));
+        let Some(connection) = self.slots.connection(key.slot) else { return Ok((key, connecting)) };
+        if let Err(error) = self.poll.add(&connection.socket, key) {
+            self.slots.remove(key.slot);
+            return Err(error);
+        }
+        Ok((key, connecting))
     }
 
-    /// Puts a connection into a slot and registers it for events.
-    fn place(&mut self, connection: Connection<T::State>) -> io::Result<u32> {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { serial: 0, registered: 0, connection: None });
-            self.slots.len() as u32 - 1
-        });
-        let place = &mut self.slots[slot as usize];
-        place.serial = place.serial.wrapping_add(1);
-        place.registered = place.serial;
-        let key = Key { slot, serial: place.serial };
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        if let Err(error) = epoll::add(&self.epoll, &connection.stream, EventData::new_u64(key.into()), flags)
-        {
-            self.free.push(slot);
-            return Err(error.into());
-        }
-        place.connection = Some(connection);
-        Ok(slot)
-    }
-
-    /// Counts a request that has just left.
-    fn began(&mut self, slot: u32, due: Instant, left: Instant) -> Key {
+    /// A request has left.
+    fn began(&mut self, due: Instant, key: Key) {
         self.in_flight += 1;
-        self.shared.record().left(left.saturating_duration_since(due), self.limits.tolerance);
-        let place = &mut self.slots[slot as usize];
-        place.serial = place.serial.wrapping_add(1);
-        let key = Key { slot, serial: place.serial };
-        self.requests.push_back((due + self.limits.timeout, key));
-        key
+        let slots = &self.slots;
+        let deadline = due + self.limits.timeout;
+        self.requests.push(deadline, key, self.in_flight, |key| slots.job(key).is_none());
+    }
+
+    /// When the first of the requests that wait has waited too long.
+    fn first_waiting_ends(&self) -> Option<Instant> {
+        self.waiting.front().map(|first| first.due + self.limits.timeout)
     }
 
     /// Fails what has waited too long.
-    fn expire(&mut self, now: Instant) {
-        while let Some((deadline, key)) = self.connects.front().copied() {
-            let waiting = self.job(key).is_some_and(|job| job.connecting);
-            if waiting && deadline > now {
-                break;
-            }
-            self.connects.pop_front();
-            if waiting {
-                self.fail(key.slot, Fault::ConnectTimeout);
-            }
+    fn expire(&mut self, record: &mut Record, now: Instant) {
+        loop {
+            let slots = &self.slots;
+            let Some(key) = self.connects.over(now, |key| is_up(slots, key)) else { break };
+            self.fail(record, key.slot, Fault::ConnectTimeout);
         }
-        while let Some((deadline, key)) = self.requests.front().copied() {
-            let waiting = self.job(key).is_some();
-            if waiting && deadline > now {
-                break;
-            }
-            self.requests.pop_front();
-            if waiting {
-                self.fail(key.slot, Fault::Timeout);
-            }
+        loop {
+            let slots = &self.slots;
+            let Some(key) = self.requests.over(now, |key| slots.job(key).is_none()) else { break };
+            self.fail(record, key.slot, Fault::Timeout);
         }
-    }
-
-    /// The request that `key` names, unless it has ended.
-    fn job(&self, key: Key) -> Option<&Job<T::State>> {
-        let place = self.slots.get(key.slot as usize).filter(|place| place.serial == key.serial)?;
-        place.connection.as_ref()?.job.as_ref()
+        let timeout = self.limits.timeout;
+        while let Some(first) = self.waiting.pop_front_if(|first| first.due + timeout <= now) {
+            record.failed(None, Fault::Timeout, now.saturating_duration_since(first.due).max(timeout));
+        }
     }
 
     /// Something happened on a connection.
-    fn ready(&mut self, key: Key, flags: EventFlags) {
-        let Some(place) =
-            self.slots.get_mut(key.slot as usize).filter(|place| place.registered == key.serial)
-        else {
-            return;
-        };
-        let Some(connection) = &mut place.connection else { return };
+    fn ready(&mut self, record: &mut Record, event: Event) {
+        let (key, flags) = (Key::from(event.data.u64()), event.flags);
+        let Some(connection) = self.slots.registered(key) else { return };
         let ended = flags.intersects(EventFlags::ERR | EventFlags::HUP);
         connection.half_closed |= ended || flags.contains(EventFlags::RDHUP);
+        let readable = ended || flags.intersects(EventFlags::IN | EventFlags::RDHUP);
         let Some(job) = &mut connection.job else {
             // Nobody asked for anything: the peer closes it, or breaks the protocol.
-            if flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
-                self.idle.retain(|slot| *slot != key.slot);
-                self.close(key.slot);
+            if readable {
+                self.slots.remove(key.slot);
             }
             return;
         };
         if job.connecting {
-            if ended || !flags.contains(EventFlags::OUT) {
-                return if ended {
-                    self.fail(key.slot, Fault::Connect)
-                };
+            if ended {
+                return self.fail(record, key.slot, Fault::Connect);
+            }
+            if !flags.contains(EventFlags::OUT) {
+                return;
             }
             job.connecting = false;
         }
-        if flags.contains(EventFlags::OUT) && !job.write(&mut connection.stream) {
+        if flags.contains(EventFlags::OUT) && !job.write(&connection.socket) {
+            // There may be an answer to read all the same: reading tells.
             connection.half_closed = true;
         }
-        if flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
-            self.read(key.slot);
+        if readable {
+            self.read(record, key.slot);
         }
     }
 
     /// Reads what there is of an answer.
-    fn read(&mut self, slot: u32) {
+    fn read(&mut self, record: &mut Record, slot: u32) {
+        let datagrams = self.target.transport() == Transport::Udp;
         loop {
-            let Some(connection) = &mut self.slots[slot as usize].connection else { return };
+            let Some(connection) = self.slots.connection(slot) else { return };
             let Some(job) = &mut connection.job else { return };
-            let step = match connection.stream.read(&mut self.buffer) {
-                Ok(0) => self
+            let step = match net::recv(&connection.socket, &mut *self.buffer, RecvFlags::empty()) {
+                Ok((_, 0)) if !datagrams => self
                     .target
                     .end(&mut job.state)
                     .map_or(Err(Fault::Closed), |answer| Ok(Step::Done(answer))),
-                Ok(count) => {
+                Ok((_, count)) => {
                     let step = self.target.answer(&mut job.state, &self.buffer[..count]);
-                    // A short read has emptied the socket; another event tells when there is more.
-                    if step == Step::More && count < self.buffer.len() && !connection.half_closed {
+                    // A short read has emptied a stream; another event tells when there is more.
+                    let emptied = count < self.buffer.len() && !datagrams && !connection.half_closed;
+                    if step == Step::More && emptied {
                         return;
                     }
                     Ok(step)
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => continue,
+                Err(Errno::CONNREFUSED) => Err(Fault::Connect),
                 Err(_) => Err(Fault::Closed),
             };
             match step {
                 Ok(Step::More) => {}
-                Ok(Step::Done(answer)) => return self.done(slot, answer),
-                Ok(Step::Malformed) => return self.fail(slot, Fault::Malformed),
-                Err(fault) => return self.fail(slot, fault),
+                Ok(Step::Done(answer)) => return self.done(record, slot, &answer),
+                Ok(Step::Malformed) => return self.fail(record, slot, Fault::Malformed),
+                Err(fault) => return self.fail(record, slot, fault),
             }
         }
     }
 
     /// The answer is whole.
-    fn done(&mut self, slot: u32, answer: Answer) {
-        let Some(connection) = &mut self.slots[slot as usize].connection else { return };
+    fn done(&mut self, record: &mut Record, slot: u32, answer: &Answer) {
+        let Some(connection) = self.slots.connection(slot) else { return };
         let Some(job) = connection.job.take() else { return };
         self.in_flight -= 1;
         let now = Instant::now();
         let latency = now.saturating_duration_since(job.due);
-        let mut record = self.shared.record();
+        let member = answer.member.as_ref();
         match answer.fault {
-            None => record.answered(answer.member.as_ref(), latency, now - job.left),
-            Some(fault) => record.failed(answer.member.as_ref(), fault, latency.max(self.limits.timeout)),
+            None => record.answered(member, latency, now.saturating_duration_since(job.left)),
+            Some(fault) => record.failed(member, fault, latency.max(self.limits.timeout)),
         }
-        drop(record);
         // An answer that came before the request was all sent leaves the rest of it in the way.
-        if answer.reusable && !connection.half_closed && job.written == job.bytes.len() {
-            self.idle.push(slot);
-        } else {
-            self.close(slot);
+        if self.limits.reuse && answer.reusable && !connection.half_closed && job.is_sent() {
+            return self.slots.rest(slot);
         }
+        // Who closes first keeps the port for a minute (TIME_WAIT), and a generator that opens thousands
+        // of connections per second runs out of ports. The answer is whole and nothing is left to lose:
+        // if the server has not closed yet, a reset ends the connection on both sides at once.
+        if !connection.half_closed && self.target.transport() == Transport::Tcp {
+            // If it is refused the connection closes as any other.
+            let _ = sockopt::set_socket_linger(&connection.socket, Some(Duration::ZERO));
+        }
+        self.slots.remove(slot);
     }
 
     /// The request of this connection failed.
-    fn fail(&mut self, slot: u32, fault: Fault) {
-        let job = self.slots[slot as usize].connection.as_mut().and_then(|connection| connection.job.take());
+    fn fail(&mut self, record: &mut Record, slot: u32, fault: Fault) {
+        let job = self.slots.remove(slot).and_then(|connection| connection.job);
         if let Some(job) = job {
             self.in_flight -= 1;
-            let latency = job.due.elapsed().max(self.limits.timeout);
-            self.shared.record().failed(None, fault, latency);
-        }
-        self.close(slot);
-    }
-
-    /// Closes a connection that has no request; closing takes it out of the epoll instance.
-    fn close(&mut self, slot: u32) {
-        let place = &mut self.slots[slot as usize];
-        if place.connection.take().is_some() {
-            place.serial = place.serial.wrapping_add(1);
-            self.free.push(slot);
+            record.failed(None, fault, job.due.elapsed().max(self.limits.timeout));
         }
     }
 }
 
-impl<S> Job<S> {
-    /// Writes what is left of the request; false if the connection takes no more, ever.
-    fn write(&mut self, stream: &mut TcpStream) -> bool {
-        while self.written < self.bytes.len() {
-            match stream.write(&self.bytes[self.written..]) {
-                Ok(count) => self.written += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // There may be an answer to read all the same: reading tells.
-                Err(_) => return false,
-            }
-        }
-        true
-    }
+/// How far a new connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Connecting {
+    Under,
+    Up,
+    Refused,
 }
 
-/// A timer that ends after `wait`, which is not zero, and is not set again.
-fn once(wait: Duration) -> Itimerspec {
-    let it_value = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
-    Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value }
-}
-
-impl Key {
-    /// No slot: there are never that many.
-    const TIMER: Self = Self { slot: u32::MAX, serial: 0 };
-}
-
-impl From<Key> for u64 {
-    fn from(key: Key) -> Self {
-        Self::from(key.slot) << 32 | Self::from(key.serial)
-    }
-}
-
-impl From<EventData> for Key {
-    fn from(data: EventData) -> Self {
-        let data = data.u64();
-        Self { slot: (data >> 32) as u32, serial: data as u32 }
-    }
+/// Has the connection of this request come up, or the request ended?
+fn is_up<S>(slots: &Slots<S>, key: Key) -> bool {
+    slots.job(key).is_none_or(|job| !job.connecting)
 }

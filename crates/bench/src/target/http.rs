@@ -1,13 +1,19 @@
-//! HTTP/1.1: the same request again and again; an answer of 400 or more is a failure.
+//! HTTP/1.1: one request, several by weight, or a sequence; an answer of 400 or more is a failure.
 //!
 //! A member is known by the `x-member` header of its answers, which test members set.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::{Answer, Step, Target};
+use super::{Answer, Ask, Step, Target};
 use crate::body::{self, Body};
+use crate::chance::Chance;
 use crate::record::Fault;
+
+mod request;
+
+pub use request::{HttpError, Request};
 
 /// Longest head of an answer.
 const MAX_HEAD: usize = 64 * 1024;
@@ -17,79 +23,90 @@ const MAX_HEADERS: usize = 100;
 /// not eat the generator's memory.
 const MAX_MEMBERS: usize = 256;
 
-/// Requests for one `http://` URL.
+/// Requests for one or more `http://` URLs.
 #[derive(Debug)]
 pub struct Http {
-    address: SocketAddr,
-    request: Arc<[u8]>,
-    head: bool,
+    /// Of all requests, each once.
+    addresses: Vec<SocketAddr>,
+    requests: Vec<Routed>,
+    choice: Choice,
     members: Vec<Arc<str>>,
+    /// Stands for the members beyond those told apart.
+    other: Arc<str>,
 }
 
-/// Why a URL cannot be a target.
-#[derive(Debug, thiserror::Error)]
-pub enum HttpError {
-    /// Not `http://`.
-    #[error("`{0}`: expected a URL that begins with `http://`")]
-    Scheme(String),
-    /// Nothing between `http://` and the path, or something that is no host.
-    #[error("`{0}`: expected `http://HOST[:PORT][/PATH]` without spaces or credentials")]
-    Shape(String),
-    /// The host has no address.
-    #[error("`{url}`: {why}; check the name")]
-    Resolve {
-        /// As given.
-        url: String,
-        /// What the resolver said.
-        why: String,
-    },
-    /// A method or header with bytes that would break the request apart.
-    #[error("`{0}` cannot be part of a request head")]
-    Field(String),
+/// A request and where it goes.
+#[derive(Debug)]
+struct Routed {
+    route: usize,
+    bytes: Arc<[u8]>,
+    head: bool,
+}
+
+/// Which request comes next.
+#[derive(Debug)]
+enum Choice {
+    /// One after another and again from the beginning; the index of the next.
+    Sequence(usize),
+    /// By chance: for each the sum of the weights up to it.
+    Weights { sums: Vec<f64>, chance: Chance },
 }
 
 impl Http {
-    /// Requests for `url` with `method`, more `headers` and a `body`.
+    /// Always the same request; see [`Request::new`].
     ///
     /// # Errors
     /// If the URL is not one, its host has no address or a header cannot be sent.
     pub fn new(method: &str, url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Self, HttpError> {
-        let rest = url.strip_prefix("http://").ok_or_else(|| HttpError::Scheme(url.to_owned()))?;
-        let (authority, path) = match rest.find(['/', '?']) {
-            Some(at) => rest.split_at(at),
-            None => (rest, ""),
-        };
-        let path = path.split('#').next().unwrap_or_default();
-        let slash = if path.starts_with('/') { "" } else { "/" };
-        let printable = url.bytes().all(|byte| byte.is_ascii_graphic());
-        if authority.is_empty() || authority.contains('@') || !printable {
-            return Err(HttpError::Shape(url.to_owned()));
-        }
-        let mut request = format!("{method} {slash}{path} HTTP/1.1\r\n");
-        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
-            request += &format!("host: {authority}\r\n");
-        }
-        if !is_token(method) {
-            return Err(HttpError::Field(method.to_owned()));
-        }
-        for (name, value) in headers {
-            if !is_token(name) || value.bytes().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
-                return Err(HttpError::Field(format!("{name}: {value}")));
+        Self::sequence(vec![Request::new(method, url, headers, body)?])
+    }
+
+    /// Each request drawn by chance, as often as its weight has a share in the sum of all.
+    ///
+    /// # Errors
+    /// If there is no request, a weight is negative or no number, or all are zero.
+    pub fn mixed(requests: Vec<(f64, Request)>, seed: u64) -> Result<Self, HttpError> {
+        let mut sum = 0.0;
+        let mut sums = Vec::with_capacity(requests.len());
+        for (weight, _) in &requests {
+            if !weight.is_finite() || *weight < 0.0 {
+                return Err(HttpError::Weight(*weight));
             }
-            request += &format!("{name}: {value}\r\n");
+            sum += weight;
+            sums.push(sum);
         }
-        if !body.is_empty() || matches!(method, "POST" | "PUT" | "PATCH") {
-            request += &format!("content-length: {}\r\n", body.len());
+        if !requests.is_empty() && !(sum > 0.0 && sum.is_finite()) {
+            return Err(HttpError::Weight(sum));
         }
-        request += "\r\n";
-        let mut request = request.into_bytes();
-        request.extend_from_slice(body);
-        Ok(Self {
-            address: resolve(url, authority)?,
-            request: request.into(),
-            head: method == "HEAD",
-            members: Vec::new(),
-        })
+        let requests = requests.into_iter().map(|(_, request)| request).collect();
+        Self::of(requests, Choice::Weights { sums, chance: Chance::new(seed) })
+    }
+
+    /// The requests one after another and again from the beginning, as a replay needs them.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn sequence(requests: Vec<Request>) -> Result<Self, HttpError> {
+        Self::of(requests, Choice::Sequence(0))
+    }
+
+    fn of(requests: Vec<Request>, choice: Choice) -> Result<Self, HttpError> {
+        if requests.is_empty() {
+            return Err(HttpError::None);
+        }
+        let mut addresses: Vec<SocketAddr> = Vec::new();
+        let requests = requests
+            .into_iter()
+            .map(|request| {
+                let known = addresses.iter().position(|address| *address == request.address());
+                let route = known.unwrap_or_else(|| {
+                    addresses.push(request.address());
+                    addresses.len() - 1
+                });
+                Routed { route, head: request.is_head(), bytes: request.into_bytes() }
+            })
+            .collect();
+        Ok(Self { addresses, requests, choice, members: Vec::new(), other: "other".into() })
     }
 
     /// The shared name of a member.
@@ -98,18 +115,20 @@ impl Http {
             return known.clone();
         }
         if self.members.len() == MAX_MEMBERS {
-            return "other".into();
+            return self.other.clone();
         }
         let fresh: Arc<str> = String::from_utf8_lossy(name).into();
         self.members.push(fresh.clone());
         fresh
     }
 
-    /// Reads a head from the beginning of `bytes`: the rest of the answer and the length of the head.
-    fn head(&mut self, bytes: &[u8]) -> Result<Option<(Rest, usize)>, body::Malformed> {
-        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
-        let mut head = httparse::Response::new(&mut headers);
-        let length = match head.parse(bytes) {
+    /// Reads a head from the beginning of `bytes`: the rest of the answer to a HEAD request (`bare`) or
+    /// another, and the length of the head.
+    fn head(&mut self, bare: bool, bytes: &[u8]) -> Result<Option<(Rest, usize)>, body::Malformed> {
+        let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+        let mut head = httparse::Response::new(&mut []);
+        let config = httparse::ParserConfig::default();
+        let length = match config.parse_response_with_uninit_headers(&mut head, bytes, &mut headers) {
             Ok(httparse::Status::Complete(length)) => length,
             Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
             _ => return Err(body::Malformed("the head of an answer")),
@@ -121,7 +140,7 @@ impl Http {
             fault: (status >= 400).then_some(Fault::Status),
             reusable: body::keeps_alive(head.version.unwrap_or(0), head.headers),
         };
-        let body = Body::of_answer(status, self.head, head.headers)?;
+        let body = Body::of_answer(status, bare, head.headers)?;
         Ok(Some((Rest { interim: (100..200).contains(&status), answer, body }, length)))
     }
 }
@@ -138,6 +157,8 @@ struct Rest {
 /// Progress of one answer.
 #[derive(Debug, Default)]
 pub struct HttpState {
+    /// Does it answer a HEAD request, and so has no body?
+    bare: bool,
     /// The beginning of a head that is not complete.
     partial: Vec<u8>,
     rest: Option<Rest>,
@@ -146,12 +167,23 @@ pub struct HttpState {
 impl Target for Http {
     type State = HttpState;
 
-    fn address(&self) -> SocketAddr {
-        self.address
+    fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
     }
 
-    fn request(&mut self) -> Arc<[u8]> {
-        self.request.clone()
+    fn request(&mut self) -> Ask<HttpState> {
+        let last = self.requests.len() - 1;
+        let index = match &mut self.choice {
+            Choice::Sequence(next) => std::mem::replace(next, if *next == last { 0 } else { *next + 1 }),
+            Choice::Weights { sums, chance } => {
+                // Above 0 and at most the sum: a weight of 0 is never drawn.
+                let drawn = chance.unit() * sums[last];
+                sums.partition_point(|sum| *sum < drawn).min(last)
+            }
+        };
+        let request = &self.requests[index];
+        let state = HttpState { bare: request.head, ..HttpState::default() };
+        Ask { route: request.route, bytes: request.bytes.clone(), state }
     }
 
     fn answer(&mut self, state: &mut HttpState, bytes: &[u8]) -> Step {
@@ -176,7 +208,7 @@ impl Http {
     /// Reads heads from the beginning of `bytes` until one is not a 1xx, then the body.
     fn start(&mut self, state: &mut HttpState, mut bytes: &[u8]) -> Step {
         loop {
-            match self.head(bytes) {
+            match self.head(state.bare, bytes) {
                 Err(_) => return Step::Malformed,
                 Ok(None) => {
                     state.partial = bytes.to_vec();
@@ -218,25 +250,6 @@ fn eat(state: &mut HttpState, mut bytes: &[u8]) -> Step {
     }
 }
 
-fn resolve(url: &str, authority: &str) -> Result<SocketAddr, HttpError> {
-    let fail = |why: String| HttpError::Resolve { url: url.to_owned(), why };
-    let has_port =
-        authority.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'));
-    let resolved = if has_port {
-        authority.to_socket_addrs()
-    } else {
-        (authority.trim_start_matches('[').trim_end_matches(']'), 80).to_socket_addrs()
-    };
-    let mut addresses = resolved.map_err(|error| fail(error.to_string()))?;
-    addresses.next().ok_or_else(|| fail("the host has no address".to_owned()))
-}
-
-/// Is it a token of RFC 9110?
-fn is_token(text: &str) -> bool {
-    !text.is_empty()
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,7 +260,7 @@ mod tests {
 
     /// Feeds an answer in pieces of `size` bytes.
     fn feed(target: &mut Http, text: &str, size: usize) -> (Step, Option<Answer>) {
-        let mut state = HttpState::default();
+        let mut state = target.request().state;
         for piece in text.as_bytes().chunks(size) {
             match target.answer(&mut state, piece) {
                 Step::More => {}
@@ -258,26 +271,38 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_written_as_asked() {
-        let text = |target: &mut Http| String::from_utf8(target.request().to_vec()).unwrap();
-        let mut target = Http::new("GET", "http://127.0.0.1:8080/a?b=1#c", &[("x-a", "1")], b"").unwrap();
-        assert_eq!(text(&mut target), "GET /a?b=1 HTTP/1.1\r\nhost: 127.0.0.1:8080\r\nx-a: 1\r\n\r\n");
-        assert_eq!(target.address(), "127.0.0.1:8080".parse().unwrap());
-        let mut target = Http::new("POST", "http://[::1]?q", &[("Host", "h")], b"abc").unwrap();
-        assert_eq!(text(&mut target), "POST /?q HTTP/1.1\r\nHost: h\r\ncontent-length: 3\r\n\r\nabc");
-        assert_eq!(target.address(), "[::1]:80".parse().unwrap());
+    fn weights_come_out_and_zero_is_never_drawn() {
+        let request =
+            |path: &str| Request::new("GET", &format!("http://127.0.0.1:9/{path}"), &[], b"").unwrap();
+        let requests = vec![(0.0, request("never")), (3.0, request("a")), (1.0, request("b"))];
+        let mut target = Http::mixed(requests, 7).unwrap();
+        assert_eq!(target.addresses().len(), 1);
+        let n = 40_000;
+        let (mut a, mut b) = (0, 0);
+        for _ in 0..n {
+            let bytes = target.request().bytes;
+            a += u32::from(bytes.starts_with(b"GET /a "));
+            b += u32::from(bytes.starts_with(b"GET /b "));
+        }
+        assert_eq!(a + b, n);
+        assert!((f64::from(a) / f64::from(n) - 0.75).abs() < 0.01, "{a}");
+        for wrong in [-1.0, f64::NAN, f64::INFINITY, 0.0] {
+            assert!(Http::mixed(vec![(wrong, request("a"))], 7).is_err(), "{wrong}");
+        }
+        assert!(Http::mixed(Vec::new(), 7).is_err());
     }
 
     #[test]
-    fn urls_and_headers_that_cannot_be_sent_are_refused() {
-        for url in
-            ["https://a/", "a/b", "http://", "http:///x", "http://a b/", "http://u@h/", "http://127.0.0.1:x/"]
-        {
-            assert!(Http::new("GET", url, &[], b"").is_err(), "{url}");
-        }
-        let field =
-            |method, headers: &[(&str, &str)]| Http::new(method, "http://127.0.0.1/", headers, b"").is_err();
-        assert!(field("GE T", &[]) && field("GET", &[("a:", "b")]) && field("GET", &[("a", "b\r\nc: d")]));
+    fn a_sequence_keeps_its_order_and_its_routes() {
+        let request =
+            |port: u16, method| Request::new(method, &format!("http://127.0.0.1:{port}/"), &[], b"").unwrap();
+        let mut target =
+            Http::sequence(vec![request(9, "GET"), request(8, "HEAD"), request(9, "POST")]).unwrap();
+        assert_eq!(target.addresses().len(), 2);
+        let seen: Vec<_> =
+            (0..4).map(|_| target.request()).map(|ask| (ask.route, ask.state.bare, ask.bytes[0])).collect();
+        assert_eq!(seen, [(0, false, b'G'), (1, true, b'H'), (0, false, b'P'), (0, false, b'G')]);
+        assert!(Http::sequence(Vec::new()).is_err());
     }
 
     #[test]

@@ -1,0 +1,149 @@
+//! The rate as a function of time, and its integral turned around.
+//!
+//! A shape is a row of pieces on which the rate is linear, once or again and again. Request n of constant
+//! arrivals is due where the integral of the rate reaches n; a Poisson process of changing rate is one of
+//! rate 1 seen through the same turned-around integral (time rescaling; Çinlar, "Introduction to Stochastic
+//! Processes", 1975). Each due time is computed from the start of its piece, never from the one before, so
+//! that rounding does not add up.
+
+use std::time::Duration;
+
+/// The rate as a function of time. A rate that is negative or no finite number counts as 0.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Shape {
+    /// So many requests per second.
+    Steady(f64),
+    /// Linear over the duration of the run.
+    Ramp {
+        /// Requests per second at the beginning.
+        from: f64,
+        /// Requests per second at the end.
+        to: f64,
+    },
+    /// A rate for so long, one after another; nothing after the last.
+    Steps(Vec<(f64, Duration)>),
+    /// On and off, again and again, beginning with on.
+    Bursts {
+        /// Requests per second while on.
+        rate: f64,
+        /// How long it is on.
+        on: Duration,
+        /// How long it is off: nothing is due.
+        off: Duration,
+    },
+}
+
+impl Shape {
+    /// How long it lasts by itself: the sum of steps; the others have no end.
+    pub fn length(&self) -> Option<Duration> {
+        match self {
+            Self::Steps(steps) => {
+                Some(steps.iter().fold(Duration::ZERO, |sum, (_, length)| sum.saturating_add(*length)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A stretch of time on which the rate is linear.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// Seconds since the start of the shape, or of its round.
+    start: f64,
+    /// Seconds, above 0.
+    length: f64,
+    /// Requests per second at its beginning, and how much it grows per second.
+    rate: f64,
+    slope: f64,
+    /// Integral of the rate up to its start, and over it.
+    before: f64,
+    area: f64,
+}
+
+impl Piece {
+    /// Seconds since its start after which the integral of the rate over it reaches `area`.
+    fn reach(&self, area: f64) -> f64 {
+        // The root of rate x + slope x² / 2 = area, in the form that does not cancel.
+        let speed = (self.rate * self.rate + 2.0 * self.slope * area).max(0.0).sqrt();
+        let sum = self.rate + speed;
+        if sum > 0.0 { (2.0 * area / sum).min(self.length) } else { 0.0 }
+    }
+}
+
+/// When the integral of a shape's rate reaches a level; levels must not fall.
+#[derive(Clone, Debug)]
+pub(super) struct Integral {
+    pieces: Vec<Piece>,
+    /// Seconds of a round and the integral over it, if the shape comes again and again.
+    round: Option<(f64, f64)>,
+    /// Rounds that are over.
+    rounds: f64,
+    /// The piece of the last level.
+    at: usize,
+}
+
+impl Integral {
+    /// Of `shape` over `duration`.
+    pub(super) fn new(shape: &Shape, duration: Duration) -> Self {
+        let whole = duration.as_secs_f64();
+        let mut integral = Self { pieces: Vec::new(), round: None, rounds: 0.0, at: 0 };
+        match shape {
+            Shape::Steady(rate) => integral.push(whole, *rate, *rate),
+            Shape::Ramp { from, to } => integral.push(whole, *from, *to),
+            Shape::Steps(steps) => {
+                for (rate, length) in steps {
+                    integral.push(length.as_secs_f64(), *rate, *rate);
+                }
+            }
+            Shape::Bursts { rate, on, off } => {
+                integral.push(on.as_secs_f64(), *rate, *rate);
+                let area: f64 = integral.pieces.iter().map(|piece| piece.area).sum();
+                integral.round = (area > 0.0).then(|| ((*on + *off).as_secs_f64(), area));
+            }
+        }
+        integral
+    }
+
+    fn push(&mut self, length: f64, from: f64, to: f64) {
+        let sane = |rate: f64| if rate.is_finite() { rate.max(0.0) } else { 0.0 };
+        let (from, to) = (sane(from), sane(to));
+        let (start, before) =
+            self.pieces.last().map_or((0.0, 0.0), |last| (last.start + last.length, last.before + last.area));
+        if length > 0.0 {
+            let (slope, area) = ((to - from) / length, (from + to) / 2.0 * length);
+            self.pieces.push(Piece { start, length, rate: from, slope, before, area });
+        }
+    }
+
+    /// Seconds since the start until which the integral stays at `level` or below; nothing if it never
+    /// passes it. What falls on the end of a piece belongs to the beginning of the next, so that a burst
+    /// begins with a request and a pause has none.
+    pub(super) fn when(&mut self, level: f64) -> Option<f64> {
+        // Levels are sums and products: one that falls short of an edge by rounding is on it.
+        let short = 1e-9 * level.max(1.0);
+        let mut level = level;
+        let mut offset = 0.0;
+        if let Some((seconds, area)) = self.round {
+            let rounds = ((level + short) / area).floor();
+            if rounds > self.rounds {
+                self.rounds = rounds;
+                self.at = 0;
+            }
+            level = (level - self.rounds * area).max(0.0);
+            offset = self.rounds * seconds;
+        }
+        loop {
+            let Some(piece) = self.pieces.get(self.at) else {
+                // By rounding at the very end of a round: it belongs to the next.
+                let (seconds, _) = self.round?;
+                self.at = 0;
+                return Some(offset + seconds);
+            };
+            let rest = (level - piece.before).max(0.0);
+            if rest + short < piece.area {
+                return Some(offset + piece.start + piece.reach(rest));
+            }
+            self.at += 1;
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Waiting for sockets and for a moment, to the nanosecond.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+use super::slots::Key;
+
+/// Longest sleep: how soon a request to stop is noticed.
+const NAP: Duration = Duration::from_millis(20);
+/// Events taken at once.
+const EVENTS: usize = 64;
+
+/// An epoll instance with an alarm.
+#[derive(Debug)]
+pub(super) struct Poll {
+    epoll: OwnedFd,
+    /// Ends the wait at the next due time: epoll's own time-out counts whole milliseconds on older
+    /// kernels, and is late by the timer slack of the thread on all.
+    timer: OwnedFd,
+    /// What the timer is set to.
+    set: Option<Instant>,
+}
+
+impl Poll {
+    pub(super) fn new() -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        // Edge-triggered: it need not be read.
+        epoll::add(&epoll, &timer, EventData::new_u64(TIMER.into()), EventFlags::IN | EventFlags::ET)?;
+        Ok(Self { epoll, timer, set: None })
+    }
+
+    /// Reports all that happens on a socket, once each, until it is closed.
+    pub(super) fn add(&self, socket: &impl AsFd, key: Key) -> io::Result<()> {
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        Ok(epoll::add(&self.epoll, socket, EventData::new_u64(key.into()), flags)?)
+    }
+
+    /// Waits for events, until `wake` and no longer than a nap.
+    pub(super) fn wait(
+        &mut self,
+        events: &mut Vec<Event>,
+        wake: Option<Instant>,
+        now: Instant,
+    ) -> io::Result<()> {
+        let mut nap = NAP;
+        if let Some(wake) = wake {
+            let left = wake.saturating_duration_since(now);
+            if left.is_zero() {
+                nap = left;
+            } else if left < NAP && self.set != Some(wake) {
+                timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once(left))?;
+                self.set = Some(wake);
+            }
+        }
+        events.clear();
+        events.reserve(EVENTS);
+        let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(nap.subsec_nanos()) };
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&nap)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// No slot: there are never that many.
+const TIMER: Key = Key { slot: u32::MAX, serial: 0 };
+
+/// A timer that ends after `wait`, which is not zero, and is not set again.
+fn once(wait: Duration) -> Itimerspec {
+    let it_value = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+    Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value }
+}

@@ -1,0 +1,201 @@
+//! Connections, each in a slot, and the idle ones by route.
+//!
+//! A slot has a serial that goes up with every request and every connection: an event or a deadline that
+//! was meant for an earlier one is known by it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::net::{self, SendFlags};
+
+/// A slot and how often it has been used: names one request, or one connection while it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) slot: u32,
+    pub(super) serial: u32,
+}
+
+impl From<Key> for u64 {
+    fn from(key: Key) -> Self {
+        Self::from(key.slot) << 32 | Self::from(key.serial)
+    }
+}
+
+impl From<u64> for Key {
+    fn from(data: u64) -> Self {
+        Self { slot: (data >> 32) as u32, serial: data as u32 }
+    }
+}
+
+/// A connection, or a socket that has a peer.
+#[derive(Debug)]
+pub(super) struct Connection<S> {
+    pub(super) socket: OwnedFd,
+    /// Index of its peer's address.
+    pub(super) route: usize,
+    /// The peer will send no more after what is in the socket.
+    pub(super) half_closed: bool,
+    /// Where it is among the idle ones of its route; means nothing while it has a job.
+    rank: usize,
+    pub(super) job: Option<Job<S>>,
+}
+
+impl<S> Connection<S> {
+    pub(super) fn new(socket: OwnedFd, route: usize, job: Job<S>) -> Self {
+        Self { socket, route, half_closed: false, rank: 0, job: Some(job) }
+    }
+}
+
+/// A request on its connection.
+#[derive(Debug)]
+pub(super) struct Job<S> {
+    /// Its connection is not up yet.
+    pub(super) connecting: bool,
+    pub(super) due: Instant,
+    pub(super) left: Instant,
+    pub(super) bytes: Arc<[u8]>,
+    pub(super) written: usize,
+    pub(super) state: S,
+}
+
+impl<S> Job<S> {
+    /// Writes what is left of the request; false if the connection takes no more, ever.
+    pub(super) fn write(&mut self, socket: &OwnedFd) -> bool {
+        while self.written < self.bytes.len() {
+            match net::send(socket, &self.bytes[self.written..], SendFlags::NOSIGNAL) {
+                Ok(count) => self.written += count,
+                Err(Errno::AGAIN) => return true,
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Has all of the request been written?
+    pub(super) fn is_sent(&self) -> bool {
+        self.written == self.bytes.len()
+    }
+}
+
+#[derive(Debug)]
+struct Slot<S> {
+    serial: u32,
+    /// The serial that the connection was registered for events with.
+    registered: u32,
+    connection: Option<Connection<S>>,
+}
+
+/// All connections.
+#[derive(Debug)]
+pub(super) struct Slots<S> {
+    all: Vec<Slot<S>>,
+    /// Slots without a connection.
+    free: Vec<u32>,
+    /// Slots of connections that wait for a request, by route, the one used last on top: few stay warm
+    /// and the others may go.
+    idle: Vec<Vec<u32>>,
+}
+
+impl<S> Slots<S> {
+    /// For so many routes.
+    pub(super) fn new(routes: usize) -> Self {
+        Self { all: Vec::new(), free: Vec::new(), idle: (0..routes).map(|_| Vec::new()).collect() }
+    }
+
+    /// How many connections there are, idle or not.
+    pub(super) fn open(&self) -> usize {
+        self.all.len() - self.free.len()
+    }
+
+    /// Puts a connection into a slot; the key is for its events and, until it is used again, its job.
+    pub(super) fn insert(&mut self, connection: Connection<S>) -> Key {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.all.push(Slot { serial: 0, registered: 0, connection: None });
+            self.all.len() as u32 - 1
+        });
+        let place = &mut self.all[slot as usize];
+        place.serial = place.serial.wrapping_add(1);
+        place.registered = place.serial;
+        place.connection = Some(connection);
+        Key { slot, serial: place.serial }
+    }
+
+    /// Takes the connection out of a slot; dropping it closes it.
+    pub(super) fn remove(&mut self, slot: u32) -> Option<Connection<S>> {
+        let place = &mut self.all[slot as usize];
+        let connection = place.connection.take()?;
+        place.serial = place.serial.wrapping_add(1);
+        self.free.push(slot);
+        if connection.job.is_none() {
+            let idle = &mut self.idle[connection.route];
+            // A slot that is elsewhere is in the hands of the one that removes it.
+            if idle.get(connection.rank) == Some(&slot) {
+                idle.swap_remove(connection.rank);
+                if let Some(moved) = idle.get(connection.rank)
+                    && let Some(moved) = &mut self.all[*moved as usize].connection
+                {
+                    moved.rank = connection.rank;
+                }
+            }
+        }
+        Some(connection)
+    }
+
+    /// The connection in a slot.
+    pub(super) fn connection(&mut self, slot: u32) -> Option<&mut Connection<S>> {
+        self.all[slot as usize].connection.as_mut()
+    }
+
+    /// The connection whose events have this key.
+    pub(super) fn registered(&mut self, key: Key) -> Option<&mut Connection<S>> {
+        let place = self.all.get_mut(key.slot as usize)?;
+        place.connection.as_mut().filter(|_| place.registered == key.serial)
+    }
+
+    /// The request that `key` names, unless it has ended.
+    pub(super) fn job(&self, key: Key) -> Option<&Job<S>> {
+        let place = self.all.get(key.slot as usize).filter(|place| place.serial == key.serial)?;
+        place.connection.as_ref()?.job.as_ref()
+    }
+
+    /// Gives an idle connection a request.
+    pub(super) fn employ(&mut self, slot: u32, job: Job<S>) -> Key {
+        let place = &mut self.all[slot as usize];
+        place.serial = place.serial.wrapping_add(1);
+        if let Some(connection) = &mut place.connection {
+            connection.job = Some(job);
+        }
+        Key { slot, serial: place.serial }
+    }
+
+    /// Puts a connection that has no request to the idle ones.
+    pub(super) fn rest(&mut self, slot: u32) {
+        let Some(connection) = &mut self.all[slot as usize].connection else { return };
+        let idle = &mut self.idle[connection.route];
+        connection.rank = idle.len();
+        idle.push(slot);
+    }
+
+    /// Is there an idle connection of this route?
+    pub(super) fn has_idle(&self, route: usize) -> bool {
+        !self.idle[route].is_empty()
+    }
+
+    /// Is there an idle connection of any route?
+    pub(super) fn has_any_idle(&self) -> bool {
+        self.idle.iter().any(|idle| !idle.is_empty())
+    }
+
+    /// Takes the idle connection of a route that was used last.
+    pub(super) fn wake(&mut self, route: usize) -> Option<u32> {
+        self.idle[route].pop()
+    }
+
+    /// Takes an idle connection of any route.
+    pub(super) fn wake_any(&mut self) -> Option<u32> {
+        self.idle.iter_mut().find_map(Vec::pop)
+    }
+}

@@ -1,0 +1,182 @@
+//! One HTTP/1.1 request, ready to be sent again and again.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+/// The bytes of a request and where they go.
+///
+/// It goes over a connection that stays open unless a header says `connection: close`, which a run with a
+/// new connection for each request should say.
+#[derive(Clone, Debug)]
+pub struct Request {
+    address: SocketAddr,
+    /// What it shares with others made of it.
+    parts: Arc<Parts>,
+    head: bool,
+    bytes: Arc<[u8]>,
+}
+
+#[derive(Debug)]
+struct Parts {
+    /// Each with its line end.
+    headers: String,
+    body: Vec<u8>,
+}
+
+/// Why there can be no such request, or no such mix of requests.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    /// Not `http://`.
+    #[error("`{0}`: expected a URL that begins with `http://`")]
+    Scheme(String),
+    /// Nothing between `http://` and the path, or something that is no host.
+    #[error("`{0}`: expected `http://HOST[:PORT][/PATH]` without spaces or credentials")]
+    Shape(String),
+    /// The host has no address.
+    #[error("`{url}`: {why}; check the name")]
+    Resolve {
+        /// As given.
+        url: String,
+        /// What the resolver said.
+        why: String,
+    },
+    /// A method, path or header with bytes that would break the request apart.
+    #[error("`{0}` cannot be part of a request head")]
+    Field(String),
+    /// A weight below zero or no number; all together zero.
+    #[error("a weight of {0}: expected numbers above zero")]
+    Weight(f64),
+    /// No request at all.
+    #[error("no request to send")]
+    None,
+}
+
+impl Request {
+    /// For `url`, with `method`, more `headers` and a `body`.
+    ///
+    /// # Errors
+    /// If the URL is not one, its host has no address or a header cannot be sent.
+    pub fn new(method: &str, url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Self, HttpError> {
+        let rest = url.strip_prefix("http://").ok_or_else(|| HttpError::Scheme(url.to_owned()))?;
+        let (authority, path) = match rest.find(['/', '?', '#']) {
+            Some(at) => rest.split_at(at),
+            None => (rest, ""),
+        };
+        let path = path.split('#').next().unwrap_or_default();
+        let printable = url.bytes().all(|byte| byte.is_ascii_graphic());
+        if authority.is_empty() || authority.contains('@') || !printable {
+            return Err(HttpError::Shape(url.to_owned()));
+        }
+        let mut lines = String::new();
+        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+            lines += &format!("host: {authority}\r\n");
+        }
+        for (name, value) in headers {
+            if !is_token(name) || value.bytes().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
+                return Err(HttpError::Field(format!("{name}: {value}")));
+            }
+            lines += &format!("{name}: {value}\r\n");
+        }
+        if !is_token(method) {
+            return Err(HttpError::Field(method.to_owned()));
+        }
+        let parts = Arc::new(Parts { headers: lines, body: body.to_vec() });
+        Self::of(resolve(url, authority)?, parts, method, path)
+    }
+
+    /// To the same host with the same headers and body, for another path (with its query, if any).
+    ///
+    /// # Errors
+    /// If the method or the path cannot be sent.
+    pub fn with(&self, method: &str, path: &str) -> Result<Self, HttpError> {
+        if !is_token(method) || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(HttpError::Field(format!("{method} {path}")));
+        }
+        Self::of(self.address, self.parts.clone(), method, path)
+    }
+
+    fn of(address: SocketAddr, parts: Arc<Parts>, method: &str, path: &str) -> Result<Self, HttpError> {
+        let slash = if path.starts_with('/') { "" } else { "/" };
+        let mut head = format!("{method} {slash}{path} HTTP/1.1\r\n{}", parts.headers);
+        if !parts.body.is_empty() || matches!(method, "POST" | "PUT" | "PATCH") {
+            head += &format!("content-length: {}\r\n", parts.body.len());
+        }
+        head += "\r\n";
+        let bytes = [head.as_bytes(), &parts.body].concat().into();
+        Ok(Self { address, parts, head: method == "HEAD", bytes })
+    }
+
+    /// Where it goes.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(super) fn is_head(&self) -> bool {
+        self.head
+    }
+
+    pub(super) fn into_bytes(self) -> Arc<[u8]> {
+        self.bytes
+    }
+}
+
+fn resolve(url: &str, authority: &str) -> Result<SocketAddr, HttpError> {
+    let fail = |why: String| HttpError::Resolve { url: url.to_owned(), why };
+    let has_port =
+        authority.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'));
+    let resolved = if has_port {
+        authority.to_socket_addrs()
+    } else {
+        (authority.trim_start_matches('[').trim_end_matches(']'), 80).to_socket_addrs()
+    };
+    let mut addresses = resolved.map_err(|error| fail(error.to_string()))?;
+    addresses.next().ok_or_else(|| fail("the host has no address".to_owned()))
+}
+
+/// Is it a token of RFC 9110?
+fn is_token(text: &str) -> bool {
+    !text.is_empty()
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(request: &Request) -> &str {
+        std::str::from_utf8(&request.bytes).unwrap()
+    }
+
+    #[test]
+    fn requests_are_written_as_asked() {
+        let request = Request::new("GET", "http://127.0.0.1:8080/a?b=1#c", &[("x-a", "1")], b"").unwrap();
+        assert_eq!(text(&request), "GET /a?b=1 HTTP/1.1\r\nhost: 127.0.0.1:8080\r\nx-a: 1\r\n\r\n");
+        assert_eq!(request.address(), "127.0.0.1:8080".parse().unwrap());
+        let request = Request::new("POST", "http://[::1]?q", &[("Host", "h")], b"abc").unwrap();
+        assert_eq!(text(&request), "POST /?q HTTP/1.1\r\nHost: h\r\ncontent-length: 3\r\n\r\nabc");
+        assert_eq!(request.address(), "[::1]:80".parse().unwrap());
+    }
+
+    #[test]
+    fn others_of_the_same_host() {
+        let first = Request::new("GET", "http://127.0.0.1:8080/a", &[("x-a", "1")], b"").unwrap();
+        let other = first.with("HEAD", "/b?c").unwrap();
+        assert_eq!(text(&other), "HEAD /b?c HTTP/1.1\r\nhost: 127.0.0.1:8080\r\nx-a: 1\r\n\r\n");
+        assert!(other.is_head() && !first.is_head());
+        assert!(first.with("GET", "/a b").is_err() && first.with("GET", "/a\r\n").is_err());
+        assert!(first.with("", "/a").is_err());
+    }
+
+    #[test]
+    fn urls_and_headers_that_cannot_be_sent_are_refused() {
+        for url in
+            ["https://a/", "a/b", "http://", "http:///x", "http://a b/", "http://u@h/", "http://127.0.0.1:x/"]
+        {
+            assert!(Request::new("GET", url, &[], b"").is_err(), "{url}");
+        }
+        let field = |method, headers: &[(&str, &str)]| {
+            Request::new(method, "http://127.0.0.1/", headers, b"").is_err()
+        };
+        assert!(field("GE T", &[]) && field("GET", &[("a:", "b")]) && field("GET", &[("a", "b\r\nc: d")]));
+    }
+}

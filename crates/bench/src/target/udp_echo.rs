@@ -1,0 +1,86 @@
+//! UDP echo: each datagram must come back as it was. One that does not is a time-out.
+
+use std::net::SocketAddr;
+use std::slice;
+use std::sync::Arc;
+
+use super::echo::{EchoError, NUMBER, Payloads};
+use super::{Answer, Ask, Step, Target, Transport};
+
+/// Largest payload of a datagram over IPv4.
+const MAX_BYTES: usize = 65_507;
+
+/// Datagrams of a fixed size for one address.
+#[derive(Debug)]
+pub struct UdpEcho(Payloads);
+
+impl UdpEcho {
+    /// Datagrams of `bytes` bytes (1 to 65,507) for `address` (`HOST:PORT`).
+    ///
+    /// # Errors
+    /// If the address is none or the size cannot be.
+    pub fn new(address: &str, bytes: usize) -> Result<Self, EchoError> {
+        Payloads::new(address, bytes, MAX_BYTES).map(Self)
+    }
+}
+
+impl Target for UdpEcho {
+    /// What must come back.
+    type State = Arc<[u8]>;
+
+    fn addresses(&self) -> &[SocketAddr] {
+        slice::from_ref(&self.0.address)
+    }
+
+    fn transport(&self) -> Transport {
+        Transport::Udp
+    }
+
+    fn request(&mut self) -> Ask<Arc<[u8]>> {
+        let bytes = self.0.next();
+        Ask { route: 0, bytes: bytes.clone(), state: bytes }
+    }
+
+    fn answer(&mut self, expected: &mut Arc<[u8]>, bytes: &[u8]) -> Step {
+        if bytes == &**expected {
+            return Step::Done(Answer { member: None, fault: None, reusable: true });
+        }
+        // A network may deliver a datagram twice: the second copy of an earlier echo answers nothing.
+        let number = |bytes: &[u8]| bytes.first_chunk::<NUMBER>().map(|number| u64::from_be_bytes(*number));
+        let earlier = bytes.len() == expected.len() && number(bytes) < number(expected);
+        if earlier { Step::More } else { Step::Malformed }
+    }
+
+    fn end(&mut self, _: &mut Arc<[u8]>) -> Option<Answer> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_datagram_or_a_late_copy_of_an_earlier_one() {
+        let mut target = UdpEcho::new("127.0.0.1:9", 32).unwrap();
+        let first = target.request();
+        let mut second = target.request();
+        assert_eq!(target.answer(&mut second.state, &first.bytes), Step::More);
+        assert!(matches!(target.answer(&mut second.state, &second.bytes), Step::Done(_)));
+        let third = target.request();
+        assert_eq!(target.answer(&mut second.state, &third.bytes), Step::Malformed);
+        for wrong in [&second.bytes[..31], b"", &[0xff; 33]] {
+            assert_eq!(target.answer(&mut second.state, wrong), Step::Malformed);
+        }
+        let mut changed = second.bytes.to_vec();
+        changed[20] ^= 1;
+        assert_eq!(target.answer(&mut second.state, &changed), Step::Malformed);
+    }
+
+    #[test]
+    fn datagrams_that_cannot_be_are_refused() {
+        assert!(UdpEcho::new("127.0.0.1:9", 0).is_err());
+        assert!(UdpEcho::new("127.0.0.1:9", MAX_BYTES + 1).is_err());
+        assert!(UdpEcho::new("127.0.0.1:9", MAX_BYTES).is_ok());
+    }
+}
