@@ -189,7 +189,7 @@ fn make(folder: &Path) -> Result<(), Trouble> {
 
 /// Removes a folder that an earlier run made, and no other.
 fn clear(folder: &Path) -> Result<(), Trouble> {
-    let ours = ["run.json", "point.json", "points", "before"].iter().any(|name| folder.join(name).exists());
+    let ours = folder.join("run.json").exists() || folder.join("experiment.toml").exists();
     let inside = folder.parent().is_some_and(|parent| parent.ends_with("points"));
     let empty = fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none());
     if !ours && !inside && !empty {
