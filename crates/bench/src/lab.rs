@@ -16,6 +16,7 @@ pub mod experiment;
 mod figure;
 mod front;
 mod measure;
+pub mod library;
 pub mod metric;
 pub mod plan;
 mod point;

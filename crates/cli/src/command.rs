@@ -5,6 +5,7 @@ mod config;
 mod demo;
 mod drain;
 mod events;
+mod lab;
 mod man;
 mod member;
 mod members;
@@ -48,6 +49,7 @@ pub(crate) enum Command {
     Reload(reload::Args),
     Stop(stop::Args),
     Member(member::Args),
+    Lab(lab::Args),
     Config(config::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -67,6 +69,7 @@ impl Command {
             Self::Reload(args) => reload::run(args, globals),
             Self::Stop(args) => stop::run(args, globals),
             Self::Member(args) => member::run(args, globals),
+            Self::Lab(args) => lab::run(args, globals),
             Self::Config(args) => config::run(args, globals),
             Self::Completions(args) => completions::run(args),
             Self::Man(args) => man::run(args, globals),

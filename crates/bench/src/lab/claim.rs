@@ -106,5 +106,10 @@ fn digits(value: f64) -> String {
 
 /// `1.52 ± 0.03`.
 pub(super) fn shown(estimate: &super::statistics::Estimate) -> String {
-    format!("{} ± {}", digits(estimate.mean), digits(estimate.half))
+    shown_pair((estimate.mean, estimate.half))
+}
+
+/// The same, of a mean and a half width.
+pub fn shown_pair((mean, half): (f64, f64)) -> String {
+    format!("{} ± {}", digits(mean), digits(half))
 }

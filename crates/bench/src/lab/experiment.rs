@@ -389,3 +389,44 @@ const fn poisson() -> Arrival {
 const fn five_seconds() -> Span {
     Span(Duration::from_secs(5))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::fixture::TEXT;
+
+    /// What is said of the text after a change, with the piece of the text it points at.
+    fn wrong(from: &str, to: &str) -> Vec<(String, String)> {
+        assert!(TEXT.contains(from), "{from}");
+        let text = TEXT.replacen(from, to, 1);
+        let wrong = Experiment::parse(&text).map(drop).unwrap_err();
+        wrong.into_iter().map(|wrong| (text[wrong.at].to_owned(), wrong.message)).collect()
+    }
+
+    #[test]
+    fn mistakes_are_pointed_at() {
+        let cases = [
+            ("service = \"const:1ms\"", "servise = \"const:1ms\"", "servise", "unknown field"),
+            ("\"const:1ms\"", "\"const:1\"", "\"const:1\"", "not a duration"),
+            ("vary = \"concurrency\"", "vary = \"speed\"", "\"speed\"", "unknown variant"),
+            ("x = \"concurrency\"", "x = \"rate\"", "\"rate\"", "not varied"),
+            ("full = [10, 20]", "full = []", "[]", "no level"),
+            ("full = [10, 20]", "full = [\"ten\"]", "[\"ten\"]", "takes numbers"),
+            ("quick = 1 }", "quick = 0 }", "0", "5 or more"),
+            ("\"haproxy\"", "\"pound\"", "[\"plimsoll:round_robin\", \"pound\"]", "not a balancer"),
+            ("\"haproxy\"", "\"haproxy:random\"", "[\"plimsoll:round_robin\", \"haproxy:random\"]", "strategy"),
+        ];
+        for (from, to, at, why) in cases {
+            let wrong = wrong(from, to);
+            assert!(wrong.iter().any(|(piece, message)| piece == at && message.contains(why)), "{to}: {wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_load_must_be_one_kind() {
+        let both = wrong("keep_alive = false", "rate = 5");
+        assert!(both.iter().any(|(_, why)| why.contains("exactly one of")), "{both:?}");
+        let none = wrong("vary = \"concurrency\"\nfull = [10, 20]\nquick = [10]", "vary = \"rate\"\nfull = [1]\nquick = [0]");
+        assert!(none.iter().any(|(_, why)| why.contains("above 0")), "{none:?}");
+    }
+}
