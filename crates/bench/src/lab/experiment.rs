@@ -132,12 +132,27 @@ pub struct Settings {
     pub queue: Option<u32>,
     /// And for how long.
     pub queue_timeout: Option<Span>,
+    /// How members are checked.
+    pub health: Health,
     /// Between two health checks of a member.
     pub health_interval: Option<Span>,
     /// How long a member that came back takes to get its whole share (plimsoll, haproxy).
     pub slow_start: Option<Span>,
     /// Threads that carry traffic.
     pub threads: Option<usize>,
+}
+
+/// How a balancer checks its members.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    /// By a request, which waits for a worker like any other.
+    #[default]
+    Http,
+    /// By a connection.
+    Tcp,
+    /// Not at all.
+    Off,
 }
 
 /// What the clients do. Open loop by `rate` or `share`, closed loop by `concurrency`; exactly one of the three
@@ -176,7 +191,8 @@ pub struct Plan {
     pub repetitions: Graded<Spanned<usize>>,
     /// Parts of equal length that each of them is cut into, each a sample.
     pub batches: Graded<usize>,
-    /// Left out at the beginning of each.
+    /// Left out at the beginning of each. In a closed loop it goes on until as many requests as there are
+    /// clients have been answered: only then does every client's next one find the queue as it will stay.
     pub warmup: Graded<Span>,
     /// Measured, of each.
     pub duration: Graded<Span>,

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use super::Trouble;
 use super::child::{Child, LOOK, Tie};
-use super::experiment::{Balancer, BalancerKind, Settings, Span};
+use super::experiment::{Balancer, BalancerKind, Health, Settings, Span};
 
 /// For it to be ready to use every member.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -195,13 +195,17 @@ fn plimsoll(balancer: &Balancer, settings: &Settings, members: &[SocketAddr]) ->
         "name": "lab",
         "strategy": balancer.strategy,
         "members": members,
-        "health": { "http": "/healthz", "interval": time(interval) },
     });
     let mut set = |key: &str, value: Option<serde_json::Value>| {
         if let (Some(value), Some(group)) = (value, group.as_object_mut()) {
             group.insert(key.to_owned(), value);
         }
     };
+    set("health", match settings.health {
+        Health::Http => Some(serde_json::json!({ "http": "/healthz", "interval": time(interval) })),
+        Health::Tcp => Some(serde_json::json!({ "tcp": true, "interval": time(interval) })),
+        Health::Off => None,
+    });
     set("pool", settings.pool.map(Into::into));
     set("max_connections", settings.max_connections.map(Into::into));
     set("queue", settings.queue.map(Into::into));
@@ -227,11 +231,17 @@ fn haproxy(balancer: &Balancer, settings: &Settings, address: SocketAddr, member
         "global\n  maxconn 8000\n{threads}defaults\n  mode http\n  timeout connect 900ms\n  timeout client 60s\n  \
          timeout server 60s\n  timeout queue {wait}ms\n  option redispatch\n  retries 3\n  http-reuse always\n\
          frontend lab\n  bind {address}\n  default_backend lab\nbackend lab\n  balance {algorithm}\n  \
-         retry-on conn-failure empty-response response-timeout\n  option httpchk GET /healthz\n"
+         retry-on conn-failure empty-response response-timeout\n"
     );
+    if settings.health == Health::Http {
+        text += "  option httpchk GET /healthz\n";
+    }
     let interval = settings.health_interval.map_or(INTERVAL, |span| span.0).as_millis();
     for (index, member) in members.iter().enumerate() {
-        let _ = write!(text, "  server m{} {member} check inter {interval}ms", index + 1);
+        let _ = write!(text, "  server m{} {member}", index + 1);
+        if settings.health != Health::Off {
+            let _ = write!(text, " check inter {interval}ms");
+        }
         if let Some(most) = settings.max_connections {
             let _ = write!(text, " maxconn {most}");
             let share = settings.queue.map(|queue| (queue as usize).div_ceil(members.len().max(1)).max(1));

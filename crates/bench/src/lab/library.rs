@@ -5,6 +5,8 @@ pub const ALL: &[(&str, &str)] = &[
     ("smoke", include_str!("../../../../experiments/smoke.toml")),
     ("l3b", include_str!("../../../../experiments/l3b.toml")),
     ("l3b-real", include_str!("../../../../experiments/l3b-real.toml")),
+    ("ags-comparison", include_str!("../../../../experiments/ags-comparison.toml")),
+    ("ags-failure", include_str!("../../../../experiments/ags-failure.toml")),
 ];
 
 /// The text of the experiment with this name.

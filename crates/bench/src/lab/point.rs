@@ -53,6 +53,9 @@ pub struct Tick {
 const TICK: Duration = Duration::from_secs(1);
 /// Longest sleep: how soon an interruption is noticed.
 const NAP: Duration = Duration::from_millis(20);
+/// Longest that the warm-up of a closed loop goes on, and its steps.
+const WARM: Duration = Duration::from_secs(30);
+const STEP: Duration = Duration::from_millis(100);
 /// A member that came back is watched for a surge for so long, in seconds.
 const RETURN: f64 = 5.0;
 /// An open loop in which less left on time proves nothing.
@@ -109,7 +112,12 @@ fn once(
     faults.sort_by_key(|fault| fault.at.of(mode).0);
     let mut faults = faults.into_iter().peekable();
 
-    let run = drive::start(&experiment.load, drive, stage.address(), each(experiment, mode), point.seed)?;
+    // A closed loop is ended by hand, because its warm-up takes as long as it needs.
+    let (clients, length) = match drive {
+        Drive::Open(_) => (0, each(experiment, mode)),
+        Drive::Closed(clients) => (clients as u64, each(experiment, mode) + WARM),
+    };
+    let run = drive::start(&experiment.load, drive, stage.address(), length, point.seed)?;
     let mut wait = |run: &crate::run::Run, stage: &mut Stage, until: Duration| -> Result<(), Trouble> {
         loop {
             let now = run.elapsed();
@@ -157,15 +165,21 @@ fn once(
         Ok(record)
     };
     let ticks = (warmup.as_secs_f64() / TICK.as_secs_f64()).ceil() as u32;
+    let mut answered = 0;
     for number in 1..=ticks {
-        tick(&run, stage, warmup * number / ticks)?;
+        answered += tick(&run, stage, warmup * number / ticks)?.ok;
+    }
+    let mut begin = warmup;
+    while answered < clients && run.elapsed() < warmup + WARM {
+        begin = run.elapsed() + STEP;
+        answered += tick(&run, stage, begin)?.ok;
     }
     let mut previous = run.elapsed();
     for number in 1..=batches as u32 {
         let (start, host) = (stage.used(), usage::of_host());
         let mut whole = Record::new();
         for part in 1..=parts {
-            whole.add(&tick(&run, stage, warmup + batch * (number - 1) + batch * part / parts)?);
+            whole.add(&tick(&run, stage, begin + batch * (number - 1) + batch * part / parts)?);
         }
         let now = run.elapsed();
         let seen = Seen {
