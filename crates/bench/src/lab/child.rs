@@ -52,7 +52,8 @@ impl Child {
     ) -> Result<Self, Trouble> {
         let log = folder.join(format!("{name}.log"));
         let fail = |error: std::io::Error| Trouble::failed(format!("cannot start {name}: {error}"));
-        let out = |log: &Path| -> std::io::Result<File> { OpenOptions::new().append(true).create(true).open(log) };
+        let out =
+            |log: &Path| -> std::io::Result<File> { OpenOptions::new().append(true).create(true).open(log) };
         let process = Command::new(&tie.program)
             .args(&tie.arguments)
             .arg(program)

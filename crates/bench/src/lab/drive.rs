@@ -30,7 +30,8 @@ pub(super) fn start(
     let body: Vec<u8> = (0..load.body.map_or(0, |body| body.0)).map(|n| n as u8).collect();
     let method = if load.body.is_some() { "POST" } else { "GET" };
     let close: &[(&str, &str)] = if load.keep_alive { &[] } else { &[("connection", "close")] };
-    let target = Http::new(method, &format!("http://{address}/"), close, &body).map_err(|error| failed(&error))?;
+    let target =
+        Http::new(method, &format!("http://{address}/"), close, &body).map_err(|error| failed(&error))?;
     let limits = Limits { timeout: load.timeout.0, reuse: load.keep_alive, ..Limits::default() };
     let run = match drive {
         Drive::Open(rate) => run::start(target, Pace::new(load.arrival, rate, duration, seed), limits),

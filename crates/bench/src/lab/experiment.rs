@@ -191,8 +191,8 @@ pub struct Plan {
     pub repetitions: Graded<Spanned<usize>>,
     /// Parts of equal length that each of them is cut into, each a sample.
     pub batches: Graded<usize>,
-    /// Left out at the beginning of each. In a closed loop it goes on until as many requests as there are
-    /// clients have been answered: only then does every client's next one find the queue as it will stay.
+    /// Left out at the beginning of each. In a closed loop it goes on until twice as many requests as there are
+    /// clients have been answered: only then has every client met the queue and the sessions as they will stay.
     pub warmup: Graded<Span>,
     /// Measured, of each.
     pub duration: Graded<Span>,
@@ -430,11 +430,19 @@ mod tests {
             ("full = [10, 20]", "full = [\"ten\"]", "[\"ten\"]", "takes numbers"),
             ("quick = 1 }", "quick = 0 }", "0", "5 or more"),
             ("\"haproxy\"", "\"pound\"", "[\"plimsoll:round_robin\", \"pound\"]", "not a balancer"),
-            ("\"haproxy\"", "\"haproxy:random\"", "[\"plimsoll:round_robin\", \"haproxy:random\"]", "strategy"),
+            (
+                "\"haproxy\"",
+                "\"haproxy:random\"",
+                "[\"plimsoll:round_robin\", \"haproxy:random\"]",
+                "strategy",
+            ),
         ];
         for (from, to, at, why) in cases {
             let wrong = wrong(from, to);
-            assert!(wrong.iter().any(|(piece, message)| piece == at && message.contains(why)), "{to}: {wrong:?}");
+            assert!(
+                wrong.iter().any(|(piece, message)| piece == at && message.contains(why)),
+                "{to}: {wrong:?}"
+            );
         }
     }
 
@@ -442,7 +450,10 @@ mod tests {
     fn the_load_must_be_one_kind() {
         let both = wrong("keep_alive = false", "rate = 5");
         assert!(both.iter().any(|(_, why)| why.contains("exactly one of")), "{both:?}");
-        let none = wrong("vary = \"concurrency\"\nfull = [10, 20]\nquick = [10]", "vary = \"rate\"\nfull = [1]\nquick = [0]");
+        let none = wrong(
+            "vary = \"concurrency\"\nfull = [10, 20]\nquick = [10]",
+            "vary = \"rate\"\nfull = [1]\nquick = [0]",
+        );
         assert!(none.iter().any(|(_, why)| why.contains("above 0")), "{none:?}");
     }
 }

@@ -70,7 +70,8 @@ fn times(figure: &Figure, experiment: &Experiment, points: &[PointFile]) -> Vec<
             members.sort_unstable();
             members.dedup();
             for member in members {
-                let value = |tick: &Tick| tick.arrived.get(member).copied().unwrap_or(0) as f64 / tick.seconds;
+                let value =
+                    |tick: &Tick| tick.arrived.get(member).copied().unwrap_or(0) as f64 / tick.seconds;
                 all.push((format!("{of}{member}"), by_tick(&file.outcome.timelines, value)));
             }
         } else {

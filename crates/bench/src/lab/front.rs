@@ -201,11 +201,14 @@ fn plimsoll(balancer: &Balancer, settings: &Settings, members: &[SocketAddr]) ->
             group.insert(key.to_owned(), value);
         }
     };
-    set("health", match settings.health {
-        Health::Http => Some(serde_json::json!({ "http": "/healthz", "interval": time(interval) })),
-        Health::Tcp => Some(serde_json::json!({ "tcp": true, "interval": time(interval) })),
-        Health::Off => None,
-    });
+    set(
+        "health",
+        match settings.health {
+            Health::Http => Some(serde_json::json!({ "http": "/healthz", "interval": time(interval) })),
+            Health::Tcp => Some(serde_json::json!({ "tcp": true, "interval": time(interval) })),
+            Health::Off => None,
+        },
+    );
     set("pool", settings.pool.map(Into::into));
     set("max_connections", settings.max_connections.map(Into::into));
     set("queue", settings.queue.map(Into::into));
@@ -219,7 +222,8 @@ fn plimsoll(balancer: &Balancer, settings: &Settings, members: &[SocketAddr]) ->
     if let Some(threads) = settings.threads {
         file["threads"] = threads.into();
     }
-    toml::to_string(&file).map_err(|error| Trouble::failed(format!("cannot write the configuration: {error}")))
+    toml::to_string(&file)
+        .map_err(|error| Trouble::failed(format!("cannot write the configuration: {error}")))
 }
 
 /// The file of HAProxy, with what corresponds to the settings.
@@ -300,11 +304,16 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         let text = haproxy(&Balancer::default(), &settings, members[0], &members);
-        for part in ["leastconn", "m2 127.0.0.1:4002", "maxconn 7 maxqueue 5", "slowstart 3000ms", "queue 250ms"] {
+        for part in
+            ["leastconn", "m2 127.0.0.1:4002", "maxconn 7 maxqueue 5", "slowstart 3000ms", "queue 250ms"]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
         let text = nginx(&round, &settings, members[0], &members);
-        assert!(text.contains("server 127.0.0.1:4002 max_conns=7;") && !text.contains("least_conn"), "{text}");
+        assert!(
+            text.contains("server 127.0.0.1:4002 max_conns=7;") && !text.contains("least_conn"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -314,6 +323,8 @@ mod tests {
             serde_json::json!({ "groups": [{ "members": [member(first), member(second)] }] }).to_string()
         };
         assert!(all_up(&status("up", "up"), 2));
-        assert!(!all_up(&status("up", "unchecked"), 2) && !all_up(&status("up", "up"), 3) && !all_up("no", 0));
+        assert!(
+            !all_up(&status("up", "unchecked"), 2) && !all_up(&status("up", "up"), 3) && !all_up("no", 0)
+        );
     }
 }

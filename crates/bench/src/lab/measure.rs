@@ -66,7 +66,8 @@ impl Before {
             before.session = Some(self::session(session.integers * 4).map_err(failed)?);
         }
         if let Some(point) = points.iter().find(|point| matches!(point.offer, Offer::Share(_))) {
-            let first = points.iter().find(|point| point.balancer.kind != BalancerKind::None).unwrap_or(point);
+            let first =
+                points.iter().find(|point| point.balancer.kind != BalancerKind::None).unwrap_or(point);
             before.capacity = before.calibrate(tie, experiment, first, folder, watch)?;
         }
         let said = before.sentences(experiment).join("; ");
@@ -84,7 +85,9 @@ impl Before {
     /// What was found, a sentence each.
     pub fn sentences(&self, experiment: &Experiment) -> Vec<String> {
         let mut said = Vec::new();
-        if let (Some(swaps), Some(session), Some(real)) = (self.swaps, self.session, experiment.members.session) {
+        if let (Some(swaps), Some(session), Some(real)) =
+            (self.swaps, self.session, experiment.members.session)
+        {
             said.push(format!(
                 "{} swaps of {} integers take {:.1} µs here, a session costs a server with a thread for each \
                  connection {:.1} µs of processor time, {:.0} % of that",
@@ -114,7 +117,9 @@ impl Before {
     /// How much longer an emulated member holds the first request of a connection.
     pub(super) fn session(&self, experiment: &Experiment) -> Duration {
         match (self.swaps, self.session, experiment.members.service) {
-            (Some(swaps), Some(session), Some(service)) => service.mean().mul_f64((session / swaps).min(100.0)),
+            (Some(swaps), Some(session), Some(service)) => {
+                service.mean().mul_f64((session / swaps).min(100.0))
+            }
             _ => Duration::ZERO,
         }
     }
@@ -145,7 +150,8 @@ impl Before {
         let clients = CLIENTS * experiment.members.workers * point.members;
         let mut load = experiment.load.clone();
         load.keep_alive = true;
-        let run = drive::start(&load, Drive::Closed(clients), stage.address(), PART * (PARTS + 2), point.seed)?;
+        let run =
+            drive::start(&load, Drive::Closed(clients), stage.address(), PART * (PARTS + 2), point.seed)?;
         let mut capacity = Vec::new();
         let (mut last, mut number) = (Duration::ZERO, 0);
         while number <= PARTS {

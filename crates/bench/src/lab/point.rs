@@ -93,7 +93,10 @@ pub(super) fn run(
 }
 
 /// One repetition.
-#[expect(clippy::too_many_arguments, reason = "each is one thing the repetition needs, and there is one caller")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "each is one thing the repetition needs, and there is one caller"
+)]
 fn once(
     experiment: &Experiment,
     mode: Mode,
@@ -170,7 +173,7 @@ fn once(
         answered += tick(&run, stage, warmup * number / ticks)?.ok;
     }
     let mut begin = warmup;
-    while answered < clients && run.elapsed() < warmup + WARM {
+    while answered < 2 * clients && run.elapsed() < warmup + WARM {
         begin = run.elapsed() + STEP;
         answered += tick(&run, stage, begin)?.ok;
     }
@@ -222,7 +225,14 @@ fn tail(run: &crate::run::Run, timeout: Duration) -> Record {
 }
 
 /// Adds a sample of every metric that the record has.
-fn keep(outcome: &mut Outcome, drive: Drive, capacity: Option<f64>, part: &Record, tail: &Record, seen: &Seen) {
+fn keep(
+    outcome: &mut Outcome,
+    drive: Drive,
+    capacity: Option<f64>,
+    part: &Record,
+    tail: &Record,
+    seen: &Seen,
+) {
     let mut all = part.clone();
     all.add(tail);
     let ended = (all.ok + all.failures()) as f64;
@@ -269,13 +279,17 @@ fn mean(record: &Record) -> f64 {
 /// was killed.
 fn surge(experiment: &Experiment, mode: Mode, timeline: &[Tick]) -> Option<f64> {
     let start = experiment.faults.iter().find(|fault| fault.act == Act::Start)?;
-    let kill = experiment.faults.iter().find(|fault| fault.act == Act::Kill && fault.member == start.member)?;
+    let kill =
+        experiment.faults.iter().find(|fault| fault.act == Act::Kill && fault.member == start.member)?;
     let seconds = |fault: &Fault| fault.at.of(mode).0.as_secs_f64();
     let name = format!("m{}", start.member);
     let rate = |tick: &Tick| tick.arrived.get(&name).copied().unwrap_or(0) as f64 / tick.seconds;
     let begin = experiment.plan.warmup.of(mode).0.as_secs_f64();
-    let usual: Vec<f64> =
-        timeline.iter().filter(|t| t.at - t.seconds >= begin - 0.1 && t.at <= seconds(kill)).map(rate).collect();
+    let usual: Vec<f64> = timeline
+        .iter()
+        .filter(|t| t.at - t.seconds >= begin - 0.1 && t.at <= seconds(kill))
+        .map(rate)
+        .collect();
     let after = |tick: &&Tick| tick.at > seconds(start) && tick.at - tick.seconds < seconds(start) + RETURN;
     let most = timeline.iter().filter(after).map(rate).fold(0.0, f64::max);
     let mean = usual.iter().sum::<f64>() / usual.len() as f64;

@@ -86,9 +86,9 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
         let svg = chart.svg();
         store::write_text(&folder.join(format!("{}.svg", drawn.name)), &svg)?;
         let paper = said("The paper: ", &drawn.paper);
-        let few = chart.series.is_empty().then_some("No point of it has been measured yet. ").unwrap_or_default();
+        let few = if chart.series.is_empty() { "No point of it has been measured yet. " } else { "" };
         let what = if figure::over_time(drawn) { "Mean of the repetitions, second by second. " } else { "" };
-        let _ = write!(figures, "<figure>{svg}<figcaption>{few}{what}{paper}</figcaption></figure>\n");
+        let _ = writeln!(figures, "<figure>{svg}<figcaption>{few}{what}{paper}</figcaption></figure>");
     }
     let body = [
         head(&run, &experiment, &report),
@@ -187,9 +187,10 @@ fn numbers(table: &Table, points: &[PointFile]) -> String {
     let found: Vec<(Metric, Vec<_>)> =
         metrics.map(|metric| (metric, table.all(metric, |_| true).collect())).into_iter().collect();
     let shown_ones: Vec<_> = found.iter().filter(|(_, values)| !values.is_empty()).collect();
-    let mut out = "<h2>Numbers</h2>\n<details><summary>All points, with 95 % confidence intervals</summary>\n<div \
+    let mut out =
+        "<h2>Numbers</h2>\n<details><summary>All points, with 95 % confidence intervals</summary>\n<div \
                    class=\"scroll\"><table>\n<tr><th class=\"text\">point</th>"
-        .to_owned();
+            .to_owned();
     for (metric, _) in &shown_ones {
         let _ = write!(out, "<th>{}</th>", escape(metric.label()));
     }

@@ -55,10 +55,10 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Makes the folder, or looks at what is in it.
+    /// Looks at what is in the folder, if the run is to be resumed. Otherwise [`run`](Self::run) clears it.
     ///
     /// # Errors
-    /// If the folder cannot be used, or holds a run that was not asked to be resumed.
+    /// If the binary cannot be read.
     pub fn new(order: Order) -> Result<Self, Trouble> {
         let points = plan::points(&order.experiment, order.mode);
         let mut file = RunFile {
@@ -75,17 +75,16 @@ impl Runner {
             ..RunFile::default()
         };
         let mut done = vec![false; points.len()];
-        if order.resume {
-            if let Ok(old) = RunFile::read(&order.folder)
-                && (&old.experiment_sha256, &old.binary_sha256, &old.mode)
-                    == (&file.experiment_sha256, &file.binary_sha256, &file.mode)
-            {
-                file = old;
-                for (index, point) in points.iter().enumerate() {
-                    let folder = store::point_folder(&order.folder, index, &point.levels);
-                    let same = |old: PointFile| old.fingerprint == file.fingerprint(&point.levels);
-                    done[index] = PointFile::read(&folder).is_ok_and(same);
-                }
+        if order.resume
+            && let Ok(old) = RunFile::read(&order.folder)
+            && (&old.experiment_sha256, &old.binary_sha256, &old.mode)
+                == (&file.experiment_sha256, &file.binary_sha256, &file.mode)
+        {
+            file = old;
+            for (index, point) in points.iter().enumerate() {
+                let folder = store::point_folder(&order.folder, index, &point.levels);
+                let same = |old: PointFile| old.fingerprint == file.fingerprint(&point.levels);
+                done[index] = PointFile::read(&folder).is_ok_and(same);
             }
         }
         Ok(Self { order, file, points, done })
@@ -147,11 +146,13 @@ impl Runner {
         let outcome =
             point::run(&order.tie, &order.experiment, order.mode, point, &self.file.before, &folder, watch)
                 .map_err(|trouble| match trouble {
-                    Trouble::Failed(why) => {
-                        Trouble::failed(format!("{}: {why}; logs are in {}", table::name(&point.levels), folder.display()))
-                    }
-                    Trouble::Interrupted => Trouble::Interrupted,
-                })?;
+                Trouble::Failed(why) => Trouble::failed(format!(
+                    "{}: {why}; logs are in {}",
+                    table::name(&point.levels),
+                    folder.display()
+                )),
+                Trouble::Interrupted => Trouble::Interrupted,
+            })?;
         let estimates = outcome.samples.iter().filter_map(|(metric, samples)| {
             let estimate = Estimate::of(samples)?;
             Some((metric.name().to_owned(), (estimate.mean, estimate.half)))
@@ -199,7 +200,9 @@ fn clear(folder: &Path) -> Result<(), Trouble> {
         )));
     }
     match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(store::cannot("clear", folder, &error)),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(store::cannot("clear", folder, &error))
+        }
         _ => Ok(()),
     }
 }

@@ -92,7 +92,8 @@ impl Stage {
 
     /// Seconds of processor time of the balancer, and of all members that live.
     pub(super) fn used(&self) -> (f64, f64) {
-        let of = |child: Option<&Child>| child.and_then(|child| usage::of_process(child.pid())).unwrap_or(0.0);
+        let of =
+            |child: Option<&Child>| child.and_then(|child| usage::of_process(child.pid())).unwrap_or(0.0);
         (of(self.front.child()), self.members.iter().map(|member| of(member.child.as_ref())).sum())
     }
 

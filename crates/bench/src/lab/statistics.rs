@@ -186,7 +186,8 @@ mod tests {
 
     #[test]
     fn ratios_carry_both_errors() {
-        let (a, b) = (Estimate { mean: 6.0, half: 0.3, samples: 5 }, Estimate { mean: 2.0, half: 0.2, samples: 9 });
+        let (a, b) =
+            (Estimate { mean: 6.0, half: 0.3, samples: 5 }, Estimate { mean: 2.0, half: 0.2, samples: 9 });
         let ratio = a.over(&b);
         assert_eq!((ratio.mean, ratio.samples), (3.0, 5));
         assert!((ratio.half - 3.0 * (0.05f64.powi(2) + 0.1f64.powi(2)).sqrt()).abs() < 1e-12);

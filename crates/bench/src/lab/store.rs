@@ -152,7 +152,11 @@ pub fn points(run: &Path) -> Result<Vec<PointFile>, Trouble> {
     };
     let mut folders: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     folders.sort();
-    folders.iter().filter(|folder| folder.join("point.json").exists()).map(|folder| PointFile::read(folder)).collect()
+    folders
+        .iter()
+        .filter(|folder| folder.join("point.json").exists())
+        .map(|folder| PointFile::read(folder))
+        .collect()
 }
 
 /// The estimates of all points, speed-ups included.
@@ -189,7 +193,9 @@ pub(super) fn configurations(folder: &Path) -> BTreeMap<String, String> {
 
 pub(super) fn write_text(path: &Path, text: &str) -> Result<(), Trouble> {
     let aside = path.with_extension("part");
-    fs::write(&aside, text).and_then(|()| fs::rename(&aside, path)).map_err(|error| cannot("write", path, &error))
+    fs::write(&aside, text)
+        .and_then(|()| fs::rename(&aside, path))
+        .map_err(|error| cannot("write", path, &error))
 }
 
 pub(super) fn write(path: &Path, value: &impl Serialize) -> Result<(), Trouble> {

@@ -38,7 +38,8 @@ impl Table {
             let Some(count) = endpoints(row).filter(|count| *count > 0.0) else { continue };
             let alike = |base: &&Row| {
                 row.levels.iter().all(|(factor, level)| {
-                    matches!(factor, Factor::Endpoints | Factor::Balancer) || base.levels.get(factor) == Some(level)
+                    matches!(factor, Factor::Endpoints | Factor::Balancer)
+                        || base.levels.get(factor) == Some(level)
                 })
             };
             let base = bases.iter().find(alike).and_then(|base| base.values.get(&Metric::Response));
@@ -82,13 +83,16 @@ impl Table {
     }
 
     fn rows_with<'a>(&'a self, fixed: &'a Fixed<'_>) -> impl Iterator<Item = &'a Row> {
-        self.rows.iter().filter(|row| fixed.iter().all(|(factor, level)| row.levels.get(factor) == Some(*level)))
+        self.rows
+            .iter()
+            .filter(|row| fixed.iter().all(|(factor, level)| row.levels.get(factor) == Some(*level)))
     }
 }
 
 /// `endpoints=2 concurrency=400`, for people.
 pub fn name(levels: &Levels) -> String {
-    let parts: Vec<String> = levels.iter().map(|(factor, level)| format!("{}={level}", factor.name())).collect();
+    let parts: Vec<String> =
+        levels.iter().map(|(factor, level)| format!("{}={level}", factor.name())).collect();
     if parts.is_empty() { "all".to_owned() } else { parts.join(" ") }
 }
 

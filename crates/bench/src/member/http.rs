@@ -185,7 +185,9 @@ fn obey(wire: &mut Wire, member: &Member, order: &Order, is_head: bool, keep: bo
             wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
         }
         Order::Unknown => {
-            let body = format!("expected GET /_plimsoll/count, or POST /_plimsoll/slow?factor=N with N from 0 to {MAX_SLOW}\n");
+            let body = format!(
+                "expected GET /_plimsoll/count, or POST /_plimsoll/slow?factor=N with N from 0 to {MAX_SLOW}\n"
+            );
             wire.answer(member, 400, &body, is_head, !keep);
         }
     }

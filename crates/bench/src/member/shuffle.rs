@@ -17,7 +17,7 @@ pub fn shuffle(bytes: &mut [u8], swaps: u32, chance: &mut Chance) {
         return;
     }
     // Below 2^32 integers the product of an index's share and the count does not overflow.
-    let pick = |bits: u64| ((bits & 0xffff_ffff) * count >> 32) as usize * WIDTH;
+    let pick = |bits: u64| (((bits & 0xffff_ffff) * count) >> 32) as usize * WIDTH;
     for _ in 0..swaps {
         let bits = chance.bits();
         let (a, b) = (pick(bits), pick(bits >> 32));

@@ -93,7 +93,11 @@ mod tests {
         let mut latencies = Latencies::new();
         (1..=1000).for_each(|n| latencies.record(Duration::from_millis(n)));
         let steps: Vec<Percentile> = latencies.percentiles(5).collect();
-        assert!(steps.windows(2).all(|pair| pair[0].quantile <= pair[1].quantile && pair[0].count <= pair[1].count));
+        assert!(
+            steps
+                .windows(2)
+                .all(|pair| pair[0].quantile <= pair[1].quantile && pair[0].count <= pair[1].count)
+        );
         assert_eq!(steps.last().map(|step| (step.quantile, step.count)), Some((1.0, 1000)));
     }
 }

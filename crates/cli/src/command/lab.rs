@@ -109,7 +109,9 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         Command::Report(args) => again(args, globals),
         Command::Compare(args) => side_by_side(args, globals),
         Command::Tie(args) => match &args.command[..] {
-            [program, arguments @ ..] => Err(children::become_program(&args.parent, program.as_ref(), arguments)),
+            [program, arguments @ ..] => {
+                Err(children::become_program(&args.parent, program.as_ref(), arguments))
+            }
             [] => Err(Failure::new(Exit::Usage, "nothing to become")),
         },
     }
@@ -146,7 +148,8 @@ fn start(args: &Run, globals: &Globals) -> Result<ExitCode, Failure> {
     let experiment = parse(&args.name, &text)?;
     let mode = if args.full { Mode::Full } else { Mode::Quick };
     let program = std::env::current_exe().map_err(Failure::failed)?;
-    let tie = Tie { program, arguments: ["lab", "tie", &std::process::id().to_string()].map(Into::into).to_vec() };
+    let tie =
+        Tie { program, arguments: ["lab", "tie", &std::process::id().to_string()].map(Into::into).to_vec() };
     // Processes have their folder as their working directory, so that its name must not depend on ours.
     let folder = std::path::absolute(&args.out.out).map_err(Failure::failed)?;
     let folder = folder.join(format!("{name}-{}", mode.name()));
@@ -192,7 +195,10 @@ fn again(args: &Select, globals: &Globals) -> Result<ExitCode, Failure> {
     folders.sort();
     if folders.is_empty() {
         let out = args.out.out.display();
-        return Err(Failure::new(Exit::Usage, format_args!("no such run in {out}; name the folder with --out")));
+        return Err(Failure::new(
+            Exit::Usage,
+            format_args!("no such run in {out}; name the folder with --out"),
+        ));
     }
     let reports: Result<Vec<Report>, Trouble> = folders.iter().map(|folder| report::write(folder)).collect();
     tell(&reports.map_err(failure)?, globals)
@@ -268,7 +274,8 @@ fn read(name: &str) -> Result<(String, String), Failure> {
         let known = known.join(", ");
         Failure::new(Exit::Usage, format_args!("cannot read {name}: {error}; name a file, or one of {known}"))
     })?;
-    let stem = path.file_stem().map_or_else(|| "experiment".to_owned(), |stem| stem.to_string_lossy().into_owned());
+    let stem =
+        path.file_stem().map_or_else(|| "experiment".to_owned(), |stem| stem.to_string_lossy().into_owned());
     Ok((stem, text))
 }
 

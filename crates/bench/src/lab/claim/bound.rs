@@ -55,8 +55,7 @@ impl Bound {
         let points: Vec<_> = table.all(self.metric, keep).collect();
         let holds = |mean: f64| if least { mean >= self.value } else { mean <= self.value };
         let order = |mean: f64| if least { mean } else { -mean };
-        let Some((where_, worst)) =
-            points.iter().min_by(|a, b| order(a.1.mean).total_cmp(&order(b.1.mean)))
+        let Some((where_, worst)) = points.iter().min_by(|a, b| order(a.1.mean).total_cmp(&order(b.1.mean)))
         else {
             return Verdict::nothing(&format!("no point with `{}`", self.metric.name()));
         };
@@ -71,7 +70,9 @@ impl Bound {
             shown(worst),
             name(where_)
         )];
-        numbers.extend(failed.iter().take(5).map(|(levels, value)| format!("not {}: {}", name(levels), shown(value))));
+        numbers.extend(
+            failed.iter().take(5).map(|(levels, value)| format!("not {}: {}", name(levels), shown(value))),
+        );
         Verdict { pass: failed.is_empty(), numbers }
     }
 }
@@ -87,14 +88,16 @@ mod tests {
 
     #[test]
     fn every_point_counts_unless_it_is_left_out() {
-        let table = curves(Metric::Success, 0.001, &[(1.0, &[(25.0, 1.0), (50.0, 0.9)]), (2.0, &[(25.0, 0.995)])]);
+        let table =
+            curves(Metric::Success, 0.001, &[(1.0, &[(25.0, 1.0), (50.0, 0.9)]), (2.0, &[(25.0, 0.995)])]);
         assert!(bound(0.9, vec![]).decide(&table, true).pass);
         let verdict = bound(0.99, vec![]).decide(&table, true);
         assert!(!verdict.pass);
         assert!(verdict.numbers[0].starts_with("2 of 3 points at or above 0.99; the least is 0.9 ± 0.001"));
         let left = Only { factor: Factor::Concurrency, from: None, to: Some(40.0), among: None };
         assert!(bound(0.99, vec![left]).decide(&table, true).pass);
-        let two = Only { factor: Factor::Endpoints, from: None, to: None, among: Some(vec![Level::Number(2.0)]) };
+        let two =
+            Only { factor: Factor::Endpoints, from: None, to: None, among: Some(vec![Level::Number(2.0)]) };
         assert!(bound(0.999, vec![two.clone()]).decide(&table, false).pass);
         assert!(!bound(0.99, vec![two]).decide(&table, false).pass);
     }

@@ -32,7 +32,7 @@ impl ExceedsSomewhere {
         let mut numbers = Vec::new();
         for level in table.levels(self.series).iter().filter(|level| !self.except.contains(level)) {
             let curve = table.curve(self.metric, self.along, &[(self.series, level)]);
-            let bound = self.bound.or(level.number()).unwrap_or(f64::INFINITY);
+            let bound = self.bound.or_else(|| level.number()).unwrap_or(f64::INFINITY);
             let Some((x, best)) = curve.iter().max_by(|a, b| a.1.low().total_cmp(&b.1.low())) else {
                 return Verdict::nothing(&format!("no point has {} = {level}", self.series.name()));
             };

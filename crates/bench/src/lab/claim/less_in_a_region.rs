@@ -69,7 +69,8 @@ mod tests {
     use super::*;
 
     fn verdict(half: f64, one: &[(f64, f64)]) -> Verdict {
-        let table = curves(Metric::Response, half, &[(0.0, &[(25.0, 3.0), (50.0, 4.0), (75.0, 9.0)]), (1.0, one)]);
+        let table =
+            curves(Metric::Response, half, &[(0.0, &[(25.0, 3.0), (50.0, 4.0), (75.0, 9.0)]), (1.0, one)]);
         LessInARegion {
             metric: Metric::Response,
             along: Factor::Concurrency,

@@ -55,7 +55,8 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         load.concurrency.is_some() || varied.contains(&Factor::Concurrency),
     ];
     if given.iter().filter(|given| **given).count() != 1 {
-        let message = "the load needs exactly one of `rate`, `share` and `concurrency`, in [load] or as a factor";
+        let message =
+            "the load needs exactly one of `rate`, `share` and `concurrency`, in [load] or as a factor";
         say(top.clone(), message.to_owned());
     }
     let members = &experiment.members;
@@ -88,7 +89,9 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         if *figure.x.get_ref() == Along::Seconds && !figure.y.over_time() {
             say(figure.x.span(), format!("`{}` is not known by the second", figure.y.name()));
         }
-        if !figure.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') || figure.name.is_empty() {
+        if !figure.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            || figure.name.is_empty()
+        {
             say(figure.x.span(), "the figure's name becomes a file: letters, digits and hyphens".to_owned());
         }
     }
@@ -99,8 +102,13 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
                 say(claim.test.span(), format!("`{}` is not varied", factor.name()));
             }
         }
-        if matches!(test.metric(), Metric::Speedup | Metric::Efficiency) && !varied.contains(&Factor::Endpoints) {
-            say(claim.test.span(), "a speed-up needs `endpoints` as a factor, with 0 among its levels".to_owned());
+        if matches!(test.metric(), Metric::Speedup | Metric::Efficiency)
+            && !varied.contains(&Factor::Endpoints)
+        {
+            say(
+                claim.test.span(),
+                "a speed-up needs `endpoints` as a factor, with 0 among its levels".to_owned(),
+            );
         }
     }
     wrong

@@ -178,7 +178,8 @@ impl FromStr for Balancer {
             }
         };
         let plain = matches!(strategy, "round_robin" | "least_connections");
-        let word = !strategy.is_empty() && strategy.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase());
+        let word =
+            !strategy.is_empty() && strategy.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase());
         if !plain && (kind != BalancerKind::Plimsoll || !word) {
             return Err(format!("`{text}`: expected the strategy `round_robin` or `least_connections`"));
         }

@@ -103,6 +103,9 @@ mod tests {
     #[test]
     fn times_are_short() {
         let short = |seconds| short(Duration::from_secs(seconds));
-        assert_eq!((short(5), short(150), short(12_000)), ("5 s".into(), "3 min".into(), "3 h 20 min".into()));
+        assert_eq!(
+            (short(5), short(150), short(12_000)),
+            ("5 s".into(), "3 min".into(), "3 h 20 min".into())
+        );
     }
 }
