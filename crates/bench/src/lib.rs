@@ -1,7 +1,7 @@
 //! Be judged: open-loop load and test members. Knows nothing of the balancer but what any client and any
 //! server can see from outside.
 //!
-//! The load generator keeps *when* ([`pace`]) apart from *what* ([`target`]); [`run`] joins them and
+//! The load generator keeps *when* ([`pace`], [`replay`]) apart from *what* ([`target`]); [`run`] joins them and
 //! [`record`] keeps what came of it. [`member`] is the server to point it at.
 
 mod body;
@@ -11,6 +11,7 @@ pub mod member;
 pub mod pace;
 pub mod plot;
 pub mod record;
+pub mod replay;
 pub mod run;
 pub mod target;
 pub mod units;

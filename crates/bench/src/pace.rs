@@ -81,6 +81,8 @@ impl Iterator for Pace {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn gaps(pace: Pace) -> (f64, f64, usize) {
@@ -132,6 +134,131 @@ mod tests {
             assert_eq!(Pace::new(arrival, 0.0, Duration::from_secs(9), 1).count(), 0);
             assert_eq!(Pace::new(arrival, -1.0, Duration::from_secs(9), 1).count(), 0);
             assert_eq!(Pace::new(arrival, 9.0, Duration::ZERO, 1).count(), 0);
+        }
+    }
+
+    /// Due times of a shape with constant arrivals, seconds.
+    fn dues(shape: Shape, seconds: f64) -> Vec<f64> {
+        let length = Duration::from_secs_f64(seconds);
+        Pace::shaped(Arrival::Constant, shape, length, 1).map(|due| due.as_secs_f64()).collect()
+    }
+
+    #[test]
+    fn a_ramp_is_due_where_its_integral_says() {
+        // 10 to 30 per second in 10 s: the integral is 10 t + t².
+        let dues = dues(Shape::Ramp { from: 10.0, to: 30.0 }, 10.0);
+        assert_eq!(dues.len(), 200);
+        for (n, due) in dues.iter().enumerate() {
+            assert!((10.0 * due + due * due - n as f64).abs() < 1e-5, "{n}: {due}");
+        }
+        // Down to nothing, and up from it.
+        assert_eq!(self::dues(Shape::Ramp { from: 10.0, to: 0.0 }, 10.0).len(), 50);
+        let up = self::dues(Shape::Ramp { from: 0.0, to: 10.0 }, 10.0);
+        assert!(up.len() == 50 && up[0] == 0.0 && (up[49] - 98f64.sqrt()).abs() < 1e-6, "{up:?}");
+    }
+
+    #[test]
+    fn steps_follow_one_another_and_end() {
+        let second = Duration::from_secs(1);
+        let shape = Shape::Steps(vec![(0.0, second), (2.0, second), (0.0, second), (4.0, second)]);
+        assert_eq!(shape.length(), Some(4 * second));
+        assert_eq!(dues(shape.clone(), 100.0), [1.0, 1.5, 3.0, 3.25, 3.5, 3.75]);
+        assert_eq!(dues(shape, 3.3), [1.0, 1.5, 3.0, 3.25]);
+        assert!(dues(Shape::Steps(Vec::new()), 9.0).is_empty());
+    }
+
+    #[test]
+    fn bursts_begin_with_a_request_and_pauses_have_none() {
+        let (on, off) = (Duration::from_millis(300), Duration::from_millis(700));
+        let dues = dues(Shape::Bursts { rate: 100.0, on, off }, 10_000.0);
+        assert_eq!(dues.len(), 300_000);
+        for (n, due) in dues.iter().enumerate() {
+            let expected = (n / 30) as f64 + (n % 30) as f64 / 100.0;
+            assert!((due - expected).abs() < 1e-6, "{n}: {due}");
+        }
+        assert!(self::dues(Shape::Bursts { rate: 0.0, on, off }, 10.0).is_empty());
+        assert!(self::dues(Shape::Bursts { rate: 9.0, on: Duration::ZERO, off }, 10.0).is_empty());
+        let always = Shape::Bursts { rate: 9.0, on, off: Duration::ZERO };
+        assert_eq!(self::dues(always, 10.0).len(), 90);
+    }
+
+    fn shapes() -> impl Strategy<Value = Shape> {
+        let rate = || prop_oneof![Just(0.0), 0.01..2000.0f64];
+        let some = |low: u64, high: u64| (low..high).prop_map(Duration::from_micros);
+        let bursts = (rate(), some(1, 3_000_000), some(0, 3_000_000));
+        prop_oneof![
+            rate().prop_map(Shape::Steady),
+            (rate(), rate()).prop_map(|(from, to)| Shape::Ramp { from, to }),
+            prop::collection::vec((rate(), some(0, 3_000_000)), 0..6).prop_map(Shape::Steps),
+            bursts.prop_map(|(rate, on, off)| Shape::Bursts { rate, on, off }),
+        ]
+    }
+
+    /// The integral of a shape's rate from 0 to `until`, written without a thought of turning it around.
+    fn area(shape: &Shape, whole: f64, until: f64) -> f64 {
+        match shape {
+            Shape::Steady(rate) => rate * until,
+            Shape::Ramp { from, to } => from * until + (to - from) / whole * until * until / 2.0,
+            Shape::Steps(steps) => {
+                let mut left = until;
+                let mut sum = 0.0;
+                for (rate, length) in steps {
+                    let part = length.as_secs_f64().min(left);
+                    sum += rate * part;
+                    left -= part;
+                }
+                sum
+            }
+            Shape::Bursts { rate, on, off } => {
+                let round = (*on + *off).as_secs_f64();
+                let rounds = (until / round).floor();
+                rate * (rounds * on.as_secs_f64() + (until - rounds * round).min(on.as_secs_f64()))
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_window_has_as_many_as_its_integral(
+            shape in shapes(), seconds in 0.001..10.0f64, from in 0.0..1.0f64, to in 0.0..1.0f64,
+        ) {
+            let seconds = Duration::from_secs_f64(seconds).as_secs_f64();
+            let (from, to) = (from.min(to) * seconds, from.max(to) * seconds);
+            let dues = dues(shape.clone(), seconds);
+            prop_assert!(dues.is_sorted());
+            let count = dues.iter().filter(|due| (from..to).contains(*due)).count() as f64;
+            let expected = area(&shape, seconds, to) - area(&shape, seconds, from);
+            // A due time is a whole nanosecond.
+            prop_assert!((count - expected).abs() <= 1.0 + 1e-4, "{count} instead of {expected}");
+        }
+
+        #[test]
+        fn poisson_arrivals_have_the_mean_and_the_spread_of_the_integral(
+            shape in shapes(), seed in any::<u64>(),
+        ) {
+            let expected = area(&shape, 10.0, 10.0);
+            let pace = Pace::shaped(Arrival::Poisson, shape, Duration::from_secs(10), seed);
+            // Six standard deviations and a bit for those so few that they are not normal.
+            let room = 6.0 * expected.sqrt() + 12.0;
+            prop_assert!((pace.count() as f64 - expected).abs() < room, "{expected}");
+        }
+
+        #[test]
+        fn no_rates_and_lengths_panic(
+            rates in prop::collection::vec(any::<f64>(), 3), micros in prop::collection::vec(any::<u64>(), 3),
+        ) {
+            let length = |n: usize| Duration::from_micros(micros[n]);
+            for shape in [
+                Shape::Steady(rates[0]),
+                Shape::Ramp { from: rates[0], to: rates[1] },
+                Shape::Steps(vec![(rates[0], length(0)), (rates[1], length(1)), (rates[2], length(2))]),
+                Shape::Bursts { rate: rates[0], on: length(0), off: length(1) },
+            ] {
+                for arrival in [Arrival::Constant, Arrival::Poisson] {
+                    let pace = Pace::shaped(arrival, shape.clone(), length(2), 1);
+                    prop_assert!(pace.take(100).is_sorted());
+                }
+            }
         }
     }
 }

@@ -98,7 +98,7 @@ impl Integral {
             Shape::Bursts { rate, on, off } => {
                 integral.push(on.as_secs_f64(), *rate, *rate);
                 let area: f64 = integral.pieces.iter().map(|piece| piece.area).sum();
-                integral.round = (area > 0.0).then(|| ((*on + *off).as_secs_f64(), area));
+                integral.round = (area > 0.0).then(|| (on.saturating_add(*off).as_secs_f64(), area));
             }
         }
         integral

@@ -75,7 +75,8 @@ impl Http {
             sum += weight;
             sums.push(sum);
         }
-        if !requests.is_empty() && !(sum > 0.0 && sum.is_finite()) {
+        let drawable = sum > 0.0 && sum.is_finite();
+        if !drawable && !requests.is_empty() {
             return Err(HttpError::Weight(sum));
         }
         let requests = requests.into_iter().map(|(_, request)| request).collect();

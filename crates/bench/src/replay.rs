@@ -1,0 +1,245 @@
+//! Access logs as load: the requests of real users, at the times they came or any multiple of the rate.
+//!
+//! Reads the common log format and what begins like it (combined, with or without a virtual host before
+//! it). A log keeps whole seconds: the requests of one second are spread over it, one in each of as many
+//! equal parts as there are requests, at a random place in its part. So the count of every second is that
+//! of the log, and no burst stands at its beginning.
+//!
+//! Only GET and HEAD are replayed: a log has no bodies, and what changes the server is not to be done
+//! twice. Lines that are left out are counted by reason.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, Read};
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::chance::Chance;
+
+mod line;
+
+use line::Line;
+
+/// Longest line; what is longer is malformed and not kept in memory.
+const MAX_LINE: usize = 64 * 1024;
+
+/// The requests of an access log, in the order they came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    /// What can be replayed.
+    pub entries: Vec<Entry>,
+    /// How many lines were left out, by reason: `malformed`, `method`, `dynamic`.
+    pub skipped: BTreeMap<&'static str, u64>,
+}
+
+/// A request of an access log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Since the second of the first.
+    pub at: Duration,
+    /// `GET` or `HEAD`.
+    pub method: String,
+    /// With the query, if any; begins with a slash, and is printable ASCII without spaces.
+    pub path: String,
+}
+
+/// Which requests of a log to keep; the two that the report on the Autonomous Growing Server replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// All.
+    All,
+    /// Without pages that a program makes: a query, a `cgi-bin`, or the name of a script in the path.
+    Static,
+}
+
+impl FromStr for Workload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "all" => Ok(Self::All),
+            "static" => Ok(Self::Static),
+            _ => Err(format!("`{text}` is not a workload: expected `all` or `static`")),
+        }
+    }
+}
+
+impl Log {
+    /// Reads a log to its end. The same seed spreads the requests of a second in the same way.
+    ///
+    /// # Errors
+    /// If reading fails; a line that cannot be understood is counted, not an error.
+    pub fn read(mut reader: impl BufRead, workload: Workload, seed: u64) -> io::Result<Self> {
+        let mut log = Self::default();
+        let mut seconds = Vec::new();
+        let mut bytes = Vec::new();
+        loop {
+            bytes.clear();
+            reader.by_ref().take(MAX_LINE as u64).read_until(b'\n', &mut bytes)?;
+            if bytes.is_empty() {
+                break;
+            }
+            if bytes.len() == MAX_LINE && bytes.last() != Some(&b'\n') {
+                reader.skip_until(b'\n')?;
+                log.skip("malformed");
+                continue;
+            }
+            let bytes = bytes.trim_ascii();
+            if bytes.is_empty() {
+                continue;
+            }
+            match line::parse(bytes) {
+                None => log.skip("malformed"),
+                Some(line) if !matches!(line.method.as_str(), "GET" | "HEAD") => log.skip("method"),
+                Some(line) if workload == Workload::Static && is_dynamic(&line.path) => log.skip("dynamic"),
+                Some(line) => seconds.push(line),
+            }
+        }
+        // A server notes a request when it has ended, with the time at which it began.
+        seconds.sort_by_key(|line| line.second);
+        log.spread(seconds, seed);
+        Ok(log)
+    }
+
+    /// Due times of the entries at `speed` times the rate of the log. A speed of 0 or below gives none.
+    pub fn pace(&self, speed: f64) -> Vec<Duration> {
+        if !(speed > 0.0 && speed.is_finite()) {
+            return Vec::new();
+        }
+        let due = |entry: &Entry| Duration::try_from_secs_f64(entry.at.as_secs_f64() / speed);
+        self.entries.iter().map(|entry| due(entry).unwrap_or(Duration::MAX)).collect()
+    }
+
+    fn skip(&mut self, reason: &'static str) {
+        *self.skipped.entry(reason).or_default() += 1;
+    }
+
+    /// Takes lines in the order of their seconds.
+    fn spread(&mut self, lines: Vec<Line>, seed: u64) {
+        let mut chance = Chance::new(seed);
+        let Some(first) = lines.first().map(|line| line.second) else { return };
+        let counts: Vec<usize> =
+            lines.chunk_by(|one, next| one.second == next.second).map(<[Line]>::len).collect();
+        self.entries.reserve_exact(lines.len());
+        let mut lines = lines.into_iter();
+        for count in counts {
+            for (index, line) in lines.by_ref().take(count).enumerate() {
+                let part = 1e9 / count as f64;
+                // At most the whole of it, which belongs to the next second.
+                let nanos = ((index as f64 + chance.unit()) * part).min(999_999_999.0);
+                let second = Duration::from_secs(line.second.abs_diff(first));
+                let at = second + Duration::from_nanos(nanos as u64);
+                self.entries.push(Entry { at, method: line.method, path: line.path });
+            }
+        }
+    }
+}
+
+/// Does a program make this page?
+fn is_dynamic(path: &str) -> bool {
+    const SCRIPTS: [&str; 12] =
+        ["cgi", "pl", "php", "php3", "php4", "php5", "phtml", "asp", "aspx", "jsp", "do", "cfm"];
+    let script = |part: &str| {
+        let extension = part.rsplit_once('.').map(|(_, extension)| extension);
+        extension.is_some_and(|extension| SCRIPTS.iter().any(|script| script.eq_ignore_ascii_case(extension)))
+    };
+    path.contains('?') || path.split('/').any(|part| part.eq_ignore_ascii_case("cgi-bin") || script(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &str, workload: Workload) -> Log {
+        Log::read(text.as_bytes(), workload, 1).unwrap()
+    }
+
+    const LOG: &str = "\
+127.0.0.1 - frank [10/Oct/2000:13:55:36 -0700] \"GET /apache_pb.gif HTTP/1.0\" 200 2326
+2001:db8::1 - - [10/Oct/2000:20:55:37 +0000] \"HEAD / HTTP/1.1\" 200 0 \"-\" \"Mozilla \\\"x\\\" [en]\"
+::1 - - [10/Oct/2000:13:55:36 -0700] \"GET /search?q=1 HTTP/1.0\" 200 1
+::1 - - [10/Oct/2000:13:55:40 -0700] \"POST /form HTTP/1.0\" 200 1
+::1 - - [10/Oct/2000:13:55:41 -0700] \"GET /cgi-bin/x HTTP/1.0\" 200 1
+nonsense
+
+::1 - - [10/Oct/2000:13:55:42 -0700] \"GET /a/b.PHP/info HTTP/1.1\" 200 1
+";
+
+    #[test]
+    fn all_and_static() {
+        let log = read(LOG, Workload::All);
+        let paths: Vec<&str> = log.entries.iter().map(|entry| entry.path.as_str()).collect();
+        assert_eq!(paths, ["/apache_pb.gif", "/search?q=1", "/", "/cgi-bin/x", "/a/b.PHP/info"]);
+        let seconds: Vec<u64> = log.entries.iter().map(|entry| entry.at.as_secs()).collect();
+        assert_eq!(seconds, [0, 0, 1, 5, 6]);
+        assert_eq!(log.entries[2].method, "HEAD");
+        assert_eq!(log.skipped, [("malformed", 1), ("method", 1)].into());
+
+        let log = read(LOG, Workload::Static);
+        let paths: Vec<&str> = log.entries.iter().map(|entry| entry.path.as_str()).collect();
+        assert_eq!(paths, ["/apache_pb.gif", "/"]);
+        assert_eq!(log.skipped, [("dynamic", 3), ("malformed", 1), ("method", 1)].into());
+    }
+
+    #[test]
+    fn a_second_is_filled_evenly() {
+        let line =
+            |second: u32| format!("::1 - - [10/Oct/2000:13:55:{second:02} -0700] \"GET / HTTP/1.0\" 200 1\n");
+        let log = read(&(line(0).repeat(1000) + &line(1)), Workload::All);
+        for (index, entry) in log.entries[..1000].iter().enumerate() {
+            assert_eq!(entry.at.as_micros() / 1000, index as u128, "{entry:?}");
+        }
+        assert_eq!(log.entries[1000].at.as_secs(), 1);
+        let dues = log.pace(10.0);
+        assert!(dues.is_sorted() && dues[999] < Duration::from_millis(100));
+        assert!(dues[1000] >= Duration::from_millis(100));
+        for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(log.pace(speed).is_empty());
+        }
+        assert_eq!(log.pace(1e-30).len(), 1001);
+    }
+
+    #[test]
+    fn an_endless_line_is_one_bad_line() {
+        let good = "::1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.0\" 200 1";
+        let log =
+            read(&format!("{}\n{good}\n{}", "x".repeat(5 * MAX_LINE), "y".repeat(MAX_LINE)), Workload::All);
+        assert_eq!((log.entries.len(), &log.skipped), (1, &[("malformed", 2)].into()));
+        assert_eq!(read("", Workload::All), Log::default());
+    }
+
+    #[test]
+    fn reading_that_fails_is_an_error() {
+        struct Broken;
+        impl Read for Broken {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::Error::other("broken"))
+            }
+        }
+        assert!(Log::read(io::BufReader::new(Broken), Workload::All, 1).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic_and_no_line_is_lost(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+            let log = Log::read(bytes.as_slice(), Workload::All, 1).unwrap();
+            let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).count();
+            prop_assert_eq!(log.entries.len() as u64 + log.skipped.values().sum::<u64>(), lines as u64);
+        }
+
+        #[test]
+        fn entries_are_in_order_and_can_be_sent(
+            lines in prop::collection::vec((0u32..120, "[ -~]{0,20}", "[^\n]{0,10}"), 0..40),
+        ) {
+            let text: String = lines.iter().map(|(second, path, rest)| format!(
+                "::1 - - [10/Oct/2000:13:{:02}:{:02} -0700] \"GET /{path} HTTP/1.0\" {rest}\n", second / 60, second % 60,
+            )).collect();
+            let log = read(&text, Workload::All);
+            prop_assert!(log.entries.is_sorted_by_key(|entry| entry.at));
+            for entry in &log.entries {
+                prop_assert!(entry.path.starts_with('/') && entry.path.bytes().all(|byte| byte.is_ascii_graphic()));
+            }
+        }
+    }
+}
