@@ -16,6 +16,7 @@ mod forwarding;
 mod health;
 mod hostile;
 mod lab;
+mod load;
 mod proxy_protocol;
 mod reload;
 mod sharing;

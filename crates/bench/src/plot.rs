@@ -84,7 +84,7 @@ pub enum Style {
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 74.0;
-const RIGHT: f64 = 18.0;
+const RIGHT: f64 = 28.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 48.0;
 /// Height of a line of the legend and of a note.

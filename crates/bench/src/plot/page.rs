@@ -39,8 +39,8 @@ body { margin:0; background:var(--paper); color:var(--ink); font:15px/1.5 system
 main { max-width: 60rem; margin: 0 auto; padding: 1.5rem 1rem 4rem }
 h1 { font-size: 1.6rem; margin: 0 0 .3rem } h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem }
 p { margin: .4rem 0 } .dim { color: var(--dim) }
-figure { margin: 1rem 0; padding: .6rem; background: var(--card); border-radius: 8px }
-figure svg { width: 100%; height: auto; display: block }
+figure { margin: 1rem 0; padding: .6rem; background: var(--card); border-radius: 8px; overflow-x: auto }
+figure svg { width: 100%; min-width: 32rem; height: auto; display: block }
 figcaption { color: var(--dim); font-size: .9rem; padding: .3rem .4rem }
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }

@@ -71,9 +71,9 @@ fn step(span: f64) -> f64 {
     let rough = span / 6.0;
     let power = 10f64.powf(rough.log10().floor());
     let times = match rough / power {
-        times if times <= 1.0 => 1.0,
-        times if times <= 2.0 => 2.0,
-        times if times <= 5.0 => 5.0,
+        times if times <= 1.25 => 1.0,
+        times if times <= 2.5 => 2.0,
+        times if times <= 6.0 => 5.0,
         _ => 10.0,
     };
     times * power
