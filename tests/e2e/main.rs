@@ -15,6 +15,7 @@ mod faults;
 mod forwarding;
 mod health;
 mod hostile;
+mod lab;
 mod load;
 mod proxy_protocol;
 mod reload;

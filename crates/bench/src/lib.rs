@@ -6,6 +6,7 @@
 
 mod body;
 pub mod chance;
+pub mod lab;
 pub mod member;
 pub mod pace;
 pub mod plot;

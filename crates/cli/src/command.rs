@@ -5,6 +5,7 @@ mod config;
 mod demo;
 mod drain;
 mod events;
+mod lab;
 mod load;
 mod man;
 mod member;
@@ -50,6 +51,7 @@ pub(crate) enum Command {
     Stop(stop::Args),
     Member(member::Args),
     Load(load::Args),
+    Lab(lab::Args),
     Config(config::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -73,6 +75,7 @@ impl Command {
             Self::Stop(args) => stop::run(args, globals),
             Self::Member(args) => member::run(args, globals),
             Self::Load(args) => load::run(args, globals),
+            Self::Lab(args) => lab::run(args, globals),
             Self::Config(args) => config::run(args, globals),
             Self::Completions(args) => completions::run(args),
             Self::Man(args) => man::run(args, globals),
