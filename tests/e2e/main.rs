@@ -15,6 +15,8 @@ mod faults;
 mod forwarding;
 mod health;
 mod hostile;
+mod lab;
+mod load;
 mod proxy_protocol;
 mod reload;
 mod sharing;

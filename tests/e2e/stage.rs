@@ -72,6 +72,11 @@ impl Folder {
         self.0.join(name)
     }
 
+    /// Reads a file.
+    pub(crate) fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.join(name)).unwrap()
+    }
+
     /// Writes a file.
     pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.join(name);

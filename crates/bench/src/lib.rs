@@ -6,8 +6,10 @@
 
 mod body;
 pub mod chance;
+pub mod lab;
 pub mod member;
 pub mod pace;
+pub mod plot;
 pub mod record;
 pub mod replay;
 pub mod run;

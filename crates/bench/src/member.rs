@@ -21,11 +21,13 @@ use tokio::sync::watch;
 mod echo;
 mod http;
 mod service;
+mod shuffle;
 mod timer;
 mod work;
 
 pub use http::Refusal;
 pub use service::{Service, Slowdown};
+pub use shuffle::shuffle;
 
 use http::Page;
 use work::Work;
@@ -53,6 +55,12 @@ pub struct Spec {
     pub queue: usize,
     /// Burn the processor for the service time instead of waiting.
     pub burn: bool,
+    /// How much longer a worker holds the first request of a connection (http): what a server spends on
+    /// setting a session up.
+    pub session: Duration,
+    /// Answer with the integers of the request's body after so many swaps of two of them (http): real work,
+    /// which takes the place of the service time.
+    pub swaps: Option<u32>,
     /// Length of an answer's body (http); the member's name and a line end if `None`.
     pub body: Option<usize>,
     /// Share of the requests that fail, from 0 to 1 (http).
@@ -61,7 +69,7 @@ pub struct Spec {
     pub refusal: Refusal,
     /// Becomes slower by itself.
     pub slow_after: Option<Slowdown>,
-    /// Obey `POST /_plimsoll/slow?factor=N` (http).
+    /// Obey `POST /_plimsoll/slow?factor=N` and answer `GET /_plimsoll/count` (http).
     pub admin: bool,
     /// Begin each connection with the name and a line end (tcp), each answer with the name and a space (udp).
     pub greet: bool,
@@ -104,6 +112,8 @@ impl Spec {
             workers: 4,
             queue: 1024,
             burn: false,
+            session: Duration::ZERO,
+            swaps: None,
             body: None,
             fail_rate: 0.0,
             refusal: Refusal::Status(500),
@@ -126,6 +136,8 @@ struct Member {
     stopping: watch::Receiver<bool>,
     /// TCP connections open.
     connections: Cell<usize>,
+    /// HTTP requests that have come, operators' orders left out.
+    requests: Cell<u64>,
 }
 
 /// Serves on this thread until `stop` comes true, then ends what is in flight, in five seconds at the most.
@@ -160,7 +172,8 @@ async fn run(spec: Spec, ready: impl FnOnce(SocketAddr), stop: impl Future<Outpu
         let page = Page::new(&name, spec.body);
         // Not the seed of the service times: the two must not go together.
         let chance = RefCell::new(Chance::new(spec.seed ^ 0x5eed_0fa1_1ed0_0d1e));
-        Ok(Rc::new(Member { spec, name, work, page, chance, stopping, connections: Cell::new(0) }))
+        let (connections, requests) = (Cell::new(0), Cell::new(0));
+        Ok(Rc::new(Member { spec, name, work, page, chance, stopping, connections, requests }))
     };
     if spec.kind == Kind::Udp {
         let socket = UdpSocket::bind(spec.listen).await?;

@@ -4,6 +4,7 @@
 //! have come, as the clients of a service do. A pacer is nothing but an iterator of due times, in order,
 //! measured from the start of the run; [`run`](crate::run) takes any.
 
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -21,6 +22,15 @@ pub enum Arrival {
     Constant,
     /// As many independent clients would send: gaps are exponential and their coefficient of variation is 1.
     Poisson,
+}
+
+impl fmt::Display for Arrival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Constant => "constant",
+            Self::Poisson => "poisson",
+        })
+    }
 }
 
 impl FromStr for Arrival {

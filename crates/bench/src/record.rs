@@ -15,6 +15,10 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 
+mod stored;
+
+pub use stored::Percentile;
+
 /// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
@@ -35,6 +39,22 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Every one.
+    pub const ALL: [Self; 7] = [
+        Self::Connect,
+        Self::ConnectTimeout,
+        Self::Closed,
+        Self::Timeout,
+        Self::Status,
+        Self::Malformed,
+        Self::Unsent,
+    ];
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|fault| fault.name() == name)
+    }
+
     /// As in `-o json`.
     pub fn name(self) -> &'static str {
         match self {

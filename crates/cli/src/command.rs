@@ -5,6 +5,8 @@ mod config;
 mod demo;
 mod drain;
 mod events;
+mod lab;
+mod load;
 mod man;
 mod member;
 mod members;
@@ -48,6 +50,8 @@ pub(crate) enum Command {
     Reload(reload::Args),
     Stop(stop::Args),
     Member(member::Args),
+    Load(load::Args),
+    Lab(lab::Args),
     Config(config::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -56,6 +60,9 @@ pub(crate) enum Command {
 impl Command {
     /// Does it.
     pub(crate) fn run(&self, globals: &Globals) -> Result<ExitCode, Failure> {
+        if globals.output.of_load() && !matches!(self, Self::Load(_)) {
+            return Err(Failure::new(Exit::Usage, "this command knows --output table and json only"));
+        }
         match self {
             Self::Up(args) => up::run(args, globals),
             Self::Demo(args) => demo::run(args, globals),
@@ -67,6 +74,8 @@ impl Command {
             Self::Reload(args) => reload::run(args, globals),
             Self::Stop(args) => stop::run(args, globals),
             Self::Member(args) => member::run(args, globals),
+            Self::Load(args) => load::run(args, globals),
+            Self::Lab(args) => lab::run(args, globals),
             Self::Config(args) => config::run(args, globals),
             Self::Completions(args) => completions::run(args),
             Self::Man(args) => man::run(args, globals),

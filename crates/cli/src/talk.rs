@@ -34,6 +34,19 @@ pub(crate) enum Output {
     Table,
     /// For programs: one JSON document.
     Json,
+    /// HdrHistogram's percentile distribution (load).
+    #[value(hide = true)]
+    Hgrm,
+    /// One self-contained page (load).
+    #[value(hide = true)]
+    Html,
+}
+
+impl Output {
+    /// Is it a form that only results of `plimsoll load` have?
+    pub(crate) fn of_load(self) -> bool {
+        matches!(self, Self::Hgrm | Self::Html)
+    }
 }
 
 /// When to use colour.

@@ -22,7 +22,7 @@ pub(super) async fn connection(mut stream: TcpStream, member: &Member) -> io::Re
             count = stream.read(&mut buffer) => count?,
             _ = stopping.changed() => 0,
         };
-        if count == 0 || member.work.serve().await.is_err() {
+        if count == 0 || member.work.serve(false).await.is_err() {
             return stream.shutdown().await;
         }
         stream.write_all(&buffer[..count]).await?;
@@ -46,7 +46,7 @@ pub(super) async fn datagrams(socket: UdpSocket, member: Rc<Member>) {
         let answer = [greeting.as_bytes(), &buffer[..count]].concat();
         let (socket, member, busy) = (socket.clone(), member.clone(), busy.clone());
         tokio::task::spawn_local(async move {
-            if member.work.serve().await.is_ok() {
+            if member.work.serve(false).await.is_ok() {
                 // A client that has gone, or an answer too long: lost, as datagrams are.
                 let _ = socket.send_to(&answer, client).await;
             }

@@ -18,6 +18,8 @@ use crate::body::{self, Body, Malformed};
 const MAX_HEAD: usize = 64 * 1024;
 /// Most headers of a request.
 const MAX_HEADERS: usize = 128;
+/// Longest body of integers to shuffle.
+const MAX_INTEGERS: usize = 1024 * 1024;
 /// Output that is not kept back any longer.
 const FLUSH: usize = 16 * 1024;
 
@@ -65,7 +67,7 @@ impl Page {
 pub(super) async fn connection(stream: TcpStream, member: &Member) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let stopping = member.stopping.clone();
-    let mut wire = Wire { stream, stopping, input: Vec::new(), start: 0, output: Vec::new() };
+    let mut wire = Wire { stream, stopping, input: Vec::new(), start: 0, output: Vec::new(), first: true };
     loop {
         match exchange(&mut wire, member).await {
             Ok(true) => {}
@@ -116,6 +118,8 @@ struct Head {
 enum Order {
     /// Be so many times slower.
     Slow(f64),
+    /// Say how many requests have come.
+    Count,
     /// Something it cannot do.
     Unknown,
 }
@@ -137,17 +141,27 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
         obey(wire, member, &order, head.is_head, keep);
         return Ok(keep);
     }
+    member.requests.set(member.requests.get() + 1);
     let fails = member.chance.borrow_mut().happens(member.spec.fail_rate);
+    let first = std::mem::take(&mut wire.first);
     if let (Some(raw), false) = (raw, fails) {
-        if member.work.serve().await.is_err() {
+        if member.work.serve(first).await.is_err() {
             wire.drain(head.body).await?;
             wire.answer(member, 503, "the queue is full\n", head.is_head, !keep);
             return Ok(keep);
         }
         return wire.echo(member, &head, &raw, keep).await;
     }
+    if let (Some(swaps), false) = (member.spec.swaps, fails) {
+        let body = wire.take(head.body).await?;
+        match member.work.shuffle(body, swaps).await {
+            Ok(shuffled) => wire.integers(member, &head, &shuffled, keep),
+            Err(_) => wire.answer(member, 503, "the queue is full\n", head.is_head, !keep),
+        }
+        return Ok(keep);
+    }
     wire.drain(head.body).await?;
-    if member.work.serve().await.is_err() {
+    if member.work.serve(first).await.is_err() {
         wire.answer(member, 503, "the queue is full\n", head.is_head, !keep);
     } else if !fails {
         wire.page(member, &head, keep).await?;
@@ -166,8 +180,14 @@ fn obey(wire: &mut Wire, member: &Member, order: &Order, is_head: bool, keep: bo
             let body = serde_json::json!({ "member": member.name, "slow": member.work.factor() });
             wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
         }
+        Order::Count => {
+            let body = serde_json::json!({ "member": member.name, "requests": member.requests.get() });
+            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
+        }
         Order::Unknown => {
-            let body = format!("expected POST /_plimsoll/slow?factor=N, with N from 0 to {MAX_SLOW}\n");
+            let body = format!(
+                "expected GET /_plimsoll/count, or POST /_plimsoll/slow?factor=N with N from 0 to {MAX_SLOW}\n"
+            );
             wire.answer(member, 400, &body, is_head, !keep);
         }
     }
@@ -181,6 +201,8 @@ struct Wire {
     /// What of `input` has been taken.
     start: usize,
     output: Vec<u8>,
+    /// No request has been served yet.
+    first: bool,
 }
 
 impl Wire {
@@ -244,6 +266,40 @@ impl Wire {
             if self.pending().is_empty() && !self.more().await? {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
+        }
+    }
+
+    /// Takes a body and keeps it.
+    async fn take(&mut self, mut body: Body) -> Result<Vec<u8>, Broken> {
+        let mut taken = Vec::new();
+        loop {
+            let piece = body.eat(self.pending())?;
+            let data = self.start + piece.data.start..self.start + piece.data.end;
+            if taken.len() + data.len() > MAX_INTEGERS {
+                return Err(Broken::Malformed(413, "more integers than are shuffled at once"));
+            }
+            taken.extend_from_slice(&self.input[data]);
+            self.start += piece.used;
+            if piece.done {
+                return Ok(taken);
+            }
+            if self.pending().is_empty() && !self.more().await? {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+        }
+    }
+
+    /// Answers with integers.
+    fn integers(&mut self, member: &Member, head: &Head, bytes: &[u8], keep: bool) {
+        let start = format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\ncontent-type: application/octet-stream\r\nx-member: {}\r\n",
+            bytes.len(),
+            member.name
+        );
+        self.output.extend_from_slice(start.as_bytes());
+        self.end_head(head.minor, keep);
+        if !head.is_head {
+            self.output.extend_from_slice(bytes);
         }
     }
 
@@ -378,6 +434,7 @@ fn parse(bytes: &[u8], admin: bool) -> Result<Option<Head>, Malformed> {
 fn order(method: &str, rest: &str) -> Order {
     let factor = rest.strip_prefix("slow?factor=").and_then(|factor| factor.parse().ok());
     match factor {
+        None if method == "GET" && rest == "count" => Order::Count,
         Some(factor) if method == "POST" && (0.0..=MAX_SLOW).contains(&factor) => Order::Slow(factor),
         _ => Order::Unknown,
     }
@@ -399,6 +456,7 @@ fn reason(status: u16) -> &'static str {
         200 => "OK",
         400 => "Bad Request",
         404 => "Not Found",
+        413 => "Content Too Large",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         500 => "Internal Server Error",

@@ -1,5 +1,6 @@
 //! Service times: how long a worker holds a request, drawn from a distribution with a known mean.
 
+use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -32,6 +33,17 @@ pub enum Service {
 }
 
 impl Service {
+    /// The mean; infinite where it has no bound.
+    pub fn mean(&self) -> Duration {
+        match *self {
+            Self::None => Duration::ZERO,
+            Self::Const(time) | Self::Exp(time) => time,
+            Self::Uniform(low, high) => (low + high) / 2,
+            Self::Pareto { alpha, least } if alpha > 1.0 => least.mul_f64(alpha / (alpha - 1.0)),
+            Self::Pareto { .. } => Duration::MAX,
+        }
+    }
+
     /// Draws one.
     pub fn draw(&self, chance: &mut Chance) -> Duration {
         let seconds = match *self {
@@ -45,6 +57,20 @@ impl Service {
             Self::Pareto { alpha, least } => least.as_secs_f64() * chance.unit().powf(-1.0 / alpha),
         };
         Duration::from_secs_f64(seconds.min(MAX))
+    }
+}
+
+/// As it is parsed, to the nanosecond.
+impl Display for Service {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let nanos = |time: &Duration| format!("{}ns", time.as_nanos());
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Const(time) => write!(f, "const:{}", nanos(time)),
+            Self::Exp(mean) => write!(f, "exp:{}", nanos(mean)),
+            Self::Uniform(low, high) => write!(f, "uniform:{}:{}", nanos(low), nanos(high)),
+            Self::Pareto { alpha, least } => write!(f, "pareto:{alpha}:{}", nanos(least)),
+        }
     }
 }
 
@@ -124,6 +150,14 @@ mod tests {
         assert!((mean("uniform:1ms:3ms") - 2.0).abs() < 0.01);
         // alpha / (alpha - 1) times the least value.
         assert!((mean("pareto:3:1ms") - 1.5).abs() < 0.03);
+    }
+
+    #[test]
+    fn what_is_printed_is_parsed_again() {
+        for text in ["none", "const:1ms", "exp:2.5ms", "uniform:1us:3ms", "pareto:1.5:1ms"] {
+            let service: Service = text.parse().unwrap();
+            assert_eq!(service.to_string().parse(), Ok(service), "{text}");
+        }
     }
 
     #[test]

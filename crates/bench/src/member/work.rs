@@ -5,10 +5,10 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::time::ClockId;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::timer::Timer;
-use super::{Service, Slowdown, Spec};
+use super::{Service, Slowdown, Spec, shuffle};
 use crate::chance::Chance;
 
 /// The workers of one member.
@@ -20,6 +20,7 @@ pub(super) struct Work {
     waiting: Cell<usize>,
     queue: usize,
     burn: bool,
+    session: Duration,
     timer: Timer,
     start: Instant,
     slow: Cell<f64>,
@@ -42,6 +43,7 @@ impl Work {
             waiting: Cell::new(0),
             queue: spec.queue,
             burn: spec.burn,
+            session: spec.session,
             timer: Timer::new()?,
             start: Instant::now(),
             slow: Cell::new(1.0),
@@ -49,23 +51,16 @@ impl Work {
         })
     }
 
-    /// Waits for a worker and holds it for a service time.
-    pub(super) async fn serve(&self) -> Result<(), Full> {
-        if self.service == Service::None {
+    /// Waits for a worker and holds it for a service time; longer if the request is the `first` of its
+    /// connection.
+    pub(super) async fn serve(&self, first: bool) -> Result<(), Full> {
+        let session = if first { self.session } else { Duration::ZERO };
+        if self.service == Service::None && session.is_zero() {
             return Ok(());
         }
         // Drawn on arrival: the n-th request of a run has the n-th service time whoever waits for whom.
-        let time = self.service.draw(&mut self.chance.borrow_mut());
-        let worker = match self.workers.try_acquire() {
-            Ok(worker) => worker,
-            Err(_) if self.waiting.get() >= self.queue => return Err(Full),
-            Err(_) => {
-                self.waiting.set(self.waiting.get() + 1);
-                let worker = self.workers.acquire().await;
-                self.waiting.set(self.waiting.get() - 1);
-                worker.map_err(|_| Full)?
-            }
-        };
+        let time = self.service.draw(&mut self.chance.borrow_mut()) + session;
+        let worker = self.worker().await?;
         let time = time.mul_f64(self.factor());
         if self.burn {
             let _ = tokio::task::spawn_blocking(move || burn(time)).await;
@@ -74,6 +69,31 @@ impl Work {
         }
         drop(worker);
         Ok(())
+    }
+
+    /// Waits for a worker, which swaps integers of `bytes` on a thread of its own.
+    pub(super) async fn shuffle(&self, mut bytes: Vec<u8>, swaps: u32) -> Result<Vec<u8>, Full> {
+        let seed = self.chance.borrow_mut().bits();
+        let _worker = self.worker().await?;
+        let shuffled = tokio::task::spawn_blocking(move || {
+            shuffle(&mut bytes, swaps, &mut Chance::new(seed));
+            bytes
+        });
+        shuffled.await.map_err(|_| Full)
+    }
+
+    /// Waits for a worker, unless too many wait already.
+    async fn worker(&self) -> Result<SemaphorePermit<'_>, Full> {
+        match self.workers.try_acquire() {
+            Ok(worker) => Ok(worker),
+            Err(_) if self.waiting.get() >= self.queue => Err(Full),
+            Err(_) => {
+                self.waiting.set(self.waiting.get() + 1);
+                let worker = self.workers.acquire().await;
+                self.waiting.set(self.waiting.get() - 1);
+                worker.map_err(|_| Full)
+            }
+        }
     }
 
     /// How many times longer service takes now.

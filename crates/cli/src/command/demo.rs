@@ -4,7 +4,7 @@
 //! shows who gets what. At a third of the time one member becomes ten times slower; at two thirds another is
 //! killed. At the end it says what the clients had of it. Everything is local and nothing is left behind.
 
-mod children;
+pub(super) mod children;
 mod script;
 mod stage;
 mod tally;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use plimsoll_bench::member::{self, Kind, Refusal, Service, Slowdown, Spec};
@@ -42,6 +43,15 @@ pub(crate) struct Args {
     #[arg(long)]
     burn: bool,
 
+    /// How much longer a worker holds the first request of a connection (http), such as 2ms
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration)]
+    session: Duration,
+
+    /// Answer with the integers of the request's body after so many swaps of two of them (http): real work
+    /// instead of a service time
+    #[arg(long, value_name = "N", conflicts_with_all = ["service", "burn", "echo", "session"])]
+    swaps: Option<u32>,
+
     /// Send back what comes in: bytes, datagrams, or requests as they arrived [default: an http server that
     /// answers with its name]
     #[arg(long, value_name = "PROTOCOL")]
@@ -67,7 +77,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME[:FACTOR]")]
     slow_after: Option<Slowdown>,
 
-    /// Obey POST /_plimsoll/slow?factor=N
+    /// Obey POST /_plimsoll/slow?factor=N, and answer GET /_plimsoll/count with the requests so far
     #[arg(long)]
     admin: bool,
 
@@ -97,6 +107,8 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         workers: args.workers,
         queue: args.queue,
         burn: args.burn,
+        session: args.session,
+        swaps: args.swaps,
         body: args.body,
         fail_rate: args.fail_rate,
         refusal: args.fail_with,

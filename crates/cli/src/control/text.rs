@@ -121,6 +121,19 @@ fn width(text: &str) -> usize {
     text.chars().count()
 }
 
+/// `12 000`
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// How long ago, in the two greatest units: `45s`, `3m 20s`, `4h 5m`, `12d 3h`.
 pub(crate) fn ago(seconds: f64) -> String {
     let all = seconds.max(0.0) as u64;

@@ -5,6 +5,7 @@
 //! is a process group of its own, so that Ctrl-C in the terminal reaches the demo alone.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -22,6 +23,14 @@ const KEPT: usize = 20;
 
 /// Becomes `command` of this program, to be killed when the process `parent` dies. Returns only on failure.
 pub(super) fn become_tied(parent: &str, command: &[String]) -> Failure {
+    match std::env::current_exe() {
+        Ok(program) => become_program(parent, program.as_os_str(), command),
+        Err(error) => Failure::failed(error),
+    }
+}
+
+/// Becomes `program`, to be killed when the process `parent` dies. Returns only on failure.
+pub(in crate::command) fn become_program(parent: &str, program: &OsStr, arguments: &[String]) -> Failure {
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         return Failure::failed(format_args!("cannot be tied to the parent: {error}"));
     }
@@ -29,10 +38,8 @@ pub(super) fn become_tied(parent: &str, command: &[String]) -> Failure {
     if getppid().is_none_or(|pid| pid.as_raw_nonzero().to_string() != parent) {
         return Failure::failed("the parent has gone");
     }
-    match std::env::current_exe() {
-        Ok(program) => Failure::failed(Command::new(program).args(command).exec()),
-        Err(error) => Failure::failed(error),
-    }
+    let error = Command::new(program).args(arguments).exec();
+    Failure::failed(format_args!("cannot start {}: {error}", program.display()))
 }
 
 /// A running child. Dropping it ends it.

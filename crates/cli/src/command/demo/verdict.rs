@@ -13,7 +13,7 @@ use super::script::TOLERANCE;
 use super::stage::{Cast, WORKERS};
 use super::tally::{Note, Phase, Tally};
 use crate::command::Exit;
-use crate::control::text::{Cell, Tone, table};
+use crate::control::text::{Cell, Tone, grouped, table};
 
 /// Less than this share of the requests on time, and the run proves nothing.
 const ON_TIME: f64 = 0.99;
@@ -287,19 +287,6 @@ fn seconds(seconds: f64) -> String {
 /// `1 request`, `12 000 requests`
 fn count(number: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
-}
-
-/// `12 000`
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(' ');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

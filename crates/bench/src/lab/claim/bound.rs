@@ -1,0 +1,112 @@
+//! Every point, or every one of some, is at or above a value; or at or below it. The mean decides.
+
+use serde::Deserialize;
+
+use super::{Verdict, digits, shown};
+use crate::lab::experiment::{Factor, Level};
+use crate::lab::metric::Metric;
+use crate::lab::table::{Levels, Table, name};
+
+/// A bound on all points with certain levels.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bound {
+    /// What is bounded.
+    pub metric: Metric,
+    /// By what.
+    pub value: f64,
+    /// Only points with all of these.
+    #[serde(default)]
+    pub only: Vec<Only>,
+}
+
+/// Which levels.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Only {
+    /// Of this factor.
+    pub factor: Factor,
+    /// Numbers from here on.
+    #[serde(default)]
+    pub from: Option<f64>,
+    /// Numbers up to here.
+    #[serde(default)]
+    pub to: Option<f64>,
+    /// These.
+    #[serde(default)]
+    pub among: Option<Vec<Level>>,
+}
+
+impl Only {
+    fn keeps(&self, levels: &Levels) -> bool {
+        let Some(level) = levels.get(&self.factor) else { return false };
+        let fits = |bound: Option<f64>, holds: fn(f64, f64) -> bool| {
+            bound.is_none_or(|bound| level.number().is_some_and(|number| holds(number, bound)))
+        };
+        fits(self.from, |number, bound| number >= bound)
+            && fits(self.to, |number, bound| number <= bound)
+            && self.among.as_ref().is_none_or(|among| among.contains(level))
+    }
+}
+
+impl Bound {
+    pub(super) fn decide(&self, table: &Table, least: bool) -> Verdict {
+        let keep = |levels: &Levels| self.only.iter().all(|only| only.keeps(levels));
+        let points: Vec<_> = table.all(self.metric, keep).collect();
+        let holds = |mean: f64| if least { mean >= self.value } else { mean <= self.value };
+        let order = |mean: f64| if least { mean } else { -mean };
+        let Some((where_, worst)) = points.iter().min_by(|a, b| order(a.1.mean).total_cmp(&order(b.1.mean)))
+        else {
+            return Verdict::nothing(&format!("no point with `{}`", self.metric.name()));
+        };
+        let failed: Vec<_> = points.iter().filter(|(_, estimate)| !holds(estimate.mean)).collect();
+        let mut numbers = vec![format!(
+            "{} of {} points {} {}; the {} is {} ({})",
+            points.len() - failed.len(),
+            points.len(),
+            if least { "at or above" } else { "at or below" },
+            digits(self.value),
+            if least { "least" } else { "greatest" },
+            shown(worst),
+            name(where_)
+        )];
+        numbers.extend(
+            failed.iter().take(5).map(|(levels, value)| format!("not {}: {}", name(levels), shown(value))),
+        );
+        Verdict { pass: failed.is_empty(), numbers }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::curves;
+    use super::*;
+
+    fn bound(value: f64, only: Vec<Only>) -> Bound {
+        Bound { metric: Metric::Success, value, only }
+    }
+
+    #[test]
+    fn every_point_counts_unless_it_is_left_out() {
+        let table =
+            curves(Metric::Success, 0.001, &[(1.0, &[(25.0, 1.0), (50.0, 0.9)]), (2.0, &[(25.0, 0.995)])]);
+        assert!(bound(0.9, vec![]).decide(&table, true).pass);
+        let verdict = bound(0.99, vec![]).decide(&table, true);
+        assert!(!verdict.pass);
+        assert!(verdict.numbers[0].starts_with("2 of 3 points at or above 0.99; the least is 0.9 ± 0.001"));
+        let left = Only { factor: Factor::Concurrency, from: None, to: Some(40.0), among: None };
+        assert!(bound(0.99, vec![left]).decide(&table, true).pass);
+        let two =
+            Only { factor: Factor::Endpoints, from: None, to: None, among: Some(vec![Level::Number(2.0)]) };
+        assert!(bound(0.999, vec![two.clone()]).decide(&table, false).pass);
+        assert!(!bound(0.99, vec![two]).decide(&table, false).pass);
+    }
+
+    #[test]
+    fn no_point_shows_nothing() {
+        assert!(!bound(0.0, vec![]).decide(&Table::default(), true).pass);
+        let none = Only { factor: Factor::Share, from: Some(1.0), to: None, among: None };
+        let table = curves(Metric::Success, 0.0, &[(1.0, &[(25.0, 1.0)])]);
+        assert!(!bound(0.0, vec![none]).decide(&table, true).pass);
+    }
+}

@@ -1,0 +1,92 @@
+//! Every curve lies above a bound somewhere: at one point at least its whole interval does.
+
+use serde::Deserialize;
+
+use super::{Verdict, digits, shown};
+use crate::lab::experiment::{Factor, Level};
+use crate::lab::metric::Metric;
+use crate::lab::table::Table;
+
+/// Each level's curve exceeds its bound at some level of `along`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExceedsSomewhere {
+    /// What is looked at.
+    pub metric: Metric,
+    /// Where the region lies.
+    pub along: Factor,
+    /// One curve for each level of this.
+    pub series: Factor,
+    /// The bound; the curve's own level if none is given: a speed-up above the number of servers is
+    /// super-linear.
+    #[serde(default)]
+    pub bound: Option<f64>,
+    /// Levels of `series` of which nothing is claimed.
+    #[serde(default)]
+    pub except: Vec<Level>,
+}
+
+impl ExceedsSomewhere {
+    pub(super) fn decide(&self, table: &Table) -> Verdict {
+        let mut pass = true;
+        let mut numbers = Vec::new();
+        for level in table.levels(self.series).iter().filter(|level| !self.except.contains(level)) {
+            let curve = table.curve(self.metric, self.along, &[(self.series, level)]);
+            let bound = self.bound.or_else(|| level.number()).unwrap_or(f64::INFINITY);
+            let Some((x, best)) = curve.iter().max_by(|a, b| a.1.low().total_cmp(&b.1.low())) else {
+                return Verdict::nothing(&format!("no point has {} = {level}", self.series.name()));
+            };
+            let above: Vec<_> = curve.iter().filter(|(_, estimate)| estimate.low() > bound).collect();
+            pass &= !above.is_empty();
+            numbers.push(format!(
+                "{} = {level}: {} at {} = {x}, {} {}; above at {} of {} points",
+                self.series.name(),
+                shown(best),
+                self.along.name(),
+                if above.is_empty() { "not above" } else { "above" },
+                digits(bound),
+                above.len(),
+                curve.len(),
+            ));
+        }
+        if numbers.is_empty() {
+            return Verdict::nothing("no curve");
+        }
+        Verdict { pass, numbers }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::curves;
+    use super::*;
+
+    fn test(bound: Option<f64>) -> ExceedsSomewhere {
+        ExceedsSomewhere {
+            metric: Metric::Speedup,
+            along: Factor::Concurrency,
+            series: Factor::Endpoints,
+            bound,
+            except: vec![Level::Number(0.0)],
+        }
+    }
+
+    #[test]
+    fn every_curve_must_get_above_its_own_bound() {
+        let good = [(1.0, &[(25.0, 0.9), (50.0, 1.4)][..]), (2.0, &[(25.0, 1.1), (50.0, 2.9)])];
+        assert!(test(None).decide(&curves(Metric::Speedup, 0.1, &good)).pass);
+        let flat = [(1.0, &[(25.0, 0.9), (50.0, 1.4)][..]), (2.0, &[(25.0, 1.1), (50.0, 1.9)])];
+        let verdict = test(None).decide(&curves(Metric::Speedup, 0.1, &flat));
+        assert!(!verdict.pass);
+        assert!(verdict.numbers[1].contains("1.9 ± 0.1") && verdict.numbers[1].contains("not above 2"));
+        assert!(test(Some(1.2)).decide(&curves(Metric::Speedup, 0.1, &flat)).pass);
+    }
+
+    #[test]
+    fn an_interval_that_reaches_below_does_not_exceed() {
+        let close = [(1.0, &[(25.0, 1.05)][..])];
+        assert!(!test(None).decide(&curves(Metric::Speedup, 0.1, &close)).pass);
+        assert!(test(None).decide(&curves(Metric::Speedup, 0.01, &close)).pass);
+        assert!(!test(None).decide(&curves(Metric::Speedup, 0.1, &[])).pass);
+    }
+}

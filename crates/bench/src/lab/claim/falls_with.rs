@@ -1,0 +1,122 @@
+//! Each curve lies lower than the one before, by its mean over all levels or by its greatest value.
+//!
+//! No step may rise beyond the intervals, and the last must lie below the first by more than they reach.
+
+use serde::Deserialize;
+
+use super::{Verdict, shown};
+use crate::lab::experiment::{Factor, Level};
+use crate::lab::metric::Metric;
+use crate::lab::statistics::Estimate;
+use crate::lab::table::Table;
+
+/// `metric` falls from one level of `by` to the next.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FallsWith {
+    /// What falls.
+    pub metric: Metric,
+    /// From level to level of this.
+    pub by: Factor,
+    /// Over which one number is taken for each level.
+    pub along: Factor,
+    /// Which number.
+    #[serde(default)]
+    pub take: Take,
+    /// Levels of `by` of which nothing is claimed.
+    #[serde(default)]
+    pub except: Vec<Level>,
+}
+
+/// One number of a curve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Take {
+    /// The mean of all its points.
+    #[default]
+    Mean,
+    /// The greatest.
+    Most,
+}
+
+impl FallsWith {
+    pub(super) fn decide(&self, table: &Table) -> Verdict {
+        let mut values = Vec::new();
+        let mut numbers = Vec::new();
+        for level in table.levels(self.by).iter().filter(|level| !self.except.contains(level)) {
+            let curve = table.curve(self.metric, self.along, &[(self.by, level)]);
+            let Some((value, place)) = self.take(&curve) else {
+                return Verdict::nothing(&format!("no point has {} = {level}", self.by.name()));
+            };
+            values.push(value);
+            numbers.push(format!("{} = {level}: {}{place}", self.by.name(), shown(&value)));
+        }
+        let no_rise = values.windows(2).all(|pair| !pair[0].below(&pair[1]));
+        let fall = values.first().zip(values.last()).is_some_and(|(first, last)| last.below(first));
+        if values.is_empty() {
+            return Verdict::nothing("no curve");
+        }
+        Verdict { pass: no_rise && fall, numbers }
+    }
+
+    /// The number, and where it was found.
+    fn take(&self, curve: &[(f64, Estimate)]) -> Option<(Estimate, String)> {
+        match self.take {
+            Take::Most => {
+                let (x, estimate) = curve.iter().max_by(|a, b| a.1.mean.total_cmp(&b.1.mean))?;
+                Some((*estimate, format!(" at {} = {x}, its greatest", self.along.name())))
+            }
+            Take::Mean => {
+                let count = curve.len() as f64;
+                let samples = curve.iter().map(|(_, estimate)| estimate.samples).min()?;
+                let mean = curve.iter().map(|(_, estimate)| estimate.mean).sum::<f64>() / count;
+                // Independent points: their errors add by their squares.
+                let squares = curve.iter().map(|(_, estimate)| estimate.half.powi(2)).sum::<f64>();
+                let half = squares.sqrt() / count;
+                Some((Estimate { mean, half, samples }, format!(", the mean of {} points", curve.len())))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::curves;
+    use super::*;
+
+    fn verdict(take: Take, half: f64, third: &[(f64, f64)]) -> Verdict {
+        let (first, second): (&[_], &[_]) = (&[(25.0, 1.5), (50.0, 1.4)], &[(25.0, 1.0), (50.0, 1.45)]);
+        let table = curves(Metric::Efficiency, half, &[(1.0, first), (2.0, second), (3.0, third)]);
+        FallsWith {
+            metric: Metric::Efficiency,
+            by: Factor::Endpoints,
+            along: Factor::Concurrency,
+            take,
+            except: vec![],
+        }
+        .decide(&table)
+    }
+
+    #[test]
+    fn by_the_mean_and_by_the_greatest() {
+        assert!(verdict(Take::Mean, 0.02, &[(25.0, 0.7), (50.0, 1.2)]).pass);
+        let most = verdict(Take::Most, 0.02, &[(25.0, 0.7), (50.0, 1.2)]);
+        assert!(most.pass);
+        assert_eq!(most.numbers[2], "endpoints = 3: 1.2 ± 0.02 at concurrency = 50, its greatest");
+    }
+
+    #[test]
+    fn one_curve_cannot_fall() {
+        let table = curves(Metric::Efficiency, 0.01, &[(1.0, &[(25.0, 1.5)])]);
+        let (by, along) = (Factor::Endpoints, Factor::Concurrency);
+        let test = FallsWith { metric: Metric::Efficiency, by, along, take: Take::Mean, except: vec![] };
+        assert!(!test.decide(&table).pass && !test.decide(&Table::default()).pass);
+    }
+
+    #[test]
+    fn a_rise_or_a_fall_within_the_intervals_fails() {
+        assert!(!verdict(Take::Mean, 0.02, &[(25.0, 1.3), (50.0, 1.5)]).pass);
+        assert!(!verdict(Take::Most, 0.02, &[(25.0, 1.6)]).pass);
+        assert!(!verdict(Take::Mean, 0.9, &[(25.0, 0.7), (50.0, 1.2)]).pass);
+    }
+}

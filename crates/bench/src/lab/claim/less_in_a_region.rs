@@ -1,0 +1,98 @@
+//! One curve lies below another somewhere: at one point at least its whole interval does.
+
+use serde::Deserialize;
+
+use super::{Verdict, shown};
+use crate::lab::experiment::{Factor, Level};
+use crate::lab::metric::Metric;
+use crate::lab::table::Table;
+
+/// `of` is below `than` at some level of `along`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LessInARegion {
+    /// What is compared.
+    pub metric: Metric,
+    /// Where the region lies.
+    pub along: Factor,
+    /// What tells the two curves apart.
+    pub series: Factor,
+    /// The lower curve.
+    pub of: Level,
+    /// The higher one.
+    pub than: Level,
+}
+
+impl LessInARegion {
+    pub(super) fn decide(&self, table: &Table) -> Verdict {
+        let curve = |level| table.curve(self.metric, self.along, &[(self.series, level)]);
+        let (low, high) = (curve(&self.of), curve(&self.than));
+        let mut pairs = Vec::new();
+        for (x, of) in &low {
+            if let Some((_, than)) = high.iter().find(|(other, _)| other == x) {
+                pairs.push((*x, *of, *than));
+            }
+        }
+        if pairs.is_empty() {
+            return Verdict::nothing("the two curves have no point in common");
+        }
+        let region: Vec<_> = pairs.iter().filter(|(_, of, than)| of.below(than)).collect();
+        let mut numbers = Vec::new();
+        if let (Some(first), Some(last)) = (region.first(), region.last()) {
+            numbers.push(format!(
+                "less at {} of {} points, from {} = {} to {}",
+                region.len(),
+                pairs.len(),
+                self.along.name(),
+                first.0,
+                last.0
+            ));
+        } else {
+            numbers.push(format!("less at none of {} points", pairs.len()));
+        }
+        let gap = |(_, of, than): &&(f64, _, _)| ratio(of, than);
+        if let Some(best) = pairs.iter().min_by(|a, b| gap(a).total_cmp(&gap(b))) {
+            let (x, of, than) = best;
+            numbers.push(format!("at {x}: {} against {}", shown(of), shown(than)));
+        }
+        Verdict { pass: !region.is_empty(), numbers }
+    }
+}
+
+fn ratio(of: &crate::lab::statistics::Estimate, than: &crate::lab::statistics::Estimate) -> f64 {
+    of.mean / than.mean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::curves;
+    use super::*;
+
+    fn verdict(half: f64, one: &[(f64, f64)]) -> Verdict {
+        let table =
+            curves(Metric::Response, half, &[(0.0, &[(25.0, 3.0), (50.0, 4.0), (75.0, 9.0)]), (1.0, one)]);
+        LessInARegion {
+            metric: Metric::Response,
+            along: Factor::Concurrency,
+            series: Factor::Endpoints,
+            of: Level::Number(1.0),
+            than: Level::Number(0.0),
+        }
+        .decide(&table)
+    }
+
+    #[test]
+    fn one_point_is_a_region() {
+        let verdict = verdict(0.1, &[(25.0, 3.5), (50.0, 3.0), (75.0, 12.0)]);
+        assert!(verdict.pass);
+        assert_eq!(verdict.numbers[0], "less at 1 of 3 points, from concurrency = 50 to 50");
+    }
+
+    #[test]
+    fn curves_that_touch_within_their_intervals_or_do_not_meet_prove_nothing() {
+        assert!(!verdict(0.6, &[(25.0, 3.5), (50.0, 3.0), (75.0, 12.0)]).pass);
+        assert!(!verdict(0.1, &[(25.0, 3.5), (50.0, 5.0)]).pass);
+        assert!(!verdict(0.1, &[(30.0, 1.0)]).pass);
+        assert!(!verdict(0.1, &[]).pass);
+    }
+}

@@ -1,0 +1,96 @@
+//! Each curve has its top further to the right than the one before.
+//!
+//! Where a curve flattens out its greatest value is an accident of the noise. So the top begins at the first
+//! level whose value comes within a share of the greatest one, and that is what must move: never to the left
+//! from one curve to the next, and to the right from the first to the last.
+
+use serde::Deserialize;
+
+use super::{Verdict, digits};
+use crate::lab::experiment::{Factor, Level};
+use crate::lab::metric::Metric;
+use crate::lab::table::Table;
+
+/// The top of `metric` over `along` moves right from one level of `series` to the next.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TopMovesRight {
+    /// What has a top.
+    pub metric: Metric,
+    /// Over what.
+    pub along: Factor,
+    /// One curve for each level of this, in the order of the levels.
+    pub series: Factor,
+    /// How close to the greatest value the top begins, as a share of it.
+    #[serde(default = "twentieth")]
+    pub within: f64,
+    /// Levels of `series` of which nothing is claimed.
+    #[serde(default)]
+    pub except: Vec<Level>,
+}
+
+const fn twentieth() -> f64 {
+    0.05
+}
+
+impl TopMovesRight {
+    pub(super) fn decide(&self, table: &Table) -> Verdict {
+        let mut tops = Vec::new();
+        let mut numbers = Vec::new();
+        for level in table.levels(self.series).iter().filter(|level| !self.except.contains(level)) {
+            let curve = table.curve(self.metric, self.along, &[(self.series, level)]);
+            let most = curve.iter().map(|(_, estimate)| estimate.mean).fold(f64::NEG_INFINITY, f64::max);
+            let Some((x, _)) = curve.iter().find(|(_, estimate)| estimate.mean >= (1.0 - self.within) * most)
+            else {
+                return Verdict::nothing(&format!("no point has {} = {level}", self.series.name()));
+            };
+            tops.push(*x);
+            numbers.push(format!(
+                "{} = {level}: the top of {} begins at {} = {x}",
+                self.series.name(),
+                digits(most),
+                self.along.name()
+            ));
+        }
+        let never_left = tops.windows(2).all(|pair| pair[0] <= pair[1]);
+        let right = tops.len() > 1 && tops.first() < tops.last();
+        if tops.is_empty() {
+            return Verdict::nothing("no curve");
+        }
+        Verdict { pass: never_left && right, numbers }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::curves;
+    use super::*;
+
+    fn verdict(second: &[(f64, f64)]) -> Verdict {
+        let first: &[(f64, f64)] = &[(25.0, 90.0), (50.0, 99.0), (75.0, 100.0), (100.0, 80.0)];
+        let table = curves(Metric::Speed, 1.0, &[(1.0, first), (2.0, second)]);
+        TopMovesRight {
+            metric: Metric::Speed,
+            along: Factor::Concurrency,
+            series: Factor::Endpoints,
+            within: 0.05,
+            except: vec![],
+        }
+        .decide(&table)
+    }
+
+    #[test]
+    fn the_beginning_of_the_top_counts_not_the_noise_on_it() {
+        let verdict = verdict(&[(25.0, 90.0), (50.0, 150.0), (75.0, 195.0), (100.0, 200.0)]);
+        assert!(verdict.pass);
+        assert_eq!(verdict.numbers[0], "endpoints = 1: the top of 100 begins at concurrency = 50");
+        assert_eq!(verdict.numbers[1], "endpoints = 2: the top of 200 begins at concurrency = 75");
+    }
+
+    #[test]
+    fn a_top_that_stays_or_moves_left_fails() {
+        assert!(!verdict(&[(25.0, 90.0), (50.0, 199.0), (75.0, 200.0)]).pass);
+        assert!(!verdict(&[(25.0, 200.0), (50.0, 150.0)]).pass);
+        assert!(!verdict(&[]).pass);
+    }
+}

@@ -1,0 +1,60 @@
+//! Two runs side by side: the points that both have, and where they differ by more than their intervals.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::Trouble;
+use super::metric::Metric;
+use super::statistics::Estimate;
+use super::store;
+use super::table::name;
+
+/// One number of one point in both runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pair {
+    /// Of the point.
+    pub point: String,
+    /// Of the metric.
+    pub metric: &'static str,
+    /// In the first run: mean and half width of the 95 % interval.
+    pub a: (f64, f64),
+    /// In the second.
+    pub b: (f64, f64),
+    /// The second over the first.
+    pub ratio: f64,
+    /// Do the intervals lie apart?
+    pub apart: bool,
+}
+
+/// What is compared.
+const METRICS: [Metric; 5] =
+    [Metric::Throughput, Metric::Response, Metric::P99, Metric::Success, Metric::BalancerCpu];
+
+/// Compares the runs in two folders.
+///
+/// # Errors
+/// If one cannot be read, or they have no point in common.
+pub fn compare(a: &Path, b: &Path) -> Result<Vec<Pair>, Trouble> {
+    let (ours, theirs) = (store::table(&store::points(a)?), store::table(&store::points(b)?));
+    let mut pairs = Vec::new();
+    for metric in METRICS {
+        for (levels, first) in ours.all(metric, |_| true) {
+            let second = theirs.all(metric, |other| other == levels).next();
+            if let Some((_, second)) = second {
+                pairs.push(pair(name(levels), metric, &first, &second));
+            }
+        }
+    }
+    if pairs.is_empty() {
+        let (a, b) = (a.display(), b.display());
+        return Err(Trouble::failed(format!("the runs in {a} and {b} have no point in common")));
+    }
+    Ok(pairs)
+}
+
+fn pair(point: String, metric: Metric, a: &Estimate, b: &Estimate) -> Pair {
+    let ratio = if a.mean == b.mean { 1.0 } else { b.mean / a.mean };
+    let both = |estimate: &Estimate| (estimate.mean, estimate.half);
+    Pair { point, metric: metric.name(), a: both(a), b: both(b), ratio, apart: a.below(b) || b.below(a) }
+}

@@ -1,0 +1,459 @@
+//! The experiment file: what is run, varied, broken, recorded, drawn and claimed. Data, no code.
+//!
+//! TOML into plain structs without flattening or tags, so that every error has its line and column. What the
+//! parts say of one another is checked after that, in [`check`].
+
+use std::ops::Range;
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+mod check;
+mod level;
+mod value;
+
+pub use level::{Balancer, BalancerKind, Factor, Level};
+pub use value::{Bytes, Span};
+
+use super::claim::Test;
+use super::metric::Metric;
+use crate::member::Service;
+use crate::pace::Arrival;
+
+/// How long a run may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Minutes: fewer levels, shorter points.
+    Quick,
+    /// As the experiment means it.
+    Full,
+}
+
+impl Mode {
+    /// As on the command line and in file names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Quick => "quick",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// An experiment.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// One line.
+    pub title: String,
+    /// Which paper and figures it follows; empty if none.
+    #[serde(default)]
+    pub paper: String,
+    /// What is done and why so.
+    pub about: String,
+    /// Where the results differ from the paper's, and why.
+    #[serde(default)]
+    pub differs: String,
+    /// Servers under test.
+    pub members: Members,
+    /// What stands between.
+    #[serde(default)]
+    pub balancer: Settings,
+    /// What the clients do.
+    pub load: Load,
+    /// How long and how often.
+    pub plan: Plan,
+    /// What is varied; every combination is a point. The last one varies fastest.
+    #[serde(default, rename = "factor")]
+    pub factors: Vec<Vary>,
+    /// What goes wrong in every point, by the time since its load began.
+    #[serde(default, rename = "fault")]
+    pub faults: Vec<Fault>,
+    /// What is drawn.
+    #[serde(default, rename = "figure")]
+    pub figures: Vec<Figure>,
+    /// What the results must satisfy.
+    #[serde(default, rename = "claim")]
+    pub claims: Vec<Claim>,
+}
+
+/// Servers under test: `plimsoll member`, all alike.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Members {
+    /// How many, where `endpoints` is no factor.
+    #[serde(default = "one")]
+    pub count: usize,
+    /// How long a worker holds a request.
+    #[serde(default, deserialize_with = "value::service")]
+    pub service: Option<Service>,
+    /// Requests served at a time by each.
+    #[serde(default = "four")]
+    pub workers: usize,
+    /// Requests that may wait at each; more get 503.
+    #[serde(default = "thousand")]
+    pub queue: usize,
+    /// Burn the processor for the service time instead of waiting for a timer.
+    #[serde(default)]
+    pub burn: bool,
+    /// Real work instead of a service time: swaps of two integers of the request's body.
+    #[serde(default)]
+    pub swaps: Option<u32>,
+    /// Charge for a session what it costs a real server, measured before the run, relative to the swaps that
+    /// the service time stands for.
+    #[serde(default)]
+    pub session: Option<Session>,
+    /// Length of an answer.
+    #[serde(default)]
+    pub body: Option<Bytes>,
+}
+
+/// The real work that an emulated service time stands for.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Session {
+    /// Integers in a request.
+    pub integers: usize,
+    /// Swaps of two of them.
+    pub swaps: u32,
+}
+
+/// Settings of the balancer, as far as each kind has them.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Which, where `balancer` is no factor: `plimsoll:round_robin`.
+    pub kind: Option<Balancer>,
+    /// Idle connections kept for each member (and thread).
+    pub pool: Option<u32>,
+    /// Most requests at once at each member; more wait in the balancer.
+    pub max_connections: Option<u32>,
+    /// How many may wait in the balancer.
+    pub queue: Option<u32>,
+    /// And for how long.
+    pub queue_timeout: Option<Span>,
+    /// How members are checked.
+    pub health: Health,
+    /// Between two health checks of a member.
+    pub health_interval: Option<Span>,
+    /// How long a member that came back takes to get its whole share (plimsoll, haproxy).
+    pub slow_start: Option<Span>,
+    /// Threads that carry traffic.
+    pub threads: Option<usize>,
+}
+
+/// How a balancer checks its members.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    /// By a request, which waits for a worker like any other.
+    #[default]
+    Http,
+    /// By a connection.
+    Tcp,
+    /// Not at all.
+    Off,
+}
+
+/// What the clients do. Open loop by `rate` or `share`, closed loop by `concurrency`; exactly one of the three
+/// is given here or as a factor.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Load {
+    /// Requests per second.
+    #[serde(default)]
+    pub rate: Option<f64>,
+    /// Requests per second as a share of the capacity measured before the run.
+    #[serde(default)]
+    pub share: Option<f64>,
+    /// Clients that each send their next request when the last has been answered.
+    #[serde(default)]
+    pub concurrency: Option<usize>,
+    /// How requests follow one another in an open loop.
+    #[serde(default = "poisson", deserialize_with = "value::arrival")]
+    pub arrival: Arrival,
+    /// Keep connections, or open one for each request.
+    #[serde(default = "yes")]
+    pub keep_alive: bool,
+    /// From when a request is due to the end of its answer.
+    #[serde(default = "five_seconds")]
+    pub timeout: Span,
+    /// Length of a request's body; with one the method is POST.
+    #[serde(default)]
+    pub body: Option<Bytes>,
+}
+
+/// How long and how often.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Times that each point is run.
+    pub repetitions: Graded<Spanned<usize>>,
+    /// Parts of equal length that each of them is cut into, each a sample.
+    pub batches: Graded<usize>,
+    /// Left out at the beginning of each. In a closed loop it goes on until twice as many requests as there are
+    /// clients have been answered: only then has every client met the queue and the sessions as they will stay.
+    pub warmup: Graded<Span>,
+    /// Measured, of each.
+    pub duration: Graded<Span>,
+}
+
+/// One value for each length of run.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Graded<T> {
+    /// With `--full`.
+    pub full: T,
+    /// With `--quick`.
+    pub quick: T,
+}
+
+impl<T> Graded<T> {
+    /// The one for `mode`.
+    pub fn of(&self, mode: Mode) -> &T {
+        match mode {
+            Mode::Quick => &self.quick,
+            Mode::Full => &self.full,
+        }
+    }
+}
+
+/// What is varied.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Vary {
+    /// Which.
+    pub vary: Spanned<Factor>,
+    /// Levels with `--full`.
+    pub full: Spanned<Vec<Level>>,
+    /// Levels with `--quick`.
+    pub quick: Spanned<Vec<Level>>,
+}
+
+impl Vary {
+    /// The levels for `mode`.
+    pub fn levels(&self, mode: Mode) -> &[Level] {
+        match mode {
+            Mode::Quick => self.quick.get_ref(),
+            Mode::Full => self.full.get_ref(),
+        }
+    }
+}
+
+/// Something that goes wrong, or right again.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// Since the load began, the warm-up included.
+    pub at: Graded<Span>,
+    /// What.
+    pub act: Act,
+    /// To which member, from 1 on; not for `add`.
+    #[serde(default = "one")]
+    pub member: usize,
+    /// How many times slower, for `slow`.
+    #[serde(default)]
+    pub factor: Option<f64>,
+}
+
+/// What a fault does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Act {
+    /// The process is killed: connections are reset, its port refuses.
+    Kill,
+    /// It is started again on the same port.
+    Start,
+    /// The process is stopped: connections stay, nothing answers.
+    Stop,
+    /// It goes on.
+    Continue,
+    /// It becomes `factor` times slower.
+    Slow,
+    /// Another member joins (plimsoll only: its file is written anew and read again).
+    Add,
+}
+
+/// What is drawn.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Figure {
+    /// Name of its file.
+    pub name: String,
+    /// Above it.
+    pub title: String,
+    /// From left to right.
+    pub x: Spanned<Along>,
+    /// From bottom to top.
+    pub y: Metric,
+    /// A line for each level; for each member if `x` is `seconds` and this is not given.
+    #[serde(default)]
+    pub series: Option<Spanned<Factor>>,
+    /// Draw the vertical axis by powers of ten.
+    #[serde(default)]
+    pub log: bool,
+    /// What the paper says of its figure.
+    #[serde(default)]
+    pub paper: String,
+}
+
+/// What lies on the horizontal axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Along {
+    /// Servers behind the balancer.
+    Endpoints,
+    /// Clients of a closed loop.
+    Concurrency,
+    /// Load relative to capacity.
+    Share,
+    /// Requests per second.
+    Rate,
+    /// Time since the load began.
+    Seconds,
+}
+
+impl Along {
+    /// The factor that it is; `None` for time.
+    pub fn factor(self) -> Option<Factor> {
+        match self {
+            Self::Endpoints => Some(Factor::Endpoints),
+            Self::Concurrency => Some(Factor::Concurrency),
+            Self::Share => Some(Factor::Share),
+            Self::Rate => Some(Factor::Rate),
+            Self::Seconds => None,
+        }
+    }
+}
+
+/// What the results must satisfy.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// In a sentence.
+    pub says: String,
+    /// Where the paper has it from, or what it says instead.
+    #[serde(default)]
+    pub paper: String,
+    /// How it is decided.
+    pub test: Spanned<Test>,
+}
+
+/// What is wrong with an experiment file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wrong {
+    /// Where, in bytes of the text.
+    pub at: Range<usize>,
+    /// One sentence.
+    pub message: String,
+}
+
+impl Experiment {
+    /// Reads a file's text.
+    ///
+    /// # Errors
+    /// All that is wrong with it: one thing if it cannot be read at all.
+    pub fn parse(text: &str) -> Result<Self, Vec<Wrong>> {
+        let experiment: Self = toml::from_str(text).map_err(|error| {
+            let at = error.span().unwrap_or(text.len()..text.len());
+            vec![Wrong { at, message: error.message().to_owned() }]
+        })?;
+        let wrong = check::check(&experiment);
+        if wrong.is_empty() { Ok(experiment) } else { Err(wrong) }
+    }
+
+    /// The factor's levels, if it is varied.
+    pub fn levels(&self, factor: Factor, mode: Mode) -> Option<&[Level]> {
+        self.factors.iter().find(|vary| *vary.vary.get_ref() == factor).map(|vary| vary.levels(mode))
+    }
+
+    /// What kind of servers these are, for reports.
+    pub fn servers(&self) -> String {
+        let members = &self.members;
+        match (members.swaps, members.burn) {
+            (Some(swaps), _) => {
+                format!("real servers, {} worker threads each, {swaps} swaps of integers", members.workers)
+            }
+            (None, true) => format!("servers that burn the processor, {} workers each", members.workers),
+            (None, false) => {
+                format!("emulated servers (a timer holds each of {} workers, no processor)", members.workers)
+            }
+        }
+    }
+}
+
+const fn one() -> usize {
+    1
+}
+
+const fn four() -> usize {
+    4
+}
+
+const fn thousand() -> usize {
+    1024
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn poisson() -> Arrival {
+    Arrival::Poisson
+}
+
+const fn five_seconds() -> Span {
+    Span(Duration::from_secs(5))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::fixture::TEXT;
+
+    /// What is said of the text after a change, with the piece of the text it points at.
+    fn wrong(from: &str, to: &str) -> Vec<(String, String)> {
+        assert!(TEXT.contains(from), "{from}");
+        let text = TEXT.replacen(from, to, 1);
+        let wrong = Experiment::parse(&text).map(drop).unwrap_err();
+        wrong.into_iter().map(|wrong| (text[wrong.at].to_owned(), wrong.message)).collect()
+    }
+
+    #[test]
+    fn mistakes_are_pointed_at() {
+        let cases = [
+            ("service = \"const:1ms\"", "servise = \"const:1ms\"", "servise", "unknown field"),
+            ("\"const:1ms\"", "\"const:1\"", "\"const:1\"", "not a duration"),
+            ("vary = \"concurrency\"", "vary = \"speed\"", "\"speed\"", "unknown variant"),
+            ("x = \"concurrency\"", "x = \"rate\"", "\"rate\"", "not varied"),
+            ("full = [10, 20]", "full = []", "[]", "no level"),
+            ("full = [10, 20]", "full = [\"ten\"]", "[\"ten\"]", "takes numbers"),
+            ("quick = 1 }", "quick = 0 }", "0", "5 or more"),
+            ("\"haproxy\"", "\"pound\"", "[\"plimsoll:round_robin\", \"pound\"]", "not a balancer"),
+            (
+                "\"haproxy\"",
+                "\"haproxy:random\"",
+                "[\"plimsoll:round_robin\", \"haproxy:random\"]",
+                "strategy",
+            ),
+        ];
+        for (from, to, at, why) in cases {
+            let wrong = wrong(from, to);
+            assert!(
+                wrong.iter().any(|(piece, message)| piece == at && message.contains(why)),
+                "{to}: {wrong:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_load_must_be_one_kind() {
+        let both = wrong("keep_alive = false", "rate = 5");
+        assert!(both.iter().any(|(_, why)| why.contains("exactly one of")), "{both:?}");
+        let none = wrong(
+            "vary = \"concurrency\"\nfull = [10, 20]\nquick = [10]",
+            "vary = \"rate\"\nfull = [1]\nquick = [0]",
+        );
+        assert!(none.iter().any(|(_, why)| why.contains("above 0")), "{none:?}");
+    }
+}

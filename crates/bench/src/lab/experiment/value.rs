@@ -1,0 +1,54 @@
+//! Values that are written as text: durations, sizes, service times, arrivals.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+use crate::member::Service;
+use crate::pace::Arrival;
+use crate::units;
+
+/// A duration such as `"1.5s"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        units::duration(&text).map(Self).map_err(D::Error::custom)
+    }
+}
+
+/// A number of bytes such as `"10MB"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub usize);
+
+/// Most that is kept in memory for a request or an answer.
+const MOST: usize = 1 << 30;
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        match units::bytes(&text) {
+            Ok(size) if size <= MOST => Ok(Self(size)),
+            Ok(_) => Err(D::Error::custom("at most 1GiB")),
+            Err(why) => Err(D::Error::custom(why)),
+        }
+    }
+}
+
+/// A service time, which is optional.
+pub(super) fn service<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Service>, D::Error> {
+    text(from).map(Some)
+}
+
+/// An arrival process.
+pub(super) fn arrival<'de, D: Deserializer<'de>>(from: D) -> Result<Arrival, D::Error> {
+    text(from)
+}
+
+fn text<'de, T: FromStr<Err = String>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    String::deserialize(from)?.parse().map_err(D::Error::custom)
+}

@@ -1,0 +1,123 @@
+//! Charts of a run: from the table of estimates, or from the timelines of its points.
+
+use std::collections::BTreeMap;
+
+use super::experiment::{Along, Experiment, Factor, Figure, Level};
+use super::metric::Metric;
+use super::point::Tick;
+use super::statistics::Estimate;
+use super::store::PointFile;
+use super::table::{Table, name};
+use crate::plot::{Axis, Chart, Point, Series, Style};
+
+/// Draws one.
+pub(super) fn chart(figure: &Figure, experiment: &Experiment, points: &[PointFile], table: &Table) -> Chart {
+    let (label, series) = match figure.x.get_ref().factor() {
+        Some(along) => (along.label(), curves(figure, table, along)),
+        None => ("seconds since the load began", times(figure, experiment, points)),
+    };
+    Chart {
+        title: figure.title.clone(),
+        x: Axis { label: label.to_owned(), log: false, zero: true },
+        y: Axis { label: figure.y.label().to_owned(), log: figure.log, zero: !figure.log },
+        series,
+        notes: vec![experiment.servers(), "whiskers: 95 % confidence intervals".to_owned()],
+    }
+}
+
+fn curves(figure: &Figure, table: &Table, along: Factor) -> Vec<Series> {
+    let series = |name: String, curve: Vec<(f64, Estimate)>| Series {
+        name,
+        points: curve.into_iter().map(|(x, estimate)| point(x, &estimate)).collect(),
+        style: Style::Line,
+    };
+    let mut all: Vec<Series> = match &figure.series {
+        None => vec![series(figure.y.name().to_owned(), table.curve(figure.y, along, &[]))],
+        Some(by) => {
+            let by = *by.get_ref();
+            let levels = table.levels(by);
+            let curve = |level: &Level| table.curve(figure.y, along, &[(by, level)]);
+            levels.iter().map(|level| series(legend(by, level), curve(level))).collect()
+        }
+    };
+    all.retain(|series| !series.points.is_empty());
+    let ends = || all.iter().flat_map(|series| &series.points).map(|point| point.x);
+    // What one would have without any loss.
+    let ideal: Option<fn(f64) -> f64> = match (figure.y, along) {
+        (Metric::Utilisation, Factor::Share) => Some(|x| x.min(1.0)),
+        (Metric::Efficiency, _) => Some(|_| 1.0),
+        _ => None,
+    };
+    if let Some(ideal) = ideal {
+        let (least, most) = (ends().fold(f64::INFINITY, f64::min), ends().fold(0.0, f64::max));
+        let corner = (along == Factor::Share && least < 1.0 && most > 1.0).then_some(1.0);
+        let places = [Some(least), corner, Some(most)].into_iter().flatten();
+        let points = places.map(|x| Point::at(x, ideal(x))).collect();
+        all.push(Series { name: "ideal".to_owned(), points, style: Style::Dashed });
+    }
+    all
+}
+
+/// A line by time: for each member, or for each level.
+fn times(figure: &Figure, experiment: &Experiment, points: &[PointFile]) -> Vec<Series> {
+    let factors = experiment.factors.len();
+    let mut all = Vec::new();
+    for file in points {
+        let of = if factors == 0 { String::new() } else { format!("{} ", name(&file.levels)) };
+        if figure.y == Metric::Arrivals {
+            let ticks = file.outcome.timelines.iter().flatten();
+            let mut members: Vec<&String> = ticks.flat_map(|tick| tick.arrived.keys()).collect();
+            members.sort_unstable();
+            members.dedup();
+            for member in members {
+                let value =
+                    |tick: &Tick| tick.arrived.get(member).copied().unwrap_or(0) as f64 / tick.seconds;
+                all.push((format!("{of}{member}"), by_tick(&file.outcome.timelines, value)));
+            }
+        } else {
+            let value = |tick: &Tick| match figure.y {
+                Metric::Throughput => tick.ok as f64 / tick.seconds,
+                Metric::Success => tick.ok as f64 / (tick.ok + tick.failed) as f64,
+                Metric::P99 => tick.p99,
+                _ => tick.response,
+            };
+            let label = if factors == 0 { figure.y.name().to_owned() } else { of.trim_end().to_owned() };
+            all.push((label, by_tick(&file.outcome.timelines, value)));
+        }
+    }
+    all.into_iter().map(|(name, points)| Series { name, points, style: Style::Line }).collect()
+}
+
+/// The mean over the repetitions, tick by tick.
+fn by_tick(timelines: &[Vec<Tick>], value: impl Fn(&Tick) -> f64) -> Vec<Point> {
+    let mut ticks: BTreeMap<usize, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+    for timeline in timelines {
+        for (index, tick) in timeline.iter().enumerate() {
+            let (at, values) = ticks.entry(index).or_default();
+            at.push(tick.at - tick.seconds / 2.0);
+            values.push(value(tick));
+        }
+    }
+    let mean = |at: &[f64]| at.iter().sum::<f64>() / at.len() as f64;
+    ticks.values().filter_map(|(at, values)| Some(point(mean(at), &Estimate::of(values)?))).collect()
+}
+
+fn point(x: f64, estimate: &Estimate) -> Point {
+    let range = estimate.half.is_finite().then(|| (estimate.low(), estimate.high()));
+    Point { x, y: estimate.mean, range }
+}
+
+fn legend(factor: Factor, level: &Level) -> String {
+    match (factor, level.number()) {
+        (Factor::Endpoints, Some(0.0)) => "no balancer".to_owned(),
+        (Factor::Endpoints, Some(1.0)) => "1 endpoint".to_owned(),
+        (Factor::Endpoints, Some(count)) => format!("{count} endpoints"),
+        (Factor::Balancer, _) => level.to_string(),
+        _ => format!("{} {level}", factor.name()),
+    }
+}
+
+/// Does the figure lie on time?
+pub(super) fn over_time(figure: &Figure) -> bool {
+    *figure.x.get_ref() == Along::Seconds
+}

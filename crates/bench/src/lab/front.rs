@@ -1,0 +1,330 @@
+//! The balancer under test: its configuration, its process, and when it is ready.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::Trouble;
+use super::child::{Child, LOOK, Tie};
+use super::experiment::{Balancer, BalancerKind, Health, Settings, Span};
+
+/// For it to be ready to use every member.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Ports that were free a moment ago and then were not.
+const TRIES: usize = 10;
+/// Between two health checks where the experiment does not say.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// A running balancer, or the member that stands in its place.
+#[derive(Debug)]
+pub(super) struct Front {
+    child: Option<Child>,
+    balancer: Balancer,
+    settings: Settings,
+    folder: PathBuf,
+    /// Where clients connect.
+    pub(super) address: SocketAddr,
+    /// Status of plimsoll.
+    admin: Option<SocketAddr>,
+}
+
+impl Front {
+    /// Starts it in front of `members` and waits until it may use all of them.
+    pub(super) fn start(
+        tie: &Tie,
+        balancer: &Balancer,
+        settings: &Settings,
+        members: &[SocketAddr],
+        folder: &Path,
+    ) -> Result<Self, Trouble> {
+        let (balancer, settings, folder) = (balancer.clone(), settings.clone(), folder.to_owned());
+        let name = balancer.kind.name();
+        let mut front = match (balancer.kind, members) {
+            (BalancerKind::None, [member, ..]) => {
+                return Ok(Self { child: None, balancer, settings, folder, address: *member, admin: None });
+            }
+            (BalancerKind::None, []) => return Err(Trouble::failed("no member to go to")),
+            (BalancerKind::Plimsoll, _) => {
+                write(&folder.join("plimsoll.toml"), &plimsoll(&balancer, &settings, members)?)?;
+                let arguments = ["up", "-c", "plimsoll.toml"].map(str::to_owned);
+                let mut child = Child::start(tie, name, &tie.program, &arguments, &folder)?;
+                let (admin, address) = (child.address("admin")?, child.address("http")?);
+                Self { child: Some(child), balancer, settings, folder, address, admin: Some(admin) }
+            }
+            (BalancerKind::Haproxy | BalancerKind::Nginx, _) => {
+                let (child, address) = settle(tie, &balancer, &settings, members, &folder)?;
+                Self { child: Some(child), balancer, settings, folder, address, admin: None }
+            }
+        };
+        front.ready(members.len())?;
+        Ok(front)
+    }
+
+    /// Its process, if it has one.
+    pub(super) fn child(&self) -> Option<&Child> {
+        self.child.as_ref()
+    }
+
+    /// An error if it has ended.
+    pub(super) fn alive(&mut self) -> Result<(), Trouble> {
+        self.child.as_mut().map_or(Ok(()), Child::alive)
+    }
+
+    /// What plimsoll says of itself.
+    pub(super) fn status(&self) -> Option<String> {
+        ask(self.admin?, "GET", "/status").ok()
+    }
+
+    /// Makes it use these members from now on.
+    pub(super) fn members(&mut self, members: &[SocketAddr]) -> Result<(), Trouble> {
+        let Some(child) = self.child.as_mut().filter(|_| self.balancer.kind == BalancerKind::Plimsoll) else {
+            return Err(Trouble::failed("members can only be added to plimsoll"));
+        };
+        write(&self.folder.join("plimsoll.toml"), &plimsoll(&self.balancer, &self.settings, members)?)?;
+        child.signal(Signal::HUP)
+    }
+
+    /// Waits until all members may be used: by the status of plimsoll, for the others until a request has
+    /// been answered. (Those count members as up from the start.)
+    fn ready(&mut self, members: usize) -> Result<(), Trouble> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let ready = match self.balancer.kind {
+                BalancerKind::Plimsoll => self.status().is_some_and(|status| all_up(&status, members)),
+                _ => ask(self.address, "GET", "/healthz").is_ok(),
+            };
+            if ready {
+                return Ok(());
+            }
+            self.alive()?;
+            if Instant::now() > end {
+                let name = self.balancer.kind.name();
+                return Err(Trouble::failed(format!("{name} is not ready after {} s", PATIENCE.as_secs())));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// Are so many members up?
+fn all_up(status: &str, members: usize) -> bool {
+    let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
+    let list = status["groups"][0]["members"].as_array();
+    list.is_some_and(|list| list.len() == members && list.iter().all(|member| member["state"] == "up"))
+}
+
+/// Asks over HTTP; the body if the answer is 200.
+pub(super) fn ask(address: SocketAddr, method: &str, path: &str) -> std::io::Result<String> {
+    let patience = Duration::from_secs(2);
+    let mut stream = TcpStream::connect_timeout(&address, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    let length = if method == "POST" { "content-length: 0\r\n" } else { "" };
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\n{length}connection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.take(1 << 20).read_to_string(&mut answer)?;
+    match answer.split_once("\r\n\r\n") {
+        Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(body.to_owned()),
+        _ => Err(std::io::Error::other(answer.lines().next().unwrap_or("no answer").to_owned())),
+    }
+}
+
+/// Starts a program that cannot choose a free port itself, with other ports until it gets one.
+fn settle(
+    tie: &Tie,
+    balancer: &Balancer,
+    settings: &Settings,
+    members: &[SocketAddr],
+    folder: &Path,
+) -> Result<(Child, SocketAddr), Trouble> {
+    let name = balancer.kind.name();
+    let program = find(name)?;
+    let mut why = Trouble::failed("no port is free");
+    for _ in 0..TRIES {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = port.map_err(|error| Trouble::failed(format!("no port is free: {error}")))?;
+        let arguments: Vec<String> = if balancer.kind == BalancerKind::Haproxy {
+            write(&folder.join("haproxy.cfg"), &haproxy(balancer, settings, address, members))?;
+            ["-db", "-f", "haproxy.cfg"].map(str::to_owned).to_vec()
+        } else {
+            write(&folder.join("nginx.conf"), &nginx(balancer, settings, address, members))?;
+            let prefix = format!("{}/", folder.display());
+            ["-p", &prefix, "-e", "stderr", "-c", "nginx.conf"].map(str::to_owned).to_vec()
+        };
+        let mut child = Child::start(tie, name, &program, &arguments, folder)?;
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
+                return Ok((child, address));
+            }
+            if let Err(ended) = child.alive() {
+                why = ended;
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+    Err(why)
+}
+
+/// Where a program is, by PATH and the places that users' paths lack.
+fn find(name: &str) -> Result<PathBuf, Trouble> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
+    let mut candidates = folders.map(|folder| folder.join(name));
+    candidates.find(|candidate| candidate.is_file()).ok_or_else(|| {
+        Trouble::failed(format!("{name} is not installed; install it, or leave it out of the levels"))
+    })
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Trouble> {
+    std::fs::write(path, text)
+        .map_err(|error| Trouble::failed(format!("cannot write {}: {error}", path.display())))
+}
+
+/// The file of plimsoll.
+fn plimsoll(balancer: &Balancer, settings: &Settings, members: &[SocketAddr]) -> Result<String, Trouble> {
+    let time = |span: Span| format!("{}us", span.0.as_micros());
+    let members: Vec<String> = members.iter().map(SocketAddr::to_string).collect();
+    let interval = settings.health_interval.unwrap_or(Span(INTERVAL));
+    let mut group = serde_json::json!({
+        "name": "lab",
+        "strategy": balancer.strategy,
+        "members": members,
+    });
+    let mut set = |key: &str, value: Option<serde_json::Value>| {
+        if let (Some(value), Some(group)) = (value, group.as_object_mut()) {
+            group.insert(key.to_owned(), value);
+        }
+    };
+    set(
+        "health",
+        match settings.health {
+            Health::Http => Some(serde_json::json!({ "http": "/healthz", "interval": time(interval) })),
+            Health::Tcp => Some(serde_json::json!({ "tcp": true, "interval": time(interval) })),
+            Health::Off => None,
+        },
+    );
+    set("pool", settings.pool.map(Into::into));
+    set("max_connections", settings.max_connections.map(Into::into));
+    set("queue", settings.queue.map(Into::into));
+    set("queue_timeout", settings.queue_timeout.map(|span| time(span).into()));
+    set("slow_start", settings.slow_start.map(|span| time(span).into()));
+    let mut file = serde_json::json!({
+        "admin": { "listen": "127.0.0.1:0", "control": "off" },
+        "listener": [{ "address": "127.0.0.1:0", "protocol": "http", "group": "lab" }],
+        "group": [group],
+    });
+    if let Some(threads) = settings.threads {
+        file["threads"] = threads.into();
+    }
+    toml::to_string(&file)
+        .map_err(|error| Trouble::failed(format!("cannot write the configuration: {error}")))
+}
+
+/// The file of HAProxy, with what corresponds to the settings.
+fn haproxy(balancer: &Balancer, settings: &Settings, address: SocketAddr, members: &[SocketAddr]) -> String {
+    let algorithm = if balancer.strategy == "round_robin" { "roundrobin" } else { "leastconn" };
+    let threads = settings.threads.map_or_else(String::new, |count| format!("  nbthread {count}\n"));
+    let wait = settings.queue_timeout.map_or(5000, |span| span.0.as_millis());
+    let mut text = format!(
+        "global\n  maxconn 8000\n{threads}defaults\n  mode http\n  timeout connect 900ms\n  timeout client 60s\n  \
+         timeout server 60s\n  timeout queue {wait}ms\n  option redispatch\n  retries 3\n  http-reuse always\n\
+         frontend lab\n  bind {address}\n  default_backend lab\nbackend lab\n  balance {algorithm}\n  \
+         retry-on conn-failure empty-response response-timeout\n"
+    );
+    if settings.health == Health::Http {
+        text += "  option httpchk GET /healthz\n";
+    }
+    let interval = settings.health_interval.map_or(INTERVAL, |span| span.0).as_millis();
+    for (index, member) in members.iter().enumerate() {
+        let _ = write!(text, "  server m{} {member}", index + 1);
+        if settings.health != Health::Off {
+            let _ = write!(text, " check inter {interval}ms");
+        }
+        if let Some(most) = settings.max_connections {
+            let _ = write!(text, " maxconn {most}");
+            let share = settings.queue.map(|queue| (queue as usize).div_ceil(members.len().max(1)).max(1));
+            let _ = share.map_or(Ok(()), |queue| write!(text, " maxqueue {queue}"));
+        }
+        if let Some(pool) = settings.pool {
+            let _ = write!(text, " pool-max-conn {pool}");
+        }
+        if let Some(slow) = settings.slow_start.filter(|span| !span.0.is_zero()) {
+            let _ = write!(text, " slowstart {}ms", slow.0.as_millis());
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// The file of nginx, with what corresponds to the settings. (It has no active checks, queue or slow start.)
+fn nginx(balancer: &Balancer, settings: &Settings, address: SocketAddr, members: &[SocketAddr]) -> String {
+    let method = if balancer.strategy == "round_robin" { "" } else { "least_conn;" };
+    let most = settings.max_connections.map_or_else(String::new, |most| format!(" max_conns={most}"));
+    let mut servers = String::new();
+    for member in members {
+        let _ = write!(servers, "server {member}{most}; ");
+    }
+    // As root nginx would give up its rights and then not be let into the folder.
+    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+    let workers = settings.threads.map_or_else(|| "auto".to_owned(), |threads| threads.to_string());
+    let pool = settings.pool.unwrap_or(128);
+    format!(
+        "{user}\ndaemon off; pid nginx.pid; error_log stderr; worker_processes {workers};\n\
+         events {{ worker_connections 8192; }}\nhttp {{\n  access_log off;\n  client_body_temp_path .;\n  \
+         proxy_temp_path .;\n  fastcgi_temp_path .; uwsgi_temp_path .; scgi_temp_path .;\n  \
+         upstream lab {{ zone lab 64k; {method} {servers}keepalive {pool}; }}\n  \
+         server {{ listen {address} backlog=4096;\n    location / {{ proxy_pass http://lab; proxy_http_version 1.1; \
+         proxy_set_header Connection \"\"; }}\n  }}\n}}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_reach_every_balancer() {
+        let settings = Settings {
+            max_connections: Some(7),
+            slow_start: Some(Span(Duration::from_secs(3))),
+            queue_timeout: Some(Span(Duration::from_millis(250))),
+            queue: Some(10),
+            ..Settings::default()
+        };
+        let members = [SocketAddr::from(([127, 0, 0, 1], 4001)), SocketAddr::from(([127, 0, 0, 1], 4002))];
+        let round: Balancer = "plimsoll:round_robin".parse().unwrap();
+        let text = plimsoll(&round, &settings, &members).unwrap();
+        for part in ["strategy = \"round_robin\"", "max_connections = 7", "slow_start = \"3000000us\""] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let text = haproxy(&Balancer::default(), &settings, members[0], &members);
+        for part in
+            ["leastconn", "m2 127.0.0.1:4002", "maxconn 7 maxqueue 5", "slowstart 3000ms", "queue 250ms"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let text = nginx(&round, &settings, members[0], &members);
+        assert!(
+            text.contains("server 127.0.0.1:4002 max_conns=7;") && !text.contains("least_conn"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn ready_means_every_member_is_up() {
+        let status = |first, second| {
+            let member = |state| serde_json::json!({ "state": state });
+            serde_json::json!({ "groups": [{ "members": [member(first), member(second)] }] }).to_string()
+        };
+        assert!(all_up(&status("up", "up"), 2));
+        assert!(
+            !all_up(&status("up", "unchecked"), 2) && !all_up(&status("up", "up"), 3) && !all_up("no", 0)
+        );
+    }
+}

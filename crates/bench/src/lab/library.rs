@@ -1,0 +1,46 @@
+//! The experiments that come with the program.
+
+/// Names and texts, in the order of `lab list`.
+pub const ALL: &[(&str, &str)] = &[
+    ("smoke", include_str!("../../../../experiments/smoke.toml")),
+    ("l3b", include_str!("../../../../experiments/l3b.toml")),
+    ("l3b-real", include_str!("../../../../experiments/l3b-real.toml")),
+    ("ags-comparison", include_str!("../../../../experiments/ags-comparison.toml")),
+    ("ags-failure", include_str!("../../../../experiments/ags-failure.toml")),
+];
+
+/// The text of the experiment with this name.
+pub fn find(name: &str) -> Option<&'static str> {
+    ALL.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::experiment::{Experiment, Mode};
+    use crate::lab::plan;
+
+    #[test]
+    fn all_can_be_read_and_have_points_and_claims() {
+        for (name, text) in ALL {
+            let experiment = Experiment::parse(text).unwrap_or_else(|wrong| panic!("{name}: {wrong:?}"));
+            assert!(!experiment.claims.is_empty() && !experiment.figures.is_empty(), "{name}");
+            for mode in [Mode::Quick, Mode::Full] {
+                assert!(!plan::points(&experiment, mode).is_empty(), "{name}");
+            }
+            let quick = plan::points(&experiment, Mode::Quick).len();
+            let budget = plan::budget(&experiment, Mode::Quick, quick);
+            assert!(budget.as_secs() < 600, "{name}: a quick run takes {budget:?}");
+        }
+    }
+
+    #[test]
+    fn every_file_of_the_folder_is_there() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments");
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            assert_eq!(find(&name), std::fs::read_to_string(&path).ok().as_deref(), "{name} is not embedded");
+        }
+    }
+}

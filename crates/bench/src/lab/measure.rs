@@ -1,0 +1,273 @@
+//! What is measured before the first point: the capacity that shares of load refer to, and what real work and
+//! a real session cost on this machine.
+//!
+//! The capacity is the throughput of a closed loop with four clients for each worker, through the balancer of
+//! the first point with one: enough that no worker is ever idle, too little to time out.
+//!
+//! Work is timed in this process. A session is timed at a server of the plainest kind, a thread for each
+//! connection: the processor time of its threads for a request on a new connection, less that for a request on
+//! a connection that stays. (What the kernel does for the server in the client's time is not in it.)
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use rustix::time::ClockId;
+use serde::{Deserialize, Serialize};
+
+use super::child::Tie;
+use super::drive::{self, Drive};
+use super::experiment::{BalancerKind, Experiment, Session};
+use super::plan::{Offer, Point};
+use super::stage::Stage;
+use super::statistics::Estimate;
+use super::{Trouble, Watch};
+use crate::chance::Chance;
+use crate::member::shuffle;
+
+/// What was measured before the first point.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Before {
+    /// Seconds that the swaps take.
+    pub swaps: Option<f64>,
+    /// Seconds of processor time that a session costs a server.
+    pub session: Option<f64>,
+    /// Requests per second, of each part of the calibration.
+    pub capacity: Vec<f64>,
+}
+
+/// Parts of the calibration, each a sample, and their length.
+const PARTS: u32 = 5;
+const PART: Duration = Duration::from_millis(600);
+/// Clients for each worker.
+const CLIENTS: usize = 4;
+/// Rounds of the work, and requests of each kind, that are timed.
+const ROUNDS: usize = 2000;
+const REQUESTS: usize = 500;
+/// Rounds of these, of which the median counts.
+const SESSIONS: usize = 7;
+
+impl Before {
+    /// Measures what the experiment needs; leaves logs in `folder`.
+    pub(super) fn measure(
+        tie: &Tie,
+        experiment: &Experiment,
+        points: &[Point],
+        folder: &Path,
+        watch: &mut dyn Watch,
+    ) -> Result<Self, Trouble> {
+        let mut before = Self::default();
+        if let Some(session) = experiment.members.session {
+            let failed = |error: io::Error| Trouble::failed(format!("cannot time a session: {error}"));
+            before.swaps = Some(work(session));
+            before.session = Some(self::session(session.integers * 4).map_err(failed)?);
+        }
+        if let Some(point) = points.iter().find(|point| matches!(point.offer, Offer::Share(_))) {
+            let first =
+                points.iter().find(|point| point.balancer.kind != BalancerKind::None).unwrap_or(point);
+            before.capacity = before.calibrate(tie, experiment, first, folder, watch)?;
+        }
+        let said = before.sentences(experiment).join("; ");
+        if !said.is_empty() {
+            watch.before(&said);
+        }
+        Ok(before)
+    }
+
+    /// Requests per second that the members can serve.
+    pub fn capacity(&self) -> Option<f64> {
+        Estimate::of(&self.capacity).map(|estimate| estimate.mean)
+    }
+
+    /// What was found, a sentence each.
+    pub fn sentences(&self, experiment: &Experiment) -> Vec<String> {
+        let mut said = Vec::new();
+        if let (Some(swaps), Some(session), Some(real)) =
+            (self.swaps, self.session, experiment.members.session)
+        {
+            said.push(format!(
+                "{} swaps of {} integers take {:.1} µs here, a session costs a server with a thread for each \
+                 connection {:.1} µs of processor time, {:.0} % of that",
+                real.swaps,
+                real.integers,
+                swaps * 1e6,
+                session * 1e6,
+                session / swaps * 100.0
+            ));
+            if let Some(service) = experiment.members.service {
+                let held = self.session(experiment).as_secs_f64();
+                said.push(format!(
+                    "emulated members take {:.0} times as long: {:.1} ms for a request, {:.1} ms more for the first of \
+                     a connection",
+                    service.mean().as_secs_f64() / swaps,
+                    service.mean().as_secs_f64() * 1e3,
+                    held * 1e3
+                ));
+            }
+        }
+        if let Some(capacity) = Estimate::of(&self.capacity) {
+            said.push(format!("the capacity is {:.0} ± {:.0} requests/s", capacity.mean, capacity.half));
+        }
+        said
+    }
+
+    /// How much longer an emulated member holds the first request of a connection.
+    pub(super) fn session(&self, experiment: &Experiment) -> Duration {
+        match (self.swaps, self.session, experiment.members.service) {
+            (Some(swaps), Some(session), Some(service)) => {
+                service.mean().mul_f64((session / swaps).min(100.0))
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// The load of a point.
+    pub(super) fn drive(&self, offer: Offer) -> Result<Drive, Trouble> {
+        match (offer, self.capacity()) {
+            (Offer::Concurrency(clients), _) => Ok(Drive::Closed(clients)),
+            (Offer::Rate(rate), _) => Ok(Drive::Open(rate)),
+            (Offer::Share(share), Some(capacity)) => Ok(Drive::Open(share * capacity)),
+            (Offer::Share(_), None) => Err(Trouble::failed("the capacity was not measured")),
+        }
+    }
+
+    fn calibrate(
+        &self,
+        tie: &Tie,
+        experiment: &Experiment,
+        point: &Point,
+        folder: &Path,
+        watch: &mut dyn Watch,
+    ) -> Result<Vec<f64>, Trouble> {
+        watch.before("measuring the capacity");
+        // Without the bounds that keep an overload out: what they refuse at once would come again at once.
+        let mut free = experiment.clone();
+        free.balancer.max_connections = None;
+        let stage = Stage::build(tie, &free, point, self.session(experiment), folder)?;
+        let clients = CLIENTS * experiment.members.workers * point.members;
+        let mut load = experiment.load.clone();
+        load.keep_alive = true;
+        let run =
+            drive::start(&load, Drive::Closed(clients), stage.address(), PART * (PARTS + 2), point.seed)?;
+        let mut capacity = Vec::new();
+        let (mut last, mut number) = (Duration::ZERO, 0);
+        while number <= PARTS {
+            std::thread::sleep(Duration::from_millis(5));
+            if watch.interrupted() {
+                return Err(Trouble::Interrupted);
+            }
+            let now = run.elapsed();
+            if now >= PART * (number + 1) {
+                let ok = run.take().ok as f64 / (now - last).as_secs_f64();
+                // The first is for warming up.
+                if number > 0 {
+                    capacity.push(ok);
+                }
+                (last, number) = (now, number + 1);
+            }
+        }
+        if capacity.iter().sum::<f64>() <= 0.0 {
+            return Err(Trouble::failed("nothing was answered while the capacity was measured"));
+        }
+        Ok(capacity)
+    }
+}
+
+/// Seconds that the swaps take: the median of many rounds.
+fn work(session: Session) -> f64 {
+    let mut bytes: Vec<u8> = (0..session.integers * 4).map(|n| n as u8).collect();
+    let mut chance = Chance::new(1);
+    let mut rounds: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let start = Instant::now();
+            shuffle(std::hint::black_box(&mut bytes), session.swaps, &mut chance);
+            start.elapsed().as_secs_f64()
+        })
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    rounds[ROUNDS / 2]
+}
+
+/// Seconds of processor time that a new connection costs a server beyond a request of so many bytes.
+fn session(bytes: usize) -> io::Result<f64> {
+    let mut rounds = Vec::new();
+    for _ in 0..SESSIONS {
+        rounds.push((served(bytes, 1)? - served(bytes, REQUESTS)?).max(0.0));
+    }
+    rounds.sort_by(f64::total_cmp);
+    Ok(rounds[SESSIONS / 2])
+}
+
+/// Seconds of the server's processor time for a request, with so many of them on each connection.
+fn served(bytes: usize, on_each: usize) -> io::Result<f64> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let used = Arc::new(AtomicU64::new(0));
+    let connections = REQUESTS / on_each;
+    let server = {
+        let used = used.clone();
+        std::thread::spawn(move || -> io::Result<()> {
+            let mut threads = Vec::new();
+            for _ in 0..connections {
+                let (stream, _) = listener.accept()?;
+                let used = used.clone();
+                threads.push(std::thread::spawn(move || {
+                    let result = answer(stream, bytes);
+                    used.fetch_add(thread_nanos(), Relaxed);
+                    result
+                }));
+            }
+            used.fetch_add(thread_nanos(), Relaxed);
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))
+        })
+    };
+    let message = vec![1u8; bytes];
+    for _ in 0..connections {
+        client(address, &message, on_each)?;
+    }
+    server.join().map_err(|_| io::Error::other("the server panicked"))??;
+    Ok(used.load(Relaxed) as f64 / 1e9 / REQUESTS as f64)
+}
+
+/// Sends back every message until the connection ends.
+fn answer(mut stream: TcpStream, bytes: usize) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut message = vec![0; bytes];
+    while stream.read_exact(&mut message).is_ok() {
+        stream.write_all(&message)?;
+    }
+    Ok(())
+}
+
+fn client(address: SocketAddr, message: &[u8], count: usize) -> io::Result<()> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    let mut answer = vec![0; message.len()];
+    for _ in 0..count {
+        stream.write_all(message)?;
+        stream.read_exact(&mut answer)?;
+    }
+    Ok(())
+}
+
+/// Processor time of this thread.
+fn thread_nanos() -> u64 {
+    let time = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_grows_with_the_swaps_and_sessions_cost_something() {
+        let few = work(Session { integers: 300, swaps: 100 });
+        let many = work(Session { integers: 300, swaps: 10_000 });
+        assert!(many > 10.0 * few, "{few} {many}");
+        assert!(session(1200).unwrap() > 0.0);
+    }
+}

@@ -1,0 +1,97 @@
+//! What is measured of a point, and what follows from two of them.
+//!
+//! Of N concurrent requests with response time T the speed is V = N / T. Against the response time T_1 of one
+//! server without a balancer, i servers behind one have the speed-up S_i = T_1 / T_iB and the efficiency
+//! E_i = S_i / i (Ristov, Cvetkov and Gusev, section 3).
+
+use serde::{Deserialize, Serialize};
+
+/// A quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Mean time from when a request was due (closed loop: sent) to the end of its answer; answered ones only.
+    Response,
+    /// Of all requests, failed ones counting with the time-out.
+    P50,
+    /// The same, 99th percentile.
+    P99,
+    /// Concurrent requests over response time (closed loop).
+    Speed,
+    /// Response time of one server without a balancer over this one.
+    Speedup,
+    /// Speed-up over the number of servers.
+    Efficiency,
+    /// Requests answered without fault, per second.
+    Throughput,
+    /// Throughput over the capacity measured before the run.
+    Utilisation,
+    /// Requests answered without fault over requests that were due.
+    Delivered,
+    /// Share of the requests that ended which were answered without fault.
+    Success,
+    /// Share that was not answered in time.
+    TimedOut,
+    /// Share that was refused: answered with a status of 400 or more.
+    Refused,
+    /// Requests that came to a member, per second; by member and second only.
+    Arrivals,
+    /// Greatest rate of arrivals at a member in the five seconds after it was started again, over its usual
+    /// rate before it was killed.
+    Surge,
+    /// Processor time of the balancer for a request.
+    BalancerCpu,
+    /// Share of the machine's processors that was busy.
+    HostCpu,
+}
+
+impl Metric {
+    /// As in experiment files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Response => "response",
+            Self::P50 => "p50",
+            Self::P99 => "p99",
+            Self::Speed => "speed",
+            Self::Speedup => "speedup",
+            Self::Efficiency => "efficiency",
+            Self::Throughput => "throughput",
+            Self::Utilisation => "utilisation",
+            Self::Delivered => "delivered",
+            Self::Success => "success",
+            Self::TimedOut => "timed_out",
+            Self::Refused => "refused",
+            Self::Arrivals => "arrivals",
+            Self::Surge => "surge",
+            Self::BalancerCpu => "balancer_cpu",
+            Self::HostCpu => "host_cpu",
+        }
+    }
+
+    /// On an axis, with the unit.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Response => "response time T (s)",
+            Self::P50 => "median latency (s)",
+            Self::P99 => "p99 latency (s)",
+            Self::Speed => "speed V = N / T (requests/s)",
+            Self::Speedup => "speed-up S = T1 / TiB",
+            Self::Efficiency => "efficiency E = S / i",
+            Self::Throughput => "answered requests/s",
+            Self::Utilisation => "answered requests/s / capacity",
+            Self::Delivered => "answered / due",
+            Self::Success => "share answered without fault",
+            Self::TimedOut => "share timed out",
+            Self::Refused => "share refused",
+            Self::Arrivals => "requests/s at the member",
+            Self::Surge => "arrivals after return / usual",
+            Self::BalancerCpu => "balancer's processor time (µs/request)",
+            Self::HostCpu => "share of the machine's processors in use",
+        }
+    }
+
+    /// Is it known for every second of a run?
+    pub fn over_time(self) -> bool {
+        matches!(self, Self::Throughput | Self::Arrivals | Self::Success | Self::Response | Self::P99)
+    }
+}

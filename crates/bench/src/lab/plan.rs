@@ -1,0 +1,132 @@
+//! The points of an experiment: every combination of levels, what each needs, and how long all will take.
+
+use std::time::Duration;
+
+use super::experiment::{Balancer, BalancerKind, Experiment, Factor, Level, Mode};
+use super::table::Levels;
+
+/// One combination of levels.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// The levels.
+    pub levels: Levels,
+    /// Members that are started.
+    pub members: usize,
+    /// What stands between.
+    pub balancer: Balancer,
+    /// What the clients do.
+    pub offer: Offer,
+    /// Of service times and arrivals.
+    pub seed: u64,
+}
+
+/// What the clients do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Offer {
+    /// Requests per second.
+    Rate(f64),
+    /// A share of the capacity.
+    Share(f64),
+    /// Clients of a closed loop.
+    Concurrency(usize),
+}
+
+/// For starting and ending the processes of a point, as a guess for the time budget.
+const SETUP: Duration = Duration::from_millis(700);
+
+/// All points, the last factor varying fastest. Combinations that come to the same are one: without a
+/// balancer its strategy does not matter.
+pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
+    let mut all = vec![Levels::new()];
+    for vary in &experiment.factors {
+        let factor = *vary.vary.get_ref();
+        let levels = vary.levels(mode);
+        all = all
+            .into_iter()
+            .flat_map(|point| {
+                levels.iter().map(move |level| {
+                    let mut point = point.clone();
+                    point.insert(factor, level.clone());
+                    point
+                })
+            })
+            .collect();
+    }
+    let mut points: Vec<Point> = Vec::new();
+    for mut levels in all {
+        let number = |factor| levels.get(&factor).and_then(Level::number);
+        let endpoints = number(Factor::Endpoints).map(|count| count as usize);
+        let balancer = match levels.get(&Factor::Balancer) {
+            Some(Level::Text(text)) => text.parse().unwrap_or_default(),
+            _ => experiment.balancer.kind.clone().unwrap_or_default(),
+        };
+        let load = &experiment.load;
+        let clients = number(Factor::Concurrency).map(|count| count as usize).or(load.concurrency);
+        let offer = match (clients, number(Factor::Share).or(load.share)) {
+            (Some(clients), _) => Offer::Concurrency(clients),
+            (None, Some(share)) => Offer::Share(share),
+            (None, None) => Offer::Rate(number(Factor::Rate).or(load.rate).unwrap_or(1.0)),
+        };
+        let (members, balancer) = match endpoints {
+            Some(0) => {
+                levels.remove(&Factor::Balancer);
+                (1, Balancer { kind: BalancerKind::None, ..balancer })
+            }
+            count => (count.unwrap_or(experiment.members.count), balancer),
+        };
+        if points.iter().all(|point| point.levels != levels) {
+            points.push(Point { levels, members, balancer, offer, seed: points.len() as u64 + 1 });
+        }
+    }
+    points
+}
+
+/// How long so many points will take, about.
+pub fn budget(experiment: &Experiment, mode: Mode, points: usize) -> Duration {
+    (each(experiment, mode) + SETUP) * points as u32 * repetitions(experiment, mode) as u32
+}
+
+/// How often each point is run.
+pub fn repetitions(experiment: &Experiment, mode: Mode) -> usize {
+    *experiment.plan.repetitions.of(mode).get_ref()
+}
+
+/// How long one repetition lasts, its warm-up included.
+pub fn each(experiment: &Experiment, mode: Mode) -> Duration {
+    experiment.plan.warmup.of(mode).0 + experiment.plan.duration.of(mode).0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::fixture;
+
+    #[test]
+    fn every_combination_once_and_one_without_a_balancer() {
+        let experiment = fixture::experiment();
+        let points = points(&experiment, Mode::Full);
+        let names: Vec<String> = points.iter().map(|point| crate::lab::table::name(&point.levels)).collect();
+        assert_eq!(
+            names,
+            [
+                "endpoints=0 concurrency=10",
+                "endpoints=0 concurrency=20",
+                "endpoints=2 balancer=plimsoll:round_robin concurrency=10",
+                "endpoints=2 balancer=plimsoll:round_robin concurrency=20",
+                "endpoints=2 balancer=haproxy concurrency=10",
+                "endpoints=2 balancer=haproxy concurrency=20",
+            ]
+        );
+        assert_eq!(points[0].members, 1);
+        assert_eq!(points[0].balancer.kind, BalancerKind::None);
+        assert_eq!(points[5].balancer.kind, BalancerKind::Haproxy);
+        assert_eq!(points[5].offer, Offer::Concurrency(20));
+    }
+
+    #[test]
+    fn the_budget_counts_every_repetition() {
+        let experiment = fixture::experiment();
+        // Two repetitions of 1 s of warm-up and 3 s.
+        assert_eq!(budget(&experiment, Mode::Full, 10), (Duration::from_secs(4) + SETUP) * 20);
+    }
+}

@@ -1,0 +1,237 @@
+//! What a run shows: one HTML page with every figure and every claim, the figures as SVG beside it, and
+//! `claims.json` for machines.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::claim::{Verdict, shown};
+use super::experiment::Experiment;
+use super::metric::Metric;
+use super::point::PUNCTUAL;
+use super::statistics::Estimate;
+use super::store::{self, PointFile, RunFile};
+use super::table::{Table, name};
+use super::{Trouble, figure};
+use crate::plot::{escape, page};
+
+/// What the report says, in short.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Of this shape.
+    pub version: u32,
+    /// Of the experiment.
+    pub name: String,
+    /// `quick` or `full`.
+    pub mode: String,
+    /// Do all claims hold, are all points there and all valid?
+    pub pass: bool,
+    /// Points that are there, of those that belong to the run.
+    pub points: (usize, usize),
+    /// Points whose load did not leave on time.
+    pub invalid: Vec<String>,
+    /// Each claim.
+    pub claims: Vec<Decided>,
+    /// Where the results differ from the paper's.
+    pub differs: String,
+    /// The page.
+    #[serde(skip)]
+    pub page: PathBuf,
+}
+
+/// A claim and what became of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Decided {
+    /// In a sentence.
+    pub says: String,
+    /// What the paper says.
+    pub paper: String,
+    /// Do the results bear it out?
+    pub pass: bool,
+    /// The numbers that decided it.
+    pub numbers: Vec<String>,
+}
+
+/// Writes the report of the run in `folder`, of the points that are there.
+///
+/// # Errors
+/// If the run cannot be read or a file cannot be written.
+pub fn write(folder: &Path) -> Result<Report, Trouble> {
+    let run = RunFile::read(folder)?;
+    let experiment = run.experiment()?;
+    let points = store::points(folder)?;
+    let table = store::table(&points);
+    let claims = experiment.claims.iter().map(|claim| {
+        let Verdict { pass, numbers } = claim.test.get_ref().decide(&table);
+        Decided { says: claim.says.clone(), paper: claim.paper.clone(), pass, numbers }
+    });
+    let claims: Vec<Decided> = claims.collect();
+    let late = points.iter().filter(|point| point.outcome.punctuality < PUNCTUAL);
+    let invalid: Vec<String> = late.map(|point| name(&point.levels)).collect();
+    let report = Report {
+        version: store::VERSION,
+        name: run.name.clone(),
+        mode: run.mode.clone(),
+        pass: claims.iter().all(|claim| claim.pass) && invalid.is_empty() && points.len() == run.points,
+        points: (points.len(), run.points),
+        invalid,
+        claims,
+        differs: experiment.differs.trim().to_owned(),
+        page: folder.join("report.html"),
+    };
+    let mut figures = String::new();
+    for drawn in &experiment.figures {
+        let chart = figure::chart(drawn, &experiment, &points, &table);
+        let svg = chart.svg();
+        store::write_text(&folder.join(format!("{}.svg", drawn.name)), &svg)?;
+        let paper = said("The paper: ", &drawn.paper);
+        let few = if chart.series.is_empty() { "No point of it has been measured yet. " } else { "" };
+        let what = if figure::over_time(drawn) { "Mean of the repetitions, second by second. " } else { "" };
+        let _ = writeln!(figures, "<figure>{svg}<figcaption>{few}{what}{paper}</figcaption></figure>");
+    }
+    let body = [
+        head(&run, &experiment, &report),
+        verdicts(&report),
+        format!("<h2>Figures</h2>\n{figures}"),
+        numbers(&table, &points),
+        origin(&run, &experiment),
+    ];
+    store::write_text(&report.page, &page(&format!("{}: {}", run.name, experiment.title), &body.concat()))?;
+    store::write(&folder.join("claims.json"), &report)?;
+    Ok(report)
+}
+
+fn head(run: &RunFile, experiment: &Experiment, report: &Report) -> String {
+    let mut out = format!(
+        "<h1>{}</h1>\n<p class=\"dim\">{} · {} run · {} of {} points · {} · plimsoll {}</p>\n",
+        escape(&experiment.title),
+        escape(&run.name),
+        escape(&run.mode),
+        report.points.0,
+        report.points.1,
+        escape(&run.machine),
+        escape(&run.program)
+    );
+    let held = report.claims.iter().filter(|claim| claim.pass).count();
+    let class = if report.pass { "good" } else { "bad" };
+    let _ = writeln!(out, "<p class=\"{class}\">{held} of {} claims hold</p>", report.claims.len());
+    if report.points.0 < report.points.1 {
+        out += "<p class=\"bad\">Not all points have been measured: <code>--resume</code> goes on.</p>\n";
+    }
+    for name in &report.invalid {
+        let _ = writeln!(
+            out,
+            "<p class=\"bad\">INVALID: {}: less than {:.0} % of the requests left on time; the load generator was the \
+             bottleneck and the point proves nothing.</p>",
+            escape(name),
+            PUNCTUAL * 100.0
+        );
+    }
+    if !experiment.paper.is_empty() {
+        let _ = writeln!(out, "<p>{}</p>", escape(&experiment.paper));
+    }
+    for paragraph in paragraphs(&experiment.about) {
+        let _ = writeln!(out, "<p>{}</p>", escape(&paragraph));
+    }
+    let _ = writeln!(out, "<p>Servers: {}.</p>", escape(&experiment.servers()));
+    for sentence in run.before.sentences(experiment) {
+        let _ = writeln!(out, "<p>Measured before: {}.</p>", escape(&sentence));
+    }
+    out
+}
+
+fn verdicts(report: &Report) -> String {
+    let mut out = "<h2>Claims</h2>\n<div class=\"scroll\"><table>\n<tr><th class=\"text\">claim</th><th class=\"text\">\
+                   holds</th><th class=\"text\">decided by</th></tr>\n"
+        .to_owned();
+    for claim in &report.claims {
+        let (class, word) = if claim.pass { ("good", "✔ pass") } else { ("bad", "✘ FAIL") };
+        let numbers: Vec<String> = claim.numbers.iter().map(|number| escape(number)).collect();
+        let paper = said("<br>The paper: ", &claim.paper);
+        let _ = writeln!(
+            out,
+            "<tr><td class=\"text\">{}<span class=\"dim\">{paper}</span></td><td class=\"text {class}\">{word}</td>\
+             <td class=\"text\">{}</td></tr>",
+            escape(&claim.says),
+            numbers.join("<br>")
+        );
+    }
+    out += "</table></div>\n";
+    if !report.differs.is_empty() {
+        out += "<h2>Where it differs from the paper, and why</h2>\n";
+        for paragraph in paragraphs(&report.differs) {
+            let _ = writeln!(out, "<p>{}</p>", escape(&paragraph));
+        }
+    }
+    out
+}
+
+/// Every estimate of every point.
+fn numbers(table: &Table, points: &[PointFile]) -> String {
+    let metrics = [
+        Metric::Throughput,
+        Metric::Response,
+        Metric::P99,
+        Metric::Speed,
+        Metric::Speedup,
+        Metric::Efficiency,
+        Metric::Utilisation,
+        Metric::Success,
+        Metric::TimedOut,
+        Metric::Refused,
+        Metric::Surge,
+        Metric::BalancerCpu,
+        Metric::HostCpu,
+    ];
+    let found: Vec<(Metric, Vec<_>)> =
+        metrics.map(|metric| (metric, table.all(metric, |_| true).collect())).into_iter().collect();
+    let shown_ones: Vec<_> = found.iter().filter(|(_, values)| !values.is_empty()).collect();
+    let mut out =
+        "<h2>Numbers</h2>\n<details><summary>All points, with 95 % confidence intervals</summary>\n<div \
+                   class=\"scroll\"><table>\n<tr><th class=\"text\">point</th>"
+            .to_owned();
+    for (metric, _) in &shown_ones {
+        let _ = write!(out, "<th>{}</th>", escape(metric.label()));
+    }
+    out += "</tr>\n";
+    for point in points {
+        let _ = write!(out, "<tr><td class=\"text\">{}</td>", escape(&name(&point.levels)));
+        for (_, values) in &shown_ones {
+            let own: Option<&(_, Estimate)> = values.iter().find(|(levels, _)| **levels == point.levels);
+            let _ = write!(out, "<td>{}</td>", own.map_or_else(String::new, |(_, estimate)| shown(estimate)));
+        }
+        out += "</tr>\n";
+    }
+    out + "</table></div></details>\n"
+}
+
+fn origin(run: &RunFile, experiment: &Experiment) -> String {
+    let mode = run.mode();
+    let plan = &experiment.plan;
+    format!(
+        "<h2>How it was made</h2>\n<p>Each point: {} repetitions of {} s in {} batches, after {} s of warm-up; the \
+         samples of all of them give the intervals (Student's t). The load came from this program's own generator, \
+         in a process apart from balancer and members, on the same machine. The run took {:.0} s.</p>\n\
+         <p class=\"dim\">SHA-256 of the experiment <code>{}</code>, of the binary <code>{}</code></p>\n\
+         <details><summary>The experiment file</summary><pre>{}</pre></details>\n",
+        plan.repetitions.of(mode).get_ref(),
+        plan.duration.of(mode).0.as_secs_f64(),
+        plan.batches.of(mode),
+        plan.warmup.of(mode).0.as_secs_f64(),
+        run.took,
+        run.experiment_sha256,
+        run.binary_sha256,
+        escape(&run.experiment)
+    )
+}
+
+fn said(what: &str, text: &str) -> String {
+    if text.trim().is_empty() { String::new() } else { format!("{what}{}", escape(text.trim())) }
+}
+
+/// Text between empty lines, each on one line.
+fn paragraphs(text: &str) -> Vec<String> {
+    let joined = |part: &str| part.split_whitespace().collect::<Vec<_>>().join(" ");
+    text.split("\n\n").map(joined).filter(|part| !part.is_empty()).collect()
+}

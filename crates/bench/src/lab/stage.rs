@@ -1,0 +1,216 @@
+//! Members and balancer of one point, and what is done to them while it runs.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::Trouble;
+use super::child::{Child, Tie};
+use super::experiment::{Act, Experiment, Fault};
+use super::front::{Front, ask};
+use super::plan::Point;
+use super::usage;
+
+/// Everything that runs for a point but the load. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Stage {
+    front: Front,
+    members: Vec<Member>,
+    tie: Tie,
+    folder: PathBuf,
+    /// What every member is told, but its name, address and seed.
+    told: Vec<String>,
+    seed: u64,
+    commands: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Member {
+    name: String,
+    address: SocketAddr,
+    /// `None` while it is dead.
+    child: Option<Child>,
+}
+
+impl Stage {
+    /// Starts everything in `folder` and waits until the balancer may use every member.
+    pub(super) fn build(
+        tie: &Tie,
+        experiment: &Experiment,
+        point: &Point,
+        session: Duration,
+        folder: &Path,
+    ) -> Result<Self, Trouble> {
+        let told = told(experiment, session);
+        let mut started = Vec::new();
+        for number in 1..=point.members {
+            started.push(start(tie, &told, number, None, point.seed, folder)?);
+        }
+        let mut members = Vec::new();
+        let mut commands = Vec::new();
+        for (name, mut child) in started {
+            let address = child.address("http")?;
+            commands.push(child.command().to_owned());
+            members.push(Member { name, address, child: Some(child) });
+        }
+        let addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
+        let front = Front::start(tie, &point.balancer, &experiment.balancer, &addresses, folder)?;
+        commands.extend(front.child().map(|child| child.command().to_owned()));
+        Ok(Self {
+            front,
+            members,
+            tie: tie.clone(),
+            folder: folder.to_owned(),
+            told,
+            seed: point.seed,
+            commands,
+        })
+    }
+
+    /// Where clients connect.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.front.address
+    }
+
+    /// The command lines of all processes, as they were started.
+    pub(super) fn commands(&self) -> &[String] {
+        &self.commands
+    }
+
+    /// What plimsoll says of itself.
+    pub(super) fn status(&self) -> Option<String> {
+        self.front.status()
+    }
+
+    /// An error if the balancer has ended, or a member that nobody killed.
+    pub(super) fn alive(&mut self) -> Result<(), Trouble> {
+        self.front.alive()?;
+        self.members.iter_mut().filter_map(|member| member.child.as_mut()).try_for_each(Child::alive)
+    }
+
+    /// Seconds of processor time of the balancer, and of all members that live.
+    pub(super) fn used(&self) -> (f64, f64) {
+        let of =
+            |child: Option<&Child>| child.and_then(|child| usage::of_process(child.pid())).unwrap_or(0.0);
+        (of(self.front.child()), self.members.iter().map(|member| of(member.child.as_ref())).sum())
+    }
+
+    /// Names of the members, those that have joined included.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.members.iter().map(|member| member.name.clone()).collect()
+    }
+
+    /// How many requests have come to each member since it was started; `None` where it does not say.
+    pub(super) fn counts(&self) -> Vec<Option<u64>> {
+        let count = |member: &Member| {
+            let text = ask(member.address, "GET", "/_plimsoll/count").ok()?;
+            serde_json::from_str::<serde_json::Value>(&text).ok()?["requests"].as_u64()
+        };
+        let living = |member: &Member| member.child.is_some();
+        self.members.iter().map(|member| living(member).then(|| count(member)).flatten()).collect()
+    }
+
+    /// Does what a fault says.
+    pub(super) fn act(&mut self, fault: &Fault) -> Result<(), Trouble> {
+        if fault.act == Act::Add {
+            return self.join();
+        }
+        let number = fault.member;
+        let Some(member) = self.members.get_mut(number.wrapping_sub(1)) else {
+            return Err(Trouble::failed(format!("there is no member {number} to harm")));
+        };
+        match (fault.act, &mut member.child) {
+            (Act::Kill, child) => {
+                if let Some(mut child) = child.take() {
+                    child.kill();
+                }
+                Ok(())
+            }
+            (Act::Start, None) => {
+                let address = Some(member.address);
+                let (_, mut child) = start(&self.tie, &self.told, number, address, self.seed, &self.folder)?;
+                // Its first words are from its first life: ask the port itself.
+                let end = std::time::Instant::now() + Duration::from_secs(5);
+                while ask(member.address, "GET", "/healthz").is_err() {
+                    child.alive()?;
+                    if std::time::Instant::now() > end {
+                        return Err(Trouble::failed(format!("{} does not come back", member.name)));
+                    }
+                    std::thread::sleep(super::child::LOOK);
+                }
+                member.child = Some(child);
+                Ok(())
+            }
+            (Act::Stop, Some(child)) => child.signal(Signal::STOP),
+            (Act::Continue, Some(child)) => child.signal(Signal::CONT),
+            (Act::Slow, Some(_)) => {
+                let path = format!("/_plimsoll/slow?factor={}", fault.factor.unwrap_or(1.0));
+                let told = ask(member.address, "POST", &path).map(drop);
+                told.map_err(|error| Trouble::failed(format!("cannot slow {} down: {error}", member.name)))
+            }
+            (Act::Start, Some(_)) => Err(Trouble::failed(format!("{} runs already", member.name))),
+            (_, None) => Err(Trouble::failed(format!("{} does not run", member.name))),
+            (Act::Add, _) => Ok(()),
+        }
+    }
+
+    /// Starts another member and makes the balancer use it.
+    fn join(&mut self) -> Result<(), Trouble> {
+        let number = self.members.len() + 1;
+        let (name, mut child) = start(&self.tie, &self.told, number, None, self.seed, &self.folder)?;
+        let address = child.address("http")?;
+        self.members.push(Member { name, address, child: Some(child) });
+        let addresses: Vec<SocketAddr> = self.members.iter().map(|member| member.address).collect();
+        self.front.members(&addresses)
+    }
+}
+
+/// The flags of every member.
+fn told(experiment: &Experiment, session: Duration) -> Vec<String> {
+    let members = &experiment.members;
+    let mut told = vec![
+        "--admin".to_owned(),
+        format!("--workers={}", members.workers),
+        format!("--queue={}", members.queue),
+    ];
+    if let Some(service) = &members.service {
+        told.push(format!("--service={service}"));
+    }
+    if let Some(swaps) = members.swaps {
+        told.push(format!("--swaps={swaps}"));
+    }
+    if members.burn {
+        told.push("--burn".to_owned());
+    }
+    if !session.is_zero() {
+        told.push(format!("--session={}us", session.as_micros()));
+    }
+    if let Some(body) = members.body {
+        told.push(format!("--body={}", body.0));
+    }
+    told
+}
+
+/// Starts member `number` on a free port, or on `address` again.
+fn start(
+    tie: &Tie,
+    told: &[String],
+    number: usize,
+    address: Option<SocketAddr>,
+    seed: u64,
+    folder: &Path,
+) -> Result<(String, Child), Trouble> {
+    let name = format!("m{number}");
+    let listen = address.map_or_else(|| "127.0.0.1:0".to_owned(), |address| address.to_string());
+    let mut arguments = vec![
+        "member".to_owned(),
+        format!("--listen={listen}"),
+        format!("--name={name}"),
+        format!("--seed={}", seed.wrapping_mul(1000).wrapping_add(number as u64)),
+    ];
+    arguments.extend_from_slice(told);
+    let child = Child::start(tie, &name, &tie.program, &arguments, folder)?;
+    Ok((name, child))
+}

@@ -1,0 +1,130 @@
+//! The estimates of all points by their levels: what claims are decided on and figures are drawn from.
+
+use std::collections::BTreeMap;
+
+use super::experiment::{Factor, Level};
+use super::metric::Metric;
+use super::statistics::Estimate;
+
+/// The level of each factor.
+pub type Levels = BTreeMap<Factor, Level>;
+
+/// Estimates by levels.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    levels: Levels,
+    values: BTreeMap<Metric, Estimate>,
+}
+
+/// Where to look: rows with all of these.
+pub type Fixed<'a> = [(Factor, &'a Level)];
+
+impl Table {
+    /// Adds a point.
+    pub fn push(&mut self, levels: Levels, values: BTreeMap<Metric, Estimate>) {
+        self.rows.push(Row { levels, values });
+    }
+
+    /// Computes speed-up and efficiency, where there is a point with the same other levels and no balancer.
+    pub fn derive(&mut self) {
+        let endpoints = |row: &Row| row.levels.get(&Factor::Endpoints).and_then(Level::number);
+        let bases: Vec<Row> = self.rows.iter().filter(|row| endpoints(row) == Some(0.0)).cloned().collect();
+        for row in &mut self.rows {
+            let Some(count) = endpoints(row).filter(|count| *count > 0.0) else { continue };
+            let alike = |base: &&Row| {
+                row.levels.iter().all(|(factor, level)| {
+                    matches!(factor, Factor::Endpoints | Factor::Balancer)
+                        || base.levels.get(factor) == Some(level)
+                })
+            };
+            let base = bases.iter().find(alike).and_then(|base| base.values.get(&Metric::Response));
+            if let (Some(base), Some(own)) = (base, row.values.get(&Metric::Response)) {
+                let speedup = base.over(own);
+                row.values.insert(Metric::Speedup, speedup);
+                row.values.insert(Metric::Efficiency, speedup.times(1.0 / count));
+            }
+        }
+    }
+
+    /// The levels of a factor that occur, in the order of the points.
+    pub fn levels(&self, factor: Factor) -> Vec<Level> {
+        let mut found: Vec<Level> = Vec::new();
+        for level in self.rows.iter().filter_map(|row| row.levels.get(&factor)) {
+            if !found.contains(level) {
+                found.push(level.clone());
+            }
+        }
+        found
+    }
+
+    /// The metric over a factor whose levels are numbers, from the left to the right.
+    pub fn curve(&self, metric: Metric, along: Factor, fixed: &Fixed<'_>) -> Vec<(f64, Estimate)> {
+        let mut curve: Vec<(f64, Estimate)> = self
+            .rows_with(fixed)
+            .filter_map(|row| Some((row.levels.get(&along)?.number()?, *row.values.get(&metric)?)))
+            .collect();
+        curve.sort_by(|a, b| a.0.total_cmp(&b.0));
+        curve
+    }
+
+    /// The metric at all points that `keep` keeps, with their levels.
+    pub fn all<'a>(
+        &'a self,
+        metric: Metric,
+        keep: impl Fn(&Levels) -> bool + 'a,
+    ) -> impl Iterator<Item = (&'a Levels, Estimate)> {
+        let kept = self.rows.iter().filter(move |row| keep(&row.levels));
+        kept.filter_map(move |row| Some((&row.levels, *row.values.get(&metric)?)))
+    }
+
+    fn rows_with<'a>(&'a self, fixed: &'a Fixed<'_>) -> impl Iterator<Item = &'a Row> {
+        self.rows
+            .iter()
+            .filter(|row| fixed.iter().all(|(factor, level)| row.levels.get(factor) == Some(*level)))
+    }
+}
+
+/// `endpoints=2 concurrency=400`, for people.
+pub fn name(levels: &Levels) -> String {
+    let parts: Vec<String> =
+        levels.iter().map(|(factor, level)| format!("{}={level}", factor.name())).collect();
+    if parts.is_empty() { "all".to_owned() } else { parts.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(endpoints: f64, clients: f64) -> Levels {
+        Levels::from([
+            (Factor::Endpoints, Level::Number(endpoints)),
+            (Factor::Concurrency, Level::Number(clients)),
+        ])
+    }
+
+    fn response(mean: f64) -> BTreeMap<Metric, Estimate> {
+        BTreeMap::from([(Metric::Response, Estimate { mean, half: 0.0, samples: 5 })])
+    }
+
+    #[test]
+    fn speedups_are_against_the_same_load_without_a_balancer() {
+        let mut table = Table::default();
+        table.push(at(0.0, 100.0), response(12.0));
+        table.push(at(0.0, 50.0), response(3.0));
+        table.push(at(2.0, 100.0), response(4.0));
+        table.push(at(2.0, 50.0), response(1.0));
+        table.push(at(2.0, 25.0), response(1.0));
+        table.derive();
+        let two = Level::Number(2.0);
+        let curve = |metric| table.curve(metric, Factor::Concurrency, &[(Factor::Endpoints, &two)]);
+        let means = |metric| curve(metric).iter().map(|(x, y)| (*x, y.mean)).collect::<Vec<_>>();
+        assert_eq!(means(Metric::Speedup), [(50.0, 3.0), (100.0, 3.0)]);
+        assert_eq!(means(Metric::Efficiency), [(50.0, 1.5), (100.0, 1.5)]);
+        assert_eq!(table.levels(Factor::Endpoints), [Level::Number(0.0), two.clone()]);
+    }
+}

@@ -1,0 +1,62 @@
+//! Processor time, as the kernel counts it in /proc.
+
+/// Seconds of processor time that a process has used, all threads together, to a hundredth; `None` once it
+/// has ended.
+pub(super) fn of_process(pid: u32) -> Option<f64> {
+    ticks(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Seconds that all processors together have been busy, and that they have existed.
+pub(super) fn of_host() -> Option<(f64, f64)> {
+    host(&std::fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// User and system time of the text of /proc/PID/stat.
+fn ticks(stat: &str) -> Option<f64> {
+    // The name in parentheses may hold spaces and parentheses: what counts comes after the last one.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let (user, system): (f64, f64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some((user + system) / per_second())
+}
+
+/// Busy and total time of the first line of /proc/stat.
+fn host(stat: &str) -> Option<(f64, f64)> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    // user nice system idle iowait irq softirq steal; what guests use is in user already.
+    let fields: Vec<f64> = line.split_whitespace().take(8).filter_map(|field| field.parse().ok()).collect();
+    let total: f64 = fields.iter().sum();
+    let idle = fields.get(3)? + fields.get(4)?;
+    Some(((total - idle) / per_second(), total / per_second()))
+}
+
+fn per_second() -> f64 {
+    rustix::param::clock_ticks_per_second() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_parentheses_do_not_confuse() {
+        let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194304 100 0 0 0 150 50 0 0 20 0 3 0 99 1000 200 18";
+        assert_eq!(ticks(stat), Some(200.0 / per_second()));
+        assert_eq!(ticks("42 a"), None);
+    }
+
+    #[test]
+    fn guests_are_not_counted_twice() {
+        let stat = "cpu  100 0 50 800 50 0 0 0 70 0\ncpu0 1 2 3\n";
+        assert_eq!(host(stat), Some((150.0 / per_second(), 1000.0 / per_second())));
+    }
+
+    #[test]
+    fn this_process_uses_some() {
+        let end = std::time::Instant::now() + std::time::Duration::from_millis(60);
+        while std::time::Instant::now() < end {
+            std::hint::spin_loop();
+        }
+        assert!(of_process(std::process::id()).is_some_and(|seconds| seconds > 0.0));
+        assert!(of_host().is_some_and(|(busy, all)| busy > 0.0 && busy <= all));
+    }
+}

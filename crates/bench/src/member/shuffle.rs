@@ -1,0 +1,68 @@
+//! Real work of a known size: integers that come in are swapped at random so many times and sent back.
+//!
+//! It is the task of Ristov, Cvetkov and Gusev ("Implementation of a Scalable L3B Balancer"): 300 integers and
+//! 10,000 swaps, much work for few bytes. Integers are 32 bits wide here; the order of their bytes does not
+//! matter, as they are moved whole.
+
+use crate::chance::Chance;
+
+/// Bytes of an integer.
+const WIDTH: usize = 4;
+
+/// Swaps two integers of `bytes`, chosen at random, `swaps` times. Bytes beyond the last whole integer stay
+/// where they are; nothing happens where there is no integer.
+pub fn shuffle(bytes: &mut [u8], swaps: u32, chance: &mut Chance) {
+    let count = (bytes.len() / WIDTH) as u64;
+    if count == 0 {
+        return;
+    }
+    // Below 2^32 integers the product of an index's share and the count does not overflow.
+    let pick = |bits: u64| (((bits & 0xffff_ffff) * count) >> 32) as usize * WIDTH;
+    for _ in 0..swaps {
+        let bits = chance.bits();
+        let (a, b) = (pick(bits), pick(bits >> 32));
+        for byte in 0..WIDTH {
+            bytes.swap(a + byte, b + byte);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_integers_come_back_in_another_order() {
+        let mut integers: Vec<u32> = (0..300).map(|n| n * 0x0101_0101).collect();
+        let mut bytes: Vec<u8> = integers.iter().flat_map(|n| n.to_le_bytes()).collect();
+        let before = bytes.clone();
+        shuffle(&mut bytes, 10_000, &mut Chance::new(1));
+        assert_ne!(bytes, before);
+        let mut after: Vec<u32> =
+            bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        after.sort_unstable();
+        integers.sort_unstable();
+        assert_eq!(after, integers);
+    }
+
+    #[test]
+    fn every_place_is_as_likely() {
+        let mut first = [0u32; 10];
+        let mut chance = Chance::new(2);
+        for _ in 0..20_000 {
+            let mut bytes: Vec<u8> = (0..10u8).flat_map(|n| [n; 4]).collect();
+            shuffle(&mut bytes, 40, &mut chance);
+            first[usize::from(bytes[0])] += 1;
+        }
+        assert!(first.iter().all(|count| (1800..2200).contains(count)), "{first:?}");
+    }
+
+    #[test]
+    fn odd_lengths_are_no_trouble() {
+        for length in 0..9 {
+            let mut bytes: Vec<u8> = (0..length).collect();
+            shuffle(&mut bytes, 100, &mut Chance::new(1));
+            assert_eq!(bytes.len(), usize::from(length));
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Charts as SVG and the page that holds them: one file that needs nothing else, in light and in dark.
+//!
+//! Series differ by mark and dash as well as by colour, so that a chart can be read in grey. Every point has a
+//! `<title>`, which browsers show as a tip. Colours are CSS variables with a fallback: the page sets them for
+//! light and dark, and an SVG by itself has them too.
+
+use std::fmt::Write as _;
+
+mod page;
+mod scale;
+
+pub use page::{escape, page};
+use scale::Scale;
+
+/// Points over two axes.
+#[derive(Clone, Debug, Default)]
+pub struct Chart {
+    /// Above the chart.
+    pub title: String,
+    /// From left to right.
+    pub x: Axis,
+    /// From bottom to top.
+    pub y: Axis,
+    /// What is drawn, in the order of the legend.
+    pub series: Vec<Series>,
+    /// Lines of text below the chart.
+    pub notes: Vec<String>,
+}
+
+/// What one direction means.
+#[derive(Clone, Debug, Default)]
+pub struct Axis {
+    /// Quantity and unit.
+    pub label: String,
+    /// Logarithmic: points at or below zero are left out.
+    pub log: bool,
+    /// Begins at zero (linear axes only).
+    pub zero: bool,
+}
+
+/// Points that belong together.
+#[derive(Clone, Debug, Default)]
+pub struct Series {
+    /// In the legend.
+    pub name: String,
+    /// In the order in which they are joined. Those that are not finite are left out.
+    pub points: Vec<Point>,
+    /// How it looks.
+    pub style: Style,
+}
+
+/// One value.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Point {
+    /// Where from left to right.
+    pub x: f64,
+    /// How high.
+    pub y: f64,
+    /// Lower and upper end of its confidence interval, drawn as a whisker.
+    pub range: Option<(f64, f64)>,
+}
+
+impl Point {
+    /// Without a confidence interval.
+    pub fn at(x: f64, y: f64) -> Self {
+        Self { x, y, range: None }
+    }
+}
+
+/// How a series looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Style {
+    /// Marks joined by a line.
+    #[default]
+    Line,
+    /// Marks alone.
+    Dots,
+    /// A broken line without marks, for what is predicted or ideal.
+    Dashed,
+    /// Bars from the bottom, as wide as the points lie apart.
+    Bars,
+}
+
+const WIDTH: f64 = 720.0;
+const HEIGHT: f64 = 340.0;
+const LEFT: f64 = 74.0;
+const RIGHT: f64 = 28.0;
+const TOP: f64 = 40.0;
+const BOTTOM: f64 = 48.0;
+/// Height of a line of the legend and of a note.
+const ROW: f64 = 20.0;
+/// More points than this are joined without a mark for each.
+const MARKS: usize = 80;
+
+/// Distinct in both schemes, also to most colour-blind eyes (Okabe and Ito's set, two of them darkened).
+const COLOURS: [&str; 8] =
+    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#7a5195", "#666666"];
+
+impl Chart {
+    /// One `<svg>` element.
+    pub fn svg(&self) -> String {
+        let points =
+            || self.series.iter().flat_map(|series| &series.points).filter(|point| self.shows(point));
+        let ends = |point: &Point| {
+            let (low, high) = point.range.unwrap_or((point.y, point.y));
+            [low, point.y, high]
+        };
+        let x = Scale::of(points().map(|point| point.x), &self.x, LEFT, WIDTH - RIGHT);
+        let y = Scale::of(points().flat_map(ends), &self.y, HEIGHT - BOTTOM, TOP);
+        let (places, legend) = self.legend();
+        let bottom = HEIGHT + legend;
+        let height = bottom + self.notes.len() as f64 * ROW + 4.0;
+        let mut out = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
+             class=\"chart\" aria-label=\"{title}\" font-family=\"system-ui, sans-serif\" font-size=\"12\">\
+             <style>{STYLE}</style><title>{title}</title>\
+             <text class=\"ink\" x=\"{LEFT}\" y=\"22\" font-size=\"15\" font-weight=\"600\">{title}</text>",
+            title = escape(&self.title),
+        );
+        self.grid(&mut out, &x, &y);
+        for (index, series) in self.series.iter().enumerate() {
+            self.draw(&mut out, series, index, &x, &y);
+        }
+        for ((index, series), (left, top)) in self.series.iter().enumerate().zip(places) {
+            swatch(&mut out, series, index, left, top);
+        }
+        for (index, note) in self.notes.iter().enumerate() {
+            let top = bottom + index as f64 * ROW + 12.0;
+            let _ = write!(out, "<text class=\"dim\" x=\"{LEFT}\" y=\"{top}\">{}</text>", escape(note));
+        }
+        out + "</svg>"
+    }
+
+    fn shows(&self, point: &Point) -> bool {
+        let fits = |value: f64, axis: &Axis| value.is_finite() && (!axis.log || value > 0.0);
+        fits(point.x, &self.x) && fits(point.y, &self.y)
+    }
+
+    /// Where the legend's entries stand, and how high it is.
+    fn legend(&self) -> (Vec<(f64, f64)>, f64) {
+        let (mut left, mut top) = (LEFT, HEIGHT + 10.0);
+        let places = self
+            .series
+            .iter()
+            .map(|series| {
+                let width = 40.0 + 6.8 * series.name.chars().count() as f64;
+                if left > LEFT && left + width > WIDTH - RIGHT {
+                    (left, top) = (LEFT, top + ROW);
+                }
+                let place = (left, top);
+                left += width;
+                place
+            })
+            .collect::<Vec<_>>();
+        let height = if places.is_empty() { 0.0 } else { top - HEIGHT + ROW - 4.0 };
+        (places, height)
+    }
+
+    fn grid(&self, out: &mut String, x: &Scale, y: &Scale) {
+        let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        for tick in y.ticks() {
+            let at = y.place(tick);
+            let _ = write!(
+                out,
+                "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{right}\"/>\
+                 <text class=\"dim\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                LEFT - 8.0,
+                at + 4.0,
+                scale::label(tick)
+            );
+        }
+        for tick in x.ticks() {
+            let at = x.place(tick);
+            let _ = write!(
+                out,
+                "<path class=\"grid\" d=\"M{at:.1} {TOP}V{bottom}\"/>\
+                 <text class=\"dim\" x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                bottom + 17.0,
+                scale::label(tick)
+            );
+        }
+        let middle = (TOP + bottom) / 2.0;
+        let _ = write!(
+            out,
+            "<path class=\"axis\" d=\"M{LEFT} {TOP}V{bottom}H{right}\"/>\
+             <text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\
+             <text class=\"dim\" transform=\"translate(16 {middle}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+            (LEFT + right) / 2.0,
+            bottom + 38.0,
+            escape(&self.x.label),
+            escape(&self.y.label)
+        );
+    }
+
+    fn draw(&self, out: &mut String, series: &Series, index: usize, x: &Scale, y: &Scale) {
+        let points: Vec<&Point> = series.points.iter().filter(|point| self.shows(point)).collect();
+        let _ = write!(out, "<g style=\"color:{}\">", colour(index));
+        if matches!(series.style, Style::Line | Style::Dashed) && points.len() > 1 {
+            let path: Vec<String> =
+                points.iter().map(|p| format!("{:.1} {:.1}", x.place(p.x), y.place(p.y))).collect();
+            let _ = write!(
+                out,
+                "<path d=\"M{}\" fill=\"none\" stroke=\"currentColor\" stroke-width=\"1.8\" \
+                 stroke-linejoin=\"round\"{}/>",
+                path.join("L"),
+                dash(series.style, index)
+            );
+        }
+        let bar = bar_width(&points, x);
+        for point in &points {
+            let (left, top) = (x.place(point.x), y.place(point.y));
+            if let Some((low, high)) = point.range.filter(|(low, high)| low.is_finite() && high.is_finite()) {
+                let (from, to) = (y.place(low), y.place(high));
+                let _ = write!(
+                    out,
+                    "<path class=\"whisker\" d=\"M{left:.1} {from:.1}V{to:.1}M{:.1} {from:.1}h6M{:.1} {to:.1}h6\" \
+                     stroke=\"currentColor\" fill=\"none\"/>",
+                    left - 3.0,
+                    left - 3.0
+                );
+            }
+            let tip = tip(series, point);
+            match series.style {
+                Style::Bars => {
+                    let height = (HEIGHT - BOTTOM - top).max(0.0);
+                    let _ = write!(
+                        out,
+                        "<rect x=\"{:.1}\" y=\"{top:.1}\" width=\"{bar:.1}\" height=\"{height:.1}\" \
+                         fill=\"currentColor\" opacity=\"0.7\">{tip}</rect>",
+                        left - bar / 2.0
+                    );
+                }
+                Style::Dashed => {}
+                Style::Line if points.len() > MARKS => {}
+                Style::Line | Style::Dots => mark(out, index, left, top, &tip),
+            }
+        }
+        out.push_str("</g>");
+    }
+}
+
+fn tip(series: &Series, point: &Point) -> String {
+    let mut text = format!("{}: {}, {}", series.name, scale::label(point.x), scale::label(point.y));
+    if let Some((low, high)) = point.range {
+        let _ = write!(text, " ({} to {})", scale::label(low), scale::label(high));
+    }
+    format!("<title>{}</title>", escape(&text))
+}
+
+/// Width of a bar: most of the least distance between two.
+fn bar_width(points: &[&Point], x: &Scale) -> f64 {
+    let gap =
+        points.windows(2).map(|pair| (x.place(pair[1].x) - x.place(pair[0].x)).abs()).fold(40.0, f64::min);
+    (gap * 0.85).max(1.0)
+}
+
+fn colour(index: usize) -> String {
+    let place = index % COLOURS.len();
+    format!("var(--s{place}, {})", COLOURS[place])
+}
+
+/// A broken line where that is the style, or where the colours are used for the second time.
+fn dash(style: Style, index: usize) -> &'static str {
+    match (style, index >= COLOURS.len()) {
+        (Style::Dashed, _) => " stroke-dasharray=\"6 4\"",
+        (_, true) => " stroke-dasharray=\"2 3\"",
+        _ => "",
+    }
+}
+
+/// The mark of a series: six shapes in turn.
+fn mark(out: &mut String, index: usize, x: f64, y: f64, tip: &str) {
+    let shape = match index % 6 {
+        0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.2\""),
+        1 => format!("<rect x=\"{:.1}\" y=\"{:.1}\" width=\"6\" height=\"6\"", x - 3.0, y - 3.0),
+        2 => format!("<path d=\"M{x:.1} {:.1}l3.8 6.6h-7.6z\"", y - 4.2),
+        3 => format!("<path d=\"M{x:.1} {:.1}l4 4-4 4-4-4z\"", y - 4.0),
+        4 => format!("<path d=\"M{x:.1} {:.1}l3.8-6.6h-7.6z\"", y + 4.2),
+        _ => format!(
+            "<path d=\"M{:.1} {:.1}l6 6m0-6l-6 6\" stroke=\"currentColor\" stroke-width=\"2\"",
+            x - 3.0,
+            y - 3.0
+        ),
+    };
+    let _ = write!(
+        out,
+        "{shape} fill=\"currentColor\">{tip}</{}>",
+        match index % 6 {
+            0 => "circle",
+            1 => "rect",
+            _ => "path",
+        }
+    );
+}
+
+/// An entry of the legend.
+fn swatch(out: &mut String, series: &Series, index: usize, left: f64, top: f64) {
+    let _ = write!(out, "<g style=\"color:{}\">", colour(index));
+    if matches!(series.style, Style::Line | Style::Dashed) {
+        let _ = write!(
+            out,
+            "<path d=\"M{left} {top}h22\" stroke=\"currentColor\" stroke-width=\"1.8\"{}/>",
+            dash(series.style, index)
+        );
+    }
+    match series.style {
+        Style::Bars => {
+            let _ = write!(
+                out,
+                "<rect x=\"{}\" y=\"{}\" width=\"12\" height=\"10\" fill=\"currentColor\" opacity=\"0.7\"/>",
+                left + 5.0,
+                top - 5.0
+            );
+        }
+        Style::Line | Style::Dots => mark(out, index, left + 11.0, top, ""),
+        Style::Dashed => {}
+    }
+    let _ = write!(
+        out,
+        "</g><text class=\"ink\" x=\"{}\" y=\"{}\">{}</text>",
+        left + 28.0,
+        top + 4.0,
+        escape(&series.name)
+    );
+}
+
+/// An SVG by itself has these; in a page the page's variables win.
+const STYLE: &str = ".chart .ink{fill:var(--ink,#1c2733)}.chart .dim{fill:var(--dim,#5a6775)}\
+.chart .grid{stroke:var(--grid,#e3e7ec);fill:none}.chart .axis{stroke:var(--dim,#5a6775);fill:none}\
+@media (prefers-color-scheme:dark){.chart{--ink:#e6edf3;--dim:#9aa7b4;--grid:#2a333d;--s0:#4aa8e0;--s1:#ff8a3d;\
+--s2:#2fc79b;--s3:#e29bc4;--s4:#d9b22e;--s6:#b28bd0;--s7:#a8b0b8}}";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(points: Vec<Point>, style: Style) -> Chart {
+        Chart {
+            title: "Load <&> latency".into(),
+            x: Axis { label: "rate".into(), ..Axis::default() },
+            y: Axis { label: "seconds".into(), log: true, zero: false },
+            series: vec![Series { name: "p99 \"tail\"".into(), points, style }],
+            notes: vec!["a note".into()],
+        }
+    }
+
+    /// Open and closed elements balance and nothing that was given is taken for markup.
+    fn well_formed(svg: &str) {
+        let mut open = Vec::new();
+        for part in svg.split('<').skip(1) {
+            let (tag, _) = part.split_once('>').expect("a tag ends");
+            if let Some(name) = tag.strip_prefix('/') {
+                assert_eq!(open.pop(), Some(name), "{svg}");
+            } else if !tag.ends_with('/') {
+                open.push(tag.split(' ').next().unwrap_or(tag));
+            }
+        }
+        assert!(open.is_empty(), "{open:?}");
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+
+    #[test]
+    fn every_style_is_well_formed_and_has_a_tip_for_each_point() {
+        for style in [Style::Line, Style::Dots, Style::Dashed, Style::Bars] {
+            let range = Some((0.5, 3.0));
+            let svg = chart(vec![Point { x: 1.0, y: 1.0, range }, Point::at(2.0, 20.0)], style).svg();
+            well_formed(&svg);
+            assert!(svg.contains("Load &lt;&amp;&gt; latency") && svg.contains("a note"));
+            let tips = svg.matches("<title>").count() - 1;
+            assert_eq!(tips, if style == Style::Dashed { 0 } else { 2 }, "{style:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_and_nonsense_are_drawn_as_nothing() {
+        well_formed(&Chart::default().svg());
+        let nonsense = [f64::NAN, f64::INFINITY, 0.0, -1.0];
+        let svg = chart(nonsense.iter().map(|y| Point::at(1.0, *y)).collect(), Style::Line).svg();
+        well_formed(&svg);
+        assert_eq!(svg.matches("<title>").count(), 1);
+        let one = chart(vec![Point::at(3.0, 3.0)], Style::Line).svg();
+        well_formed(&one);
+    }
+
+    #[test]
+    fn a_higher_value_is_drawn_higher_within_the_frame() {
+        let series = Series { points: vec![Point::at(0.0, 1.0), Point::at(1.0, 9.0)], ..Series::default() };
+        let svg = Chart { series: vec![series], ..Chart::default() }.svg();
+        let heights: Vec<f64> = svg
+            .split("cy=\"")
+            .skip(1)
+            .take(2)
+            .map(|rest| rest.split('"').next().unwrap_or("").parse().expect("a number"))
+            .collect();
+        assert!(heights[1] < heights[0], "{heights:?}");
+        assert!(heights.iter().all(|at| (TOP..=HEIGHT - BOTTOM).contains(at)), "{heights:?}");
+    }
+}

@@ -1,0 +1,111 @@
+//! How far a run is: a bar that is drawn over itself on a terminal, a line for each point elsewhere.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use plimsoll_bench::lab::Watch;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::command::{Failure, Globals};
+
+/// Tells the person, and listens for Ctrl-C.
+pub(super) struct Progress<'a> {
+    globals: &'a Globals,
+    live: bool,
+    interrupted: Arc<AtomicBool>,
+    count: String,
+}
+
+/// Columns of the bar.
+const WIDTH: usize = 24;
+const CLEAR_LINE: &str = "\r\x1b[K";
+
+impl<'a> Progress<'a> {
+    /// Begins to listen for SIGINT and SIGTERM.
+    pub(super) fn new(globals: &'a Globals) -> Result<Self, Failure> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        let told = interrupted.clone();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+        let (mut int, mut term) = {
+            let _inside = runtime.enter();
+            let listen = |kind| signal(kind).map_err(Failure::failed);
+            (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?)
+        };
+        std::thread::spawn(move || {
+            runtime.block_on(async {
+                tokio::select! { _ = int.recv() => {}, _ = term.recv() => {} }
+            });
+            told.store(true, Relaxed);
+        });
+        let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+        let live = io::stderr().is_terminal() && !dumb && !globals.quiet;
+        Ok(Self { globals, live, interrupted, count: String::new() })
+    }
+
+    /// Takes the bar away.
+    pub(super) fn end(&mut self) {
+        if self.live {
+            self.draw("");
+        }
+    }
+
+    fn draw(&self, line: &str) {
+        // Nobody is left to be told when this fails.
+        let _ = io::stderr().write_all(format!("{CLEAR_LINE}{line}").as_bytes());
+    }
+}
+
+impl Watch for Progress<'_> {
+    fn before(&mut self, what: &str) {
+        self.globals.say(&format!("{what}\n"));
+    }
+
+    fn begins(&mut self, done: usize, all: usize, left: Duration, name: &str) {
+        self.count = format!("{}/{all}", done + 1);
+        if self.live {
+            let full = WIDTH * done / all.max(1);
+            let bar = format!("{}{}", "█".repeat(full), "░".repeat(WIDTH - full));
+            self.draw(&format!("{bar} {} {} left: {name}", self.count, short(left)));
+        } else {
+            self.globals.say(&format!("{}, about {} left: {name}\n", self.count, short(left)));
+        }
+    }
+
+    fn ended(&mut self, name: &str, numbers: &str) {
+        if self.live {
+            self.draw("");
+        }
+        self.globals.say(&format!("{} {name}: {numbers}\n", self.count));
+    }
+
+    fn interrupted(&self) -> bool {
+        self.interrupted.load(Relaxed)
+    }
+}
+
+/// `45 s`, `12 min`, `3 h 20 min`.
+pub(super) fn short(time: Duration) -> String {
+    let seconds = time.as_secs_f64().round() as u64;
+    match seconds {
+        0..100 => format!("{seconds} s"),
+        100..6000 => format!("{} min", (seconds + 30) / 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_short() {
+        let short = |seconds| short(Duration::from_secs(seconds));
+        assert_eq!(
+            (short(5), short(150), short(12_000)),
+            ("5 s".into(), "3 min".into(), "3 h 20 min".into())
+        );
+    }
+}

@@ -1,0 +1,208 @@
+//! `plimsoll load`: open-loop load that keeps its rate whatever the server does, and judges itself.
+
+mod aim;
+mod launch;
+mod outcome;
+mod page;
+mod progress;
+mod rate;
+mod saved;
+mod text;
+mod threshold;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use plimsoll_bench::pace::Arrival;
+use plimsoll_bench::units;
+
+use self::outcome::Outcome;
+use self::rate::{Bursts, Rate};
+use self::threshold::Threshold;
+use super::{Exit, Failure, Globals};
+use crate::talk::{self, Output};
+
+/// Send load at a given rate, whatever becomes of it, and say what came of it
+///
+/// Requests leave when they are due, not when the server is ready for them; latency counts from when a
+/// request was due, and requests that fail or time out count in the percentiles. A run in which less than
+/// 99 % of the requests left on time is INVALID: the generator was the limit, not the server.
+///
+/// Exit code 0; 1 if the run is invalid or a --fail-if came true; 3 if nothing could be reached; 130 after
+/// Ctrl-C, which prints what there is. Output: -o table, json, hgrm (percentiles in HdrHistogram's form) or
+/// html (one self-contained page).
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Where to: http://HOST/PATH, or tcp://HOST:PORT and udp://HOST:PORT for echo servers; several share the
+    /// requests by weight, such as 3=http://a/ 1=http://b/
+    #[arg(value_name = "[WEIGHT=]URL", required_unless_present = "merge")]
+    urls: Vec<String>,
+
+    /// Requests per second: 5000; a ramp over the duration 100..2000; steps 100@10s,500@20s
+    #[arg(short, long, value_name = "RATE")]
+    rate: Option<Rate>,
+
+    /// How requests follow one another at that rate: constant (evenly) or poisson (as independent clients do)
+    #[arg(short, long, value_name = "HOW", default_value = "poisson")]
+    arrival: Arrival,
+
+    /// Only in bursts: so long at the rate, so long nothing
+    #[arg(long, value_name = "ON/OFF")]
+    bursts: Option<Bursts>,
+
+    /// How long [default: 10s, or as long as the steps or the log]
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
+
+    /// Most connections; a request that is due while all are busy waits its turn, and the wait counts
+    /// [default: as many as it takes, up to 16384]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    connections: Option<u32>,
+
+    /// A new connection for each request
+    #[arg(long)]
+    no_keepalive: bool,
+
+    /// Closed loop instead, as wrk does it: so many clients that each wait for the answer before they ask
+    /// again. Their latency hides what an overloaded server does to others
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000),
+          conflicts_with_all = ["rate", "bursts", "replay"])]
+    concurrency: Option<u32>,
+
+    /// Most that a request may take, from when it was due
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
+    timeout: Duration,
+
+    /// Most that a connection may take; below 1 s no SYN is ever sent twice
+    #[arg(long, value_name = "TIME", default_value = "900ms", value_parser = duration)]
+    connect_timeout: Duration,
+
+    /// Requests and their times from an access log in the common or combined format; --rate sets the mean
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+
+    /// Times as fast as the log was written
+    #[arg(long, value_name = "X", requires = "replay", conflicts_with = "rate", value_parser = speed)]
+    speed: Option<f64>,
+
+    /// Which requests of the log
+    #[arg(long, value_enum, default_value_t = Workload::All, requires = "replay")]
+    workload: Workload,
+
+    /// A header, such as 'accept: text/html'; as often as needed
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+
+    /// Of the requests [default: GET, or POST with a body]
+    #[arg(short, long, value_name = "NAME")]
+    method: Option<String>,
+
+    /// Of the requests; @FILE reads it from a file
+    #[arg(short, long, value_name = "TEXT")]
+    body: Option<String>,
+
+    /// Length of what echo servers are sent, such as 1KiB
+    #[arg(long, value_name = "SIZE", default_value = "64", value_parser = payload)]
+    bytes: usize,
+
+    /// End with exit code 1 if this comes true, such as 'p99>50ms', 'failed>0.1%' or 'completed<4900'; as
+    /// often as needed
+    #[arg(long, value_name = "CONDITION")]
+    fail_if: Vec<Threshold>,
+
+    /// Of arrivals and choices: the same seed gives the same
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Keep the result as JSON too, with its histograms, for --merge
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+
+    /// Send nothing: add up results that were saved by generators that ran side by side
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["urls", "rate", "concurrency", "replay", "save"])]
+    merge: Vec<PathBuf>,
+}
+
+/// Which requests of an access log (the two workloads of the AGS paper).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Workload {
+    /// Every one.
+    All,
+    /// Without the pages that a program makes: query strings, cgi-bin and the like.
+    Static,
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let outcome = if args.merge.is_empty() {
+        if args.rate.is_none() && args.concurrency.is_none() && args.replay.is_none() {
+            return Err(usage(
+                "how much? give --rate 100 (per second), --replay access.log or --concurrency 64",
+            ));
+        }
+        launch::run(args, globals)?
+    } else {
+        saved::merge(&args.merge)?
+    };
+    if let Some(file) = &args.save {
+        let text = outcome.json(&[]).to_string() + "\n";
+        std::fs::write(file, text).map_err(|error| {
+            Failure::failed(format_args!(
+                "cannot write {}: {error}; choose another file for --save",
+                file.display()
+            ))
+        })?;
+    }
+    let judged: Vec<_> = args.fail_if.iter().map(|threshold| threshold.judge(&outcome)).collect();
+    match globals.output {
+        Output::Json => globals.show(&outcome.json(&judged), String::new)?,
+        Output::Table => talk::write(&text::render(&outcome, &judged, globals.color()))?,
+        Output::Hgrm => talk::write(&text::percentiles(&outcome.record.latency))?,
+        Output::Html => talk::write(&page::render(&outcome, &judged))?,
+    }
+    ended(&outcome, judged.iter().all(|threshold| threshold.passed), globals)
+}
+
+/// The exit code, and on standard error what data for programs would not tell a person.
+fn ended(outcome: &Outcome, passed: bool, globals: &Globals) -> Result<ExitCode, Failure> {
+    if outcome.interrupted {
+        return Ok(Exit::Interrupted.into());
+    }
+    if outcome.unreachable() {
+        return Err(Failure::new(
+            Exit::Unreachable,
+            format_args!(
+                "no connection to {} came about; is anything listening there?",
+                outcome.setup.targets.join(", ")
+            ),
+        ));
+    }
+    if let Some(reason) = outcome.invalid() {
+        if globals.output != Output::Table {
+            globals.insist(&format!("error: INVALID: {reason}\n"));
+        }
+        return Ok(Exit::Failed.into());
+    }
+    Ok(if passed { ExitCode::SUCCESS } else { Exit::Failed.into() })
+}
+
+fn usage(what: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::Usage, what)
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    units::duration(text).and_then(|duration| {
+        if duration.is_zero() { Err("expected more than 0".to_owned()) } else { Ok(duration) }
+    })
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    let speed = text.parse().ok().filter(|speed: &f64| speed.is_finite() && *speed > 0.0);
+    speed.ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+fn payload(text: &str) -> Result<usize, String> {
+    let size = units::bytes(text)?;
+    if (1..=1 << 20).contains(&size) { Ok(size) } else { Err("expected 1 byte to 1MiB".to_owned()) }
+}

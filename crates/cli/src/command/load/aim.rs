@@ -1,0 +1,111 @@
+//! What the requests are: URLs with weights, method, headers, body.
+
+use plimsoll_bench::target::{Http, Request, TcpEcho, UdpEcho};
+
+use super::{Args, Failure, usage};
+
+/// What to send requests to.
+pub(super) enum Aim {
+    /// HTTP/1.1.
+    Http(Http),
+    /// A server that sends bytes back.
+    Tcp(TcpEcho),
+    /// A server that sends datagrams back.
+    Udp(UdpEcho),
+}
+
+/// The URLs of the command line, without their weights.
+pub(super) fn urls(args: &Args) -> Result<Vec<(u32, &str)>, Failure> {
+    args.urls.iter().map(|text| weighted(text).map_err(usage)).collect()
+}
+
+/// The requests that the command line describes.
+pub(super) fn aim(args: &Args) -> Result<Aim, Failure> {
+    let urls = urls(args)?;
+    let scheme =
+        |url: &str| url.split_once("://").map_or(String::new(), |(scheme, _)| scheme.to_ascii_lowercase());
+    let first = scheme(urls[0].1);
+    if let Some((_, other)) = urls.iter().find(|(_, url)| scheme(url) != first) {
+        return Err(usage(format_args!(
+            "`{other}`: all URLs of a run have the same scheme; the first is {first}"
+        )));
+    }
+    let only = || match &urls[..] {
+        [(_, url)] => Ok(url.split_once("://").map_or(*url, |(_, rest)| rest.trim_end_matches('/'))),
+        _ => Err(usage("an echo server is the only target of its run")),
+    };
+    match first.as_str() {
+        "http" => {
+            let headers = headers(args)?;
+            let body = body(args)?;
+            let method = args.method.as_deref().unwrap_or(if body.is_empty() { "GET" } else { "POST" });
+            let headers: Vec<_> =
+                headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            let requests = urls
+                .iter()
+                .map(|(weight, url)| {
+                    Ok((f64::from(*weight), Request::new(method, url, &headers, &body).map_err(usage)?))
+                })
+                .collect::<Result<_, Failure>>()?;
+            Http::mixed(requests, args.seed).map(Aim::Http).map_err(usage)
+        }
+        "tcp" => TcpEcho::new(only()?, args.bytes).map(Aim::Tcp).map_err(usage),
+        "udp" => UdpEcho::new(only()?, args.bytes).map(Aim::Udp).map_err(usage),
+        _ => Err(usage(format_args!(
+            "`{}`: expected http://HOST[:PORT][/PATH], tcp://HOST:PORT or udp://HOST:PORT",
+            urls[0].1
+        ))),
+    }
+}
+
+/// `3=http://…` is three parts of http://…; no URL begins with a digit.
+fn weighted(text: &str) -> Result<(u32, &str), String> {
+    if !text.starts_with(|first: char| first.is_ascii_digit()) {
+        return Ok((1, text));
+    }
+    let expected = || format!("`{text}`: expected WEIGHT=URL with a whole weight from 1 to 1000000");
+    let (weight, url) = text.split_once('=').ok_or_else(expected)?;
+    let weight =
+        weight.parse().ok().filter(|weight| (1..=1_000_000).contains(weight)).ok_or_else(expected)?;
+    Ok((weight, url))
+}
+
+/// Names and values of the headers of the command line.
+pub(super) fn headers(args: &Args) -> Result<Vec<(String, String)>, Failure> {
+    let header = |text: &String| {
+        let (name, value) = text
+            .split_once(':')
+            .ok_or_else(|| usage(format_args!("header `{text}`: expected NAME: VALUE")))?;
+        Ok((name.trim().to_owned(), value.trim().to_owned()))
+    };
+    let mut headers: Vec<_> = args.headers.iter().map(header).collect::<Result<_, Failure>>()?;
+    if args.no_keepalive && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("connection")) {
+        headers.push(("connection".to_owned(), "close".to_owned()));
+    }
+    Ok(headers)
+}
+
+fn body(args: &Args) -> Result<Vec<u8>, Failure> {
+    match args.body.as_deref() {
+        None => Ok(Vec::new()),
+        Some(text) => match text.strip_prefix('@') {
+            Some(file) => std::fs::read(file)
+                .map_err(|error| usage(format_args!("cannot read the body from {file}: {error}"))),
+            None => Ok(text.as_bytes().to_vec()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::weighted;
+
+    #[test]
+    fn weights_stand_before_urls() {
+        assert_eq!(weighted("http://a/?b=1"), Ok((1, "http://a/?b=1")));
+        assert_eq!(weighted("30=http://a/?b=1"), Ok((30, "http://a/?b=1")));
+        for text in ["0=http://a/", "3", "3x=http://a/", "99999999999=http://a/"] {
+            assert!(weighted(text).is_err(), "{text}");
+        }
+    }
+}

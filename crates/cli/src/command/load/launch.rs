@@ -1,0 +1,223 @@
+//! The run itself: pacer and target joined, looked at while they go.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io::BufReader;
+use std::time::Duration;
+
+use plimsoll_bench::pace::Pace;
+use plimsoll_bench::replay::{Log, Workload};
+use plimsoll_bench::run::{self, Limits, Run};
+use plimsoll_bench::target::{Http, Request, Target};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::aim::{self, Aim};
+use super::outcome::{Outcome, Setup, Slice};
+use super::progress::{Look, Progress};
+use super::{Args, Failure, usage};
+use crate::command::Globals;
+use plimsoll_bench::units::short;
+
+/// How long a run lasts if nothing says otherwise.
+const DURATION: Duration = Duration::from_secs(10);
+/// How often Ctrl-C and the end are looked for.
+const GLANCE: Duration = Duration::from_millis(50);
+/// Most requests in flight without `--connections`.
+const IN_FLIGHT: usize = 16_384;
+
+/// Due times, how long they go on, and how to call them; or nothing, for a closed loop.
+struct Plan {
+    dues: Dues,
+    duration: Duration,
+    words: String,
+}
+
+enum Dues {
+    Pace(Pace),
+    Recorded(Vec<Duration>),
+    Closed(usize),
+}
+
+/// Sends what the command line asks for.
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<Outcome, Failure> {
+    if let Some(file) = &args.replay {
+        let (target, plan) = replay(args, file, globals)?;
+        return go(target, plan, args, globals);
+    }
+    let plan = plan(args)?;
+    match aim::aim(args)? {
+        Aim::Http(target) => go(target, plan, args, globals),
+        Aim::Tcp(target) => go(target, plan, args, globals),
+        Aim::Udp(target) => go(target, plan, args, globals),
+    }
+}
+
+fn plan(args: &Args) -> Result<Plan, Failure> {
+    if let Some(clients) = args.concurrency {
+        return Ok(Plan {
+            dues: Dues::Closed(clients as usize),
+            duration: args.duration.unwrap_or(DURATION),
+            words: format!("closed loop, {clients} clients"),
+        });
+    }
+    let Some(rate) = &args.rate else { return Err(usage("give --rate")) };
+    let shape = rate.shape(args.bursts).map_err(usage)?;
+    let duration = args.duration.or_else(|| rate.duration()).unwrap_or(DURATION);
+    let bursts = args.bursts.map_or(String::new(), |bursts| format!(", {bursts}"));
+    Ok(Plan {
+        words: format!("{}, {rate}{bursts}", args.arrival),
+        dues: Dues::Pace(Pace::shaped(args.arrival, shape, duration, args.seed)),
+        duration,
+    })
+}
+
+/// The requests and times of an access log.
+fn replay(args: &Args, file: &std::path::Path, globals: &Globals) -> Result<(Http, Plan), Failure> {
+    let unreadable = |error: std::io::Error| usage(format_args!("cannot read {}: {error}", file.display()));
+    let reader = BufReader::new(std::fs::File::open(file).map_err(unreadable)?);
+    let workload = match args.workload {
+        super::Workload::All => Workload::All,
+        super::Workload::Static => Workload::Static,
+    };
+    let log = Log::read(reader, workload, args.seed).map_err(unreadable)?;
+    let skipped: Vec<_> = log.skipped.iter().map(|(why, lines)| format!("{lines} {why}")).collect();
+    if !skipped.is_empty() {
+        globals.say(&format!("{}: lines left out: {}\n", file.display(), skipped.join(", ")));
+    }
+    let Some(last) = log.entries.last() else {
+        return Err(usage(format_args!(
+            "{}: no request in it that can be replayed; expected lines in the common or combined log format",
+            file.display()
+        )));
+    };
+    let span = last.at.as_secs_f64().max(1e-3);
+    let speed = match &args.rate {
+        None => args.speed.unwrap_or(1.0),
+        Some(super::Rate::Steady(rate)) => rate * span / log.entries.len() as f64,
+        Some(_) => return Err(usage("--replay has times of its own: give one --rate, the mean, or --speed")),
+    };
+    let urls = aim::urls(args)?;
+    let [(_, base)] = urls[..] else {
+        return Err(usage("--replay goes to one URL, which the paths are added to"));
+    };
+    let headers = aim::headers(args)?;
+    let headers: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let base = Request::new("GET", base, &headers, b"").map_err(usage)?;
+    // A log names the same pages again and again.
+    let mut known: HashMap<(&str, &str), Request> = HashMap::new();
+    let mut requests = Vec::with_capacity(log.entries.len());
+    for entry in &log.entries {
+        let key = (entry.method.as_str(), entry.path.as_str());
+        let request = match known.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(base.with(&entry.method, &entry.path).map_err(usage)?),
+        };
+        requests.push(request.clone());
+    }
+    let mut dues = log.pace(speed);
+    if let Some(duration) = args.duration {
+        dues.retain(|due| *due < duration);
+    }
+    let duration = args.duration.unwrap_or_else(|| dues.last().map_or(DURATION, |last| (*last).max(GLANCE)));
+    let words = format!(
+        "{} of {} at {speed:.3} times its speed ({:.1}/s)",
+        match workload {
+            Workload::All => "replay",
+            Workload::Static => "replay of the static requests",
+        },
+        file.display(),
+        dues.len() as f64 / duration.as_secs_f64()
+    );
+    let target = Http::sequence(requests).map_err(usage)?;
+    Ok((target, Plan { dues: Dues::Recorded(dues), duration, words }))
+}
+
+fn go<T: Target + Send + 'static>(
+    target: T,
+    plan: Plan,
+    args: &Args,
+    globals: &Globals,
+) -> Result<Outcome, Failure> {
+    let limits = Limits {
+        timeout: args.timeout,
+        connect_timeout: args.connect_timeout,
+        in_flight: IN_FLIGHT.max(args.connections.unwrap_or(0) as usize),
+        connections: args.connections.map(|most| most as usize),
+        reuse: !args.no_keepalive,
+        ..Limits::default()
+    };
+    let setup = Setup {
+        targets: aim::urls(args)?.iter().map(|(_, url)| (*url).to_owned()).collect(),
+        pace: plan.words,
+        closed: matches!(plan.dues, Dues::Closed(_)),
+    };
+    globals.say(&format!("{}  {}, for {}\n", setup.targets.join("  "), setup.pace, short(plan.duration)));
+    let before = processor_time();
+    let run = match plan.dues {
+        Dues::Pace(pace) => run::start(target, pace, limits),
+        Dues::Recorded(dues) => run::start(target, dues.into_iter(), limits),
+        Dues::Closed(clients) => run::closed(target, clients, plan.duration, limits),
+    }
+    .map_err(|error| Failure::failed(format_args!("cannot start the load: {error}")))?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    let mut outcome = Outcome { setup, ..Outcome::default() };
+    runtime.block_on(watch(&run, plan.duration, &mut outcome, globals))?;
+    let rest = run.join().map_err(|error| Failure::failed(format_args!("the load broke off: {error}")))?;
+    outcome.record.add(&rest);
+    outcome.cpu = processor_time().saturating_sub(before);
+    Ok(outcome)
+}
+
+/// Looks at the run until it has ended, and ends it with the first Ctrl-C.
+async fn watch(
+    run: &Run,
+    duration: Duration,
+    outcome: &mut Outcome,
+    globals: &Globals,
+) -> Result<(), Failure> {
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::failed)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::failed)?;
+    // A hundred slices or so of a short run; a slice for each second of a long one.
+    let slice = (duration / 100).clamp(Duration::from_millis(100), Duration::from_secs(1));
+    let mut progress = Progress::new(globals);
+    let (mut begun, mut stopped) = (Duration::ZERO, None);
+    loop {
+        let finished = run.finished();
+        let elapsed = run.elapsed();
+        if finished || elapsed >= begun + slice {
+            let part = run.take();
+            let span = elapsed - begun;
+            outcome.record.add(&part);
+            outcome.timeline.push(Slice::of(&part, elapsed.as_secs_f64(), span.as_secs_f64()));
+            progress.show(&Look {
+                elapsed,
+                duration: Some(duration),
+                recent: &part,
+                span,
+                in_flight: run.in_flight(),
+                failed: outcome.record.failures(),
+            });
+            begun = elapsed;
+        }
+        if finished {
+            outcome.elapsed = duration.min(stopped.unwrap_or(elapsed));
+            outcome.interrupted = stopped.is_some();
+            return Ok(());
+        }
+        let signalled = tokio::select! {
+            _ = interrupt.recv() => true,
+            _ = terminate.recv() => true,
+            () = tokio::time::sleep(GLANCE.min(slice)) => false,
+        };
+        if signalled && stopped.is_none() {
+            stopped = Some(run.elapsed());
+            run.stop();
+        }
+    }
+}
+
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}

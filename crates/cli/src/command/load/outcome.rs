@@ -1,0 +1,294 @@
+//! What a run came to: counts, latencies, how it went over time, and whether it proves anything.
+
+use std::time::Duration;
+
+use plimsoll_bench::record::{Latencies, Record};
+use serde_json::{Value, json};
+
+use super::threshold::Judged;
+
+/// Least share of requests that must leave on time.
+pub(super) const PUNCTUAL: f64 = 0.99;
+/// The percentiles that are named everywhere.
+pub(super) const QUANTILES: [(&str, f64); 6] =
+    [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999), ("p9999", 0.9999)];
+
+/// What was asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Setup {
+    /// URLs.
+    pub(super) targets: Vec<String>,
+    /// `poisson, 5000/s`, `closed loop, 64 clients`, …
+    pub(super) pace: String,
+    /// Closed loop: nothing was due at a time of its own.
+    pub(super) closed: bool,
+}
+
+/// A run that has ended.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) setup: Setup,
+    pub(super) record: Record,
+    /// How it went, in slices of a second or so.
+    pub(super) timeline: Vec<Slice>,
+    /// From the first request that was due to the end of the last one's second.
+    pub(super) elapsed: Duration,
+    /// Processor time of the generator.
+    pub(super) cpu: Duration,
+    /// Ended by Ctrl-C.
+    pub(super) interrupted: bool,
+}
+
+/// A part of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Slice {
+    /// Its end, in seconds since the start.
+    pub(super) at: f64,
+    /// Its length, in seconds.
+    pub(super) span: f64,
+    /// Requests that became due in it.
+    pub(super) due: u64,
+    /// Requests that were answered in it.
+    pub(super) ok: u64,
+    /// Requests that failed in it.
+    pub(super) failed: u64,
+    /// Latency of those that ended in it, in seconds; `None` if none did.
+    pub(super) p50: Option<f64>,
+    pub(super) p99: Option<f64>,
+}
+
+impl Slice {
+    /// The part of a run that ended `at` seconds after its start and took `span` of them.
+    pub(super) fn of(record: &Record, at: f64, span: f64) -> Self {
+        let quantile = |q| (record.latency.count() > 0).then(|| record.latency.quantile(q).as_secs_f64());
+        Self {
+            at,
+            span,
+            due: record.due,
+            ok: record.ok,
+            failed: record.failures(),
+            p50: quantile(0.5),
+            p99: quantile(0.99),
+        }
+    }
+}
+
+impl Outcome {
+    /// Requests per second that became due.
+    pub(super) fn offered(&self) -> f64 {
+        self.record.due as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// Requests per second that were answered without fault.
+    pub(super) fn completed(&self) -> f64 {
+        self.record.ok as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// Was there not one connection?
+    pub(super) fn unreachable(&self) -> bool {
+        let connects = self.record.failed.iter().filter(|(fault, _)| fault.name().starts_with("connect"));
+        let never = connects.map(|(_, count)| *count).sum::<u64>();
+        self.record.ok == 0 && never > 0 && never == self.record.failures()
+    }
+
+    /// Why the run proves nothing about the server, if so.
+    pub(super) fn invalid(&self) -> Option<String> {
+        let record = &self.record;
+        if record.due == 0 {
+            return Some("nothing was due: the rate or the duration is too small".to_owned());
+        }
+        if self.setup.closed || record.punctuality() >= PUNCTUAL {
+            return None;
+        }
+        let busy = self.cpu.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9) * 100.0;
+        let unsent =
+            record.failed.iter().find(|(fault, _)| fault.name() == "unsent").map_or(0, |(_, count)| *count);
+        let why = if unsent as f64 > (1.0 - PUNCTUAL) * record.due as f64 {
+            format!(
+                "{unsent} could not be sent at all: more are in flight than there may be, or sockets are used up; \
+                     give more --connections or a shorter --timeout, or raise the limit on open files"
+            )
+        } else {
+            format!(
+                "the generator, not the server, was the limit (it used {busy:.0} % of a processor); give it \
+                     more of the machine or a lower --rate"
+            )
+        };
+        Some(format!("{:.2} % of the requests left on time, 99 % must: {why}", record.punctuality() * 100.0))
+    }
+
+    /// One document for programs.
+    pub(super) fn json(&self, judged: &[Judged]) -> Value {
+        let record = &self.record;
+        let invalid = self.invalid();
+        let shares = record.shares();
+        let members: serde_json::Map<String, Value> = record
+            .members
+            .iter()
+            .map(|(name, tally)| {
+                let share = shares.get(name).copied().unwrap_or(0.0);
+                let p99 = tally.latency.quantile(0.99).as_secs_f64();
+                (
+                    name.to_string(),
+                    json!({"ok": tally.ok, "failed": tally.failed, "share": share, "p99_seconds": p99}),
+                )
+            })
+            .collect();
+        let timeline: Vec<Value> = self
+            .timeline
+            .iter()
+            .map(|slice| {
+                json!({
+                    "at": slice.at, "seconds": slice.span, "due": slice.due, "ok": slice.ok,
+                    "failed": slice.failed, "p50_seconds": slice.p50, "p99_seconds": slice.p99,
+                })
+            })
+            .collect();
+        let thresholds: Vec<Value> = judged
+            .iter()
+            .map(|judged| json!({"text": judged.text, "value": judged.value, "met": judged.passed}))
+            .collect();
+        json!({
+            "version": 1,
+            "targets": self.setup.targets,
+            "arrival": self.setup.pace,
+            "closed": self.setup.closed,
+            "seconds": self.elapsed.as_secs_f64(),
+            "due": record.due,
+            "on_time": record.on_time,
+            "punctuality": record.punctuality(),
+            "waited": record.waited,
+            "ok": record.ok,
+            "failed": record.failed.iter().map(|(fault, count)| (fault.name().to_owned(), json!(count)))
+                .collect::<serde_json::Map<_, _>>(),
+            "cut": record.cut,
+            "offered_per_second": self.offered(),
+            "completed_per_second": self.completed(),
+            "cpu_seconds": self.cpu.as_secs_f64(),
+            "latency_seconds": quantiles(&record.latency),
+            "service_seconds": quantiles(&record.service),
+            "lateness_seconds": quantiles(&record.lateness),
+            "members": members,
+            "timeline": timeline,
+            "verdict": if invalid.is_some() { "invalid" } else { "valid" },
+            "reason": invalid,
+            "interrupted": self.interrupted,
+            "thresholds": thresholds,
+            "histograms": {
+                "latency": record.latency.encode(),
+                "service": record.service.encode(),
+                "lateness": record.lateness.encode(),
+            },
+        })
+    }
+}
+
+fn quantiles(latencies: &Latencies) -> Value {
+    let mut out = serde_json::Map::new();
+    out.insert("mean".to_owned(), json!(latencies.mean().as_secs_f64()));
+    for (name, q) in QUANTILES {
+        out.insert(name.to_owned(), json!(latencies.quantile(q).as_secs_f64()));
+    }
+    out.insert("max".to_owned(), json!(latencies.max().as_secs_f64()));
+    Value::Object(out)
+}
+
+#[cfg(test)]
+pub(super) mod sample {
+    //! A run for tests.
+
+    use plimsoll_bench::record::Fault;
+
+    use super::*;
+
+    /// 100 requests in 10 s: 98 answered in 1 to 98 ms, by two members, and two that timed out after 5 s.
+    pub(in super::super) fn outcome() -> Outcome {
+        let mut record = Record::new();
+        let millis = Duration::from_millis;
+        let members = ["m1".into(), "m2".into()];
+        record.due = 100;
+        record.on_time = 100;
+        for n in 1..=98 {
+            record.ok += 1;
+            record.latency.record(millis(n));
+            record.service.record(millis(n));
+            let tally =
+                record.members.entry(std::sync::Arc::clone(&members[usize::from(n % 4 == 0)])).or_default();
+            tally.ok += 1;
+            tally.latency.record(millis(n));
+        }
+        record.failed.insert(Fault::Timeout, 2);
+        (0..2).for_each(|_| record.latency.record(millis(5000)));
+        (0..100).for_each(|_| record.lateness.record(Duration::from_micros(40)));
+        let timeline = (1..=10)
+            .map(|at| Slice {
+                at: f64::from(at),
+                span: 1.0,
+                due: 10,
+                ok: 9,
+                failed: 0,
+                p50: Some(0.05),
+                p99: Some(0.09),
+            })
+            .collect();
+        Outcome {
+            setup: Setup {
+                targets: vec!["http://127.0.0.1:8080/".into()],
+                pace: "poisson, 10/s".into(),
+                closed: false,
+            },
+            record,
+            timeline,
+            elapsed: Duration::from_secs(10),
+            cpu: millis(120),
+            interrupted: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_bench::record::Fault;
+
+    use super::*;
+
+    #[test]
+    fn a_run_that_was_late_proves_nothing() {
+        let mut outcome = sample::outcome();
+        assert_eq!(outcome.invalid(), None);
+        outcome.record.on_time = 98;
+        let reason = outcome.invalid().unwrap();
+        assert!(
+            reason.starts_with("98.00 %") && reason.contains("the generator, not the server"),
+            "{reason}"
+        );
+        assert_eq!(outcome.json(&[])["verdict"], "invalid");
+        outcome.record.failed.insert(Fault::Unsent, 2);
+        assert!(outcome.invalid().unwrap().contains("2 could not be sent"));
+        outcome.setup.closed = true;
+        assert_eq!(outcome.invalid(), None);
+        assert!(Outcome::default().invalid().is_some(), "nothing was due");
+    }
+
+    #[test]
+    fn only_connections_that_never_came_about_are_unreachable() {
+        let mut outcome = sample::outcome();
+        outcome.record.ok = 0;
+        outcome.record.failed = [(Fault::Connect, 50), (Fault::ConnectTimeout, 50)].into();
+        assert!(outcome.unreachable());
+        outcome.record.failed.insert(Fault::Timeout, 1);
+        assert!(!outcome.unreachable());
+    }
+
+    #[test]
+    fn programs_get_what_people_get() {
+        let json = sample::outcome().json(&[]);
+        assert_eq!(
+            (&json["due"], &json["ok"], &json["failed"]["timeout"]),
+            (&100.into(), &98.into(), &2.into())
+        );
+        assert_eq!(json["offered_per_second"], 10.0);
+        assert!(json["latency_seconds"]["p999"].as_f64().unwrap() >= 5.0, "time-outs count");
+        assert_eq!(json["timeline"].as_array().unwrap().len(), 10);
+    }
+}

@@ -1,0 +1,139 @@
+//! Results that were saved, added up: generators that ran side by side make one result.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use plimsoll_bench::record::{Fault, Latencies, Record};
+use serde::Deserialize;
+
+use super::outcome::{Outcome, Setup, Slice};
+use super::{Failure, usage};
+
+/// What is read back of a result.
+#[derive(Deserialize)]
+struct Saved {
+    version: u32,
+    targets: Vec<String>,
+    arrival: String,
+    closed: bool,
+    seconds: f64,
+    due: u64,
+    on_time: u64,
+    waited: u64,
+    ok: u64,
+    failed: BTreeMap<String, u64>,
+    cut: u64,
+    cpu_seconds: f64,
+    members: BTreeMap<String, SavedMember>,
+    timeline: Vec<SavedSlice>,
+    histograms: Histograms,
+}
+
+#[derive(Deserialize)]
+struct SavedMember {
+    ok: u64,
+    failed: u64,
+}
+
+#[derive(Deserialize)]
+struct SavedSlice {
+    at: f64,
+    seconds: f64,
+    due: u64,
+    ok: u64,
+    failed: u64,
+}
+
+#[derive(Deserialize)]
+struct Histograms {
+    latency: String,
+    service: String,
+    lateness: String,
+}
+
+/// The sum of several results. Percentiles are those of all requests together; what the histograms do not
+/// hold (latency over time, latency by member) is left out.
+pub(super) fn merge(files: &[PathBuf]) -> Result<Outcome, Failure> {
+    let mut sum = Outcome::default();
+    for file in files {
+        let one = read(file).map_err(|why| usage(format_args!("{}: {why}", file.display())))?;
+        if sum.record.due > 0 && sum.setup.closed != one.setup.closed {
+            return Err(usage(format_args!(
+                "{}: a closed loop and an open one do not add up",
+                file.display()
+            )));
+        }
+        sum.record.add(&one.record);
+        sum.setup.closed = one.setup.closed;
+        for target in one.setup.targets {
+            if !sum.setup.targets.contains(&target) {
+                sum.setup.targets.push(target);
+            }
+        }
+        sum.setup.pace = match sum.setup.pace.as_str() {
+            "" => one.setup.pace,
+            pace => format!("{pace} + {}", one.setup.pace),
+        };
+        sum.elapsed = sum.elapsed.max(one.elapsed);
+        sum.cpu += one.cpu;
+        for (index, slice) in one.timeline.into_iter().enumerate() {
+            match sum.timeline.get_mut(index) {
+                Some(place) => {
+                    place.due += slice.due;
+                    place.ok += slice.ok;
+                    place.failed += slice.failed;
+                }
+                None => sum.timeline.push(slice),
+            }
+        }
+    }
+    Ok(sum)
+}
+
+fn read(file: &Path) -> Result<Outcome, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+    let saved: Saved = serde_json::from_str(&text)
+        .map_err(|error| format!("{error}; expected what `plimsoll load --save` wrote"))?;
+    if saved.version != 1 {
+        return Err(format!("version {}: this program reads version 1", saved.version));
+    }
+    let seconds =
+        |value: f64| Duration::try_from_secs_f64(value).map_err(|_| format!("{value} is no length of time"));
+    let mut record = Record {
+        due: saved.due,
+        on_time: saved.on_time,
+        waited: saved.waited,
+        ok: saved.ok,
+        cut: saved.cut,
+        latency: Latencies::decode(&saved.histograms.latency)?,
+        service: Latencies::decode(&saved.histograms.service)?,
+        lateness: Latencies::decode(&saved.histograms.lateness)?,
+        ..Record::new()
+    };
+    for (name, count) in saved.failed {
+        let fault = Fault::named(&name).ok_or_else(|| format!("`{name}` is no kind of failure"))?;
+        record.failed.insert(fault, count);
+    }
+    for (name, member) in saved.members {
+        let tally = record.members.entry(name.into()).or_default();
+        (tally.ok, tally.failed) = (member.ok, member.failed);
+    }
+    let slice = |slice: SavedSlice| Slice {
+        at: slice.at,
+        span: slice.seconds,
+        due: slice.due,
+        ok: slice.ok,
+        failed: slice.failed,
+        p50: None,
+        p99: None,
+    };
+    Ok(Outcome {
+        setup: Setup { targets: saved.targets, pace: saved.arrival, closed: saved.closed },
+        record,
+        timeline: saved.timeline.into_iter().map(slice).collect(),
+        elapsed: seconds(saved.seconds)?,
+        cpu: seconds(saved.cpu_seconds)?,
+        interrupted: false,
+    })
+}

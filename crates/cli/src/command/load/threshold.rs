@@ -1,0 +1,168 @@
+//! Conditions that fail a run: `p99>50ms`, `failed>0.1%`, `completed<4900`.
+
+use std::str::FromStr;
+
+use plimsoll_bench::units;
+
+use super::outcome::Outcome;
+
+/// A condition as it was given.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Threshold {
+    text: String,
+    metric: Metric,
+    above: bool,
+    equal: bool,
+    bound: f64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Metric {
+    /// Seconds, of the latency.
+    Quantile(f64),
+    Mean,
+    Max,
+    /// Share of the requests that were due.
+    Failed,
+    /// Requests per second.
+    Completed,
+    Offered,
+}
+
+/// A condition and what it was held against.
+#[derive(Clone, Debug)]
+pub(super) struct Judged {
+    /// The condition as it was given.
+    pub(super) text: String,
+    /// Seconds, share or requests per second.
+    pub(super) value: f64,
+    /// `value` for people.
+    pub(super) shown: String,
+    /// Did it not come true?
+    pub(super) passed: bool,
+}
+
+impl Threshold {
+    pub(super) fn judge(&self, outcome: &Outcome) -> Judged {
+        let (latency, record) = (&outcome.record.latency, &outcome.record);
+        let value = match self.metric {
+            Metric::Quantile(q) => latency.quantile(q).as_secs_f64(),
+            Metric::Mean => latency.mean().as_secs_f64(),
+            Metric::Max => latency.max().as_secs_f64(),
+            Metric::Failed => record.failures() as f64 / record.due.max(1) as f64,
+            Metric::Completed => outcome.completed(),
+            Metric::Offered => outcome.offered(),
+        };
+        let came_true = if self.above { value > self.bound } else { value < self.bound };
+        let shown = match self.metric {
+            Metric::Quantile(_) | Metric::Mean | Metric::Max => {
+                units::short(std::time::Duration::from_secs_f64(value))
+            }
+            Metric::Failed => format!("{:.3} %", value * 100.0),
+            Metric::Completed | Metric::Offered => format!("{value:.1}/s"),
+        };
+        Judged {
+            text: self.text.clone(),
+            value,
+            shown,
+            passed: !(came_true || self.equal && value == self.bound),
+        }
+    }
+}
+
+impl FromStr for Threshold {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = "expected METRIC, > or <, and a value: p99>50ms (any percentile, mean or max), \
+                        failed>0.1%, completed<4900 or offered<4900 (per second)";
+        let at = text.find(['>', '<']).ok_or_else(|| format!("`{text}`: {expected}"))?;
+        let (name, rest) = (text[..at].trim(), &text[at + 1..]);
+        let above = text[at..].starts_with('>');
+        let (equal, value) = match rest.strip_prefix('=') {
+            Some(value) => (true, value.trim()),
+            None => (false, rest.trim()),
+        };
+        let percentile = || name.strip_prefix('p')?.parse().ok().filter(|p| (0.0..=100.0).contains(p));
+        let metric = match name {
+            "mean" => Metric::Mean,
+            "max" => Metric::Max,
+            "failed" => Metric::Failed,
+            "completed" => Metric::Completed,
+            "offered" => Metric::Offered,
+            _ => {
+                let percentile: f64 = percentile().ok_or_else(|| format!("`{name}`: {expected}"))?;
+                Metric::Quantile(percentile / 100.0)
+            }
+        };
+        let bound = match metric {
+            Metric::Quantile(_) | Metric::Mean | Metric::Max => units::duration(value)?.as_secs_f64(),
+            Metric::Failed => share(value)?,
+            Metric::Completed | Metric::Offered => {
+                number(value).ok_or_else(|| format!("`{value}` is no number per second"))?
+            }
+        };
+        Ok(Self { text: text.to_owned(), metric, above, equal, bound })
+    }
+}
+
+/// `0.1%` or `0.001`.
+fn share(text: &str) -> Result<f64, String> {
+    let share = match text.strip_suffix('%') {
+        Some(percent) => number(percent.trim_end()).map(|percent| percent / 100.0),
+        None => number(text),
+    };
+    share.filter(|share| *share <= 1.0).ok_or_else(|| format!("`{text}` is no share: expected 0.1% or 0.001"))
+}
+
+fn number(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::outcome::sample;
+    use super::*;
+
+    fn passes(text: &str) -> bool {
+        text.parse::<Threshold>().unwrap().judge(&sample::outcome()).passed
+    }
+
+    #[test]
+    fn conditions_hold_or_not() {
+        // The sample: 100 due in 10 s, 98 answered in 1 to 98 ms, 2 timed out at 5 s.
+        for text in [
+            "p50>60ms",
+            "p50 < 40ms",
+            "p99.9>6s",
+            "failed>2%",
+            "failed > 0.02",
+            "max>=6s",
+            "completed<9",
+            "mean>1s",
+        ] {
+            assert!(passes(text), "{text}");
+        }
+        for text in ["p50>40ms", "p99>4s", "failed>1%", "failed>=2%", "completed<10", "offered>9", "max>4s"] {
+            assert!(!passes(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_condition_is_refused() {
+        for text in [
+            "",
+            "p99",
+            "p101>1s",
+            "p99>50",
+            "px>1s",
+            ">1s",
+            "failed>2",
+            "failed>x%",
+            "rate>1",
+            "completed<-1",
+        ] {
+            assert!(text.parse::<Threshold>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The lab from end to end: runs, reports, resumes, fails and is interrupted; and what L3B could not do.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::stage::{Balancer, Folder, Member, Process, Run, Wire, binary, found, noise, until, web};
+
+/// One point for each of one and two members behind the balancer, half a second long.
+const SMALL: &str = r#"
+title = "Small"
+about = "A test."
+differs = "It differs because it is small."
+
+[members]
+service = "const:10ms"
+workers = 2
+
+[load]
+concurrency = 8
+
+[plan]
+repetitions = { full = 1, quick = 1 }
+batches = { full = 5, quick = 5 }
+warmup = { full = "0", quick = "0" }
+duration = { full = "9s", quick = "500ms" }
+
+[[factor]]
+vary = "endpoints"
+full = [1, 2]
+quick = [1, 2]
+
+[[figure]]
+name = "response"
+title = "Response <time>"
+x = "endpoints"
+y = "response"
+paper = "It falls."
+
+[[claim]]
+says = "No request fails"
+test = { at_least = { metric = "success", value = 1 } }
+"#;
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn the_smoke_experiment_runs_and_reports() {
+    let folder = Folder::new();
+    let run = Run::plimsoll(&["lab", "run", "smoke", "--quick", "--out", "results"], folder.path());
+    // A claim may fail on a machine that is busy with other tests; that there is a report may not.
+    assert!(matches!(run.code, Some(0 | 1)), "{:?} {}", run.code, run.err);
+    assert!(run.err.contains("2 points, about ") && run.err.contains("2/2"), "{}", run.err);
+    let results = folder.join("results/smoke-quick");
+    let claims = json(&results.join("claims.json"));
+    assert_eq!(claims["points"], serde_json::json!([2, 2]), "{claims}");
+    assert_eq!(claims["claims"].as_array().unwrap().len(), 2);
+    let page = fs::read_to_string(results.join("report.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("emulated servers") && !page.contains("<script"));
+    assert!(fs::read_to_string(results.join("response.svg")).unwrap().starts_with("<svg"));
+    let file = json(&results.join("run.json"));
+    assert_eq!(file["binary_sha256"].as_str().unwrap().len(), 64);
+    let point = json(&results.join("points/002-endpoints=2-concurrency=8/point.json"));
+    assert_eq!(point["outcome"]["samples"]["response"].as_array().unwrap().len(), 5);
+    assert!(point["configurations"]["plimsoll.toml"].is_string(), "{point}");
+    // Run as a report alone, from anywhere else, with the same outcome.
+    let again = Run::plimsoll(&["lab", "report", "--out", "results", "-o", "json"], folder.path());
+    assert_eq!((again.code, &again.json()[0]["claims"]), (run.code, &claims["claims"]));
+    // And against itself nothing differs.
+    let same =
+        Run::plimsoll(&["lab", "compare", "results/smoke-quick", "results/smoke-quick"], folder.path());
+    assert!(
+        same.code == Some(0) && same.out.contains("+0.0 %") && !same.out.contains("differ"),
+        "{}",
+        same.out
+    );
+}
+
+#[test]
+fn a_claim_that_fails_is_exit_code_1_and_told() {
+    let folder = Folder::new();
+    folder.write("hopeless.toml", SMALL.replace("value = 1 ", "value = 2 "));
+    let run = Run::plimsoll(&["lab", "run", "hopeless.toml"], folder.path());
+    assert_eq!(run.code, Some(1), "{}", run.err);
+    assert!(run.err.contains("0 of 2 points at or above 2"), "{}", run.err);
+    let page = fs::read_to_string(folder.join("plimsoll-lab/hopeless-quick/report.html")).unwrap();
+    for part in
+        ["✘ FAIL", "0 of 2 points", "It differs because it is small.", "Response &lt;time&gt;", "It falls."]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn a_mistake_in_the_file_is_shown_with_its_place() {
+    let folder = Folder::new();
+    folder.write("wrong.toml", SMALL.replace("concurrency = 8", "concurency = 8"));
+    let run = Run::plimsoll(&["lab", "run", "wrong.toml"], folder.path());
+    assert_eq!(run.code, Some(2));
+    assert!(run.err.contains("wrong.toml:11:1") && run.err.contains("^^^^^^^^^^"), "{}", run.err);
+    let run = Run::plimsoll(&["lab", "run", "nosuch"], folder.path());
+    assert!(run.code == Some(2) && run.err.contains("smoke"), "{}", run.err);
+}
+
+#[test]
+fn a_folder_of_something_else_is_left_alone() {
+    let folder = Folder::new();
+    folder.write("small.toml", SMALL);
+    fs::create_dir_all(folder.join("plimsoll-lab/small-quick")).unwrap();
+    folder.write("plimsoll-lab/small-quick/thesis.txt", "years of work");
+    let run = Run::plimsoll(&["lab", "run", "small.toml"], folder.path());
+    assert!(run.code == Some(1) && run.err.contains("something else"), "{}", run.err);
+    assert!(folder.join("plimsoll-lab/small-quick/thesis.txt").exists());
+}
+
+/// Process ids of the children of a process.
+fn children(pid: u32) -> Vec<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing_running_and_goes_on() {
+    let folder = Folder::new();
+    folder.write("small.toml", SMALL);
+    let args = ["lab", "run", "small.toml", "--full", "--resume"];
+    let mut first = Process::start(&binary(), &args, folder.path());
+    let points = folder.join("plimsoll-lab/small-full/points");
+    let done = points.join("001-endpoints=1/point.json");
+    let processes = found("the second point is under way", || {
+        let processes = children(first.pid());
+        (done.exists() && processes.len() == 3).then_some(processes)
+    });
+    first.signal(Signal::INT);
+    assert_eq!(first.end(), Some(130), "{first}");
+    for pid in processes {
+        until("its processes have ended", || !Path::new(&format!("/proc/{pid}")).exists());
+    }
+    // The second time only the second point is run.
+    let before = fs::metadata(&done).unwrap().modified().unwrap();
+    let run = Run::plimsoll(&args, folder.path());
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    assert!(run.err.contains("2 points, 1 of them done") && run.err.contains("2/2"), "{}", run.err);
+    assert_eq!(fs::metadata(&done).unwrap().modified().unwrap(), before);
+    // With another experiment nothing counts as done.
+    folder.write("small.toml", SMALL.replace("9s", "1s"));
+    let run = Run::plimsoll(&args, folder.path());
+    assert!(run.code == Some(0) && !run.err.contains("done"), "{}", run.err);
+}
+
+#[test]
+fn processes_die_with_the_runner() {
+    let folder = Folder::new();
+    folder.write("small.toml", SMALL);
+    let mut run = Process::start(&binary(), &["lab", "run", "small.toml", "--full"], folder.path());
+    let processes = found("a point is under way", || {
+        let processes = children(run.pid());
+        let tied = processes.len() == 2
+            && folder.join("plimsoll-lab/small-full/points/001-endpoints=1/plimsoll.log").exists();
+        tied.then_some(processes)
+    });
+    run.kill();
+    for pid in processes {
+        until("its processes have ended", || {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            // Nobody may be there to wait for it where the tests run.
+            stat.is_empty() || stat.contains(") Z ")
+        });
+    }
+}
+
+#[test]
+fn ten_megabytes_go_through_and_come_back() {
+    // The paper's balancer could carry no request longer than a network packet.
+    let member = Member::start(&["--echo", "http"]);
+    let balancer = Balancer::start(&web(&[member.address], ""));
+    let body = noise(10_000_000);
+    let mut client = Wire::connect(balancer.address());
+    let length = body.len();
+    let head = format!("POST /whole HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
+    // Sent and read at the same time: no socket holds all of it.
+    let stream = client.stream().try_clone().unwrap();
+    let sent = body.clone();
+    let sender = thread::spawn(move || {
+        let mut wire = Wire::over(stream);
+        wire.send(head);
+        wire.send(sent);
+    });
+    let answer = client.answer().unwrap();
+    sender.join().unwrap();
+    assert_eq!(answer.status, 200);
+    assert!(answer.body.len() > length, "{} bytes", answer.body.len());
+    // The member sends the head as it came, and then the body.
+    assert!(answer.body.ends_with(&body), "the body came back changed");
+    assert!(answer.body.starts_with(b"POST /whole HTTP/1.1\r\n"));
+}
