@@ -147,7 +147,8 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
     /// When the next request of an open loop is due.
     fn after(&mut self, start: Instant) -> Option<Instant> {
         match &mut self.when {
-            When::Open(pace) => pace.next().map(|offset| start + offset),
+            // What is beyond the end of time is never due.
+            When::Open(pace) => pace.next().and_then(|offset| start.checked_add(offset)),
             When::Closed { .. } => None,
         }
     }
@@ -300,9 +301,9 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             Err(_) => Connecting::Refused,
         };
         job.connecting = connecting == Connecting::Under;
-        if connecting == Connecting::Up {
-            // What cannot be written fails when the socket is read.
-            job.write(&socket);
+        if connecting == Connecting::Up && !job.write(&socket) && self.target.transport() == Transport::Udp {
+            // A datagram that does not fit. What a stream does not take fails when it is read.
+            return Err(Errno::MSGSIZE.into());
         }
         let key = self.slots.insert(Connection::new(socket, route, job));
         let Some(connection) = self.slots.connection(key.slot) else { return Ok((key, connecting)) };

@@ -47,3 +47,13 @@ fn a_log_is_replayed_in_order_and_in_its_time() {
     // The last of its four seconds, eight times as fast.
     assert!((450 * MS..1500 * MS).contains(&length), "{length:?}");
 }
+
+/// A speed that puts the second request beyond the end of time.
+#[test]
+fn what_is_never_due_ends_the_run() {
+    let (address, _) = watched(OK, |now| now);
+    let target = Http::new("GET", &format!("http://{address}/"), &[], b"").unwrap();
+    let dues = [Duration::ZERO, Duration::MAX].into_iter();
+    let record = run::start(target, dues, Limits::default()).unwrap().join().unwrap();
+    assert_eq!((record.due, record.ok), (1, 1), "{:?}", record.failed);
+}
