@@ -126,6 +126,8 @@ pub struct Settings {
     pub kind: Option<Balancer>,
     /// Idle connections kept for each member (and thread).
     pub pool: Option<u32>,
+    /// For so long (plimsoll and nginx; HAProxy's own purge is not touched).
+    pub pool_idle: Option<Span>,
     /// Most requests at once at each member; more wait in the balancer.
     pub max_connections: Option<u32>,
     /// How many may wait in the balancer.
