@@ -119,6 +119,34 @@ fn a_folder_of_something_else_is_left_alone() {
 }
 
 #[test]
+fn other_balancers_are_configured_and_used() {
+    let folder = Folder::new();
+    let levels = r#"["haproxy", "nginx:round_robin", "plimsoll:round_robin"]"#;
+    let text = SMALL.replace(
+        "vary = \"endpoints\"\nfull = [1, 2]\nquick = [1, 2]",
+        "vary = \"endpoints\"\nfull = [2]\nquick = [2]",
+    );
+    folder.write(
+        "others.toml",
+        format!("{text}[[factor]]\nvary = \"balancer\"\nfull = {levels}\nquick = {levels}\n"),
+    );
+    let run = Run::plimsoll(&["lab", "run", "others.toml"], folder.path());
+    assert_eq!(run.code, Some(0), "{} {}", run.out, run.err);
+    let points = folder.join("plimsoll-lab/others-quick/points");
+    let files = [
+        "001-endpoints=2-balancer=haproxy/haproxy.cfg",
+        "002-endpoints=2-balancer=nginx-round_robin/nginx.conf",
+    ];
+    for file in files {
+        assert!(points.join(file).exists(), "{file}");
+        let folder = points.join(file.split('/').next().unwrap());
+        // Clients went through it to both members, hence twice what one can do.
+        let rate = json(&folder.join("point.json"))["estimates"]["throughput"][0].as_f64().unwrap();
+        assert!(rate > 210.0, "{file}: {rate}");
+    }
+}
+
+#[test]
 fn members_are_slowed_stopped_killed_started_and_added() {
     let folder = Folder::new();
     let mut text = SMALL.replace("concurrency = 8", "rate = 200").replace("500ms", "4s");

@@ -193,8 +193,8 @@ pub struct Plan {
     pub repetitions: Graded<Spanned<usize>>,
     /// Parts of equal length that each of them is cut into, each a sample.
     pub batches: Graded<usize>,
-    /// Left out at the beginning of each. In a closed loop it goes on until twice as many requests as there are
-    /// clients have been answered: only then has every client met the queue and the sessions as they will stay.
+    /// Left out at the beginning of each. In a closed loop it goes on until three times as many requests as there are
+    /// clients have been answered: only then does every client meet the queue and the sessions as they will stay.
     pub warmup: Graded<Span>,
     /// Measured, of each.
     pub duration: Graded<Span>,

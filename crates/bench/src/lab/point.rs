@@ -175,7 +175,7 @@ fn once(
         answered += tick(&run, stage, warmup * number / ticks)?.ok;
     }
     let mut begin = warmup;
-    while answered < 2 * clients && run.elapsed() < warmup + WARM {
+    while answered < 3 * clients && run.elapsed() < warmup + WARM {
         begin = run.elapsed() + STEP;
         answered += tick(&run, stage, begin)?.ok;
     }
