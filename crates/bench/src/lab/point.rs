@@ -10,7 +10,7 @@ use super::child::Tie;
 use super::drive::{self, Drive};
 use super::experiment::{Act, Experiment, Fault, Mode};
 use super::metric::Metric;
-use super::plan::{Point, each, repetitions};
+use super::plan::{Point, SETTLED, each, repetitions};
 use super::stage::Stage;
 use super::{Trouble, Watch, usage};
 use crate::record::{Fault as Failure, Record};
@@ -175,7 +175,7 @@ fn once(
         answered += tick(&run, stage, warmup * number / ticks)?.ok;
     }
     let mut begin = warmup;
-    while answered < 3 * clients && run.elapsed() < warmup + WARM {
+    while answered < SETTLED as u64 * clients && run.elapsed() < warmup + WARM {
         begin = run.elapsed() + STEP;
         answered += tick(&run, stage, begin)?.ok;
     }
