@@ -1,7 +1,7 @@
 //! The experiment file: what is run, varied, broken, recorded, drawn and claimed. Data, no code.
 //!
 //! TOML into plain structs without flattening or tags, so that every error has its line and column. What the
-//! parts say of one another is checked after that, in [`check`].
+//! parts say of one another is checked after that.
 
 use std::ops::Range;
 use std::time::Duration;

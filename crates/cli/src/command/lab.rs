@@ -51,7 +51,7 @@ struct Run {
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// Fewer levels and shorter points: minutes [default]
+    /// Fewer levels and shorter points, for minutes; the default
     #[arg(long, conflicts_with = "full")]
     quick: bool,
 
