@@ -23,10 +23,16 @@ use crate::target::{Answer, Ask, Step, Target, Transport};
 
 /// How long requests in flight may take to end after a stop.
 const GRACE: Duration = Duration::from_secs(1);
-/// Requests sent between two looks at events: about a quarter of a millisecond's work.
-const BATCH: usize = 64;
+/// Requests sent between two looks at events: half a millisecond's work if each needs a new connection.
+const BATCH: usize = 16;
+/// How long before a due time the thread stops sleeping and looks again and again: the kernel wakes a thread
+/// some 20 µs late, more or less, which would be in every latency. At most this much CPU per request.
+const SPIN: Duration = Duration::from_micros(20);
 /// Between two looks at the clock of the thread's CPU time.
 const AUDIT: Duration = Duration::from_millis(50);
+/// How long a client of a closed loop waits after a request without an answer, so that it does not spend
+/// all of its time on a server that is not there.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Requests up to this length leave in one segment: nothing for Nagle's algorithm to hold back.
 const SEGMENT: usize = 1400;
 
@@ -43,12 +49,16 @@ pub(super) struct Engine<T: Target, P> {
     target: T,
     when: When<P>,
     limits: Limits,
+    /// Most connections, busy and idle.
+    most: usize,
     shared: Arc<Shared>,
     poll: Poll,
     slots: Slots<T::State>,
     in_flight: usize,
     /// Requests that are due and wait for a connection, in order.
     waiting: VecDeque<Waiting<T::State>>,
+    /// When clients of a closed loop that failed go on.
+    paused: VecDeque<Instant>,
     connects: Deadlines,
     requests: Deadlines,
     buffer: Box<[u8]>,
@@ -69,6 +79,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             slots: Slots::new(target.addresses().len()),
             in_flight: 0,
             waiting: VecDeque::new(),
+            paused: VecDeque::new(),
             connects: Deadlines::default(),
             requests: Deadlines::default(),
             buffer: vec![0; 64 * 1024].into(),
@@ -76,6 +87,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             audit: shared.start,
             target,
             when,
+            most: limits.connections.unwrap_or(limits.in_flight),
             limits,
             shared,
         })
@@ -88,7 +100,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         let mut events = Vec::new();
         let mut last_call = None;
         loop {
-            let mut record = shared.record();
+            let mut record = shared.turn();
             let mut now = Instant::now();
             for _ in 0..BATCH {
                 let Some(due) = next.filter(|due| *due <= now) else { break };
@@ -104,7 +116,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
                 last_call = Some(now + GRACE);
             }
             self.expire(&mut record, now);
-            self.serve(&mut record);
+            let more = self.serve(&mut record);
             let left = self.in_flight + self.waiting.len();
             shared.in_flight.store(left, Relaxed);
             let over = next.is_none() && self.closed_over(now);
@@ -117,11 +129,13 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
                 return Ok(());
             }
             drop(record);
-            let deadlines = [self.connects.next(), self.requests.next(), self.first_waiting_ends()];
-            let wake = deadlines.into_iter().flatten().chain(next).min();
+            let paused = self.paused.front().copied();
+            let deadlines = [self.connects.next(), self.requests.next(), self.first_waiting_ends(), paused];
+            let soon = if more { Some(now) } else { next.map(|due| due.checked_sub(SPIN).unwrap_or(due)) };
+            let wake = deadlines.into_iter().flatten().chain(soon).min();
             self.poll.wait(&mut events, wake, now)?;
             if !events.is_empty() {
-                let mut record = shared.record();
+                let mut record = shared.turn();
                 for event in &events {
                     self.ready(&mut record, *event);
                     self.serve(&mut record);
@@ -133,7 +147,8 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
     /// When the next request of an open loop is due.
     fn after(&mut self, start: Instant) -> Option<Instant> {
         match &mut self.when {
-            When::Open(pace) => pace.next().map(|offset| start + offset),
+            // What is beyond the end of time is never due.
+            When::Open(pace) => pace.next().and_then(|offset| start.checked_add(offset)),
             When::Closed { .. } => None,
         }
     }
@@ -160,58 +175,61 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         // Asked for even if it cannot leave: the next request belongs to the next due time.
         let ask = self.target.request();
         if self.in_flight + self.waiting.len() >= self.limits.in_flight {
-            record.unsent(self.limits.timeout);
-            return;
+            return self.unsent(record);
         }
         let late = now.saturating_duration_since(due);
-        if !self.waiting.is_empty() || !self.has_room(ask.route) {
+        if !self.waiting.is_empty() || !self.has_room() {
             record.left(late, self.limits.tolerance);
             record.waited += 1;
             self.waiting.push_back(Waiting { due, ask });
         } else if self.send(record, due, now, ask) {
             record.left(late, self.limits.tolerance);
         } else {
-            record.unsent(self.limits.timeout);
+            self.unsent(record);
+        }
+    }
+
+    /// A request cannot be sent at all.
+    fn unsent(&mut self, record: &mut Record) {
+        record.unsent(self.limits.timeout);
+        self.pause();
+    }
+
+    /// A client of a closed loop has not been answered.
+    fn pause(&mut self) {
+        if matches!(self.when, When::Closed { .. }) {
+            self.paused.push_back(Instant::now() + PAUSE);
         }
     }
 
     /// Sends what waits for a connection as far as there are any, and the next requests of closed loops;
-    /// a batch at most.
-    fn serve(&mut self, record: &mut Record) {
+    /// a batch at most. Is there more to do at once?
+    fn serve(&mut self, record: &mut Record) -> bool {
         for _ in 0..BATCH {
-            if let Some(first) = self.waiting.front() {
-                let route = first.ask.route;
-                if !self.has_room(route) {
-                    return;
-                }
-                let Some(first) = self.waiting.pop_front() else { return };
+            if self.has_room()
+                && let Some(first) = self.waiting.pop_front()
+            {
                 if !self.send(record, first.due, Instant::now(), first.ask) {
                     record.failed(None, Fault::Unsent, first.due.elapsed().max(self.limits.timeout));
                 }
                 continue;
             }
-            let When::Closed { clients, end } = &self.when else { return };
-            if self.in_flight >= *clients {
-                return;
+            let When::Closed { clients, end } = &self.when else { return false };
+            if self.in_flight + self.waiting.len() + self.paused.len() >= *clients {
+                return false;
             }
             let now = Instant::now();
             if now >= *end {
-                return;
+                return false;
             }
-            let busy = self.in_flight;
             self.due(record, now, now);
-            if self.in_flight == busy {
-                // It failed at once, for want of a socket or of a server: the next turn tries again.
-                return;
-            }
         }
+        true
     }
 
     /// May a request take or open a connection?
-    fn has_room(&self, route: usize) -> bool {
-        self.slots.has_idle(route)
-            || self.limits.connections.is_none_or(|most| self.slots.open() < most)
-            || self.slots.has_any_idle()
+    fn has_room(&self) -> bool {
+        self.slots.open() < self.most || self.slots.has_idle()
     }
 
     /// Sends a request on an idle connection or a new one; false if there is none to be had.
@@ -229,7 +247,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             self.slots.remove(slot);
             job.written = 0;
         }
-        if self.limits.connections.is_some_and(|most| self.slots.open() >= most)
+        if self.slots.open() >= self.most
             && let Some(slot) = self.slots.wake_any()
         {
             self.slots.remove(slot);
@@ -283,9 +301,9 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             Err(_) => Connecting::Refused,
         };
         job.connecting = connecting == Connecting::Under;
-        if connecting == Connecting::Up {
-            // What cannot be written fails when the socket is read.
-            job.write(&socket);
+        if connecting == Connecting::Up && !job.write(&socket) && self.target.transport() == Transport::Udp {
+            // A datagram that does not fit. What a stream does not take fails when it is read.
+            return Err(Errno::MSGSIZE.into());
         }
         let key = self.slots.insert(Connection::new(socket, route, job));
         let Some(connection) = self.slots.connection(key.slot) else { return Ok((key, connecting)) };
@@ -321,6 +339,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             let Some(key) = self.requests.over(now, |key| slots.job(key).is_none()) else { break };
             self.fail(record, key.slot, Fault::Timeout);
         }
+        while self.paused.pop_front_if(|until| *until <= now).is_some() {}
         let timeout = self.limits.timeout;
         while let Some(first) = self.waiting.pop_front_if(|first| first.due + timeout <= now) {
             record.failed(None, Fault::Timeout, now.saturating_duration_since(first.due).max(timeout));
@@ -425,6 +444,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         if let Some(job) = job {
             self.in_flight -= 1;
             record.failed(None, fault, job.due.elapsed().max(self.limits.timeout));
+            self.pause();
         }
     }
 }

@@ -179,13 +179,8 @@ impl<S> Slots<S> {
         idle.push(slot);
     }
 
-    /// Is there an idle connection of this route?
-    pub(super) fn has_idle(&self, route: usize) -> bool {
-        !self.idle[route].is_empty()
-    }
-
     /// Is there an idle connection of any route?
-    pub(super) fn has_any_idle(&self) -> bool {
+    pub(super) fn has_idle(&self) -> bool {
         self.idle.iter().any(|idle| !idle.is_empty())
     }
 

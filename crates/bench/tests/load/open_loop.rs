@@ -1,56 +1,15 @@
 //! The open loop against servers that misbehave: the offered rate holds and the latencies tell the truth.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where it fails")]
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use plimsoll_bench::pace::{Arrival, Pace};
 use plimsoll_bench::record::{Fault, Record};
 use plimsoll_bench::run::{self, Limits};
 use plimsoll_bench::target::Http;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const MS: Duration = Duration::from_millis(1);
-const OK: &[u8] = b"HTTP/1.1 200 OK\r\nx-member: m1\r\ncontent-length: 2\r\n\r\nok";
-
-/// A server on a thread of its own: reads requests without a body and answers each when `when` (given the
-/// time since the start) says, with `answer`; keeps the connection open.
-fn server(answer: &'static [u8], when: impl Fn(Duration) -> Duration + Send + Sync + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let when = Arc::new(when);
-    std::thread::spawn(move || {
-        let start = Instant::now();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            loop {
-                let (mut stream, _) = listener.accept().await.unwrap();
-                let when = when.clone();
-                tokio::spawn(async move {
-                    let mut buffer = [0; 4096];
-                    while let Ok(1..) = stream.read(&mut buffer).await {
-                        let now = start.elapsed();
-                        tokio::time::sleep(when(now).saturating_sub(now)).await;
-                        if stream.write_all(answer).await.is_err() {
-                            break;
-                        }
-                    }
-                });
-            }
-        });
-    });
-    address
-}
-
-fn load(address: SocketAddr, arrival: Arrival, rate: f64, duration: Duration, limits: Limits) -> Record {
-    let target = Http::new("GET", &format!("http://{address}/"), &[], b"").unwrap();
-    run::start(target, Pace::new(arrival, rate, duration, 1), limits).unwrap().join().unwrap()
-}
+use super::rig::{MS, OK, load, server};
 
 /// With a stall of S every period P, a share S/P of the requests waits uniformly up to S: the closed form
 /// gives the quantiles. A generator that leaves out its own waits has a p95 of next to nothing.

@@ -1,0 +1,123 @@
+//! Echoes over TCP and UDP: whole, corrupted, lost.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::time::Duration;
+
+use plimsoll_bench::pace::{Arrival, Pace};
+use plimsoll_bench::record::{Fault, Record};
+use plimsoll_bench::run::{self, Limits};
+use plimsoll_bench::target::{Target, TcpEcho, UdpEcho};
+
+use super::rig::MS;
+
+fn run<T: Target + Send + 'static>(target: T, requests: u32, rate: f64, limits: Limits) -> Record {
+    // Half a gap more, so that rounding decides nothing.
+    let length = Duration::from_secs_f64((f64::from(requests) - 0.5) / rate);
+    run::start(target, Pace::new(Arrival::Constant, rate, length, 1), limits).unwrap().join().unwrap()
+}
+
+/// Sends back what comes, with `change` made to it.
+fn tcp(change: fn(&mut [u8])) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut buffer = vec![0; 1 << 16];
+                while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                    change(&mut buffer[..count]);
+                    if stream.write_all(&buffer[..count]).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+/// Sends back the datagrams that `keep` returns, given the number and the bytes of each.
+fn udp(keep: impl Fn(usize, &mut Vec<u8>) -> usize + Send + 'static) -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 16];
+        for number in 0.. {
+            let (count, peer) = socket.recv_from(&mut buffer).unwrap();
+            let mut datagram = buffer[..count].to_vec();
+            for _ in 0..keep(number, &mut datagram) {
+                socket.send_to(&datagram, peer).unwrap();
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn small_and_large_payloads_come_back() {
+    let address = tcp(|_| {}).to_string();
+    for size in [1, 64, 1 << 16, 3_000_000] {
+        let record = run(TcpEcho::new(&address, size).unwrap(), 10, 20.0, Limits::default());
+        assert_eq!((record.ok, record.failures()), (10, 0), "{size}: {:?}", record.failed);
+    }
+    let address = udp(|_, _| 1).to_string();
+    for size in [1, 64, 8192, 60_000] {
+        let record = run(UdpEcho::new(&address, size).unwrap(), 10, 50.0, Limits::default());
+        assert_eq!((record.ok, record.failures()), (10, 0), "{size}: {:?}", record.failed);
+    }
+}
+
+#[test]
+fn what_comes_back_changed_is_no_answer() {
+    let address = tcp(|bytes| bytes[bytes.len() - 1] ^= 1).to_string();
+    let record = run(TcpEcho::new(&address, 100).unwrap(), 20, 200.0, Limits::default());
+    assert_eq!(record.failed, [(Fault::Malformed, 20)].into());
+    let address = udp(|number, bytes| {
+        if number % 4 == 0 {
+            bytes.truncate(50);
+        }
+        1
+    });
+    let record = run(UdpEcho::new(&address.to_string(), 100).unwrap(), 20, 200.0, Limits::default());
+    assert_eq!((record.ok, &record.failed), (15, &[(Fault::Malformed, 5)].into()));
+}
+
+#[test]
+fn lost_datagrams_time_out_and_copies_do_no_harm() {
+    let address = udp(|number, _| match number % 5 {
+        0 => 0,
+        1 => 3,
+        _ => 1,
+    });
+    let limits = Limits { timeout: 300 * MS, ..Limits::default() };
+    let record = run(UdpEcho::new(&address.to_string(), 32).unwrap(), 50, 200.0, limits);
+    assert_eq!((record.ok, &record.failed), (40, &[(Fault::Timeout, 10)].into()));
+    assert!(record.latency.quantile(0.95) >= 299 * MS);
+    assert_eq!(record.latency.count(), 50);
+}
+
+#[test]
+fn nobody_listens() {
+    let limits = || Limits { timeout: 500 * MS, ..Limits::default() };
+    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let record = run(UdpEcho::new(&free, 32).unwrap(), 10, 200.0, limits());
+    assert_eq!(record.failed, [(Fault::Connect, 10)].into());
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let record = run(TcpEcho::new(&free, 32).unwrap(), 10, 200.0, limits());
+    assert_eq!(record.failed, [(Fault::Connect, 10)].into());
+}
+
+#[test]
+fn a_new_socket_for_each_and_a_pool() {
+    let (tcp, udp) = (tcp(|_| {}).to_string(), udp(|_, _| 1).to_string());
+    for limits in
+        [Limits { reuse: false, ..Limits::default() }, Limits { connections: Some(1), ..Limits::default() }]
+    {
+        let record = run(TcpEcho::new(&tcp, 32).unwrap(), 100, 500.0, limits.clone());
+        assert_eq!((record.ok, record.failures()), (100, 0), "{:?}", record.failed);
+        let record = run(UdpEcho::new(&udp, 32).unwrap(), 100, 500.0, limits);
+        assert_eq!((record.ok, record.failures()), (100, 0), "{:?}", record.failed);
+    }
+}
