@@ -118,6 +118,69 @@ fn a_folder_of_something_else_is_left_alone() {
     assert!(folder.join("plimsoll-lab/small-quick/thesis.txt").exists());
 }
 
+#[test]
+fn other_balancers_are_configured_and_used() {
+    let folder = Folder::new();
+    let levels = r#"["haproxy", "nginx:round_robin", "plimsoll:round_robin"]"#;
+    let text = SMALL.replace(
+        "vary = \"endpoints\"\nfull = [1, 2]\nquick = [1, 2]",
+        "vary = \"endpoints\"\nfull = [2]\nquick = [2]",
+    );
+    folder.write(
+        "others.toml",
+        format!("{text}[[factor]]\nvary = \"balancer\"\nfull = {levels}\nquick = {levels}\n"),
+    );
+    let run = Run::plimsoll(&["lab", "run", "others.toml"], folder.path());
+    assert_eq!(run.code, Some(0), "{} {}", run.out, run.err);
+    let points = folder.join("plimsoll-lab/others-quick/points");
+    let files = [
+        "001-endpoints=2-balancer=haproxy/haproxy.cfg",
+        "002-endpoints=2-balancer=nginx-round_robin/nginx.conf",
+    ];
+    for file in files {
+        assert!(points.join(file).exists(), "{file}");
+        let folder = points.join(file.split('/').next().unwrap());
+        // Clients went through it to both members, hence twice what one can do.
+        let rate = json(&folder.join("point.json"))["estimates"]["throughput"][0].as_f64().unwrap();
+        assert!(rate > 210.0, "{file}: {rate}");
+    }
+}
+
+#[test]
+fn members_are_slowed_stopped_killed_started_and_added() {
+    let folder = Folder::new();
+    let mut text = SMALL.replace("concurrency = 8", "rate = 200").replace("500ms", "4s");
+    text = text.replace("endpoints\"\nfull = [1, 2]\nquick = [1, 2]", "endpoints\"\nfull = [2]\nquick = [2]");
+    text = text.replace("value = 1 ", "value = 0.5 ");
+    text += "[balancer]\nhealth_interval = \"50ms\"\nslow_start = \"0s\"\n";
+    let faults = [
+        ("slow", 1, "100ms"),
+        ("stop", 2, "300ms"),
+        ("continue", 2, "600ms"),
+        ("kill", 1, "1s"),
+        ("start", 1, "2s"),
+        ("add", 1, "2500ms"),
+    ];
+    for (act, member, at) in faults {
+        let factor = if act == "slow" { "factor = 2\n" } else { "" };
+        text += &format!(
+            "[[fault]]\nact = \"{act}\"\nmember = {member}\n{factor}at = {{ full = \"{at}\", quick = \"{at}\" }}\n"
+        );
+    }
+    folder.write("faults.toml", text);
+    let run = Run::plimsoll(&["lab", "run", "faults.toml"], folder.path());
+    assert!(matches!(run.code, Some(0 | 1)) && run.err.contains("1/1"), "{:?} {}", run.code, run.err);
+    let point = json(&folder.join("plimsoll-lab/faults-quick/points/001-endpoints=2/point.json"));
+    let ticks = point["outcome"]["timelines"][0].as_array().unwrap();
+    let arrived = |member: &str, from: f64, to: f64| -> u64 {
+        let within = |tick: &&Value| (from..=to).contains(&tick["at"].as_f64().unwrap());
+        ticks.iter().filter(within).filter_map(|tick| tick["arrived"][member].as_u64()).sum()
+    };
+    assert!(arrived("m1", 0.0, 1.0) > 0, "{ticks:?}");
+    assert_eq!(arrived("m1", 1.7, 2.0), 0, "{ticks:?}");
+    assert!(arrived("m2", 0.7, 4.5) > 0 && arrived("m3", 2.6, 9.0) > 0, "{ticks:?}");
+}
+
 /// Process ids of the children of a process.
 fn children(pid: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();

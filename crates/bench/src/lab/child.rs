@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::Trouble;
 
@@ -118,10 +118,13 @@ impl Child {
         sent.map_err(|error| Trouble::failed(format!("cannot signal {}: {error}", self.name)))
     }
 
-    /// Ends it as a crash would.
+    /// Ends it as a crash would, with whatever processes it has made.
     pub(super) fn kill(&mut self) {
-        // An error says that it has ended.
-        let _ = self.process.kill();
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        if let (Ok(None), Some(group)) = (self.process.try_wait(), pid) {
+            // Not waited for yet, hence the number is its own. An error says that it has ended.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         let _ = self.process.wait();
     }
 

@@ -1,7 +1,7 @@
 //! The experiment file: what is run, varied, broken, recorded, drawn and claimed. Data, no code.
 //!
 //! TOML into plain structs without flattening or tags, so that every error has its line and column. What the
-//! parts say of one another is checked after that, in [`check`].
+//! parts say of one another is checked after that.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -126,6 +126,8 @@ pub struct Settings {
     pub kind: Option<Balancer>,
     /// Idle connections kept for each member (and thread).
     pub pool: Option<u32>,
+    /// For so long (plimsoll and nginx; HAProxy's own purge is not touched).
+    pub pool_idle: Option<Span>,
     /// Most requests at once at each member; more wait in the balancer.
     pub max_connections: Option<u32>,
     /// How many may wait in the balancer.
@@ -191,8 +193,8 @@ pub struct Plan {
     pub repetitions: Graded<Spanned<usize>>,
     /// Parts of equal length that each of them is cut into, each a sample.
     pub batches: Graded<usize>,
-    /// Left out at the beginning of each. In a closed loop it goes on until twice as many requests as there are
-    /// clients have been answered: only then has every client met the queue and the sessions as they will stay.
+    /// Left out at the beginning of each. In a closed loop it goes on until three times as many requests as there are
+    /// clients have been answered: only then does every client meet the queue and the sessions as they will stay.
     pub warmup: Graded<Span>,
     /// Measured, of each.
     pub duration: Graded<Span>,

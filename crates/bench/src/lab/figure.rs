@@ -14,7 +14,7 @@ use crate::plot::{Axis, Chart, Point, Series, Style};
 pub(super) fn chart(figure: &Figure, experiment: &Experiment, points: &[PointFile], table: &Table) -> Chart {
     let (label, series) = match figure.x.get_ref().factor() {
         Some(along) => (along.label(), curves(figure, table, along)),
-        None => ("seconds since the load began", times(figure, experiment, points)),
+        None => ("seconds since the load began", times(figure, points)),
     };
     Chart {
         title: figure.title.clone(),
@@ -59,11 +59,10 @@ fn curves(figure: &Figure, table: &Table, along: Factor) -> Vec<Series> {
 }
 
 /// A line by time: for each member, or for each level.
-fn times(figure: &Figure, experiment: &Experiment, points: &[PointFile]) -> Vec<Series> {
-    let factors = experiment.factors.len();
+fn times(figure: &Figure, points: &[PointFile]) -> Vec<Series> {
     let mut all = Vec::new();
     for file in points {
-        let of = if factors == 0 { String::new() } else { format!("{} ", name(&file.levels)) };
+        let of = if points.len() == 1 { String::new() } else { format!("{} ", name(&file.levels)) };
         if figure.y == Metric::Arrivals {
             let ticks = file.outcome.timelines.iter().flatten();
             let mut members: Vec<&String> = ticks.flat_map(|tick| tick.arrived.keys()).collect();
@@ -81,7 +80,7 @@ fn times(figure: &Figure, experiment: &Experiment, points: &[PointFile]) -> Vec<
                 Metric::P99 => tick.p99,
                 _ => tick.response,
             };
-            let label = if factors == 0 { figure.y.name().to_owned() } else { of.trim_end().to_owned() };
+            let label = if points.len() == 1 { figure.y.name().to_owned() } else { of.trim_end().to_owned() };
             all.push((label, by_tick(&file.outcome.timelines, value)));
         }
     }

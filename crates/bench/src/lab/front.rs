@@ -210,6 +210,7 @@ fn plimsoll(balancer: &Balancer, settings: &Settings, members: &[SocketAddr]) ->
         },
     );
     set("pool", settings.pool.map(Into::into));
+    set("pool_idle", settings.pool_idle.map(|span| time(span).into()));
     set("max_connections", settings.max_connections.map(Into::into));
     set("queue", settings.queue.map(Into::into));
     set("queue_timeout", settings.queue_timeout.map(|span| time(span).into()));
@@ -262,7 +263,8 @@ fn haproxy(balancer: &Balancer, settings: &Settings, address: SocketAddr, member
     text
 }
 
-/// The file of nginx, with what corresponds to the settings. (It has no active checks, queue or slow start.)
+/// The file of nginx, with what corresponds to the settings. (It has no active checks, queue or slow start.) One
+/// process, because the children of a master would outlive it when it is killed.
 fn nginx(balancer: &Balancer, settings: &Settings, address: SocketAddr, members: &[SocketAddr]) -> String {
     let method = if balancer.strategy == "round_robin" { "" } else { "least_conn;" };
     let most = settings.max_connections.map_or_else(String::new, |most| format!(" max_conns={most}"));
@@ -272,13 +274,13 @@ fn nginx(balancer: &Balancer, settings: &Settings, address: SocketAddr, members:
     }
     // As root nginx would give up its rights and then not be let into the folder.
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
-    let workers = settings.threads.map_or_else(|| "auto".to_owned(), |threads| threads.to_string());
     let pool = settings.pool.unwrap_or(128);
+    let idle = settings.pool_idle.map_or(60, |span| span.0.as_secs().max(1));
     format!(
-        "{user}\ndaemon off; pid nginx.pid; error_log stderr; worker_processes {workers};\n\
+        "{user}\ndaemon off; master_process off; pid nginx.pid; error_log stderr;\n\
          events {{ worker_connections 8192; }}\nhttp {{\n  access_log off;\n  client_body_temp_path .;\n  \
          proxy_temp_path .;\n  fastcgi_temp_path .; uwsgi_temp_path .; scgi_temp_path .;\n  \
-         upstream lab {{ zone lab 64k; {method} {servers}keepalive {pool}; }}\n  \
+         upstream lab {{ zone lab 64k; {method} {servers}keepalive {pool}; keepalive_timeout {idle}s; }}\n  \
          server {{ listen {address} backlog=4096;\n    location / {{ proxy_pass http://lab; proxy_http_version 1.1; \
          proxy_set_header Connection \"\"; }}\n  }}\n}}\n"
     )

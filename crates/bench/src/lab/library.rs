@@ -28,8 +28,7 @@ mod tests {
             for mode in [Mode::Quick, Mode::Full] {
                 assert!(!plan::points(&experiment, mode).is_empty(), "{name}");
             }
-            let quick = plan::points(&experiment, Mode::Quick).len();
-            let budget = plan::budget(&experiment, Mode::Quick, quick);
+            let budget = plan::budget(&experiment, Mode::Quick, &plan::points(&experiment, Mode::Quick));
             assert!(budget.as_secs() < 600, "{name}: a quick run takes {budget:?}");
         }
     }

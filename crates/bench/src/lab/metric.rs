@@ -36,8 +36,8 @@ pub enum Metric {
     Refused,
     /// Requests that came to a member, per second; by member and second only.
     Arrivals,
-    /// Greatest rate of arrivals at a member in the five seconds after it was started again, over its usual
-    /// rate before it was killed.
+    /// Greatest rate of arrivals at a member that was started again, in the first five seconds in which it is used
+    /// again, over its usual rate before it was killed.
     Surge,
     /// Processor time of the balancer for a request.
     BalancerCpu,

@@ -34,6 +34,9 @@ pub enum Offer {
 /// For starting and ending the processes of a point, as a guess for the time budget.
 const SETUP: Duration = Duration::from_millis(700);
 
+/// A closed loop is settled when so many requests have been answered for each client.
+pub(super) const SETTLED: usize = 3;
+
 /// All points, the last factor varying fastest. Combinations that come to the same are one: without a
 /// balancer its strategy does not matter.
 pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
@@ -81,9 +84,25 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
     points
 }
 
-/// How long so many points will take, about.
-pub fn budget(experiment: &Experiment, mode: Mode, points: usize) -> Duration {
-    (each(experiment, mode) + SETUP) * points as u32 * repetitions(experiment, mode) as u32
+/// How long these points will take, about.
+pub fn budget<'a>(
+    experiment: &Experiment,
+    mode: Mode,
+    points: impl IntoIterator<Item = &'a Point>,
+) -> Duration {
+    let repetitions = repetitions(experiment, mode) as u32;
+    points
+        .into_iter()
+        .map(|point| (each(experiment, mode) + SETUP + settling(experiment, point)) * repetitions)
+        .sum()
+}
+
+/// How long a closed loop takes to answer every client so often that sessions and queues are as they will stay.
+fn settling(experiment: &Experiment, point: &Point) -> Duration {
+    let Offer::Concurrency(clients) = point.offer else { return Duration::ZERO };
+    let service = experiment.members.service.map_or(Duration::ZERO, |service| service.mean());
+    let rounds = (SETTLED * clients) as f64 / (experiment.members.workers * point.members) as f64;
+    service.min(Duration::from_secs(60)).mul_f64(rounds)
 }
 
 /// How often each point is run.
@@ -126,7 +145,13 @@ mod tests {
     #[test]
     fn the_budget_counts_every_repetition() {
         let experiment = fixture::experiment();
-        // Two repetitions of 1 s of warm-up and 3 s.
-        assert_eq!(budget(&experiment, Mode::Full, 10), (Duration::from_secs(4) + SETUP) * 20);
+        let points = points(&experiment, Mode::Full);
+        // Two repetitions of 1 s of warm-up and 3 s; three rounds of 20 clients of 1 ms on 4 workers.
+        let settling = Duration::from_millis(15);
+        assert_eq!(
+            budget(&experiment, Mode::Full, &points[1..2]),
+            (Duration::from_secs(4) + SETUP + settling) * 2
+        );
+        assert!(budget(&experiment, Mode::Full, &points) > (Duration::from_secs(4) + SETUP) * 12);
     }
 }

@@ -10,7 +10,7 @@ use super::child::Tie;
 use super::drive::{self, Drive};
 use super::experiment::{Act, Experiment, Fault, Mode};
 use super::metric::Metric;
-use super::plan::{Point, each, repetitions};
+use super::plan::{Point, SETTLED, each, repetitions};
 use super::stage::Stage;
 use super::{Trouble, Watch, usage};
 use crate::record::{Fault as Failure, Record};
@@ -56,8 +56,10 @@ const NAP: Duration = Duration::from_millis(20);
 /// Longest that the warm-up of a closed loop goes on, and its steps.
 const WARM: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(100);
-/// A member that came back is watched for a surge for so long, in seconds.
+/// A member that came back is watched for a surge for so long, in seconds, from when it gets this share of its
+/// usual requests again.
 const RETURN: f64 = 5.0;
+const USED: f64 = 0.05;
 /// An open loop in which less left on time proves nothing.
 pub(super) const PUNCTUAL: f64 = 0.99;
 
@@ -173,7 +175,7 @@ fn once(
         answered += tick(&run, stage, warmup * number / ticks)?.ok;
     }
     let mut begin = warmup;
-    while answered < 2 * clients && run.elapsed() < warmup + WARM {
+    while answered < SETTLED as u64 * clients && run.elapsed() < warmup + WARM {
         begin = run.elapsed() + STEP;
         answered += tick(&run, stage, begin)?.ok;
     }
@@ -290,8 +292,48 @@ fn surge(experiment: &Experiment, mode: Mode, timeline: &[Tick]) -> Option<f64> 
         .filter(|t| t.at - t.seconds >= begin - 0.1 && t.at <= seconds(kill))
         .map(rate)
         .collect();
-    let after = |tick: &&Tick| tick.at > seconds(start) && tick.at - tick.seconds < seconds(start) + RETURN;
-    let most = timeline.iter().filter(after).map(rate).fold(0.0, f64::max);
     let mean = usual.iter().sum::<f64>() / usual.len() as f64;
+    // The balancer may take its time: the first seconds are those in which it is used again.
+    let after = || timeline.iter().filter(|tick| tick.at > seconds(start));
+    let back = after().find(|tick| rate(tick) >= USED * mean).map_or(0.0, |tick| tick.at - tick.seconds);
+    let most = after().filter(|tick| tick.at - tick.seconds < back + RETURN).map(rate).fold(0.0, f64::max);
     (mean > 0.0).then(|| most / mean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::experiment::Experiment;
+    use crate::lab::fixture::TEXT;
+
+    fn faulty() -> Experiment {
+        let fault = |act, at| {
+            format!(
+                "[[fault]]\nact = \"{act}\"\nat = {{ full = \"{at}s\", quick = \"{at}s\" }}\nmember = 2\n"
+            )
+        };
+        let text = format!("{TEXT}{}{}", fault("kill", 4), fault("start", 6));
+        Experiment::parse(&text).unwrap_or_else(|wrong| panic!("{wrong:?}"))
+    }
+
+    /// Arrivals at member 2 in each second.
+    fn timeline(arrivals: &[u64]) -> Vec<Tick> {
+        let tick = |(second, count): (usize, &u64)| Tick {
+            at: (second + 1) as f64,
+            seconds: 1.0,
+            arrived: BTreeMap::from([("m2".to_owned(), *count)]),
+            ..Tick::default()
+        };
+        arrivals.iter().enumerate().map(tick).collect()
+    }
+
+    #[test]
+    fn a_surge_is_seen_in_the_first_seconds_in_which_the_member_is_used_again() {
+        let surge = |arrivals: &[u64]| surge(&faulty(), Mode::Full, &timeline(arrivals)).unwrap();
+        // The first second is the warm-up; the usual rate is 100.
+        assert_eq!(surge(&[900, 100, 110, 90, 0, 0, 300, 100, 100]), 3.0);
+        assert_eq!(surge(&[900, 100, 100, 100, 0, 0, 1, 1, 1, 1, 1, 1, 50, 250, 100]), 2.5);
+        assert_eq!(surge(&[900, 100, 100, 100, 0, 0, 10, 50, 100, 100, 100, 400]), 1.0);
+        assert_eq!(surge(&[900, 100, 100, 100, 0, 0, 0, 0, 0]), 0.0);
+    }
 }

@@ -151,7 +151,7 @@ fn verdicts(report: &Report) -> String {
         let paper = said("<br>The paper: ", &claim.paper);
         let _ = writeln!(
             out,
-            "<tr><td class=\"text\">{}<span class=\"dim\">{paper}</span></td><td class=\"text {class}\">{word}</td>\
+            "<tr><td class=\"text\">{}<span class=\"dim\">{paper}</span></td><td class=\"text {class}\" style=\"white-space:nowrap\">{word}</td>\
              <td class=\"text\">{}</td></tr>",
             escape(&claim.says),
             numbers.join("<br>")

@@ -93,9 +93,7 @@ impl Runner {
     /// How much is to be done.
     pub fn budget(&self) -> Budget {
         let done = self.done.iter().filter(|done| **done).count();
-        let left = self.points.len() - done;
-        let time = plan::budget(&self.order.experiment, self.order.mode, left);
-        Budget { points: self.points.len(), done, time }
+        Budget { points: self.points.len(), done, time: self.planned(|index| !self.done[index]) }
     }
 
     /// Runs what is left.
@@ -117,24 +115,34 @@ impl Runner {
             self.file.before = Before::measure(&order.tie, &order.experiment, &self.points, &aside, watch)?;
             self.file.write(&folder)?;
         }
-        let (mut ran, left) = (0u32, self.done.iter().filter(|done| !**done).count());
-        let guess = plan::budget(&self.order.experiment, self.order.mode, 1);
         let began = Instant::now();
+        let first = self.done.clone();
         for index in 0..self.points.len() {
-            if self.done[index] {
+            if first[index] {
                 continue;
             }
-            let each = if ran == 0 { guess } else { began.elapsed() / ran };
+            // What is left takes longer than planned by as much as what has been done did.
+            let (so_far, rest) =
+                (self.planned(|n| !first[n] && n < index), self.planned(|n| !first[n] && n >= index));
+            let slower =
+                if so_far.is_zero() { 1.0 } else { began.elapsed().as_secs_f64() / so_far.as_secs_f64() };
             let name = table::name(&self.points[index].levels);
-            let rest = each * (left as u32 - ran);
-            watch.begins(self.points.len() - left + ran as usize, self.points.len(), rest, &name);
+            let done = self.done.iter().filter(|done| **done).count();
+            watch.begins(done, self.points.len(), rest.mul_f64(slower), &name);
             let file = self.point(index, watch)?;
             watch.ended(&name, &headline(&file));
-            ran += 1;
+            self.done[index] = true;
             self.file.took = took + start.elapsed().as_secs_f64();
             self.file.write(&folder)?;
         }
         Ok(())
+    }
+
+    /// How long the points with these numbers are planned to take.
+    fn planned(&self, which: impl Fn(usize) -> bool) -> Duration {
+        let points =
+            self.points.iter().enumerate().filter(|(index, _)| which(*index)).map(|(_, point)| point);
+        plan::budget(&self.order.experiment, self.order.mode, points)
     }
 
     fn point(&self, index: usize, watch: &mut dyn Watch) -> Result<PointFile, Trouble> {

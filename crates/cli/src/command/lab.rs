@@ -51,7 +51,7 @@ struct Run {
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// Fewer levels and shorter points: minutes [default]
+    /// Fewer levels and shorter points, for minutes; the default
     #[arg(long, conflicts_with = "full")]
     quick: bool,
 
@@ -123,8 +123,8 @@ fn list(globals: &Globals) -> Result<ExitCode, Failure> {
     for (name, text) in library::ALL {
         let experiment = parse(name, text)?;
         let time = |mode| {
-            let points = plan::points(&experiment, mode).len();
-            (points, plan::budget(&experiment, mode, points))
+            let points = plan::points(&experiment, mode);
+            (points.len(), plan::budget(&experiment, mode, &points))
         };
         let ((quick, soon), (full, later)) = (time(Mode::Quick), time(Mode::Full));
         let part = |points: usize, time| format!("{points} points, {}", short(time));
