@@ -88,7 +88,8 @@ pub struct Record {
     pub ok: u64,
     /// The others, by reason. Every request that was due is in the end in `ok`, in here or in `cut`.
     pub failed: BTreeMap<Fault, u64>,
-    /// Requests still in flight when the run was stopped before its end.
+    /// Requests still in flight when the run was stopped before its end. They count in the latencies with
+    /// what they had taken until then.
     pub cut: u64,
     /// From when a request was due to the last byte of its answer; failures count with the time-out.
     pub latency: Latencies,
@@ -178,6 +179,13 @@ impl Record {
         self.due += 1;
         *self.failed.entry(Fault::Unsent).or_default() += 1;
         self.latency.record(timeout);
+    }
+
+    /// Counts a request that was in flight when the run was stopped, with the latency it had until then: its
+    /// own would have been greater.
+    pub(crate) fn cut(&mut self, latency: Duration) {
+        self.cut += 1;
+        self.latency.record(latency);
     }
 
     /// Counts an answer without fault.

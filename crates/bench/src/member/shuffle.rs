@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn the_same_integers_come_back_in_another_order() {
-        let mut integers: Vec<u32> = (0..300).map(|n| n * 0x0101_0101).collect();
+        let mut integers: Vec<u32> = (0..300).map(|n: u32| n.wrapping_mul(0x0101_0101)).collect();
         let mut bytes: Vec<u8> = integers.iter().flat_map(|n| n.to_le_bytes()).collect();
         let before = bytes.clone();
         shuffle(&mut bytes, 10_000, &mut Chance::new(1));

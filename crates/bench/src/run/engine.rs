@@ -25,6 +25,8 @@ use crate::target::{Answer, Ask, Step, Target, Transport};
 const GRACE: Duration = Duration::from_secs(1);
 /// Requests sent between two looks at events: half a millisecond's work if each needs a new connection.
 const BATCH: usize = 16;
+/// Reads of one answer before others, and requests that are due, get their turn.
+const READS: usize = 2;
 /// How long before a due time the thread stops sleeping and looks again and again: the kernel wakes a thread
 /// some 20 µs late, more or less, which would be in every latency. At most this much CPU per request.
 const SPIN: Duration = Duration::from_micros(20);
@@ -57,6 +59,8 @@ pub(super) struct Engine<T: Target, P> {
     in_flight: usize,
     /// Requests that are due and wait for a connection, in order.
     waiting: VecDeque<Waiting<T::State>>,
+    /// Slots of connections that may have more to read.
+    unread: VecDeque<u32>,
     /// When clients of a closed loop that failed go on.
     paused: VecDeque<Instant>,
     connects: Deadlines,
@@ -79,6 +83,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             slots: Slots::new(target.addresses().len()),
             in_flight: 0,
             waiting: VecDeque::new(),
+            unread: VecDeque::new(),
             paused: VecDeque::new(),
             connects: Deadlines::default(),
             requests: Deadlines::default(),
@@ -116,7 +121,15 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
                 last_call = Some(now + GRACE);
             }
             self.expire(&mut record, now);
-            let more = self.serve(&mut record);
+            // Long answers, a little of each: none keeps a request that is due waiting.
+            for _ in 0..self.unread.len() {
+                let Some(slot) = self.unread.pop_front() else { break };
+                if let Some(connection) = self.slots.connection(slot) {
+                    connection.unread = false;
+                    self.read(&mut record, slot);
+                }
+            }
+            let more = self.serve(&mut record) || !self.unread.is_empty();
             let left = self.in_flight + self.waiting.len();
             shared.in_flight.store(left, Relaxed);
             let over = next.is_none() && self.closed_over(now);
@@ -125,7 +138,10 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
                 self.audit(&mut record, now);
             }
             if ended {
-                record.cut += left as u64;
+                let jobs = self.slots.jobs().map(|job| job.due);
+                for due in jobs.chain(self.waiting.iter().map(|waiting| waiting.due)) {
+                    record.cut(now.saturating_duration_since(due));
+                }
                 return Ok(());
             }
             drop(record);
@@ -381,7 +397,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
     /// Reads what there is of an answer.
     fn read(&mut self, record: &mut Record, slot: u32) {
         let datagrams = self.target.transport() == Transport::Udp;
-        loop {
+        for _ in 0..READS {
             let Some(connection) = self.slots.connection(slot) else { return };
             let Some(job) = &mut connection.job else { return };
             let step = match net::recv(&connection.socket, &mut *self.buffer, RecvFlags::empty()) {
@@ -409,6 +425,12 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
                 Ok(Step::Malformed) => return self.fail(record, slot, Fault::Malformed),
                 Err(fault) => return self.fail(record, slot, fault),
             }
+        }
+        // There may be more, of which no event will tell.
+        if let Some(connection) = self.slots.connection(slot)
+            && !std::mem::replace(&mut connection.unread, true)
+        {
+            self.unread.push_back(slot);
         }
     }
 

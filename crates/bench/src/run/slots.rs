@@ -37,6 +37,8 @@ pub(super) struct Connection<S> {
     pub(super) route: usize,
     /// The peer will send no more after what is in the socket.
     pub(super) half_closed: bool,
+    /// Is it in the list of those that have more to read?
+    pub(super) unread: bool,
     /// Where it is among the idle ones of its route; means nothing while it has a job.
     rank: usize,
     pub(super) job: Option<Job<S>>,
@@ -44,7 +46,7 @@ pub(super) struct Connection<S> {
 
 impl<S> Connection<S> {
     pub(super) fn new(socket: OwnedFd, route: usize, job: Job<S>) -> Self {
-        Self { socket, route, half_closed: false, rank: 0, job: Some(job) }
+        Self { socket, route, half_closed: false, unread: false, rank: 0, job: Some(job) }
     }
 }
 
@@ -159,6 +161,11 @@ impl<S> Slots<S> {
     pub(super) fn job(&self, key: Key) -> Option<&Job<S>> {
         let place = self.all.get(key.slot as usize).filter(|place| place.serial == key.serial)?;
         place.connection.as_ref()?.job.as_ref()
+    }
+
+    /// All requests that have not ended.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = &Job<S>> {
+        self.all.iter().filter_map(|place| place.connection.as_ref()?.job.as_ref())
     }
 
     /// Gives an idle connection a request.

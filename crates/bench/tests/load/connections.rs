@@ -28,9 +28,9 @@ fn a_stall_with_few_connections_has_the_percentiles_of_the_closed_form() {
     assert!(seen.connections.load(Relaxed) <= 8 && seen.most.load(Relaxed) <= 8);
     // 0.15 (1 - x / 300 ms) = 0.05 and 0.01.
     let [p95, p99] = [0.95, 0.99].map(|q| record.latency.quantile(q).as_secs_f64());
-    assert!((0.180..0.220).contains(&p95), "p95 {p95}");
-    assert!((0.252..0.308).contains(&p99), "p99 {p99}");
-    assert!(record.service.quantile(0.95) < 100 * MS, "{:?}", record.service.quantile(0.95));
+    assert!((0.170..0.250).contains(&p95), "p95 {p95}");
+    assert!((0.240..0.340).contains(&p99), "p99 {p99}");
+    assert!(record.service.quantile(0.95) < 150 * MS, "{:?}", record.service.quantile(0.95));
     // Some 240 were due in the stalls, of which 16 had a connection.
     assert!((150..400).contains(&record.waited), "{}", record.waited);
     assert!(record.punctuality() > 0.98, "{}", record.punctuality());

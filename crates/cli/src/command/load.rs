@@ -10,7 +10,9 @@ mod saved;
 mod text;
 mod threshold;
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -45,11 +47,11 @@ pub(crate) struct Args {
     rate: Option<Rate>,
 
     /// How requests follow one another at that rate: constant (evenly) or poisson (as independent clients do)
-    #[arg(short, long, value_name = "HOW", default_value = "poisson")]
+    #[arg(short, long, value_name = "HOW", default_value = "poisson", conflicts_with_all = ["concurrency", "replay"])]
     arrival: Arrival,
 
     /// Only in bursts: so long at the rate, so long nothing
-    #[arg(long, value_name = "ON/OFF")]
+    #[arg(long, value_name = "ON/OFF", conflicts_with = "replay")]
     bursts: Option<Bursts>,
 
     /// How long [default: 10s, or as long as the steps or the log]
@@ -96,11 +98,11 @@ pub(crate) struct Args {
     headers: Vec<String>,
 
     /// Of the requests [default: GET, or POST with a body]
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", conflicts_with = "replay")]
     method: Option<String>,
 
     /// Of the requests; @FILE reads it from a file
-    #[arg(short, long, value_name = "TEXT")]
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "replay")]
     body: Option<String>,
 
     /// Length of what echo servers are sent, such as 1KiB
@@ -135,6 +137,7 @@ enum Workload {
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let mut save = args.save.as_deref().map(Save::begin).transpose()?;
     let outcome = if args.merge.is_empty() {
         if args.rate.is_none() && args.concurrency.is_none() && args.replay.is_none() {
             return Err(usage(
@@ -145,15 +148,6 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     } else {
         saved::merge(&args.merge)?
     };
-    if let Some(file) = &args.save {
-        let text = outcome.json(&[]).to_string() + "\n";
-        std::fs::write(file, text).map_err(|error| {
-            Failure::failed(format_args!(
-                "cannot write {}: {error}; choose another file for --save",
-                file.display()
-            ))
-        })?;
-    }
     let judged: Vec<_> = args.fail_if.iter().map(|threshold| threshold.judge(&outcome)).collect();
     match globals.output {
         Output::Json => globals.show(&outcome.json(&judged), String::new)?,
@@ -161,7 +155,35 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         Output::Hgrm => talk::write(&text::percentiles(&outcome.record.latency))?,
         Output::Html => talk::write(&page::render(&outcome, &judged))?,
     }
+    if let Some(save) = &mut save {
+        save.write(&outcome)?;
+    }
     ended(&outcome, judged.iter().all(|threshold| threshold.passed), globals)
+}
+
+/// A file for the result, known to be writable before the run begins.
+struct Save<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl<'a> Save<'a> {
+    fn begin(path: &'a Path) -> Result<Self, Failure> {
+        let file = File::options().write(true).create(true).truncate(false).open(path).map_err(|error| {
+            usage(format_args!("cannot write {}: {error}; choose another file for --save", path.display()))
+        })?;
+        Ok(Self { path, file })
+    }
+
+    fn write(&mut self, outcome: &Outcome) -> Result<(), Failure> {
+        let text = outcome.json(&[]).to_string() + "\n";
+        self.file.set_len(0).and_then(|()| self.file.write_all(text.as_bytes())).map_err(|error| {
+            Failure::failed(format_args!(
+                "cannot write {}: {error}; the result is not saved",
+                self.path.display()
+            ))
+        })
+    }
 }
 
 /// The exit code, and on standard error what data for programs would not tell a person.
@@ -198,8 +220,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 fn speed(text: &str) -> Result<f64, String> {
-    let speed = text.parse().ok().filter(|speed: &f64| speed.is_finite() && *speed > 0.0);
-    speed.ok_or_else(|| "expected a number above 0".to_owned())
+    let speed = text.parse().ok().filter(|speed| (1e-6..=1e6).contains(speed));
+    speed.ok_or_else(|| "expected a number from 0.000001 to 1000000".to_owned())
 }
 
 fn payload(text: &str) -> Result<usize, String> {

@@ -100,6 +100,15 @@ fn replay(args: &Args, file: &std::path::Path, globals: &Globals) -> Result<(Htt
     let [(_, base)] = urls[..] else {
         return Err(usage("--replay goes to one URL, which the paths are added to"));
     };
+    if base
+        .split_once("://")
+        .and_then(|(_, rest)| rest.split_once('/'))
+        .is_some_and(|(_, path)| !path.is_empty())
+    {
+        return Err(usage(format_args!(
+            "`{base}`: --replay takes the paths from the log; give http://HOST:PORT/"
+        )));
+    }
     let headers = aim::headers(args)?;
     let headers: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let base = Request::new("GET", base, &headers, b"").map_err(usage)?;
@@ -185,10 +194,15 @@ async fn watch(
     loop {
         let finished = run.finished();
         let elapsed = run.elapsed();
-        if finished || elapsed >= begun + slice {
+        // Nothing is due any more from here on.
+        let over = begun < duration && elapsed >= duration;
+        if finished || over || elapsed >= begun + slice {
             let part = run.take();
             let span = elapsed - begun;
             outcome.record.add(&part);
+            if begun < duration {
+                outcome.in_time += part.ok;
+            }
             outcome.timeline.push(Slice::of(&part, elapsed.as_secs_f64(), span.as_secs_f64()));
             progress.show(&Look {
                 elapsed,
@@ -201,19 +215,28 @@ async fn watch(
             begun = elapsed;
         }
         if finished {
-            outcome.elapsed = duration.min(stopped.unwrap_or(elapsed));
+            // A run whose last request was answered early lasted all the same.
+            outcome.elapsed = stopped.map_or(duration, |stopped| duration.min(stopped));
             outcome.interrupted = stopped.is_some();
             return Ok(());
         }
         let signalled = tokio::select! {
             _ = interrupt.recv() => true,
             _ = terminate.recv() => true,
-            () = tokio::time::sleep(GLANCE.min(slice)) => false,
+            () = tokio::time::sleep(nap(elapsed, duration).min(slice)) => false,
         };
         if signalled && stopped.is_none() {
             stopped = Some(run.elapsed());
             run.stop();
         }
+    }
+}
+
+/// Until the next look, which comes when the last request was due.
+fn nap(elapsed: Duration, duration: Duration) -> Duration {
+    match duration.checked_sub(elapsed) {
+        Some(left) if !left.is_zero() => GLANCE.min(left),
+        _ => GLANCE,
     }
 }
 

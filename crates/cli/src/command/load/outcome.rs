@@ -31,8 +31,10 @@ pub(super) struct Outcome {
     pub(super) record: Record,
     /// How it went, in slices of a second or so.
     pub(super) timeline: Vec<Slice>,
-    /// From the first request that was due to the end of the last one's second.
+    /// How long requests were due for.
     pub(super) elapsed: Duration,
+    /// Requests answered without fault in that time; the others were answered when nothing was sent any more.
+    pub(super) in_time: u64,
     /// Processor time of the generator.
     pub(super) cpu: Duration,
     /// Ended by Ctrl-C.
@@ -79,9 +81,9 @@ impl Outcome {
         self.record.due as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// Requests per second that were answered without fault.
+    /// Requests per second that were answered without fault while requests were due.
     pub(super) fn completed(&self) -> f64 {
-        self.record.ok as f64 / self.elapsed.as_secs_f64().max(1e-9)
+        self.in_time as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
     /// Was there not one connection?
@@ -97,24 +99,23 @@ impl Outcome {
         if record.due == 0 {
             return Some("nothing was due: the rate or the duration is too small".to_owned());
         }
-        if self.setup.closed || record.punctuality() >= PUNCTUAL {
-            return None;
-        }
         let busy = self.cpu.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9) * 100.0;
         let unsent =
             record.failed.iter().find(|(fault, _)| fault.name() == "unsent").map_or(0, |(_, count)| *count);
-        let why = if unsent as f64 > (1.0 - PUNCTUAL) * record.due as f64 {
-            format!(
-                "{unsent} could not be sent at all: more are in flight than there may be, or sockets are used up; \
-                     give more --connections or a shorter --timeout, or raise the limit on open files"
-            )
-        } else {
-            format!(
-                "the generator, not the server, was the limit (it used {busy:.0} % of a processor); give it \
-                     more of the machine or a lower --rate"
-            )
-        };
-        Some(format!("{:.2} % of the requests left on time, 99 % must: {why}", record.punctuality() * 100.0))
+        if unsent as f64 > (1.0 - PUNCTUAL) * record.due as f64 {
+            return Some(format!(
+                "{unsent} requests could not be sent at all: more are in flight than there may be, or sockets are \
+                 used up; give a shorter --timeout, or raise the limit on open files (ulimit -n)"
+            ));
+        }
+        if self.setup.closed || record.punctuality() >= PUNCTUAL {
+            return None;
+        }
+        Some(format!(
+            "{:.2} % of the requests left on time, 99 % must: the generator, not the server, was the limit (it used \
+             {busy:.0} % of a processor); give it more of the machine or a lower --rate",
+            record.punctuality() * 100.0
+        ))
     }
 
     /// One document for programs.
@@ -127,7 +128,7 @@ impl Outcome {
             .iter()
             .map(|(name, tally)| {
                 let share = shares.get(name).copied().unwrap_or(0.0);
-                let p99 = tally.latency.quantile(0.99).as_secs_f64();
+                let p99 = (tally.latency.count() > 0).then(|| tally.latency.quantile(0.99).as_secs_f64());
                 (
                     name.to_string(),
                     json!({"ok": tally.ok, "failed": tally.failed, "share": share, "p99_seconds": p99}),
@@ -161,6 +162,7 @@ impl Outcome {
             "ok": record.ok,
             "failed": record.failed.iter().map(|(fault, count)| (fault.name().to_owned(), json!(count)))
                 .collect::<serde_json::Map<_, _>>(),
+            "ok_in_time": self.in_time,
             "cut": record.cut,
             "offered_per_second": self.offered(),
             "completed_per_second": self.completed(),
@@ -183,7 +185,11 @@ impl Outcome {
     }
 }
 
+/// In seconds; null if there are none.
 fn quantiles(latencies: &Latencies) -> Value {
+    if latencies.count() == 0 {
+        return Value::Null;
+    }
     let mut out = serde_json::Map::new();
     out.insert("mean".to_owned(), json!(latencies.mean().as_secs_f64()));
     for (name, q) in QUANTILES {
@@ -240,6 +246,7 @@ pub(super) mod sample {
             record,
             timeline,
             elapsed: Duration::from_secs(10),
+            in_time: 98,
             cpu: millis(120),
             interrupted: false,
         }
@@ -264,7 +271,8 @@ mod tests {
         );
         assert_eq!(outcome.json(&[])["verdict"], "invalid");
         outcome.record.failed.insert(Fault::Unsent, 2);
-        assert!(outcome.invalid().unwrap().contains("2 could not be sent"));
+        assert!(outcome.invalid().unwrap().contains("2 requests could not be sent"));
+        outcome.record.failed.clear();
         outcome.setup.closed = true;
         assert_eq!(outcome.invalid(), None);
         assert!(Outcome::default().invalid().is_some(), "nothing was due");

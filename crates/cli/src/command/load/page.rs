@@ -7,6 +7,7 @@ use plimsoll_bench::record::Latencies;
 use plimsoll_bench::units::short;
 
 use super::outcome::{Outcome, QUANTILES, Slice};
+use super::text::at;
 use super::threshold::Judged;
 use crate::control::text::grouped;
 
@@ -83,9 +84,9 @@ fn latencies(outcome: &Outcome) -> String {
     let mut row = |name: &str, latencies: &Latencies| {
         let _ = write!(out, "<tr><td>{name}</td><td>{}</td>", short(latencies.mean()));
         for (_, q) in QUANTILES {
-            let _ = write!(out, "<td>{}</td>", short(latencies.quantile(q)));
+            let _ = write!(out, "<td>{}</td>", at(latencies, q));
         }
-        let _ = writeln!(out, "<td>{}</td></tr>", short(latencies.max()));
+        let _ = writeln!(out, "<td>{}</td></tr>", at(latencies, 1.0));
     };
     let record = &outcome.record;
     if !outcome.setup.closed {
@@ -176,7 +177,7 @@ fn members(outcome: &Outcome) -> String {
             grouped(tally.ok),
             shares.get(name).copied().unwrap_or(0.0) * 100.0,
             grouped(tally.failed),
-            short(tally.latency.quantile(0.99))
+            at(&tally.latency, 0.99)
         );
     }
     out + "</table></div>\n"

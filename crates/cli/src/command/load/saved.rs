@@ -23,6 +23,7 @@ struct Saved {
     waited: u64,
     ok: u64,
     failed: BTreeMap<String, u64>,
+    ok_in_time: u64,
     cut: u64,
     cpu_seconds: f64,
     members: BTreeMap<String, SavedMember>,
@@ -76,6 +77,7 @@ pub(super) fn merge(files: &[PathBuf]) -> Result<Outcome, Failure> {
             pace => format!("{pace} + {}", one.setup.pace),
         };
         sum.elapsed = sum.elapsed.max(one.elapsed);
+        sum.in_time += one.in_time;
         sum.cpu += one.cpu;
         for (index, slice) in one.timeline.into_iter().enumerate() {
             match sum.timeline.get_mut(index) {
@@ -98,8 +100,18 @@ fn read(file: &Path) -> Result<Outcome, String> {
     if saved.version != 1 {
         return Err(format!("version {}: this program reads version 1", saved.version));
     }
-    let seconds =
-        |value: f64| Duration::try_from_secs_f64(value).map_err(|_| format!("{value} is no length of time"));
+    // A century and a quadrillion: what is beyond would not add up.
+    let seconds = |value: f64| match (0.0..=3.2e9).contains(&value) {
+        true => Ok(Duration::from_secs_f64(value)),
+        false => Err(format!("{value} is no length of time in seconds")),
+    };
+    let slices = saved.timeline.iter().flat_map(|slice| [slice.due, slice.ok, slice.failed]);
+    let members = saved.members.values().flat_map(|member| [member.ok, member.failed]);
+    let counts = [saved.due, saved.on_time, saved.waited, saved.ok, saved.ok_in_time, saved.cut];
+    let mut counts = counts.into_iter().chain(saved.failed.values().copied()).chain(slices).chain(members);
+    if let Some(count) = counts.find(|count| *count > 1_000_000_000_000_000) {
+        return Err(format!("{count} is no number of requests"));
+    }
     let mut record = Record {
         due: saved.due,
         on_time: saved.on_time,
@@ -133,6 +145,7 @@ fn read(file: &Path) -> Result<Outcome, String> {
         record,
         timeline: saved.timeline.into_iter().map(slice).collect(),
         elapsed: seconds(saved.seconds)?,
+        in_time: saved.ok_in_time,
         cpu: seconds(saved.cpu_seconds)?,
         interrupted: false,
     })

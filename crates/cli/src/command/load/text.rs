@@ -16,8 +16,8 @@ pub(super) fn render(outcome: &Outcome, judged: &[Judged], color: bool) -> Strin
     let mut line = |name: &str, text: &str| {
         let _ = writeln!(out, "{name:<10} {text}");
     };
-    line("target", &outcome.setup.targets.join("  "));
-    line("load", &format!("{}, {:.1} s", outcome.setup.pace, outcome.elapsed.as_secs_f64()));
+    line("target", &plain(&outcome.setup.targets.join("  ")));
+    line("load", &format!("{}, {:.1} s", plain(&outcome.setup.pace), outcome.elapsed.as_secs_f64()));
     let share = |count: u64| count as f64 * 100.0 / record.due.max(1) as f64;
     let mut requests =
         format!("{} due, {} answered ({:.2} %)", grouped(record.due), grouped(record.ok), share(record.ok));
@@ -60,7 +60,7 @@ pub(super) fn render(outcome: &Outcome, judged: &[Judged], color: bool) -> Strin
     let shares = record.shares();
     for (name, tally) in &record.members {
         let share = shares.get(name).copied().unwrap_or(0.0) * 100.0;
-        let mut text = format!("{}  {share:.1} %  p99 {}", plain(name), short(tally.latency.quantile(0.99)));
+        let mut text = format!("{}  {share:.1} %  p99 {}", plain(name), at(&tally.latency, 0.99));
         if tally.failed > 0 {
             let _ = write!(text, "  failed {}", grouped(tally.failed));
         }
@@ -78,15 +78,20 @@ pub(super) fn render(outcome: &Outcome, judged: &[Judged], color: bool) -> Strin
 }
 
 fn quantiles(latencies: &Latencies) -> String {
-    let part = |name: &str, q: f64| format!("{name} {}", short(latencies.quantile(q)));
+    let part = |name: &str, q: f64| format!("{name} {}", at(latencies, q));
     format!(
         "{}  {}  {}  {}  max {}",
         part("p50", 0.5),
         part("p90", 0.9),
         part("p99", 0.99),
         part("p99.9", 0.999),
-        short(latencies.max())
+        at(latencies, 1.0)
     )
+}
+
+/// A percentile, or that there is none.
+pub(super) fn at(latencies: &Latencies, q: f64) -> String {
+    if latencies.count() == 0 { "-".to_owned() } else { short(latencies.quantile(q)) }
 }
 
 /// HdrHistogram's percentile distribution, in milliseconds, which its plotter reads.
