@@ -89,6 +89,13 @@ fn a_claim_that_fails_is_exit_code_1_and_told() {
     assert_eq!(run.code, Some(1), "{}", run.err);
     assert!(run.err.contains("0 of 2 points at or above 2"), "{}", run.err);
     let page = fs::read_to_string(folder.join("plimsoll-lab/hopeless-quick/report.html")).unwrap();
+    // Unless it is known to differ.
+    folder.write(
+        "known.toml",
+        SMALL.replace("value = 1 ", "value = 2 ").replace("[[claim]]", "[[claim]]\nrequired = false"),
+    );
+    let run = Run::plimsoll(&["lab", "run", "known.toml"], folder.path());
+    assert!(run.code == Some(0) && run.out.contains("differs"), "{:?} {} {}", run.code, run.out, run.err);
     for part in
         ["✘ FAIL", "0 of 2 points", "It differs because it is small.", "Response &lt;time&gt;", "It falls."]
     {

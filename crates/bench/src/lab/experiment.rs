@@ -337,6 +337,10 @@ pub struct Claim {
     /// Where the paper has it from, or what it says instead.
     #[serde(default)]
     pub paper: String,
+    /// Must it hold? One of the paper's that does not hold here, for the reasons in `differs`, is decided and shown
+    /// like any other, but the run does not fail by it.
+    #[serde(default = "yes")]
+    pub required: bool,
     /// How it is decided.
     pub test: Spanned<Test>,
 }

@@ -25,7 +25,7 @@ pub struct Report {
     pub name: String,
     /// `quick` or `full`.
     pub mode: String,
-    /// Do all claims hold, are all points there and all valid?
+    /// Do all claims hold that must, are all points there and all valid?
     pub pass: bool,
     /// Points that are there, of those that belong to the run.
     pub points: (usize, usize),
@@ -49,6 +49,8 @@ pub struct Decided {
     pub paper: String,
     /// Do the results bear it out?
     pub pass: bool,
+    /// Must they?
+    pub required: bool,
     /// The numbers that decided it.
     pub numbers: Vec<String>,
 }
@@ -64,7 +66,13 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
     let table = store::table(&points);
     let claims = experiment.claims.iter().map(|claim| {
         let Verdict { pass, numbers } = claim.test.get_ref().decide(&table);
-        Decided { says: claim.says.clone(), paper: claim.paper.clone(), pass, numbers }
+        Decided {
+            says: claim.says.clone(),
+            paper: claim.paper.clone(),
+            pass,
+            required: claim.required,
+            numbers,
+        }
     });
     let claims: Vec<Decided> = claims.collect();
     let late = points.iter().filter(|point| point.outcome.punctuality < PUNCTUAL);
@@ -73,7 +81,9 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
         version: store::VERSION,
         name: run.name.clone(),
         mode: run.mode.clone(),
-        pass: claims.iter().all(|claim| claim.pass) && invalid.is_empty() && points.len() == run.points,
+        pass: claims.iter().all(|claim| claim.pass || !claim.required)
+            && invalid.is_empty()
+            && points.len() == run.points,
         points: (points.len(), run.points),
         invalid,
         claims,
@@ -146,7 +156,11 @@ fn verdicts(report: &Report) -> String {
                    holds</th><th class=\"text\">decided by</th></tr>\n"
         .to_owned();
     for claim in &report.claims {
-        let (class, word) = if claim.pass { ("good", "✔ pass") } else { ("bad", "✘ FAIL") };
+        let (class, word) = match (claim.pass, claim.required) {
+            (true, _) => ("good", "✔ pass"),
+            (false, true) => ("bad", "✘ FAIL"),
+            (false, false) => ("bad", "✘ fails, see below"),
+        };
         let numbers: Vec<String> = claim.numbers.iter().map(|number| escape(number)).collect();
         let paper = said("<br>The paper: ", &claim.paper);
         let _ = writeln!(

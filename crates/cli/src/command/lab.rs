@@ -232,7 +232,11 @@ fn tell(reports: &[Report], globals: &Globals) -> Result<ExitCode, Failure> {
         let mut rows = vec![head(&["", "EXPERIMENT", "CLAIM"])];
         for report in reports {
             for claim in &report.claims {
-                let (word, tone) = if claim.pass { ("pass", Tone::Good) } else { ("FAIL", Tone::Bad) };
+                let (word, tone) = match (claim.pass, claim.required) {
+                    (true, _) => ("pass", Tone::Good),
+                    (false, true) => ("FAIL", Tone::Bad),
+                    (false, false) => ("differs", Tone::Fair),
+                };
                 rows.push(vec![
                     Cell::text(word).tone(tone),
                     Cell::text(&format!("{} ({})", report.name, report.mode)),
