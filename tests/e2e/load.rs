@@ -142,6 +142,19 @@ fn thresholds_set_the_exit_code() {
     assert_eq!(kept.out.matches("passed").count(), 2, "{}", kept.out);
     let missed = load(&[&common[..], &["--fail-if", "p50>10ms", "-o", "json"]].concat());
     assert_eq!((missed.code, &missed.json()["thresholds"][0]["met"]), (Some(1), &false.into()));
+    // The last request is due long before the end of the run, which is what the rate is of.
+    let few = load(&[
+        &target,
+        "--rate",
+        "2",
+        "--arrival",
+        "constant",
+        "--duration",
+        "1400ms",
+        "--fail-if",
+        "completed<2.5",
+    ]);
+    assert!(few.code == Some(1) && few.out.contains("offered 2.1/s   completed 2.1/s"), "{}", few.out);
 }
 
 #[test]
@@ -294,6 +307,8 @@ fn bad_input_is_told_in_one_line() {
         (&["http://127.0.0.1:1/", "--rate", "1", "--fail-if", "p99>x"], "not a duration"),
         (&["http://127.0.0.1:1/", "--replay", "no.log"], "cannot read no.log"),
         (&["http://127.0.0.1:1/", "--rate", "1", "-H", "x"], "NAME: VALUE"),
+        (&["http://127.0.0.1:1/", "--rate", "1", "--save", "no/such/place"], "another file for --save"),
+        (&["http://127.0.0.1:1/", "--replay", "a.log", "--body", "x"], "cannot be used with"),
         (&["http://127.0.0.1:1/", "--rate", "1..2", "--bursts", "1s/1s"], "--bursts needs"),
     ] {
         let run = load(args);
