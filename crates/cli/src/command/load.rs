@@ -81,6 +81,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "900ms", value_parser = duration)]
     connect_timeout: Duration,
 
+    /// A request that leaves no later than this after it was due left on time
+    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = duration)]
+    tolerance: Duration,
+
     /// Requests and their times from an access log in the common or combined format; --rate sets the mean
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,

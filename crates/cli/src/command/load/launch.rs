@@ -153,7 +153,7 @@ fn go<T: Target + Send + 'static>(
         in_flight: IN_FLIGHT.max(args.connections.unwrap_or(0) as usize),
         connections: args.connections.map(|most| most as usize),
         reuse: !args.no_keepalive,
-        ..Limits::default()
+        tolerance: args.tolerance,
     };
     let setup = Setup {
         targets: aim::urls(args)?.iter().map(|(_, url)| (*url).to_owned()).collect(),
