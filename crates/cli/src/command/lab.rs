@@ -59,7 +59,7 @@ struct Run {
     #[arg(long)]
     full: bool,
 
-    /// Keep the points that an interrupted run has finished with the same experiment and binary
+    /// Keep the valid points that an earlier run has finished with the same experiment and binary
     #[arg(long)]
     resume: bool,
 
