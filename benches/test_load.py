@@ -62,12 +62,18 @@ class Figures(unittest.TestCase):
         self.assertEqual((load.of(found, "t", "wrk", "cpu"), load.of(found, "t", "ab", "cpu")), ([6], [9]))
 
     def test_a_missed_target_is_said_and_counted(self):
-        about = {"date": "2026-01-01", "rounds": 1, "versions": {"wrk": "4"}, "missing": ["wrk2"]}
+        about = {"date": "2026-01-01", "machine": "m", "rounds": 1, "versions": {"wrk": "4"}, "missing": ["wrk2"]}
         run = {"cpu": 7.0, "rate": 1e5, "foreign": 0.0}
         text, missed = load.page({("cost, kept connections", "plimsoll"): [run]}, about)
         self.assertEqual((missed, "MISSED" in text, "wrk2: left out" in text), (1, True, True))
         text, missed = load.page({("cost, kept connections", "plimsoll"): [{**run, "cpu": 6.0}]}, about)
         self.assertEqual((missed, "MISSED" in text), (0, False))
+
+    def test_ratios_are_made_within_a_round(self):
+        # The machine is twice as slow in round 2; wrk has no figure of round 3.
+        ours = [{"round": n, "cpu": cpu} for n, cpu in ((1, 5), (2, 10), (3, 99))]
+        found = {("t", "plimsoll"): ours, ("t", "wrk"): [{"round": 1, "cpu": 10}, {"round": 2, "cpu": 20}]}
+        self.assertEqual(load.to_wrk(found, "t", "plimsoll"), [0.5, 0.5])
 
     def test_every_generator_can_do_something(self):
         for kind in ALL.values():
@@ -97,6 +103,14 @@ class TheResponder(unittest.TestCase):
                 with socket.create_connection((HOST, responder.port), timeout=10) as client:
                     client.sendall(ask)
                     self.assertIn(b"Connection: close", read(client, 2))
+
+    def test_a_client_of_old_keeps_its_connection_if_it_asks(self):
+        ask = b"GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n"
+        with tempfile.TemporaryDirectory() as where, Responder(where, 0) as responder:
+            with socket.create_connection((HOST, responder.port), timeout=10) as client:
+                for _ in range(2):
+                    client.sendall(ask)
+                    self.assertIn(b"Connection: keep-alive", read(client, 1))
 
     def test_it_stands_still_on_schedule(self):
         with tempfile.TemporaryDirectory() as where, Responder(where, 0, stall=(200, 400)) as responder:

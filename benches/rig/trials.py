@@ -101,6 +101,7 @@ def stop_and_go(generator, cores):
             if command is None:
                 return None
             syns = Syns(responder.port)
+            busy, began = busy_of_machine(), time.monotonic()
             program = start(command, cores[0])
             time.sleep(pause[0])
             os.kill(responder.pid, 19)
@@ -111,7 +112,11 @@ def stop_and_go(generator, cores):
             except subprocess.TimeoutExpired:
                 program.kill()
                 program.communicate()
+            foreign = busy_of_machine() - busy - (times_of_children() - program.before) - responder.cpu()
+            elapsed = time.monotonic() - began
             firsts, repeats = syns.stop()
+    if len(firsts) < rate * span:
+        raise Failed(f"{command[0]} asked for {len(firsts)} connections")
     # From half a second in, when everything is running, to half a second before the end.
     count = int((seconds - 1) / span)
     bins = [0] * count
@@ -127,6 +132,7 @@ def stop_and_go(generator, cores):
         "off": max(abs(share - 1) for share in shares),
         "peak": max(after),
         "repeats": repeats,
+        "foreign": max(foreign, 0.0) / elapsed,
     }
 
 
