@@ -103,6 +103,7 @@ def parse():
     parser = argparse.ArgumentParser(description="Compares load generators side by side on this machine.")
     parser.add_argument("--quick", action="store_true", help="one round of shorter trials, about 4 minutes")
     parser.add_argument("--rounds", type=int, help="default 5, quick 1")
+    parser.add_argument("--minutes", type=float, help="begin no round later, repeat nothing after half of it (default 20, quick 5)")
     parser.add_argument("--only", default=",".join(ALL), help=f"generators, with commas, of {', '.join(ALL)}")
     parser.add_argument("--trial", default="", help="only trials whose name contains this")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results", help="folder of the results")
@@ -125,11 +126,16 @@ def run(arguments):
     rounds = arguments.rounds or (1 if arguments.quick else 5)
     seconds = 2 if arguments.quick else 3
     chance, found, began = random.Random(), {}, time.monotonic()
+    limit = 60 * (arguments.minutes or (5 if arguments.quick else 20))
     for number in range(1, rounds + 1):
+        if time.monotonic() - began > limit:
+            talk(f"{number - 1} of {rounds} rounds in the time that there is")
+            rounds = number - 1
+            break
         chosen = [trial for trial in TRIALS if arguments.trial in trial.name and (trial.rounds or number <= 2)]
         for trial in chosen:
             for kind in chance.sample(present, len(present)):
-                best = once(trial, kind, seconds, cores)
+                best = once(trial, kind, seconds, cores, began + limit / 2)
                 if best is None:
                     continue
                 best["round"] = number
@@ -147,7 +153,8 @@ def run(arguments):
     return found, about
 
 
-def once(trial, kind, seconds, cores):
+def once(trial, kind, seconds, cores, repeat_until):
+    """One run; if it was disturbed the best of three, as long as there is time. None if the generator cannot do it."""
     best = None
     for _ in range(3):
         try:
@@ -159,7 +166,7 @@ def once(trial, kind, seconds, cores):
             return None
         if best is None or one.get("foreign", 0) < best.get("foreign", 0):
             best = one
-        if best.get("foreign", 0) <= FOREIGN:
+        if best.get("foreign", 0) <= FOREIGN or time.monotonic() > repeat_until:
             break
     return best
 
