@@ -165,6 +165,14 @@ class Evenness(unittest.TestCase):
         self.assertAlmostEqual(found["cv"], 3.0, delta=0.1)
 
 
+class Offered(unittest.TestCase):
+    def test_a_clock_fills_every_bin(self):
+        shares = trials.offered([7 + n / 2000 for n in range(9 * 2000)], 2000, 9, 0.25)
+        self.assertEqual(len(shares), 32)
+        for share in shares:
+            self.assertAlmostEqual(share, 1, delta=0.01)
+
+
 def trials_of(stamps):
     """What `trials.evenness` makes of these stamps of two seconds."""
     made = {}

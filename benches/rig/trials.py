@@ -2,6 +2,7 @@
 generator cannot do it. The generator has one core, the responder the other."""
 
 import ctypes
+import math
 import os
 import statistics
 import subprocess
@@ -117,14 +118,7 @@ def stop_and_go(generator, cores):
             firsts, repeats = syns.stop()
     if len(firsts) < rate * span:
         raise Failed(f"{command[0]} asked for {len(firsts)} connections")
-    # From half a second in, when everything is running, to half a second before the end.
-    count = int((seconds - 1) / span)
-    bins = [0] * count
-    for first in firsts:
-        at = int((first - (firsts[0] + 0.5)) / span)
-        if 0 <= at < count:
-            bins[at] += 1
-    shares = [found / (rate * span) for found in bins]
+    shares = offered(firsts, rate, seconds, span)
     during = [share for at, share in enumerate(shares) if pause[0] <= at * span + 0.5 < pause[1] - span]
     after = [share for at, share in enumerate(shares) if at * span + 0.5 >= pause[1]]
     return {
@@ -134,6 +128,18 @@ def stop_and_go(generator, cores):
         "repeats": repeats,
         "foreign": max(foreign, 0.0) / elapsed,
     }
+
+
+def offered(firsts, rate, seconds, span):
+    """Connections asked for in each `span` as shares of what `rate` makes due: from half a second in, when everything is
+    running, to half a second before the end."""
+    bins = [0] * int((seconds - 1) / span)
+    for first in firsts:
+        # floor and not int, which would count the span before the first one into it.
+        at = math.floor((first - firsts[0] - 0.5) / span)
+        if 0 <= at < len(bins):
+            bins[at] += 1
+    return [found / (rate * span) for found in bins]
 
 
 def judged(command, cores, figures, stall=(0, 0)):
