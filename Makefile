@@ -5,10 +5,10 @@ CARGO ?= cargo
 LOCKED := --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test lint fmt gates bench deny deps clean
+.PHONY: help demo build test lint fmt gates bench bench-load deny deps clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## members, a balancer, load and failures, live in this terminal
 	$(CARGO) build $(LOCKED) --profile fast -p plimsoll
@@ -33,8 +33,13 @@ fmt: ## format the code
 gates: deps build ## instructions, system calls and memory per request against their limits (PEERS=1: HAProxy's and nginx's too)
 	benches/gates.py $(if $(PEERS),--peers)
 
-bench: deps build ## beside HAProxy, nginx and Envoy, 20 minutes (ARGS=--quick: 3), into bench/results/
-	benches/bench.py $(ARGS)
+bench: deps build ## beside HAProxy, nginx and Envoy, then bench-load, 45 minutes (ARGS=--quick: 8), into bench/results/
+	scripts/install-bench-peers
+	benches/bench.py $(ARGS); proxies=$$?; benches/load.py $(filter --quick,$(ARGS)) && exit $$proxies
+
+bench-load: deps build ## the load generator beside wrk, oha, hey, fortio, k6 and ab, 20 minutes (ARGS=--quick: 4)
+	scripts/install-bench-peers
+	benches/load.py $(ARGS)
 
 deny: ## licences, advisories, bans and sources of the dependencies (needs cargo-deny)
 	$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deny

@@ -17,13 +17,11 @@ import time
 from pathlib import Path
 
 from rig import trials
+from bench import machine
 from rig.generators import ALL
+from rig.leg import FOREIGN
 from rig.peers import ROOT
 from rig.process import Failed, end_on_sigterm, raise_file_limit
-
-FOREIGN = 0.08
-"""Share of a core that other programs may take before a trial is repeated, twice at most."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
@@ -105,6 +103,7 @@ def parse():
     parser = argparse.ArgumentParser(description="Compares load generators side by side on this machine.")
     parser.add_argument("--quick", action="store_true", help="one round of shorter trials, about 4 minutes")
     parser.add_argument("--rounds", type=int, help="default 5, quick 1")
+    parser.add_argument("--minutes", type=float, help="begin no round later, repeat nothing after half of it (default 20, quick 5)")
     parser.add_argument("--only", default=",".join(ALL), help=f"generators, with commas, of {', '.join(ALL)}")
     parser.add_argument("--trial", default="", help="only trials whose name contains this")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results", help="folder of the results")
@@ -127,19 +126,26 @@ def run(arguments):
     rounds = arguments.rounds or (1 if arguments.quick else 5)
     seconds = 2 if arguments.quick else 3
     chance, found, began = random.Random(), {}, time.monotonic()
+    limit = 60 * (arguments.minutes or (5 if arguments.quick else 20))
     for number in range(1, rounds + 1):
+        if time.monotonic() - began > limit:
+            talk(f"{number - 1} of {rounds} rounds in the time that there is")
+            rounds = number - 1
+            break
         chosen = [trial for trial in TRIALS if arguments.trial in trial.name and (trial.rounds or number <= 2)]
         for trial in chosen:
             for kind in chance.sample(present, len(present)):
-                best = once(trial, kind, seconds, cores)
+                best = once(trial, kind, seconds, cores, began + limit / 2)
                 if best is None:
                     continue
+                best["round"] = number
                 found.setdefault((trial.name, kind.name), []).append(best)
                 shown = "  ".join(f"{heading} {best[key]:,.{digits}f}" for key, heading, digits in trial.columns)
                 note = "" if best.get("foreign", 0) <= FOREIGN else f"  disturbed: {best['foreign']:.0%} of a core"
                 talk(f"{(time.monotonic() - began) / 60:5.1f} min  round {number}  {trial.name:<24}{kind.name:<10}{shown}{note}")
     about = {
         "date": datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
+        "machine": machine(),
         "rounds": rounds,
         "versions": {kind.name: kind.version() for kind in present},
         "missing": missing,
@@ -147,7 +153,8 @@ def run(arguments):
     return found, about
 
 
-def once(trial, kind, seconds, cores):
+def once(trial, kind, seconds, cores, repeat_until):
+    """One run; if it was disturbed the best of three, as long as there is time. None if the generator cannot do it."""
     best = None
     for _ in range(3):
         try:
@@ -159,17 +166,26 @@ def once(trial, kind, seconds, cores):
             return None
         if best is None or one.get("foreign", 0) < best.get("foreign", 0):
             best = one
-        if best.get("foreign", 0) <= FOREIGN:
+        if best.get("foreign", 0) <= FOREIGN or time.monotonic() > repeat_until:
             break
     return best
 
 
 def page(found, about):
     """The page as Markdown, and how many targets were missed."""
-    lines = ["# Load generators side by side", "", f"{about['date']}, {about['rounds']} rounds. `make bench-load`.", ""]
+    lines = ["# Load generators side by side", "", f"{about['date']}, {about['machine']}, {about['rounds']} rounds. `make bench-load`.", ""]
     lines += [f"- {name}: {version}" for name, version in about["versions"].items()]
     lines += [f"- {name}: left out, not installed" for name in about["missing"]]
-    lines += ["", "Medians over the rounds (lowest to highest). Runs that other programs disturbed count only where there are", "no others.", ""]
+    runs = [run for list_of_runs in found.values() for run in list_of_runs]
+    disturbed = sum(run.get("foreign", 0) > FOREIGN for run in runs)
+    lines += [
+        "",
+        "Medians over the rounds (lowest to highest); ratios to wrk are made within a round. CPU is user and system time of",
+        "the whole program, per request that the server saw.",
+        f"{disturbed} of {len(runs)} runs were disturbed (other programs took more than {FOREIGN:.0%} of a core in every try): they",
+        "count only where there are no others.",
+        "",
+    ]
     lines += ["| target | at most | ours | verdict |", "| --- | ---: | ---: | ---: |"]
     missed = 0
     for target in TARGETS:
@@ -184,11 +200,15 @@ def page(found, about):
         names = [name for kind, name in found if kind == trial.name]
         if not names:
             continue
-        lines += ["", f"## {trial.name}", "", "| | " + " | ".join(heading for _, heading, _ in trial.columns) + " |"]
-        lines.append("| --- |" + " ---: |" * len(trial.columns))
+        headings = [heading for _, heading, _ in trial.columns] + ["to wrk"] * (trial.columns == COST)
+        lines += ["", f"## {trial.name}", "", "| | " + " | ".join(headings) + " |"]
+        lines.append("| --- |" + " ---: |" * len(headings))
         first = trial.columns[0][0]
         for name in sorted(names, key=lambda name: statistics.median(of(found, trial.name, name, first))):
             cells = [spread(of(found, trial.name, name, key), digits) for key, _, digits in trial.columns]
+            if trial.columns == COST:
+                ratios = to_wrk(found, trial.name, name)
+                cells.append(spread(ratios, 2) if ratios and name != "wrk" else "-")
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n", missed
 
@@ -198,6 +218,14 @@ def of(found, trial, name, key):
     runs = found.get((trial, name), [])
     quiet = [run for run in runs if run.get("foreign", 0) <= FOREIGN]
     return [run[key] for run in quiet or runs]
+
+
+def to_wrk(found, trial, name):
+    """CPU per request as ratios to wrk's of the same round; of rounds in which neither was disturbed, if there are any."""
+    theirs = {run.get("round"): run for run in found.get((trial, "wrk"), [])}
+    pairs = [(run, theirs[run["round"]]) for run in found.get((trial, name), []) if run.get("round") in theirs]
+    calm = [pair for pair in pairs if max(run.get("foreign", 0) for run in pair) <= FOREIGN]
+    return [mine["cpu"] / other["cpu"] for mine, other in calm or pairs if other["cpu"] > 0]
 
 
 def spread(values, digits):

@@ -1,6 +1,7 @@
 /*
  * A server that judges load generators: one thread, as little work as possible, and a stamp of CLOCK_MONOTONIC for every
- * request as it is read. On a schedule it stands still. On SIGTERM it writes its stamps (nanoseconds, 64 bits each, in
+ * request as it is read. On a schedule it stands still: first half a period after the first request, so that a run of whole
+ * periods holds whole stalls. On SIGTERM it writes its stamps (nanoseconds, 64 bits each, in
  * the machine's order) and ends.
  *
  * usage: responder PORT BACKLOG STALL_MS EVERY_MS STAMPS_FILE      (EVERY_MS 0: it never stalls)
@@ -22,6 +23,8 @@
 enum { MAX_STAMPS = 1 << 23, MAX_FDS = 1 << 16 };
 
 static const char ANSWER[] = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+/* HTTP/1.0 keeps a connection only if both say so. */
+static const char KEPT[] = "HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\nhello";
 static const char LAST[] = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello";
 
 static uint64_t stamps[MAX_STAMPS];
@@ -40,9 +43,11 @@ static uint64_t now(void) {
 }
 
 /* Stands still while the schedule says so. */
-static void stall(uint64_t begin, uint64_t length, uint64_t every) {
-    uint64_t at;
-    while (every && !ended && (at = (now() - begin) % every) < length) {
+static void stall(uint64_t length, uint64_t every) {
+    if (!every || !stamped)
+        return;
+    uint64_t begin = stamps[0] + every / 2, at;
+    while (!ended && now() >= begin && (at = (now() - begin) % every) < length) {
         uint64_t left = length - at;
         struct timespec rest = {(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
         nanosleep(&rest, NULL);
@@ -61,13 +66,12 @@ static void serve(int fd) {
     }
     bytes[got] = 0;
     uint64_t moment = now();
-    int last = strcasestr(bytes, "connection: close") != NULL || strstr(bytes, " HTTP/1.0\r\n") != NULL;
-    if (last && strcasestr(bytes, "keep-alive") != NULL)
-        last = 0;
+    int old = strstr(bytes, " HTTP/1.0\r\n") != NULL, kept = old && strcasestr(bytes, "keep-alive") != NULL;
+    int last = !kept && (old || strcasestr(bytes, "connection: close") != NULL);
+    const char *answer = last ? LAST : kept ? KEPT : ANSWER;
     for (char *head = bytes; (head = strstr(head, "\r\n\r\n")) != NULL; head += 4) {
         if (stamped < MAX_STAMPS)
             stamps[stamped++] = moment;
-        const char *answer = last ? LAST : ANSWER;
         if (send(fd, answer, strlen(answer), MSG_NOSIGNAL) < 0) {
             close(fd);
             return;
@@ -92,14 +96,14 @@ int main(int count, char **words) {
         perror("responder");
         return 1;
     }
-    uint64_t length = (uint64_t)atoi(words[3]) * 1000000u, every = (uint64_t)atoi(words[4]) * 1000000u, begin = now();
+    uint64_t length = (uint64_t)atoi(words[3]) * 1000000u, every = (uint64_t)atoi(words[4]) * 1000000u;
     int epoll = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN, .data.fd = listener}, events[256];
     epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &event);
     while (!ended) {
         int ready = epoll_wait(epoll, events, 256, 100);
         for (int i = 0; i < ready; i++) {
-            stall(begin, length, every);
+            stall(length, every);
             int fd = events[i].data.fd;
             if (fd != listener) {
                 serve(fd);

@@ -1,12 +1,16 @@
 """SYNs on the loopback, seen from outside of client and server: when each connection was first asked for, and how often
-it was asked for again. A filter in the kernel lets nothing else through, so that watching costs little."""
+it was asked for again. A filter in the kernel lets nothing else through, so that watching costs little, and only packets
+that come in are taken, so that each is seen once. If the kernel had to drop any, there is no count but an error."""
 
 import ctypes
 import socket
 import struct
 import threading
 
-ETH_P_ALL, SO_ATTACH_FILTER, SO_TIMESTAMPNS, PACKET_OUTGOING = 3, 26, 35, 4
+from .process import Failed
+
+ETH_P_IP, SO_ATTACH_FILTER, SO_RCVBUFFORCE, SO_TIMESTAMPNS = 0x0800, 26, 33, 35
+SOL_PACKET, PACKET_STATISTICS = 263, 6
 
 # tcpdump -dd 'ip and tcp[tcpflags] & (tcp-syn|tcp-ack) == tcp-syn', for Ethernet, which the loopback looks like.
 FILTER = (
@@ -22,14 +26,15 @@ class Syns:
         self.port = port
         self.firsts, self.repeats, self.seen = [], 0, set()
         self.ending = False
-        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
-        self.socket.bind(("lo", 0))
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_IP))
         code = b"".join(struct.pack("HBBI", *step) for step in FILTER)
         self.code = ctypes.create_string_buffer(code)
         program = struct.pack("HL", len(FILTER), ctypes.addressof(self.code))
         self.socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
+        # Room for a burst of some hundred thousand, should the reader have to wait for a core.
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 27)
         self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self.socket.bind(("lo", 0))
         self.socket.settimeout(0.1)
         self.thread = threading.Thread(target=self.watch, daemon=True)
         self.thread.start()
@@ -37,17 +42,17 @@ class Syns:
     def watch(self):
         while True:
             try:
-                packet, extra, _, address = self.socket.recvmsg(128, 128)
+                packet, extra, _, _ = self.socket.recvmsg(128, 128)
             except TimeoutError:
                 if self.ending:
                     return
                 continue
-            # Every packet of the loopback goes out and comes in.
-            if address[2] == PACKET_OUTGOING:
-                self.take(packet, extra)
+            self.take(packet, extra)
 
     def take(self, packet, extra):
         at = 14 + (packet[14] & 15) * 4
+        if len(packet) < at + 14 or packet[23] != 6 or packet[at + 13] & 0x12 != 2:
+            return  # came before the filter was there
         source, target, sequence = struct.unpack_from("!HHI", packet, at)
         if target != self.port:
             return
@@ -59,8 +64,11 @@ class Syns:
         self.firsts.append(seconds + nanos / 1e9)
 
     def stop(self):
-        """The moments of the first SYNs, sorted, and the number of repeated ones."""
+        """The moments of the first SYNs, sorted, and the number of repeated ones; `Failed` if some were not seen."""
         self.ending = True
         self.thread.join()
+        _, dropped = struct.unpack("II", self.socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))
         self.socket.close()
+        if dropped:
+            raise Failed(f"{dropped} SYNs were not seen: the watcher had to wait too long for a core")
         return sorted(self.firsts), self.repeats

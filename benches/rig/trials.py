@@ -2,6 +2,7 @@
 generator cannot do it. The generator has one core, the responder the other."""
 
 import ctypes
+import math
 import os
 import statistics
 import subprocess
@@ -101,6 +102,7 @@ def stop_and_go(generator, cores):
             if command is None:
                 return None
             syns = Syns(responder.port)
+            busy, began = busy_of_machine(), time.monotonic()
             program = start(command, cores[0])
             time.sleep(pause[0])
             os.kill(responder.pid, 19)
@@ -111,15 +113,12 @@ def stop_and_go(generator, cores):
             except subprocess.TimeoutExpired:
                 program.kill()
                 program.communicate()
+            foreign = busy_of_machine() - busy - (times_of_children() - program.before) - responder.cpu()
+            elapsed = time.monotonic() - began
             firsts, repeats = syns.stop()
-    # From half a second in, when everything is running, to half a second before the end.
-    count = int((seconds - 1) / span)
-    bins = [0] * count
-    for first in firsts:
-        at = int((first - (firsts[0] + 0.5)) / span)
-        if 0 <= at < count:
-            bins[at] += 1
-    shares = [found / (rate * span) for found in bins]
+    if len(firsts) < rate * span:
+        raise Failed(f"{command[0]} asked for {len(firsts)} connections")
+    shares = offered(firsts, rate, seconds, span)
     during = [share for at, share in enumerate(shares) if pause[0] <= at * span + 0.5 < pause[1] - span]
     after = [share for at, share in enumerate(shares) if at * span + 0.5 >= pause[1]]
     return {
@@ -127,7 +126,20 @@ def stop_and_go(generator, cores):
         "off": max(abs(share - 1) for share in shares),
         "peak": max(after),
         "repeats": repeats,
+        "foreign": max(foreign, 0.0) / elapsed,
     }
+
+
+def offered(firsts, rate, seconds, span):
+    """Connections asked for in each `span` as shares of what `rate` makes due: from half a second in, when everything is
+    running, to half a second before the end."""
+    bins = [0] * int((seconds - 1) / span)
+    for first in firsts:
+        # floor and not int, which would count the span before the first one into it.
+        at = math.floor((first - firsts[0] - 0.5) / span)
+        if 0 <= at < len(bins):
+            bins[at] += 1
+    return [found / (rate * span) for found in bins]
 
 
 def judged(command, cores, figures, stall=(0, 0)):
