@@ -448,6 +448,59 @@ mod tests {
         }
     }
 
+    /// All that is said of the text after a change.
+    fn said(from: &str, to: &str) -> String {
+        wrong(from, to).into_iter().map(|(_, message)| message + "\n").collect()
+    }
+
+    #[test]
+    fn numbers_out_of_bounds_are_refused() {
+        let cases = [
+            ("batches = { full = 3", "batches = { full = 4294967296", "from 1 to 1000"),
+            ("repetitions = { full = 2", "repetitions = { full = 1001", "from 1 to 1000"),
+            ("duration = { full = \"3s\"", "duration = { full = \"1ms\"", "for each batch"),
+            ("const:1ms\"", "const:1ms\"\nsession = { integers = 0, swaps = 9 }", "integers"),
+            (
+                "const:1ms\"",
+                "const:1ms\"\nsession = { integers = 4611686018427387904, swaps = 9 }",
+                "integers",
+            ),
+            ("const:1ms\"", "const:1ms\"\nsession = { integers = 3, swaps = 4000000000 }", "swaps"),
+            ("const:1ms\"", "const:1ms\"\nworkers = 18446744073709", "workers"),
+            ("keep_alive", "rate = -5\nkeep_alive", "[load] rate: `-5`"),
+            ("keep_alive", "rate = inf\nkeep_alive", "[load] rate: `inf`"),
+            ("keep_alive", "share = nan\nkeep_alive", "[load] share: `NaN`"),
+            ("keep_alive", "concurrency = 0\nkeep_alive", "[load] concurrency: `0`"),
+            ("full = [0, 2]", "full = [-1, 2]", "`-1`"),
+        ];
+        for (from, to, why) in cases {
+            assert!(said(from, to).contains(why), "{to}: {}", said(from, to));
+        }
+    }
+
+    #[test]
+    fn faults_that_cannot_happen_are_refused() {
+        let fault = |act: &str, member: usize, at: &str| {
+            format!(
+                "[[fault]]\nact = \"{act}\"\nmember = {member}\nat = {{ full = \"{at}\", quick = \"100ms\" }}\n"
+            )
+        };
+        // Members 1 and 2 behind plimsoll, for four seconds (quick: 1.1 s).
+        let text = TEXT.replace("quick = [1]", "quick = [2]").replace("full = [0, 2]", "full = [2]");
+        let text = text.replace(", \"haproxy\"", "").replace("except = [0]", "except = [9]");
+        let said = |faults: &[String]| match Experiment::parse(&(text.clone() + &faults.concat())) {
+            Ok(_) => String::new(),
+            Err(wrong) => wrong.into_iter().map(|wrong| wrong.message + "\n").collect(),
+        };
+        assert_eq!(said(&[fault("kill", 2, "1s"), fault("start", 2, "3900ms")]), "");
+        assert!(said(&[fault("kill", 2, "4s")]).contains("never happens"));
+        assert!(said(&[fault("kill", 7, "1s")]).contains("no member 7"));
+        assert!(said(&[fault("stop", 3, "1s")]).contains("no member 3"));
+        assert_eq!(said(&[fault("add", 1, "500ms"), fault("stop", 3, "1s")]), "");
+        assert!(said(&[fault("start", 1, "1s")]).contains("runs already"));
+        assert!(said(&[fault("kill", 1, "1s"), fault("stop", 1, "2s")]).contains("does not run"));
+    }
+
     #[test]
     fn the_load_must_be_one_kind() {
         let both = wrong("keep_alive = false", "rate = 5");

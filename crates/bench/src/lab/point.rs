@@ -180,6 +180,7 @@ fn once(
         answered += tick(&run, stage, begin)?.ok;
     }
     let mut previous = run.elapsed();
+    let mut due = 0;
     for number in 1..=batches as u32 {
         let (start, host) = (stage.used(), usage::of_host());
         let mut whole = Record::new();
@@ -193,6 +194,7 @@ fn once(
             host: host.zip(usage::of_host()),
         };
         previous = now;
+        due += whole.due;
         if matches!(drive, Drive::Open(_)) {
             outcome.punctuality = outcome.punctuality.min(whole.punctuality());
         }
@@ -201,6 +203,13 @@ fn once(
         keep(outcome, drive, capacity, &whole, &tail, &seen);
     }
     stage.alive()?;
+    if due == 0 {
+        return Err(Trouble::failed("no request was due in all of it: give more load or more time"));
+    }
+    if let Some(fault) = faults.peek() {
+        let at = fault.at.of(mode).0.as_secs_f64();
+        return Err(Trouble::failed(format!("a fault at {at} s did not happen before the end")));
+    }
     if let Some(surge) = surge(experiment, mode, &timeline) {
         outcome.samples.entry(Metric::Surge).or_default().push(surge);
     }
@@ -312,7 +321,10 @@ mod tests {
                 "[[fault]]\nact = \"{act}\"\nat = {{ full = \"{at}s\", quick = \"{at}s\" }}\nmember = 2\n"
             )
         };
-        let text = format!("{TEXT}{}{}", fault("kill", 4), fault("start", 6));
+        // Both members are there in every point, for long enough.
+        let text = TEXT.replace("full = \"3s\", quick = \"1s\"", "full = \"15s\", quick = \"15s\"");
+        let text = text.replace("full = [0, 2]", "full = [2]").replace("quick = [1]", "quick = [2]");
+        let text = format!("{text}{}{}", fault("kill", 4), fault("start", 6));
         Experiment::parse(&text).unwrap_or_else(|wrong| panic!("{wrong:?}"))
     }
 
