@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+mod arrivals;
 mod child;
 pub mod claim;
 pub mod compare;

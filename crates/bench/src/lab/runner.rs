@@ -161,16 +161,12 @@ impl Runner {
                 )),
                 Trouble::Interrupted => Trouble::Interrupted,
             })?;
-        let estimates = outcome.samples.iter().filter_map(|(metric, samples)| {
-            let estimate = Estimate::of(samples)?;
-            Some((metric.name().to_owned(), (estimate.mean, estimate.half)))
-        });
         let file = PointFile {
             version: store::VERSION,
             levels: point.levels.clone(),
             fingerprint: self.file.fingerprint(&point.levels),
             configurations: store::configurations(&folder),
-            estimates: estimates.collect(),
+            estimates: store::estimates(&outcome.samples),
             outcome,
         };
         file.write(&folder)?;

@@ -17,7 +17,7 @@ use serde_json::json;
 use super::demo::children;
 use super::{Exit, Failure, Globals};
 use crate::config::{Problem, Problems, Source};
-use crate::control::text::{Cell, Tone, table};
+use crate::control::text::{Cell, Tone, plain, table};
 use progress::{Progress, short};
 
 /// Run experiments and report which claims they bear out
@@ -200,8 +200,24 @@ fn again(args: &Select, globals: &Globals) -> Result<ExitCode, Failure> {
             format_args!("no such run in {out}; name the folder with --out"),
         ));
     }
-    let reports: Result<Vec<Report>, Trouble> = folders.iter().map(|folder| report::write(folder)).collect();
-    tell(&reports.map_err(failure)?, globals)
+    // One that is damaged does not keep the others from being told.
+    let mut reports = Vec::new();
+    let mut damaged = false;
+    for folder in &folders {
+        match report::write(folder) {
+            Ok(report) => reports.push(report),
+            Err(trouble) => {
+                damaged = true;
+                globals.say(&format!(
+                    "{}: {}\n",
+                    plain(&folder.display().to_string()),
+                    plain(&trouble.to_string())
+                ));
+            }
+        }
+    }
+    let code = tell(&reports, globals)?;
+    Ok(if damaged { ExitCode::FAILURE } else { code })
 }
 
 fn side_by_side(args: &Compare, globals: &Globals) -> Result<ExitCode, Failure> {
@@ -289,7 +305,8 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Failure> {
 
 fn failure(trouble: Trouble) -> Failure {
     match trouble {
-        Trouble::Failed(why) => Failure::failed(why),
+        // Its end may be what a child said last.
+        Trouble::Failed(why) => Failure::failed(plain(&why)),
         Trouble::Interrupted => Failure::new(Exit::Interrupted, trouble),
     }
 }
