@@ -126,6 +126,7 @@ fn other_balancers_are_configured_and_used() {
         "vary = \"endpoints\"\nfull = [1, 2]\nquick = [1, 2]",
         "vary = \"endpoints\"\nfull = [2]\nquick = [2]",
     );
+    let text = text.replace("y = \"response\"", "y = \"response\"\nseries = \"balancer\"");
     folder.write(
         "others.toml",
         format!("{text}[[factor]]\nvary = \"balancer\"\nfull = {levels}\nquick = {levels}\n"),

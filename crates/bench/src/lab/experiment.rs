@@ -427,7 +427,7 @@ mod tests {
             ("service = \"const:1ms\"", "servise = \"const:1ms\"", "servise", "unknown field"),
             ("\"const:1ms\"", "\"const:1\"", "\"const:1\"", "not a duration"),
             ("vary = \"concurrency\"", "vary = \"speed\"", "\"speed\"", "unknown variant"),
-            ("x = \"concurrency\"", "x = \"rate\"", "\"rate\"", "not varied"),
+            ("x = \"seconds\"", "x = \"rate\"", "\"rate\"", "not varied"),
             ("full = [10, 20]", "full = []", "[]", "no level"),
             ("full = [10, 20]", "full = [\"ten\"]", "[\"ten\"]", "takes numbers"),
             ("quick = 1 }", "quick = 0 }", "0", "5 or more"),
@@ -487,7 +487,7 @@ mod tests {
         };
         // Members 1 and 2 behind plimsoll, for four seconds (quick: 1.1 s).
         let text = TEXT.replace("quick = [1]", "quick = [2]").replace("full = [0, 2]", "full = [2]");
-        let text = text.replace(", \"haproxy\"", "").replace("except = [0]", "except = [9]");
+        let text = text.replace(", \"haproxy\"", "");
         let said = |faults: &[String]| match Experiment::parse(&(text.clone() + &faults.concat())) {
             Ok(_) => String::new(),
             Err(wrong) => wrong.into_iter().map(|wrong| wrong.message + "\n").collect(),
@@ -499,6 +499,20 @@ mod tests {
         assert_eq!(said(&[fault("add", 1, "500ms"), fault("stop", 3, "1s")]), "");
         assert!(said(&[fault("start", 1, "1s")]).contains("runs already"));
         assert!(said(&[fault("kill", 1, "1s"), fault("stop", 1, "2s")]).contains("does not run"));
+    }
+
+    #[test]
+    fn levels_are_not_mixed() {
+        let text = TEXT.replace("x = \"seconds\"", "x = \"concurrency\"\nseries = \"endpoints\"");
+        let test = "{ falls_with = { metric = \"response\", along = \"concurrency\", by = \"endpoints\" } }";
+        let text = text.replace("{ at_least = { metric = \"success\", value = 1 } }", test);
+        let wrong = Experiment::parse(&text).unwrap_err();
+        let said: Vec<&str> = wrong.iter().map(|wrong| wrong.message.as_str()).collect();
+        assert!(said.iter().any(|why| why.contains("figure would mix the levels of `balancer`")), "{said:?}");
+        assert!(said.iter().any(|why| why.contains("claim would mix the levels of `balancer`")), "{said:?}");
+        // With one balancer there is nothing to mix.
+        let text = text.replace(", \"haproxy\"", "");
+        assert!(Experiment::parse(&text).is_ok());
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Act, Along, Balancer, BalancerKind, Experiment, Factor, Fault, Level, Mode, Wrong};
+use super::{Act, Along, Balancer, BalancerKind, Experiment, Factor, Fault, Level, Mode, Vary, Wrong};
+use crate::lab::claim::Test;
 use crate::lab::metric::Metric;
 use crate::lab::plan::{self, Point};
 
@@ -135,6 +136,14 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         {
             say(series.span(), format!("`{}` is not varied", series.get_ref().name()));
         }
+        let mut named: Vec<Factor> = figure.series.iter().map(|series| *series.get_ref()).collect();
+        named.extend(figure.x.get_ref().factor());
+        // Over time every point has lines of its own.
+        if *figure.x.get_ref() != Along::Seconds
+            && let Some(factor) = open(experiment, &named)
+        {
+            say(figure.x.span(), mixed("figure", factor));
+        }
         if *figure.x.get_ref() == Along::Seconds && !figure.y.over_time() {
             say(figure.x.span(), format!("`{}` is not known by the second", figure.y.name()));
         }
@@ -150,6 +159,12 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
             if !varied.contains(&factor) {
                 say(claim.test.span(), format!("`{}` is not varied", factor.name()));
             }
+        }
+        // A bound looks at every point by itself.
+        if !matches!(test, Test::AtLeast(_) | Test::AtMost(_))
+            && let Some(factor) = open(experiment, &test.factors())
+        {
+            say(claim.test.span(), mixed("claim", factor));
         }
         if matches!(test.metric(), Metric::Speedup | Metric::Efficiency)
             && !varied.contains(&Factor::Endpoints)
@@ -170,6 +185,18 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         }
     }
     wrong
+}
+
+/// A factor with more than one level that is not among those named: its levels would be mixed in one curve.
+fn open(experiment: &Experiment, named: &[Factor]) -> Option<Factor> {
+    let several = |vary: &&Vary| vary.full.get_ref().len() > 1 || vary.quick.get_ref().len() > 1;
+    let factors = experiment.factors.iter().filter(several).map(|vary| *vary.vary.get_ref());
+    factors.into_iter().find(|factor| !named.contains(factor))
+}
+
+fn mixed(what: &str, factor: Factor) -> String {
+    let factor = factor.name();
+    format!("the {what} would mix the levels of `{factor}`: name it, or vary it in an experiment of its own")
 }
 
 /// Can every fault happen in this point, in its turn?
