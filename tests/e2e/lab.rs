@@ -133,6 +133,7 @@ fn other_balancers_are_configured_and_used() {
         "vary = \"endpoints\"\nfull = [1, 2]\nquick = [1, 2]",
         "vary = \"endpoints\"\nfull = [2]\nquick = [2]",
     );
+    let text = text.replace("y = \"response\"", "y = \"response\"\nseries = \"balancer\"");
     folder.write(
         "others.toml",
         format!("{text}[[factor]]\nvary = \"balancer\"\nfull = {levels}\nquick = {levels}\n"),
@@ -217,10 +218,14 @@ fn an_interrupted_run_leaves_nothing_running_and_goes_on() {
     assert_eq!(run.code, Some(0), "{}", run.err);
     assert!(run.err.contains("2 points, 1 of them done") && run.err.contains("2/2"), "{}", run.err);
     assert_eq!(fs::metadata(&done).unwrap().modified().unwrap(), before);
-    // With another experiment nothing counts as done.
+    // Another experiment does not go on from it, and does not harm it either.
     folder.write("small.toml", SMALL.replace("9s", "1s"));
     let run = Run::plimsoll(&args, folder.path());
-    assert!(run.code == Some(0) && !run.err.contains("done"), "{}", run.err);
+    assert!(run.code == Some(2) && run.err.contains("another experiment file"), "{}", run.err);
+    assert!(done.exists());
+    let run = Run::plimsoll(&args[..4], folder.path());
+    assert!(run.code == Some(0) && run.err.contains("small-full.1"), "{}", run.err);
+    assert!(folder.join("plimsoll-lab/small-full.1/points/001-endpoints=1/point.json").exists());
 }
 
 #[test]

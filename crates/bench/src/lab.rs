@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+mod arrivals;
 mod child;
 pub mod claim;
 pub mod compare;
@@ -41,6 +42,9 @@ pub enum Trouble {
     /// Something did not work: what, where and what to do.
     #[error("{0}")]
     Failed(String),
+    /// What was asked for would harm something, so that nothing was done.
+    #[error("{0}")]
+    Refused(String),
     /// It was told to end; what is done is kept.
     #[error("interrupted; `--resume` goes on from here")]
     Interrupted,

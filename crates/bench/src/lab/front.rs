@@ -119,7 +119,16 @@ fn all_up(status: &str, members: usize) -> bool {
 
 /// Asks over HTTP; the body if the answer is 200.
 pub(super) fn ask(address: SocketAddr, method: &str, path: &str) -> std::io::Result<String> {
-    let patience = Duration::from_secs(2);
+    ask_within(Duration::from_secs(2), address, method, path)
+}
+
+/// The same, with so much patience for connecting and for each part of the answer.
+pub(super) fn ask_within(
+    patience: Duration,
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, patience)?;
     stream.set_read_timeout(Some(patience))?;
     let length = if method == "POST" { "content-length: 0\r\n" } else { "" };

@@ -28,7 +28,7 @@ pub enum Metric {
     Utilisation,
     /// Requests answered without fault over requests that were due.
     Delivered,
-    /// Share of the requests that ended which were answered without fault.
+    /// Share of the requests that ended, or were cut off at the end, which were answered without fault.
     Success,
     /// Share that was not answered in time.
     TimedOut,
@@ -36,9 +36,12 @@ pub enum Metric {
     Refused,
     /// Requests that came to a member, per second; by member and second only.
     Arrivals,
-    /// Greatest rate of arrivals at a member that was started again, in the first five seconds in which it is used
-    /// again, over its usual rate before it was killed.
+    /// Greatest rate of arrivals at a member that was started again, from when it is used again until five
+    /// seconds beyond its slow start, over its usual rate before it was killed.
     Surge,
+    /// Its rate of arrivals from ten seconds and the slow start after it was started again, for five seconds, over
+    /// its usual rate.
+    Regained,
     /// Processor time of the balancer for a request.
     BalancerCpu,
     /// Share of the machine's processors that was busy.
@@ -63,6 +66,7 @@ impl Metric {
             Self::Refused => "refused",
             Self::Arrivals => "arrivals",
             Self::Surge => "surge",
+            Self::Regained => "regained",
             Self::BalancerCpu => "balancer_cpu",
             Self::HostCpu => "host_cpu",
         }
@@ -85,6 +89,7 @@ impl Metric {
             Self::Refused => "share refused",
             Self::Arrivals => "requests/s at the member",
             Self::Surge => "arrivals after return / usual",
+            Self::Regained => "arrivals regained / usual",
             Self::BalancerCpu => "balancer's processor time (µs/request)",
             Self::HostCpu => "share of the machine's processors in use",
         }

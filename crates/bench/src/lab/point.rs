@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::arrivals::Arrivals;
 use super::child::Tie;
 use super::drive::{self, Drive};
 use super::experiment::{Act, Experiment, Fault, Mode};
@@ -56,10 +57,14 @@ const NAP: Duration = Duration::from_millis(20);
 /// Longest that the warm-up of a closed loop goes on, and its steps.
 const WARM: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(100);
-/// A member that came back is watched for a surge for so long, in seconds, from when it gets this share of its
-/// usual requests again.
+/// A member that came back is watched for a surge for so long beyond its slow start, in seconds, from when it
+/// gets this share of its usual requests again.
 const RETURN: f64 = 5.0;
 const USED: f64 = 0.05;
+/// It may take so long, in seconds, until it is used again; after that and its slow start its requests are counted
+/// for so long.
+const CHECKED: f64 = 10.0;
+const COUNTED: f64 = 5.0;
 /// An open loop in which less left on time proves nothing.
 pub(super) const PUNCTUAL: f64 = 0.99;
 
@@ -141,68 +146,94 @@ fn once(
     };
 
     let mut timeline = Vec::new();
-    let mut known: BTreeMap<String, u64> = BTreeMap::new();
+    let mut arrivals = Arrivals::default();
     // Warm-up and measured batches are cut the same way, so that a timeline begins with the load.
     let mut last = Duration::ZERO;
-    let mut tick = |run: &crate::run::Run, stage: &mut Stage, until: Duration| -> Result<Record, Trouble> {
-        wait(run, stage, until)?;
-        let now = run.elapsed();
-        let record = run.take();
-        let counts = if experiment.faults.is_empty() { Vec::new() } else { stage.counts() };
-        let arrived = stage.names().into_iter().zip(counts).map(|(name, count)| {
-            let before = known.get(&name).copied().unwrap_or(0);
-            // A member that died counts from nothing again.
-            let count = count.unwrap_or(0);
-            known.insert(name.clone(), count);
-            (name, if count >= before { count - before } else { count })
-        });
-        timeline.push(Tick {
-            at: now.as_secs_f64(),
-            seconds: (now - last).as_secs_f64(),
-            due: record.due,
-            ok: record.ok,
-            failed: record.failures(),
-            response: record.service.mean().as_secs_f64(),
-            p99: record.latency.quantile(0.99).as_secs_f64(),
-            arrived: arrived.collect(),
-        });
-        last = now;
-        Ok(record)
-    };
+    let mut tick =
+        |run: &crate::run::Run, stage: &mut Stage, until: Duration| -> Result<(Record, Duration), Trouble> {
+            wait(run, stage, until)?;
+            let now = run.elapsed();
+            let record = run.take();
+            let counts = if experiment.faults.is_empty() { Vec::new() } else { stage.counts() };
+            let (end, seconds) = (now.as_secs_f64(), (now - last).as_secs_f64());
+            let arrived = stage.names().into_iter().zip(counts).filter_map(|(name, count)| {
+                let came = arrivals.tick(&name, count, end, seconds)?;
+                Some((name, came))
+            });
+            timeline.push(Tick {
+                at: end,
+                seconds,
+                due: record.due,
+                ok: record.ok,
+                failed: record.failures(),
+                response: record.service.mean().as_secs_f64(),
+                p99: record.latency.quantile(0.99).as_secs_f64(),
+                arrived: arrived.collect(),
+            });
+            last = now;
+            Ok((record, now))
+        };
     let ticks = (warmup.as_secs_f64() / TICK.as_secs_f64()).ceil() as u32;
     let mut answered = 0;
+    // When the last record was taken: what follows belongs to the next one, however long the rest of a tick takes.
+    let mut previous = Duration::ZERO;
     for number in 1..=ticks {
-        answered += tick(&run, stage, warmup * number / ticks)?.ok;
+        let (record, now) = tick(&run, stage, warmup * number / ticks)?;
+        answered += record.ok;
+        previous = now;
     }
     let mut begin = warmup;
     while answered < SETTLED as u64 * clients && run.elapsed() < warmup + WARM {
         begin = run.elapsed() + STEP;
-        answered += tick(&run, stage, begin)?.ok;
+        let (record, now) = tick(&run, stage, begin)?;
+        answered += record.ok;
+        previous = now;
     }
-    let mut previous = run.elapsed();
+    let mut due = 0;
     for number in 1..=batches as u32 {
         let (start, host) = (stage.used(), usage::of_host());
         let mut whole = Record::new();
+        let mut now = previous;
         for part in 1..=parts {
-            whole.add(&tick(&run, stage, begin + batch * (number - 1) + batch * part / parts)?);
+            let (record, taken) = tick(&run, stage, begin + batch * (number - 1) + batch * part / parts)?;
+            whole.add(&record);
+            now = taken;
         }
-        let now = run.elapsed();
         let seen = Seen {
             seconds: (now - previous).as_secs_f64(),
             balancer: stage.used().0 - start.0,
             host: host.zip(usage::of_host()),
         };
         previous = now;
+        due += whole.due;
         if matches!(drive, Drive::Open(_)) {
             outcome.punctuality = outcome.punctuality.min(whole.punctuality());
         }
-        // What is still under way ends within its time-out; of a run in one piece it is a part.
-        let tail = if batches == 1 { tail(&run, experiment.load.timeout.0) } else { Record::new() };
-        keep(outcome, drive, capacity, &whole, &tail, &seen);
+        // What is still under way ends within its time-out; it is a part of the last batch.
+        let open = matches!(drive, Drive::Open(_));
+        let timeout = experiment.load.timeout.0;
+        let last = batches == 1 || (open && number == batches as u32);
+        let tail = if last { tail(&run, timeout) } else { Record::new() };
+        keep(outcome, drive, capacity, timeout, &whole, &tail, &seen);
     }
     stage.alive()?;
-    if let Some(surge) = surge(experiment, mode, &timeline) {
-        outcome.samples.entry(Metric::Surge).or_default().push(surge);
+    if due == 0 {
+        return Err(Trouble::failed("no request was due in all of it: give more load or more time"));
+    }
+    if let Some(fault) = faults.peek() {
+        let at = fault.at.of(mode).0.as_secs_f64();
+        return Err(Trouble::failed(format!("a fault at {at} s did not happen before the end")));
+    }
+    if let Some(back) = back(experiment, mode, &timeline) {
+        let mut put = |metric, value: f64| {
+            if value.is_finite() {
+                outcome.samples.entry(metric).or_default().push(value);
+            }
+        };
+        put(Metric::Surge, back.surge);
+        if let Some(regained) = back.regained {
+            put(Metric::Regained, regained);
+        }
     }
     outcome.timelines.push(timeline);
     run.stop();
@@ -231,13 +262,14 @@ fn keep(
     outcome: &mut Outcome,
     drive: Drive,
     capacity: Option<f64>,
+    timeout: Duration,
     part: &Record,
     tail: &Record,
     seen: &Seen,
 ) {
     let mut all = part.clone();
     all.add(tail);
-    let ended = (all.ok + all.failures()) as f64;
+    let ended = (all.ok + all.failures() + all.cut) as f64;
     let failed = |fault| all.failed.get(&fault).copied().unwrap_or(0) as f64;
     let throughput = part.ok as f64 / seen.seconds;
     let mut put = |metric, value: f64| {
@@ -256,6 +288,11 @@ fn keep(
         put(Metric::TimedOut, (failed(Failure::Timeout) + failed(Failure::ConnectTimeout)) / ended);
         put(Metric::Refused, failed(Failure::Status) / ended);
         put(Metric::BalancerCpu, seen.balancer / ended * 1e6);
+    } else if part.due > 0 || matches!(drive, Drive::Closed(_)) {
+        // There were requests and nothing came of any: that is the worst, and no want of a sample.
+        put(Metric::Success, 0.0);
+        put(Metric::P50, timeout.as_secs_f64());
+        put(Metric::P99, timeout.as_secs_f64());
     }
     if all.ok > 0 {
         put(Metric::Response, mean(&all));
@@ -277,27 +314,45 @@ fn mean(record: &Record) -> f64 {
     if record.service.count() == 0 { f64::NAN } else { record.service.mean().as_secs_f64() }
 }
 
-/// Greatest rate of arrivals, in the seconds after a member was started again, over its usual rate before it
-/// was killed.
-fn surge(experiment: &Experiment, mode: Mode, timeline: &[Tick]) -> Option<f64> {
+/// Arrivals at a member after it was started again, over its usual rate before it was killed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Back {
+    /// Greatest rate while it comes back.
+    surge: f64,
+    /// Rate once that should be over; `None` if the run ended before.
+    regained: Option<f64>,
+}
+
+fn back(experiment: &Experiment, mode: Mode, timeline: &[Tick]) -> Option<Back> {
     let start = experiment.faults.iter().find(|fault| fault.act == Act::Start)?;
     let kill =
         experiment.faults.iter().find(|fault| fault.act == Act::Kill && fault.member == start.member)?;
     let seconds = |fault: &Fault| fault.at.of(mode).0.as_secs_f64();
     let name = format!("m{}", start.member);
-    let rate = |tick: &Tick| tick.arrived.get(&name).copied().unwrap_or(0) as f64 / tick.seconds;
-    let begin = experiment.plan.warmup.of(mode).0.as_secs_f64();
-    let usual: Vec<f64> = timeline
+    // End, beginning and rate of each tick in which it is known.
+    let rates: Vec<(f64, f64, f64)> = timeline
         .iter()
-        .filter(|t| t.at - t.seconds >= begin - 0.1 && t.at <= seconds(kill))
-        .map(rate)
+        .filter(|tick| tick.seconds > 0.0)
+        .filter_map(|t| Some((t.at, t.at - t.seconds, *t.arrived.get(&name)? as f64 / t.seconds)))
         .collect();
-    let mean = usual.iter().sum::<f64>() / usual.len() as f64;
+    let mean = |keep: &dyn Fn(f64, f64) -> bool| {
+        let kept: Vec<f64> =
+            rates.iter().filter(|(end, begin, _)| keep(*end, *begin)).map(|(_, _, rate)| *rate).collect();
+        (!kept.is_empty()).then(|| kept.iter().sum::<f64>() / kept.len() as f64)
+    };
+    let warm = experiment.plan.warmup.of(mode).0.as_secs_f64();
+    let usual =
+        mean(&|end, begin| begin >= warm - 0.1 && end <= seconds(kill)).filter(|usual| *usual > 0.0)?;
+    let slow_start = experiment.balancer.slow_start.map_or(0.0, |span| span.0.as_secs_f64());
     // The balancer may take its time: the first seconds are those in which it is used again.
-    let after = || timeline.iter().filter(|tick| tick.at > seconds(start));
-    let back = after().find(|tick| rate(tick) >= USED * mean).map_or(0.0, |tick| tick.at - tick.seconds);
-    let most = after().filter(|tick| tick.at - tick.seconds < back + RETURN).map(rate).fold(0.0, f64::max);
-    (mean > 0.0).then(|| most / mean)
+    let after = || rates.iter().filter(|(end, ..)| *end > seconds(start));
+    let used = after().find(|(_, _, rate)| *rate >= USED * usual).map_or(0.0, |(_, begin, _)| *begin);
+    let watched = after().filter(|(_, begin, _)| *begin < used + slow_start + RETURN);
+    let most = watched.map(|(_, _, rate)| *rate).fold(0.0, f64::max);
+    let from = seconds(start) + slow_start + CHECKED;
+    let long_enough = rates.last().is_some_and(|(end, ..)| *end >= from + COUNTED - 0.5);
+    let regained = mean(&|end, begin| begin >= from - 0.1 && end <= from + COUNTED + 0.5);
+    Some(Back { surge: most / usual, regained: regained.filter(|_| long_enough).map(|rate| rate / usual) })
 }
 
 #[cfg(test)]
@@ -312,7 +367,10 @@ mod tests {
                 "[[fault]]\nact = \"{act}\"\nat = {{ full = \"{at}s\", quick = \"{at}s\" }}\nmember = 2\n"
             )
         };
-        let text = format!("{TEXT}{}{}", fault("kill", 4), fault("start", 6));
+        // Both members are there in every point, for long enough.
+        let text = TEXT.replace("full = \"3s\", quick = \"1s\"", "full = \"15s\", quick = \"15s\"");
+        let text = text.replace("full = [0, 2]", "full = [2]").replace("quick = [1]", "quick = [2]");
+        let text = format!("{text}{}{}", fault("kill", 4), fault("start", 6));
         Experiment::parse(&text).unwrap_or_else(|wrong| panic!("{wrong:?}"))
     }
 
@@ -329,11 +387,51 @@ mod tests {
 
     #[test]
     fn a_surge_is_seen_in_the_first_seconds_in_which_the_member_is_used_again() {
-        let surge = |arrivals: &[u64]| surge(&faulty(), Mode::Full, &timeline(arrivals)).unwrap();
+        let surge = |arrivals: &[u64]| back(&faulty(), Mode::Full, &timeline(arrivals)).unwrap().surge;
         // The first second is the warm-up; the usual rate is 100.
         assert_eq!(surge(&[900, 100, 110, 90, 0, 0, 300, 100, 100]), 3.0);
         assert_eq!(surge(&[900, 100, 100, 100, 0, 0, 1, 1, 1, 1, 1, 1, 50, 250, 100]), 2.5);
         assert_eq!(surge(&[900, 100, 100, 100, 0, 0, 10, 50, 100, 100, 100, 400]), 1.0);
         assert_eq!(surge(&[900, 100, 100, 100, 0, 0, 0, 0, 0]), 0.0);
+        // The slow start is watched to its end.
+        let mut slow = faulty();
+        slow.balancer.slow_start = Some(crate::lab::experiment::Span(Duration::from_secs(3)));
+        let late = timeline(&[900, 100, 100, 100, 0, 0, 10, 50, 100, 100, 100, 400]);
+        assert_eq!(back(&slow, Mode::Full, &late).unwrap().surge, 4.0);
+    }
+
+    #[test]
+    fn a_member_that_never_gets_its_requests_back_is_told() {
+        let regained = |after: [u64; 15]| {
+            let arrivals = [[900, 100, 110, 90, 0, 0].as_slice(), &after].concat();
+            back(&faulty(), Mode::Full, &timeline(&arrivals)).unwrap().regained
+        };
+        assert_eq!(regained([0; 15]), Some(0.0));
+        assert_eq!(regained([1, 2, 5, 100, 100, 100, 100, 100, 100, 100, 90, 90, 90, 90, 90]), Some(0.9));
+        // The run ended before it could be known.
+        let short = timeline(&[900, 100, 110, 90, 0, 0, 100, 100, 100]);
+        assert_eq!(back(&faulty(), Mode::Full, &short).unwrap().regained, None);
+    }
+
+    /// Samples of a batch with this record.
+    fn samples(drive: Drive, part: &Record) -> BTreeMap<Metric, Vec<f64>> {
+        let mut outcome = Outcome::default();
+        let seen = Seen { seconds: 1.0, balancer: 0.0, host: None };
+        keep(&mut outcome, drive, None, Duration::from_secs(5), part, &Record::new(), &seen);
+        outcome.samples
+    }
+
+    #[test]
+    fn a_batch_in_which_nothing_ended_is_a_bad_sample_and_not_none() {
+        let mut hung = Record::new();
+        hung.due = 10;
+        let seen = samples(Drive::Open(10.0), &hung);
+        assert_eq!((&seen[&Metric::Success], &seen[&Metric::P99]), (&vec![0.0], &vec![5.0]));
+        // What was cut off was due and not answered.
+        hung.cut = 10;
+        assert_eq!(samples(Drive::Open(10.0), &hung)[&Metric::Success], [0.0]);
+        // With nothing due there is nothing to say.
+        assert!(!samples(Drive::Open(10.0), &Record::new()).contains_key(&Metric::Success));
+        assert_eq!(samples(Drive::Closed(1), &Record::new())[&Metric::Success], [0.0]);
     }
 }

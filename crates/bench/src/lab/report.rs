@@ -195,6 +195,7 @@ fn numbers(table: &Table, points: &[PointFile]) -> String {
         Metric::TimedOut,
         Metric::Refused,
         Metric::Surge,
+        Metric::Regained,
         Metric::BalancerCpu,
         Metric::HostCpu,
     ];

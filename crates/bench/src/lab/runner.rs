@@ -1,7 +1,7 @@
 //! Works through the points of an experiment, unattended: one folder a point, nothing left running, what is
 //! done skipped on resumption.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -52,14 +52,18 @@ pub struct Runner {
     points: Vec<plan::Point>,
     /// By point.
     done: Vec<bool>,
+    /// Held as long as this may write into the folder.
+    _lock: File,
 }
 
 impl Runner {
-    /// Looks at what is in the folder, if the run is to be resumed. Otherwise [`run`](Self::run) clears it.
+    /// Looks at what is in the folder, if the run is to be resumed. Otherwise [`run`](Self::run) moves it aside.
     ///
     /// # Errors
-    /// If the binary cannot be read.
+    /// If the binary cannot be read, another run writes into the folder, or what is to be resumed is another
+    /// run's.
     pub fn new(order: Order) -> Result<Self, Trouble> {
+        let lock = lock(&order.folder)?;
         let points = plan::points(&order.experiment, order.mode);
         let mut file = RunFile {
             version: store::VERSION,
@@ -75,11 +79,17 @@ impl Runner {
             ..RunFile::default()
         };
         let mut done = vec![false; points.len()];
-        if order.resume
-            && let Ok(old) = RunFile::read(&order.folder)
-            && (&old.experiment_sha256, &old.binary_sha256, &old.mode)
-                == (&file.experiment_sha256, &file.binary_sha256, &file.mode)
-        {
+        if order.resume && order.folder.join("run.json").exists() {
+            let old = RunFile::read(&order.folder)?;
+            let differences = differences(&old, &file);
+            if !differences.is_empty() {
+                return Err(Trouble::Refused(format!(
+                    "the run in {} cannot be resumed: it was made with another {}; without --resume it is moved aside \
+                     and a new one begins",
+                    order.folder.display(),
+                    differences.join(" and another ")
+                )));
+            }
             file = old;
             for (index, wanted) in points.iter().enumerate() {
                 let folder = store::point_folder(&order.folder, index, &wanted.levels);
@@ -89,7 +99,7 @@ impl Runner {
                 done[index] = PointFile::read(&folder).is_ok_and(|old| same(&old) && valid(&old));
             }
         }
-        Ok(Self { order, file, points, done })
+        Ok(Self { order, file, points, done, _lock: lock })
     }
 
     /// How much is to be done.
@@ -108,6 +118,9 @@ impl Runner {
         let folder = self.order.folder.clone();
         if !self.done.contains(&true) {
             // What an earlier run left would be taken for this one's.
+            if let Some(place) = set_aside(&folder)? {
+                watch.before(&format!("what an earlier run measured is now in {}", place.display()));
+            }
             clear(&folder)?;
             make(&folder)?;
             store::write_text(&folder.join("experiment.toml"), &self.order.text)?;
@@ -161,18 +174,14 @@ impl Runner {
                     table::name(&point.levels),
                     folder.display()
                 )),
-                Trouble::Interrupted => Trouble::Interrupted,
+                other => other,
             })?;
-        let estimates = outcome.samples.iter().filter_map(|(metric, samples)| {
-            let estimate = Estimate::of(samples)?;
-            Some((metric.name().to_owned(), (estimate.mean, estimate.half)))
-        });
         let file = PointFile {
             version: store::VERSION,
             levels: point.levels.clone(),
             fingerprint: self.file.fingerprint(&point.levels),
             configurations: store::configurations(&folder),
-            estimates: estimates.collect(),
+            estimates: store::estimates(&outcome.samples),
             outcome,
         };
         file.write(&folder)?;
@@ -196,6 +205,58 @@ fn headline(file: &PointFile) -> String {
 
 fn make(folder: &Path) -> Result<(), Trouble> {
     fs::create_dir_all(folder).map_err(|error| store::cannot("make", folder, &error))
+}
+
+/// What keeps one run from being the continuation of another.
+fn differences(old: &RunFile, new: &RunFile) -> Vec<&'static str> {
+    let pairs = [
+        (old.experiment_sha256 != new.experiment_sha256, "experiment file"),
+        (old.binary_sha256 != new.binary_sha256, "binary"),
+        (old.mode != new.mode, "length"),
+        (old.version != new.version, "version of the files"),
+    ];
+    pairs.into_iter().filter_map(|(differs, what)| differs.then_some(what)).collect()
+}
+
+/// A lock beside the folder, which itself may be moved.
+fn lock(folder: &Path) -> Result<File, Trouble> {
+    let path = beside(folder, "lock");
+    if let Some(parent) = path.parent() {
+        make(parent)?;
+    }
+    let file = File::create(&path).map_err(|error| store::cannot("write", &path, &error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Trouble::Refused(format!(
+            "another run is writing into {}; wait for it, or choose another folder with --out",
+            folder.display()
+        ))),
+        Err(TryLockError::Error(error)) => Err(store::cannot("lock", &path, &error)),
+    }
+}
+
+/// `folder.ending`.
+fn beside(folder: &Path, ending: &str) -> PathBuf {
+    let mut path = folder.as_os_str().to_owned();
+    path.push(format!(".{ending}"));
+    path.into()
+}
+
+/// Renames a run in which something was measured; says where it is now.
+fn set_aside(folder: &Path) -> Result<Option<PathBuf>, Trouble> {
+    let points = fs::read_dir(folder.join("points")).into_iter().flatten();
+    let measured = points.flatten().any(|point| point.path().join("point.json").exists());
+    if !measured || !folder.join("run.json").exists() {
+        return Ok(None);
+    }
+    let mut number = 1;
+    let mut place = beside(folder, "1");
+    while place.exists() {
+        number += 1;
+        place = beside(folder, &number.to_string());
+    }
+    fs::rename(folder, &place).map_err(|error| store::cannot("move", folder, &error))?;
+    Ok(Some(place))
 }
 
 /// Removes a folder that an earlier run made, and no other.
@@ -229,4 +290,69 @@ fn machine() -> String {
     let memory = first("/proc/meminfo", "MemTotal:");
     let model = first("/proc/cpuinfo", "model name");
     format!("{count} processors ({model}), {memory} of memory, Linux {}", kernel.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::fixture::{TEXT, experiment};
+
+    fn order(folder: &Path, resume: bool) -> Order {
+        Order {
+            name: "test".to_owned(),
+            text: TEXT.to_owned(),
+            experiment: experiment(),
+            mode: Mode::Quick,
+            resume,
+            folder: folder.to_owned(),
+            tie: Tie { program: std::env::current_exe().unwrap(), arguments: vec![] },
+            program: "0".to_owned(),
+        }
+    }
+
+    /// A new folder's name for a run.
+    fn place(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("plimsoll-lab-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        folder.join("test-quick")
+    }
+
+    fn remove(folder: &Path) {
+        fs::remove_dir_all(folder.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn what_was_made_with_something_else_is_not_resumed_and_not_deleted() {
+        let folder = place("resume");
+        let point = folder.join("points/001-all");
+        let runner = Runner::new(order(&folder, true)).unwrap();
+        fs::create_dir_all(&point).unwrap();
+        runner.file.write(&folder).unwrap();
+        PointFile::default().write(&point).unwrap();
+        drop(runner);
+        assert!(Runner::new(order(&folder, true)).is_ok());
+        let mut other = order(&folder, true);
+        other.text += "# changed";
+        let trouble = Runner::new(other).unwrap_err();
+        assert!(
+            matches!(&trouble, Trouble::Refused(why) if why.contains("another experiment file;")),
+            "{trouble}"
+        );
+        assert!(point.join("point.json").exists());
+        let aside = set_aside(&folder).unwrap().unwrap();
+        assert!(aside.ends_with("test-quick.1") && aside.join("points/001-all/point.json").exists());
+        assert_eq!(set_aside(&folder).unwrap(), None);
+        remove(&folder);
+    }
+
+    #[test]
+    fn two_runs_do_not_share_a_folder() {
+        let folder = place("lock");
+        let first = Runner::new(order(&folder, false)).unwrap();
+        assert!(matches!(Runner::new(order(&folder, false)), Err(Trouble::Refused(_))));
+        drop(first);
+        assert!(Runner::new(order(&folder, false)).is_ok());
+        remove(&folder);
+    }
 }

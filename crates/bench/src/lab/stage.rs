@@ -7,9 +7,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::Trouble;
+use super::arrivals::Count;
 use super::child::{Child, Tie};
 use super::experiment::{Act, Experiment, Fault};
-use super::front::{Front, ask};
+use super::front::{Front, ask, ask_within};
 use super::plan::Point;
 use super::usage;
 
@@ -32,7 +33,19 @@ struct Member {
     address: SocketAddr,
     /// `None` while it is dead.
     child: Option<Child>,
+    /// How often it was started.
+    life: u32,
+    stopped: bool,
 }
+
+impl Member {
+    fn new(name: String, address: SocketAddr, child: Child) -> Self {
+        Self { name, address, child: Some(child), life: 1, stopped: false }
+    }
+}
+
+/// For a member to say how many requests it has had: a member that is slow must not hold up the clock.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 impl Stage {
     /// Starts everything in `folder` and waits until the balancer may use every member.
@@ -53,7 +66,7 @@ impl Stage {
         for (name, mut child) in started {
             let address = child.address("http")?;
             commands.push(child.command().to_owned());
-            members.push(Member { name, address, child: Some(child) });
+            members.push(Member::new(name, address, child));
         }
         let addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
         let front = Front::start(tie, &point.balancer, &experiment.balancer, &addresses, folder)?;
@@ -102,14 +115,20 @@ impl Stage {
         self.members.iter().map(|member| member.name.clone()).collect()
     }
 
-    /// How many requests have come to each member since it was started; `None` where it does not say.
-    pub(super) fn counts(&self) -> Vec<Option<u64>> {
-        let count = |member: &Member| {
-            let text = ask(member.address, "GET", "/_plimsoll/count").ok()?;
+    /// How many requests have come to each member since it was started.
+    pub(super) fn counts(&self) -> Vec<Count> {
+        let requests = |member: &Member| {
+            let text = ask_within(PATIENCE, member.address, "GET", "/_plimsoll/count").ok()?;
             serde_json::from_str::<serde_json::Value>(&text).ok()?["requests"].as_u64()
         };
-        let living = |member: &Member| member.child.is_some();
-        self.members.iter().map(|member| living(member).then(|| count(member)).flatten()).collect()
+        let count = |member: &Member| {
+            if member.child.is_none() || member.stopped {
+                return Count::Still;
+            }
+            let said = |requests| Count::Said { life: member.life, requests };
+            requests(member).map_or(Count::Silent, said)
+        };
+        self.members.iter().map(count).collect()
     }
 
     /// Does what a fault says.
@@ -141,10 +160,18 @@ impl Stage {
                     std::thread::sleep(super::child::LOOK);
                 }
                 member.child = Some(child);
+                member.life += 1;
+                member.stopped = false;
                 Ok(())
             }
-            (Act::Stop, Some(child)) => child.signal(Signal::STOP),
-            (Act::Continue, Some(child)) => child.signal(Signal::CONT),
+            (Act::Stop, Some(child)) => {
+                member.stopped = true;
+                child.signal(Signal::STOP)
+            }
+            (Act::Continue, Some(child)) => {
+                member.stopped = false;
+                child.signal(Signal::CONT)
+            }
             (Act::Slow, Some(_)) => {
                 let path = format!("/_plimsoll/slow?factor={}", fault.factor.unwrap_or(1.0));
                 let told = ask(member.address, "POST", &path).map(drop);
@@ -161,7 +188,7 @@ impl Stage {
         let number = self.members.len() + 1;
         let (name, mut child) = start(&self.tie, &self.told, number, None, self.seed, &self.folder)?;
         let address = child.address("http")?;
-        self.members.push(Member { name, address, child: Some(child) });
+        self.members.push(Member::new(name, address, child));
         let addresses: Vec<SocketAddr> = self.members.iter().map(|member| member.address).collect();
         self.front.members(&addresses)
     }

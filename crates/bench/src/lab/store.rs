@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::experiment::{Experiment, Mode};
+use super::metric::Metric;
 use super::point::Outcome;
 use super::statistics::Estimate;
 use super::table::{Levels, Table};
@@ -61,8 +62,8 @@ pub struct PointFile {
     pub fingerprint: String,
     /// SHA-256 of the configurations of its processes, by file name.
     pub configurations: BTreeMap<String, String>,
-    /// Means and half widths of 95 % intervals, by metric.
-    pub estimates: BTreeMap<String, (f64, f64)>,
+    /// Means and half widths of 95 % intervals, by metric; no width for a single sample.
+    pub estimates: BTreeMap<String, (f64, Option<f64>)>,
     /// What came of it.
     pub outcome: Outcome,
 }
@@ -159,6 +160,16 @@ pub fn points(run: &Path) -> Result<Vec<PointFile>, Trouble> {
         .collect()
 }
 
+/// Means and half widths by metric. JSON has no infinity, which is the width for a single sample.
+pub(super) fn estimates(samples: &BTreeMap<Metric, Vec<f64>>) -> BTreeMap<String, (f64, Option<f64>)> {
+    let estimate = |(metric, samples): (&Metric, &Vec<f64>)| {
+        let estimate = Estimate::of(samples)?;
+        let half = Some(estimate.half).filter(|half| half.is_finite());
+        Some((metric.name().to_owned(), (estimate.mean, half)))
+    };
+    samples.iter().filter_map(estimate).collect()
+}
+
 /// The estimates of all points, speed-ups included.
 pub fn table(points: &[PointFile]) -> Table {
     let mut table = Table::default();
@@ -212,4 +223,22 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Trouble> {
 
 pub(super) fn cannot(what: &str, path: &Path, error: &io::Error) -> Trouble {
     Trouble::failed(format!("cannot {what} {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_point_with_a_single_sample_can_be_read_again() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-lab-store-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let mut file = PointFile::default();
+        file.outcome.samples.insert(Metric::Surge, vec![1.5]);
+        file.estimates = estimates(&file.outcome.samples);
+        file.write(&folder).unwrap();
+        let read = PointFile::read(&folder).unwrap();
+        assert_eq!(read.estimates["surge"], (1.5, None));
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -82,6 +82,12 @@ impl Table {
         kept.filter_map(move |row| Some((&row.levels, *row.values.get(&metric)?)))
     }
 
+    /// The points that `keep` keeps and that lack the metric.
+    pub fn lacking(&self, metric: Metric, keep: impl Fn(&Levels) -> bool) -> Vec<&Levels> {
+        let lacks = |row: &&Row| keep(&row.levels) && !row.values.contains_key(&metric);
+        self.rows.iter().filter(lacks).map(|row| &row.levels).collect()
+    }
+
     fn rows_with<'a>(&'a self, fixed: &'a Fixed<'_>) -> impl Iterator<Item = &'a Row> {
         self.rows
             .iter()

@@ -17,7 +17,7 @@ use serde_json::json;
 use super::demo::children;
 use super::{Exit, Failure, Globals};
 use crate::config::{Problem, Problems, Source};
-use crate::control::text::{Cell, Tone, table};
+use crate::control::text::{Cell, Tone, plain, table};
 use progress::{Progress, short};
 
 /// Run experiments and report which claims they bear out
@@ -186,8 +186,11 @@ fn again(args: &Select, globals: &Globals) -> Result<ExitCode, Failure> {
     for entry in std::fs::read_dir(&args.out.out).into_iter().flatten() {
         let path = entry.map_err(Failure::failed)?.path();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let base = name.strip_suffix("-quick").or_else(|| name.strip_suffix("-full")).unwrap_or(&name);
-        let wanted = args.names.is_empty() || args.names.iter().any(|asked| asked == base || *asked == name);
+        let length = name.strip_suffix("-quick").or_else(|| name.strip_suffix("-full"));
+        let base = length.unwrap_or(&name);
+        // What was moved aside has a number at the end.
+        let wanted = (args.names.is_empty() && length.is_some())
+            || args.names.iter().any(|asked| asked == base || *asked == name);
         if wanted && path.join("run.json").exists() {
             folders.push(path);
         }
@@ -200,8 +203,24 @@ fn again(args: &Select, globals: &Globals) -> Result<ExitCode, Failure> {
             format_args!("no such run in {out}; name the folder with --out"),
         ));
     }
-    let reports: Result<Vec<Report>, Trouble> = folders.iter().map(|folder| report::write(folder)).collect();
-    tell(&reports.map_err(failure)?, globals)
+    // One that is damaged does not keep the others from being told.
+    let mut reports = Vec::new();
+    let mut damaged = false;
+    for folder in &folders {
+        match report::write(folder) {
+            Ok(report) => reports.push(report),
+            Err(trouble) => {
+                damaged = true;
+                globals.say(&format!(
+                    "{}: {}\n",
+                    plain(&folder.display().to_string()),
+                    plain(&trouble.to_string())
+                ));
+            }
+        }
+    }
+    let code = tell(&reports, globals)?;
+    Ok(if damaged { ExitCode::FAILURE } else { code })
 }
 
 fn side_by_side(args: &Compare, globals: &Globals) -> Result<ExitCode, Failure> {
@@ -248,7 +267,9 @@ fn tell(reports: &[Report], globals: &Globals) -> Result<ExitCode, Failure> {
     })?;
     for report in reports {
         for claim in report.claims.iter().filter(|claim| !claim.pass) {
-            globals.say(&format!("{}: {}:\n    {}\n", report.name, claim.says, claim.numbers.join("\n    ")));
+            let numbers: Vec<String> = claim.numbers.iter().map(|number| plain(number)).collect();
+            let (name, says) = (plain(&report.name), plain(&claim.says));
+            globals.say(&format!("{name}: {says}:\n    {}\n", numbers.join("\n    ")));
         }
         for point in &report.invalid {
             globals.say(&format!("{}: INVALID: {point}: the load generator was late\n", report.name));
@@ -293,7 +314,9 @@ fn parse(name: &str, text: &str) -> Result<Experiment, Failure> {
 
 fn failure(trouble: Trouble) -> Failure {
     match trouble {
-        Trouble::Failed(why) => Failure::failed(why),
+        // Its end may be what a child said last.
+        Trouble::Failed(why) => Failure::failed(plain(&why)),
+        Trouble::Refused(why) => Failure::new(Exit::Usage, plain(&why)),
         Trouble::Interrupted => Failure::new(Exit::Interrupted, trouble),
     }
 }

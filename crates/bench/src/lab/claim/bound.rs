@@ -73,7 +73,10 @@ impl Bound {
         numbers.extend(
             failed.iter().take(5).map(|(levels, value)| format!("not {}: {}", name(levels), shown(value))),
         );
-        Verdict { pass: failed.is_empty(), numbers }
+        let lacking = table.lacking(self.metric, keep);
+        let missing = |levels: &&Levels| format!("not measured: {}", name(levels));
+        numbers.extend(lacking.iter().take(5).map(missing));
+        Verdict { pass: failed.is_empty() && lacking.is_empty(), numbers }
     }
 }
 
@@ -100,6 +103,16 @@ mod tests {
             Only { factor: Factor::Endpoints, from: None, to: None, among: Some(vec![Level::Number(2.0)]) };
         assert!(bound(0.999, vec![two.clone()]).decide(&table, false).pass);
         assert!(!bound(0.99, vec![two]).decide(&table, false).pass);
+    }
+
+    #[test]
+    fn a_point_without_the_metric_fails() {
+        let mut table = curves(Metric::Success, 0.0, &[(1.0, &[(25.0, 1.0)])]);
+        assert!(bound(0.5, vec![]).decide(&table, true).pass);
+        let levels = Levels::from([(Factor::Endpoints, Level::Number(2.0))]);
+        table.push(levels, std::collections::BTreeMap::new());
+        let verdict = bound(0.5, vec![]).decide(&table, true);
+        assert!(!verdict.pass && verdict.numbers[1] == "not measured: endpoints=2", "{verdict:?}");
     }
 
     #[test]

@@ -1,15 +1,31 @@
 //! What the parts of an experiment file say of one another.
 
 use std::ops::Range;
+use std::time::Duration;
 
-use super::{Act, Along, Balancer, BalancerKind, Experiment, Factor, Level, Mode, Wrong};
+use super::{Act, Along, Balancer, BalancerKind, Experiment, Factor, Fault, Level, Mode, Vary, Wrong};
+use crate::lab::claim::Test;
 use crate::lab::metric::Metric;
+use crate::lab::plan::{self, Point};
 
 /// Fewest samples that give an interval worth the name.
 const SAMPLES: usize = 5;
 /// Most members; most clients of a closed loop.
 const MEMBERS: f64 = 64.0;
 const CLIENTS: f64 = 16_384.0;
+/// Most workers of a member.
+const WORKERS: usize = 4096;
+/// Most repetitions, and most batches of each.
+const TIMES: usize = 1000;
+/// Shortest batch, and longest repetition.
+const BATCH: Duration = Duration::from_millis(10);
+const LONG: Duration = Duration::from_hours(24);
+/// Most requests per second, and greatest share of the capacity.
+const RATE: f64 = 10_000_000.0;
+const SHARE: f64 = 1000.0;
+/// Most integers in a request, and most swaps of them.
+const INTEGERS: usize = 1_000_000;
+const SWAPS: u32 = 10_000_000;
 
 /// All that is wrong with an experiment that could be read.
 pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
@@ -37,13 +53,23 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
     let plan = &experiment.plan;
     for mode in [Mode::Quick, Mode::Full] {
         let repetitions = plan.repetitions.of(mode);
-        let samples = repetitions.get_ref().saturating_mul(*plan.batches.of(mode));
+        let batches = *plan.batches.of(mode);
+        let bounds = 1..=TIMES;
+        if !bounds.contains(repetitions.get_ref()) || !bounds.contains(&batches) {
+            say(repetitions.span(), format!("repetitions and batches are from 1 to {TIMES}"));
+        }
+        let samples = repetitions.get_ref().saturating_mul(batches);
         if samples < SAMPLES {
             let message = format!("{samples} samples: repetitions times batches must be {SAMPLES} or more");
             say(repetitions.span(), message);
         }
-        if plan.duration.of(mode).0.is_zero() {
-            say(repetitions.span(), "the duration must be above 0".to_owned());
+        let (warmup, duration) = (plan.warmup.of(mode).0, plan.duration.of(mode).0);
+        if duration.as_secs_f64() < BATCH.as_secs_f64() * batches as f64 {
+            let least = BATCH.as_millis();
+            say(repetitions.span(), format!("the duration must be at least {least} ms for each batch"));
+        }
+        if warmup > LONG || duration > LONG {
+            say(repetitions.span(), "warm-up and duration are a day each at most".to_owned());
         }
     }
 
@@ -59,12 +85,33 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
             "the load needs exactly one of `rate`, `share` and `concurrency`, in [load] or as a factor";
         say(top.clone(), message.to_owned());
     }
+    let level = |value: f64| Level::Number(value);
+    let loads = [
+        (Factor::Rate, load.rate.map(level)),
+        (Factor::Share, load.share.map(level)),
+        (Factor::Concurrency, load.concurrency.map(|clients| level(clients as f64))),
+    ];
+    for (factor, value) in loads {
+        if let Some(Err(why)) = value.map(|value| fits(factor, &value)) {
+            say(top.clone(), format!("[load] {}: {why}", factor.name()));
+        }
+    }
     let members = &experiment.members;
     if members.service.is_none() == members.swaps.is_none() {
         say(top.clone(), "[members] needs either `service` or `swaps`".to_owned());
     }
-    if members.workers == 0 || members.count == 0 || members.count as f64 > MEMBERS {
-        say(top.clone(), format!("[members] needs at least one worker, and from 1 to {MEMBERS} members"));
+    if !(1..=WORKERS).contains(&members.workers) || members.count == 0 || members.count as f64 > MEMBERS {
+        say(
+            top.clone(),
+            format!("[members] needs from 1 to {WORKERS} workers, and from 1 to {MEMBERS} members"),
+        );
+    }
+    let swaps = [members.swaps, members.session.map(|session| session.swaps)];
+    if swaps.into_iter().flatten().any(|swaps| !(1..=SWAPS).contains(&swaps)) {
+        say(top.clone(), format!("[members] swaps: expected from 1 to {SWAPS}"));
+    }
+    if members.session.is_some_and(|session| !(1..=INTEGERS).contains(&session.integers)) {
+        say(top.clone(), format!("[members] session: expected from 1 to {INTEGERS} integers"));
     }
     for fault in &experiment.faults {
         if fault.act != Act::Add && fault.member == 0 {
@@ -72,6 +119,9 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         }
         if (fault.act == Act::Slow) != fault.factor.is_some() {
             say(top.clone(), "a fault with `slow`, and no other, needs a `factor`".to_owned());
+        }
+        if fault.factor.is_some_and(|factor| !factor.is_finite() || factor <= 0.0) {
+            say(top.clone(), "the `factor` of a fault is a number above 0".to_owned());
         }
     }
 
@@ -85,6 +135,14 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
             && !varied.contains(series.get_ref())
         {
             say(series.span(), format!("`{}` is not varied", series.get_ref().name()));
+        }
+        let mut named: Vec<Factor> = figure.series.iter().map(|series| *series.get_ref()).collect();
+        named.extend(figure.x.get_ref().factor());
+        // Over time every point has lines of its own.
+        if *figure.x.get_ref() != Along::Seconds
+            && let Some(factor) = open(experiment, &named)
+        {
+            say(figure.x.span(), mixed("figure", factor));
         }
         if *figure.x.get_ref() == Along::Seconds && !figure.y.over_time() {
             say(figure.x.span(), format!("`{}` is not known by the second", figure.y.name()));
@@ -102,6 +160,12 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
                 say(claim.test.span(), format!("`{}` is not varied", factor.name()));
             }
         }
+        // A bound looks at every point by itself.
+        if !matches!(test, Test::AtLeast(_) | Test::AtMost(_))
+            && let Some(factor) = open(experiment, &test.factors())
+        {
+            say(claim.test.span(), mixed("claim", factor));
+        }
         if matches!(test.metric(), Metric::Speedup | Metric::Efficiency)
             && !varied.contains(&Factor::Endpoints)
         {
@@ -111,7 +175,64 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
             );
         }
     }
+    // Points can be made only of what is right so far.
+    if wrong.is_empty() {
+        for mode in [Mode::Quick, Mode::Full] {
+            let points = plan::points(experiment, mode);
+            if let Some(why) = points.iter().find_map(|point| faults(experiment, mode, point).err()) {
+                wrong.push(Wrong { at: top.clone(), message: format!("{why} ({})", mode.name()) });
+            }
+        }
+    }
     wrong
+}
+
+/// A factor with more than one level that is not among those named: its levels would be mixed in one curve.
+fn open(experiment: &Experiment, named: &[Factor]) -> Option<Factor> {
+    let several = |vary: &&Vary| vary.full.get_ref().len() > 1 || vary.quick.get_ref().len() > 1;
+    let factors = experiment.factors.iter().filter(several).map(|vary| *vary.vary.get_ref());
+    factors.into_iter().find(|factor| !named.contains(factor))
+}
+
+fn mixed(what: &str, factor: Factor) -> String {
+    let factor = factor.name();
+    format!("the {what} would mix the levels of `{factor}`: name it, or vary it in an experiment of its own")
+}
+
+/// Can every fault happen in this point, in its turn?
+fn faults(experiment: &Experiment, mode: Mode, point: &Point) -> Result<(), String> {
+    let mut faults: Vec<&Fault> = experiment.faults.iter().collect();
+    faults.sort_by_key(|fault| fault.at.of(mode).0);
+    let end = plan::each(experiment, mode);
+    let mut alive = vec![true; point.members];
+    for fault in faults {
+        let (at, number) = (fault.at.of(mode).0, fault.member);
+        if at >= end {
+            let (at, end) = (at.as_secs_f64(), end.as_secs_f64());
+            return Err(format!("a fault at {at} s never happens: warm-up and duration end after {end} s"));
+        }
+        if fault.act == Act::Add {
+            if point.balancer.kind != BalancerKind::Plimsoll {
+                return Err(format!(
+                    "members can be added to plimsoll only, not to {}",
+                    point.balancer.kind.name()
+                ));
+            }
+            alive.push(true);
+            continue;
+        }
+        let Some(alive) = number.checked_sub(1).and_then(|index| alive.get_mut(index)) else {
+            return Err(format!("a fault at {} s: there is no member {number} by then", at.as_secs_f64()));
+        };
+        match (fault.act, *alive) {
+            (Act::Start, true) => return Err(format!("member {number} is started, but it runs already")),
+            (Act::Stop | Act::Continue | Act::Slow, false) => {
+                return Err(format!("member {number} is harmed while it does not run"));
+            }
+            (act, _) => *alive = act != Act::Kill,
+        }
+    }
+    Ok(())
 }
 
 /// Is the level one of the factor's?
@@ -126,14 +247,17 @@ fn fits(factor: Factor, level: &Level) -> Result<(), String> {
         }
         (Factor::Balancer, Level::Number(_)) => Err("a balancer is given by its name".to_owned()),
         (_, Level::Text(text)) => Err(format!("`{text}`: `{}` takes numbers", factor.name())),
-        (Factor::Endpoints, Level::Number(n)) if n.fract() != 0.0 || *n > MEMBERS => {
+        (Factor::Endpoints, Level::Number(n)) if n.fract() != 0.0 || !(0.0..=MEMBERS).contains(n) => {
             Err(format!("`{n}`: expected a whole number of endpoints up to {MEMBERS}"))
         }
         (Factor::Concurrency, Level::Number(n)) if n.fract() != 0.0 || !(1.0..=CLIENTS).contains(n) => {
             Err(format!("`{n}`: expected a whole number of clients from 1 to {CLIENTS}"))
         }
-        (Factor::Share | Factor::Rate, Level::Number(n)) if *n <= 0.0 => {
-            Err(format!("`{n}`: expected a number above 0"))
+        (Factor::Share, Level::Number(n)) if !(*n > 0.0 && *n <= SHARE) => {
+            Err(format!("`{n}`: expected a number above 0, up to {SHARE}"))
+        }
+        (Factor::Rate, Level::Number(n)) if !(*n > 0.0 && *n <= RATE) => {
+            Err(format!("`{n}`: expected a number above 0, up to {RATE}"))
         }
         _ => Ok(()),
     }

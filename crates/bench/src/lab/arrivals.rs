@@ -1,0 +1,81 @@
+//! Arrivals at each member from tick to tick, from the counts that the members keep.
+//!
+//! A member that does not say in time is not known in that tick; what came to it in the meantime is spread evenly
+//! over the ticks since it last said something, or its whole history would look like a surge. Only a process that
+//! was started anew counts from nothing again.
+
+use std::collections::BTreeMap;
+
+/// What is known of a member's count at the end of a tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Count {
+    /// So many requests in this life of it.
+    Said { life: u32, requests: u64 },
+    /// It is dead or stopped: nothing can have come to it.
+    Still,
+    /// It did not say.
+    Silent,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    life: u32,
+    requests: u64,
+    at: f64,
+}
+
+/// The last that is known of each member.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    known: BTreeMap<String, Known>,
+}
+
+impl Arrivals {
+    /// Requests that came to the member in a tick of so many seconds that ends `now`; `None` if that is not
+    /// known.
+    pub(super) fn tick(&mut self, name: &str, count: Count, now: f64, seconds: f64) -> Option<u64> {
+        match count {
+            Count::Silent => None,
+            Count::Still => {
+                if let Some(known) = self.known.get_mut(name) {
+                    known.at = now;
+                }
+                Some(0)
+            }
+            Count::Said { life, requests } => {
+                let last = self.known.insert(name.to_owned(), Known { life, requests, at: now });
+                let (before, since) = match last {
+                    Some(last) if last.life == life => (last.requests, last.at),
+                    _ => (0, now - seconds),
+                };
+                let new = requests.saturating_sub(before) as f64;
+                let share = if now - since > seconds { seconds / (now - since) } else { 1.0 };
+                Some((new * share).round() as u64)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_no_surge_and_a_new_life_counts_from_nothing() {
+        let mut arrivals = Arrivals::default();
+        let said = |life, requests| Count::Said { life, requests };
+        let mut tick = |now: f64, count| arrivals.tick("m1", count, now, 1.0);
+        assert_eq!(tick(1.0, said(1, 1000)), Some(1000));
+        assert_eq!(tick(2.0, said(1, 1100)), Some(100));
+        assert_eq!(tick(3.0, Count::Silent), None);
+        assert_eq!(tick(4.0, said(1, 1300)), Some(100));
+        // Stopped: what is counted when it goes on came then.
+        assert_eq!(tick(5.0, Count::Still), Some(0));
+        assert_eq!(tick(6.0, Count::Still), Some(0));
+        assert_eq!(tick(7.0, said(1, 1360)), Some(60));
+        assert_eq!(tick(8.0, said(2, 30)), Some(30));
+        assert_eq!(tick(9.0, said(2, 70)), Some(40));
+        // Another life that has had more than the one before.
+        assert_eq!(tick(10.0, said(3, 90)), Some(90));
+    }
+}
