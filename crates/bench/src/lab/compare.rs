@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::Trouble;
 use super::metric::Metric;
 use super::statistics::Estimate;
-use super::store;
+use super::store::{self, RunFile};
 use super::table::name;
 
 /// One number of one point in both runs.
@@ -34,8 +34,10 @@ const METRICS: [Metric; 5] =
 /// Compares the runs in two folders.
 ///
 /// # Errors
-/// If one cannot be read, or they have no point in common.
+/// If one cannot be read, they are of different experiments or lengths, or they have no point in common.
 pub fn compare(a: &Path, b: &Path) -> Result<Vec<Pair>, Trouble> {
+    let (one, other) = (RunFile::read(a)?, RunFile::read(b)?);
+    same(&one, &other)?;
     let (ours, theirs) = (store::table(&store::points(a)?), store::table(&store::points(b)?));
     let mut pairs = Vec::new();
     for metric in METRICS {
@@ -53,8 +55,39 @@ pub fn compare(a: &Path, b: &Path) -> Result<Vec<Pair>, Trouble> {
     Ok(pairs)
 }
 
+/// Numbers of different experiments do not compare, even where their levels have the same names.
+fn same(a: &RunFile, b: &RunFile) -> Result<(), Trouble> {
+    let (one, other) = (format!("{} ({})", a.name, a.mode), format!("{} ({})", b.name, b.mode));
+    if one != other {
+        return Err(Trouble::Refused(format!(
+            "{one} and {other} are different experiments and do not compare"
+        )));
+    }
+    if a.experiment_sha256 != b.experiment_sha256 {
+        return Err(Trouble::Refused(format!("the experiment file of {one} is not the same in both runs")));
+    }
+    Ok(())
+}
+
 fn pair(point: String, metric: Metric, a: &Estimate, b: &Estimate) -> Pair {
     let ratio = if a.mean == b.mean { 1.0 } else { b.mean / a.mean };
     let both = |estimate: &Estimate| (estimate.mean, estimate.half);
     Pair { point, metric: metric.name(), a: both(a), b: both(b), ratio, apart: a.below(b) || b.below(a) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn different_experiments_do_not_compare() {
+        let run = |name: &str, sum: &str| RunFile {
+            name: name.to_owned(),
+            experiment_sha256: sum.to_owned(),
+            ..RunFile::default()
+        };
+        assert!(same(&run("a", "1"), &run("a", "1")).is_ok());
+        assert!(matches!(same(&run("a", "1"), &run("b", "1")), Err(Trouble::Refused(_))));
+        assert!(matches!(same(&run("a", "1"), &run("a", "2")), Err(Trouble::Refused(_))));
+    }
 }

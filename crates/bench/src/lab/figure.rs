@@ -69,8 +69,10 @@ fn times(figure: &Figure, points: &[PointFile]) -> Vec<Series> {
             members.sort_unstable();
             members.dedup();
             for member in members {
-                let value =
-                    |tick: &Tick| tick.arrived.get(member).copied().unwrap_or(0) as f64 / tick.seconds;
+                // A tick in which the member did not say is left out.
+                let value = |tick: &Tick| {
+                    tick.arrived.get(member).map_or(f64::NAN, |count| *count as f64 / tick.seconds)
+                };
                 all.push((format!("{of}{member}"), by_tick(&file.outcome.timelines, value)));
             }
         } else {

@@ -190,8 +190,8 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
 /// A factor with more than one level that is not among those named: its levels would be mixed in one curve.
 fn open(experiment: &Experiment, named: &[Factor]) -> Option<Factor> {
     let several = |vary: &&Vary| vary.full.get_ref().len() > 1 || vary.quick.get_ref().len() > 1;
-    let factors = experiment.factors.iter().filter(several).map(|vary| *vary.vary.get_ref());
-    factors.into_iter().find(|factor| !named.contains(factor))
+    let mut factors = experiment.factors.iter().filter(several).map(|vary| *vary.vary.get_ref());
+    factors.find(|factor| !named.contains(factor))
 }
 
 fn mixed(what: &str, factor: Factor) -> String {

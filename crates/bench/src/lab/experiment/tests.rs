@@ -1,0 +1,105 @@
+//! Mistakes in experiment files, and what is said of them.
+
+use super::*;
+use crate::lab::fixture::TEXT;
+
+/// What is said of the text after a change, with the piece of the text it points at.
+fn wrong(from: &str, to: &str) -> Vec<(String, String)> {
+    assert!(TEXT.contains(from), "{from}");
+    let text = TEXT.replacen(from, to, 1);
+    let wrong = Experiment::parse(&text).map(drop).unwrap_err();
+    wrong.into_iter().map(|wrong| (text[wrong.at].to_owned(), wrong.message)).collect()
+}
+
+#[test]
+fn mistakes_are_pointed_at() {
+    let cases = [
+        ("service = \"const:1ms\"", "servise = \"const:1ms\"", "servise", "unknown field"),
+        ("\"const:1ms\"", "\"const:1\"", "\"const:1\"", "not a duration"),
+        ("vary = \"concurrency\"", "vary = \"speed\"", "\"speed\"", "unknown variant"),
+        ("x = \"seconds\"", "x = \"rate\"", "\"rate\"", "not varied"),
+        ("full = [10, 20]", "full = []", "[]", "no level"),
+        ("full = [10, 20]", "full = [\"ten\"]", "[\"ten\"]", "takes numbers"),
+        ("quick = 1 }", "quick = 0 }", "0", "5 or more"),
+        ("\"haproxy\"", "\"pound\"", "[\"plimsoll:round_robin\", \"pound\"]", "not a balancer"),
+        ("\"haproxy\"", "\"haproxy:random\"", "[\"plimsoll:round_robin\", \"haproxy:random\"]", "strategy"),
+    ];
+    for (from, to, at, why) in cases {
+        let wrong = wrong(from, to);
+        assert!(wrong.iter().any(|(piece, message)| piece == at && message.contains(why)), "{to}: {wrong:?}");
+    }
+}
+
+/// All that is said of the text after a change.
+fn said(from: &str, to: &str) -> String {
+    wrong(from, to).into_iter().map(|(_, message)| message + "\n").collect()
+}
+
+#[test]
+fn numbers_out_of_bounds_are_refused() {
+    let cases = [
+        ("batches = { full = 3", "batches = { full = 4294967296", "from 1 to 1000"),
+        ("repetitions = { full = 2", "repetitions = { full = 1001", "from 1 to 1000"),
+        ("duration = { full = \"3s\"", "duration = { full = \"1ms\"", "for each batch"),
+        ("const:1ms\"", "const:1ms\"\nsession = { integers = 0, swaps = 9 }", "integers"),
+        ("const:1ms\"", "const:1ms\"\nsession = { integers = 4611686018427387904, swaps = 9 }", "integers"),
+        ("const:1ms\"", "const:1ms\"\nsession = { integers = 3, swaps = 4000000000 }", "swaps"),
+        ("const:1ms\"", "const:1ms\"\nworkers = 18446744073709", "workers"),
+        ("keep_alive", "rate = -5\nkeep_alive", "[load] rate: `-5`"),
+        ("keep_alive", "rate = inf\nkeep_alive", "[load] rate: `inf`"),
+        ("keep_alive", "share = nan\nkeep_alive", "[load] share: `NaN`"),
+        ("keep_alive", "concurrency = 0\nkeep_alive", "[load] concurrency: `0`"),
+        ("full = [0, 2]", "full = [-1, 2]", "`-1`"),
+    ];
+    for (from, to, why) in cases {
+        assert!(said(from, to).contains(why), "{to}: {}", said(from, to));
+    }
+}
+
+#[test]
+fn faults_that_cannot_happen_are_refused() {
+    let fault = |act: &str, member: usize, at: &str| {
+        format!(
+            "[[fault]]\nact = \"{act}\"\nmember = {member}\nat = {{ full = \"{at}\", quick = \"100ms\" }}\n"
+        )
+    };
+    // Members 1 and 2 behind plimsoll, for four seconds (quick: 1.1 s).
+    let text = TEXT.replace("quick = [1]", "quick = [2]").replace("full = [0, 2]", "full = [2]");
+    let text = text.replace(", \"haproxy\"", "");
+    let said = |faults: &[String]| match Experiment::parse(&(text.clone() + &faults.concat())) {
+        Ok(_) => String::new(),
+        Err(wrong) => wrong.into_iter().map(|wrong| wrong.message + "\n").collect(),
+    };
+    assert_eq!(said(&[fault("kill", 2, "1s"), fault("start", 2, "3900ms")]), "");
+    assert!(said(&[fault("kill", 2, "4s")]).contains("never happens"));
+    assert!(said(&[fault("kill", 7, "1s")]).contains("no member 7"));
+    assert!(said(&[fault("stop", 3, "1s")]).contains("no member 3"));
+    assert_eq!(said(&[fault("add", 1, "500ms"), fault("stop", 3, "1s")]), "");
+    assert!(said(&[fault("start", 1, "1s")]).contains("runs already"));
+    assert!(said(&[fault("kill", 1, "1s"), fault("stop", 1, "2s")]).contains("does not run"));
+}
+
+#[test]
+fn levels_are_not_mixed() {
+    let text = TEXT.replace("x = \"seconds\"", "x = \"concurrency\"\nseries = \"endpoints\"");
+    let test = "{ falls_with = { metric = \"response\", along = \"concurrency\", by = \"endpoints\" } }";
+    let text = text.replace("{ at_least = { metric = \"success\", value = 1 } }", test);
+    let wrong = Experiment::parse(&text).unwrap_err();
+    let said: Vec<&str> = wrong.iter().map(|wrong| wrong.message.as_str()).collect();
+    assert!(said.iter().any(|why| why.contains("figure would mix the levels of `balancer`")), "{said:?}");
+    assert!(said.iter().any(|why| why.contains("claim would mix the levels of `balancer`")), "{said:?}");
+    // With one balancer there is nothing to mix.
+    let text = text.replace(", \"haproxy\"", "");
+    assert!(Experiment::parse(&text).is_ok());
+}
+
+#[test]
+fn the_load_must_be_one_kind() {
+    let both = wrong("keep_alive = false", "rate = 5");
+    assert!(both.iter().any(|(_, why)| why.contains("exactly one of")), "{both:?}");
+    let none = wrong(
+        "vary = \"concurrency\"\nfull = [10, 20]\nquick = [10]",
+        "vary = \"rate\"\nfull = [1]\nquick = [0]",
+    );
+    assert!(none.iter().any(|(_, why)| why.contains("above 0")), "{none:?}");
+}
