@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use insta::assert_snapshot;
-use serde_json::Value;
 
 use super::*;
 
 mod any;
+mod schema;
 
 const HERE: Machine = Machine { threads: 1, max_connections: 99 };
 
@@ -469,29 +469,6 @@ fn every_key_reaches_the_settings() {
 }
 
 #[test]
-fn no_key_of_the_schema_is_missing_in_the_test_of_all() {
-    fn keys(schema: &Value, into: &mut Vec<String>) {
-        match schema {
-            Value::Object(map) => {
-                if let Some(Value::Object(properties)) = map.get("properties") {
-                    into.extend(properties.keys().cloned());
-                }
-                map.iter().filter(|(name, _)| *name != "Strategy").for_each(|(_, value)| keys(value, into));
-            }
-            Value::Array(list) => list.iter().for_each(|value| keys(value, into)),
-            _ => {}
-        }
-    }
-    let mut all = Vec::new();
-    keys(schema().as_value(), &mut all);
-    assert!(all.len() > 40);
-    for key in all {
-        let named = ALL.contains(&format!("{key} = ")) || ALL.contains(&format!("{key}]"));
-        assert!(named, "`{key}` is not in ALL");
-    }
-}
-
-#[test]
 fn what_is_shown_can_be_read_again() {
     for text in [LEAST, ALL] {
         let filled = read(text).unwrap().config.filled(HERE);
@@ -535,40 +512,4 @@ fn examples_are_valid() {
         }
     }
     assert!(count >= 5);
-}
-
-#[test]
-fn the_committed_schema_is_current() {
-    let path = root().join("docs/schema/plimsoll.schema.json");
-    let committed = fs::read_to_string(path).unwrap();
-    assert!(
-        committed == format!("{:#}\n", schema().as_value()),
-        "run: cargo run -p plimsoll -- config schema > docs/schema/plimsoll.schema.json"
-    );
-}
-
-#[test]
-fn the_schema_says_what_each_key_is_and_bounds_each_number() {
-    fn walk(name: &str, schema: &Value) {
-        match schema {
-            Value::Object(map) => {
-                if map.get("type").is_some_and(|kind| kind == "integer" || kind == "number") {
-                    assert!(
-                        map.contains_key("minimum") && map.contains_key("maximum"),
-                        "{name} has no bounds"
-                    );
-                }
-                if let Some(Value::Object(properties)) = map.get("properties") {
-                    for (name, property) in properties {
-                        let strategy = plimsoll_brain::strategy::find(name).is_some();
-                        assert!(strategy || property.get("description").is_some(), "{name} is not described");
-                    }
-                }
-                map.iter().for_each(|(name, value)| walk(name, value));
-            }
-            Value::Array(list) => list.iter().for_each(|value| walk(name, value)),
-            _ => {}
-        }
-    }
-    walk("file", schema().as_value());
 }
