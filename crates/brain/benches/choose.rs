@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use plimsoll_brain::{
-    Ask, Knobs, Member, MemberId, Plan, State, Strategy, Time, Vitals, hash, mix, strategy,
+    Ask, Hand, Knobs, Member, MemberId, Plan, State, Strategy, Time, Vitals, hash, mix, strategy,
 };
 
 const SIZES: [u32; 3] = [10, 1_000, 10_000];
@@ -52,12 +52,13 @@ fn choose(criterion: &mut Criterion) {
             for (plan, case) in [(half, ""), (full, "/busy")] {
                 let name = format!("{}{case}", strategy.name);
                 group.bench_function(BenchmarkId::new(name, count), |bencher| {
+                    let mut hand = Hand::default();
                     let mut ask = Ask { turn: 0, chance: 1, key: 2, now: Time(5_000_000_000) };
                     bencher.iter(|| {
                         ask.turn += 1;
                         ask.chance = mix(ask.chance);
                         ask.key = ask.key.wrapping_add(ask.chance);
-                        black_box(plan.choose(&ask, &[]))
+                        black_box(plan.choose(&mut hand, &ask, &[]))
                     });
                 });
             }

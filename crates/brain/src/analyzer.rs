@@ -15,6 +15,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
+use core::time::Duration;
 
 use crate::{Event, EventKind, Load, Member, MemberId, Plan, State, Time, Vitals, hash};
 use health::{Health, Verdict};
@@ -55,6 +56,8 @@ pub struct Analyzer {
     /// When success rates were last compared.
     compared: Time,
     events: VecDeque<Event>,
+    /// Plans made so far.
+    plans: u64,
 }
 
 /// What is known of a member beyond its configuration.
@@ -93,6 +96,7 @@ impl Analyzer {
             wake: None,
             compared: now,
             events: VecDeque::new(),
+            plans: 0,
             spec,
         };
         for place in 0..analyzer.spec.members.len() {
@@ -173,6 +177,29 @@ impl Analyzer {
         // The caller saw the threshold reached; a success since then does not undo that.
         let streak = self.entries[place].vitals.streak().max(outlier.consecutive);
         self.eject(place, format!("{streak} failures in a row"), &[("failures_in_a_row", f64::from(streak))]);
+        self.survey();
+    }
+
+    /// [`Plan::observe`] found that the outcomes of this member's requests speak against it: ejects it, if no
+    /// more are out than may be.
+    pub fn handle_suspicion(&mut self, member: MemberId, now: Time) {
+        self.advance(now);
+        let Some(&place) = self.places.get(&member) else { return };
+        if self.spec.outlier.as_ref().is_none_or(|outlier| outlier.false_alarm <= 0.0) {
+            return;
+        }
+        let suspicion = &self.entries[place].vitals.suspicion;
+        let inputs = [
+            ("log_likelihood_ratio", suspicion.sum()),
+            ("failing_at_least", suspicion.failing()),
+            ("failures_in_a_row", f64::from(self.entries[place].vitals.streak())),
+        ];
+        let row = self.entries[place].vitals.streak();
+        let why = match row {
+            0..2 => "it fails far more often than the others".to_string(),
+            row => format!("it fails far more often than the others, {row} times in a row now"),
+        };
+        self.eject_by(place, why, &inputs, |ejection, _, now| ejection.suspect(now));
         self.survey();
     }
 
@@ -285,7 +312,12 @@ impl Analyzer {
             .filter(|(entry, _)| entry.state.eligible() || (open && !entry.draining))
             .map(|(entry, spec)| self.member(entry, spec))
             .collect();
-        Some(Plan::new(self.spec.strategy, self.spec.knobs.clone(), members))
+        self.plans += 1;
+        let plan = Plan::new(self.spec.strategy, self.spec.knobs.clone(), members).numbered(self.plans);
+        Some(match &self.spec.outlier {
+            Some(outlier) if outlier.false_alarm > 0.0 => plan.suspecting(outlier.false_alarm),
+            _ => plan,
+        })
     }
 
     /// The next thing that happened, the oldest first. If nobody asks, the oldest are dropped.
@@ -359,13 +391,23 @@ impl Analyzer {
 
     /// Ejects a member in use, unless too many are out already or it is the last that can be used.
     fn eject(&mut self, place: usize, why: String, inputs: &[(&str, f64)]) {
+        self.eject_by(place, why, inputs, Ejection::begin);
+    }
+
+    fn eject_by(
+        &mut self,
+        place: usize,
+        why: String,
+        inputs: &[(&str, f64)],
+        begin: impl FnOnce(&mut Ejection, &OutlierSpec, Time) -> (u32, Duration),
+    ) {
         let Some(outlier) = &self.spec.outlier else { return };
         let allowed = outlier::allowed(outlier, self.entries.len());
         let entry = &mut self.entries[place];
         if !entry.state.eligible() || self.usable <= 1 || self.out >= allowed {
             return;
         }
-        let (row, length) = entry.ejection.begin(outlier, self.now);
+        let (row, length) = begin(&mut entry.ejection, outlier, self.now);
         self.out += 1;
         let why = format!("{why}; out for {} s", length.as_secs_f64());
         entry.ejection.why.clone_from(&why);
@@ -383,6 +425,7 @@ impl Analyzer {
 
     fn readmit(&mut self, place: usize, why: &str) {
         self.entries[place].ejection.end(self.now);
+        self.entries[place].vitals.suspicion.release();
         self.out -= 1;
         let row = [("failures_in_a_row", f64::from(self.entries[place].vitals.streak()))];
         let still = match self.entries[place].state {

@@ -4,7 +4,9 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::{Ask, Knobs, Member, MemberId, Strategy, Time, Vitals};
+use crate::member::suspicion;
+use crate::meter::Reading;
+use crate::{Ask, Hand, Knobs, Member, MemberId, Strategy, Time, Vitals};
 
 /// What a strategy computes when members change, so that it need not per request.
 #[derive(Clone, Debug)]
@@ -44,6 +46,10 @@ pub struct Plan {
     knobs: Knobs,
     members: Vec<Member>,
     table: Table,
+    /// Tells plans apart, for [`Hand`].
+    serial: u64,
+    /// Log-likelihood ratio at which a member is suspected enough to be ejected.
+    suspect: f64,
 }
 
 impl Plan {
@@ -52,27 +58,61 @@ impl Plan {
     pub fn new(strategy: &'static Strategy, knobs: Knobs, members: Vec<Member>) -> Self {
         let knobs = knobs.fit(strategy);
         let table = (strategy.prepare)(&members, &knobs);
-        Self { strategy, knobs, members, table }
+        Self { strategy, knobs, members, table, serial: 0, suspect: f64::INFINITY }
+    }
+
+    /// Gives it a number that no other plan of its group has.
+    pub(crate) fn numbered(self, serial: u64) -> Self {
+        Self { serial, ..self }
+    }
+
+    /// Lets outcomes make members suspect, with this chance of a false alarm.
+    pub(crate) fn suspecting(self, false_alarm: f64) -> Self {
+        Self { suspect: suspicion::threshold(false_alarm), ..self }
     }
 
     /// Chooses a member for one request, never one in `tried` nor one at its limit. Between the choice and
     /// [`Vitals::begin`] another core may take the last place: where a limit must hold exactly, look at what
     /// `begin` returns.
-    pub fn choose(&self, ask: &Ask, tried: &[MemberId]) -> Choice {
+    pub fn choose(&self, hand: &mut Hand, ask: &Ask, tried: &[MemberId]) -> Choice {
         if self.members.is_empty() {
             return Choice::Nobody;
         }
-        let first = (self.strategy.choose)(self, ask);
+        hand.sit(self.serial, &self.members);
+        hand.empty();
+        let first = (self.strategy.choose)(self, hand, ask);
         match self.members.get(first) {
             Some(member) if !member.full() && !tried.contains(&member.id) => Choice::Member(first),
-            _ => self.second_best(ask, tried),
+            _ => self.second_best(hand, ask, tried),
         }
     }
 
-    /// Tells the strategy how long a request took from the choice to the end of its answer, and whether it
-    /// failed; for strategies that set [`Strategy::reads_latency`], nothing otherwise.
-    pub fn observe(&self, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
+    /// Tells how a request ended that was chosen for by this plan or one before: how long it took from the
+    /// choice to the end of its answer, and whether it failed. True if the member's outcomes are bad enough to
+    /// eject it: [`Analyzer::handle_suspicion`](crate::Analyzer::handle_suspicion) wants to know.
+    pub fn observe(
+        &self,
+        hand: &mut Hand,
+        vitals: &Vitals,
+        latency: Duration,
+        failed: bool,
+        now: Time,
+    ) -> bool {
         (self.strategy.observe)(&self.knobs, vitals, latency, failed, now);
+        hand.took(latency);
+        let sum = vitals.suspicion.record(failed, hand.failing());
+        // A member that is suspected itself says nothing about the fleet.
+        if sum < self.suspect.min(suspicion::threshold(1e-6)) / 2.0 {
+            hand.outcome(failed, self.members.len());
+        }
+        failed && sum >= self.suspect
+    }
+
+    /// Tells what a member, by its index, said of itself with an answer.
+    pub fn hear(&self, hand: &mut Hand, index: usize, reading: &Reading, now: Time) {
+        if let Some(member) = self.members.get(index) {
+            (self.strategy.hear)(hand, member, reading, now);
+        }
     }
 
     /// Those that may be chosen, in the order of the configuration.
@@ -97,9 +137,9 @@ impl Plan {
 
     /// What the strategy prefers among those left, when its first choice cannot be had.
     #[cold]
-    fn second_best(&self, ask: &Ask, tried: &[MemberId]) -> Choice {
+    fn second_best(&self, hand: &mut Hand, ask: &Ask, tried: &[MemberId]) -> Choice {
         let left = |member: &Member| !member.full() && !tried.contains(&member.id);
-        match (self.strategy.second)(self, ask, &left) {
+        match (self.strategy.second)(self, hand, ask, &left) {
             Some(index) => Choice::Member(index),
             None if self.members.iter().all(|member| tried.contains(&member.id)) => Choice::Nobody,
             None => Choice::Full,

@@ -6,8 +6,10 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::{Ask, Member, Plan, Table, Time, Vitals};
+use crate::meter::Reading;
+use crate::{Ask, Hand, Member, Plan, Table, Time, Vitals};
 
+mod adaptive;
 mod alias;
 mod first_available;
 mod least_connections;
@@ -21,6 +23,7 @@ mod weighted_round_robin;
 
 /// Every strategy there is, the default one first.
 pub const ALL: &[&Strategy] = &[
+    &adaptive::STRATEGY,
     &least_connections::STRATEGY,
     &round_robin::STRATEGY,
     &weighted_round_robin::STRATEGY,
@@ -49,12 +52,14 @@ pub struct Strategy {
     pub shares: bool,
     /// Slow path: what to compute when members or weights change.
     pub prepare: fn(&[Member], &Knobs) -> Table,
-    /// Fast path: an index into [`Plan::members`], which is not empty.
-    pub choose: fn(&Plan, &Ask) -> usize,
+    /// Fast path: an index into [`Plan::members`], which is not empty; any other number for none of them.
+    pub choose: fn(&Plan, &mut Hand, &Ask) -> usize,
     /// When that one is full or was tried: an index to one that is `left`, or `None` if there is none.
-    pub second: fn(&Plan, &Ask, Left<'_>) -> Option<usize>,
+    pub second: fn(&Plan, &mut Hand, &Ask, Left<'_>) -> Option<usize>,
     /// What [`Plan::observe`] does.
     pub observe: fn(&Knobs, &Vitals, latency: Duration, failed: bool, now: Time),
+    /// What [`Plan::hear`] does.
+    pub hear: fn(&mut Hand, &Member, &Reading, Time),
 }
 
 /// Which members can still be chosen: not full, not tried.
@@ -113,7 +118,10 @@ fn nothing(_: &[Member], _: &Knobs) -> Table {
 /// For strategies that learn nothing from what was.
 fn unobserved(_: &Knobs, _: &Vitals, _: Duration, _: bool, _: Time) {}
 
+/// For strategies that ignore what members say of themselves.
+fn unheard(_: &mut Hand, _: &Member, _: &Reading, _: Time) {}
+
 /// For strategies to which all members that are left are the same: the least loaded of them.
-fn least_loaded(plan: &Plan, ask: &Ask, left: Left<'_>) -> Option<usize> {
+fn least_loaded(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
     least_connections::least(plan.members(), ask, left)
 }

@@ -30,6 +30,7 @@ fn any_spec() -> impl Strategy<Value = GroupSpec> {
     let health = (0_u32..4, 0_u32..4).prop_map(|(rise, fall)| HealthSpec { rise, fall });
     let outlier = (0_u32..4, 0_u64..20, 0.0_f64..3.0, 0_u64..30, 0_u64..30, 0.0_f64..=1.0).prop_map(
         |(consecutive, interval, deviations, min_requests, ejection, max_ejected)| OutlierSpec {
+            false_alarm: 1e-6,
             consecutive,
             interval: Duration::from_secs(interval),
             deviations,

@@ -46,6 +46,9 @@ impl Analyzer {
         } else if !before.eligible() {
             // What it did before it was out of use says nothing about it now.
             entry.vitals.forget();
+            if before != State::Ejected {
+                entry.vitals.suspicion.forget();
+            }
             entry.totals = None;
             begins = !mem::take(&mut entry.original) && slow > Duration::ZERO;
             entry.ramp = begins.then_some(self.now);

@@ -1,8 +1,8 @@
 //! The first member in the order of the configuration that is not at its limit: fill one before the next, so
 //! that the last ones stay idle and can be switched off, or stand by (HAProxy's `balance first`).
 
-use super::{Left, Strategy, nothing, unobserved};
-use crate::{Ask, Plan};
+use super::{Left, Strategy, nothing, unheard, unobserved};
+use crate::{Ask, Hand, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "first_available",
@@ -15,12 +15,13 @@ pub(super) static STRATEGY: Strategy = Strategy {
     choose,
     second,
     observe: unobserved,
+    hear: unheard,
 };
 
-fn choose(plan: &Plan, _: &Ask) -> usize {
+fn choose(plan: &Plan, _: &mut Hand, _: &Ask) -> usize {
     plan.members().iter().position(|member| !member.full()).unwrap_or(0)
 }
 
-fn second(plan: &Plan, _: &Ask, left: Left<'_>) -> Option<usize> {
+fn second(plan: &Plan, _: &mut Hand, _: &Ask, left: Left<'_>) -> Option<usize> {
     plan.members().iter().position(left)
 }

@@ -6,8 +6,8 @@
 //! wins a tie, so that idle members get their shares. A member is not compared with itself, which in small
 //! groups makes the choice much closer to exact.
 
-use super::{Knob, Strategy, alias, least_connections::lighter, least_loaded, unobserved};
-use crate::{Ask, Plan};
+use super::{Knob, Strategy, alias, least_connections::lighter, least_loaded, unheard, unobserved};
+use crate::{Ask, Hand, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "least_request",
@@ -20,9 +20,10 @@ pub(super) static STRATEGY: Strategy = Strategy {
     choose,
     second: least_loaded,
     observe: unobserved,
+    hear: unheard,
 };
 
-fn choose(plan: &Plan, ask: &Ask) -> usize {
+fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     let members = plan.members();
     let mut best = alias::draw(plan, ask.chance);
     let mut load = members[best].in_flight();

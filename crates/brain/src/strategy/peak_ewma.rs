@@ -12,8 +12,8 @@
 
 use core::time::Duration;
 
-use super::{Knob, Knobs, Strategy, alias, least_loaded};
-use crate::{Ask, Member, Plan, Time, Vitals};
+use super::{Knob, Knobs, Strategy, alias, least_loaded, unheard};
+use crate::{Ask, Hand, Member, Plan, Time, Vitals};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "peak_ewma",
@@ -41,9 +41,10 @@ pub(super) static STRATEGY: Strategy = Strategy {
     choose,
     second: least_loaded,
     observe,
+    hear: unheard,
 };
 
-fn choose(plan: &Plan, ask: &Ask) -> usize {
+fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     let members = plan.members();
     let decay = seconds(plan.knobs().at(0));
     let first = alias::draw(plan, ask.chance);

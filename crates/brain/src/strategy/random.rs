@@ -1,7 +1,7 @@
 //! A member by chance, with probability proportional to its capacity (see `alias`).
 
-use super::{Strategy, alias, least_loaded, unobserved};
-use crate::{Ask, Plan};
+use super::{Strategy, alias, least_loaded, unheard, unobserved};
+use crate::{Ask, Hand, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "random",
@@ -14,8 +14,9 @@ pub(super) static STRATEGY: Strategy = Strategy {
     choose,
     second: least_loaded,
     observe: unobserved,
+    hear: unheard,
 };
 
-fn choose(plan: &Plan, ask: &Ask) -> usize {
+fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     alias::draw(plan, ask.chance)
 }

@@ -1,7 +1,7 @@
 //! Each member in turn, capacity aside.
 
-use super::{Strategy, least_loaded, nothing, unobserved};
-use crate::{Ask, Plan};
+use super::{Strategy, least_loaded, nothing, unheard, unobserved};
+use crate::{Ask, Hand, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "round_robin",
@@ -14,8 +14,9 @@ pub(super) static STRATEGY: Strategy = Strategy {
     choose,
     second: least_loaded,
     observe: unobserved,
+    hear: unheard,
 };
 
-fn choose(plan: &Plan, ask: &Ask) -> usize {
+fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     (ask.turn % plan.members().len() as u64) as usize
 }

@@ -1,7 +1,7 @@
 //! Each member in turn, as often as its capacity says, spread evenly over the round (see `schedule`).
 
-use super::{Strategy, least_loaded, schedule, unobserved};
-use crate::{Ask, Plan};
+use super::{Strategy, least_loaded, schedule, unheard, unobserved};
+use crate::{Ask, Hand, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "weighted_round_robin",
@@ -14,8 +14,9 @@ pub(super) static STRATEGY: Strategy = Strategy {
     choose,
     second: least_loaded,
     observe: unobserved,
+    hear: unheard,
 };
 
-fn choose(plan: &Plan, ask: &Ask) -> usize {
+fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     schedule::at(plan, ask.turn)
 }
