@@ -59,6 +59,7 @@ mod event;
 mod hash;
 mod member;
 mod plan;
+mod rebind;
 mod retry;
 pub mod status;
 pub mod strategy;
@@ -68,8 +69,9 @@ pub use analyzer::{Analyzer, GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Tot
 pub use ask::Ask;
 pub use event::{Event, EventKind};
 pub use hash::{hash, mix};
-pub use member::{Load, Member, MemberId, State, Vitals};
+pub use member::{Effective, Load, Member, MemberId, State, Usage, Vitals};
 pub use plan::{Choice, Plan, Table};
+pub use rebind::{Alert, Moves, Rebind, Rule, Shed, session_moves};
 pub use retry::RetryBudget;
 pub use strategy::{Knobs, Strategy};
 pub use time::Time;

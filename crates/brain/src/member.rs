@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Time;
+use crate::{Shed, Time};
 
 /// Names a member of one group for as long as it lives; never used again for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,7 +43,30 @@ impl State {
 pub struct Load {
     /// Finite and not negative.
     pub value: f64,
-    /// When it was measured.
+    /// When it was measured: by the clock of this process, never later than now.
+    pub at: Time,
+}
+
+/// What a member's reports come to: the load that strategies go by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effective {
+    /// Averaged over reports as the strategy asks and, where the last one is old, mixed with the group's mean; in
+    /// the unit of the group's metric.
+    pub value: f64,
+    /// [`Vitals::begun`] when the last report came: what was begun since is not in it.
+    pub begun: u32,
+}
+
+/// What a member says of its work as a whole, for weights by report (gRPC A58).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Usage {
+    /// Requests it ends a second; finite and not negative.
+    pub rps: f64,
+    /// How busy it is, 1 for fully; may exceed 1; finite and not negative.
+    pub utilization: f64,
+    /// Requests it fails a second; finite and not negative.
+    pub eps: f64,
+    /// When it was measured: by the clock of this process, never later than now.
     pub at: Time,
 }
 
@@ -68,6 +91,14 @@ pub struct Member {
     pub state: State,
     /// What its monitor last reported, if it has one.
     pub load: Option<Load>,
+    /// What its reports come to; `None` without one that still counts.
+    pub effective: Option<Effective>,
+    /// What it last said of its work, if that gives a weight: not in its first seconds, not when it is old.
+    pub usage: Option<Usage>,
+    /// Which part of its sessions is to go elsewhere; none without an alert.
+    pub shed: Shed,
+    /// How much of the others' surplus it can take, in units of capacity times load; 0 for none.
+    pub deficit: f64,
     /// What is counted live.
     pub vitals: Arc<Vitals>,
 }
@@ -91,7 +122,8 @@ impl Member {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Vitals {
-    in_flight: AtomicU32,
+    /// Requests in flight in the lower half, requests begun in the upper one: both change with one instruction.
+    flights: AtomicU64,
     streak: AtomicU32,
     /// Latency estimate, nanoseconds as f32 bits, above the tick it was updated in; 0 for none.
     latency: AtomicU64,
@@ -100,22 +132,27 @@ pub struct Vitals {
 impl Vitals {
     /// Counts as they are with `in_flight` requests begun; for tests and simulations.
     pub fn with_in_flight(in_flight: u32) -> Self {
-        Self { in_flight: AtomicU32::new(in_flight), ..Self::default() }
+        Self { flights: AtomicU64::new(u64::from(in_flight)), ..Self::default() }
     }
 
     /// Counts a request in; returns how many are in flight with it.
     pub fn begin(&self) -> u32 {
-        self.in_flight.fetch_add(1, Relaxed).wrapping_add(1)
+        (self.flights.fetch_add(BEGIN, Relaxed) as u32).wrapping_add(1)
     }
 
     /// Counts a request out: once for each [`begin`](Self::begin).
     pub fn end(&self) {
-        self.in_flight.fetch_sub(1, Relaxed);
+        self.flights.fetch_sub(1, Relaxed);
     }
 
     /// Requests in flight.
     pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Relaxed)
+        self.flights.load(Relaxed) as u32
+    }
+
+    /// Requests begun since the member joined, wrapping: only differences mean anything.
+    pub fn begun(&self) -> u32 {
+        (self.flights.load(Relaxed) >> 32) as u32
     }
 
     /// Failures since the last success.
@@ -177,6 +214,9 @@ impl Vitals {
         (ages <= 10.0).then(|| (f32::from_bits((packed >> 32) as u32), libm::expf(-ages)))
     }
 }
+
+/// One more begun and one more in flight.
+const BEGIN: u64 = (1 << 32) | 1;
 
 /// 2^20 ns, 1.05 ms: 32 bits of them last for 52 days. A member that nobody used for so long has, for a few
 /// seconds, an estimate that looks fresh.
@@ -247,6 +287,16 @@ mod tests {
         about(&vitals, at(4.9), 100.0);
         vitals.observe(Duration::ZERO, at(4.9), Duration::ZERO);
         assert!(vitals.latency(at(0.0), Duration::ZERO).is_some());
+    }
+
+    #[test]
+    fn what_was_begun_is_counted_beside_what_is_in_flight() {
+        let vitals = Vitals::with_in_flight(3);
+        for _ in 0..5 {
+            vitals.begin();
+            vitals.end();
+        }
+        assert_eq!((vitals.begin(), vitals.in_flight(), vitals.begun()), (4, 4, 6));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The first member in the order of the configuration that is not at its limit: fill one before the next, so
 //! that the last ones stay idle and can be switched off, or stand by (HAProxy's `balance first`).
 
-use super::{Left, Strategy, nothing, unobserved};
+use super::{Left, Strategy, nothing, surplus, unobserved};
 use crate::{Ask, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -9,9 +9,11 @@ pub(super) static STRATEGY: Strategy = Strategy {
     about: "the first member, in the order written, that is below its limit",
     knobs: &[],
     reads_latency: false,
+    reads_load: false,
     reads_key: false,
     shares: false,
     prepare: nothing,
+    rule: surplus,
     choose,
     second,
     observe: unobserved,

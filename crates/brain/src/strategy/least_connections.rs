@@ -9,7 +9,7 @@
 //!
 //! HAProxy's `leastconn` and NGINX's `least_conn` are the same rule with round robin among ties.
 
-use super::{Left, Strategy, schedule, unobserved};
+use super::{Left, Strategy, schedule, surplus, unobserved};
 use crate::hash::unit;
 use crate::{Ask, Member, Plan, mix};
 
@@ -18,9 +18,11 @@ pub(super) static STRATEGY: Strategy = Strategy {
     about: "the member with the fewest requests in flight for its capacity; in turn where several are equal",
     knobs: &[],
     reads_latency: false,
+    reads_load: false,
     reads_key: false,
     shares: true,
     prepare: schedule::prepare,
+    rule: surplus,
     choose,
     second,
     observe: unobserved,

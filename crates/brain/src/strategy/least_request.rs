@@ -6,7 +6,7 @@
 //! wins a tie, so that idle members get their shares. A member is not compared with itself, which in small
 //! groups makes the choice much closer to exact.
 
-use super::{Knob, Strategy, alias, least_connections::lighter, least_loaded, unobserved};
+use super::{Knob, Strategy, alias, fewest, least_connections::lighter, surplus, unobserved};
 use crate::{Ask, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -14,11 +14,13 @@ pub(super) static STRATEGY: Strategy = Strategy {
     about: "the member with the fewest requests in flight, by its capacity, of a few drawn by chance",
     knobs: &[Knob { name: "choices", about: "how many are drawn", default: 2.0, min: 2.0, max: 16.0 }],
     reads_latency: false,
+    reads_load: false,
     reads_key: false,
     shares: true,
     prepare: alias::prepare,
+    rule: surplus,
     choose,
-    second: least_loaded,
+    second: fewest,
     observe: unobserved,
 };
 

@@ -12,7 +12,7 @@
 
 use core::time::Duration;
 
-use super::{Knob, Knobs, Strategy, alias, least_loaded};
+use super::{Knob, Knobs, Strategy, alias, fewest, surplus};
 use crate::{Ask, Member, Plan, Time, Vitals};
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -35,11 +35,13 @@ pub(super) static STRATEGY: Strategy = Strategy {
         },
     ],
     reads_latency: true,
+    reads_load: false,
     reads_key: false,
     shares: true,
     prepare: alias::prepare,
+    rule: surplus,
     choose,
-    second: least_loaded,
+    second: fewest,
     observe,
 };
 

@@ -1,6 +1,6 @@
 //! A member by chance, with probability proportional to its capacity (see `alias`).
 
-use super::{Strategy, alias, least_loaded, unobserved};
+use super::{Strategy, alias, fewest, surplus, unobserved};
 use crate::{Ask, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -8,11 +8,13 @@ pub(super) static STRATEGY: Strategy = Strategy {
     about: "a member by chance, as likely as its capacity says",
     knobs: &[],
     reads_latency: false,
+    reads_load: false,
     reads_key: false,
     shares: true,
     prepare: alias::prepare,
+    rule: surplus,
     choose,
-    second: least_loaded,
+    second: fewest,
     observe: unobserved,
 };
 

@@ -12,7 +12,7 @@
 //! loads, 2018; HAProxy's `hash-balance-factor`). The request then goes to the next member in the order of
 //! scores, the same one each time, and so does that of a member that is full or was tried.
 
-use super::{Knob, Knobs, Left, Strategy, unobserved};
+use super::{Knob, Knobs, Left, Strategy, surplus, unobserved};
 use crate::hash::unit;
 use crate::{Ask, Member, Plan, Table, mix};
 
@@ -27,9 +27,11 @@ pub(super) static STRATEGY: Strategy = Strategy {
         max: 100.0,
     }],
     reads_latency: false,
+    reads_load: false,
     reads_key: true,
     shares: true,
     prepare,
+    rule: surplus,
     choose,
     second,
     observe: unobserved,

@@ -1,6 +1,6 @@
 //! Each member in turn, capacity aside.
 
-use super::{Strategy, least_loaded, nothing, unobserved};
+use super::{Strategy, fewest, nothing, surplus, unobserved};
 use crate::{Ask, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -8,11 +8,13 @@ pub(super) static STRATEGY: Strategy = Strategy {
     about: "each member in turn, capacity aside",
     knobs: &[],
     reads_latency: false,
+    reads_load: false,
     reads_key: false,
     shares: false,
     prepare: nothing,
+    rule: surplus,
     choose,
-    second: least_loaded,
+    second: fewest,
     observe: unobserved,
 };
 

@@ -1,0 +1,298 @@
+//! Rebinding: which members have more sessions than their share, and which part of those is to go elsewhere.
+//!
+//! Sessions bound once stay where they are while loads drift apart. The papers answer with *alerts*: a member under
+//! alert sends its clients back to the group (Othman, O'Ryan, Schmidt 2001: on-demand binding). When to alert is a
+//! threshold there, and no threshold fits two loads of a group: too low and sessions go round for ever, too high
+//! and nothing is balanced. Both ways are here, as a [`Rule`].
+//!
+//! Ours, [`Rule::Surplus`], needs no number from the user. With u the load a member reports and c its capacity:
+//!
+//! - *fair* is the load all would have: sum of u c over sum of c.
+//! - A report is noise too: sigma^2 is an average over reports (weight 0.1) of the squared difference between a
+//!   report and what was expected, clipped at 5 sigma so that a step of the load is not taken for noise.
+//! - A member's *surplus* is (u - fair - 2 sigma) c, its *deficit* (fair - u) c, where positive.
+//! - Each session at a member with a surplus goes with probability surplus / (u c), less if the deficits of all are
+//!   less than the surpluses; a target is drawn in proportion to deficit. That is what concurrent probabilistic
+//!   migration does (Berenbrink and others, Distributed selfish load balancing, 2006): whoever holds the sessions,
+//!   and however many balancers do, in expectation the surplus moves once.
+//! - A report covers time before the move, so it still shows part of what has gone. A *ledger* of what moved
+//!   since the last report corrects it, by the part of the report's window that lies before the move.
+//! - A session that moved may move again after twice the report period, then four times, eight times ([`Moves`]).
+//!
+//! A value: reports go in, alerts come out. It knows no session; see [`session_moves`].
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::{MemberId, Time};
+use track::Track;
+
+mod moves;
+mod track;
+
+pub use moves::{Moves, Shed, session_moves};
+
+/// When a member is under alert.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    /// It has a surplus over the fair load that its reports' noise does not explain; the surplus is to go.
+    Surplus,
+    /// Its effective load is above this; all its sessions are to go.
+    Critical(f64),
+    /// Its effective load is above this many times the mean; all its sessions are to go.
+    Mean(f64),
+    /// Its effective load is above the mean and above this many times the least; all its sessions are to go.
+    Least(f64),
+}
+
+/// A member has too much.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Alert {
+    /// Who.
+    pub member: MemberId,
+    /// Which part of its sessions is to go, decided with its last report.
+    pub shed: Shed,
+    /// When the alert was raised.
+    pub since: Time,
+    /// The numbers it was decided on, by name.
+    pub inputs: Vec<(&'static str, f64)>,
+}
+
+/// What a report did to a member's alert.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Change {
+    /// Raised, or cleared?
+    pub(crate) raised: bool,
+    /// One sentence for a person.
+    pub(crate) why: String,
+    /// The numbers it was decided on, by name.
+    pub(crate) inputs: Vec<(&'static str, f64)>,
+}
+
+/// One report of a member's load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Report {
+    /// Relative to the other members; finite, above 0.
+    pub(crate) capacity: f64,
+    /// As reported: how busy the member is for its size; finite, not negative.
+    pub(crate) load: f64,
+    /// The same, averaged over reports.
+    pub(crate) effective: f64,
+    /// When it was measured.
+    pub(crate) at: Time,
+    /// How far apart its reports are.
+    pub(crate) period: Duration,
+}
+
+/// The alerts of one group.
+#[derive(Clone, Debug)]
+pub struct Rebind {
+    rule: Rule,
+    tracks: BTreeMap<MemberId, Track>,
+    /// Number of the last decision that asks sessions to go; 0 for none yet.
+    epoch: u32,
+    sums: Sums,
+}
+
+/// Over all members. Kept up to date by differences and added up anew once per round of reports.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    /// Load times capacity.
+    load: f64,
+    capacity: f64,
+    effective: f64,
+    /// Reports since all was added up.
+    reports: usize,
+}
+
+impl Rebind {
+    /// Nobody is known yet.
+    pub fn new(rule: Rule) -> Self {
+        Self { rule, tracks: BTreeMap::new(), epoch: 0, sums: Sums::default() }
+    }
+
+    /// Changes the rule; each member is judged by it with its next report.
+    pub fn set_rule(&mut self, rule: Rule) {
+        self.rule = rule;
+    }
+
+    /// Alerts in force.
+    pub fn alerts(&self) -> impl Iterator<Item = &Alert> {
+        self.tracks.values().filter_map(|track| track.alert.as_ref())
+    }
+
+    /// Which part of a member's sessions is to go.
+    pub fn shed(&self, member: MemberId) -> Shed {
+        let alert = self.tracks.get(&member).and_then(|track| track.alert.as_ref());
+        alert.map(|alert| alert.shed).unwrap_or_default()
+    }
+
+    /// How much of the others' surplus a member can take, in units of capacity times load; 0 for none, and by the
+    /// papers' rules, where the strategy alone chooses where a session goes.
+    pub fn deficit(&self, member: MemberId) -> f64 {
+        let fair = self.fair();
+        match self.tracks.get(&member) {
+            Some(track) if self.rule == Rule::Surplus && fair.is_finite() => track.deficit(fair),
+            _ => 0.0,
+        }
+    }
+
+    /// A member reported: is it, from now on, under alert?
+    pub(crate) fn report(&mut self, member: MemberId, report: &Report) -> Option<Change> {
+        let bound = self.bound(member);
+        let prior = if self.tracks.get(&member).is_none_or(Track::is_new) { self.noise() } else { None };
+        let track = self.tracks.entry(member).or_insert_with(|| Track::new(report));
+        self.sums.load -= track.counted * track.capacity;
+        self.sums.capacity -= track.capacity;
+        self.sums.effective -= track.effective;
+        track.report(report, prior, bound);
+        self.sums.load += track.counted * track.capacity;
+        self.sums.capacity += track.capacity;
+        self.sums.effective += track.effective;
+        self.sums.reports += 1;
+        if self.sums.reports >= self.tracks.len() {
+            self.add_up();
+        }
+        let (share, inputs) = self.judge(member);
+        self.ask(member, share, report, inputs)
+    }
+
+    /// A member left, is out of use, or reports no more. Returns the end of its alert.
+    pub(crate) fn forget(&mut self, member: MemberId) -> Option<Change> {
+        let gone = self.tracks.remove(&member)?;
+        self.add_up();
+        let why = "it is out of use or reports no more";
+        gone.alert.map(|alert| Change { raised: false, why: why.into(), inputs: alert.inputs })
+    }
+
+    /// The part of its sessions that a member should give away, and why.
+    fn judge(&mut self, member: MemberId) -> (f64, Vec<(&'static str, f64)>) {
+        let Some(track) = self.tracks.get(&member) else { return (0.0, Vec::new()) };
+        let effective = track.effective;
+        let mean = self.sums.effective / self.tracks.len() as f64;
+        let over = |above: bool| if above { 1.0 } else { 0.0 };
+        match self.rule {
+            Rule::Surplus => self.surplus(member),
+            Rule::Critical(critical) => {
+                (over(effective > critical), vec![("load", effective), ("critical", critical)])
+            }
+            Rule::Mean(times) => {
+                let inputs = vec![("load", effective), ("mean", mean), ("tolerance", times)];
+                (over(effective > mean * times), inputs)
+            }
+            Rule::Least(times) => {
+                let least = self.tracks.values().map(|track| track.effective).fold(effective, f64::min);
+                let inputs =
+                    vec![("load", effective), ("mean", mean), ("least", least), ("tolerance", times)];
+                (over(effective > mean && effective > least * times), inputs)
+            }
+        }
+    }
+
+    /// By our rule; what is to move goes into the ledger at once, so that others do not fill the same gaps.
+    fn surplus(&mut self, member: MemberId) -> (f64, Vec<(&'static str, f64)>) {
+        let fair = self.fair();
+        let Some(track) = self.tracks.get(&member) else { return (0.0, Vec::new()) };
+        let (load, capacity, at) = (track.estimate(), track.capacity, track.at);
+        let noise = track.noise().unwrap_or(0.0);
+        let inputs = |share| vec![("load", load), ("fair", fair), ("noise", noise), ("share", share)];
+        let surplus = track.surplus(fair);
+        if !(surplus > 0.0 && fair.is_finite()) {
+            return (0.0, inputs(0.0));
+        }
+        let deficits: f64 = self.tracks.values().map(|track| track.deficit(fair)).sum();
+        let surpluses: f64 = self.tracks.values().map(|track| track.surplus(fair)).sum();
+        let share = surplus * (deficits / surpluses).min(1.0) / (load * capacity);
+        if !(share > LEAST_SHARE && share.is_finite()) {
+            return (0.0, inputs(0.0));
+        }
+        let share = share.min(1.0);
+        let moved = share * load * capacity;
+        for (id, track) in &mut self.tracks {
+            if *id == member {
+                track.moved(-moved, at);
+            } else {
+                let part = track.deficit(fair) / deficits;
+                track.moved(moved * part, at);
+            }
+        }
+        self.add_up();
+        (share, inputs(share))
+    }
+
+    /// Makes the alert follow the judgement.
+    fn ask(
+        &mut self,
+        member: MemberId,
+        share: f64,
+        report: &Report,
+        inputs: Vec<(&'static str, f64)>,
+    ) -> Option<Change> {
+        let track = self.tracks.get_mut(&member)?;
+        if share <= 0.0 {
+            track.alert.take()?;
+            let why = format!("its load of {} is no longer too much", brief(report.effective));
+            return Some(Change { raised: false, why, inputs });
+        }
+        self.epoch = self.epoch.wrapping_add(1).max(1);
+        // The papers know no back-off.
+        let period = if self.rule == Rule::Surplus { report.period } else { Duration::ZERO };
+        let shed = Shed { share: share as f32, epoch: self.epoch, period };
+        let since = track.alert.as_ref().map(|alert| alert.since);
+        track.alert = Some(Alert { member, shed, since: since.unwrap_or(report.at), inputs: inputs.clone() });
+        if since.is_some() {
+            return None;
+        }
+        let part = brief(100.0 * share);
+        let why =
+            format!("its load of {} is too much; {part} % of its sessions are to go", brief(report.load));
+        Some(Change { raised: true, why, inputs })
+    }
+
+    fn fair(&self) -> f64 {
+        self.sums.load / self.sums.capacity
+    }
+
+    /// Most that a member's load counts for in the fair one: a member that lies, or drowns, shows its own surplus
+    /// and hides no other's.
+    fn bound(&self, member: MemberId) -> f64 {
+        let own = self.tracks.get(&member).map_or((0.0, 0.0), |track| (track.counted, track.capacity));
+        let others = (self.sums.load - own.0 * own.1) / (self.sums.capacity - own.1);
+        if others > 0.0 { MOST_TIMES * others } else { f64::INFINITY }
+    }
+
+    /// The mean variance of the members that have one: what a new one begins with.
+    fn noise(&self) -> Option<f64> {
+        let known = self.tracks.values().filter_map(|track| track.variance);
+        let (sum, count) = known.fold((0.0, 0), |(sum, count), one| (sum + one, count + 1));
+        (count > 0).then(|| sum / f64::from(count))
+    }
+
+    fn add_up(&mut self) {
+        self.sums = Sums::default();
+        for track in self.tracks.values_mut() {
+            self.sums.load += track.counted * track.capacity;
+            self.sums.capacity += track.capacity;
+            self.sums.effective += track.effective;
+        }
+    }
+}
+
+/// With as many digits as help a person.
+fn brief(value: f64) -> String {
+    match value {
+        ..10.0 => format!("{value:.2}"),
+        ..1e9 => format!("{value:.0}"),
+        _ => format!("{value:e}"),
+    }
+}
+
+/// A smaller part of a member's sessions is not worth an alert.
+const LEAST_SHARE: f64 = 1e-3;
+
+/// A member's load counts for at most this many times the mean of the others in the fair one.
+const MOST_TIMES: f64 = 4.0;

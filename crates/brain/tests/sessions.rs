@@ -1,0 +1,307 @@
+//! Sessions bound on demand, in virtual time: do alerts bring a group into balance, and do they leave it in peace?
+//!
+//! 2000 sessions whose demands differ (lognormal, sigma 1) are bound to 20 unequal members at random, capacity
+//! aside. Each member reports its load every 3 s, each at a time of its own: the mean over the time since the last
+//! report, with the noise of counting requests (100 a second for each unit of demand). At 300 s two members lose
+//! 60 % of their speed. A session under alert is asked when its next request comes. What is measured is the true
+//! load of the worst member over the load that all would have if it were spread evenly.
+
+mod fleet;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleet::Dice;
+use plimsoll_brain::{
+    Analyzer, Ask, Choice, GroupSpec, Knobs, Load, MemberSpec, Moves, Plan, Time, WhenAllDown, session_moves,
+    strategy,
+};
+
+const SESSIONS: usize = 2_000;
+
+/// Of ten members; there are two of each.
+const CAPACITIES: [f64; 10] = [4.0, 4.0, 4.0, 4.0, 8.0, 8.0, 6.0, 6.0, 2.0, 2.0];
+
+const MEMBERS: usize = 2 * CAPACITIES.len();
+
+/// The two that lose speed, one of them small, and what is left.
+const SLOWED: [usize; 2] = [0, 8];
+const SPEED: f64 = 0.4;
+
+/// Seconds.
+const STEP: f64 = 300.0;
+const END: f64 = 600.0;
+
+/// Seconds between two reports of a member.
+const PERIOD: f64 = 3.0;
+
+/// Members report one after the other, one in each tick.
+const TICK: f64 = PERIOD / MEMBERS as f64;
+
+/// Requests a second for each unit of demand.
+const REQUESTS: f64 = 100.0;
+
+/// How a group is balanced.
+struct Way {
+    name: &'static str,
+    strategy: &'static str,
+    knobs: &'static [(&'static str, f64)],
+    on_demand: bool,
+}
+
+const OURS: Way = Way { name: "ours", strategy: "least_loaded", knobs: &[], on_demand: true };
+
+const NEVER: Way = Way { name: "never", strategy: "least_loaded", knobs: &[], on_demand: false };
+
+/// The papers' thresholds. The second is the best there is at a load of one half.
+const PAPERS: [Way; 6] = [
+    Way { name: "critical 1.0", strategy: "least_loaded", knobs: &[("critical", 1.0)], on_demand: true },
+    Way {
+        name: "critical .8, per balance .01",
+        strategy: "least_loaded",
+        knobs: &[("critical", 0.8), ("per_balance_load", 0.01)],
+        on_demand: true,
+    },
+    Way { name: "critical 1.5", strategy: "least_loaded", knobs: &[("critical", 1.5)], on_demand: true },
+    Way {
+        name: "minimum_dispersion",
+        strategy: "minimum_dispersion",
+        knobs: &[("per_balance_load", 0.01)],
+        on_demand: true,
+    },
+    Way { name: "load_average", strategy: "load_average", knobs: &[], on_demand: true },
+    Way {
+        name: "load_minimum",
+        strategy: "load_minimum",
+        knobs: &[("per_balance_load", 0.01)],
+        on_demand: true,
+    },
+];
+
+/// What came of one run. Ratios are the worst member's true load over the fair one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcome {
+    /// 25 reports after the start, and after the step.
+    ratio: [f64; 2],
+    /// The worst from there on.
+    worst: [f64; 2],
+    /// Seconds after which the ratio stays below 1.15.
+    settled: [f64; 2],
+    /// Moves of a session, in all.
+    moves: f64,
+    /// Moves of a session in a minute, in the last 100 s before the step and before the end.
+    rest: f64,
+}
+
+struct Session {
+    demand: f64,
+    member: usize,
+    moves: Moves,
+}
+
+fn run(way: &Way, load: f64, seed: u64) -> Outcome {
+    let mut dice = Dice(seed);
+    let capacity = |index: usize| CAPACITIES[index % CAPACITIES.len()];
+    let total: f64 = (0..MEMBERS).map(capacity).sum();
+    let mut sessions: Vec<Session> = (0..SESSIONS)
+        .map(|_| Session {
+            demand: normal(&mut dice).exp(),
+            member: (dice.bits() % MEMBERS as u64) as usize,
+            moves: Moves::default(),
+        })
+        .collect();
+    let scale = load * total / sessions.iter().map(|session| session.demand).sum::<f64>();
+    sessions.iter_mut().for_each(|session| session.demand *= scale);
+
+    let mut analyzer = Analyzer::new(spec(way, (0..MEMBERS).map(capacity)), Time(0));
+    analyzer.set_on_demand(way.on_demand, Time(0));
+    let mut plan = analyzer.plan(Time(0)).expect("the first call gives a plan");
+    let ids: Vec<_> = analyzer.members().map(|(id, ..)| id).collect();
+    let mut demands = [0.0; MEMBERS];
+    for session in &sessions {
+        demands[session.member] += session.demand;
+        plan.members()[session.member].vitals.begin();
+    }
+
+    let mut speeds = [1.0; MEMBERS];
+    let mut seen = [0.0; MEMBERS];
+    let mut outcome = Outcome::default();
+    let mut resting = 0;
+    for tick in 0..(END / TICK) as usize {
+        let seconds = tick as f64 * TICK;
+        let now = Time(0) + Duration::from_secs_f64(seconds + TICK);
+        let phase = usize::from(seconds >= STEP);
+        if phase == 1 {
+            SLOWED.iter().for_each(|slowed| speeds[*slowed] = SPEED);
+        }
+        let since = seconds - phase as f64 * STEP;
+        // A tick passes.
+        for (seen, demand) in seen.iter_mut().zip(&demands) {
+            *seen += demand * TICK;
+        }
+        let place = tick % MEMBERS;
+        if tick >= MEMBERS {
+            let requests = counted(seen[place] * REQUESTS, &mut dice);
+            let value = requests / REQUESTS / PERIOD / (capacity(place) * speeds[place]);
+            assert!(analyzer.handle_load(ids[place], Load { value, at: now }));
+            if analyzer.poll_timeout().is_some_and(|due| due <= now) {
+                analyzer.handle_timeout(now);
+            }
+            plan = analyzer.plan(now).unwrap_or(plan);
+            while analyzer.poll_event().is_some() {}
+        }
+        seen[place] = 0.0;
+        if plan.members().iter().any(|member| member.shed.share > 0.0) {
+            for session in &mut sessions {
+                let moved = move_one(session, &plan, now, &mut dice, &mut demands);
+                outcome.moves += f64::from(u8::from(moved)) / SESSIONS as f64;
+                resting += u32::from(moved && since >= STEP - 100.0);
+            }
+        }
+        // Every few ticks, because a report does not come in each.
+        if tick % 5 == 0 {
+            let fair = demands.iter().sum::<f64>()
+                / (0..MEMBERS).map(|index| capacity(index) * speeds[index]).sum::<f64>();
+            let loads = (0..MEMBERS).map(|index| demands[index] / (capacity(index) * speeds[index]));
+            let ratio = loads.fold(0.0, f64::max) / fair;
+            if ratio >= 1.15 {
+                outcome.settled[phase] = since;
+            }
+            if since < 25.0 * PERIOD {
+                outcome.ratio[phase] = ratio;
+            } else {
+                outcome.worst[phase] = outcome.worst[phase].max(ratio);
+            }
+        }
+    }
+    outcome.rest = f64::from(resting) / SESSIONS as f64 / (200.0 / 60.0);
+    outcome
+}
+
+/// Asks a session under alert, if it has a request within this tick; does it move?
+fn move_one(
+    session: &mut Session,
+    plan: &Plan,
+    now: Time,
+    dice: &mut Dice,
+    demands: &mut [f64; MEMBERS],
+) -> bool {
+    let member = &plan.members()[session.member];
+    if member.shed.share <= 0.0 || unit(dice) > session.demand * REQUESTS * TICK {
+        return false;
+    }
+    if !session_moves(member.shed, &mut session.moves, dice.bits(), now) {
+        return false;
+    }
+    let ask = Ask { chance: dice.bits(), now, ..Ask::default() };
+    let target = plan.target(dice.bits(), &[member.id]).or_else(|| match plan.choose(&ask, &[]) {
+        Choice::Member(index) => Some(index),
+        Choice::Full | Choice::Nobody => None,
+    });
+    let Some(target) = target.filter(|target| *target != session.member) else { return false };
+    member.vitals.end();
+    plan.members()[target].vitals.begin();
+    demands[session.member] -= session.demand;
+    demands[target] += session.demand;
+    session.member = target;
+    true
+}
+
+fn spec(way: &Way, capacities: impl Iterator<Item = f64>) -> GroupSpec {
+    let strategy = strategy::find(way.strategy).expect("a strategy of this name");
+    let mut knobs = Knobs::defaults(strategy);
+    for (name, value) in way.knobs {
+        let index = strategy.knobs.iter().position(|knob| knob.name == *name).expect("a knob of this name");
+        knobs.0[index] = *value;
+    }
+    let member = |(index, capacity): (usize, f64)| {
+        let name = format!("10.0.0.{index}:80");
+        MemberSpec {
+            address: name.parse().expect("an address"),
+            name: Arc::from(name),
+            capacity,
+            limit: u32::MAX,
+        }
+    };
+    GroupSpec {
+        name: Arc::from("web"),
+        strategy,
+        knobs,
+        members: capacities.enumerate().map(member).collect(),
+        health: None,
+        outlier: None,
+        slow_start: Duration::ZERO,
+        when_all_down: WhenAllDown::Reject,
+    }
+}
+
+/// Between 0 and 1, neither included.
+fn unit(dice: &mut Dice) -> f64 {
+    ((dice.bits() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
+}
+
+/// Box and Muller's.
+fn normal(dice: &mut Dice) -> f64 {
+    (-2.0 * unit(dice).ln()).sqrt() * (std::f64::consts::TAU * unit(dice)).cos()
+}
+
+/// A Poisson number; of a large mean as good as normal.
+fn counted(mean: f64, dice: &mut Dice) -> f64 {
+    if mean > 50.0 {
+        return (mean + mean.sqrt() * normal(dice)).round().max(0.0);
+    }
+    let (mut count, mut left) = (0.0, mean);
+    loop {
+        left += unit(dice).ln();
+        if left < 0.0 {
+            return count;
+        }
+        count += 1.0;
+    }
+}
+
+/// Over seeds: the mean of each number, but the worst of `worst`.
+fn runs(way: &Way, load: f64, seeds: std::ops::Range<u64>) -> Outcome {
+    let count = seeds.clone().count() as f64;
+    let mut sum = Outcome::default();
+    for seed in seeds {
+        let one = run(way, load, seed);
+        for phase in 0..2 {
+            sum.ratio[phase] += one.ratio[phase] / count;
+            sum.worst[phase] = sum.worst[phase].max(one.worst[phase]);
+            sum.settled[phase] = sum.settled[phase].max(one.settled[phase]);
+        }
+        sum.moves += one.moves / count;
+        sum.rest += one.rest / count;
+    }
+    println!(
+        "{:28} {load:.2}  {:6.2} {:6.2}  {:6.2} {:6.2}  {:5.0} {:5.0}  {:8.3} {:8.4}",
+        way.name,
+        sum.ratio[0],
+        sum.ratio[1],
+        sum.worst[0],
+        sum.worst[1],
+        sum.settled[0],
+        sum.settled[1],
+        sum.moves,
+        sum.rest
+    );
+    sum
+}
+
+const LOADS: [f64; 3] = [0.5, 0.75, 0.9];
+
+#[test]
+#[ignore = "long: make bench-sim"]
+fn long() {
+    println!(
+        "max/fair after 25 reports, worst since, settled s (before, after the step); moves, a minute at rest"
+    );
+    for load in LOADS {
+        runs(&OURS, load, 1..6);
+        runs(&NEVER, load, 1..6);
+        for way in &PAPERS {
+            runs(way, load, 1..6);
+        }
+    }
+}
