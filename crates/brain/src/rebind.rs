@@ -8,9 +8,10 @@
 //! Ours, [`Rule::Surplus`], needs no number from the user. With u the load a member reports and c its capacity:
 //!
 //! - *fair* is the load all would have: sum of u c over sum of c.
-//! - A report is noise too: sigma^2 is an average over reports (weight 0.1) of the squared difference between a
-//!   report and what was expected, clipped at 5 sigma so that a step of the load is not taken for noise.
-//! - A member's *surplus* is (u - fair - 2 sigma) c, its *deficit* (fair - u) c, where positive.
+//! - A report is noise too. u is an average in which each report corrects the one before by 0.4 of what was
+//!   unexpected, and sigma, its standard deviation, follows from an average (weight 0.1) of the squares of that,
+//!   each clipped at 5 deviations so that a step of the load is not taken for noise.
+//! - A member's *surplus* is (u - fair - 2.5 sigma) c, its *deficit* (fair - u) c, where positive.
 //! - Each session at a member with a surplus goes with probability surplus / (u c), less if the deficits of all are
 //!   less than the surpluses; a target is drawn in proportion to deficit. That is what concurrent probabilistic
 //!   migration does (Berenbrink and others, Distributed selfish load balancing, 2006): whoever holds the sessions,

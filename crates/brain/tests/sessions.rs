@@ -6,12 +6,13 @@
 //! 60 % of their speed. A session under alert is asked when its next request comes. What is measured is the true
 //! load of the worst member over the load that all would have if it were spread evenly.
 
-mod fleet;
+#[path = "fleet/dice.rs"]
+mod dice;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleet::Dice;
+use dice::Dice;
 use plimsoll_brain::{
     Analyzer, Ask, Choice, GroupSpec, Knobs, Load, MemberSpec, Moves, Plan, Time, WhenAllDown, session_moves,
     strategy,
@@ -41,52 +42,80 @@ const TICK: f64 = PERIOD / MEMBERS as f64;
 /// Requests a second for each unit of demand.
 const REQUESTS: f64 = 100.0;
 
+/// By when it is to have settled: 25 reports.
+const SETTLED: f64 = 25.0 * PERIOD;
+
+/// The ratio that counts as fair.
+const FAIR: f64 = 1.15;
+
 /// How a group is balanced.
 struct Way {
     name: &'static str,
     strategy: &'static str,
     knobs: &'static [(&'static str, f64)],
     on_demand: bool,
+    /// Balancers that hold a part of the sessions each, and decide without the others.
+    balancers: usize,
 }
 
-const OURS: Way = Way { name: "ours", strategy: "least_loaded", knobs: &[], on_demand: true };
+const OURS: Way = Way { name: "ours", strategy: "least_loaded", knobs: &[], on_demand: true, balancers: 1 };
 
-const NEVER: Way = Way { name: "never", strategy: "least_loaded", knobs: &[], on_demand: false };
+/// Every balancer gets every report and moves its own sessions only.
+const MANY: Way = Way { name: "ours, 7 balancers", balancers: 7, ..OURS };
+
+const NEVER: Way =
+    Way { name: "never", strategy: "least_loaded", knobs: &[], on_demand: false, balancers: 1 };
 
 /// The papers' thresholds. The second is the best there is at a load of one half.
 const PAPERS: [Way; 6] = [
-    Way { name: "critical 1.0", strategy: "least_loaded", knobs: &[("critical", 1.0)], on_demand: true },
+    Way {
+        name: "critical 1.0",
+        strategy: "least_loaded",
+        knobs: &[("critical", 1.0)],
+        on_demand: true,
+        balancers: 1,
+    },
     Way {
         name: "critical .8, per balance .01",
         strategy: "least_loaded",
         knobs: &[("critical", 0.8), ("per_balance_load", 0.01)],
         on_demand: true,
+        balancers: 1,
     },
-    Way { name: "critical 1.5", strategy: "least_loaded", knobs: &[("critical", 1.5)], on_demand: true },
+    Way {
+        name: "critical 1.5",
+        strategy: "least_loaded",
+        knobs: &[("critical", 1.5)],
+        on_demand: true,
+        balancers: 1,
+    },
     Way {
         name: "minimum_dispersion",
         strategy: "minimum_dispersion",
         knobs: &[("per_balance_load", 0.01)],
         on_demand: true,
+        balancers: 1,
     },
-    Way { name: "load_average", strategy: "load_average", knobs: &[], on_demand: true },
+    Way { name: "load_average", strategy: "load_average", knobs: &[], on_demand: true, balancers: 1 },
     Way {
         name: "load_minimum",
         strategy: "load_minimum",
         knobs: &[("per_balance_load", 0.01)],
         on_demand: true,
+        balancers: 1,
     },
 ];
 
-/// What came of one run. Ratios are the worst member's true load over the fair one.
+/// What came of one run. Pairs are before and after the step; ratios are the worst member's true load over the fair
+/// one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
     /// 25 reports after the start, and after the step.
     ratio: [f64; 2],
-    /// The worst from there on.
-    worst: [f64; 2],
-    /// Seconds after which the ratio stays below 1.15.
+    /// Seconds until the ratio is below 1.15 for the first time; all there are if it never is.
     settled: [f64; 2],
+    /// Part of the time after the 25th report in which it is not.
+    off: [f64; 2],
     /// Moves of a session, in all.
     moves: f64,
     /// Moves of a session in a minute, in the last 100 s before the step and before the end.
@@ -113,19 +142,25 @@ fn run(way: &Way, load: f64, seed: u64) -> Outcome {
     let scale = load * total / sessions.iter().map(|session| session.demand).sum::<f64>();
     sessions.iter_mut().for_each(|session| session.demand *= scale);
 
-    let mut analyzer = Analyzer::new(spec(way, (0..MEMBERS).map(capacity)), Time(0));
-    analyzer.set_on_demand(way.on_demand, Time(0));
-    let mut plan = analyzer.plan(Time(0)).expect("the first call gives a plan");
-    let ids: Vec<_> = analyzer.members().map(|(id, ..)| id).collect();
+    let mut brains: Vec<(Analyzer, Plan)> = (0..way.balancers)
+        .map(|_| {
+            let mut analyzer = Analyzer::new(spec(way, (0..MEMBERS).map(capacity)), Time(0));
+            analyzer.set_on_demand(way.on_demand, Time(0));
+            let plan = analyzer.plan(Time(0)).expect("the first call gives a plan");
+            (analyzer, plan)
+        })
+        .collect();
+    let ids: Vec<_> = brains[0].0.members().map(|(id, ..)| id).collect();
     let mut demands = [0.0; MEMBERS];
-    for session in &sessions {
+    for (index, session) in sessions.iter().enumerate() {
         demands[session.member] += session.demand;
-        plan.members()[session.member].vitals.begin();
+        brains[index % way.balancers].1.members()[session.member].vitals.begin();
     }
 
     let mut speeds = [1.0; MEMBERS];
     let mut seen = [0.0; MEMBERS];
-    let mut outcome = Outcome::default();
+    let mut outcome = Outcome { settled: [STEP; 2], ..Outcome::default() };
+    let (mut samples, mut unfair) = ([0.0; 2], [0.0; 2]);
     let mut resting = 0;
     for tick in 0..(END / TICK) as usize {
         let seconds = tick as f64 * TICK;
@@ -143,17 +178,24 @@ fn run(way: &Way, load: f64, seed: u64) -> Outcome {
         if tick >= MEMBERS {
             let requests = counted(seen[place] * REQUESTS, &mut dice);
             let value = requests / REQUESTS / PERIOD / (capacity(place) * speeds[place]);
-            assert!(analyzer.handle_load(ids[place], Load { value, at: now }));
-            if analyzer.poll_timeout().is_some_and(|due| due <= now) {
-                analyzer.handle_timeout(now);
+            for (analyzer, plan) in &mut brains {
+                assert!(analyzer.handle_load(ids[place], Load { value, at: now }));
+                if analyzer.poll_timeout().is_some_and(|due| due <= now) {
+                    analyzer.handle_timeout(now);
+                }
+                if let Some(new) = analyzer.plan(now) {
+                    *plan = new;
+                }
+                while analyzer.poll_event().is_some() {}
             }
-            plan = analyzer.plan(now).unwrap_or(plan);
-            while analyzer.poll_event().is_some() {}
         }
         seen[place] = 0.0;
-        if plan.members().iter().any(|member| member.shed.share > 0.0) {
-            for session in &mut sessions {
-                let moved = move_one(session, &plan, now, &mut dice, &mut demands);
+        for (which, (_, plan)) in brains.iter().enumerate() {
+            if plan.members().iter().all(|member| member.shed.share <= 0.0) {
+                continue;
+            }
+            for session in sessions.iter_mut().skip(which).step_by(way.balancers) {
+                let moved = move_one(session, plan, now, &mut dice, &mut demands);
                 outcome.moves += f64::from(u8::from(moved)) / SESSIONS as f64;
                 resting += u32::from(moved && since >= STEP - 100.0);
             }
@@ -164,15 +206,19 @@ fn run(way: &Way, load: f64, seed: u64) -> Outcome {
                 / (0..MEMBERS).map(|index| capacity(index) * speeds[index]).sum::<f64>();
             let loads = (0..MEMBERS).map(|index| demands[index] / (capacity(index) * speeds[index]));
             let ratio = loads.fold(0.0, f64::max) / fair;
-            if ratio >= 1.15 {
-                outcome.settled[phase] = since;
+            if ratio < FAIR {
+                outcome.settled[phase] = outcome.settled[phase].min(since);
             }
-            if since < 25.0 * PERIOD {
+            if since < SETTLED {
                 outcome.ratio[phase] = ratio;
             } else {
-                outcome.worst[phase] = outcome.worst[phase].max(ratio);
+                samples[phase] += 1.0;
+                unfair[phase] += f64::from(u8::from(ratio >= FAIR));
             }
         }
+    }
+    for phase in 0..2 {
+        outcome.off[phase] = unfair[phase] / samples[phase];
     }
     outcome.rest = f64::from(resting) / SESSIONS as f64 / (200.0 / 60.0);
     outcome
@@ -260,48 +306,112 @@ fn counted(mean: f64, dice: &mut Dice) -> f64 {
     }
 }
 
-/// Over seeds: the mean of each number, but the worst of `worst`.
+/// The mean over seeds, printed as a row.
 fn runs(way: &Way, load: f64, seeds: std::ops::Range<u64>) -> Outcome {
     let count = seeds.clone().count() as f64;
-    let mut sum = Outcome::default();
+    let mut mean = Outcome::default();
     for seed in seeds {
         let one = run(way, load, seed);
         for phase in 0..2 {
-            sum.ratio[phase] += one.ratio[phase] / count;
-            sum.worst[phase] = sum.worst[phase].max(one.worst[phase]);
-            sum.settled[phase] = sum.settled[phase].max(one.settled[phase]);
+            mean.ratio[phase] += one.ratio[phase] / count;
+            mean.settled[phase] += one.settled[phase] / count;
+            mean.off[phase] += one.off[phase] / count;
         }
-        sum.moves += one.moves / count;
-        sum.rest += one.rest / count;
+        mean.moves += one.moves / count;
+        mean.rest += one.rest / count;
     }
+    let Outcome { ratio, settled, off, moves, rest } = mean;
     println!(
-        "{:28} {load:.2}  {:6.2} {:6.2}  {:6.2} {:6.2}  {:5.0} {:5.0}  {:8.3} {:8.4}",
+        "{:28} {load:<4} | {:6.2} {:6.2} | {:4.0} {:4.0} | {:4.0} {:4.0} | {moves:7.2} {rest:8.4}",
         way.name,
-        sum.ratio[0],
-        sum.ratio[1],
-        sum.worst[0],
-        sum.worst[1],
-        sum.settled[0],
-        sum.settled[1],
-        sum.moves,
-        sum.rest
+        ratio[0],
+        ratio[1],
+        settled[0],
+        settled[1],
+        100.0 * off[0],
+        100.0 * off[1],
     );
-    sum
+    mean
+}
+
+fn heading() {
+    println!(
+        "                                  | max/fair      | settled s | unfair %  | moves of a session"
+    );
+    println!(
+        "                             load | before  after |           |           |  in all  /min at rest"
+    );
 }
 
 const LOADS: [f64; 3] = [0.5, 0.75, 0.9];
 
+/// Targets R1, R2 and R3: one configuration, without a threshold, for every load.
+fn settles(way: &Way, seeds: std::ops::Range<u64>) {
+    for load in LOADS {
+        let ours = runs(way, load, seeds.clone());
+        for phase in 0..2 {
+            assert!(ours.ratio[phase] <= FAIR, "R1 at {load}: {ours:?}");
+            assert!(ours.settled[phase] <= 60.0, "{load}: {ours:?}");
+            assert!(ours.off[phase] <= 0.15, "{load}: {ours:?}");
+        }
+        assert!(ours.moves <= 0.5, "R2 at {load}: {ours:?}");
+        assert!(ours.rest <= 0.01, "R2 at rest at {load}: {ours:?}");
+    }
+}
+
+/// No threshold brings a group into balance: the worst member stays far off, or sessions go round, or both.
+fn thresholds_do_not(seeds: std::ops::Range<u64>) {
+    for load in LOADS {
+        for way in &PAPERS {
+            let papers = runs(way, load, seeds.clone());
+            assert!(papers.off.iter().all(|off| *off > 0.5), "{} at {load}: {papers:?}", way.name);
+        }
+    }
+    // The research's best at a load of one half is nearly good there, and the worst but one at 0.9.
+    let [half, most] = [0.5, 0.9].map(|load| runs(&PAPERS[1], load, seeds.clone()));
+    assert!(half.ratio[0] < 1.6 && half.rest < 0.1, "{half:?}");
+    assert!(most.ratio[0] > 1.5 * half.ratio[0] && most.rest > 100.0 * half.rest.max(0.01), "{most:?}");
+}
+
+#[test]
+fn sessions_settle_and_stay() {
+    heading();
+    settles(&OURS, 1..6);
+}
+
+#[test]
+fn any_number_of_balancers_moves_a_surplus_once() {
+    heading();
+    settles(&MANY, 1..4);
+}
+
+#[test]
+fn left_alone_they_stay_uneven() {
+    heading();
+    let never = runs(&NEVER, 0.75, 1..2);
+    assert!(never.ratio[0] > 2.0 && never.ratio[1] > 4.0 && never.moves == 0.0, "{never:?}");
+}
+
+#[test]
+fn a_threshold_that_fits_one_load_fits_no_other() {
+    heading();
+    thresholds_do_not(1..2);
+}
+
 #[test]
 #[ignore = "long: make bench-sim"]
 fn long() {
-    println!(
-        "max/fair after 25 reports, worst since, settled s (before, after the step); moves, a minute at rest"
-    );
+    heading();
+    settles(&OURS, 1..21);
+    settles(&MANY, 1..21);
     for load in LOADS {
-        runs(&OURS, load, 1..6);
         runs(&NEVER, load, 1..6);
-        for way in &PAPERS {
-            runs(way, load, 1..6);
-        }
     }
+    thresholds_do_not(1..6);
+}
+
+/// The same seed, the same run.
+#[test]
+fn a_run_can_be_replayed() {
+    assert_eq!(format!("{:?}", run(&OURS, 0.75, 7)), format!("{:?}", run(&OURS, 0.75, 7)));
 }
