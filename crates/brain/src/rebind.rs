@@ -198,7 +198,7 @@ impl Rebind {
     fn surplus(&mut self, member: MemberId) -> (f64, Vec<(&'static str, f64)>) {
         let fair = self.fair();
         let Some(track) = self.tracks.get(&member) else { return (0.0, Vec::new()) };
-        let (load, capacity, at) = (track.estimate(), track.capacity, track.at);
+        let (load, capacity, at) = (track.counted, track.capacity, track.at);
         let noise = track.noise().unwrap_or(0.0);
         let inputs = |share| vec![("load", load), ("fair", fair), ("noise", noise), ("share", share)];
         let surplus = track.surplus(fair);
@@ -258,8 +258,7 @@ impl Rebind {
         self.sums.load / self.sums.capacity
     }
 
-    /// Most that a member's load counts for in the fair one: a member that lies, or drowns, shows its own surplus
-    /// and hides no other's.
+    /// Most that a member's load counts for: a member that lies, or drowns, has a surplus and hides no other's.
     fn bound(&self, member: MemberId) -> f64 {
         let own = self.tracks.get(&member).map_or((0.0, 0.0), |track| (track.counted, track.capacity));
         let others = (self.sums.load - own.0 * own.1) / (self.sums.capacity - own.1);
@@ -295,5 +294,5 @@ fn brief(value: f64) -> String {
 /// A smaller part of a member's sessions is not worth an alert.
 const LEAST_SHARE: f64 = 1e-3;
 
-/// A member's load counts for at most this many times the mean of the others in the fair one.
-const MOST_TIMES: f64 = 4.0;
+/// A member's load counts for at most this many times the mean of the others.
+const MOST_TIMES: f64 = 2.0;

@@ -17,7 +17,7 @@ impl Analyzer {
         let sound = load.value.is_finite() && load.value >= 0.0;
         let Some(&place) = self.places.get(&member).filter(|_| sound) else { return false };
         self.advance(load.at);
-        let dampening = self.spec.knobs.named(self.spec.strategy, "dampening").unwrap_or(0.0).clamp(0.0, 1.0);
+        let dampening = self.knobs().named(self.spec.strategy, "dampening").unwrap_or(0.0);
         let entry = &mut self.entries[place];
         if entry.load.is_some_and(|last| last.at > load.at) {
             return true;

@@ -10,7 +10,7 @@ pub(super) struct Track {
     /// Averaged over reports, as it was at the last one.
     load: f64,
     pub(super) effective: f64,
-    /// Its part in the fair load: the estimate, bounded.
+    /// What its load counts for: the estimate, bounded.
     pub(super) counted: f64,
     bound: f64,
     pub(super) at: Time,
@@ -59,8 +59,14 @@ impl Track {
             load
         } else {
             let (expected, off) = (self.estimate(), load - self.estimate());
-            self.scatter(off, prior);
-            expected + GAIN * off
+            // Where much was to move, the difference says how much did, and nothing of noise.
+            let much = self.variance.is_some_and(|variance| self.came * self.came > variance);
+            if much {
+                load
+            } else {
+                self.scatter(off, prior);
+                expected + GAIN * off
+            }
         };
         (self.came, self.came_late) = (0.0, 0.0);
         (self.load, self.capacity, self.effective) = (load, report.capacity, report.effective.min(LARGEST));
@@ -90,7 +96,7 @@ impl Track {
     pub(super) fn surplus(&self, fair: f64) -> f64 {
         let Some(noise) = self.noise() else { return 0.0 };
         let gate = (GATE * noise).max(LEAST * fair);
-        (self.estimate() - fair - gate).max(0.0) * self.capacity
+        (self.counted - fair - gate).max(0.0) * self.capacity
     }
 
     /// What it lacks of the fair load.
@@ -187,6 +193,18 @@ mod tests {
         assert!(track.noise().unwrap() < 1e-6, "it came as expected");
         track.report(&report(0.5, 3), None, f64::INFINITY);
         assert!((track.estimate() - 0.5).abs() < 1e-12, "the ledger is used once");
+    }
+
+    #[test]
+    fn sessions_that_do_not_go_are_not_taken_for_noise() {
+        let mut track = track(&[1.0, 1.01, 0.99, 1.0, 1.01]);
+        let before = track.noise();
+        for count in 5..30 {
+            track.moved(-1.0, track.at);
+            track.report(&report(1.0, count), None, f64::INFINITY);
+        }
+        assert_eq!(track.noise(), before);
+        assert_eq!(track.estimate(), 1.0, "it still has what it had");
     }
 
     #[test]

@@ -80,13 +80,15 @@ fn fill(members: &[(u64, f64)]) -> Vec<u32> {
         members.iter().map(|(seed, _)| (mix(*seed) % SLOTS, mix(!*seed) % (SLOTS - 1) + 1)).collect();
     let mut slots = vec![FREE; SLOTS as usize];
     for _ in 0..SLOTS {
-        let Some(Reverse(Turn(time, index))) = turns.pop() else { return Vec::new() };
+        let Some(mut turn) = turns.peek_mut() else { return Vec::new() };
+        let Reverse(Turn(time, index)) = &mut *turn;
+        *time += step(*index);
+        let index = *index;
         let (place, skip) = &mut walks[index];
         while slots[*place as usize] != FREE {
             *place = (*place + *skip) % SLOTS;
         }
         slots[*place as usize] = index as u32;
-        turns.push(Reverse(Turn(time + step(index), index)));
     }
     slots
 }
