@@ -54,7 +54,8 @@ impl Group {
     /// Lets time pass as a shell does: wakes the analyzer when it asks, takes plans and events.
     fn until(&mut self, seconds: f64) {
         loop {
-            let now = self.analyzer.poll_timeout().unwrap_or(at(seconds)).min(at(seconds));
+            let end = at(seconds);
+            let now = self.analyzer.poll_timeout().map_or(end, |due| due.min(end));
             self.analyzer.handle_timeout(now);
             if let Some(plan) = self.analyzer.plan(now) {
                 self.plan = plan;
