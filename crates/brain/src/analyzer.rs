@@ -16,7 +16,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 
-use crate::{Event, EventKind, Load, Member, MemberId, Plan, Rebind, State, Time, Vitals, hash};
+use crate::rebind::Rebind;
+use crate::{Event, EventKind, Load, Member, MemberId, Plan, State, Time, Vitals, hash};
 use effective::Reports;
 use health::{Health, Verdict};
 use loads::Work;

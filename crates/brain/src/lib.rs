@@ -71,7 +71,7 @@ pub use event::{Event, EventKind};
 pub use hash::{hash, mix};
 pub use member::{Effective, Load, Member, MemberId, State, Usage, Vitals};
 pub use plan::{Choice, Plan, Table};
-pub use rebind::{Alert, Moves, Rebind, Rule, Shed, session_moves};
+pub use rebind::{Alert, Moves, Rule, Shed, session_moves};
 pub use retry::RetryBudget;
 pub use strategy::{Knobs, Strategy};
 pub use time::Time;

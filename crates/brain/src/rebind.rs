@@ -91,7 +91,7 @@ pub(crate) struct Report {
 
 /// The alerts of one group.
 #[derive(Clone, Debug)]
-pub struct Rebind {
+pub(crate) struct Rebind {
     rule: Rule,
     tracks: BTreeMap<MemberId, Track>,
     /// Number of the last decision that asks sessions to go; 0 for none yet.
@@ -112,29 +112,29 @@ struct Sums {
 
 impl Rebind {
     /// Nobody is known yet.
-    pub fn new(rule: Rule) -> Self {
+    pub(crate) fn new(rule: Rule) -> Self {
         Self { rule, tracks: BTreeMap::new(), epoch: 0, sums: Sums::default() }
     }
 
     /// Changes the rule; each member is judged by it with its next report.
-    pub fn set_rule(&mut self, rule: Rule) {
+    pub(crate) fn set_rule(&mut self, rule: Rule) {
         self.rule = rule;
     }
 
     /// Alerts in force.
-    pub fn alerts(&self) -> impl Iterator<Item = &Alert> {
+    pub(crate) fn alerts(&self) -> impl Iterator<Item = &Alert> {
         self.tracks.values().filter_map(|track| track.alert.as_ref())
     }
 
     /// Which part of a member's sessions is to go.
-    pub fn shed(&self, member: MemberId) -> Shed {
+    pub(crate) fn shed(&self, member: MemberId) -> Shed {
         let alert = self.tracks.get(&member).and_then(|track| track.alert.as_ref());
         alert.map(|alert| alert.shed).unwrap_or_default()
     }
 
     /// How much of the others' surplus a member can take, in units of capacity times load; 0 for none, and by the
     /// papers' rules, where the strategy alone chooses where a session goes.
-    pub fn deficit(&self, member: MemberId) -> f64 {
+    pub(crate) fn deficit(&self, member: MemberId) -> f64 {
         let fair = self.fair();
         match self.tracks.get(&member) {
             Some(track) if self.rule == Rule::Surplus && fair.is_finite() => track.deficit(fair),

@@ -145,6 +145,28 @@ fn when_all_fall_silent_shares_are_static() {
 }
 
 #[test]
+fn a_member_in_slow_start_is_not_flooded() {
+    let mut group = Group::new("least_loaded", &[1.0; 4]);
+    let slow = GroupSpec { slow_start: Duration::from_secs(100), ..spec("least_loaded", &[1.0; 4]) };
+    group.analyzer.update(slow, at(0.0));
+    group.analyzer.drain("a", at(1.0)).unwrap();
+    group.analyzer.undrain("a", at(2.0)).unwrap();
+    for second in 2..20 {
+        for (member, load) in [(A, 0.0), (B, 0.5), (C, 0.6), (MemberId(3), 0.7)] {
+            group.load(f64::from(second), member, load);
+        }
+    }
+    // A quarter of its share so far.
+    let turns = group.turns();
+    assert!((20..80).contains(&turns[0]) && turns[1] == 600 - turns[0], "{turns:?}");
+    for (member, load) in [(A, 0.0), (B, 0.5), (C, 0.6), (MemberId(3), 0.7)] {
+        group.load(103.0, member, load);
+    }
+    group.until(104.0);
+    assert_eq!(group.turns(), [600, 0, 0, 0]);
+}
+
+#[test]
 fn a_flood_of_reports_makes_few_plans() {
     let mut group = Group::new("least_loaded", &[1.0; 3]);
     for report in 0..10_000 {

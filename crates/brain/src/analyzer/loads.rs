@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use super::effective::{self, Reports};
 use super::{Analyzer, GroupSpec};
-use crate::rebind::{Change, Report};
-use crate::{Alert, EventKind, Load, MemberId, Rebind, Time, Usage};
+use crate::rebind::{Change, Rebind, Report};
+use crate::{Alert, EventKind, Load, MemberId, Time, Usage};
 
 impl Analyzer {
     /// A monitor reported the load of a member, in the unit of the group's metric: how busy the member is for its

@@ -60,7 +60,8 @@ impl Track {
         } else {
             let (expected, off) = (self.estimate(), load - self.estimate());
             // Where much was to move, the difference says how much did, and nothing of noise.
-            let much = self.variance.is_some_and(|variance| self.came * self.came > variance);
+            let doubt = self.variance.unwrap_or(f64::INFINITY).max((MUCH * expected) * (MUCH * expected));
+            let much = self.came * self.came > doubt;
             if much {
                 load
             } else {
@@ -107,14 +108,15 @@ impl Track {
     /// Takes in how far a report was from what was expected.
     fn scatter(&mut self, off: f64, prior: Option<f64>) {
         let square = off * off;
+        let floor = (LEAST * self.estimate()) * (LEAST * self.estimate());
         self.variance = Some(match (self.variance, prior) {
             (Some(before), _) => {
                 // A plain mean at first, then a moving one.
                 let weight = (1.0 / f64::from(self.seen + 1)).max(NEW);
-                before + weight * (square.min(CLIP * CLIP * before.max(f64::MIN_POSITIVE)) - before)
+                before + weight * (square.min(CLIP * CLIP * before.max(floor)) - before)
             }
             // What the others show counts as one observation.
-            (None, Some(prior)) => (prior + square.min(CLIP * CLIP * prior)) / 2.0,
+            (None, Some(prior)) => (prior + square.min(CLIP * CLIP * prior.max(floor))) / 2.0,
             (None, None) => square,
         });
         self.seen = self.seen.saturating_add(1).min(SEEN);
@@ -130,8 +132,12 @@ const GAIN: f64 = 0.4;
 /// hundredth less of imbalance (`tests/sessions.rs`).
 const GATE: f64 = 2.5;
 
-/// A surplus below this part of the fair load is none: nobody gains by it.
+/// A surplus below this part of the fair load is none: nobody gains by it. And reports that are all the same, as of
+/// a member that is simply full, do not make the first that differs a wonder.
 const LEAST: f64 = 0.01;
+
+/// Part of a load above which what was to move, and not noise, makes the next report differ.
+const MUCH: f64 = 0.1;
 
 /// Standard deviations at which a difference is clipped.
 const CLIP: f64 = 5.0;

@@ -10,12 +10,13 @@
 //!   chosen by chance in proportion to its weight. (In TAO it is a divisor inside the average, where it compounds.)
 //!
 //! A member without a report that counts is neither starved nor flooded: it gets its static share, exactly, by a
-//! draw over all weights before loads are looked at. Members at or above `reject` are not chosen; if all are that
+//! draw over all weights before loads are looked at. So does one in slow start, which reports next to nothing and
+//! would get everything for that. Members at or above `reject` are not chosen; if all are that
 //! report, nobody is: the client waits, as in the papers.
 
 use super::{Knob, Left, NONE, alias};
 use crate::hash::unit;
-use crate::{Ask, Member, Plan, mix};
+use crate::{Ask, Member, Plan, State, mix};
 
 /// First knob of each of them. The strategies differ in the default.
 pub(super) const fn tolerance(about: &'static str, default: f64) -> Knob {
@@ -53,7 +54,7 @@ pub(super) fn second(plan: &Plan, ask: &Ask, left: Left<'_>) -> Option<usize> {
 fn pick(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize> {
     let members = plan.members();
     let drawn = alias::draw(plan, ask.chance);
-    if members.get(drawn).is_some_and(|member| member.effective.is_none() && left(member)) {
+    if members.get(drawn).is_some_and(|member| load(member, 0.0).is_none() && left(member)) {
         return Some(drawn);
     }
     let bits = mix(ask.chance);
@@ -82,7 +83,7 @@ fn pick(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize>
 
 /// What a member's load is taken to be now; `None` without a report that counts.
 fn load(member: &Member, per_balance: f64) -> Option<f64> {
-    let effective = member.effective?;
+    let effective = member.effective.filter(|_| member.state != State::SlowStart)?;
     if per_balance == 0.0 {
         return Some(effective.value);
     }
