@@ -8,6 +8,9 @@
 //! Each member has independent facts: drained or not, what its health checks say, ejected or not, since when
 //! its share grows. Its [`State`] is the strongest of them: draining, then down or unchecked, then ejected, then
 //! slow start, then up. Every change of a fact is an event with its reason.
+//!
+//! What members report of their load goes into the plan as it ages (`effective`), and where clients are bound on
+//! demand it decides who is under alert (`rebind`).
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;

@@ -17,7 +17,8 @@
 //!   migration does (Berenbrink and others, Distributed selfish load balancing, 2006): whoever holds the sessions,
 //!   and however many balancers do, in expectation the surplus moves once.
 //! - A report covers time before the move, so it still shows part of what has gone. A *ledger* of what moved
-//!   since the last report corrects it, by the part of the report's window that lies before the move.
+//!   since the last report corrects it, by the part of the report's window that lies before the move. It holds
+//!   what was asked for; where that was much, the next report is believed as it is, for it says how much went.
 //! - A session that moved may move again after twice the report period, then four times, eight times ([`Moves`]).
 //!
 //! A value: reports go in, alerts come out. It knows no session; see [`session_moves`].
@@ -145,7 +146,7 @@ impl Rebind {
     /// A member reported: is it, from now on, under alert?
     pub(crate) fn report(&mut self, member: MemberId, report: &Report) -> Option<Change> {
         let bound = self.bound(member);
-        let prior = if self.tracks.get(&member).is_none_or(Track::is_new) { self.noise() } else { None };
+        let prior = if self.tracks.get(&member).is_some_and(Track::is_new) { self.noise() } else { None };
         let track = self.tracks.entry(member).or_insert_with(|| Track::new(report));
         self.sums.load -= track.counted * track.capacity;
         self.sums.capacity -= track.capacity;
@@ -186,7 +187,8 @@ impl Rebind {
                 (over(effective > mean * times), inputs)
             }
             Rule::Least(times) => {
-                let least = self.tracks.values().map(|track| track.effective).fold(effective, f64::min);
+                let others = self.tracks.values().map(|track| track.effective);
+                let least = if effective > mean { others.fold(effective, f64::min) } else { effective };
                 let inputs =
                     vec![("load", effective), ("mean", mean), ("least", least), ("tolerance", times)];
                 (over(effective > mean && effective > least * times), inputs)
@@ -265,9 +267,9 @@ impl Rebind {
         if others > 0.0 { MOST_TIMES * others } else { f64::INFINITY }
     }
 
-    /// The mean variance of the members that have one: what a new one begins with.
+    /// The mean variance of some members that have one: what a new one begins with.
     fn noise(&self) -> Option<f64> {
-        let known = self.tracks.values().filter_map(|track| track.variance);
+        let known = self.tracks.values().filter_map(|track| track.variance).take(SOME);
         let (sum, count) = known.fold((0.0, 0), |(sum, count), one| (sum + one, count + 1));
         (count > 0).then(|| sum / f64::from(count))
     }
@@ -290,6 +292,9 @@ fn brief(value: f64) -> String {
         _ => format!("{value:e}"),
     }
 }
+
+/// Members whose noise is enough to know what is usual.
+const SOME: usize = 64;
 
 /// A smaller part of a member's sessions is not worth an alert.
 const LEAST_SHARE: f64 = 1e-3;

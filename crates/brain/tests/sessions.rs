@@ -364,15 +364,19 @@ fn settles(way: &Way, seeds: std::ops::Range<u64>) {
 }
 
 /// No threshold brings a group into balance: the worst member stays far off, or sessions go round, or both.
-fn thresholds_do_not(seeds: std::ops::Range<u64>) {
-    for load in LOADS {
-        for way in &PAPERS {
-            let papers = runs(way, load, seeds.clone());
+fn thresholds_do_not(loads: &[f64], seeds: std::ops::Range<u64>) {
+    // The best of them at a load of one half, and the worst but one at 0.9.
+    let mut second = Vec::new();
+    for load in loads {
+        for (place, way) in PAPERS.iter().enumerate() {
+            let papers = runs(way, *load, seeds.clone());
             assert!(papers.off.iter().all(|off| *off > 0.5), "{} at {load}: {papers:?}", way.name);
+            if place == 1 {
+                second.push(papers);
+            }
         }
     }
-    // The research's best at a load of one half is nearly good there, and the worst but one at 0.9.
-    let [half, most] = [0.5, 0.9].map(|load| runs(&PAPERS[1], load, seeds.clone()));
+    let [half, .., most] = &second[..] else { panic!("two loads at least") };
     assert!(half.ratio[0] < 1.6 && half.rest < 0.1, "{half:?}");
     assert!(most.ratio[0] > 1.5 * half.ratio[0] && most.rest > 100.0 * half.rest.max(0.01), "{most:?}");
 }
@@ -386,7 +390,7 @@ fn sessions_settle_and_stay() {
 #[test]
 fn any_number_of_balancers_moves_a_surplus_once() {
     heading();
-    settles(&MANY, 1..6);
+    settles(&MANY, 1..3);
 }
 
 #[test]
@@ -406,7 +410,7 @@ fn left_alone_they_stay_uneven() {
 #[test]
 fn a_threshold_that_fits_one_load_fits_no_other() {
     heading();
-    thresholds_do_not(1..2);
+    thresholds_do_not(&[0.5, 0.9], 1..2);
 }
 
 #[test]
@@ -420,7 +424,7 @@ fn long() {
     for load in LOADS {
         runs(&NEVER, load, 1..6);
     }
-    thresholds_do_not(1..6);
+    thresholds_do_not(&LOADS, 1..6);
 }
 
 /// The same seed, the same run.
