@@ -301,3 +301,103 @@ const LEAST_SHARE: f64 = 1e-3;
 
 /// A member's load counts for at most this many times the mean of the others.
 const MOST_TIMES: f64 = 2.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::unit;
+    use crate::mix;
+
+    const T: Duration = Duration::from_secs(3);
+
+    /// Rounds of reports, each with every member's load, all at once.
+    fn group(rule: Rule, capacities: &[f64], rounds: &[&[f64]]) -> Rebind {
+        let mut rebind = Rebind::new(rule);
+        for (round, loads) in (1..).zip(rounds) {
+            for ((id, load), capacity) in (0..).zip(*loads).zip(capacities) {
+                let at = Time(0) + T * round;
+                let report = Report { capacity: *capacity, load: *load, effective: *load, at, period: T };
+                rebind.report(MemberId(id), &report);
+            }
+        }
+        rebind
+    }
+
+    #[track_caller]
+    fn about(value: f64, expected: f64) {
+        assert!((value - expected).abs() < 0.02 * expected, "{value}, not {expected}");
+    }
+
+    #[test]
+    fn a_surplus_goes_in_proportion() {
+        let even: &[f64] = &[0.5, 0.5, 0.5, 0.5];
+        // Without noise the gate is a hundredth of the fair load. The second reports the step, which the average
+        // takes for 0.5 + 0.4 * 0.5.
+        let rebind = group(Rule::Surplus, &[1.0, 1.0, 2.0, 4.0], &[even, even, &[0.5, 0.5, 0.5, 1.0]]);
+        let load = 0.5 + GAIN_SEEN * 0.5;
+        let fair = (0.5 * 4.0 + load * 4.0) / 8.0;
+        let alert = rebind.alerts().next().expect("an alert");
+        let input = |name| alert.inputs.iter().find(|(known, _)| *known == name).expect("an input").1;
+        about(input("load"), load);
+        about(input("fair"), fair);
+        let gate = (2.5 * input("noise")).max(0.01 * fair);
+        about(f64::from(alert.shed.share), (load - fair - gate) / load);
+        assert_eq!((alert.member, alert.since, alert.shed.period), (MemberId(3), Time(0) + 3 * T, T));
+        // What goes is what the others then lack less: they are as far from fair as it is above it.
+        let lacking: f64 = (0..4).map(|id| rebind.deficit(MemberId(id))).sum();
+        about(lacking, gate * 4.0);
+        assert_eq!(rebind.deficit(MemberId(3)), 0.0);
+        about(rebind.deficit(MemberId(2)), 2.0 * rebind.deficit(MemberId(0)));
+    }
+
+    /// Part of an unexpected difference that is believed.
+    const GAIN_SEEN: f64 = 0.4;
+
+    #[test]
+    fn sums_do_not_drift() {
+        let mut rebind = Rebind::new(Rule::Surplus);
+        let chance = |count: u64| unit(mix(count));
+        for count in 0..20_000_u64 {
+            let id = mix(count) % 50;
+            let scale = if count % 97 == 0 { 1e12 } else { 1.0 };
+            let report = Report {
+                capacity: 1.0 + id as f64,
+                load: chance(count) * scale,
+                effective: chance(count),
+                at: Time(count * 10_000_000),
+                period: T,
+            };
+            rebind.report(MemberId(id as u32), &report);
+            if count % 1_000 == 999 {
+                rebind.forget(MemberId((count / 1_000) as u32));
+            }
+            assert!(rebind.fair().is_finite() && rebind.fair() >= 0.0);
+        }
+        let before = rebind.sums;
+        rebind.add_up();
+        about(before.load, rebind.sums.load);
+        about(before.capacity, rebind.sums.capacity);
+        about(before.effective, rebind.sums.effective);
+    }
+
+    #[test]
+    fn one_member_alone_is_never_under_alert() {
+        let rounds: Vec<[f64; 1]> = (0..50).map(|count| [unit(mix(count)) * 10.0]).collect();
+        let rounds: Vec<&[f64]> = rounds.iter().map(|round| &round[..]).collect();
+        assert_eq!(group(Rule::Surplus, &[1.0], &rounds).alerts().count(), 0);
+        assert_eq!(group(Rule::Mean(1.25), &[1.0], &rounds).alerts().count(), 0);
+        assert_eq!(group(Rule::Least(1.4), &[1.0], &rounds).alerts().count(), 0);
+    }
+
+    #[test]
+    fn who_is_forgotten_ends_its_alert() {
+        let mut rebind = group(Rule::Critical(0.8), &[1.0, 1.0], &[&[0.9, 0.5]]);
+        assert_eq!(rebind.shed(MemberId(0)), Shed { share: 1.0, epoch: 1, period: Duration::ZERO });
+        assert_eq!(rebind.shed(MemberId(1)), Shed::default());
+        assert!(rebind.forget(MemberId(0)).is_some_and(|change| !change.raised));
+        assert_eq!(rebind.forget(MemberId(0)), None);
+        assert_eq!((rebind.alerts().count(), rebind.shed(MemberId(0))), (0, Shed::default()));
+        assert!(rebind.forget(MemberId(1)).is_none() && rebind.fair().is_nan());
+        assert_eq!(rebind.deficit(MemberId(1)), 0.0);
+    }
+}

@@ -254,6 +254,22 @@ fn of_equal_members_each_has_its_share() {
     assert!(counts[..3].iter().all(|count| count.abs_diff(333) < 60) && counts[3] == 0, "{counts:?}");
 }
 
+/// The quick way, where bindings bring no load, and the slow one choose alike.
+#[test]
+fn a_plan_knows_who_is_the_least_loaded() {
+    for loads in [[3.0, 1.0, 1.4, -1.0, 9.0], [0.0, 0.0, 7.0, 8.0, 1e300], [9.0, 9.5, 9.9, -1.0, -1.0]] {
+        let counts = |per_balance: f64| {
+            let set = [("tolerance", 1.5), ("reject", 9.5), ("per_balance_load", per_balance)];
+            Group::new("least_loaded", 5, &set).report(&loads).choices()
+        };
+        // So little that it never matters.
+        let (quick, slow) = (counts(0.0), counts(1e-12));
+        for (quick, slow) in quick.iter().zip(&slow) {
+            assert!(quick.abs_diff(*slow) < 70 && (*quick == 0) == (*slow == 0), "{loads:?}: {quick} {slow}");
+        }
+    }
+}
+
 /// What does not report any more is no longer under alert, and what is not a load is refused.
 #[test]
 fn a_monitor_that_dies_or_lies_harms_nobody() {

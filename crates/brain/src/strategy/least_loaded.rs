@@ -6,7 +6,7 @@
 //! critical 35 000, dampening 0.1, a report every 3 s. How the choice is made: see `reported`.
 
 use super::reported::{self, DAMPENING, PER_BALANCE_LOAD, tolerance};
-use super::{Knob, Knobs, Strategy, alias, unobserved};
+use super::{Knob, Knobs, Strategy, unobserved};
 use crate::Rule;
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -35,7 +35,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     reads_load: true,
     reads_key: false,
     shares: true,
-    prepare: alias::prepare,
+    prepare: reported::prepare,
     rule,
     choose: reported::choose,
     second: reported::second,

@@ -6,7 +6,7 @@
 //! a quarter for six of them. How the choice is made: see `reported`.
 
 use super::reported::{self, DAMPENING, PER_BALANCE_LOAD, tolerance};
-use super::{Knobs, Strategy, alias, unobserved};
+use super::{Knobs, Strategy, unobserved};
 use crate::Rule;
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -21,7 +21,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     reads_load: true,
     reads_key: false,
     shares: true,
-    prepare: alias::prepare,
+    prepare: reported::prepare,
     rule,
     choose: reported::choose,
     second: reported::second,

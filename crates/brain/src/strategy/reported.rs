@@ -14,9 +14,11 @@
 //! would get everything for that. Members at or above `reject` are not chosen; if all are that
 //! report, nobody is: the client waits, as in the papers.
 
-use super::{Knob, Left, NONE, alias};
+use alloc::vec::Vec;
+
+use super::{Knob, Knobs, Left, NONE, alias};
 use crate::hash::unit;
-use crate::{Ask, Member, Plan, State, mix};
+use crate::{Ask, Member, Plan, State, Table, mix};
 
 /// First knob of each of them. The strategies differ in the default.
 pub(super) const fn tolerance(about: &'static str, default: f64) -> Knob {
@@ -41,9 +43,38 @@ pub(super) const PER_BALANCE_LOAD: Knob = Knob {
     max: 1e12,
 };
 
+/// As [`Strategy::prepare`](super::Strategy). Where bindings bring no load, the plan knows who is the least loaded:
+/// the share of all that report goes to those in the band, and a choice is one draw.
+pub(super) fn prepare(members: &[Member], knobs: &Knobs) -> Table {
+    let load = |member: &Member| load(member, 0.0);
+    let least = members.iter().filter_map(load).fold(f64::INFINITY, f64::min);
+    if knobs.at(PER_BALANCE) > 0.0 || !least.is_finite() || least >= reject(knobs) {
+        return alias::prepare(members, knobs);
+    }
+    let most = (least * knobs.at(TOLERANCE)).max(least);
+    let best = |member: &Member| load(member).is_some_and(|load| load <= most && load < reject(knobs));
+    // Scaled by the greatest first, so that no sum overflows.
+    let greatest = members.iter().map(|member| member.weight).fold(f64::MIN_POSITIVE, f64::max);
+    let sum = |of: &dyn Fn(&Member) -> bool| {
+        members.iter().filter(|member| of(member)).map(|member| member.weight / greatest).sum::<f64>()
+    };
+    let (reporting, chosen) = (sum(&|member| load(member).is_some()), sum(&best).max(f64::MIN_POSITIVE));
+    let weight = |member: &Member| match load(member) {
+        None => member.weight / greatest,
+        Some(_) if best(member) => member.weight / greatest / chosen * reporting,
+        Some(_) => 0.0,
+    };
+    alias::of(&members.iter().map(weight).collect::<Vec<f64>>())
+}
+
 /// As [`Strategy::choose`](super::Strategy).
 pub(super) fn choose(plan: &Plan, ask: &Ask) -> usize {
-    pick(plan, ask, |_| true).unwrap_or(NONE)
+    if plan.knobs().at(PER_BALANCE) > 0.0 {
+        return pick(plan, ask, |_| true).unwrap_or(NONE);
+    }
+    let drawn = alias::draw(plan, ask.chance);
+    let rejected = |member: &Member| load(member, 0.0).is_some_and(|load| load >= reject(plan.knobs()));
+    if plan.members().get(drawn).is_some_and(rejected) { NONE } else { drawn }
 }
 
 /// As [`Strategy::second`](super::Strategy).
@@ -58,7 +89,7 @@ fn pick(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize>
         return Some(drawn);
     }
     let bits = mix(ask.chance);
-    let reject = if plan.knobs().at(REJECT) > 0.0 { plan.knobs().at(REJECT) } else { f64::INFINITY };
+    let reject = reject(plan.knobs());
     let per_balance = plan.knobs().at(PER_BALANCE);
     let (mut first, mut least, mut reporting) = (None, f64::INFINITY, false);
     for (index, member) in members.iter().enumerate() {
@@ -79,6 +110,11 @@ fn pick(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize>
         load(member, per_balance).is_some_and(|load| load <= most && load < reject) && left(member)
     };
     Some(by_weight(members, bits, equal).unwrap_or(first))
+}
+
+/// The load at which a member gets nothing new.
+fn reject(knobs: &Knobs) -> f64 {
+    if knobs.at(REJECT) > 0.0 { knobs.at(REJECT) } else { f64::INFINITY }
 }
 
 /// What a member's load is taken to be now; `None` without a report that counts.
