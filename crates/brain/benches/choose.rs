@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use plimsoll_brain::{
-    Ask, Hand, Knobs, Member, MemberId, Plan, State, Strategy, Time, Vitals, hash, mix, strategy,
+    Ask, Effective, Hand, Knobs, Member, MemberId, Plan, Shed, State, Strategy, Time, Vitals, hash, mix,
+    strategy,
 };
 
 const SIZES: [u32; 3] = [10, 1_000, 10_000];
@@ -31,6 +32,10 @@ fn members(count: u32, capacity: impl Fn(u32) -> f64, busy: impl Fn(u32) -> u32)
             limit: u32::MAX,
             state: State::Up,
             load: None,
+            effective: Some(Effective { value: (mix(u64::from(index)) % 1_000) as f64, begun: 0 }),
+            usage: None,
+            shed: Shed::default(),
+            deficit: 0.0,
             vitals,
         }
     };

@@ -8,6 +8,9 @@
 //! Each member has independent facts: drained or not, what its health checks say, ejected or not, since when
 //! its share grows. Its [`State`] is the strongest of them: draining, then down or unchecked, then ejected, then
 //! slow start, then up. Every change of a fact is an event with its reason.
+//!
+//! What members report of their load goes into the plan as it ages (`effective`), and where clients are bound on
+//! demand it decides who is under alert (`rebind`).
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -17,11 +20,16 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
+use crate::rebind::Rebind;
 use crate::{Event, EventKind, Load, Member, MemberId, Plan, State, Time, Vitals, hash};
+use effective::Reports;
 use health::{Health, Verdict};
+use loads::Work;
 use outlier::Ejection;
 
+mod effective;
 mod health;
+mod loads;
 mod outlier;
 mod report;
 mod settle;
@@ -55,6 +63,12 @@ pub struct Analyzer {
     wake: Option<Time>,
     /// When success rates were last compared.
     compared: Time,
+    /// Where clients are bound on demand: who has too many.
+    rebind: Option<Rebind>,
+    /// When the last plan was made.
+    planned: Time,
+    /// When the next one is to be made for the sake of reports.
+    replan: Option<Time>,
     events: VecDeque<Event>,
     /// Plans made so far.
     plans: u64,
@@ -67,6 +81,9 @@ struct Entry {
     seed: u64,
     vitals: Arc<Vitals>,
     load: Option<Load>,
+    /// What its loads come to; `None` without one that still counts.
+    reports: Option<Reports>,
+    work: Option<Work>,
     draining: bool,
     health: Health,
     ejection: Ejection,
@@ -95,6 +112,9 @@ impl Analyzer {
             stale: true,
             wake: None,
             compared: now,
+            rebind: None,
+            planned: now,
+            replan: None,
             events: VecDeque::new(),
             plans: 0,
             spec,
@@ -131,8 +151,12 @@ impl Analyzer {
                 why,
                 &[("in_flight", f64::from(entry.vitals.in_flight()))],
             );
+            if let Some(rebind) = &mut self.rebind {
+                rebind.forget(entry.id);
+            }
         }
         self.index();
+        self.follow_strategy();
         if self.spec.health.is_none() {
             self.assume_health();
         }
@@ -250,18 +274,6 @@ impl Analyzer {
         self.survey();
     }
 
-    /// A monitor reported the load of a member, in the unit of the group's metric. Refused, with `false`, if it
-    /// is not a number, infinite or negative, or the member is not known. It appears in the next plan, but does
-    /// not by itself make one: no strategy reads it yet.
-    pub fn handle_load(&mut self, member: MemberId, load: Load) -> bool {
-        let sound = load.value.is_finite() && load.value >= 0.0;
-        let place = self.places.get(&member).filter(|_| sound);
-        if let Some(&place) = place {
-            self.entries[place].load = Some(load);
-        }
-        place.is_some()
-    }
-
     /// Gives a member nothing new from now on. An error if there is no such member; nothing if it is draining.
     pub fn drain(&mut self, member: &str, now: Time) -> Result<(), String> {
         self.set_draining(member, true, now)
@@ -296,21 +308,26 @@ impl Analyzer {
             if let Some(since) = self.entries[place].ramp {
                 self.grow(place, since);
             }
+            self.age(place);
         }
+        self.renew();
         self.survey();
     }
 
     /// A new plan if anything changed since the last call. The first call always gives one.
     pub fn plan(&mut self, now: Time) -> Option<Plan> {
         self.advance(now);
+        self.renew();
         if !mem::take(&mut self.stale) {
             return None;
         }
+        (self.planned, self.replan) = (self.now, None);
+        let mean = self.mean_load();
         let open = self.usable == 0 && self.spec.when_all_down == WhenAllDown::FailOpen;
         let entries = self.entries.iter().zip(&self.spec.members);
         let members = entries
             .filter(|(entry, _)| entry.state.eligible() || (open && !entry.draining))
-            .map(|(entry, spec)| self.member(entry, spec))
+            .map(|(entry, spec)| self.member(entry, spec, mean))
             .collect();
         self.plans += 1;
         let plan = Plan::new(self.spec.strategy, self.spec.knobs.clone(), members).numbered(self.plans);
@@ -338,6 +355,8 @@ impl Analyzer {
             seed: hash(self.spec.members[place].name.as_bytes()),
             vitals: Arc::default(),
             load: None,
+            reports: None,
+            work: None,
             draining: false,
             health: if self.spec.health.is_some() { Health::unchecked() } else { Health::assumed() },
             ejection: Ejection::default(),
@@ -350,7 +369,8 @@ impl Analyzer {
         }
     }
 
-    fn member(&self, entry: &Entry, spec: &MemberSpec) -> Member {
+    fn member(&self, entry: &Entry, spec: &MemberSpec, mean: f64) -> Member {
+        let rebind = self.rebind.as_ref();
         Member {
             id: entry.id,
             name: spec.name.clone(),
@@ -361,6 +381,10 @@ impl Analyzer {
             limit: spec.limit,
             state: entry.state,
             load: entry.load,
+            effective: entry.reports.as_ref().and_then(|reports| reports.effective(mean, self.now)),
+            usage: entry.work.as_ref().and_then(|work| work.usage(&self.spec, self.now)),
+            shed: rebind.map(|rebind| rebind.shed(entry.id)).unwrap_or_default(),
+            deficit: rebind.map_or(0.0, |rebind| rebind.deficit(entry.id)),
             vitals: entry.vitals.clone(),
         }
     }

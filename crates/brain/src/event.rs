@@ -30,6 +30,10 @@ pub enum EventKind {
     SlowStart,
     /// It takes its whole share.
     FullShare,
+    /// It has more load than its share: part of its sessions is to go elsewhere.
+    AlertRaised,
+    /// It has its share again.
+    AlertCleared,
     /// No member of the group can be used.
     AllDown,
     /// The group has a member that can be used again.

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Time;
+use crate::{Shed, Time};
 use heard::Heard;
 use suspicion::Suspicion;
 
@@ -48,7 +48,30 @@ impl State {
 pub struct Load {
     /// Finite and not negative.
     pub value: f64,
-    /// When it was measured.
+    /// When it was measured: by the clock of this process, never later than now.
+    pub at: Time,
+}
+
+/// What a member's reports come to: the load that strategies go by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effective {
+    /// Averaged over reports as the strategy asks and, where the last one is old, mixed with the group's mean; in
+    /// the unit of the group's metric.
+    pub value: f64,
+    /// [`Vitals::begun`] when the last report came: what was begun since is not in it.
+    pub begun: u32,
+}
+
+/// What a member says of its work as a whole, for weights by report (gRPC A58).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Usage {
+    /// Requests it ends a second; finite and not negative.
+    pub rps: f64,
+    /// How busy it is, 1 for fully; may exceed 1; finite and not negative.
+    pub utilization: f64,
+    /// Requests it fails a second; finite and not negative.
+    pub eps: f64,
+    /// When it was measured: by the clock of this process, never later than now.
     pub at: Time,
 }
 
@@ -73,6 +96,14 @@ pub struct Member {
     pub state: State,
     /// What its monitor last reported, if it has one.
     pub load: Option<Load>,
+    /// What its reports come to; `None` without one that still counts.
+    pub effective: Option<Effective>,
+    /// What it last said of its work, if that gives a weight: not in its first seconds, not when it is old.
+    pub usage: Option<Usage>,
+    /// Which part of its sessions is to go elsewhere; none without an alert.
+    pub shed: Shed,
+    /// How much of the others' surplus it can take, in units of capacity times load; 0 for none.
+    pub deficit: f64,
     /// What is counted live.
     pub vitals: Arc<Vitals>,
 }
@@ -289,6 +320,16 @@ mod tests {
         about(&vitals, at(4.9), 100.0);
         vitals.observe(Duration::ZERO, at(4.9), Duration::ZERO);
         assert!(vitals.latency(at(0.0), Duration::ZERO).is_some());
+    }
+
+    #[test]
+    fn what_was_begun_is_counted_beside_what_is_in_flight() {
+        let vitals = Vitals::with_in_flight(3);
+        for _ in 0..5 {
+            vitals.begin();
+            vitals.end();
+        }
+        assert_eq!((vitals.begin(), vitals.in_flight(), vitals.begun()), (4, 4, 6));
     }
 
     #[test]

@@ -4,9 +4,10 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::hash::unit;
 use crate::member::suspicion;
 use crate::meter::Reading;
-use crate::{Ask, Hand, Knobs, Member, MemberId, Strategy, Time, Vitals};
+use crate::{Ask, Hand, Knobs, Member, MemberId, Strategy, Time, Vitals, mix};
 
 /// What a strategy computes when members change, so that it need not per request.
 #[derive(Clone, Debug)]
@@ -15,6 +16,8 @@ pub enum Table {
     None,
     /// A round in which each member stands as often as its weight says, spread evenly.
     Schedule(Vec<u32>),
+    /// For each remainder of a key the index of its member.
+    Slots(Vec<u32>),
     /// Walker's alias table: for each column the chance (of 2^32) to stay, and where to go otherwise.
     Alias(Vec<(u32, u32)>),
     /// For each member its seed and its weight (1 if all are equal), side by side to be scanned quickly.
@@ -87,6 +90,22 @@ impl Plan {
         }
     }
 
+    /// Where a session that leaves a member under alert goes: a member other than those `tried` and below its limit,
+    /// as likely as its deficit. `None` if nobody lacks anything: then [`Plan::choose`] says.
+    pub fn target(&self, chance: u64, tried: &[MemberId]) -> Option<usize> {
+        let (mut best, mut sum, mut bits) = (None, 0.0, chance);
+        for (index, member) in self.members.iter().enumerate() {
+            if member.deficit > 0.0 && !member.full() && !tried.contains(&member.id) {
+                sum += member.deficit;
+                bits = mix(bits);
+                if best.is_none() || unit(bits) * sum < member.deficit {
+                    best = Some(index);
+                }
+            }
+        }
+        best
+    }
+
     /// Tells how a request ended that was chosen for by this plan or one before: how long it took from the
     /// choice to the end of its answer, and whether it failed. True if the member's outcomes are bad enough to
     /// eject it: [`Analyzer::handle_suspicion`](crate::Analyzer::handle_suspicion) wants to know.
@@ -144,5 +163,56 @@ impl Plan {
             None if self.members.iter().all(|member| tried.contains(&member.id)) => Choice::Nobody,
             None => Choice::Full,
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use alloc::format;
+    use alloc::sync::Arc;
+
+    use super::*;
+    use crate::{Shed, State, hash, strategy};
+
+    /// Members that are up, one for each weight, without a limit, idle.
+    pub(crate) fn members(weights: &[f64]) -> Vec<Member> {
+        let member = |(id, weight): (u8, &f64)| {
+            let name = format!("10.0.0.{id}:80");
+            Member {
+                id: MemberId(u32::from(id)),
+                address: name.parse().expect("an address"),
+                seed: hash(name.as_bytes()),
+                name: Arc::from(name),
+                capacity: *weight,
+                weight: *weight,
+                limit: u32::MAX,
+                state: State::Up,
+                load: None,
+                effective: None,
+                usage: None,
+                shed: Shed::default(),
+                deficit: 0.0,
+                vitals: Arc::default(),
+            }
+        };
+        (0..).zip(weights).map(member).collect()
+    }
+
+    #[test]
+    fn targets_follow_deficits() {
+        let mut members = members(&[1.0; 4]);
+        for (member, deficit) in members.iter_mut().zip([0.0, 1.0, 3.0, 6.0]) {
+            member.deficit = deficit;
+        }
+        members[3].limit = 0;
+        let strategy = strategy::find("random").expect("a strategy of this name");
+        let plan = Plan::new(strategy, Knobs::defaults(strategy), members);
+        let mut counts = [0_u32; 4];
+        for chance in 0..10_000 {
+            counts[plan.target(mix(chance), &[]).unwrap()] += 1;
+        }
+        assert!(counts[0] == 0 && counts[3] == 0 && (2_300..2_700).contains(&counts[1]), "{counts:?}");
+        assert_eq!(plan.target(1, &[MemberId(2)]), Some(1));
+        assert_eq!(plan.target(1, &[MemberId(1), MemberId(2)]), None);
     }
 }

@@ -7,18 +7,26 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::meter::Reading;
-use crate::{Ask, Hand, Member, Plan, Table, Time, Vitals};
+use crate::{Ask, Hand, Member, Plan, Rule, Table, Time, Vitals};
 
 mod adaptive;
 mod alias;
 mod first_available;
 mod least_connections;
+mod least_loaded;
 mod least_request;
+mod load_average;
+mod load_minimum;
+mod lottery;
+mod maglev;
+mod minimum_dispersion;
 mod peak_ewma;
 mod random;
 mod rendezvous;
+mod reported;
 mod round_robin;
 mod schedule;
+mod usage;
 mod weighted_round_robin;
 
 /// Every strategy there is, the default one first.
@@ -31,6 +39,12 @@ pub const ALL: &[&Strategy] = &[
     &least_request::STRATEGY,
     &peak_ewma::STRATEGY,
     &rendezvous::STRATEGY,
+    &maglev::STRATEGY,
+    &lottery::STRATEGY,
+    &least_loaded::STRATEGY,
+    &load_average::STRATEGY,
+    &load_minimum::STRATEGY,
+    &minimum_dispersion::STRATEGY,
     &first_available::STRATEGY,
 ];
 
@@ -45,6 +59,9 @@ pub struct Strategy {
     pub knobs: &'static [Knob],
     /// Does it read [`Vitals::latency`]? If not, nobody keeps it.
     pub reads_latency: bool,
+    /// Does it read [`Member::effective`](crate::Member) or [`Member::usage`](crate::Member)? If not, a report makes
+    /// no new plan.
+    pub reads_load: bool,
     /// Does it read [`Ask::key`]? If not, nobody computes it.
     pub reads_key: bool,
     /// Of members that answer alike, does each get a share of the requests that is its share of the weights
@@ -52,7 +69,9 @@ pub struct Strategy {
     pub shares: bool,
     /// Slow path: what to compute when members or weights change.
     pub prepare: fn(&[Member], &Knobs) -> Table,
-    /// Fast path: an index into [`Plan::members`], which is not empty; any other number for none of them.
+    /// When a member is under alert, where clients are bound on demand.
+    pub rule: fn(&Knobs) -> Rule,
+    /// Fast path: an index into [`Plan::members`], which is not empty; [`NONE`] if none of them may have more.
     pub choose: fn(&Plan, &mut Hand, &Ask) -> usize,
     /// When that one is full or was tried: an index to one that is `left`, or `None` if there is none.
     pub second: fn(&Plan, &mut Hand, &Ask, Left<'_>) -> Option<usize>,
@@ -61,6 +80,9 @@ pub struct Strategy {
     /// What [`Plan::hear`] does.
     pub hear: fn(&mut Hand, &Member, &Reading, Time),
 }
+
+/// What [`Strategy::choose`] says where no member may have more; then `second` is asked.
+pub const NONE: usize = usize::MAX;
 
 /// Which members can still be chosen: not full, not tried.
 pub type Left<'a> = &'a dyn Fn(&Member) -> bool;
@@ -99,6 +121,12 @@ impl Knobs {
         Self(strategy.knobs.iter().enumerate().map(fit).collect())
     }
 
+    /// The one called `name`, if the strategy has it.
+    pub fn named(&self, strategy: &Strategy, name: &str) -> Option<f64> {
+        let index = strategy.knobs.iter().position(|knob| knob.name == name)?;
+        self.0.get(index).copied()
+    }
+
     /// Number `index`; 0 if the strategy has no such knob.
     fn at(&self, index: usize) -> f64 {
         self.0.get(index).copied().unwrap_or_default()
@@ -110,18 +138,24 @@ pub fn find(name: &str) -> Option<&'static Strategy> {
     ALL.iter().find(|strategy| strategy.name == name).copied()
 }
 
-/// For strategies that prepare nothing.
-fn nothing(_: &[Member], _: &Knobs) -> Table {
-    Table::None
-}
-
-/// For strategies that learn nothing from what was.
-fn unobserved(_: &Knobs, _: &Vitals, _: Duration, _: bool, _: Time) {}
-
-/// For strategies that ignore what members say of themselves.
-fn unheard(_: &mut Hand, _: &Member, _: &Reading, _: Time) {}
+/// What a strategy is that does not say otherwise: prepares, learns and reads nothing, has no thresholds.
+const PLAIN: Strategy = Strategy {
+    name: "",
+    about: "",
+    knobs: &[],
+    reads_latency: false,
+    reads_load: false,
+    reads_key: false,
+    shares: true,
+    prepare: |_, _| Table::None,
+    rule: |_| Rule::Surplus,
+    choose: |plan, hand, ask| fewest(plan, hand, ask, &|_| true).unwrap_or(NONE),
+    second: fewest,
+    observe: |_, _, _, _, _| {},
+    hear: |_, _, _, _| {},
+};
 
 /// For strategies to which all members that are left are the same: the least loaded of them.
-fn least_loaded(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
+fn fewest(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
     least_connections::least(plan.members(), ask, left)
 }

@@ -5,7 +5,7 @@ mod fleet;
 use std::collections::VecDeque;
 
 use fleet::{Dice, member, members};
-use plimsoll_brain::{Ask, Choice, Hand, Knobs, Member, MemberId, Plan, Strategy, Time, strategy};
+use plimsoll_brain::{Ask, Choice, Effective, Hand, Knobs, Member, MemberId, Plan, Strategy, Time, strategy};
 use proptest::prelude::*;
 
 fn plan(strategy: &'static Strategy, members: Vec<Member>) -> Plan {
@@ -173,6 +173,24 @@ fn a_hot_key_is_bounded() {
     }
 }
 
+/// `maglev` and `lottery` with a key: the same member for the same key, whatever chance says, and the same second one
+/// when that is gone.
+#[test]
+fn a_key_has_one_member() {
+    for (name, count) in [("maglev", 2), ("maglev", 40), ("lottery", 2), ("lottery", 40)] {
+        let plan = plan(named(name), members(&vec![1.5; count]));
+        let mut dice = Dice(count as u64);
+        for _ in 0..200 {
+            let key = dice.bits();
+            let [one, two] = [1, 2].map(|chance| Ask { key, chance, ..Ask::default() });
+            let first = chosen(&plan, &one, &[]);
+            assert_eq!(first, chosen(&plan, &two, &[]));
+            let tried = [plan.members()[first].id];
+            assert_eq!(chosen(&plan, &one, &tried), chosen(&plan, &two, &tried));
+        }
+    }
+}
+
 /// Nothing is kept for strategies that read nothing; failures are no speed for the one that does.
 #[test]
 fn observations_reach_those_who_read_them() {
@@ -223,7 +241,11 @@ fn any_plan() -> impl Strategy_<Value = Plan> {
     (prop::sample::select(strategy::ALL), knobs, prop::collection::vec(any_member, 1..=200)).prop_map(
         |(strategy, knobs, specs)| {
             let members = specs.iter().enumerate().map(|(id, (weight, in_flight, limit, nanos))| {
-                let member = member(id as u32, *weight, *in_flight, *limit);
+                let mut member = member(id as u32, *weight, *in_flight, *limit);
+                if nanos % 5 > 1 {
+                    let begun = *nanos as u32;
+                    member.effective = Some(Effective { value: (nanos >> 40) as f64 / 1e3, begun });
+                }
                 if nanos % 3 > 0 {
                     let latency = std::time::Duration::from_nanos(nanos >> 20);
                     member.vitals.observe(latency, Time(nanos % 100_000_000_000), latency);
@@ -264,15 +286,20 @@ proptest! {
             let mut hand = Hand::default();
             let choice = plan.choose(&mut hand.clone(), ask, &tried);
             prop_assert_eq!(choice, plan.choose(&mut hand, ask, &tried));
+            // Only a threshold, or members that are all full, keep a strategy from choosing anyone.
+            let reject = plan.knobs().named(plan.strategy(), "reject").is_some_and(|reject| reject > 0.0);
             let first = (plan.strategy().choose)(&plan, &mut hand, ask);
-            prop_assert!(first < plan.members().len() || plan.members().iter().all(Member::full));
+            prop_assert!(first < plan.members().len() || reject || plan.members().iter().all(Member::full));
             let mut left = plan.members().iter().filter(|member| !tried.contains(&member.id));
             match choice {
                 Choice::Member(index) => {
                     prop_assert!(!member(index).full() && !tried.contains(&member(index).id));
                 }
                 Choice::Full => {
-                    prop_assert!(left.clone().next().is_some() && left.all(Member::full));
+                    let rejected = |member: &Member| reject && member.effective.is_some();
+                    prop_assert!(left.clone().next().is_some());
+                    prop_assert!(reject || left.all(Member::full));
+                    prop_assert!(!reject || plan.members().iter().any(rejected) || left.all(Member::full));
                 }
                 Choice::Nobody => prop_assert!(left.next().is_none()),
             }

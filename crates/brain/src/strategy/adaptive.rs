@@ -17,7 +17,7 @@
 
 use core::time::Duration;
 
-use super::{Knobs, Left, Strategy, nothing};
+use super::{Knobs, Left, PLAIN, Strategy};
 use crate::member::heard::View;
 use crate::meter::Reading;
 use crate::{Ask, Hand, Member, Plan, Time, Vitals};
@@ -30,13 +30,12 @@ pub(super) static STRATEGY: Strategy = Strategy {
     about: "by what members say of themselves with their answers, else by what is seen of them; nothing to set",
     knobs: &[],
     reads_latency: true,
-    reads_key: false,
     shares: false,
-    prepare: nothing,
     choose,
     second,
     observe,
     hear,
+    ..PLAIN
 };
 
 fn choose(plan: &Plan, hand: &mut Hand, ask: &Ask) -> usize {

@@ -1,21 +1,17 @@
 //! The first member in the order of the configuration that is not at its limit: fill one before the next, so
 //! that the last ones stay idle and can be switched off, or stand by (HAProxy's `balance first`).
 
-use super::{Left, Strategy, nothing, unheard, unobserved};
+use super::{Left, PLAIN, Strategy};
 use crate::{Ask, Hand, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "first_available",
     about: "the first member, in the order written, that is below its limit",
     knobs: &[],
-    reads_latency: false,
-    reads_key: false,
     shares: false,
-    prepare: nothing,
     choose,
     second,
-    observe: unobserved,
-    hear: unheard,
+    ..PLAIN
 };
 
 fn choose(plan: &Plan, _: &mut Hand, _: &Ask) -> usize {

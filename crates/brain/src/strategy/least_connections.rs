@@ -9,7 +9,7 @@
 //!
 //! HAProxy's `leastconn` and NGINX's `least_conn` are the same rule with round robin among ties.
 
-use super::{Left, Strategy, schedule, unheard, unobserved};
+use super::{Left, PLAIN, Strategy, schedule};
 use crate::hash::unit;
 use crate::{Ask, Hand, Member, Plan, mix};
 
@@ -17,14 +17,11 @@ pub(super) static STRATEGY: Strategy = Strategy {
     name: "least_connections",
     about: "the member with the fewest requests in flight for its capacity; in turn where several are equal",
     knobs: &[],
-    reads_latency: false,
-    reads_key: false,
     shares: true,
     prepare: schedule::prepare,
     choose,
     second,
-    observe: unobserved,
-    hear: unheard,
+    ..PLAIN
 };
 
 /// Is `a` in flight at `member` less, for its weight, than `b` at `other`? Without a division, so that equal

@@ -12,7 +12,7 @@
 
 use core::time::Duration;
 
-use super::{Knob, Knobs, Strategy, alias, least_loaded, unheard};
+use super::{Knob, Knobs, PLAIN, Strategy, alias};
 use crate::{Ask, Hand, Member, Plan, Time, Vitals};
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -35,13 +35,11 @@ pub(super) static STRATEGY: Strategy = Strategy {
         },
     ],
     reads_latency: true,
-    reads_key: false,
     shares: true,
     prepare: alias::prepare,
     choose,
-    second: least_loaded,
     observe,
-    hear: unheard,
+    ..PLAIN
 };
 
 fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {

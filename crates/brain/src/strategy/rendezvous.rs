@@ -12,7 +12,7 @@
 //! loads, 2018; HAProxy's `hash-balance-factor`). The request then goes to the next member in the order of
 //! scores, the same one each time, and so does that of a member that is full or was tried.
 
-use super::{Knob, Knobs, Left, Strategy, unheard, unobserved};
+use super::{Knob, Knobs, Left, PLAIN, Strategy};
 use crate::hash::unit;
 use crate::{Ask, Hand, Member, Plan, Table, mix};
 
@@ -26,14 +26,12 @@ pub(super) static STRATEGY: Strategy = Strategy {
         min: 0.0,
         max: 100.0,
     }],
-    reads_latency: false,
     reads_key: true,
     shares: true,
     prepare,
     choose,
     second,
-    observe: unobserved,
-    hear: unheard,
+    ..PLAIN
 };
 
 fn prepare(members: &[Member], _: &Knobs) -> Table {

@@ -1,20 +1,15 @@
 //! Each member in turn, capacity aside.
 
-use super::{Strategy, least_loaded, nothing, unheard, unobserved};
+use super::{PLAIN, Strategy};
 use crate::{Ask, Hand, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "round_robin",
     about: "each member in turn, capacity aside",
     knobs: &[],
-    reads_latency: false,
-    reads_key: false,
     shares: false,
-    prepare: nothing,
     choose,
-    second: least_loaded,
-    observe: unobserved,
-    hear: unheard,
+    ..PLAIN
 };
 
 fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {

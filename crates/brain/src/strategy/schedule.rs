@@ -26,8 +26,12 @@ use crate::{Knobs, Member, Plan, Table};
 
 /// The round for the members' weights.
 pub(super) fn prepare(members: &[Member], _: &Knobs) -> Table {
-    let weights: Vec<f64> = members.iter().map(|member| member.weight).collect();
-    Table::Schedule(spread(&counts(&weights)))
+    of(&members.iter().map(|member| member.weight).collect::<Vec<f64>>())
+}
+
+/// The round for weights.
+pub(super) fn of(weights: &[f64]) -> Table {
+    Table::Schedule(spread(&counts(weights)))
 }
 
 /// The member whose turn it is.

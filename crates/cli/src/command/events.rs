@@ -205,6 +205,8 @@ fn kind(kind: EventKind) -> (&'static str, Tone) {
         EventKind::Undrained => ("undrained", Tone::Good),
         EventKind::SlowStart => ("slow start", Tone::Fair),
         EventKind::FullShare => ("full share", Tone::Good),
+        EventKind::AlertRaised => ("alert", Tone::Fair),
+        EventKind::AlertCleared => ("alert over", Tone::Good),
         EventKind::AllDown => ("all down", Tone::Bad),
         EventKind::Recovered => ("recovered", Tone::Good),
         EventKind::Reloaded => ("reloaded", Tone::Plain),

@@ -16,7 +16,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("least_conn", "least_connections"),
     ("leastconn", "least_connections"),
     ("listen", "address"),
-    ("maglev", "rendezvous"),
     ("maxconn", "max_connections"),
     ("outlier_detection", "outlier"),
     ("p2c", "least_request"),

@@ -239,7 +239,7 @@ health = { http = "/", tcp = true }
           | ^^^^^^^^^^^^ take it out
     warning: plimsoll.toml:19:1: `key` has no effect: strategy `least_connections` does not hash
        19 | key = "path"
-          | ^^^ strategies that do: rendezvous
+          | ^^^ strategies that do: rendezvous, maglev
     error: plimsoll.toml:20:19: member x:1 is in group `a` twice
        20 | members = ["x:1", "X:1"]
           |                   ^^^^^
