@@ -26,6 +26,7 @@ mod report;
 mod settle;
 mod slow_start;
 mod spec;
+mod weights;
 
 pub use spec::{GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Totals, WhenAllDown};
 
@@ -64,6 +65,8 @@ struct Entry {
     seed: u64,
     vitals: Arc<Vitals>,
     load: Option<Load>,
+    /// What stands in for its capacity, from outside.
+    outside: Option<f64>,
     draining: bool,
     health: Health,
     ejection: Ejection,
@@ -129,6 +132,7 @@ impl Analyzer {
             );
         }
         self.index();
+        self.forget_weights();
         if self.spec.health.is_none() {
             self.assume_health();
         }
@@ -306,6 +310,7 @@ impl Analyzer {
             seed: hash(self.spec.members[place].name.as_bytes()),
             vitals: Arc::default(),
             load: None,
+            outside: None,
             draining: false,
             health: if self.spec.health.is_some() { Health::unchecked() } else { Health::assumed() },
             ejection: Ejection::default(),
@@ -335,7 +340,7 @@ impl Analyzer {
 
     fn weight(&self, entry: &Entry, spec: &MemberSpec) -> f64 {
         let part = entry.ramp.map_or(1.0, |since| slow_start::part(since, self.now, self.spec.slow_start));
-        (spec.capacity * part).max(f64::MIN_POSITIVE)
+        (entry.outside.unwrap_or(spec.capacity) * part).max(f64::MIN_POSITIVE)
     }
 
     fn set_draining(&mut self, member: &str, draining: bool, now: Time) -> Result<(), String> {

@@ -9,6 +9,7 @@ use core::time::Duration;
 use crate::{Ask, Member, Plan, Table, Time, Vitals};
 
 mod alias;
+mod expression;
 mod first_available;
 mod least_connections;
 mod least_request;
@@ -30,6 +31,10 @@ pub const ALL: &[&Strategy] = &[
     &rendezvous::STRATEGY,
     &first_available::STRATEGY,
 ];
+
+/// [`ALL`] has everything that a name alone says; this one needs weights from outside, see
+/// [`Analyzer::handle_weights`](crate::Analyzer::handle_weights).
+pub static EXPRESSION: &Strategy = &expression::STRATEGY;
 
 /// A way to choose a member.
 #[derive(Debug)]
@@ -55,6 +60,9 @@ pub struct Strategy {
     pub second: fn(&Plan, &Ask, Left<'_>) -> Option<usize>,
     /// What [`Plan::observe`] does.
     pub observe: fn(&Knobs, &Vitals, latency: Duration, failed: bool, now: Time),
+    /// For people: the figures by which it judges a member of the plan, named with their unit where they have one.
+    /// What every strategy has (weight, requests in flight) is shown anyway.
+    pub explain: fn(&Plan, &Member, Time) -> Vec<(&'static str, f64)>,
 }
 
 /// Which members can still be chosen: not full, not tried.
@@ -112,6 +120,22 @@ fn nothing(_: &[Member], _: &Knobs) -> Table {
 
 /// For strategies that learn nothing from what was.
 fn unobserved(_: &Knobs, _: &Vitals, _: Duration, _: bool, _: Time) {}
+
+/// For strategies that have nothing to add.
+fn unexplained(_: &Plan, _: &Member, _: Time) -> Vec<(&'static str, f64)> {
+    Vec::new()
+}
+
+/// For strategies that go by shares.
+fn share(plan: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
+    let all: f64 = plan.members().iter().map(|member| member.weight).sum();
+    Vec::from([("share", member.weight / all)])
+}
+
+/// For strategies that compare what is in flight for the weight.
+fn relative_load(_: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
+    Vec::from([("in_flight_per_weight", f64::from(member.in_flight()) / member.weight)])
+}
 
 /// For strategies to which all members that are left are the same: the least loaded of them.
 fn least_loaded(plan: &Plan, ask: &Ask, left: Left<'_>) -> Option<usize> {

@@ -1,7 +1,7 @@
 //! The first member in the order of the configuration that is not at its limit: fill one before the next, so
 //! that the last ones stay idle and can be switched off, or stand by (HAProxy's `balance first`).
 
-use super::{Left, Strategy, nothing, unobserved};
+use super::{Left, Strategy, nothing, unexplained, unobserved};
 use crate::{Ask, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -15,6 +15,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     choose,
     second,
     observe: unobserved,
+    explain: unexplained,
 };
 
 fn choose(plan: &Plan, _: &Ask) -> usize {

@@ -9,7 +9,7 @@
 //!
 //! HAProxy's `leastconn` and NGINX's `least_conn` are the same rule with round robin among ties.
 
-use super::{Left, Strategy, schedule, unobserved};
+use super::{Left, Strategy, relative_load, schedule, unobserved};
 use crate::hash::unit;
 use crate::{Ask, Member, Plan, mix};
 
@@ -24,6 +24,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     choose,
     second,
     observe: unobserved,
+    explain: relative_load,
 };
 
 /// Is `a` in flight at `member` less, for its weight, than `b` at `other`? Without a division, so that equal

@@ -6,7 +6,7 @@
 //! wins a tie, so that idle members get their shares. A member is not compared with itself, which in small
 //! groups makes the choice much closer to exact.
 
-use super::{Knob, Strategy, alias, least_connections::lighter, least_loaded, unobserved};
+use super::{Knob, Strategy, alias, least_connections::lighter, least_loaded, relative_load, unobserved};
 use crate::{Ask, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -20,6 +20,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     choose,
     second: least_loaded,
     observe: unobserved,
+    explain: relative_load,
 };
 
 fn choose(plan: &Plan, ask: &Ask) -> usize {

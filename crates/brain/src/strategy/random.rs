@@ -1,6 +1,6 @@
 //! A member by chance, with probability proportional to its capacity (see `alias`).
 
-use super::{Strategy, alias, least_loaded, unobserved};
+use super::{Strategy, alias, least_loaded, share, unobserved};
 use crate::{Ask, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -14,6 +14,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     choose,
     second: least_loaded,
     observe: unobserved,
+    explain: share,
 };
 
 fn choose(plan: &Plan, ask: &Ask) -> usize {

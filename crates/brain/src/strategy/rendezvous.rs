@@ -12,7 +12,7 @@
 //! loads, 2018; HAProxy's `hash-balance-factor`). The request then goes to the next member in the order of
 //! scores, the same one each time, and so does that of a member that is full or was tried.
 
-use super::{Knob, Knobs, Left, Strategy, unobserved};
+use super::{Knob, Knobs, Left, Strategy, relative_load, unobserved};
 use crate::hash::unit;
 use crate::{Ask, Member, Plan, Table, mix};
 
@@ -33,6 +33,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     choose,
     second,
     observe: unobserved,
+    explain: relative_load,
 };
 
 fn prepare(members: &[Member], _: &Knobs) -> Table {

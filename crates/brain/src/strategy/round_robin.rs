@@ -1,6 +1,6 @@
 //! Each member in turn, capacity aside.
 
-use super::{Strategy, least_loaded, nothing, unobserved};
+use super::{Strategy, least_loaded, nothing, unexplained, unobserved};
 use crate::{Ask, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -14,6 +14,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     choose,
     second: least_loaded,
     observe: unobserved,
+    explain: unexplained,
 };
 
 fn choose(plan: &Plan, ask: &Ask) -> usize {

@@ -1,6 +1,6 @@
 //! Each member in turn, as often as its capacity says, spread evenly over the round (see `schedule`).
 
-use super::{Strategy, least_loaded, schedule, unobserved};
+use super::{Strategy, least_loaded, schedule, share, unobserved};
 use crate::{Ask, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -14,6 +14,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     choose,
     second: least_loaded,
     observe: unobserved,
+    explain: share,
 };
 
 fn choose(plan: &Plan, ask: &Ask) -> usize {
