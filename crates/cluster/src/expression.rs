@@ -184,7 +184,9 @@ fn read(text: &str, error: &minijinja::Error) -> Fault {
 /// What an error says, on one line.
 fn sentence(error: &minijinja::Error) -> String {
     let said = match (error.kind(), error.detail()) {
-        (ErrorKind::SyntaxError, Some(detail)) => detail.to_owned(),
+        (ErrorKind::SyntaxError | ErrorKind::UnknownFilter | ErrorKind::UnknownTest, Some(detail)) => {
+            detail.to_owned()
+        }
         (_, Some(detail)) if detail.ends_with("is not callable") => {
             "there are no functions, only filters such as [a, b]|max".into()
         }
@@ -248,7 +250,7 @@ mod tests {
             ("", 0..0, "is empty"),
             ("cpu *", 4..5, ""),
             ("cpu * * 2", 6..7, "unexpected"),
-            ("cpu|maximum", 4..11, "unknown filter"),
+            ("cpu|maximum", 4..11, "filter maximum is unknown"),
             ("log2(cpu)", 0..4, "there are no functions"),
             ("\"abc\"", 0..5, "not a number"),
             ("[cpu]", 0..5, "not a number"),

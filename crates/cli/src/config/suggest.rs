@@ -44,7 +44,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
 const LATER: &[(&str, &str)] = &[
     ("admin", "access"),
     ("binding", "on_demand"),
-    ("group", "monitor"),
     ("protocol", "dns"),
     ("protocol", "https"),
     ("protocol", "iiop"),

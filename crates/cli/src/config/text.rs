@@ -35,6 +35,7 @@ const FORMATS: &[(&str, Check)] = &[
     format::<super::ProbePath>(),
     format::<super::ProbeHost>(),
     format::<super::LogPath>(),
+    format::<super::Formula>(),
 ];
 
 /// Derives the serde and schema sides of a [`Text`] type from its `FromStr` and `Display`.
