@@ -45,6 +45,9 @@ use tokio::sync::oneshot;
 
 pub use subject::{Changed, Entry, Refused, Report, Subject};
 
+/// Connections that the door for reports takes at once; each is a file.
+pub const REPORTERS: u32 = serve::REPORTERS;
+
 /// Where to be reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {

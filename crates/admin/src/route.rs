@@ -7,7 +7,7 @@ use std::time::Duration;
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -98,12 +98,13 @@ pub(crate) async fn answer(
     let acts = plane.powers == Powers::Act;
     if request.uri().path() == REPORT && plane.powers != Powers::Show {
         return Ok(match request.method() == Method::POST {
-            true => take_report(&plane, request).await,
-            false => not_allowed("POST", "use POST"),
+            true => parting(&plane, take_report(&plane, request).await),
+            false => parting(&plane, not_allowed("POST", "use POST")),
         });
     }
     if plane.powers == Powers::Report {
-        return Ok(error(StatusCode::NOT_FOUND, format!("there is nothing here but POST {REPORT}")));
+        let why = format!("there is nothing here but POST {REPORT}");
+        return Ok(parting(&plane, error(StatusCode::NOT_FOUND, why)));
     }
     let act = Act::named(request.uri().path()).filter(|_| acts);
     Ok(match act {
@@ -170,6 +171,14 @@ async fn take_report(plane: &Arc<Plane>, request: Request<Incoming>) -> Response
         Err(Refused::Wrong(why)) => error(StatusCode::UNPROCESSABLE_ENTITY, why),
         Err(Refused::TooFast(why)) => error(StatusCode::TOO_MANY_REQUESTS, why),
     }
+}
+
+/// At the door for reports a connection ends with its answer: agents are many, and none needs a place for long.
+fn parting(plane: &Plane, mut answer: Response<Body>) -> Response<Body> {
+    if plane.powers == Powers::Report {
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    answer
 }
 
 /// All of a request's body, or the answer to one that cannot be had.

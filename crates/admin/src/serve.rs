@@ -20,8 +20,10 @@ use crate::patience::Patience;
 use crate::route::{self, Plane, Powers};
 use crate::{Config, Error, Subject};
 
-/// Connections at once to each door.
-pub(crate) const CONNECTIONS: u32 = 64;
+/// Connections at once to each door that people and scrapers use.
+const CONNECTIONS: u32 = 64;
+/// Connections at once to the door for reports; each ends with its report, so that no crowd of agents keeps them.
+pub(crate) const REPORTERS: u32 = 256;
 /// Event streams at once at each door: fewer, so that a scrape always finds a slot.
 const STREAMS: usize = 32;
 /// For a head to arrive, from the end of the answer before it.
@@ -82,7 +84,8 @@ impl Doors {
             let streams = Arc::new(Semaphore::new(STREAMS));
             Arc::new(Plane::new(subject.clone(), powers, streams, ended.clone()))
         };
-        let slots = [(); 3].map(|()| Arc::new(Semaphore::new(CONNECTIONS as usize)));
+        let most = [CONNECTIONS, CONNECTIONS, REPORTERS];
+        let slots = most.map(|most| Arc::new(Semaphore::new(most as usize)));
         tokio::select! {
             _ = stopped => {}
             () = keep(self.listener, plane(Powers::Show), &slots[0]) => {}
@@ -92,8 +95,8 @@ impl Doors {
         // The doors are closed and the socket's file is gone. What was asked before is still answered.
         let _ = end.send(true);
         let _ = timeout(GRACE, async {
-            for door in &slots {
-                let _ = door.acquire_many(CONNECTIONS).await;
+            for (door, most) in slots.iter().zip(most) {
+                let _ = door.acquire_many(most).await;
             }
         })
         .await;

@@ -105,7 +105,7 @@ fn aims(group: &GroupSettings) -> Vec<(Arc<str>, Aim)> {
     });
     let aim = |member: &crate::MemberSettings| {
         let mut address = member.address;
-        address.set_port(monitor.target.port.unwrap_or(address.port()));
+        address.set_port(monitor.target.port.unwrap_or_else(|| address.port()));
         let named = member.name.rsplit_once(':').map_or(&*member.name, |(host, _)| host);
         let aim = Aim {
             address,

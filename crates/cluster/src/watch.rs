@@ -10,6 +10,7 @@
 //! sees how the last one ages.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,10 @@ struct Group {
     settings: GroupSettings,
     /// In the order of the settings.
     members: Vec<Member>,
+    /// Where a member is, by its name.
+    names: BTreeMap<Arc<str>, usize>,
+    /// Where a member is, by its address; the first one, if several have it.
+    addresses: BTreeMap<SocketAddr, usize>,
     /// When loads were last made of the balancer's own figures.
     looked: Option<Instant>,
 }
@@ -76,7 +81,12 @@ impl Watch {
                 member
             };
             let members = settings.members.iter().map(member).collect();
-            self.groups.insert(settings.name.clone(), Group { settings, members, looked: None });
+            let names = settings.members.iter().enumerate();
+            let names = names.map(|(place, spec)| (spec.name.clone(), place)).collect();
+            let addresses = settings.members.iter().enumerate().rev();
+            let addresses = addresses.map(|(place, spec)| (spec.address, place)).collect();
+            let group = Group { settings, members, names, addresses, looked: None };
+            self.groups.insert(group.settings.name.clone(), group);
         }
     }
 
@@ -139,9 +149,7 @@ impl Watch {
         now: Instant,
     ) -> Vec<Said> {
         let Some(group) = self.groups.get_mut(group) else { return Vec::new() };
-        let Some(place) = group.settings.members.iter().position(|spec| &*spec.name == member) else {
-            return Vec::new();
-        };
+        let Some(&place) = group.names.get(member) else { return Vec::new() };
         let Some(source) = group.settings.monitor.as_ref().map(|monitor| monitor.source) else {
             return Vec::new();
         };
@@ -170,7 +178,7 @@ impl Watch {
     pub(crate) fn look(&mut self, group: &str, counters: &[(Arc<str>, Counters)], now: Instant) -> Vec<Said> {
         let Some(group) = self.groups.get_mut(group) else { return Vec::new() };
         for (name, counters) in counters {
-            if let Some(place) = group.settings.members.iter().position(|spec| spec.name == *name) {
+            if let Some(&place) = group.names.get(name) {
                 group.members[place].own.look(*counters, now);
             }
         }
@@ -229,14 +237,11 @@ impl Watch {
 
     /// Where a member is: in the group that is named, or else in all that have it.
     fn places(&self, group: Option<&str>, member: &str) -> Result<Vec<(Arc<str>, usize)>, Refusal> {
+        let address: Option<SocketAddr> = member.parse().ok();
+        // By what it is called, or by where it is: an agent knows its address, not what we call it.
         let place = |group: &Group| {
-            // By what it is called, or by where it is: an agent knows its address, not what we call it.
-            let specs = &group.settings.members;
-            let by_name = specs.iter().position(|spec| &*spec.name == member);
-            by_name.or_else(|| {
-                let address = member.parse().ok()?;
-                specs.iter().position(|spec| spec.address == address)
-            })
+            let by_address = || group.addresses.get(&address?).copied();
+            group.names.get(member).copied().or_else(by_address)
         };
         if let Some(name) = group {
             let Some(group) = self.groups.get(name) else {

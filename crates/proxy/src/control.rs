@@ -84,6 +84,7 @@ pub(crate) struct Ruled {
     pub(crate) group: Arc<Group>,
     pub(crate) settings: Arc<GroupSettings>,
     records: BTreeMap<MemberId, Arc<Record>>,
+    ids: BTreeMap<Arc<str>, MemberId>,
 }
 
 /// A listener as the slow path sees it.
@@ -130,12 +131,14 @@ impl Ruled {
             settings: Arc::clone(&settings),
         });
         let group = Group::new(first, cores, strikes);
-        Self { analyzer, group, settings, records }
+        let ids = ids(&analyzer);
+        Self { analyzer, group, settings, records, ids }
     }
 
     /// Puts other settings in force; members that stay keep their state and counts.
     pub(crate) fn update(&mut self, settings: GroupSettings, cores: usize, now: Time) {
         self.analyzer.update(settings.spec.clone(), now);
+        self.ids = ids(&self.analyzer);
         self.settings = Arc::new(settings);
         let next = publication(&mut self.analyzer, &mut self.records, &self.settings, cores, now);
         let next = next.unwrap_or_else(|| {
@@ -162,7 +165,7 @@ impl Ruled {
     }
 
     fn id(&self, member: &str) -> Option<MemberId> {
-        self.analyzer.members().find(|(_, spec, _)| &*spec.name == member).map(|(id, ..)| id)
+        self.ids.get(member).copied()
     }
 
     pub(crate) fn record(&self, member: MemberId) -> Option<&Arc<Record>> {
@@ -176,6 +179,10 @@ impl Ruled {
         };
         self.records.iter().map(|(member, record)| (*member, total(record))).collect()
     }
+}
+
+fn ids(analyzer: &Analyzer) -> BTreeMap<Arc<str>, MemberId> {
+    analyzer.members().map(|(id, spec, _)| (Arc::clone(&spec.name), id)).collect()
 }
 
 /// A strategy with its settings, as a file would write them.

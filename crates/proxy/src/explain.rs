@@ -1,12 +1,12 @@
 //! Why a group does what it does: for each member its state, what the strategy makes of it, what happened lately.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use plimsoll_brain::Time;
 use plimsoll_brain::status::{Figure, GroupExplanation, Happening, MemberExplanation, MemberStatus};
+use plimsoll_brain::{Member, MemberId, Plan, Time};
 
-use crate::control::{Ruled, Stamped};
-use crate::group::Published;
+use crate::control::Stamped;
 use crate::inner::{Inner, lock};
 
 /// Version of the shape of [`GroupExplanation`].
@@ -19,10 +19,16 @@ pub(crate) fn explain(inner: &Inner, group: &str) -> Option<GroupExplanation> {
     let control = lock(&inner.control);
     let ruled = control.groups.get(group)?;
     let now = inner.clock.now();
-    let spec = &ruled.settings.spec;
-    let history = control.journal.history();
+    let settings = Arc::clone(&ruled.settings);
+    let spec = &settings.spec;
+    let mut events = happenings(&control.journal.history(), group);
     let published = ruled.group.published();
-    let members = ruled.analyzer.status(now).into_iter().zip(&spec.members);
+    let planned: BTreeMap<MemberId, &Member> =
+        published.plan.members().iter().map(|member| (member.id, member)).collect();
+    let members = ruled.analyzer.status(now).into_iter().zip(&settings.spec.members);
+    let verdict = ruled.analyzer.verdict();
+    // What follows takes its time where there are many members.
+    drop(control);
     let knobs = spec.strategy.knobs.iter().zip(&published.plan.knobs().0);
     Some(GroupExplanation {
         schema: SCHEMA,
@@ -30,29 +36,28 @@ pub(crate) fn explain(inner: &Inner, group: &str) -> Option<GroupExplanation> {
         strategy: spec.strategy.name.to_owned(),
         knobs: knobs.map(|(knob, value)| (knob.name.to_owned(), *value)).collect(),
         weight: None,
-        verdict: ruled.analyzer.verdict(),
+        verdict,
         monitor: None,
         members: members
-            .map(|((_, status), spec)| MemberExplanation {
-                events: happenings(&history, group, Some(&status.name)),
+            .map(|((id, status), spec)| MemberExplanation {
+                events: events.remove(&Some(status.name.clone())).unwrap_or_default(),
                 limit: Some(spec.limit).filter(|limit| *limit < u32::MAX),
-                ..member(status, ruled, &published, now)
+                ..member(status, planned.get(&id).copied(), &published.plan, now)
             })
             .collect(),
-        events: happenings(&history, group, None),
+        events: events.remove(&None).unwrap_or_default(),
     })
 }
 
-fn member(status: MemberStatus, ruled: &Ruled, published: &Published, now: Time) -> MemberExplanation {
-    let planned = published.plan.members().iter().find(|member| *member.name == *status.name);
-    let figures = planned.map_or_else(Vec::new, |member| published.plan.explain(member, now));
+/// `planned` is the member in the plan, if it is there.
+fn member(status: MemberStatus, planned: Option<&Member>, plan: &Plan, now: Time) -> MemberExplanation {
+    let figures = planned.map_or_else(Vec::new, |member| plan.explain(member, now));
     let figures = figures.into_iter().filter(|(_, value)| value.is_finite());
     let full = planned.is_some_and(|member| member.full());
     let why = match planned {
         Some(member) if full => format!("at its limit of {} at once; {}", member.limit, status.why),
         Some(_) if !status.state.eligible() => {
-            let group = &ruled.settings.spec.name;
-            format!("{}, but used all the same: no member of {group} can be used (when_all_down)", status.why)
+            format!("{}; used all the same, because no member can be (when_all_down)", status.why)
         }
         _ => status.why,
     };
@@ -76,14 +81,17 @@ fn member(status: MemberStatus, ruled: &Ruled, published: &Published, now: Time)
     }
 }
 
-/// The last events of a member, or of the group as a whole; oldest first.
-fn happenings(history: &[Stamped], group: &str, member: Option<&str>) -> Vec<Happening> {
-    let concerns =
-        |stamped: &&Stamped| *stamped.event.group == *group && stamped.event.member.as_deref() == member;
-    let mut last: Vec<Happening> =
-        history.iter().rev().filter(concerns).take(EVENTS).map(happening).collect();
-    last.reverse();
-    last
+/// The last events of each member of a group, and of the group as a whole; oldest first.
+fn happenings(history: &[Stamped], group: &str) -> BTreeMap<Option<String>, Vec<Happening>> {
+    let mut all: BTreeMap<Option<String>, Vec<Happening>> = BTreeMap::new();
+    for stamped in history.iter().rev().filter(|stamped| *stamped.event.group == *group) {
+        let of = all.entry(stamped.event.member.as_deref().map(str::to_owned)).or_default();
+        if of.len() < EVENTS {
+            of.push(happening(stamped));
+        }
+    }
+    all.values_mut().for_each(|events| events.reverse());
+    all
 }
 
 fn happening(stamped: &Stamped) -> Happening {

@@ -9,6 +9,7 @@ fn a_report_reaches_the_subject_through_both_doors() {
     let open = open();
     let told = open.tell("POST", "/v1/report", ONE);
     assert_eq!((told.status, &*told.body), (204, ""), "{}", told.head);
+    assert!(told.head.contains("connection: close"), "{}", told.head);
     let json = r#"{"group": "web", "member": "a:1", "values": {"cpu": 1}}"#;
     assert_eq!(open.act("POST", "/v1/report", json).status, 204);
     let calls = open.script.calls.lock().unwrap();

@@ -61,7 +61,7 @@ impl Default for Monitor {
 impl Monitor {
     /// As the part that watches takes it; `None` only for a metric that is not one, which a checked file has not.
     pub(crate) fn settings(&self) -> Option<cluster::MonitorSettings> {
-        let path = self.path.as_ref().map_or(self.source.path(), |path| &path.0);
+        let path = self.path.as_ref().map_or_else(|| self.source.path(), |path| &path.0);
         Some(cluster::MonitorSettings {
             source: self.source.into(),
             metric: cluster::Expression::new(&self.metric.0).ok()?,
