@@ -123,6 +123,32 @@ fn a_page_of_metrics_gives_loads_and_rates() {
 }
 
 #[test]
+fn one_monitor_may_answer_for_all_members() {
+    let central = Script::start(|wire| {
+        while let Some(head) = wire.head()? {
+            wire.body(&head, false)?;
+            // The member's port is its load.
+            let port = head.split([' ', ':']).nth(2).unwrap_or_default();
+            let body = format!("{{\"values\": {{\"cpu\": {port}}}}}");
+            wire.try_send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()))?;
+        }
+        std::io::Result::Ok(())
+    });
+    let members = Member::several(2, &[]);
+    let all: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
+    let url = format!("http://localhost:{}/of/{{member}}", central.address.port());
+    let rest = format!("[group.monitor]\nsource = \"pull\"\ninterval = \"100ms\"\nurl = \"{url}\"\n");
+    let balancer = Balancer::start(&web(&all, &rest));
+    for address in all {
+        let known = found("a load", || {
+            let known = member(&balancer, address);
+            known["load"].is_object().then_some(known)
+        });
+        assert_eq!(known["load"]["value"], f64::from(address.port()), "{known}");
+    }
+}
+
+#[test]
 fn weights_follow_what_is_reported() {
     let (one, two) = (Member::start(&[]), Member::start(&[]));
     let rest = "strategy = { expression = { weight = \"1 / cpu\" } }\n";

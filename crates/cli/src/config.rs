@@ -38,7 +38,7 @@ use toml::de::DeTable;
 pub(crate) use address::{AdminListen, Control, ListenAddress, MemberAddress, Network};
 pub(crate) use group::{Group, Health, Member, ProxyVersion, WhenAllDown};
 pub(crate) use listener::{Binding, Forwarded, Listener, Protocol};
-pub(crate) use monitor::{Formula, Monitor};
+pub(crate) use monitor::{Formula, Monitor, MonitorUrl};
 pub(crate) use name::{Key, LogPath, Name, ProbeHost, ProbePath};
 pub(crate) use outlier::Outlier;
 pub(crate) use problem::{Problem, Problems, Severity, Source};

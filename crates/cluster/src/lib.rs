@@ -136,7 +136,9 @@ impl Cluster {
     /// # Errors
     /// The system gives no thread or no event queue.
     pub fn start(groups: Vec<GroupSettings>, balancer: Arc<dyn Balancer>) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        // Names are looked up on threads of their own, a few at once.
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(8).build()?;
         let handle = runtime.handle().clone();
         let inner = Arc::new(Inner { watch: Mutex::default(), balancer });
         let (stop, stopped) = oneshot::channel();

@@ -39,8 +39,11 @@ struct Running {
 /// Whom to ask, and for what.
 #[derive(Debug, PartialEq)]
 struct Aim {
+    /// Where the member is, with the port that is asked.
     address: SocketAddr,
-    /// As the member is called.
+    /// Who answers in its place, with the port.
+    instead: Option<(String, u16)>,
+    /// As whoever is asked is called, port included.
     host: String,
     path: String,
     interval: Duration,
@@ -106,11 +109,18 @@ fn aims(group: &GroupSettings) -> Vec<(Arc<str>, Aim)> {
     let aim = |member: &crate::MemberSettings| {
         let mut address = member.address;
         address.set_port(monitor.target.port.unwrap_or_else(|| address.port()));
+        let instead = monitor.target.host.clone().map(|host| (host, address.port()));
         let named = member.name.rsplit_once(':').map_or(&*member.name, |(host, _)| host);
+        let named = match &instead {
+            Some((host, _)) if host.contains(':') => &format!("[{host}]"),
+            Some((host, _)) => host,
+            None => named,
+        };
         let aim = Aim {
             address,
             host: format!("{named}:{}", address.port()),
-            path: monitor.target.path.clone(),
+            path: monitor.target.path.replace("{member}", &member.name),
+            instead,
             interval: monitor.interval,
             timeout: monitor.target.timeout,
             page: page.clone(),
@@ -139,7 +149,11 @@ async fn watch((group, member): (Arc<str>, Arc<str>), aim: Arc<Aim>, inner: Weak
 
 /// Asks once. Takes as long as it takes.
 async fn ask(aim: &Aim) -> Answer {
-    let stream = TcpStream::connect(aim.address).await.map_err(|error| error.to_string())?;
+    let stream = match &aim.instead {
+        Some((host, port)) => TcpStream::connect((host.as_str(), *port)).await,
+        None => TcpStream::connect(aim.address).await,
+    };
+    let stream = stream.map_err(|error| error.to_string())?;
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
         .max_buf_size(64 * 1024)
         .handshake::<_, Empty<Bytes>>(TokioIo::new(stream))

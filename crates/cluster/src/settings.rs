@@ -47,9 +47,11 @@ pub struct MonitorSettings {
 /// Whom to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// At the member's host; the member's own port if `None`.
+    /// Name or address of a host that answers for all members, looked up at each look; each member's own if `None`.
+    pub host: Option<String>,
+    /// The member's own port if `None`.
     pub port: Option<u16>,
-    /// Begins with `/`.
+    /// Begins with `/`; `{member}` in it stands for the member's name.
     pub path: String,
     /// For one look as a whole.
     pub timeout: Duration,

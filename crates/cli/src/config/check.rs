@@ -226,7 +226,11 @@ fn check_monitor(monitor: &Monitor, spot: &Spot, text: &str, found: &mut Vec<Pro
     if spot.broken("source") {
         return;
     }
-    for key in ["port", "path", "timeout"].into_iter().filter(|key| spot.has(key)) {
+    for key in ["port", "path"].into_iter().filter(|key| spot.has("url") && spot.has(key)) {
+        let message = format!("either `url` or `{key}`, not both");
+        found.push(Problem::error(spot.name(key), message).also(spot.name("url"), "this says where to ask"));
+    }
+    for key in ["url", "port", "path", "timeout"].into_iter().filter(|key| spot.has(key)) {
         if !monitor.source.asks() {
             let message = format!("`{key}` has no effect: nobody is asked");
             let problem = Problem::warning(spot.name(key), message);

@@ -111,6 +111,9 @@ members = ["app:80"]
 outlier = false
 [group.health]
 tcp = true
+[group.monitor]
+source = "prometheus"
+url = "http://m:27/{member}"
 "#;
 
 fn read(text: &str) -> Result<File, Problems> {
@@ -395,6 +398,8 @@ fn expressions_are_checked_where_they_stand() {
           |          ^^^^^^ did you mean `push`?   allowed: push, pull, passive, orca, prometheus
     2 errors
     "#);
+    let both = errors(&metric("source = \"pull\"\nport = 9\nurl = \"http://m/\""));
+    assert!(both.contains("either `url` or `port`, not both"), "{both}");
     let warned = read(&metric("port = 9\npath = \"/x\"")).unwrap().warnings.to_string();
     assert_snapshot!(warned, @r#"
     warning: plimsoll.toml:8:1: `port` has no effect: nobody is asked
@@ -506,10 +511,12 @@ fn every_key_reaches_the_settings() {
     assert_eq!(
         monitor,
         "Some(MonitorSettings { source: Pull, metric: Expression(\"cpu * 0.5\"), interval: 24s, target: Target { \
-         port: Some(25), path: \"/l\", timeout: 26s } })"
+         host: None, port: Some(25), path: \"/l\", timeout: 26s } })"
     );
     assert_eq!((&*watched[0].members[1].name, watched[0].members[1].capacity), ("[2001:db8::1]:81", 2.5));
-    assert_eq!((&watched[1].monitor, &watched[1].weight), (&None, &None));
+    let target = &watched[1].monitor.as_ref().unwrap().target;
+    assert_eq!((target.host.as_deref(), target.port, &*target.path), (Some("m"), Some(27), "/{member}"));
+    assert_eq!(watched[1].weight, None);
     let mut shown = format!(
         "{} {} {:?} {:?}\n{:#?}\n",
         settings.threads,

@@ -36,6 +36,7 @@ const FORMATS: &[(&str, Check)] = &[
     format::<super::ProbeHost>(),
     format::<super::LogPath>(),
     format::<super::Formula>(),
+    format::<super::MonitorUrl>(),
 ];
 
 /// Derives the serde and schema sides of a [`Text`] type from its `FromStr` and `Display`.

@@ -17,7 +17,7 @@ fn group(name: &str, source: Source, metric: &str, weight: Option<&str>) -> Grou
             source,
             metric: expression(metric),
             interval: Duration::from_secs(1),
-            target: Target { port: None, path: "/load".into(), timeout: Duration::from_secs(1) },
+            target: Target { host: None, port: None, path: "/load".into(), timeout: Duration::from_secs(1) },
         }),
         weight: weight.map(expression),
     }
