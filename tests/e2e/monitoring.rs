@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::stage::{Balancer, Load, Member, Script, curl, curl_status, deaf, found, get, until, web};
+use crate::stage::{Balancer, Load, Member, Script, Wire, curl, curl_status, deaf, found, get, until, web};
 
 fn explained(balancer: &Balancer) -> Value {
     balancer.run(&["explain", "group", "web", "-o", "json"]).json()
@@ -97,7 +97,8 @@ fn monitors_are_asked_and_one_that_hangs_delays_no_other() {
     assert_eq!(member(&balancer, hung)["load"], Value::Null);
 
     // With a patience of its own, its trouble is known.
-    balancer.reload(&web(&[hung, good], &rest.replace("20s", "50ms")));
+    let said = balancer.reload(&web(&[hung, good], &rest.replace("20s", "50ms")));
+    assert_eq!(said, "~ group web: monitor\n");
     let trouble = found("the trouble of the one that hangs", || {
         member(&balancer, hung)["trouble"].as_str().filter(|why| why.contains("no answer")).map(str::to_owned)
     });
@@ -180,6 +181,7 @@ fn a_strategy_is_changed_under_load_and_no_request_fails() {
     let balancer = Balancer::start(&text);
     // POST: what fails once has failed, nothing is tried again.
     let mut load = Load::start(balancer.address(), "POST", 300.0);
+    let mut client = Wire::connect(balancer.address());
     let wanted = [
         "least_connections",
         "{ least_request = { choices = 3 } }",
@@ -191,6 +193,9 @@ fn a_strategy_is_changed_under_load_and_no_request_fails() {
         load.more(10);
         let run = balancer.run(&["set", "group", &format!("web.strategy={value}")]);
         assert_eq!(run.code, Some(0), "{}", run.err);
+        // One connection sees it all.
+        client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(client.answer().unwrap().status, 200);
     }
     load.more(50);
     load.stop_unharmed();
@@ -200,6 +205,14 @@ fn a_strategy_is_changed_under_load_and_no_request_fails() {
     assert!(wrong.err.contains("did you mean `least_connections`?"), "{}", wrong.err);
     let wrong = balancer.run(&["set", "group", "wbe.strategy=random"]);
     assert!(wrong.code == Some(2) && wrong.err.contains("there are: web"), "{}", wrong.err);
+    // The weight of an expression is put back, too.
+    let weighed = |weight: &str| format!("strategy = {{ expression = {{ weight = \"{weight}\" }} }}\n");
+    balancer.reload(&web(&all, &weighed("capacity")));
+    let run = balancer.run(&["set", "group", "web.strategy={ expression = { weight = '2' } }"]);
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    assert_eq!(explained(&balancer)["weight"], "2");
+    assert_eq!(balancer.reload(&web(&all, &weighed("capacity"))), "~ group web: weight 2 -> capacity\n");
+    balancer.run(&["set", "group", "web.strategy=random"]);
     // An event, and the next reload puts it back and says so.
     let events = balancer.run(&["events"]).out;
     assert!(events.contains("strategy peak_ewma") && events.contains("by an operator"), "{events}");
@@ -226,4 +239,26 @@ fn an_expression_of_the_balancers_own_figures_needs_no_report() {
     });
     done.store(true, SeqCst);
     client.join().unwrap();
+}
+
+#[test]
+fn an_explanation_says_who_is_chosen_and_why() {
+    let members = Member::several(2, &["--service", "const:2s", "--workers", "2"]);
+    let all: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
+    let balancer = Balancer::start(&web(&all, "strategy = \"first_available\"\nmax_connections = 1\n"));
+    assert_eq!(balancer.run(&["drain", &all[1].to_string()]).code, Some(0));
+    let mut client = Wire::connect(balancer.address());
+    client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    until("the first is at its limit", || member(&balancer, all[0])["in_flight"] == 1);
+    let full = member(&balancer, all[0]);
+    assert_eq!((&full["eligible"], &full["limit"], &full["state"]), (&false.into(), &1.into(), &"up".into()));
+    assert!(full["why"].as_str().unwrap().starts_with("at its limit of 1 at once; "), "{full}");
+    let drained = member(&balancer, all[1]);
+    assert_eq!((&drained["eligible"], &drained["why"]), (&false.into(), &"drained by an operator".into()));
+    assert_eq!(drained["events"][0]["kind"], "draining", "{drained}");
+    let text = balancer.run(&["explain", "group", "web"]).out;
+    assert!(
+        text.contains("1/1") && text.contains("\u{25cc} draining") && text.contains("no monitor"),
+        "{text}"
+    );
 }

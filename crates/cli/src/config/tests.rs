@@ -423,6 +423,7 @@ fn a_strategy_is_read_by_itself() {
     for (text, why) in [
         ("least_conn", "did you mean `least_connections`?"),
         ("", "unknown strategy"),
+        ("expression", "write strategy = { expression"),
         ("{ least_request = { choices = 99 } }", "must be at most 16"),
         ("{ least_request = { choices = 3 }", ""),
         ("{ expression = { weight = 'cpu +' } }", "is not an expression"),
