@@ -71,15 +71,15 @@ impl Running {
         let settings =
             file.settings(self.machine, look_up).map_err(|problems| refuse(problems.headline()))?;
         let watched = file.watched(&settings);
-        let mut changes = self.engine.reload(settings).map_err(|error| error.to_string())?;
-        self.cluster.update(watched.clone());
-        let before = std::mem::replace(&mut *lock(&self.watched), watched.clone());
-        changes.extend(differences(&before, &watched));
+        let mut beside = differences(&lock(&self.watched), &watched);
         if file.admin() != self.admin {
             let note = "[admin] differs: it takes effect when the process is started again";
             tracing::warn!("{note}");
-            changes.push(format!("! {note}"));
+            beside.push(format!("! {note}"));
         }
+        let changes = self.engine.reload(settings, beside).map_err(|error| error.to_string())?;
+        self.cluster.update(watched.clone());
+        *lock(&self.watched) = watched;
         Ok(changes)
     }
 }
@@ -161,7 +161,7 @@ impl Subject for Running {
         let weight = wanted.weight().and_then(|weight| cluster::Expression::new(&weight.0).ok());
         // Not between the two halves of a reload.
         let _one = lock(&self.reloading);
-        let before = self.engine.choose_by(group, strategy, knobs)?;
+        let before = self.engine.choose_by(group, strategy, knobs, value.trim())?;
         self.cluster.weigh(group, weight.clone());
         if let Some(watched) = lock(&self.watched).iter_mut().find(|watched| *watched.name == *group) {
             watched.weight = weight;

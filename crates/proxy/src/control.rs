@@ -320,8 +320,8 @@ impl Control {
     pub(crate) fn choose_by(
         &mut self,
         group: &str,
-        strategy: &'static Strategy,
-        knobs: Knobs,
+        (strategy, knobs): (&'static Strategy, Knobs),
+        written: &str,
         now: Time,
     ) -> Result<String, String> {
         let Some(ruled) = self.groups.get_mut(group) else {
@@ -331,12 +331,11 @@ impl Control {
         let mut settings = GroupSettings::clone(&ruled.settings);
         let before = described(settings.spec.strategy, &settings.spec.knobs);
         (settings.spec.strategy, settings.spec.knobs) = (strategy, knobs);
-        let after = described(strategy, &settings.spec.knobs);
         if let Some(kept) = self.settings.groups.iter_mut().find(|kept| *kept.spec.name == *group) {
             *kept = settings.clone();
         }
         ruled.update(settings, self.cores, now);
-        let why = format!("strategy {before} -> {after} by an operator, until the next reload");
+        let why = format!("strategy {before} -> {written} by an operator, until the next reload");
         let event =
             Event { kind: EventKind::Changed, group: group.into(), member: None, why, inputs: Vec::new() };
         self.journal.write(event);

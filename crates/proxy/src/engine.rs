@@ -98,13 +98,15 @@ impl Engine {
         Ok(Self(inner))
     }
 
-    /// Puts a new configuration in force without dropping anything; what it changed, one line each.
+    /// Puts a new configuration in force without dropping anything; what it changed, one line each. `beside` is
+    /// what it changes elsewhere, to be told with it.
     ///
     /// # Errors
     /// Something of it cannot be had; the configuration before stays in force then.
-    pub fn reload(&self, settings: Settings) -> Result<Vec<String>, StartError> {
-        let changes =
+    pub fn reload(&self, settings: Settings, beside: Vec<String>) -> Result<Vec<String>, StartError> {
+        let mut changes =
             apply::apply(&self.0, settings).inspect_err(|error| self.reload_refused(&error.to_string()))?;
+        changes.extend(beside);
         self.0.reloads.fetch_add(1, Relaxed);
         *lock(&self.0.reload_error) = None;
         let why = if changes.is_empty() { "nothing changed".into() } else { changes.join("; ") };
@@ -170,7 +172,8 @@ impl Engine {
         lock(&self.0.control).weighed(group, weights, self.0.clock.now());
     }
 
-    /// Puts another strategy in force, until the next reload: the one before it, for people.
+    /// Puts another strategy in force, until the next reload: the one before it, for people. `written` is how the
+    /// operator wrote it.
     ///
     /// # Errors
     /// There is no such group.
@@ -179,8 +182,10 @@ impl Engine {
         group: &str,
         strategy: &'static Strategy,
         knobs: Knobs,
+        written: &str,
     ) -> Result<String, String> {
-        let before = lock(&self.0.control).choose_by(group, strategy, knobs, self.0.clock.now())?;
+        let now = self.0.clock.now();
+        let before = lock(&self.0.control).choose_by(group, (strategy, knobs), written, now)?;
         self.0.wake.notify_one();
         Ok(before)
     }
