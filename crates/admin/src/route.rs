@@ -7,7 +7,9 @@ use std::time::Duration;
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{
+    ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, ORIGIN,
+};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -97,10 +99,15 @@ pub(crate) async fn answer(
     let reads = request.method() == Method::GET || request.method() == Method::HEAD;
     let acts = plane.powers == Powers::Act;
     if request.uri().path() == REPORT && plane.powers != Powers::Show {
-        return Ok(match request.method() == Method::POST {
-            true => parting(&plane, take_report(&plane, request).await),
-            false => parting(&plane, not_allowed("POST", "use POST")),
-        });
+        let answer = if request.method() != Method::POST {
+            not_allowed("POST", "use POST")
+        } else if request.headers().contains_key(ORIGIN) {
+            // Any page on the web could have a browser in this network send a form.
+            error(StatusCode::FORBIDDEN, "web pages may not report".into())
+        } else {
+            take_report(&plane, request).await
+        };
+        return Ok(parting(&plane, answer));
     }
     if plane.powers == Powers::Report {
         let why = format!("there is nothing here but POST {REPORT}");

@@ -1,7 +1,7 @@
 //! Know the members: take their reports, ask their monitors, make loads and weights of both.
 //!
 //! Figures come in by push ([`Cluster::report`]), by pull (an agent's JSON or a page of Prometheus metrics, asked
-//! for by tasks of this crate's one thread) and from the balancer itself ([`Balancer::counters`]). An operator's
+//! for by tasks of this crate's one thread), by whoever sees a member's answers ([`Cluster::observe`]) and from the balancer itself ([`Balancer::counters`]). An operator's
 //! [`Expression`]s make of them a member's load and, if the strategy asks for it, its weight, which go to the
 //! balancer. All of it is slow path: nothing here is reached by a request.
 //!
@@ -191,6 +191,14 @@ impl Cluster {
             Err(Refusal::Unknown(why)) => Err(Refused::Unknown(why)),
             Err(Refusal::Wrong(why)) => Err(Refused::Wrong(why)),
         }
+    }
+
+    /// Takes what was found out of a member in another way, such as in its answers (`source`), just now. What has no
+    /// name that a figure may have, is no finite number or is of nobody here is left out. How often is the
+    /// caller's to bound.
+    pub fn observe(&self, group: &str, member: &str, values: &[(String, f64)], source: Source) {
+        let said = lock(&self.inner.watch).observe(group, member, values, source, Instant::now());
+        self.inner.say(said);
     }
 
     /// What is known of a group's members; `None` if there is no such group.

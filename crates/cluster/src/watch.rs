@@ -144,6 +144,22 @@ impl Watch {
         }
     }
 
+    /// Takes what was found out of a member, as far as it can be used.
+    pub(crate) fn observe(
+        &mut self,
+        group: &str,
+        member: &str,
+        values: &[(String, f64)],
+        source: Source,
+        now: Instant,
+    ) -> Vec<Said> {
+        let Some(group) = self.groups.get_mut(group) else { return Vec::new() };
+        let Some(&place) = group.names.get(member) else { return Vec::new() };
+        let sound = values.iter().filter(|(name, value)| is_name(name) && value.is_finite());
+        let sound: Vec<(String, f64)> = sound.cloned().collect();
+        group.tell(place, &sound, Duration::ZERO, source, now).0.into_iter().collect()
+    }
+
     /// Takes what a monitor answered.
     pub(crate) fn pulled(
         &mut self,

@@ -1,6 +1,6 @@
 //! Reports: what they may look like, what is answered, what their door is for.
 
-use crate::script::open;
+use crate::script::{Answer, open, tcp};
 
 const ONE: &str = "member=a:1&name=cpu&value=0.4";
 
@@ -30,6 +30,15 @@ fn what_is_not_taken_says_why() {
     assert!(broken.status == 400 && broken.error().contains("member=HOST:PORT"), "{}", broken.body);
     assert_eq!(open.tell("POST", "/v1/report", &"x".repeat(100_000)).status, 413);
     assert_eq!(open.tell("GET", "/v1/report", "").status, 405);
+}
+
+#[test]
+fn web_pages_may_not_report() {
+    let open = open();
+    let stream = tcp(open.admin.reports().unwrap());
+    let answer = Answer::to(stream, "POST", "/v1/report", "Origin: http://example.org\r\n", ONE);
+    assert_eq!((answer.status, answer.error()), (403, "web pages may not report".into()));
+    assert!(open.script.calls.lock().unwrap().is_empty());
 }
 
 #[test]

@@ -259,7 +259,13 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    fn to(stream: impl Read + Write, method: &str, target: &str, headers: &str, body: &str) -> Self {
+    pub(crate) fn to(
+        stream: impl Read + Write,
+        method: &str,
+        target: &str,
+        headers: &str,
+        body: &str,
+    ) -> Self {
         let mut stream = stream;
         let length = body.len();
         write!(

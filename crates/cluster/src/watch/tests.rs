@@ -265,3 +265,16 @@ fn members_that_stay_keep_what_is_known_of_them() {
     watch.update(Vec::new(), now);
     assert_eq!(watch.known("web", now), None);
 }
+
+#[test]
+fn what_answers_carry_counts_as_far_as_it_can_be_used() {
+    let now = Instant::now();
+    let mut watch = watch(vec![group("web", Source::Orca, "cpu", None)], now);
+    let values =
+        [("cpu", 0.6), ("bad name", 1.0), ("rps", f64::NAN)].map(|(name, value)| (name.to_owned(), value));
+    let mut seen = |member: &str| watch.observe("web", member, &values, Source::Orca, now);
+    assert_eq!(seen("app1:80"), [load("web", "app1:80", 0.6, 0.0)]);
+    assert_eq!(seen("gone:80"), []);
+    let facts = &watch.known("web", now).unwrap().members[0].facts;
+    assert_eq!((facts.len(), &*facts[0].source), (1, "orca"));
+}
