@@ -17,6 +17,7 @@ mod health;
 mod hostile;
 mod lab;
 mod load;
+mod monitoring;
 mod proxy_protocol;
 mod reload;
 mod sharing;

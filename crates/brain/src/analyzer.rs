@@ -35,6 +35,7 @@ mod report;
 mod settle;
 mod slow_start;
 mod spec;
+mod weights;
 
 pub use spec::{GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Totals, WhenAllDown};
 
@@ -84,6 +85,8 @@ struct Entry {
     /// What its loads come to; `None` without one that still counts.
     reports: Option<Reports>,
     work: Option<Work>,
+    /// What stands in for its capacity, from outside.
+    outside: Option<f64>,
     draining: bool,
     health: Health,
     ejection: Ejection,
@@ -157,6 +160,7 @@ impl Analyzer {
         }
         self.index();
         self.follow_strategy();
+        self.forget_weights();
         if self.spec.health.is_none() {
             self.assume_health();
         }
@@ -357,6 +361,7 @@ impl Analyzer {
             load: None,
             reports: None,
             work: None,
+            outside: None,
             draining: false,
             health: if self.spec.health.is_some() { Health::unchecked() } else { Health::assumed() },
             ejection: Ejection::default(),
@@ -391,7 +396,7 @@ impl Analyzer {
 
     fn weight(&self, entry: &Entry, spec: &MemberSpec) -> f64 {
         let part = entry.ramp.map_or(1.0, |since| slow_start::part(since, self.now, self.spec.slow_start));
-        (spec.capacity * part).max(f64::MIN_POSITIVE)
+        (entry.outside.unwrap_or(spec.capacity) * part).max(f64::MIN_POSITIVE)
     }
 
     fn set_draining(&mut self, member: &str, draining: bool, now: Time) -> Result<(), String> {

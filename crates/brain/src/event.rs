@@ -38,6 +38,10 @@ pub enum EventKind {
     AllDown,
     /// The group has a member that can be used again.
     Recovered,
+    /// An operator changed a setting while it runs.
+    Changed,
+    /// More reports came for a member than are taken.
+    Flooded,
     /// A new configuration is in force.
     Reloaded,
     /// A configuration was refused; the one before stays.

@@ -134,6 +134,11 @@ impl Plan {
         }
     }
 
+    /// The figures by which the strategy judges a member of the plan, for people.
+    pub fn explain(&self, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
+        (self.strategy.explain)(self, member, now)
+    }
+
     /// Those that may be chosen, in the order of the configuration.
     pub fn members(&self) -> &[Member] {
         &self.members

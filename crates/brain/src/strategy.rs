@@ -11,6 +11,7 @@ use crate::{Ask, Hand, Member, Plan, Rule, Table, Time, Vitals};
 
 mod adaptive;
 mod alias;
+mod expression;
 mod first_available;
 mod least_connections;
 mod least_loaded;
@@ -48,6 +49,10 @@ pub const ALL: &[&Strategy] = &[
     &first_available::STRATEGY,
 ];
 
+/// [`ALL`] has everything that a name alone says; this one needs weights from outside, see
+/// [`Analyzer::handle_weights`](crate::Analyzer::handle_weights).
+pub static EXPRESSION: &Strategy = &expression::STRATEGY;
+
 /// A way to choose a member.
 #[derive(Debug)]
 pub struct Strategy {
@@ -79,6 +84,9 @@ pub struct Strategy {
     pub observe: fn(&Knobs, &Vitals, latency: Duration, failed: bool, now: Time),
     /// What [`Plan::hear`] does.
     pub hear: fn(&mut Hand, &Member, &Reading, Time),
+    /// For people: the figures by which it judges a member of the plan, named with their unit where they have one.
+    /// What every strategy has (weight, requests in flight) is shown anyway.
+    pub explain: fn(&Plan, &Member, Time) -> Vec<(&'static str, f64)>,
 }
 
 /// What [`Strategy::choose`] says where no member may have more; then `second` is asked.
@@ -153,7 +161,19 @@ const PLAIN: Strategy = Strategy {
     second: fewest,
     observe: |_, _, _, _, _| {},
     hear: |_, _, _, _| {},
+    explain: |_, _, _| Vec::new(),
 };
+
+/// For strategies that go by shares.
+fn share(plan: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
+    let all: f64 = plan.members().iter().map(|member| member.weight).sum();
+    Vec::from([("share", member.weight / all)])
+}
+
+/// For strategies that compare what is in flight for the weight.
+fn relative_load(_: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
+    Vec::from([("in_flight_per_weight", f64::from(member.in_flight()) / member.weight)])
+}
 
 /// For strategies to which all members that are left are the same: the least loaded of them.
 fn fewest(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_brain::{
-    Alert, Analyzer, Ask, Choice, Event, EventKind, GroupSpec, Knobs, Load, MemberId, MemberSpec, Plan, Time,
-    Usage, WhenAllDown, mix, strategy,
+    Alert, Analyzer, Ask, Choice, Event, EventKind, GroupSpec, Hand, Knobs, Load, MemberId, MemberSpec, Plan,
+    Time, Usage, WhenAllDown, mix, strategy,
 };
 
 const A: MemberId = MemberId(0);
@@ -88,7 +88,9 @@ impl Group {
         let mut counts = vec![0; self.plan.members().len()];
         for turn in 0..600 {
             let ask = Ask { turn, chance: mix(turn), ..Ask::default() };
-            let Choice::Member(index) = self.plan.choose(&ask, &[]) else { panic!("nobody") };
+            let Choice::Member(index) = self.plan.choose(&mut Hand::default(), &ask, &[]) else {
+                panic!("nobody")
+            };
             counts[index] += 1;
         }
         counts

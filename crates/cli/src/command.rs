@@ -5,12 +5,14 @@ mod config;
 mod demo;
 mod drain;
 mod events;
+mod explain;
 mod lab;
 mod load;
 mod man;
 mod member;
 mod members;
 mod reload;
+mod set;
 mod status;
 mod stop;
 mod undrain;
@@ -45,8 +47,10 @@ pub(crate) enum Command {
     Status(status::Args),
     Members(members::Args),
     Events(events::Args),
+    Explain(explain::Args),
     Drain(drain::Args),
     Undrain(undrain::Args),
+    Set(set::Args),
     Reload(reload::Args),
     Stop(stop::Args),
     Member(member::Args),
@@ -69,8 +73,10 @@ impl Command {
             Self::Status(args) => status::run(args, globals),
             Self::Members(args) => members::run(args, globals),
             Self::Events(args) => events::run(args, globals),
+            Self::Explain(args) => explain::run(args, globals),
             Self::Drain(args) => drain::run(args, globals),
             Self::Undrain(args) => undrain::run(args, globals),
+            Self::Set(args) => set::run(args, globals),
             Self::Reload(args) => reload::run(args, globals),
             Self::Stop(args) => stop::run(args, globals),
             Self::Member(args) => member::run(args, globals),

@@ -16,6 +16,7 @@ mod control;
 mod core;
 mod engine;
 mod error;
+mod explain;
 #[cfg(test)]
 mod fixture;
 mod group;
@@ -43,4 +44,5 @@ mod worker;
 pub use control::Stamped;
 pub use engine::Engine;
 pub use error::StartError;
+pub use report::MemberCounters;
 pub use settings::*;

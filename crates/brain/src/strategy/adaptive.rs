@@ -15,11 +15,12 @@
 //! requests as it can work on and twice the square root of that on top, the next one is refused: it would only
 //! slow down those that are there.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Knobs, Left, PLAIN, Strategy};
 use crate::member::heard::View;
-use crate::meter::Reading;
+use crate::meter::{Reading, limit};
 use crate::{Ask, Hand, Member, Plan, Time, Vitals};
 
 mod level;
@@ -35,6 +36,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     second,
     observe,
     hear,
+    explain,
     ..PLAIN
 };
 
@@ -94,6 +96,34 @@ fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
     let cost = cost(&view.reading, f64::from(reading.in_flight) + 1.0, scorn(member, hand.failing()));
     let until = now + Duration::try_from_secs_f32(view.reading.sojourn).unwrap_or_default();
     hand.keep(member.id, slot, cost as f32, until, now);
+}
+
+fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
+    let mut figures = Vec::new();
+    if let Some((latency, _)) = member.vitals.blended_at(now) {
+        figures.push(("latency_ms", f64::from(latency) / 1e6));
+    }
+    let suspicion = &member.vitals.suspicion;
+    figures.extend([("suspicion", suspicion.sum()), ("failing_at_least", suspicion.failing())]);
+    let Some(view) = view(member, now) else {
+        // What decides where members say nothing is how many requests they have from here, and that is shown anyway.
+        let heard = plan.members().iter().filter(|member| self::view(member, now).is_some()).count();
+        figures.push(("members_that_speak", heard as f64));
+        return figures;
+    };
+    let reading = &view.reading;
+    let queue = queue(member, &view, now);
+    figures.extend([
+        ("knee", f64::from(reading.knee)),
+        ("limit", f64::from(limit(f64::from(reading.knee)))),
+        ("work_ms", f64::from(reading.work) * 1e3),
+        ("sojourn_ms", f64::from(reading.sojourn) * 1e3),
+        ("mean_in_flight", f64::from(reading.mean_in_flight)),
+        ("queue", queue),
+        ("cost_ms", cost(reading, queue, scorn(member, 0.0)) * 1e3),
+        ("heard_ms_ago", now.since(view.at).as_secs_f64() * 1e3),
+    ]);
+    figures
 }
 
 /// What a request is expected to take at a member that has `queue` of them, seconds: the work alone below the knee,

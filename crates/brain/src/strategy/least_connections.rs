@@ -9,7 +9,7 @@
 //!
 //! HAProxy's `leastconn` and NGINX's `least_conn` are the same rule with round robin among ties.
 
-use super::{Left, PLAIN, Strategy, schedule};
+use super::{Left, PLAIN, Strategy, relative_load, schedule};
 use crate::hash::unit;
 use crate::{Ask, Hand, Member, Plan, mix};
 
@@ -21,6 +21,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     prepare: schedule::prepare,
     choose,
     second,
+    explain: relative_load,
     ..PLAIN
 };
 

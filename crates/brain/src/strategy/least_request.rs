@@ -6,7 +6,7 @@
 //! wins a tie, so that idle members get their shares. A member is not compared with itself, which in small
 //! groups makes the choice much closer to exact.
 
-use super::{Knob, PLAIN, Strategy, alias, least_connections::lighter};
+use super::{Knob, PLAIN, Strategy, alias, least_connections::lighter, relative_load};
 use crate::{Ask, Hand, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -16,6 +16,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     shares: true,
     prepare: alias::prepare,
     choose,
+    explain: relative_load,
     ..PLAIN
 };
 

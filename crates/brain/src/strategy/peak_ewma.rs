@@ -10,6 +10,7 @@
 //! - A member without an estimate, new or back again, looks free and is flooded before its first answer is in.
 //!   Here it gets one request at a time until then: free with none in flight, behind all others with one.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Knob, Knobs, PLAIN, Strategy, alias};
@@ -39,6 +40,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     prepare: alias::prepare,
     choose,
     observe,
+    explain,
     ..PLAIN
 };
 
@@ -56,6 +58,15 @@ fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
 fn observe(knobs: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
     let counted = if failed { latency.max(seconds(knobs.at(1))) } else { latency };
     vitals.observe(counted, now, seconds(knobs.at(0)));
+}
+
+fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
+    let decay = seconds(plan.knobs().at(0));
+    let latency = member.vitals.latency(now, decay);
+    let known = latency.map(|latency| ("latency_estimate_seconds", f64::from(latency) / 1e9));
+    // Without an estimate the cost only orders: it is not a time.
+    let cost = latency.map(|_| ("cost_seconds", cost(member, now, decay) / 1e9));
+    known.into_iter().chain(cost).collect()
 }
 
 /// What a request is expected to take at `member`, nanoseconds.

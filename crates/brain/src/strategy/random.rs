@@ -1,6 +1,6 @@
 //! A member by chance, with probability proportional to its capacity (see `alias`).
 
-use super::{PLAIN, Strategy, alias};
+use super::{PLAIN, Strategy, alias, share};
 use crate::{Ask, Hand, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -10,6 +10,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     shares: true,
     prepare: alias::prepare,
     choose,
+    explain: share,
     ..PLAIN
 };
 

@@ -12,7 +12,7 @@
 //! loads, 2018; HAProxy's `hash-balance-factor`). The request then goes to the next member in the order of
 //! scores, the same one each time, and so does that of a member that is full or was tried.
 
-use super::{Knob, Knobs, Left, PLAIN, Strategy};
+use super::{Knob, Knobs, Left, PLAIN, Strategy, relative_load};
 use crate::hash::unit;
 use crate::{Ask, Hand, Member, Plan, Table, mix};
 
@@ -31,6 +31,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     prepare,
     choose,
     second,
+    explain: relative_load,
     ..PLAIN
 };
 

@@ -2,7 +2,7 @@
 //! what members say they could do, where they report requests a second and utilization (see `usage`), and the
 //! configured capacity elsewhere.
 
-use super::{Knob, Knobs, PLAIN, Strategy, schedule, usage};
+use super::{Knob, Knobs, PLAIN, Strategy, schedule, share, usage};
 use crate::{Ask, Hand, Member, Plan, Table};
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -35,6 +35,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     shares: true,
     prepare,
     choose,
+    explain: share,
     ..PLAIN
 };
 

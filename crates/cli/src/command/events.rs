@@ -193,7 +193,8 @@ impl<W: Write> Printer<W> {
     }
 }
 
-fn kind(kind: EventKind) -> (&'static str, Tone) {
+/// Word and tone of a kind of event.
+pub(super) fn kind(kind: EventKind) -> (&'static str, Tone) {
     match kind {
         EventKind::Joined => ("joined", Tone::Plain),
         EventKind::Left => ("left", Tone::Plain),
@@ -209,6 +210,8 @@ fn kind(kind: EventKind) -> (&'static str, Tone) {
         EventKind::AlertCleared => ("alert over", Tone::Good),
         EventKind::AllDown => ("all down", Tone::Bad),
         EventKind::Recovered => ("recovered", Tone::Good),
+        EventKind::Changed => ("changed", Tone::Plain),
+        EventKind::Flooded => ("flooded", Tone::Bad),
         EventKind::Reloaded => ("reloaded", Tone::Plain),
         EventKind::ReloadRefused => ("reload refused", Tone::Bad),
         EventKind::Stopping => ("stopping", Tone::Fair),

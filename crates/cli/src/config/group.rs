@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::root::{count, millis, one};
-use super::{Key, MemberAddress, Name, Outlier, Strategy, TimeSpan};
+use super::{Key, MemberAddress, Monitor, Name, Outlier, Strategy, TimeSpan};
 
 /// A set of members that do the same work, and how work is shared among them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -14,7 +14,7 @@ pub(crate) struct Group {
     pub(crate) name: Name,
 
     /// How a member is chosen: a name, or a table with its settings such as
-    /// `{ least_request = { choices = 3 } }`. Default: `least_connections`.
+    /// `{ least_request = { choices = 3 } }` or `{ expression = { weight = "capacity / (1 + cpu)" } }`. Default: `least_connections`.
     #[serde(default)]
     pub(crate) strategy: Strategy,
 
@@ -72,6 +72,10 @@ pub(crate) struct Group {
     /// Active health checks. Without this section members count as up until their traffic fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) health: Option<Health>,
+
+    /// How loaded members are. Default: nothing is asked for, and no load is made of what is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) monitor: Option<Monitor>,
 
     /// How long to wait for members.
     #[serde(default)]
