@@ -1,4 +1,5 @@
-//! What the bytes mean: HTTP/1.1 heads and bodies, the PROXY protocol. No sockets, no clock.
+//! What the bytes mean: HTTP/1.1 heads and bodies, the PROXY protocol, ORCA load reports. No sockets, no clock.
 
 pub mod http1;
+pub mod orca;
 pub mod proxy_protocol;
