@@ -3,7 +3,7 @@
 //! What is known comes from sensors (the kernel, see `sensor.rs`), from a page in Prometheus' format, from programs
 //! that report over HTTP, and from within the process by [`Told`]. It is *pushed* to every balancer each interval, and
 //! at once when a number moves more than its own noise; and it is shown on a listener, where balancers that *pull* find
-//! it. Sensors are read four times in an interval, so that a move is seen early, and tell means over the interval.
+//! it. Sensors are read four times in an interval or more, so that a move is seen early, and tell means over the interval.
 //!
 //! ```text
 //!  /proc, cgroup ─ sensors ┐                ┌ push ─ POST /v1/report → balancer
@@ -247,10 +247,10 @@ impl Agent {
 async fn beat(shared: &Shared, mut sensors: Sensors, interval: Duration, beats: &watch::Sender<u64>) {
     let mut chance = Chance::new();
     let pause = (interval / 4).clamp(GAP, Duration::from_secs(1));
-    let begin = Instant::now();
-    let mut next_look = begin;
+    look(shared, &mut sensors);
+    let mut last = Instant::now();
     // The first report has what takes two looks in it.
-    let (mut due, mut last, mut stirred) = (begin + pause, begin, false);
+    let (mut next_look, mut due, mut stirred) = (last + pause, last + pause, false);
     loop {
         let soon = if stirred { due.min(last + GAP) } else { due };
         tokio::select! {
@@ -258,7 +258,7 @@ async fn beat(shared: &Shared, mut sensors: Sensors, interval: Duration, beats: 
             () = shared.stirred.notified(), if !stirred => stirred = true,
         }
         let now = Instant::now();
-        if now >= next_look {
+        if now >= next_look || now >= due {
             look(shared, &mut sensors);
             // A machine that slept does not catch up.
             next_look = now + pause;

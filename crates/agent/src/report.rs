@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::board::Value;
 
-/// Longest age that is believed.
-const MOST: f64 = 60.0;
+/// Greatest age that is believed.
+pub(crate) const OLDEST: Duration = Duration::from_secs(60);
 
 /// What a report says.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -74,7 +74,7 @@ impl Report {
     /// How old its values are; what cannot be is not believed.
     pub(crate) fn age(&self) -> Duration {
         let seconds = self.age_seconds.filter(|age| age.is_finite()).unwrap_or(0.0);
-        Duration::from_secs_f64(seconds.clamp(0.0, MOST))
+        Duration::from_secs_f64(seconds.clamp(0.0, OLDEST.as_secs_f64()))
     }
 
     fn of_form(text: &str) -> Result<Self, String> {

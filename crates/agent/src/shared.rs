@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::board::{Board, Source};
 use crate::link::Url;
 use crate::push::Failure;
+use crate::report::OLDEST;
 use crate::sensor::Unread;
 
 /// Most things that cannot be read and are remembered as said.
@@ -65,9 +66,9 @@ impl Shared {
         }
     }
 
-    /// Since the agent began.
+    /// On the agent's own clock, which begins so late that no age goes back before it.
     pub(crate) fn now(&self) -> Duration {
-        self.begin.elapsed()
+        OLDEST + self.begin.elapsed()
     }
 
     /// The board; whoever has it must not wait for anything.

@@ -11,7 +11,7 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Exit, Failure, Globals};
-use crate::control::text::{Cell, Tone, latency, table};
+use crate::control::text::{Cell, Tone, table};
 use crate::log;
 use crate::running::notify;
 
@@ -82,24 +82,11 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         .max_blocking_threads(4)
         .build()
         .map_err(|error| Failure::failed(format_args!("cannot start: {error}")))?;
-    let done = runtime.block_on(if args.once { Run::Once } else { Run::On }.go(args, globals));
+    let done = runtime
+        .block_on(async { if args.once { once(args, globals).await } else { on(args, globals).await } });
     // A name that is being looked up must not keep the process from ending.
     runtime.shutdown_background();
     done
-}
-
-enum Run {
-    Once,
-    On,
-}
-
-impl Run {
-    async fn go(self, args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-        match self {
-            Self::Once => once(args, globals).await,
-            Self::On => on(args, globals).await,
-        }
-    }
 }
 
 /// Says what is known.
@@ -179,7 +166,7 @@ fn render(snapshot: &Snapshot, color: bool) -> String {
             Cell::text(&value.name),
             Cell::number(digits(value.value)),
             Cell::text(value.source.name()).tone(Tone::Faint),
-            Cell::text(&latency(value.age.as_secs_f64())).tone(Tone::Faint),
+            Cell::text(&format!("{:.1}s", value.age.as_secs_f64())).tone(Tone::Faint),
         ]
     }));
     let mut out = table(&rows, color);
@@ -232,7 +219,15 @@ mod tests {
                 why: "No such file or directory (os error 2)".into(),
             }],
         };
-        insta::assert_snapshot!(render(&snapshot, false), @"");
+        insta::assert_snapshot!(render(&snapshot, false), @"
+        NAME                  VALUE  SOURCE   AGE
+        cpu                    0.43  sensed   0.0s
+        requests_per_second  1234.5  scraped  1.0s
+        tcp_sockets              10  sensed   0.0s
+
+        NOT READ  WHAT                WHY
+        pressure  /proc/pressure/cpu  No such file or directory (os error 2)
+        ");
     }
 
     #[test]
