@@ -265,6 +265,9 @@ fn what_is_wrong_is_refused_in_a_sentence() {
         let said = String::from_utf8(refused.body).unwrap();
         assert!(said.ends_with(status) && said.contains(why), "{body:.40}: {said} {}", refused.talk);
     }
+    let page = ["-d", "name=queue&value=1", "-H", "origin: http://example.org", &target];
+    let refused = String::from_utf8(curl(&page, b"").body).unwrap();
+    assert!(refused.contains("web pages may not report"), "{refused}");
 }
 
 #[test]

@@ -17,8 +17,8 @@ use crate::sensor::Unread;
 use crate::shared::Shared;
 
 /// Longest page, bytes.
-const PAGE: usize = 16 << 20;
-/// Most series of a counter.
+const PAGE: usize = 8 << 20;
+/// Most series that make one number.
 const SERIES: usize = 10_000;
 
 /// A page, and what to take from it.
@@ -72,11 +72,16 @@ impl Scraper {
     /// Takes the numbers from a page; what is not on it, and why.
     fn take(&mut self, shared: &Shared, page: &str) -> Vec<(String, String)> {
         let now = Instant::now();
+        let mut found: Vec<Vec<Sample<'_>>> = self.counters.iter().map(|_| Vec::new()).collect();
+        for sample in samples(page).filter(|sample| sample.value.is_finite()) {
+            for ((metric, _), found) in self.counters.iter().zip(&mut found) {
+                if found.len() < SERIES && metric.fits(&sample) {
+                    found.push(sample);
+                }
+            }
+        }
         let mut missing = Vec::new();
-        for (metric, counter) in &mut self.counters {
-            let fitting = samples(page)
-                .filter(|sample| metric.fits(sample) && sample.value.is_finite())
-                .collect::<Vec<_>>();
+        for ((metric, counter), fitting) in self.counters.iter_mut().zip(found) {
             if fitting.is_empty() {
                 missing.push((format!("{metric} on {}", self.url), "there is no such series".to_owned()));
                 continue;
@@ -112,7 +117,7 @@ impl Counter {
             Some(if sample.value < before { sample.value } else { sample.value - before })
         });
         let grown: f64 = grown.sum();
-        let series = samples.iter().take(SERIES).map(|sample| (sample.labels.to_owned(), sample.value));
+        let series = samples.iter().map(|sample| (sample.labels.to_owned(), sample.value));
         self.series = series.collect();
         let seconds = now.duration_since(self.seen.replace(now)?).as_secs_f64();
         (seconds > 0.0).then(|| grown.max(0.0) / seconds)

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -107,6 +107,10 @@ async fn answer(shared: Arc<Shared>, near: bool, request: Request<Incoming>) -> 
         "/v1/report" if request.method() != Method::POST => not_allowed("POST", "use POST"),
         "/v1/report" if !near => {
             error(StatusCode::FORBIDDEN, "only programs on the agent's own machine may report to it".into())
+        }
+        // A page in a browser can make it post here, but not without saying so.
+        "/v1/report" if request.headers().contains_key(ORIGIN) => {
+            error(StatusCode::FORBIDDEN, "web pages may not report: leave the header origin out".into())
         }
         "/v1/report" => report(&shared, request).await,
         _ if !reads => not_allowed("GET, HEAD", "use GET here, POST on /v1/report"),

@@ -2,7 +2,8 @@
 //! memory (Linux 4.20; `psi=1` on the kernel's command line where it is off).
 //!
 //! The kernel's own averages are over ten seconds at the least; its totals of microseconds are as fresh as the look.
-//! A control group's own stalls are told if it has any to tell, else the host's.
+//! A control group's own stalls are told if it has any to tell, else the host's; the two are counted apart, since a
+//! group comes and goes with its service.
 
 use std::time::Duration;
 
@@ -17,18 +18,25 @@ const RESOURCES: [(&str, &str, &str); 3] = [
 ];
 
 struct Pressure {
-    windows: [Window<1>; 3],
+    groups: [Window<1>; 3],
+    hosts: [Window<1>; 3],
 }
 
 pub(super) fn open(_: &Place, span: Duration) -> Box<dyn Sense> {
-    Box::new(Pressure { windows: std::array::from_fn(|_| Window::new(span)) })
+    let windows = || std::array::from_fn(|_| Window::new(span));
+    Box::new(Pressure { groups: windows(), hosts: windows() })
 }
 
 impl Sense for Pressure {
     fn look(&mut self, look: &mut Look<'_>) {
-        for ((name, host, group), window) in RESOURCES.into_iter().zip(&mut self.windows) {
-            let total = look.cgroup_if_there(group, total).or_else(|| look.host(host, total));
-            if let Some(grown) = total.and_then(|total| window.push(look.at, [total])) {
+        for (((name, host, group), of_group), of_host) in
+            RESOURCES.into_iter().zip(&mut self.groups).zip(&mut self.hosts)
+        {
+            let grown = match look.cgroup_if_there(group, total) {
+                Some(total) => of_group.push(look.at, [total]),
+                None => look.host(host, total).and_then(|total| of_host.push(look.at, [total])),
+            };
+            if let Some(grown) = grown {
                 look.share(name, grown.by[0] / 1e6 / grown.seconds);
             }
         }

@@ -114,6 +114,24 @@ fn what_cannot_be_read_is_named_and_the_others_go_on() {
 }
 
 #[test]
+fn a_group_that_goes_away_leaves_no_jump() {
+    let fake = Fake::new();
+    fake.write("group/cpu.pressure", "some total=1000\n");
+    fake.write("proc/pressure/cpu", "some total=999999999\n");
+    let mut sensors = fake.sensors(true, None);
+    let mut pressure = |ms| value(&sensors.look(at(ms)).0, "cpu_pressure");
+    pressure(0);
+    fake.write("group/cpu.pressure", "some total=101000\n");
+    assert_eq!(pressure(1000), Some(0.1));
+    fs::remove_file(fake.0.join("group/cpu.pressure")).unwrap();
+    assert_eq!(pressure(2000), None, "one look says nothing of what grows");
+    fake.write("proc/pressure/cpu", "some total=1000199999\n");
+    assert_eq!(pressure(3000), Some(0.2));
+    fake.write("group/cpu.pressure", "some total=5\n");
+    assert_eq!(pressure(4000), Some(0.0));
+}
+
+#[test]
 fn a_port_has_its_connections_counted_once_in_a_span() {
     let fake = Fake::new();
     let connections = |count: usize| {

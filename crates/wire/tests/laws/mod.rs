@@ -15,8 +15,6 @@ pub(crate) mod response_head;
 pub(crate) struct Law {
     /// Of the target and of the folder in `fuzz/corpus/`.
     pub(crate) name: &'static str,
-    /// Does it read what may come in pieces?
-    pub(crate) pieces: bool,
     /// Panics if the law does not hold for these bytes.
     pub(crate) check: fn(&[u8]) -> Verdict,
 }
@@ -34,11 +32,11 @@ pub(crate) enum Verdict {
 
 /// Every law there is.
 pub(crate) const ALL: &[Law] = &[
-    Law { name: "request_head", pieces: true, check: request_head::check },
-    Law { name: "response_head", pieces: true, check: response_head::check },
-    Law { name: "chunked", pieces: true, check: chunked::check },
-    Law { name: "proxy_protocol", pieces: true, check: proxy_protocol::check },
-    Law { name: "orca", pieces: false, check: orca::check },
+    Law { name: "request_head", check: request_head::check },
+    Law { name: "response_head", check: response_head::check },
+    Law { name: "chunked", check: chunked::check },
+    Law { name: "proxy_protocol", check: proxy_protocol::check },
+    Law { name: "orca", check: orca::check },
 ];
 
 /// Where to cut the input in two: everywhere if it is short, else near the ends of lines and here and there.
