@@ -256,7 +256,7 @@ fn what_is_wrong_is_refused_in_a_sentence() {
         ("name=queue", "400", "a name needs a value"),
         ("name=queue&value=NaN", "400", "`NaN` is no number"),
         ("{\"values\": {\"queue\": 1e999}}", "400", "out of range"),
-        ("nmae=queue&value=1", "400", "`nmae` is unknown"),
+        ("nmae=queue&value=1", "400", "nmae: `queue` is no number"),
         ("name=two+words&value=1", "422", "is no name for a number"),
         ("name=queue&value=1&member=10.0.0.9%3A80", "422", "reports for member 10.0.0.1:80"),
         (&long, "413", "at most 16384 bytes"),

@@ -4,6 +4,7 @@
 //! {"group": "web", "member": "10.0.0.1:80", "values": {"cpu": 0.43, "in_flight": 7}}
 //! {"name": "cpu", "value": 0.43}
 //! name=cpu&value=0.43
+//! cpu=0.43&in_flight=7
 //! ```
 //!
 //! `group` and `member` may be left out where they are known. `age_seconds` says how old the values are.
@@ -81,18 +82,22 @@ impl Report {
         let mut report = Self::default();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let value = decoded(value).ok_or_else(|| format!("{key}: bad % in its value; {EXPECTED}"))?;
+            let broken = || format!("`{}` has a broken %; {EXPECTED}", short(pair));
+            let (key, value) = (decoded(key).ok_or_else(broken)?, decoded(value).ok_or_else(broken)?);
             let number = || {
                 let number = value.trim().parse().ok().filter(|number: &f64| number.is_finite());
-                number.ok_or_else(|| format!("{key}: `{}` is no number; {EXPECTED}", short(&value)))
+                number.ok_or_else(|| format!("{}: `{}` is no number; {EXPECTED}", short(&key), short(&value)))
             };
-            match key {
+            match &*key {
                 "group" => report.group = Some(value),
                 "member" => report.member = Some(value),
                 "name" => report.name = Some(value),
                 "value" => report.value = Some(number()?),
                 "age_seconds" => report.age_seconds = Some(number()?),
-                _ => return Err(format!("`{}` is unknown; {EXPECTED}", short(key))),
+                _ => {
+                    let number = number()?;
+                    report.values.insert(key, number);
+                }
             }
         }
         Ok(report)
@@ -155,6 +160,8 @@ mod tests {
         let form = one("member=10.0.0.1%3A80&name=cpu&value=0.4&age_seconds=2.5\n");
         assert_eq!((form.member.as_deref(), form.age()), (Some("10.0.0.1:80"), Duration::from_millis(2500)));
         assert_eq!(form.values, single);
+        let pairs = one("cpu=0.43&in_flight=7&group=web");
+        assert_eq!((pairs.values, pairs.group.as_deref()), (report.values, Some("web")));
         for (age, seconds) in [("-5", 0), ("1e9", 60), ("3", 3)] {
             let report = one(&format!("name=a&value=1&age_seconds={age}"));
             assert_eq!(report.age(), Duration::from_secs(seconds));
@@ -169,9 +176,9 @@ mod tests {
             ("value=1", "needs a value"),
             ("name=cpu&value=nan", "no number"),
             ("name=cpu&value=inf", "no number"),
-            ("name=%zz&value=1", "bad %"),
-            ("name=%+1&value=1", "bad %"),
-            ("nmae=cpu&value=1", "`nmae` is unknown"),
+            ("name=%zz&value=1", "broken %"),
+            ("n%+1=1", "broken %"),
+            ("nmae=cpu&value=1", "nmae: `cpu` is no number"),
             ("{", "the body: EOF"),
             ("{}", "no values"),
             (r#"{"values": {"cpu": 1e999}}"#, "out of range"),
