@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_brain::{Knobs, Member, MemberId, Plan, State, Strategy, Time, Vitals, strategy};
+use plimsoll_brain::{Hand, Knobs, Member, MemberId, Plan, Shed, State, Strategy, Time, Vitals, strategy};
 
 fn plan(strategy: &'static Strategy) -> Plan {
     let member = |number: u32| Member {
@@ -16,6 +16,10 @@ fn plan(strategy: &'static Strategy) -> Plan {
         limit: u32::MAX,
         state: State::Up,
         load: None,
+        effective: None,
+        usage: None,
+        shed: Shed::default(),
+        deficit: 0.0,
         vitals: Arc::new(Vitals::with_in_flight(6)),
     };
     Plan::new(strategy, Knobs::defaults(strategy), (1..=3).map(member).collect())
@@ -31,7 +35,7 @@ fn every_strategy_names_finite_figures() {
     for strategy in strategy::ALL.iter().copied().chain([strategy::EXPRESSION]) {
         let plan = plan(strategy);
         for member in plan.members() {
-            plan.observe(&member.vitals, Duration::from_millis(20), false, now);
+            plan.observe(&mut Hand::default(), &member.vitals, Duration::from_millis(20), false, now);
             for (name, value) in plan.explain(member, now) {
                 assert!(value.is_finite() && value >= 0.0, "{}: {name} = {value}", strategy.name);
             }
@@ -48,7 +52,7 @@ fn the_figures_are_those_it_judges_by() {
     assert_eq!(figures(&plan(find("round_robin")), 1, now), []);
     let ewma = plan(find("peak_ewma"));
     assert_eq!(figures(&ewma, 1, now), [], "nothing is known before the first answer");
-    ewma.observe(&ewma.members()[1].vitals, Duration::from_millis(20), false, now);
+    ewma.observe(&mut Hand::default(), &ewma.members()[1].vitals, Duration::from_millis(20), false, now);
     let [("latency_estimate_seconds", latency), ("cost_seconds", cost)] = figures(&ewma, 1, now)[..] else {
         panic!("{:?}", figures(&ewma, 1, now));
     };

@@ -1,5 +1,6 @@
 //! The command tree. A command is a file `command/<name>.rs` with `Args` and `run`, and two lines here.
 
+mod agent;
 mod completions;
 mod config;
 mod demo;
@@ -43,6 +44,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Up(up::Args),
+    Agent(agent::Args),
     Demo(demo::Args),
     Status(status::Args),
     Members(members::Args),
@@ -69,6 +71,7 @@ impl Command {
         }
         match self {
             Self::Up(args) => up::run(args, globals),
+            Self::Agent(args) => agent::run(args, globals),
             Self::Demo(args) => demo::run(args, globals),
             Self::Status(args) => status::run(args, globals),
             Self::Members(args) => members::run(args, globals),

@@ -105,14 +105,14 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
     }
     let suspicion = &member.vitals.suspicion;
     figures.extend([("suspicion", suspicion.sum()), ("failing_at_least", suspicion.failing())]);
-    let Some(view) = view(member, now) else {
+    let Some(said) = view(member, now) else {
         // What decides where members say nothing is how many requests they have from here, and that is shown anyway.
-        let heard = plan.members().iter().filter(|member| self::view(member, now).is_some()).count();
+        let heard = plan.members().iter().filter(|member| view(member, now).is_some()).count();
         figures.push(("members_that_speak", heard as f64));
         return figures;
     };
-    let reading = &view.reading;
-    let queue = queue(member, &view, now);
+    let reading = &said.reading;
+    let queue = queue(member, &said, now);
     figures.extend([
         ("knee", f64::from(reading.knee)),
         ("limit", f64::from(limit(f64::from(reading.knee)))),
@@ -121,7 +121,7 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
         ("mean_in_flight", f64::from(reading.mean_in_flight)),
         ("queue", queue),
         ("cost_ms", cost(reading, queue, scorn(member, 0.0)) * 1e3),
-        ("heard_ms_ago", now.since(view.at).as_secs_f64() * 1e3),
+        ("heard_ms_ago", now.since(said.at).as_secs_f64() * 1e3),
     ]);
     figures
 }
