@@ -48,7 +48,8 @@ impl Jumps {
 impl Display for Jump {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let whole = self.seconds.unsigned_abs();
-        let parts = [(whole / 86_400, "d"), (whole / 3600 % 24, "h"), (whole / 60 % 60, "min"), (whole % 60, "s")];
+        let parts =
+            [(whole / 86_400, "d"), (whole / 3600 % 24, "h"), (whole / 60 % 60, "min"), (whole % 60, "s")];
         // Two units are enough to find it.
         let parts = parts.iter().skip_while(|(count, _)| *count == 0).take(2).filter(|(count, _)| *count > 0);
         let parts: Vec<String> = parts.map(|(count, unit)| format!("{count} {unit}")).collect();
