@@ -305,7 +305,7 @@ fn the_processor_time_of_the_balancer_is_what_its_process_used() {
     });
     assert!(matches!(run.end(), Some(0 | 1)), "{run}");
     let points = folder.join("plimsoll-lab/cpu-quick/points");
-    let alone = json(&points.join("001-endpoints=0-concurrency=8/point.json"));
+    let alone = json(&points.join("001-endpoints=0/point.json"));
     assert_eq!(alone["estimates"]["balancer_cpu"][0], 0.0, "{alone}");
     let point = json(&points.join("002-endpoints=1/point.json"));
     let told = point["estimates"]["balancer_cpu"][0].as_f64().unwrap();
@@ -358,7 +358,7 @@ fn a_member_is_cut_off_the_network_and_joins_it_again() {
         (places.len() == 3).then_some(places)
     });
     assert!(!places.contains(&of(std::process::id()).unwrap()), "{places:?}");
-    assert_eq!(run.end(), Some(0), "{run}");
+    assert!(matches!(run.end(), Some(0 | 1)), "{run}");
     let point = json(&folder.join("plimsoll-lab/hosts-quick/points/001-endpoints=2/point.json"));
     assert_eq!(point["estimates"]["success"][0], 1.0, "{point}");
     let ticks = point["outcome"]["timelines"][0].as_array().unwrap();

@@ -255,10 +255,10 @@ fn a_log_whose_times_jump_is_told() {
         format!("::1 - - [12/Jun/{year}:10:00:{second:02} +0200] \"GET / HTTP/1.0\" 200 9\n")
     };
     let target = url(member.address);
-    let args = ["load", "--tolerance", "5s", &target, "--replay", "access.log", "--duration", "300ms"];
+    let args = ["load", "--tolerance", "5s", &target, "--replay", "access.log", "--duration", "1s"];
     folder.write("access.log", line(1996, 0) + &line(1997, 1) + &line(1996, 2));
     let run = Run::plimsoll(&args, folder.path());
-    let told = "access.log: line 2 is 365 d 1 s after the line above it (and 1 more)";
+    let told = "access.log: line 2 is 365 d after the line above it (and 1 more)";
     assert_eq!(run.err.matches("above it").count(), 1, "{}", run.err);
     assert!(run.code == Some(0) && run.err.contains(told), "{:?} {}", run.code, run.err);
     folder.write("access.log", line(1996, 0) + &line(1996, 1));
