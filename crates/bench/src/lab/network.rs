@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -207,6 +208,8 @@ fn namespace() -> Result<File, Trouble> {
     // It reads until its input ends, with this process at the latest.
     let mut holder = Command::new(program)
         .args(["--net", "--", "cat"])
+        // Ctrl-C in the terminal is for the runner alone.
+        .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -255,6 +258,7 @@ fn run(name: &str, words: &[&str], input: &str) -> Result<(), Trouble> {
     let failed = |error: io::Error| Trouble::failed(format!("cannot run {name}: {error}"));
     let mut process = Command::new(tool(name)?)
         .args(words)
+        .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
