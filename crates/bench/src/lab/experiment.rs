@@ -410,19 +410,14 @@ impl Experiment {
 
     /// What joins them, for reports.
     pub fn joined(&self) -> String {
-        match (self.network.namespaces, self.network.delay) {
-            (false, _) => "all on the loopback interface of one machine".to_owned(),
-            (true, None) => {
-                "client, balancer and each member are hosts of their own (network namespaces of one \
-                             machine) at a switch"
-                    .to_owned()
-            }
-            (true, Some(Span(delay))) => format!(
-                "client, balancer and each member are hosts of their own (network namespaces of one machine) at a \
-                 switch; from one to another a packet takes {}",
-                units::short(delay)
-            ),
+        if !self.network.namespaces {
+            return "all on the loopback interface of one machine".to_owned();
         }
+        let way = |Span(delay)| format!("; from one to another a packet takes {}", units::short(delay));
+        format!(
+            "client, balancer and each member are hosts of their own at a switch (network namespaces of one machine){}",
+            self.network.delay.map_or_else(String::new, way)
+        )
     }
 }
 
