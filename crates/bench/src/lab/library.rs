@@ -7,6 +7,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("l3b-real", include_str!("../../../../experiments/l3b-real.toml")),
     ("ags-comparison", include_str!("../../../../experiments/ags-comparison.toml")),
     ("ags-failure", include_str!("../../../../experiments/ags-failure.toml")),
+    ("cut-off", include_str!("../../../../experiments/cut-off.toml")),
 ];
 
 /// The text of the experiment with this name.

@@ -27,6 +27,8 @@ pub struct Report {
     pub mode: String,
     /// Do all claims hold that must, are all points there and all valid?
     pub pass: bool,
+    /// Why nothing was run, so that no claim is decided.
+    pub skipped: Option<String>,
     /// Points that are there, of those that belong to the run.
     pub points: (usize, usize),
     /// Points whose load did not leave on time.
@@ -49,6 +51,8 @@ pub struct Decided {
     pub paper: String,
     /// Do the results bear it out?
     pub pass: bool,
+    /// Is there an answer at all? Not if the run was skipped; then it does not pass either.
+    pub decided: bool,
     /// Must they?
     pub required: bool,
     /// The numbers that decided it.
@@ -65,11 +69,15 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
     let points = store::points(folder)?;
     let table = store::table(&points);
     let claims = experiment.claims.iter().map(|claim| {
-        let Verdict { pass, numbers } = claim.test.get_ref().decide(&table);
+        let Verdict { pass, numbers } = match &run.skipped {
+            None => claim.test.get_ref().decide(&table),
+            Some(_) => Verdict { pass: false, numbers: vec!["not decided: the run was skipped".to_owned()] },
+        };
         Decided {
             says: claim.says.clone(),
             paper: claim.paper.clone(),
             pass,
+            decided: run.skipped.is_none(),
             required: claim.required,
             numbers,
         }
@@ -83,7 +91,9 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
         mode: run.mode.clone(),
         pass: claims.iter().all(|claim| claim.pass || !claim.required)
             && invalid.is_empty()
-            && points.len() == run.points,
+            && points.len() == run.points
+            && run.skipped.is_none(),
+        skipped: run.skipped.clone(),
         points: (points.len(), run.points),
         invalid,
         claims,
@@ -123,10 +133,16 @@ fn head(run: &RunFile, experiment: &Experiment, report: &Report) -> String {
         escape(&run.machine),
         escape(&run.program)
     );
-    let held = report.claims.iter().filter(|claim| claim.pass).count();
-    let class = if report.pass { "good" } else { "bad" };
-    let _ = writeln!(out, "<p class=\"{class}\">{held} of {} claims hold</p>", report.claims.len());
-    if report.points.0 < report.points.1 {
+    if let Some(why) = &report.skipped {
+        let why = escape(why);
+        let _ =
+            writeln!(out, "<p class=\"bad\">SKIPPED: {why}. Nothing was run and no claim is decided.</p>");
+    } else {
+        let held = report.claims.iter().filter(|claim| claim.pass).count();
+        let class = if report.pass { "good" } else { "bad" };
+        let _ = writeln!(out, "<p class=\"{class}\">{held} of {} claims hold</p>", report.claims.len());
+    }
+    if report.skipped.is_none() && report.points.0 < report.points.1 {
         out += "<p class=\"bad\">Not all points have been measured: <code>--resume</code> goes on.</p>\n";
     }
     for name in &report.invalid {
@@ -145,6 +161,7 @@ fn head(run: &RunFile, experiment: &Experiment, report: &Report) -> String {
         let _ = writeln!(out, "<p>{}</p>", escape(&paragraph));
     }
     let _ = writeln!(out, "<p>Servers: {}.</p>", escape(&experiment.servers()));
+    let _ = writeln!(out, "<p>Network: {}.</p>", escape(&experiment.joined()));
     for sentence in run.before.sentences(experiment) {
         let _ = writeln!(out, "<p>Measured before: {}.</p>", escape(&sentence));
     }
@@ -156,10 +173,11 @@ fn verdicts(report: &Report) -> String {
                    holds</th><th class=\"text\">decided by</th></tr>\n"
         .to_owned();
     for claim in &report.claims {
-        let (class, word) = match (claim.pass, claim.required) {
-            (true, _) => ("good", "✔ pass"),
-            (false, true) => ("bad", "✘ FAIL"),
-            (false, false) => ("bad", "✘ fails, see below"),
+        let (class, word) = match (claim.pass, claim.decided, claim.required) {
+            (true, ..) => ("good", "✔ pass"),
+            (false, false, _) => ("dim", "? not decided"),
+            (false, true, true) => ("bad", "✘ FAIL"),
+            (false, true, false) => ("bad", "✘ fails, see below"),
         };
         let numbers: Vec<String> = claim.numbers.iter().map(|number| escape(number)).collect();
         let paper = said("<br>The paper: ", &claim.paper);

@@ -10,7 +10,7 @@ use super::experiment::{Experiment, Mode};
 use super::metric::Metric;
 use super::statistics::Estimate;
 use super::store::{self, PointFile, RunFile};
-use super::{Before, Trouble, Watch, claim, plan, point, table};
+use super::{Before, Trouble, Watch, claim, network, plan, point, table};
 
 /// What to run, and where.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ impl Runner {
         Budget { points: self.points.len(), done, time: self.planned(|index| !self.done[index]) }
     }
 
-    /// Runs what is left.
+    /// Runs what is left; nothing, with the reason in `run.json`, if its network cannot be had here.
     ///
     /// # Errors
     /// If a process, a file or the load fails, or `watch` says to end. What is done is kept.
@@ -116,6 +116,7 @@ impl Runner {
         let start = Instant::now();
         let took = self.file.took;
         let folder = self.order.folder.clone();
+        self.file.skipped = network::lacking(&self.order.experiment.network);
         if !self.done.contains(&true) {
             // What an earlier run left would be taken for this one's.
             if let Some(place) = set_aside(&folder)? {
@@ -124,6 +125,11 @@ impl Runner {
             clear(&folder)?;
             make(&folder)?;
             store::write_text(&folder.join("experiment.toml"), &self.order.text)?;
+        }
+        if self.file.skipped.is_some() {
+            return self.file.write(&folder);
+        }
+        if !self.done.contains(&true) {
             let aside = folder.join("before");
             make(&aside)?;
             let order = &self.order;

@@ -9,10 +9,13 @@ use rustix::process::Signal;
 use super::Trouble;
 use super::arrivals::Count;
 use super::child::{Child, Tie};
-use super::experiment::{Act, Experiment, Fault};
+use super::drive::{self, Drive};
+use super::experiment::{Act, Experiment, Fault, Load};
 use super::front::{Front, ask, ask_within};
+use super::network::{Network, Seat};
 use super::plan::Point;
 use super::usage;
+use crate::run::Run;
 
 /// Everything that runs for a point but the load. Dropping it ends it.
 #[derive(Debug)]
@@ -25,6 +28,8 @@ pub(super) struct Stage {
     told: Vec<String>,
     seed: u64,
     commands: Vec<String>,
+    /// Last, so that it goes after those who use it.
+    network: Network,
 }
 
 #[derive(Debug)]
@@ -57,9 +62,12 @@ impl Stage {
         folder: &Path,
     ) -> Result<Self, Trouble> {
         let told = told(experiment, session);
+        let mut network = Network::build(&experiment.network)?;
         let mut started = Vec::new();
         for number in 1..=point.members {
-            started.push(start(tie, &told, number, None, point.seed, folder)?);
+            network.add()?;
+            let listen = network.listen(Seat::Member(number))?;
+            started.push(start(tie, &network, &told, number, listen, point.seed, folder)?);
         }
         let mut members = Vec::new();
         let mut commands = Vec::new();
@@ -69,7 +77,10 @@ impl Stage {
             members.push(Member::new(name, address, child));
         }
         let addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
-        let front = Front::start(tie, &point.balancer, &experiment.balancer, &addresses, folder)?;
+        let host = network.listen(Seat::Balancer)?.ip();
+        let front = network.at(Seat::Balancer, || {
+            Front::start(tie, &point.balancer, &experiment.balancer, &addresses, host, folder)
+        })?;
         commands.extend(front.child().map(|child| child.command().to_owned()));
         Ok(Self {
             front,
@@ -79,12 +90,19 @@ impl Stage {
             told,
             seed: point.seed,
             commands,
+            network,
         })
     }
 
-    /// Where clients connect.
-    pub(super) fn address(&self) -> SocketAddr {
-        self.front.address
+    /// Starts the load, from where the clients are.
+    pub(super) fn load(
+        &self,
+        load: &Load,
+        drive: Drive,
+        length: Duration,
+        seed: u64,
+    ) -> Result<Run, Trouble> {
+        self.network.at(Seat::Client, || drive::start(load, drive, self.front.address, length, seed))
     }
 
     /// The command lines of all processes, as they were started.
@@ -94,7 +112,7 @@ impl Stage {
 
     /// What plimsoll says of itself.
     pub(super) fn status(&self) -> Option<String> {
-        self.front.status()
+        self.network.at(Seat::Balancer, || Ok(self.front.status())).ok().flatten()
     }
 
     /// An error if the balancer has ended, or a member that nobody killed.
@@ -117,30 +135,36 @@ impl Stage {
 
     /// How many requests have come to each member since it was started.
     pub(super) fn counts(&self) -> Vec<Count> {
-        let requests = |member: &Member| {
-            let text = ask_within(PATIENCE, member.address, "GET", "/_plimsoll/count").ok()?;
+        // Asked from its own host, where it hears even when it is cut off.
+        let requests = |number: usize, member: &Member| {
+            let ask = || Ok(ask_within(PATIENCE, member.address, "GET", "/_plimsoll/count").ok());
+            let text = self.network.at(Seat::Member(number), ask).ok()??;
             serde_json::from_str::<serde_json::Value>(&text).ok()?["requests"].as_u64()
         };
-        let count = |member: &Member| {
+        let count = |(number, member): (usize, &Member)| {
             if member.child.is_none() || member.stopped {
                 return Count::Still;
             }
             let said = |requests| Count::Said { life: member.life, requests };
-            requests(member).map_or(Count::Silent, said)
+            requests(number, member).map_or(Count::Silent, said)
         };
-        self.members.iter().map(count).collect()
+        (1..).zip(&self.members).map(count).collect()
     }
 
     /// Does what a fault says.
     pub(super) fn act(&mut self, fault: &Fault) -> Result<(), Trouble> {
         if fault.act == Act::Add {
-            return self.join();
+            return self.grow();
         }
         let number = fault.member;
         let Some(member) = self.members.get_mut(number.wrapping_sub(1)) else {
             return Err(Trouble::failed(format!("there is no member {number} to harm")));
         };
+        let network = &self.network;
+        let seat = Seat::Member(number);
         match (fault.act, &mut member.child) {
+            (Act::CutOff, _) => network.cut(number),
+            (Act::Join, _) => network.join(number),
             (Act::Kill, child) => {
                 if let Some(mut child) = child.take() {
                     child.kill();
@@ -148,11 +172,12 @@ impl Stage {
                 Ok(())
             }
             (Act::Start, None) => {
-                let address = Some(member.address);
-                let (_, mut child) = start(&self.tie, &self.told, number, address, self.seed, &self.folder)?;
+                let address = member.address;
+                let (_, mut child) =
+                    start(&self.tie, network, &self.told, number, address, self.seed, &self.folder)?;
                 // Its first words are from its first life: ask the port itself.
                 let end = std::time::Instant::now() + Duration::from_secs(5);
-                while ask(member.address, "GET", "/healthz").is_err() {
+                while !network.at(seat, || Ok(ask(member.address, "GET", "/healthz").is_ok()))? {
                     child.alive()?;
                     if std::time::Instant::now() > end {
                         return Err(Trouble::failed(format!("{} does not come back", member.name)));
@@ -174,8 +199,8 @@ impl Stage {
             }
             (Act::Slow, Some(_)) => {
                 let path = format!("/_plimsoll/slow?factor={}", fault.factor.unwrap_or(1.0));
-                let told = ask(member.address, "POST", &path).map(drop);
-                told.map_err(|error| Trouble::failed(format!("cannot slow {} down: {error}", member.name)))
+                let fail = |error| Trouble::failed(format!("cannot slow {} down: {error}", member.name));
+                network.at(seat, || ask(member.address, "POST", &path).map(drop).map_err(fail))
             }
             (Act::Start, Some(_)) => Err(Trouble::failed(format!("{} runs already", member.name))),
             (_, None) => Err(Trouble::failed(format!("{} does not run", member.name))),
@@ -184,9 +209,12 @@ impl Stage {
     }
 
     /// Starts another member and makes the balancer use it.
-    fn join(&mut self) -> Result<(), Trouble> {
+    fn grow(&mut self) -> Result<(), Trouble> {
         let number = self.members.len() + 1;
-        let (name, mut child) = start(&self.tie, &self.told, number, None, self.seed, &self.folder)?;
+        self.network.add()?;
+        let listen = self.network.listen(Seat::Member(number))?;
+        let (name, mut child) =
+            start(&self.tie, &self.network, &self.told, number, listen, self.seed, &self.folder)?;
         let address = child.address("http")?;
         self.members.push(Member::new(name, address, child));
         let addresses: Vec<SocketAddr> = self.members.iter().map(|member| member.address).collect();
@@ -220,17 +248,17 @@ fn told(experiment: &Experiment, session: Duration) -> Vec<String> {
     told
 }
 
-/// Starts member `number` on a free port, or on `address` again.
+/// Starts member `number` on its host.
 fn start(
     tie: &Tie,
+    network: &Network,
     told: &[String],
     number: usize,
-    address: Option<SocketAddr>,
+    listen: SocketAddr,
     seed: u64,
     folder: &Path,
 ) -> Result<(String, Child), Trouble> {
     let name = format!("m{number}");
-    let listen = address.map_or_else(|| "127.0.0.1:0".to_owned(), |address| address.to_string());
     let mut arguments = vec![
         "member".to_owned(),
         format!("--listen={listen}"),
@@ -238,6 +266,7 @@ fn start(
         format!("--seed={}", seed.wrapping_mul(1000).wrapping_add(number as u64)),
     ];
     arguments.extend_from_slice(told);
-    let child = Child::start(tie, &name, &tie.program, &arguments, folder)?;
+    let child =
+        network.at(Seat::Member(number), || Child::start(tie, &name, &tie.program, &arguments, folder))?;
     Ok((name, child))
 }

@@ -49,6 +49,9 @@ pub struct RunFile {
     pub before: Before,
     /// Points that belong to it.
     pub points: usize,
+    /// Why nothing was run: what the experiment needs cannot be had on this machine.
+    #[serde(default)]
+    pub skipped: Option<String>,
 }
 
 /// One point.
