@@ -23,8 +23,6 @@ pub struct Hand {
     credits: BinaryHeap<Credit>,
     /// Credits to hold before the expired ones are thrown out.
     room: usize,
-    /// The slot that goes with the last choice.
-    slot: Option<u32>,
     /// The latest virtual deadline served, seconds.
     pub(crate) deadline: f64,
     /// Mean of the requests in flight with the members looked at.
@@ -50,18 +48,12 @@ struct Credit {
     cost: f32,
     until: Time,
     member: MemberId,
-    slot: u32,
 }
 
 impl Hand {
     /// An empty one. `seed` is any number; hands do well to have different ones.
     pub fn new(seed: u64) -> Self {
         Self { seed, ..Self::default() }
-    }
-
-    /// The slot to present to the member with the request that was chosen for last. Once: then it is spent.
-    pub fn slot(&mut self) -> Option<u32> {
-        self.slot.take()
     }
 
     /// Slots held, some of which may have expired.
@@ -113,7 +105,7 @@ impl Hand {
     }
 
     /// Keeps a promised slot.
-    pub(crate) fn keep(&mut self, member: MemberId, slot: u32, cost: f32, until: Time, now: Time) {
+    pub(crate) fn keep(&mut self, member: MemberId, cost: f32, until: Time, now: Time) {
         if self.credits.len() >= self.room.max(LEAST_ROOM) {
             self.credits.retain(|credit| credit.until > now);
             self.room = (2 * self.credits.len()).clamp(LEAST_ROOM, MOST_ROOM);
@@ -121,7 +113,7 @@ impl Hand {
                 return;
             }
         }
-        self.credits.push(Credit { cost, until, member, slot });
+        self.credits.push(Credit { cost, until, member });
     }
 
     /// Spends the cheapest slot that is still good, by the plan it sits at; where that is.
@@ -131,16 +123,10 @@ impl Hand {
                 continue;
             }
             if let Some(place) = self.place(credit.member).filter(|place| good(*place)) {
-                self.slot = Some(credit.slot);
                 return Some(place);
             }
         }
         None
-    }
-
-    /// No slot goes with the choice that is made now.
-    pub(crate) fn empty(&mut self) {
-        self.slot = None;
     }
 
     /// A request took so long.

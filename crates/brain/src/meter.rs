@@ -34,8 +34,8 @@ pub struct Reading {
     pub mean_in_flight: f32,
     /// How long a request takes now, from its coming to its answer, seconds. 0 before the first success.
     pub sojourn: f32,
-    /// The slot promised with it.
-    pub slot: Option<u32>,
+    /// Is a slot promised with it?
+    pub slot: bool,
 }
 
 /// The meter of one member. What it keeps is bounded, whatever comes.
@@ -56,9 +56,8 @@ pub struct Meter {
     /// Seconds of service given and successes, both over about the last [`WORK_MEMORY`] successes.
     served: f64,
     successes: f64,
-    /// Promised and neither used nor expired, the oldest first.
-    slots: VecDeque<Slot>,
-    next_slot: u32,
+    /// When each slot expires that is promised and not used, the oldest first.
+    slots: VecDeque<Time>,
 }
 
 /// One request between [`Meter::begin`] and [`Meter::end`].
@@ -72,12 +71,6 @@ struct Entry {
     attained: f32,
     /// Its place in `followed`; [`UNFOLLOWED`] if it is not there.
     place: u32,
-}
-
-#[derive(Clone, Debug)]
-struct Slot {
-    number: u32,
-    until: Time,
 }
 
 impl Meter {
@@ -95,18 +88,14 @@ impl Meter {
             served: 0.0,
             successes: 0.0,
             slots: VecDeque::new(),
-            next_slot: 1,
         }
     }
 
-    /// A request has come; `slot` is the number it presents, if it presents one.
-    pub fn begin(&mut self, slot: Option<u32>, now: Time) -> Job {
+    /// A request has come. Whether it spends a slot it does not say: it is taken to spend the oldest, which makes no
+    /// difference that could be measured.
+    pub fn begin(&mut self, now: Time) -> Job {
         self.advance(now);
-        if let Some(number) = slot
-            && let Some(place) = self.slots.iter().position(|slot| slot.number == number)
-        {
-            self.slots.remove(place);
-        }
+        self.slots.pop_front();
         let entry = Entry { begun: self.at, attained: 0.0, place: UNFOLLOWED };
         let job = match self.free.pop() {
             Some(job) => job,
@@ -148,7 +137,7 @@ impl Meter {
             self.served *= kept;
             self.successes = self.successes * kept + 1.0;
         }
-        let slot = if succeeded { self.promise() } else { None };
+        let slot = succeeded && self.promise();
         Reading { slot, ..self.reading() }
     }
 
@@ -160,7 +149,7 @@ impl Meter {
             work: self.work() as f32,
             mean_in_flight: self.mean_in_flight as f32,
             sojourn: self.sojourn as f32,
-            slot: None,
+            slot: false,
         }
     }
 
@@ -175,30 +164,27 @@ impl Meter {
     /// When a slot that was promised last expires unless it is used: a good moment to [`offer`](Self::offer) it to
     /// somebody else.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.slots.back().map(|slot| slot.until)
+        self.slots.back().copied()
     }
 
     /// A reading with a slot for a balancer that did not ask, if there is one: for members that can send more than
     /// answers.
     pub fn offer(&mut self, now: Time) -> Option<Reading> {
         self.advance(now);
-        let slot = Some(self.promise()?);
-        Some(Reading { slot, ..self.reading() })
+        self.promise().then(|| Reading { slot: true, ..self.reading() })
     }
 
-    fn promise(&mut self) -> Option<u32> {
-        while self.slots.front().is_some_and(|slot| slot.until <= self.at) {
+    /// Promises a slot, if one is free.
+    fn promise(&mut self) -> bool {
+        while self.slots.front().is_some_and(|until| *until <= self.at) {
             self.slots.pop_front();
         }
         let taken = self.in_flight as usize + self.slots.len();
-        if taken >= libm::round(self.knee.estimate()) as usize || self.slots.len() >= SLOTS {
-            return None;
+        let free = taken < libm::round(self.knee.estimate()) as usize && self.slots.len() < SLOTS;
+        if free {
+            self.slots.push_back(self.at + Duration::try_from_secs_f64(self.sojourn).unwrap_or_default());
         }
-        let number = self.next_slot;
-        self.next_slot = self.next_slot.wrapping_add(1).max(1);
-        let until = self.at + Duration::try_from_secs_f64(self.sojourn).unwrap_or_default();
-        self.slots.push_back(Slot { number, until });
-        Some(number)
+        free
     }
 
     /// Seconds of service that a request needs.

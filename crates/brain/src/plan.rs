@@ -38,6 +38,8 @@ pub enum Choice {
     Member(usize),
     /// Every member that is left is at its limit: wait.
     Full,
+    /// The strategy finds that one more would be too much for each of those that are left: refuse it.
+    Shed,
     /// No member is left.
     Nobody,
 }
@@ -64,6 +66,12 @@ impl Plan {
         Self { strategy, knobs, members, table, serial: 0, suspect: f64::INFINITY }
     }
 
+    /// The same rules over no members.
+    pub fn bare(&self) -> Self {
+        let plan = Self::new(self.strategy, self.knobs.clone(), Vec::new());
+        Self { suspect: self.suspect, ..plan }
+    }
+
     /// Gives it a number that no other plan of its group has.
     pub(crate) fn numbered(self, serial: u64) -> Self {
         Self { serial, ..self }
@@ -82,7 +90,6 @@ impl Plan {
             return Choice::Nobody;
         }
         hand.sit(self.serial, &self.members);
-        hand.empty();
         let first = (self.strategy.choose)(self, hand, ask);
         match self.members.get(first) {
             Some(member) if !member.full() && !tried.contains(&member.id) => Choice::Member(first),
@@ -166,6 +173,7 @@ impl Plan {
         match (self.strategy.second)(self, hand, ask, &left) {
             Some(index) => Choice::Member(index),
             None if self.members.iter().all(|member| tried.contains(&member.id)) => Choice::Nobody,
+            None if self.members.iter().any(left) => Choice::Shed,
             None => Choice::Full,
         }
     }

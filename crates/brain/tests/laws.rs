@@ -295,6 +295,7 @@ proptest! {
                 Choice::Member(index) => {
                     prop_assert!(!member(index).full() && !tried.contains(&member(index).id));
                 }
+                Choice::Shed => prop_assert!(reject || plan.strategy().name == "adaptive"),
                 Choice::Full => {
                     let rejected = |member: &Member| reject && member.effective.is_some();
                     prop_assert!(left.clone().next().is_some());

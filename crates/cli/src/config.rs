@@ -36,7 +36,7 @@ use serde_json::Value;
 use toml::de::DeTable;
 
 pub(crate) use address::{AdminListen, Control, ListenAddress, MemberAddress, Network};
-pub(crate) use group::{Group, Health, Member, ProxyVersion, WhenAllDown};
+pub(crate) use group::{Group, Health, Member, ProxyVersion, ReportHeader, WhenAllDown};
 pub(crate) use listener::{Binding, Forwarded, Listener, Protocol};
 pub(crate) use monitor::{Formula, Monitor, MonitorUrl};
 pub(crate) use name::{Key, LogPath, Name, ProbeHost, ProbePath};

@@ -232,7 +232,10 @@ impl Control {
 
     /// A member failed too often in a row.
     pub(crate) fn struck(&mut self, strike: &Strike, now: Time) {
-        self.with(&strike.group, now, |analyzer| analyzer.handle_streak(strike.member, now));
+        self.with(&strike.group, now, |analyzer| match strike.suspicion {
+            true => analyzer.handle_suspicion(strike.member, now),
+            false => analyzer.handle_streak(strike.member, now),
+        });
     }
 
     /// Compares what members did.

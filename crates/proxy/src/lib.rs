@@ -24,6 +24,7 @@ mod http;
 mod inner;
 mod key;
 mod listener;
+mod metered;
 mod pool;
 mod preface;
 mod probe;

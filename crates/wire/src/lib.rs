@@ -5,3 +5,4 @@ pub mod http1;
 pub mod orca;
 pub mod prometheus;
 pub mod proxy_protocol;
+pub mod reading;

@@ -63,7 +63,7 @@ impl Heard {
                 work: float(&self.work),
                 mean_in_flight: float(&self.mean_in_flight),
                 sojourn: float(&self.sojourn),
-                slot: None,
+                slot: false,
             },
         })
     }

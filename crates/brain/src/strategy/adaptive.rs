@@ -92,10 +92,10 @@ fn observe(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Tim
 
 fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
     member.vitals.heard.take(reading, member.vitals.begun(), now);
-    let (Some(slot), Some(view)) = (reading.slot, member.vitals.heard.view()) else { return };
+    let Some(view) = member.vitals.heard.view().filter(|_| reading.slot) else { return };
     let cost = cost(&view.reading, f64::from(reading.in_flight) + 1.0, scorn(member, hand.failing()));
     let until = now + Duration::try_from_secs_f32(view.reading.sojourn).unwrap_or_default();
-    hand.keep(member.id, slot, cost as f32, until, now);
+    hand.keep(member.id, cost as f32, until, now);
 }
 
 fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> {

@@ -88,14 +88,8 @@ impl Setting {
 
 /// What chooses for the balancers of a fleet.
 pub(crate) trait Policy {
-    /// A member for a request of balancer `who`, not `failed`, and the slot it presents; `None` refuses it.
-    fn choose(
-        &mut self,
-        who: usize,
-        now: f64,
-        fleet: &Fleet,
-        failed: Option<usize>,
-    ) -> Option<(usize, Option<u32>)>;
+    /// A member for a request of balancer `who`, not `failed`,; `None` refuses it.
+    fn choose(&mut self, who: usize, now: f64, fleet: &Fleet, failed: Option<usize>) -> Option<usize>;
 
     /// A request of balancer `who` is over.
     fn ended(&mut self, who: usize, now: f64, answer: &Answer);
@@ -170,7 +164,6 @@ struct Flight {
     sent: f64,
     work: f64,
     job: Option<Job>,
-    slot: Option<u32>,
     reading: Option<Reading>,
     /// Jobs found at the member, and when.
     met: usize,
@@ -465,7 +458,7 @@ impl Run<'_> {
         let measured = now >= self.setting.warmup;
         self.outcome.requests += u64::from(measured);
         self.tokens = (self.tokens + self.setting.retries).min(100.0);
-        let Some((member, slot)) = policy.choose(who, now, &self.fleet, None) else {
+        let Some(member) = policy.choose(who, now, &self.fleet, None) else {
             self.outcome.shed += u64::from(measured);
             return;
         };
@@ -476,7 +469,6 @@ impl Run<'_> {
             sent: now,
             work,
             job: None,
-            slot,
             reading: None,
             met: 0,
             reached: now,
@@ -499,11 +491,7 @@ impl Run<'_> {
         let member = self.flights[flight].member;
         let server = &mut self.fleet.servers[member];
         server.advance(now);
-        if self.setting.guarded
-            && server.meter.full()
-            && !server.silent
-            && self.flights[flight].slot.is_none()
-        {
+        if self.setting.guarded && server.meter.full() && !server.silent {
             let entry = &mut self.flights[flight];
             entry.refused = true;
             entry.state = State::Gone;
@@ -512,7 +500,7 @@ impl Run<'_> {
             return;
         }
         server.received += 1;
-        self.flights[flight].job = Some(server.meter.begin(self.flights[flight].slot, time(now)));
+        self.flights[flight].job = Some(server.meter.begin(time(now)));
         (self.flights[flight].met, self.flights[flight].reached) = (server.jobs, now);
         server.jobs += 1;
         if server.failing {
@@ -595,7 +583,7 @@ impl Run<'_> {
         if let Some(job) = entry.job.take() {
             let reading = server.meter.end(job, succeeded, time(now));
             entry.reading = (!server.silent).then_some(reading);
-            if self.setting.push && reading.slot.is_some() {
+            if self.setting.push && reading.slot {
                 let (member, due) = (entry.member, now + f64::from(reading.sojourn) + 1e-6);
                 self.at(due, Event::Offer(member));
             }
@@ -615,9 +603,9 @@ impl Run<'_> {
         policy.ended(who, now, &answer);
         if (refused || (failed && self.tokens >= 1.0)) && self.flights[flight].tries < TRIES {
             self.tokens -= if failed { 1.0 } else { 0.0 };
-            if let Some((member, slot)) = policy.choose(who, now, &self.fleet, Some(member)) {
+            if let Some(member) = policy.choose(who, now, &self.fleet, Some(member)) {
                 let entry = &mut self.flights[flight];
-                (entry.member, entry.slot, entry.sent) = (member, slot, now);
+                (entry.member, entry.sent) = (member, now);
                 (entry.failed, entry.refused) = (false, false);
                 (entry.state, entry.reading) = (State::Travelling, None);
                 entry.tries += 1;

@@ -98,13 +98,7 @@ fn time(seconds: f64) -> Time {
 }
 
 impl Policy for Ours {
-    fn choose(
-        &mut self,
-        who: usize,
-        now: f64,
-        _: &Fleet,
-        failed: Option<usize>,
-    ) -> Option<(usize, Option<u32>)> {
+    fn choose(&mut self, who: usize, now: f64, _: &Fleet, failed: Option<usize>) -> Option<usize> {
         let balancer = &mut self.balancers[who];
         balancer.turn += 1;
         let ask = Ask { turn: balancer.turn, chance: self.dice.bits(), key: 0, now: time(now) };
@@ -113,7 +107,7 @@ impl Policy for Ours {
             Choice::Member(index) => {
                 let member = &balancer.plan.members()[index];
                 member.vitals.begin();
-                Some((member.id.0 as usize, balancer.hand.slot()))
+                Some(member.id.0 as usize)
             }
             _ => None,
         }

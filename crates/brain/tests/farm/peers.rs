@@ -18,7 +18,7 @@ impl Oracle {
 }
 
 impl Policy for Oracle {
-    fn choose(&mut self, _: usize, _: f64, fleet: &Fleet, _: Option<usize>) -> Option<(usize, Option<u32>)> {
+    fn choose(&mut self, _: usize, _: f64, fleet: &Fleet, _: Option<usize>) -> Option<usize> {
         let delay = |index: usize| {
             let server = &fleet.servers[index];
             let jobs = self.sent[index] as f64 + 1.0;
@@ -28,7 +28,7 @@ impl Policy for Oracle {
         let order = (0..fleet.servers.len()).map(|turn| (start + turn) % fleet.servers.len());
         let best = order.min_by(|a, b| delay(*a).total_cmp(&delay(*b)))?;
         self.sent[best] += 1;
-        Some((best, None))
+        Some(best)
     }
 
     fn ended(&mut self, _: usize, _: f64, answer: &Answer) {
@@ -72,13 +72,7 @@ impl Prequal {
 }
 
 impl Policy for Prequal {
-    fn choose(
-        &mut self,
-        who: usize,
-        now: f64,
-        fleet: &Fleet,
-        _: Option<usize>,
-    ) -> Option<(usize, Option<u32>)> {
+    fn choose(&mut self, who: usize, now: f64, fleet: &Fleet, _: Option<usize>) -> Option<usize> {
         let members = fleet.servers.len();
         let pool = &mut self.pools[who];
         pool.probes.retain(|probe| now - probe.ready < 1.0);
@@ -133,7 +127,7 @@ impl Policy for Prequal {
             pool.probes.push_back(probe);
             self.messages += 1;
         }
-        Some((member, None))
+        Some(member)
     }
 
     fn ended(&mut self, _: usize, _: f64, _: &Answer) {}
@@ -163,11 +157,11 @@ impl Reported {
 }
 
 impl Policy for Reported {
-    fn choose(&mut self, who: usize, _: f64, _: &Fleet, _: Option<usize>) -> Option<(usize, Option<u32>)> {
+    fn choose(&mut self, who: usize, _: f64, _: &Fleet, _: Option<usize>) -> Option<usize> {
         let deadlines = &mut self.deadlines[who];
         let first = (0..deadlines.len()).min_by(|a, b| deadlines[*a].total_cmp(&deadlines[*b]))?;
         deadlines[first] += 1.0 / self.weights[first];
-        Some((first, None))
+        Some(first)
     }
 
     fn ended(&mut self, _: usize, _: f64, _: &Answer) {}

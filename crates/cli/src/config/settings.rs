@@ -14,7 +14,7 @@ use plimsoll_proxy as proxy;
 use super::problem::{Problem, Problems};
 use super::{
     Binding, Config, File, Forwarded, Group, Health, Listener, Member, MemberAddress, Monitor, Outlier,
-    Protocol, ProxyVersion, WhenAllDown,
+    Protocol, ProxyVersion, ReportHeader, WhenAllDown,
 };
 
 /// Where the balancer is watched and controlled.
@@ -200,6 +200,7 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
         members,
         health: group.health.as_ref().map(|health| HealthSpec { rise: health.rise, fall: health.fall }),
         outlier: group.outlier.table().map(|outlier| OutlierSpec {
+            false_alarm: outlier.false_alarm,
             consecutive: outlier.consecutive,
             interval: outlier.interval.0,
             deviations: outlier.deviations,
@@ -215,6 +216,8 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
         },
     };
     Some(proxy::GroupSettings {
+        strip_reports: group.report_header == ReportHeader::Strip,
+        meter: false,
         spec,
         probe: group.health.as_ref().map(probe),
         key: group.key.0.clone(),

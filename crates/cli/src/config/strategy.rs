@@ -45,7 +45,7 @@ impl Setting {
 const WEIGHT: &str = "weight";
 
 /// What is used where the file names none.
-const DEFAULT: &str = "least_connections";
+const DEFAULT: &str = "adaptive";
 
 impl Default for Strategy {
     fn default() -> Self {
