@@ -143,6 +143,7 @@ impl Stage {
             connects: 1,
             bytes_out: 0,
             bytes_in: 0,
+            moved: 0,
             latency: Latency::default(),
         };
         let status = Status {

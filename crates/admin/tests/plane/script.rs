@@ -137,6 +137,7 @@ fn status() -> Status {
         connects: 5,
         bytes_out: 1 << 40,
         bytes_in: 2,
+        moved: 3,
         latency: Latency { count: 7, sum: 0.25, ..Latency::default() },
     };
     let group = |name: &str, members| GroupStatus {

@@ -228,6 +228,8 @@ mod tests {
             capacity: 1.0,
             weight: 1.0 / 3.0,
             in_flight: 7,
+            moved: 0,
+            alert: None,
             limit: None,
             load: None,
             trouble: None,

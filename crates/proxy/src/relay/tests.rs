@@ -32,7 +32,7 @@ fn relay<S: Stream + 'static>(
     tokio::task::spawn_local(async move {
         let trip = trip(&core);
         let timer = poll_fn(|cx| Poll::Ready(core.wheel.timer(cx.waker()))).await;
-        let end = copy(&core, &timer, idle, (&mut client, &mut member), ahead, &trip.upstream).await;
+        let end = copy(&core, &timer, Quiet::end(idle), (&mut client, &mut member), ahead, &trip.upstream).await;
         if end.reset {
             [&client, &member].into_iter().filter_map(Stream::socket).for_each(|socket| {
                 socket.set_zero_linger().unwrap();
