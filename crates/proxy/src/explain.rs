@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use plimsoll_brain::status::{AlertExplanation, Figure, GroupExplanation, Happening, MemberExplanation, MemberStatus};
+use plimsoll_brain::status::{
+    AlertExplanation, Figure, GroupExplanation, Happening, MemberExplanation, MemberStatus,
+};
 use plimsoll_brain::{Alert, Member, MemberId, Plan, Time};
 
 use crate::control::Stamped;

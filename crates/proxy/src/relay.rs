@@ -133,7 +133,11 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
 
 /// Ends a relay that was quiet: tells both sides, and waits a moment for them to say the same, so that neither finds
 /// its connection reset. What comes in that moment is lost, as it is whenever a side ends while the other speaks.
-pub(crate) async fn part<C: Stream, M: Stream>(core: &Core, timer: &Timer, (client, member): (&mut C, &mut M)) {
+pub(crate) async fn part<C: Stream, M: Stream>(
+    core: &Core,
+    timer: &Timer,
+    (client, member): (&mut C, &mut M),
+) {
     timer.set(core.tick() + PARTING);
     let mut told = false;
     let (mut client_ended, mut member_ended) = (false, false);

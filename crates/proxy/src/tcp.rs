@@ -54,7 +54,10 @@ pub(crate) async fn serve(
     trip.settle();
     let idle = listener.settings().timeouts.idle;
     let mut leaves = |now| leaves(&core, &listener, &mut bond, now);
-    let quiet = Quiet { idle, leaves: look(&listener).map(|look| (look, &mut leaves as &mut dyn FnMut(Time) -> bool)) };
+    let quiet = Quiet {
+        idle,
+        leaves: look(&listener).map(|look| (look, &mut leaves as &mut dyn FnMut(Time) -> bool)),
+    };
     let end = relay::copy(&core, &timer, quiet, (&mut client, &mut member), ahead, &trip.upstream).await;
     if end.left {
         bond.moved();

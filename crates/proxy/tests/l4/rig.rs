@@ -8,8 +8,8 @@ use std::time::Duration;
 use plimsoll_brain::status::{GroupStatus, MemberStatus};
 use plimsoll_brain::{GroupSpec, Knobs, MemberSpec, WhenAllDown, strategy};
 use plimsoll_proxy::{
-    Binding, ClientTimeouts, Engine, Forwarded, GroupSettings, Key, ListenerSettings, MemberTimeouts, Protocol,
-    RetrySettings, Settings,
+    Binding, ClientTimeouts, Engine, Forwarded, GroupSettings, Key, ListenerSettings, MemberTimeouts,
+    Protocol, RetrySettings, Settings,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
