@@ -50,6 +50,9 @@ fn second(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usi
 
 fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
     let members = plan.members();
+    if !hand.heard {
+        return quiet::choose(members, hand, left);
+    }
     if hand.held() > 0 {
         if let Some(index) = unheard(members, hand, ask).filter(|index| left(&members[*index])) {
             return Some(index);
@@ -91,6 +94,7 @@ fn observe(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Tim
 }
 
 fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
+    hand.heard = true;
     member.vitals.heard.take(reading, member.vitals.begun(), now);
     let Some(view) = member.vitals.heard.view().filter(|_| reading.slot) else { return };
     let cost = cost(&view.reading, f64::from(reading.in_flight) + 1.0, scorn(member, hand.failing()));
