@@ -5,14 +5,16 @@
 
 use std::io;
 use std::str::FromStr;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::work::MAX_SLOW;
-use super::{Kind, Member};
+use super::{Failing, Kind, Member};
 use crate::body::{self, Body, Malformed};
+use crate::units;
 
 /// Longest head of a request.
 const MAX_HEAD: usize = 64 * 1024;
@@ -118,6 +120,8 @@ struct Head {
 enum Order {
     /// Be so many times slower.
     Slow(f64),
+    /// Fail like this from now on.
+    Fail(Failing),
     /// Say how many requests have come.
     Count,
     /// Something it cannot do.
@@ -142,10 +146,11 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
         return Ok(keep);
     }
     member.requests.set(member.requests.get() + 1);
-    let fails = member.chance.borrow_mut().happens(member.spec.fail_rate);
+    let failing = member.failing.get();
+    let fails = member.chance.borrow_mut().happens(failing.rate);
     let first = std::mem::take(&mut wire.first);
     if let (Some(raw), false) = (raw, fails) {
-        if member.work.serve(first).await.is_err() {
+        if wire.attend(member, member.work.serve(first)).await?.is_err() {
             wire.drain(head.body).await?;
             wire.answer(member, 503, "the queue is full\n", head.is_head, !keep);
             return Ok(keep);
@@ -161,11 +166,18 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
         return Ok(keep);
     }
     wire.drain(head.body).await?;
-    if member.work.serve(first).await.is_err() {
+    let served = match failing.after.filter(|_| fails) {
+        Some(after) => {
+            member.work.wait(after).await;
+            Ok(())
+        }
+        None => wire.attend(member, member.work.serve(first)).await?,
+    };
+    if served.is_err() {
         wire.answer(member, 503, "the queue is full\n", head.is_head, !keep);
     } else if !fails {
         wire.page(member, &head, keep).await?;
-    } else if let Refusal::Status(status) = member.spec.refusal {
+    } else if let Refusal::Status(status) = failing.refusal {
         wire.answer(member, status, "it fails as it was told to\n", head.is_head, !keep);
     } else {
         return Ok(false);
@@ -180,13 +192,19 @@ fn obey(wire: &mut Wire, member: &Member, order: &Order, is_head: bool, keep: bo
             let body = serde_json::json!({ "member": member.name, "slow": member.work.factor() });
             wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
         }
+        Order::Fail(failing) => {
+            member.failing.set(failing);
+            let body = serde_json::json!({ "member": member.name, "fail": failing.rate });
+            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
+        }
         Order::Count => {
             let body = serde_json::json!({ "member": member.name, "requests": member.requests.get() });
             wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
         }
         Order::Unknown => {
             let body = format!(
-                "expected GET /_plimsoll/count, or POST /_plimsoll/slow?factor=N with N from 0 to {MAX_SLOW}\n"
+                "expected GET /_plimsoll/count, POST /_plimsoll/slow?factor=N with N from 0 to {MAX_SLOW}, or POST \
+                 /_plimsoll/fail?rate=R with R from 0 to 1 and, if wanted, after=TIME and with=STATUS or with=close\n"
             );
             wire.answer(member, 400, &body, is_head, !keep);
         }
@@ -253,6 +271,30 @@ impl Wire {
             self.output.clear();
         }
         Ok(())
+    }
+
+    /// Does the work of a request; gives it up when the client has gone, if the member notices that.
+    async fn attend<T>(&mut self, member: &Member, work: impl Future<Output = T>) -> io::Result<T> {
+        if member.spec.cores.is_none() || member.spec.ignore_cancel {
+            return Ok(work.await);
+        }
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            () = self.gone() => Err(io::ErrorKind::ConnectionAborted.into()),
+        }
+    }
+
+    /// Waits until the client sends no more. What it sends ahead is kept.
+    async fn gone(&mut self) {
+        // Somebody who sends that much ahead has not gone, and need not be watched.
+        while self.pending().len() < MAX_HEAD {
+            self.input.reserve(FLUSH);
+            if !matches!(self.stream.read_buf(&mut self.input).await, Ok(count) if count > 0) {
+                return;
+            }
+        }
+        std::future::pending().await
     }
 
     /// Takes a body and forgets it.
@@ -388,7 +430,7 @@ impl Wire {
     async fn linger(&mut self) -> io::Result<()> {
         self.flush().await?;
         self.stream.shutdown().await?;
-        let deadline = std::time::Duration::from_secs(1);
+        let deadline = Duration::from_secs(1);
         let rest = async {
             for _ in 0..64 {
                 self.input.clear();
@@ -435,9 +477,27 @@ fn order(method: &str, rest: &str) -> Order {
     let factor = rest.strip_prefix("slow?factor=").and_then(|factor| factor.parse().ok());
     match factor {
         None if method == "GET" && rest == "count" => Order::Count,
+        None if method == "POST" => {
+            rest.strip_prefix("fail?").and_then(failing).map_or(Order::Unknown, Order::Fail)
+        }
         Some(factor) if method == "POST" && (0.0..=MAX_SLOW).contains(&factor) => Order::Slow(factor),
         _ => Order::Unknown,
     }
+}
+
+/// The failures that a query such as `rate=1&after=500us&with=close` asks for: at once and with 500 unless it says
+/// otherwise.
+fn failing(query: &str) -> Option<Failing> {
+    let mut failing = Failing { rate: f64::NAN, after: Some(Duration::ZERO), refusal: Refusal::Status(500) };
+    for (key, value) in query.split('&').map(|part| part.split_once('=').unwrap_or((part, ""))) {
+        match key {
+            "rate" => failing.rate = value.parse().ok()?,
+            "after" => failing.after = Some(units::duration(value).ok()?),
+            "with" => failing.refusal = value.parse().ok()?,
+            _ => return None,
+        }
+    }
+    (0.0..=1.0).contains(&failing.rate).then_some(failing)
 }
 
 /// Appends content, as a chunk or plainly. An empty chunk would end the body.
