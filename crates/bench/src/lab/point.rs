@@ -68,35 +68,46 @@ const COUNTED: f64 = 5.0;
 /// An open loop in which less left on time proves nothing.
 pub(super) const PUNCTUAL: f64 = 0.99;
 
-/// Runs a point in `folder`, with what was measured before the run.
+impl Outcome {
+    /// Of no repetition.
+    pub(super) fn new() -> Self {
+        Self { punctuality: 1.0, ..Self::default() }
+    }
+}
+
+/// Runs a repetition of a point in the point's `folder`, with what was measured before the run, and adds what comes of
+/// it to `outcome`.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "each is one thing the repetition needs, and there is one caller"
+)]
 pub(super) fn run(
     tie: &Tie,
     experiment: &Experiment,
     mode: Mode,
     point: &Point,
+    repetition: usize,
     before: &super::Before,
     folder: &Path,
+    outcome: &mut Outcome,
     watch: &mut dyn Watch,
-) -> Result<Outcome, Trouble> {
-    let mut outcome = Outcome { punctuality: 1.0, ..Outcome::default() };
-    let count = repetitions(experiment, mode);
-    for repetition in 1..=count {
-        let folder = if count == 1 { folder.to_owned() } else { folder.join(format!("{repetition}")) };
-        std::fs::create_dir_all(&folder)
-            .map_err(|error| Trouble::failed(format!("cannot make {}: {error}", folder.display())))?;
-        let mut point = point.clone();
-        point.seed = point.seed.wrapping_mul(100).wrapping_add(repetition as u64);
-        let mut stage = Stage::build(tie, experiment, &point, before.session(experiment), &folder)?;
-        outcome.commands = stage.commands().to_vec();
-        let drive = before.drive(point.offer)?;
-        once(experiment, mode, &point, drive, &mut stage, before.capacity(), &mut outcome, watch)?;
-        if let Some(status) = stage.status() {
-            let path = folder.join("status.json");
-            std::fs::write(&path, status)
-                .map_err(|error| Trouble::failed(format!("cannot write {}: {error}", path.display())))?;
-        }
+) -> Result<(), Trouble> {
+    let only = repetitions(experiment, mode) == 1;
+    let folder = if only { folder.to_owned() } else { folder.join(format!("{repetition}")) };
+    std::fs::create_dir_all(&folder)
+        .map_err(|error| Trouble::failed(format!("cannot make {}: {error}", folder.display())))?;
+    let mut point = point.clone();
+    point.seed = point.seed.wrapping_mul(100).wrapping_add(repetition as u64);
+    let mut stage = Stage::build(tie, experiment, &point, before.session(experiment), &folder)?;
+    outcome.commands = stage.commands().to_vec();
+    let drive = before.drive(point.offer)?;
+    once(experiment, mode, &point, drive, &mut stage, before.capacity(), outcome, watch)?;
+    if let Some(status) = stage.status() {
+        let path = folder.join("status.json");
+        std::fs::write(&path, status)
+            .map_err(|error| Trouble::failed(format!("cannot write {}: {error}", path.display())))?;
     }
-    Ok(outcome)
+    Ok(())
 }
 
 /// One repetition.

@@ -9,10 +9,11 @@ use rustix::process::Signal;
 use super::Trouble;
 use super::arrivals::Count;
 use super::child::{Child, Tie};
-use super::experiment::{Act, Experiment, Fault};
+use super::experiment::{Act, Experiment, Fault, Members, Settings};
 use super::front::{Front, ask, ask_within};
 use super::plan::Point;
 use super::usage;
+use crate::member::Refusal;
 
 /// Everything that runs for a point but the load. Dropping it ends it.
 #[derive(Debug)]
@@ -21,8 +22,8 @@ pub(super) struct Stage {
     members: Vec<Member>,
     tie: Tie,
     folder: PathBuf,
-    /// What every member is told, but its name, address and seed.
-    told: Vec<String>,
+    /// What each member is told, but its name, address and seed.
+    told: Vec<Vec<String>>,
     seed: u64,
     commands: Vec<String>,
 }
@@ -56,10 +57,11 @@ impl Stage {
         session: Duration,
         folder: &Path,
     ) -> Result<Self, Trouble> {
-        let told = told(experiment, session);
+        let told: Vec<Vec<String>> =
+            (1..=point.members).map(|number| told(experiment.members.of(number), session)).collect();
         let mut started = Vec::new();
-        for number in 1..=point.members {
-            started.push(start(tie, &told, number, None, point.seed, folder)?);
+        for (number, told) in (1..).zip(&told) {
+            started.push(start(tie, told, number, None, point.seed, folder)?);
         }
         let mut members = Vec::new();
         let mut commands = Vec::new();
@@ -69,7 +71,8 @@ impl Stage {
             members.push(Member::new(name, address, child));
         }
         let addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
-        let front = Front::start(tie, &point.balancer, &experiment.balancer, &addresses, folder)?;
+        let settings = Settings { retries: point.retries, ..experiment.balancer.clone() };
+        let front = Front::start(tie, &point.balancer, &settings, &addresses, folder)?;
         commands.extend(front.child().map(|child| child.command().to_owned()));
         Ok(Self {
             front,
@@ -149,7 +152,8 @@ impl Stage {
             }
             (Act::Start, None) => {
                 let address = Some(member.address);
-                let (_, mut child) = start(&self.tie, &self.told, number, address, self.seed, &self.folder)?;
+                let told = told_to(&self.told, number);
+                let (_, mut child) = start(&self.tie, told, number, address, self.seed, &self.folder)?;
                 // Its first words are from its first life: ask the port itself.
                 let end = std::time::Instant::now() + Duration::from_secs(5);
                 while ask(member.address, "GET", "/healthz").is_err() {
@@ -172,10 +176,9 @@ impl Stage {
                 member.stopped = false;
                 child.signal(Signal::CONT)
             }
-            (Act::Slow, Some(_)) => {
-                let path = format!("/_plimsoll/slow?factor={}", fault.factor.unwrap_or(1.0));
-                let told = ask(member.address, "POST", &path).map(drop);
-                told.map_err(|error| Trouble::failed(format!("cannot slow {} down: {error}", member.name)))
+            (Act::Slow | Act::Fail, Some(_)) => {
+                let told = ask(member.address, "POST", &order(fault)).map(drop);
+                told.map_err(|error| Trouble::failed(format!("cannot harm {}: {error}", member.name)))
             }
             (Act::Start, Some(_)) => Err(Trouble::failed(format!("{} runs already", member.name))),
             (_, None) => Err(Trouble::failed(format!("{} does not run", member.name))),
@@ -186,7 +189,8 @@ impl Stage {
     /// Starts another member and makes the balancer use it.
     fn join(&mut self) -> Result<(), Trouble> {
         let number = self.members.len() + 1;
-        let (name, mut child) = start(&self.tie, &self.told, number, None, self.seed, &self.folder)?;
+        let told = told_to(&self.told, number);
+        let (name, mut child) = start(&self.tie, told, number, None, self.seed, &self.folder)?;
         let address = child.address("http")?;
         self.members.push(Member::new(name, address, child));
         let addresses: Vec<SocketAddr> = self.members.iter().map(|member| member.address).collect();
@@ -194,14 +198,37 @@ impl Stage {
     }
 }
 
-/// The flags of every member.
-fn told(experiment: &Experiment, session: Duration) -> Vec<String> {
-    let members = &experiment.members;
-    let mut told = vec![
-        "--admin".to_owned(),
-        format!("--workers={}", members.workers),
-        format!("--queue={}", members.queue),
-    ];
+/// What a member with this number is told; one that joins is as the last.
+fn told_to(told: &[Vec<String>], number: usize) -> &[String] {
+    told.get(number.wrapping_sub(1)).or(told.last()).map_or(&[], Vec::as_slice)
+}
+
+/// What a member is asked to do that becomes slow or fails.
+fn order(fault: &Fault) -> String {
+    if fault.act == Act::Slow {
+        return format!("/_plimsoll/slow?factor={}", fault.factor.unwrap_or(1.0));
+    }
+    let after = fault.after.map_or(Duration::ZERO, |span| span.0).as_micros();
+    let with = match fault.with {
+        Some(Refusal::Close) => "close".to_owned(),
+        Some(Refusal::Status(status)) => status.to_string(),
+        None => "500".to_owned(),
+    };
+    format!("/_plimsoll/fail?rate={}&after={after}us&with={with}", fault.rate.unwrap_or(1.0))
+}
+
+/// The flags of a member.
+fn told(members: &Members, session: Duration) -> Vec<String> {
+    let mut told = vec!["--admin".to_owned(), format!("--queue={}", members.queue)];
+    match members.cores {
+        Some(cores) => {
+            told.push(format!("--cores={cores}"));
+            told.extend(members.speed.map(|speed| format!("--speed={speed}")));
+            told.extend(members.antagonist.map(|antagonist| format!("--antagonist={antagonist}")));
+            told.extend(members.ignore_cancel.then(|| "--ignore-cancel".to_owned()));
+        }
+        None => told.push(format!("--workers={}", members.workers)),
+    }
     if let Some(service) = &members.service {
         told.push(format!("--service={service}"));
     }

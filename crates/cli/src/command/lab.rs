@@ -251,10 +251,11 @@ fn tell(reports: &[Report], globals: &Globals) -> Result<ExitCode, Failure> {
         let mut rows = vec![head(&["", "EXPERIMENT", "CLAIM"])];
         for report in reports {
             for claim in &report.claims {
-                let (word, tone) = match (claim.pass, claim.required) {
-                    (true, _) => ("pass", Tone::Good),
-                    (false, true) => ("FAIL", Tone::Bad),
-                    (false, false) => ("differs", Tone::Fair),
+                let (word, tone) = match (claim.pass, claim.decided, claim.required) {
+                    (true, ..) => ("pass", Tone::Good),
+                    (false, false, _) => ("not decided", Tone::Fair),
+                    (false, true, true) => ("FAIL", Tone::Bad),
+                    (false, true, false) => ("differs", Tone::Fair),
                 };
                 rows.push(vec![
                     Cell::text(word).tone(tone),
@@ -270,6 +271,10 @@ fn tell(reports: &[Report], globals: &Globals) -> Result<ExitCode, Failure> {
             let numbers: Vec<String> = claim.numbers.iter().map(|number| plain(number)).collect();
             let (name, says) = (plain(&report.name), plain(&claim.says));
             globals.say(&format!("{name}: {says}:\n    {}\n", numbers.join("\n    ")));
+        }
+        for (balancer, why) in &report.missing {
+            let (name, balancer, why) = (plain(&report.name), plain(balancer), plain(why));
+            globals.insist(&format!("{name}: SKIPPED: {balancer}: {why}\n"));
         }
         for point in &report.invalid {
             globals.say(&format!("{}: INVALID: {point}: the load generator was late\n", report.name));
