@@ -376,7 +376,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let text = haproxy(&Balancer::default(), &settings, members[0], &members);
+        let text = haproxy(&"haproxy".parse().unwrap(), &settings, members[0], &members);
         for part in [
             "balance leastconn",
             "m2 127.0.0.1:4002",
@@ -388,7 +388,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let text = nginx(&round, &settings, members[0], &members);
+        let text = nginx(&"nginx:round_robin".parse().unwrap(), &settings, members[0], &members);
         assert!(
             text.contains("server 127.0.0.1:4002 max_conns=7 max_fails=5 fail_timeout=10s;")
                 && text.contains("proxy_next_upstream_tries 2;")

@@ -15,7 +15,10 @@ use crate::lab::experiment::{Balancer, Health, Settings, Span};
 pub(super) fn program(tie: &Tie) -> Result<PathBuf, Trouble> {
     let build = tie.program.parent().and_then(std::path::Path::parent);
     let installed = build.map(|folder| folder.join("peers/bin/envoy")).filter(|path| path.is_file());
-    installed.map_or_else(|| find("envoy"), Ok)
+    installed.or_else(|| find("envoy").ok()).ok_or_else(|| {
+        let why = "envoy is not installed; scripts/install-bench-peers envoy gets it, or leave it out of the levels";
+        Trouble::failed(why)
+    })
 }
 
 /// May it use so many members?
