@@ -85,8 +85,9 @@ impl Test {
         let mut verdict = self.of_those_there(table);
         let absent = table.absent(|levels| self.looks_at(levels));
         // A point that breaks a bound breaks it whatever the others would be; a shape needs all its points.
-        let refutes = matches!(self, Self::AtLeast(_) | Self::AtMost(_) | Self::RatioToBest(_));
-        if !absent.is_empty() && !(refutes && verdict.saw() && !verdict.pass) {
+        let by_points = matches!(self, Self::AtLeast(_) | Self::AtMost(_) | Self::RatioToBest(_));
+        let refuted = by_points && verdict.saw() && !verdict.pass;
+        if !absent.is_empty() && !refuted {
             (verdict.pass, verdict.decided) = (false, false);
         }
         verdict

@@ -79,7 +79,7 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
                 levels.remove(&Factor::Balancer);
                 (1, Balancer { kind: BalancerKind::None, ..balancer })
             }
-            count => (count.unwrap_or(experiment.members.count()), balancer),
+            count => (count.unwrap_or_else(|| experiment.members.count()), balancer),
         };
         if points.iter().all(|point| point.levels != levels) {
             let alike = points.iter().find(|point| rivals(&point.levels, &levels));

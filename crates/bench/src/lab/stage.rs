@@ -200,7 +200,7 @@ impl Stage {
 
 /// What a member with this number is told; one that joins is as the last.
 fn told_to(told: &[Vec<String>], number: usize) -> &[String] {
-    told.get(number.wrapping_sub(1)).or(told.last()).map_or(&[], Vec::as_slice)
+    told.get(number.wrapping_sub(1)).or_else(|| told.last()).map_or(&[], Vec::as_slice)
 }
 
 /// What a member is asked to do that becomes slow or fails.
