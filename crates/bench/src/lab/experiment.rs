@@ -105,6 +105,8 @@ pub struct Settings {
     pub slow_start: Option<Span>,
     /// Threads that carry traffic (nginx has one).
     pub threads: Option<usize>,
+    /// How many of them run, each with its part of the load and knowing nothing of the others; 1 if nothing is said.
+    pub instances: Option<usize>,
     /// Tries after the first of a request that met a broken connection and may be sent again, where `retries` is no
     /// factor; as each balancer does it by itself if nothing is said.
     pub retries: Option<u32>,

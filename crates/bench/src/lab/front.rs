@@ -35,7 +35,7 @@ pub(super) struct Front {
 }
 
 impl Front {
-    /// Starts it in front of `members` and waits until it may use all of them.
+    /// Starts it in front of `members`; it is [`ready`](Self::ready) when it may use all of them.
     pub(super) fn start(
         tie: &Tie,
         balancer: &Balancer,
@@ -45,7 +45,7 @@ impl Front {
     ) -> Result<Self, Trouble> {
         let (balancer, settings, folder) = (balancer.clone(), settings.clone(), folder.to_owned());
         let name = balancer.kind.name();
-        let mut front = match (balancer.kind, members) {
+        Ok(match (balancer.kind, members) {
             (BalancerKind::None, [member, ..]) => {
                 return Ok(Self { child: None, balancer, settings, folder, address: *member, admin: None });
             }
@@ -62,9 +62,7 @@ impl Front {
                 let admin = Some(admin).filter(|_| balancer.kind == BalancerKind::Envoy);
                 Self { child: Some(child), balancer, settings, folder, address, admin }
             }
-        };
-        front.ready(members.len())?;
-        Ok(front)
+        })
     }
 
     /// Its process, if it has one.
@@ -94,11 +92,12 @@ impl Front {
 
     /// Waits until all members may be used: by the status of plimsoll and Envoy, for the others until a request has
     /// been answered. (Those count members as up from the start.)
-    fn ready(&mut self, members: usize) -> Result<(), Trouble> {
+    pub(super) fn ready(&mut self, members: usize) -> Result<(), Trouble> {
         let end = Instant::now() + PATIENCE;
         loop {
             let ready = match self.balancer.kind {
                 BalancerKind::Plimsoll => self.status().is_some_and(|status| all_up(&status, members)),
+                BalancerKind::None => true,
                 BalancerKind::Envoy => self.admin.is_some_and(|admin| envoy::healthy(admin, members)),
                 _ => ask(self.address, "GET", "/healthz").is_ok(),
             };

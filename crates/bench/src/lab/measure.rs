@@ -19,7 +19,7 @@ use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
 use super::child::Tie;
-use super::drive::{self, Drive};
+use super::drive::Drive;
 use super::experiment::{BalancerKind, Experiment, Session};
 use super::plan::{Offer, Point};
 use super::stage::Stage;
@@ -161,8 +161,7 @@ impl Before {
         let clients = CLIENTS * experiment.members.first().workers * point.members;
         let mut load = experiment.load.clone();
         load.keep_alive = true;
-        let run =
-            drive::start(&load, Drive::Closed(clients), stage.address(), PART * (PARTS + 2), point.seed)?;
+        let run = stage.load(&load, Drive::Closed(clients), PART * (PARTS + 2), point.seed)?;
         let mut capacity = Vec::new();
         let (mut last, mut number) = (Duration::ZERO, 0);
         while number <= PARTS {

@@ -42,7 +42,7 @@ pub enum Metric {
     /// Its rate of arrivals from ten seconds and the slow start after it was started again, for five seconds, over
     /// its usual rate.
     Regained,
-    /// Processor time of the balancer for a request.
+    /// Processor time of the balancer, or of all its instances, for a request.
     BalancerCpu,
     /// Share of the machine's processors that was busy.
     HostCpu,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arrivals::Arrivals;
 use super::child::Tie;
-use super::drive::{self, Drive};
+use super::drive::{Clients, Drive};
 use super::experiment::{Act, Experiment, Fault, Mode};
 use super::metric::Metric;
 use super::plan::{Point, SETTLED, each, repetitions};
@@ -138,8 +138,8 @@ fn once(
         Drive::Open(_) => (0, each(experiment, mode)),
         Drive::Closed(clients) => (clients as u64, each(experiment, mode) + WARM),
     };
-    let run = drive::start(&experiment.load, drive, stage.address(), length, point.seed)?;
-    let mut wait = |run: &crate::run::Run, stage: &mut Stage, until: Duration| -> Result<(), Trouble> {
+    let run = stage.load(&experiment.load, drive, length, point.seed)?;
+    let mut wait = |run: &Clients, stage: &mut Stage, until: Duration| -> Result<(), Trouble> {
         loop {
             let now = run.elapsed();
             if let Some(fault) = faults.next_if(|fault| fault.at.of(mode).0 <= now) {
@@ -161,7 +161,7 @@ fn once(
     // Warm-up and measured batches are cut the same way, so that a timeline begins with the load.
     let mut last = Duration::ZERO;
     let mut tick =
-        |run: &crate::run::Run, stage: &mut Stage, until: Duration| -> Result<(Record, Duration), Trouble> {
+        |run: &Clients, stage: &mut Stage, until: Duration| -> Result<(Record, Duration), Trouble> {
             wait(run, stage, until)?;
             let now = run.elapsed();
             let record = run.take();
@@ -247,9 +247,7 @@ fn once(
         }
     }
     outcome.timelines.push(timeline);
-    run.stop();
-    run.join().map_err(|error| Trouble::failed(format!("the load generator failed: {error}")))?;
-    Ok(())
+    run.end()
 }
 
 /// What was seen beside the requests.
@@ -260,7 +258,7 @@ struct Seen {
 }
 
 /// Waits for what is under way.
-fn tail(run: &crate::run::Run, timeout: Duration) -> Record {
+fn tail(run: &Clients, timeout: Duration) -> Record {
     let end = Instant::now() + timeout + Duration::from_millis(200);
     while !run.finished() && Instant::now() < end {
         std::thread::sleep(NAP);

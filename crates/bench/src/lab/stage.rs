@@ -9,7 +9,8 @@ use rustix::process::Signal;
 use super::Trouble;
 use super::arrivals::Count;
 use super::child::{Child, Tie};
-use super::experiment::{Act, Experiment, Fault, Members, Settings};
+use super::drive::{self, Clients, Drive};
+use super::experiment::{Act, Experiment, Fault, Load, Members, Settings};
 use super::front::{Front, ask, ask_within};
 use super::plan::Point;
 use super::usage;
@@ -18,7 +19,7 @@ use crate::member::Refusal;
 /// Everything that runs for a point but the load. Dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Stage {
-    front: Front,
+    fronts: Vec<Front>,
     members: Vec<Member>,
     tie: Tie,
     folder: PathBuf,
@@ -72,10 +73,20 @@ impl Stage {
         }
         let addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
         let settings = Settings { retries: point.retries, ..experiment.balancer.clone() };
-        let front = Front::start(tie, &point.balancer, &settings, &addresses, folder)?;
-        commands.extend(front.child().map(|child| child.command().to_owned()));
+        let mut fronts = Vec::new();
+        for number in 1..=settings.instances.unwrap_or(1) {
+            let folder =
+                if number == 1 { folder.to_owned() } else { folder.join(format!("balancer-{number}")) };
+            std::fs::create_dir_all(&folder)
+                .map_err(|error| Trouble::failed(format!("cannot make {}: {error}", folder.display())))?;
+            fronts.push(Front::start(tie, &point.balancer, &settings, &addresses, &folder)?);
+        }
+        for front in &mut fronts {
+            front.ready(addresses.len())?;
+        }
+        commands.extend(fronts.iter().filter_map(|front| Some(front.child()?.command().to_owned())));
         Ok(Self {
-            front,
+            fronts,
             members,
             tie: tie.clone(),
             folder: folder.to_owned(),
@@ -85,9 +96,16 @@ impl Stage {
         })
     }
 
-    /// Where clients connect.
-    pub(super) fn address(&self) -> SocketAddr {
-        self.front.address
+    /// Starts the load.
+    pub(super) fn load(
+        &self,
+        load: &Load,
+        drive: Drive,
+        length: Duration,
+        seed: u64,
+    ) -> Result<Clients, Trouble> {
+        let addresses: Vec<SocketAddr> = self.fronts.iter().map(|front| front.address).collect();
+        drive::start(load, drive, &addresses, length, seed)
     }
 
     /// The command lines of all processes, as they were started.
@@ -95,22 +113,23 @@ impl Stage {
         &self.commands
     }
 
-    /// What plimsoll says of itself.
+    /// What plimsoll says of itself, the first of several.
     pub(super) fn status(&self) -> Option<String> {
-        self.front.status()
+        self.fronts.first()?.status()
     }
 
-    /// An error if the balancer has ended, or a member that nobody killed.
+    /// An error if a balancer has ended, or a member that nobody killed.
     pub(super) fn alive(&mut self) -> Result<(), Trouble> {
-        self.front.alive()?;
+        self.fronts.iter_mut().try_for_each(Front::alive)?;
         self.members.iter_mut().filter_map(|member| member.child.as_mut()).try_for_each(Child::alive)
     }
 
-    /// Seconds of processor time of the balancer, and of all members that live.
+    /// Seconds of processor time of the balancers, and of all members that live.
     pub(super) fn used(&self) -> (f64, f64) {
         let of =
             |child: Option<&Child>| child.and_then(|child| usage::of_process(child.pid())).unwrap_or(0.0);
-        (of(self.front.child()), self.members.iter().map(|member| of(member.child.as_ref())).sum())
+        let balancers = self.fronts.iter().map(|front| of(front.child())).sum();
+        (balancers, self.members.iter().map(|member| of(member.child.as_ref())).sum())
     }
 
     /// Names of the members, those that have joined included.
@@ -194,7 +213,7 @@ impl Stage {
         let address = child.address("http")?;
         self.members.push(Member::new(name, address, child));
         let addresses: Vec<SocketAddr> = self.members.iter().map(|member| member.address).collect();
-        self.front.members(&addresses)
+        self.fronts.iter_mut().try_for_each(|front| front.members(&addresses))
     }
 }
 

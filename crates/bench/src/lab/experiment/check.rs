@@ -13,6 +13,8 @@ const SAMPLES: usize = 5;
 /// Most members; most clients of a closed loop.
 const MEMBERS: f64 = 64.0;
 const CLIENTS: f64 = 16_384.0;
+/// Most balancers at once.
+const INSTANCES: usize = 64;
 /// Most retries.
 const RETRIES: f64 = 10.0;
 /// Most workers of a member.
@@ -90,6 +92,9 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         say(top.clone(), message.to_owned());
     }
     let level = |value: f64| Level::Number(value);
+    if experiment.balancer.instances.is_some_and(|count| !(1..=INSTANCES).contains(&count)) {
+        say(top.clone(), format!("[balancer] instances: expected from 1 to {INSTANCES}"));
+    }
     let retries = experiment.balancer.retries.map(|count| fits(Factor::Retries, &level(f64::from(count))));
     if let Some(Err(why)) = retries {
         say(top.clone(), format!("[balancer] retries: {why}"));
