@@ -54,7 +54,7 @@ impl Clients {
 }
 
 /// Starts the load on `addresses`, split evenly, for so long. A part of Poisson arrivals is one itself, and so is
-/// their sum.
+/// their sum. Clients with rates of their own go to the addresses in turn.
 pub(super) fn start(
     load: &Load,
     drive: Drive,
@@ -62,13 +62,25 @@ pub(super) fn start(
     duration: Duration,
     seed: u64,
 ) -> Result<Clients, Trouble> {
-    let count = addresses.len().max(1);
+    let mut parts = Vec::new();
+    if load.clients.is_empty() {
+        let count = addresses.len().max(1);
+        for index in 0..addresses.len() {
+            parts.push(match drive {
+                Drive::Open(rate) => Drive::Open(rate / count as f64),
+                Drive::Closed(clients) => Drive::Closed(share(clients, index, count)),
+            });
+        }
+    } else {
+        // In turn from group to group, too, as they would come.
+        let most = load.clients.iter().map(|group| group.count).max().unwrap_or(0);
+        for number in 0..most {
+            let groups = load.clients.iter().filter(|group| number < group.count);
+            parts.extend(groups.map(|group| Drive::Open(group.rate)));
+        }
+    }
     let mut runs = Vec::new();
-    for (index, address) in addresses.iter().enumerate() {
-        let part = match drive {
-            Drive::Open(rate) => Drive::Open(rate / count as f64),
-            Drive::Closed(clients) => Drive::Closed(share(clients, index, count)),
-        };
+    for (index, (part, address)) in parts.into_iter().zip(addresses.iter().cycle()).enumerate() {
         // Parts need chances of their own; the first keeps that of the whole.
         let seed = seed.wrapping_add((index as u64) << 32);
         runs.push(one(load, part, *address, duration, seed)?);
@@ -94,7 +106,8 @@ fn one(
     let close: &[(&str, &str)] = if load.keep_alive { &[] } else { &[("connection", "close")] };
     let target =
         Http::new(method, &format!("http://{address}/"), close, &body).map_err(|error| failed(&error))?;
-    let limits = Limits { timeout: load.timeout.0, reuse: load.keep_alive, ..Limits::default() };
+    let connections = (!load.clients.is_empty()).then_some(1);
+    let limits = Limits { timeout: load.timeout.0, reuse: load.keep_alive, connections, ..Limits::default() };
     let run = match drive {
         Drive::Open(rate) => run::start(target, Pace::new(load.arrival, rate, duration, seed), limits),
         Drive::Closed(clients) => run::closed(target, clients, duration, limits),

@@ -110,9 +110,21 @@ pub struct Settings {
     /// Tries after the first of a request that met a broken connection and may be sent again, where `retries` is no
     /// factor; as each balancer does it by itself if nothing is said.
     pub retries: Option<u32>,
+    /// What plimsoll alone has.
+    pub plimsoll: Own,
     /// Take members out whose traffic fails, after five failures in a row and for ten seconds at first. If nothing is
     /// said only those do that do it by themselves.
     pub ejection: Option<bool>,
+}
+
+/// Settings of plimsoll that the others do not have, as they stand in its own file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Own {
+    /// Of its listener.
+    pub listener: toml::Table,
+    /// Of its group.
+    pub group: toml::Table,
 }
 
 /// How a balancer checks its members.
@@ -128,8 +140,8 @@ pub enum Health {
     Off,
 }
 
-/// What the clients do. Open loop by `rate` or `share`, closed loop by `concurrency`; exactly one of the three
-/// is given here or as a factor.
+/// What the clients do. Open loop by `rate`, `share` or `clients`, closed loop by `concurrency`; exactly one of them
+/// is given here or, but for `clients`, as a factor.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
@@ -142,6 +154,9 @@ pub struct Load {
     /// Clients that each send their next request when the last has been answered.
     #[serde(default)]
     pub concurrency: Option<usize>,
+    /// Clients that each send requests at a rate of their own over one connection: sessions.
+    #[serde(default)]
+    pub clients: Vec<Sessions>,
     /// How requests follow one another in an open loop.
     #[serde(default = "poisson", deserialize_with = "value::arrival")]
     pub arrival: Arrival,
@@ -154,6 +169,16 @@ pub struct Load {
     /// Length of a request's body; with one the method is POST.
     #[serde(default)]
     pub body: Option<Bytes>,
+}
+
+/// Clients that are alike.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sessions {
+    /// How many.
+    pub count: usize,
+    /// Requests per second of each. One that is due before the last one was answered waits for that.
+    pub rate: f64,
 }
 
 /// How long and how often.
@@ -352,6 +377,14 @@ impl Experiment {
         })?;
         let wrong = check::check(&experiment);
         if wrong.is_empty() { Ok(experiment) } else { Err(wrong) }
+    }
+
+    /// Are the members asked how many requests came to them?
+    pub fn counts(&self) -> bool {
+        let asked = |metric: Metric| matches!(metric, Metric::Arrivals | Metric::Dispersion);
+        !self.faults.is_empty()
+            || self.figures.iter().any(|figure| asked(figure.y))
+            || self.claims.iter().any(|claim| asked(claim.test.get_ref().metric()))
     }
 
     /// The factor's levels, if it is varied.

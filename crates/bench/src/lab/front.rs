@@ -54,7 +54,7 @@ impl Front {
                 write(&folder.join("plimsoll.toml"), &plimsoll(&balancer, &settings, members)?)?;
                 let arguments = ["up", "-c", "plimsoll.toml"].map(str::to_owned);
                 let mut child = Child::start(tie, name, &tie.program, &arguments, &folder)?;
-                let (admin, address) = (child.address("admin")?, child.address("http")?);
+                let (admin, address) = (child.address("admin")?, child.address(protocol(&settings))?);
                 Self { child: Some(child), balancer, settings, folder, address, admin: Some(admin) }
             }
             (BalancerKind::Haproxy | BalancerKind::Nginx | BalancerKind::Envoy, _) => {
@@ -112,6 +112,11 @@ impl Front {
             std::thread::sleep(LOOK);
         }
     }
+}
+
+/// What the listener of plimsoll speaks.
+fn protocol(settings: &Settings) -> &str {
+    settings.plimsoll.listener.get("protocol").and_then(toml::Value::as_str).unwrap_or("http")
 }
 
 /// Why a balancer cannot be run on this machine; `None` if it can.
@@ -234,7 +239,10 @@ fn plimsoll(balancer: &Balancer, settings: &Settings, members: &[SocketAddr]) ->
     let interval = settings.health_interval.unwrap_or(Span(INTERVAL));
     let mut group = serde_json::json!({
         "name": "lab",
-        "strategy": balancer.strategy,
+        "strategy": match balancer.knobs() {
+            (name, knobs) if knobs.is_empty() => serde_json::json!(name),
+            (name, knobs) => serde_json::json!({ name: knobs }),
+        },
         "members": members,
     });
     let mut set = |key: &str, value: Option<serde_json::Value>| {
@@ -258,9 +266,19 @@ fn plimsoll(balancer: &Balancer, settings: &Settings, members: &[SocketAddr]) ->
     set("retry", settings.retries.map(|count| serde_json::json!({ "attempts": count })));
     set("outlier", settings.ejection.map(Into::into));
     set("slow_start", settings.slow_start.map(|span| time(span).into()));
+    let mut listener = serde_json::json!({ "address": "127.0.0.1:0", "protocol": "http", "group": "lab" });
+    for (section, own) in
+        [(&mut listener, &settings.plimsoll.listener), (&mut group, &settings.plimsoll.group)]
+    {
+        for (key, value) in own {
+            let value = serde_json::to_value(value)
+                .map_err(|error| Trouble::failed(format!("cannot write the configuration: {error}")))?;
+            section[key.as_str()] = value;
+        }
+    }
     let mut file = serde_json::json!({
         "admin": { "listen": "127.0.0.1:0", "control": "off" },
-        "listener": [{ "address": "127.0.0.1:0", "protocol": "http", "group": "lab" }],
+        "listener": [listener],
         "group": [group],
     });
     if let Some(threads) = settings.threads {
@@ -360,11 +378,15 @@ mod tests {
             queue_timeout: Some(Span(Duration::from_millis(250))),
             queue: Some(10),
             retries: Some(1),
+            plimsoll: toml::from_str("group.key = \"path\"\nlistener.accept_proxy = true").unwrap(),
             ejection: Some(true),
             ..Settings::default()
         };
         let members = [SocketAddr::from(([127, 0, 0, 1], 4001)), SocketAddr::from(([127, 0, 0, 1], 4002))];
         let round: Balancer = "plimsoll:round_robin".parse().unwrap();
+        let tuned = "plimsoll:least_request(choices=3)".parse().unwrap();
+        let tuned = plimsoll(&tuned, &settings, &members).unwrap();
+        assert!(tuned.contains("least_request]\nchoices = 3"), "{tuned}");
         let text = plimsoll(&round, &settings, &members).unwrap();
         for part in [
             "strategy = \"round_robin\"",
@@ -372,6 +394,8 @@ mod tests {
             "slow_start = \"3000000us\"",
             "attempts = 1",
             "outlier = true",
+            "key = \"path\"",
+            "accept_proxy = true",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

@@ -10,6 +10,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("adaptive-healthy", include_str!("../../../../experiments/adaptive-healthy.toml")),
     ("adaptive-faults", include_str!("../../../../experiments/adaptive-faults.toml")),
     ("adaptive-overload", include_str!("../../../../experiments/adaptive-overload.toml")),
+    ("tao-8", include_str!("../../../../experiments/tao-8.toml")),
 ];
 
 /// The text of the experiment with this name.

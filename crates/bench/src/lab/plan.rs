@@ -71,7 +71,10 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
         let offer = match (clients, number(Factor::Share).or(load.share)) {
             (Some(clients), _) => Offer::Concurrency(clients),
             (None, Some(share)) => Offer::Share(share),
-            (None, None) => Offer::Rate(number(Factor::Rate).or(load.rate).unwrap_or(1.0)),
+            (None, None) => {
+                let sessions: f64 = load.clients.iter().map(|group| group.count as f64 * group.rate).sum();
+                Offer::Rate(number(Factor::Rate).or(load.rate).unwrap_or(sessions))
+            }
         };
         let retries = number(Factor::Retries).map(|count| count as u32).or(experiment.balancer.retries);
         let (members, balancer) = match endpoints {

@@ -165,7 +165,7 @@ fn once(
             wait(run, stage, until)?;
             let now = run.elapsed();
             let record = run.take();
-            let counts = if experiment.faults.is_empty() { Vec::new() } else { stage.counts() };
+            let counts = if experiment.counts() { stage.counts() } else { Vec::new() };
             let (end, seconds) = (now.as_secs_f64(), (now - last).as_secs_f64());
             let arrived = stage.names().into_iter().zip(counts).filter_map(|(name, count)| {
                 let came = arrivals.tick(&name, count, end, seconds)?;
@@ -246,8 +246,26 @@ fn once(
             put(Metric::Regained, regained);
         }
     }
+    if experiment.counts() {
+        let measured = &timeline[timeline.len().saturating_sub(batches * parts as usize)..];
+        let samples = measured.chunks(parts as usize).filter_map(dispersion);
+        outcome.samples.entry(Metric::Dispersion).or_default().extend(samples);
+    }
     outcome.timelines.push(timeline);
     run.end()
+}
+
+/// How unequal the arrivals at the members were in these ticks; `None` if one of them did not say.
+fn dispersion(ticks: &[Tick]) -> Option<f64> {
+    let first = ticks.first()?;
+    let mut counts = Vec::new();
+    for member in first.arrived.keys() {
+        let came: Option<u64> = ticks.iter().map(|tick| tick.arrived.get(member).copied()).sum();
+        counts.push(came? as f64);
+    }
+    let mean = counts.iter().sum::<f64>() / counts.len() as f64;
+    let variance = counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / counts.len() as f64;
+    (mean > 0.0).then(|| variance.sqrt() / mean)
 }
 
 /// What was seen beside the requests.
@@ -420,6 +438,19 @@ mod tests {
         // The run ended before it could be known.
         let short = timeline(&[900, 100, 110, 90, 0, 0, 100, 100, 100]);
         assert_eq!(back(&faulty(), Mode::Full, &short).unwrap().regained, None);
+    }
+
+    #[test]
+    fn dispersion_is_over_members_and_needs_all_of_them() {
+        let tick = |counts: &[(&str, u64)]| Tick {
+            arrived: counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+            ..Tick::default()
+        };
+        let equal = [tick(&[("m1", 10), ("m2", 30)]), tick(&[("m1", 30), ("m2", 10)])];
+        assert_eq!(dispersion(&equal), Some(0.0));
+        assert_eq!(dispersion(&equal[..1]), Some(0.5));
+        assert_eq!(dispersion(&[equal[0].clone(), tick(&[("m1", 10)])]), None);
+        assert_eq!(dispersion(&[]), None);
     }
 
     /// Samples of a batch with this record.

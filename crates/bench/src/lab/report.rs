@@ -218,6 +218,7 @@ fn numbers(table: &Table, points: &[PointFile]) -> String {
         Metric::Success,
         Metric::TimedOut,
         Metric::Refused,
+        Metric::Dispersion,
         Metric::Surge,
         Metric::Regained,
         Metric::BalancerCpu,

@@ -1,5 +1,6 @@
 //! Balancers, by name and by how they choose.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use serde::de::Error;
@@ -10,8 +11,8 @@ use serde::{Deserialize, Deserializer};
 pub struct Balancer {
     /// Which.
     pub kind: BalancerKind,
-    /// A strategy of plimsoll. For the others as their own configuration has it, or `round_robin` or
-    /// `least_connections`, which is the default.
+    /// A strategy of plimsoll, which may have settings: `least_request(choices=3)`. For the others as their own
+    /// configuration has it, or `round_robin` or `least_connections`, which is the default.
     pub strategy: String,
 }
 
@@ -65,6 +66,13 @@ impl Balancer {
         }
     }
 
+    /// A strategy of plimsoll without its settings, and these.
+    pub fn knobs(&self) -> (&str, BTreeMap<&str, f64>) {
+        let (name, inside) = parts(&self.strategy);
+        let knobs = inside.unwrap_or_default().split(',').filter_map(knob);
+        (name, knobs.collect())
+    }
+
     /// Is there such a strategy? Those of plimsoll it knows itself.
     fn known(&self) -> bool {
         let algorithm = self.algorithm();
@@ -72,14 +80,33 @@ impl Balancer {
         match self.kind {
             BalancerKind::None => matches!(algorithm, "round_robin" | "least_connections"),
             BalancerKind::Plimsoll => {
-                let word = |byte: u8| byte == b'_' || byte.is_ascii_lowercase();
-                !algorithm.is_empty() && algorithm.bytes().all(word)
+                let (name, inside) = parts(algorithm);
+                word(name) && inside.is_none_or(|inside| inside.split(',').all(|part| knob(part).is_some()))
             }
             BalancerKind::Haproxy => listed(HAPROXY) || draws(algorithm),
             BalancerKind::Nginx => listed(NGINX),
             BalancerKind::Envoy => listed(ENVOY),
         }
     }
+}
+
+/// A name, and what stands in parentheses after it.
+fn parts(text: &str) -> (&str, Option<&str>) {
+    match text.split_once('(').and_then(|(name, rest)| Some((name, rest.strip_suffix(')')?))) {
+        Some((name, inside)) => (name, Some(inside)),
+        None => (text, None),
+    }
+}
+
+/// `choices=3`.
+fn knob(text: &str) -> Option<(&str, f64)> {
+    let (name, value) = text.split_once('=')?;
+    let value = value.trim().parse().ok().filter(|value: &f64| value.is_finite())?;
+    word(name.trim()).then_some((name.trim(), value))
+}
+
+fn word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase())
 }
 
 /// Is it HAProxy's `random(N)`?
@@ -150,6 +177,7 @@ mod tests {
             ("envoy", "LEAST_REQUEST"),
             ("envoy:ROUND_ROBIN", "ROUND_ROBIN"),
             ("plimsoll:peak_ewma", "peak_ewma"),
+            ("plimsoll:least_request(choices=3)", "least_request(choices=3)"),
         ] {
             assert_eq!(algorithm(text).as_deref(), Ok(own), "{text}");
         }
@@ -165,9 +193,17 @@ mod tests {
             "envoy:least_request",
             "plimsoll:",
             "plimsoll:a b",
+            "plimsoll:a(",
+            "plimsoll:a()",
+            "plimsoll:a(b)",
+            "plimsoll:a(b=c)",
+            "plimsoll:a(b=1)c",
             "none:x",
         ] {
             assert!(algorithm(text).is_err(), "{text}");
         }
+        let tuned: Balancer = "plimsoll:least_loaded(reject=0.5, critical=2)".parse().unwrap();
+        assert_eq!(tuned.knobs(), ("least_loaded", BTreeMap::from([("reject", 0.5), ("critical", 2.0)])));
+        assert_eq!(Balancer::default().knobs(), ("least_connections", BTreeMap::new()));
     }
 }

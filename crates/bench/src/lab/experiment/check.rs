@@ -13,6 +13,8 @@ const SAMPLES: usize = 5;
 /// Most members; most clients of a closed loop.
 const MEMBERS: f64 = 64.0;
 const CLIENTS: f64 = 16_384.0;
+/// Most clients with a rate of their own: each has a thread.
+const SESSIONS: usize = 64;
 /// Most balancers at once.
 const INSTANCES: usize = 64;
 /// Most retries.
@@ -85,11 +87,24 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         load.rate.is_some() || varied.contains(&Factor::Rate),
         load.share.is_some() || varied.contains(&Factor::Share),
         load.concurrency.is_some() || varied.contains(&Factor::Concurrency),
+        !load.clients.is_empty(),
     ];
     if given.iter().filter(|given| **given).count() != 1 {
-        let message =
-            "the load needs exactly one of `rate`, `share` and `concurrency`, in [load] or as a factor";
+        let message = "the load needs exactly one of `rate`, `share` and `concurrency`, in [load] or as a factor, or [[load.clients]]";
         say(top.clone(), message.to_owned());
+    }
+    let clients = load.clients.iter().map(|group| group.count).fold(0, usize::saturating_add);
+    let paced = |rate: f64| rate > 0.0 && rate <= RATE;
+    if clients > SESSIONS || load.clients.iter().any(|group| group.count == 0 || !paced(group.rate)) {
+        say(
+            top.clone(),
+            format!(
+                "[[load.clients]] are from 1 to {SESSIONS} in all, each with a `rate` above 0, up to {RATE}"
+            ),
+        );
+    }
+    if clients > 0 && !load.keep_alive {
+        say(top.clone(), "[[load.clients]] keep their connection: `keep_alive` cannot be false".to_owned());
     }
     let level = |value: f64| Level::Number(value);
     if experiment.balancer.instances.is_some_and(|count| !(1..=INSTANCES).contains(&count)) {
