@@ -11,10 +11,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use super::work::MAX_SLOW;
-use super::{Failing, Kind, Member};
+use super::{Kind, Member};
 use crate::body::{self, Body, Malformed};
-use crate::units;
+
+mod order;
+
+use order::{Order, obey, order};
 
 /// Longest head of a request.
 const MAX_HEAD: usize = 64 * 1024;
@@ -116,18 +118,6 @@ struct Head {
     order: Option<Order>,
 }
 
-/// What an operator asks of the member.
-enum Order {
-    /// Be so many times slower.
-    Slow(f64),
-    /// Fail like this from now on.
-    Fail(Failing),
-    /// Say how many requests have come.
-    Count,
-    /// Something it cannot do.
-    Unknown,
-}
-
 /// One request and its answer; may the connection carry another?
 async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
     let Some(head) = wire.head(member.spec.admin).await? else { return Ok(false) };
@@ -183,32 +173,6 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
         return Ok(false);
     }
     Ok(keep)
-}
-
-fn obey(wire: &mut Wire, member: &Member, order: &Order, is_head: bool, keep: bool) {
-    match *order {
-        Order::Slow(factor) => {
-            member.work.slow(factor);
-            let body = serde_json::json!({ "member": member.name, "slow": member.work.factor() });
-            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
-        }
-        Order::Fail(failing) => {
-            member.failing.set(failing);
-            let body = serde_json::json!({ "member": member.name, "fail": failing.rate });
-            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
-        }
-        Order::Count => {
-            let body = serde_json::json!({ "member": member.name, "requests": member.requests.get() });
-            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
-        }
-        Order::Unknown => {
-            let body = format!(
-                "expected GET /_plimsoll/count, POST /_plimsoll/slow?factor=N with N from 0 to {MAX_SLOW}, or POST \
-                 /_plimsoll/fail?rate=R with R from 0 to 1 and, if wanted, after=TIME and with=STATUS or with=close\n"
-            );
-            wire.answer(member, 400, &body, is_head, !keep);
-        }
-    }
 }
 
 /// A connection and what is on its way in and out of it.
@@ -471,33 +435,6 @@ fn parse(bytes: &[u8], admin: bool) -> Result<Option<Head>, Malformed> {
         body: Body::of_request(minor, request.headers)?,
         order,
     }))
-}
-
-fn order(method: &str, rest: &str) -> Order {
-    let factor = rest.strip_prefix("slow?factor=").and_then(|factor| factor.parse().ok());
-    match factor {
-        None if method == "GET" && rest == "count" => Order::Count,
-        None if method == "POST" => {
-            rest.strip_prefix("fail?").and_then(failing).map_or(Order::Unknown, Order::Fail)
-        }
-        Some(factor) if method == "POST" && (0.0..=MAX_SLOW).contains(&factor) => Order::Slow(factor),
-        _ => Order::Unknown,
-    }
-}
-
-/// The failures that a query such as `rate=1&after=500us&with=close` asks for: at once and with 500 unless it says
-/// otherwise.
-fn failing(query: &str) -> Option<Failing> {
-    let mut failing = Failing { rate: f64::NAN, after: Some(Duration::ZERO), refusal: Refusal::Status(500) };
-    for (key, value) in query.split('&').map(|part| part.split_once('=').unwrap_or((part, ""))) {
-        match key {
-            "rate" => failing.rate = value.parse().ok()?,
-            "after" => failing.after = Some(units::duration(value).ok()?),
-            "with" => failing.refusal = value.parse().ok()?,
-            _ => return None,
-        }
-    }
-    (0.0..=1.0).contains(&failing.rate).then_some(failing)
 }
 
 /// Appends content, as a chunk or plainly. An empty chunk would end the body.
