@@ -145,6 +145,8 @@ fn cluster(balancer: &Balancer, settings: &Settings, members: &[SocketAddr]) -> 
             "max_ejection_percent": 50,
             // What failed once does not weigh on whole groups that are compared: only failures in a row.
             "enforcing_success_rate": 0,
+            // That it takes connections is no sign that it does its work.
+            "successful_active_health_check_uneject_host": false,
             "interval": "1s",
         });
     }
