@@ -10,6 +10,8 @@ pub const ALL: &[(&str, &str)] = &[
     ("adaptive-healthy", include_str!("../../../../experiments/adaptive-healthy.toml")),
     ("adaptive-faults", include_str!("../../../../experiments/adaptive-faults.toml")),
     ("adaptive-overload", include_str!("../../../../experiments/adaptive-overload.toml")),
+    ("cygnus-5", include_str!("../../../../experiments/cygnus-5.toml")),
+    ("cygnus-7", include_str!("../../../../experiments/cygnus-7.toml")),
     ("tao-8", include_str!("../../../../experiments/tao-8.toml")),
 ];
 
