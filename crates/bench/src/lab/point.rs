@@ -220,10 +220,10 @@ fn once(
         if matches!(drive, Drive::Open(_)) {
             outcome.punctuality = outcome.punctuality.min(whole.punctuality());
         }
-        // What is still under way ends within its time-out; it is a part of the last batch.
+        // What is still under way ends within its time-out; it is a part of the last batch. A closed loop never ends.
         let open = matches!(drive, Drive::Open(_));
         let timeout = experiment.load.timeout.0;
-        let last = batches == 1 || (open && number == batches as u32);
+        let last = open && number == batches as u32;
         let tail = if last { tail(&run, timeout) } else { Record::new() };
         keep(outcome, drive, capacity, timeout, &whole, &tail, &seen);
     }
