@@ -7,7 +7,7 @@ use std::thread;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::stage::{Balancer, Folder, Member, Process, Run, Wire, binary, found, noise, until, web};
+use crate::stage::{Balancer, Folder, Member, Process, Run, Wire, binary, found, noise, part, until, web};
 
 /// One point for each of one and two members behind the balancer, half a second long.
 const SMALL: &str = r#"
@@ -304,25 +304,184 @@ fn an_interrupted_run_leaves_nothing_running_and_goes_on() {
     assert!(folder.join("plimsoll-lab/small-full.1/points/001-endpoints=1/point.json").exists());
 }
 
+/// Waits until a process, whose parent has ended, has ended, too.
+#[track_caller]
+fn gone(pid: u32) {
+    until("its processes have ended", || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // Nobody may be there to wait for it where the tests run.
+        stat.is_empty() || stat.contains(") Z ")
+    });
+}
+
+/// Runs the small experiment with this balancer until it carries load: the run, and the processes of the point with
+/// those that they have made.
+fn under_way(balancer: &str, folder: &Folder) -> (Process, Vec<u32>) {
+    folder.write("small.toml", format!("{SMALL}[balancer]\nkind = \"{balancer}\"\n"));
+    let run = Process::start(&binary(), &["lab", "run", "small.toml", "--full"], folder.path());
+    let processes = found("a point is under way", || {
+        let mut processes = children(run.pid());
+        let names: Vec<String> = processes
+            .iter()
+            .map(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default())
+            .collect();
+        processes.extend(processes.clone().into_iter().flat_map(children));
+        let log = folder.join(&format!("plimsoll-lab/small-full/points/001-endpoints=1/{balancer}.log"));
+        let up = log.exists() && names.iter().any(|name| name.trim() == balancer);
+        // The load runs on a thread of the runner.
+        let threads = fs::read_dir(format!("/proc/{}/task", run.pid())).unwrap();
+        let mut threads = threads.map(|task| fs::read_to_string(task.unwrap().path().join("comm")));
+        let loaded = threads.any(|name| name.is_ok_and(|name| name.trim() == "load"));
+        (up && loaded && processes.len() >= 2).then_some(processes)
+    });
+    (run, processes)
+}
+
 #[test]
 fn processes_die_with_the_runner() {
-    let folder = Folder::new();
-    folder.write("small.toml", SMALL);
-    let mut run = Process::start(&binary(), &["lab", "run", "small.toml", "--full"], folder.path());
-    let processes = found("a point is under way", || {
-        let processes = children(run.pid());
-        let tied = processes.len() == 2
-            && folder.join("plimsoll-lab/small-full/points/001-endpoints=1/plimsoll.log").exists();
-        tied.then_some(processes)
-    });
-    run.kill();
-    for pid in processes {
-        until("its processes have ended", || {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // Nobody may be there to wait for it where the tests run.
-            stat.is_empty() || stat.contains(") Z ")
-        });
+    for balancer in ["plimsoll", "nginx", "haproxy"] {
+        let folder = Folder::new();
+        let (mut run, processes) = under_way(balancer, &folder);
+        run.kill();
+        processes.into_iter().for_each(gone);
     }
+}
+
+#[test]
+fn a_run_that_is_told_to_end_leaves_no_nginx() {
+    let folder = Folder::new();
+    let (mut run, processes) = under_way("nginx", &folder);
+    run.signal(Signal::TERM);
+    assert_eq!(run.end(), Some(130), "{run}");
+    processes.into_iter().for_each(gone);
+}
+
+#[test]
+fn the_processor_time_of_the_balancer_is_what_its_process_used() {
+    let folder = Folder::new();
+    // The members burn the processor: none of that is the balancer's.
+    let text = SMALL.replace("workers = 2", "workers = 2\nburn = true").replace("const:10ms", "const:500us");
+    let text = text.replace("full = [1, 2]\nquick = [1, 2]", "full = [1]\nquick = [0, 1]");
+    folder.write("cpu.toml", text.replace("500ms", "2s"));
+    let mut run = Process::start(&binary(), &["lab", "run", "cpu.toml"], folder.path());
+    // Hundredths of a second that the balancer has used, the last that is seen of it.
+    let mut used = (0.0f64, 0.0f64);
+    until("the run is over", || {
+        for pid in children(run.pid()) {
+            let words = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let fields: Vec<f64> = stat.split(' ').filter_map(|field| field.parse().ok()).collect();
+            if words.contains("\0up\0") && fields.len() > 12 {
+                // Numbers: pid, then from the parent's on; user and system time are the 10th and 11th after it.
+                let now = fields[11] + fields[12];
+                used = (if used.0 == 0.0 { now.max(f64::MIN_POSITIVE) } else { used.0 }, now);
+            }
+        }
+        run.ended()
+    });
+    assert!(matches!(run.end(), Some(0 | 1)), "{run}");
+    let points = folder.join("plimsoll-lab/cpu-quick/points");
+    let alone = json(&points.join("001-endpoints=0/point.json"));
+    assert_eq!(alone["estimates"]["balancer_cpu"][0], 0.0, "{alone}");
+    let point = json(&points.join("002-endpoints=1/point.json"));
+    let told = point["estimates"]["balancer_cpu"][0].as_f64().unwrap();
+    let ticks = point["outcome"]["timelines"][0].as_array().unwrap();
+    let requests: u64 = ticks.iter().map(|tick| tick["ok"].as_u64().unwrap()).sum();
+    let told = told * requests as f64 / 1e6;
+    let seen = (used.1 - used.0) / 100.0;
+    assert!(seen > 0.1, "too little to compare: {used:?}");
+    assert!((0.6 * seen - 0.05..1.4 * seen + 0.05).contains(&told), "{told} s, but the kernel says {seen} s");
+}
+
+/// Two members and a balancer, hosts of their own, one member cut off for a second.
+fn hosts() -> String {
+    let mut text = SMALL.replace("concurrency = 8", "rate = 100").replace("500ms", "3500ms");
+    text = text.replace("full = [1, 2]\nquick = [1, 2]", "full = [2]\nquick = [2]");
+    // Ticks of half a second.
+    text = text.replace("full = 5, quick = 5", "full = 7, quick = 7");
+    text += "[network]\nnamespaces = true\n[balancer]\nhealth_interval = \"50ms\"\nslow_start = \"0s\"\nper_try = \"300ms\"\n";
+    for (act, at) in [("cut_off", "1s"), ("join", "2s")] {
+        text += &format!("[[fault]]\nact = \"{act}\"\nat = {{ full = \"{at}\", quick = \"{at}\" }}\n");
+    }
+    text
+}
+
+/// A run that says that it cannot have its network, in any case and everywhere, and proves nothing.
+fn skipped(run: &Run, folder: &Folder) {
+    assert_eq!(run.code, Some(0), "{} {}", run.out, run.err);
+    assert!(run.err.contains("SKIPPED, nothing was run") && run.out.contains("not decided"), "{}", run.err);
+    let claims = json(&folder.join("plimsoll-lab/hosts-quick/claims.json"));
+    let told = (&claims["pass"], &claims["claims"][0]["pass"], &claims["claims"][0]["decided"]);
+    assert_eq!(told, (&false.into(), &false.into(), &false.into()), "{claims}");
+    assert!(claims["skipped"].is_string() && claims["points"][0] == 0, "{claims}");
+    let page = fs::read_to_string(folder.join("plimsoll-lab/hosts-quick/report.html")).unwrap();
+    assert!(page.contains("SKIPPED: ") && page.contains("? not decided"), "no banner");
+}
+
+#[test]
+fn a_member_is_cut_off_the_network_and_joins_it_again() {
+    let folder = Folder::new();
+    folder.write("hosts.toml", hosts());
+    let possible = Run::of(&part("unshare"), &["--net", "true"], folder.path()).code == Some(0);
+    if !possible {
+        return skipped(&Run::plimsoll(&["lab", "run", "hosts.toml"], folder.path()), &folder);
+    }
+    let mut run = Process::start(&binary(), &["lab", "run", "hosts.toml"], folder.path());
+    run.line("1/1, about");
+    let of = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let places = found("the processes of the point", || {
+        let mut places: Vec<_> = children(run.pid()).into_iter().filter_map(of).collect();
+        places.sort();
+        places.dedup();
+        (places.len() == 3).then_some(places)
+    });
+    assert!(!places.contains(&of(std::process::id()).unwrap()), "{places:?}");
+    assert!(matches!(run.end(), Some(0 | 1)), "{run}");
+    let point = json(&folder.join("plimsoll-lab/hosts-quick/points/001-endpoints=2/point.json"));
+    assert_eq!(point["estimates"]["success"][0], 1.0, "{point}");
+    let ticks = point["outcome"]["timelines"][0].as_array().unwrap();
+    let arrived = |member: &str, from: f64, to: f64| -> u64 {
+        let began = |tick: &Value| tick["at"].as_f64().unwrap() - tick["seconds"].as_f64().unwrap();
+        let within = |tick: &&Value| began(tick) >= from && tick["at"].as_f64().unwrap() <= to;
+        ticks.iter().filter(within).filter_map(|tick| tick["arrived"][member].as_u64()).sum()
+    };
+    assert!(arrived("m1", 0.0, 1.0) > 10, "{ticks:?}");
+    assert_eq!(arrived("m1", 0.95, 1.8), 0, "{ticks:?}");
+    assert!(arrived("m2", 0.95, 2.5) > 10, "{ticks:?}");
+}
+
+#[test]
+fn a_network_that_cannot_be_had_is_told_and_decides_nothing() {
+    let folder = Folder::new();
+    folder.write("hosts.toml", hosts());
+    let program = binary();
+    let lab = [program.to_str().unwrap(), "lab", "run", "hosts.toml", "-q"];
+    let run = if rustix::process::geteuid().is_root() {
+        // Root that may not do it, as in most containers.
+        let drop = ["--bounding-set=-sys_admin,-net_admin", "--inh-caps=-sys_admin,-net_admin", "--"];
+        Run::of(&part("setpriv"), &[&drop[..], &lab].concat(), folder.path())
+    } else {
+        Run::of(&program, &lab[1..], folder.path())
+    };
+    skipped(&run, &folder);
+    // What was skipped is still so when it is told again.
+    let again = Run::plimsoll(&["lab", "report"], folder.path());
+    skipped(&again, &folder);
+}
+
+#[test]
+fn a_delay_is_kept_or_its_want_is_told() {
+    let folder = Folder::new();
+    let text = hosts().replace("namespaces = true", "namespaces = true\ndelay = \"5ms\"");
+    folder.write("hosts.toml", text.split("[[fault]]").next().unwrap());
+    let run = Run::plimsoll(&["lab", "run", "hosts.toml"], folder.path());
+    if run.err.contains("SKIPPED") {
+        assert!(run.err.contains("netem") || run.err.contains("namespace"), "{}", run.err);
+        return skipped(&run, &folder);
+    }
+    // Client, balancer, member and back are four ways, beside 10 ms of service.
+    let point = json(&folder.join("plimsoll-lab/hosts-quick/points/001-endpoints=2/point.json"));
+    assert!(point["estimates"]["response"][0].as_f64().unwrap() > 0.030, "{point}");
 }
 
 #[test]

@@ -248,6 +248,25 @@ fn an_access_log_is_replayed() {
 }
 
 #[test]
+fn a_log_whose_times_jump_is_told() {
+    let member = Member::start(&["--workers", "100"]);
+    let folder = Folder::new();
+    let line = |year: u32, second: u32| {
+        format!("::1 - - [12/Jun/{year}:10:00:{second:02} +0200] \"GET / HTTP/1.0\" 200 9\n")
+    };
+    let target = url(member.address);
+    let args = ["load", "--tolerance", "5s", &target, "--replay", "access.log", "--duration", "1s"];
+    folder.write("access.log", line(1996, 0) + &line(1997, 1) + &line(1996, 2));
+    let run = Run::plimsoll(&args, folder.path());
+    let told = "access.log: line 2 is 365 d after the line above it (and 1 more)";
+    assert_eq!(run.err.matches("above it").count(), 1, "{}", run.err);
+    assert!(run.code == Some(0) && run.err.contains(told), "{:?} {}", run.code, run.err);
+    folder.write("access.log", line(1996, 0) + &line(1996, 1));
+    let run = Run::plimsoll(&args, folder.path());
+    assert!(run.code == Some(0) && !run.err.contains("above it"), "{:?} {}", run.code, run.err);
+}
+
+#[test]
 fn echo_servers_and_closed_loops() {
     for scheme in ["tcp", "udp"] {
         let member = Member::start(&["--echo", scheme]);

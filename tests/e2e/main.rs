@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod access_log;
+mod agent;
 mod answers;
 mod basics;
 mod connections;
@@ -17,6 +18,7 @@ mod health;
 mod hostile;
 mod lab;
 mod load;
+mod monitoring;
 mod proxy_protocol;
 mod reload;
 mod sharing;

@@ -1,4 +1,4 @@
-//! Open the two doors, or say in one line why not.
+//! Open the doors, or say in one line why not.
 //!
 //! The control socket must never be open to others, not even between `bind` and `chmod`. Linux gives the
 //! file of a unix socket the mode of the socket's own inode, so that is narrowed before `bind`; the file is
@@ -21,16 +21,18 @@ use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
 
 use crate::Error;
 
-/// Opens the read-only listener.
-pub(crate) async fn listener(addr: SocketAddr) -> Result<TcpListener, Error> {
+/// Opens a TCP door; `key` is its name in `[admin]`.
+pub(crate) async fn listener(addr: SocketAddr, key: &str) -> Result<TcpListener, Error> {
     TcpListener::bind(addr).await.map_err(|why| {
         let hint = match why.kind() {
-            ErrorKind::AddrInUse => "stop the process that has it, or set [admin] listen to another address",
-            ErrorKind::AddrNotAvailable => {
-                "set [admin] listen to an address of this machine (see `ip address`)"
+            ErrorKind::AddrInUse => {
+                format!("stop the process that has it, or set [admin] {key} to another address")
             }
-            ErrorKind::PermissionDenied => "set [admin] listen to a port above 1023",
-            _ => "set [admin] listen to another address",
+            ErrorKind::AddrNotAvailable => {
+                format!("set [admin] {key} to an address of this machine (see `ip address`)")
+            }
+            ErrorKind::PermissionDenied => format!("set [admin] {key} to a port above 1023"),
+            _ => format!("set [admin] {key} to another address"),
         };
         Error::Listen { addr, why, hint }
     })

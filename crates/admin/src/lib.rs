@@ -1,9 +1,11 @@
 //! Be seen and be told: what a running balancer says of itself, and how an operator tells it what to do.
 //!
-//! Two doors. The *listener* (TCP) only shows: it may face a network, and nothing that arrives there can
+//! Three doors. The *listener* (TCP) only shows: it may face a network, and nothing that arrives there can
 //! change anything. The *control socket* (unix, mode 0600) shows the same and acts as well; who may act is
-//! decided by the file's permissions. Both are served by one thread with a runtime of its own, so that no
-//! client of theirs, however many or slow, takes time from the data path.
+//! decided by the file's permissions. The *reports* door (TCP, only if asked for) takes what members tell of their
+//! load and shows nothing: it is for the network that the members are in, where whoever can reach it can lie about
+//! their load and do no more. All are served by one thread with a runtime of its own, so that no client of theirs,
+//! however many or slow, takes time from the data path.
 //!
 //! ```text
 //! GET  /                 what is here
@@ -11,6 +13,9 @@
 //! GET  /status           the read model, JSON: plimsoll_brain::status::Status
 //! GET  /metrics          Prometheus text format 0.0.4
 //! GET  /events           server-sent events; ?since=SEQ or Last-Event-ID resumes, ?follow=0 gives a JSON array
+//! GET  /v1/groups/NAME/explain   what is known of each member and made of it: GroupExplanation
+//! POST /v1/report        member=10.0.0.1:80&name=cpu&value=0.4, or JSON            reports door and control
+//! POST /v1/set           {"group": "web", "key": "strategy", "value": "random"}                control only
 //! POST /v1/drain         {"group": "web", "member": "10.0.0.1:80"}; group may be left out      control only
 //! POST /v1/undrain       the same                                                              control only
 //! POST /v1/reload        {"changes": ["+ group web: member …"]}                                control only
@@ -25,6 +30,7 @@ mod events;
 mod metrics;
 mod patience;
 mod process;
+mod report;
 mod route;
 mod serve;
 mod subject;
@@ -37,7 +43,10 @@ use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
 
-pub use subject::{Changed, Entry, Subject};
+pub use subject::{Changed, Entry, Refused, Report, Subject};
+
+/// Connections that the door for reports takes at once; each is a file.
+pub const REPORTERS: u32 = serve::REPORTERS;
 
 /// Where to be reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,6 +55,8 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// Control socket; none if `None`.
     pub control: Option<PathBuf>,
+    /// Door for reports of members and nothing else; none if `None`. Port 0 takes a free one.
+    pub reports: Option<SocketAddr>,
 }
 
 /// Why the admin plane did not start: one line that says what, where and what to do.
@@ -59,7 +70,7 @@ pub enum Error {
         /// What the system said.
         why: io::Error,
         /// What to do.
-        hint: &'static str,
+        hint: String,
     },
     /// The unix socket cannot be had.
     #[error("admin: cannot make the control socket {}: {why}; {hint}", path.display())]
@@ -81,6 +92,7 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Admin {
     addr: Option<SocketAddr>,
+    reports: Option<SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -89,6 +101,11 @@ impl Admin {
     /// Address of the read-only listener, as bound.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.addr
+    }
+
+    /// Address of the door for reports, as bound.
+    pub fn reports(&self) -> Option<SocketAddr> {
+        self.reports
     }
 }
 
@@ -102,7 +119,7 @@ impl Drop for Admin {
     }
 }
 
-/// Binds what `config` names and serves it on a thread of its own; returns once both doors are open.
+/// Binds what `config` names and serves it on a thread of its own; returns once all doors are open.
 pub fn start(config: Config, subject: Arc<dyn Subject>) -> Result<Admin, Error> {
     let (stop, stopped) = oneshot::channel();
     let (ready, outcome) = mpsc::sync_channel(1);
@@ -122,7 +139,7 @@ pub fn start(config: Config, subject: Arc<dyn Subject>) -> Result<Admin, Error> 
                     Ok(doors) => doors,
                     Err(error) => return drop(ready.send(Err(error))),
                 };
-                drop(ready.send(Ok(doors.addr())));
+                drop(ready.send(Ok((doors.addr(), doors.reports()))));
                 doors.serve(subject, stopped).await;
             });
             // A reload that hangs must not keep the process from ending.
@@ -130,6 +147,6 @@ pub fn start(config: Config, subject: Arc<dyn Subject>) -> Result<Admin, Error> 
         })
         .map_err(Error::Thread)?;
     let lost = || Err(Error::Thread(io::Error::other("it ended before it began")));
-    let addr = outcome.recv().unwrap_or_else(|_| lost())?;
-    Ok(Admin { addr, stop: Some(stop), thread: Some(thread) })
+    let (addr, reports) = outcome.recv().unwrap_or_else(|_| lost())?;
+    Ok(Admin { addr, reports, stop: Some(stop), thread: Some(thread) })
 }

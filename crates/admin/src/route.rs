@@ -7,18 +7,23 @@ use std::time::Duration;
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{
+    ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, ORIGIN,
+};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, Semaphore, watch};
 
-use crate::{Subject, events, metrics};
+use crate::{Refused, Subject, events, metrics, report};
 
 /// Longest body of a request, bytes.
 const BODY: usize = 16 * 1024;
 /// For a body to arrive.
 const BODY_TIME: Duration = Duration::from_secs(10);
+
+/// Where reports go.
+const REPORT: &str = "/v1/report";
 
 const INDEX: &str = "plimsoll
 
@@ -27,8 +32,12 @@ const INDEX: &str = "plimsoll
 /metrics   Prometheus text format
 /events    what was decided and why, as server-sent events
            ?since=SEQ (or Last-Event-ID) resumes, ?follow=0 gives a JSON array
+/v1/groups/NAME/explain
+           what is known of each member and what the strategy makes of it, JSON
 ";
 const INDEX_ACTS: &str = "
+POST /v1/report   member=10.0.0.1:80&name=cpu&value=0.4, or JSON
+POST /v1/set      {\"group\": \"web\", \"key\": \"strategy\", \"value\": \"random\"}
 POST /v1/drain    {\"group\": \"web\", \"member\": \"10.0.0.1:80\"}; group may be left out
 POST /v1/undrain  the same
 POST /v1/reload
@@ -37,11 +46,21 @@ POST /v1/stop
 
 pub(crate) type Body = Either<Full<Bytes>, Channel<Bytes>>;
 
+/// What can be done through a door.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Powers {
+    /// Look.
+    Show,
+    /// Look and act.
+    Act,
+    /// Hand in reports, and no more.
+    Report,
+}
+
 /// One door's view of the subject.
 pub(crate) struct Plane {
     pub(crate) subject: Arc<dyn Subject>,
-    /// May it act?
-    acts: bool,
+    powers: Powers,
     /// One at a time: a reload during a drain is nobody's friend.
     turn: Mutex<()>,
     /// Slots for event streams.
@@ -53,11 +72,11 @@ pub(crate) struct Plane {
 impl Plane {
     pub(crate) fn new(
         subject: Arc<dyn Subject>,
-        acts: bool,
+        powers: Powers,
         streams: Arc<Semaphore>,
         ended: watch::Receiver<bool>,
     ) -> Self {
-        Self { subject, acts, turn: Mutex::default(), streams, ended }
+        Self { subject, powers, turn: Mutex::default(), streams, ended }
     }
 
     /// Has the admin plane ended?
@@ -78,19 +97,38 @@ pub(crate) async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let reads = request.method() == Method::GET || request.method() == Method::HEAD;
-    let act = Act::named(request.uri().path()).filter(|_| plane.acts);
+    let acts = plane.powers == Powers::Act;
+    if request.uri().path() == REPORT && plane.powers != Powers::Show {
+        let answer = if request.method() != Method::POST {
+            not_allowed("POST", "use POST")
+        } else if request.headers().contains_key(ORIGIN) {
+            // Any page on the web could have a browser in this network send a form.
+            error(StatusCode::FORBIDDEN, "web pages may not report".into())
+        } else {
+            take_report(&plane, request).await
+        };
+        return Ok(parting(&plane, answer));
+    }
+    if plane.powers == Powers::Report {
+        let why = format!("there is nothing here but POST {REPORT}");
+        return Ok(parting(&plane, error(StatusCode::NOT_FOUND, why)));
+    }
+    let act = Act::named(request.uri().path()).filter(|_| acts);
     Ok(match act {
         Some(_) if request.method() != Method::POST => not_allowed("POST", "use POST"),
         Some(act) => act.perform(plane, request).await,
         None if reads => show(&plane, &request),
-        None if plane.acts => not_allowed("GET, HEAD", "use GET here, POST on /v1/…: see /"),
+        None if acts => not_allowed("GET, HEAD", "use GET here, POST on /v1/…: see /"),
         None => not_allowed("GET, HEAD", "this listener only shows; act over the control socket"),
     })
 }
 
 fn show(plane: &Arc<Plane>, request: &Request<Incoming>) -> Response<Body> {
     match request.uri().path() {
-        "/" => text(StatusCode::OK, if plane.acts { [INDEX, INDEX_ACTS].concat() } else { INDEX.into() }),
+        "/" => text(
+            StatusCode::OK,
+            if plane.powers == Powers::Act { [INDEX, INDEX_ACTS].concat() } else { INDEX.into() },
+        ),
         "/healthz" if plane.subject.status().stopping => {
             text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n".into())
         }
@@ -103,7 +141,60 @@ fn show(plane: &Arc<Plane>, request: &Request<Incoming>) -> Response<Body> {
             full(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page)
         }
         "/events" => log(plane, request),
+        path if group_of(path).is_some() => {
+            let group = group_of(path).unwrap_or_default();
+            match plane.subject.explain(group) {
+                Some(explanation) => to_json(StatusCode::OK, &explanation),
+                None => {
+                    let status = plane.subject.status();
+                    let names: Vec<&str> = status.groups.iter().map(|group| &*group.name).collect();
+                    let why = format!("there is no group {group}; there are: {}", names.join(", "));
+                    error(StatusCode::NOT_FOUND, why)
+                }
+            }
+        }
         path => error(StatusCode::NOT_FOUND, format!("there is no {path}: see / for what there is")),
+    }
+}
+
+/// The group that an explanation is asked of. Names of groups need no escapes.
+fn group_of(path: &str) -> Option<&str> {
+    path.strip_prefix("/v1/groups/")?.strip_suffix("/explain").filter(|name| !name.contains('/'))
+}
+
+/// Takes a report. Many come, and each is done in microseconds: none waits for its turn, none is logged.
+async fn take_report(plane: &Arc<Plane>, request: Request<Incoming>) -> Response<Body> {
+    let report = match whole(request).await {
+        Ok(body) => report::read(&body).map_err(|why| error(StatusCode::BAD_REQUEST, why)),
+        Err(refused) => Err(refused),
+    };
+    let outcome = match report {
+        Ok(report) => plane.subject.report(report),
+        Err(refused) => return refused,
+    };
+    match outcome {
+        Ok(()) => response(StatusCode::NO_CONTENT, "text/plain", Either::Left(Full::default())),
+        Err(Refused::Unknown(why)) => error(StatusCode::NOT_FOUND, why),
+        Err(Refused::Wrong(why)) => error(StatusCode::UNPROCESSABLE_ENTITY, why),
+        Err(Refused::TooFast(why)) => error(StatusCode::TOO_MANY_REQUESTS, why),
+    }
+}
+
+/// At the door for reports a connection ends with its answer: agents are many, and none needs a place for long.
+fn parting(plane: &Plane, mut answer: Response<Body>) -> Response<Body> {
+    if plane.powers == Powers::Report {
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    answer
+}
+
+/// All of a request's body, or the answer to one that cannot be had.
+async fn whole(request: Request<Incoming>) -> Result<Vec<u8>, Response<Body>> {
+    match tokio::time::timeout(BODY_TIME, body(request.into_body())).await {
+        Ok(Ok(Some(body))) => Ok(body),
+        Ok(Ok(None)) => Err(error(StatusCode::PAYLOAD_TOO_LARGE, format!("give at most {BODY} bytes"))),
+        Ok(Err(why)) => Err(error(StatusCode::BAD_REQUEST, format!("the body cannot be read: {why}"))),
+        Err(_) => Err(error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive".into())),
     }
 }
 
@@ -155,6 +246,7 @@ fn log(plane: &Arc<Plane>, request: &Request<Incoming>) -> Response<Body> {
 enum Act {
     Drain,
     Undrain,
+    Set,
     Reload,
     Stop,
 }
@@ -164,6 +256,7 @@ impl Act {
         Some(match path {
             "/v1/drain" => Self::Drain,
             "/v1/undrain" => Self::Undrain,
+            "/v1/set" => Self::Set,
             "/v1/reload" => Self::Reload,
             "/v1/stop" => Self::Stop,
             _ => return None,
@@ -172,13 +265,9 @@ impl Act {
 
     async fn perform(self, plane: Arc<Plane>, request: Request<Incoming>) -> Response<Body> {
         let path = request.uri().path().to_owned();
-        let body = match tokio::time::timeout(BODY_TIME, body(request.into_body())).await {
-            Ok(Ok(Some(body))) => body,
-            Ok(Ok(None)) => {
-                return error(StatusCode::PAYLOAD_TOO_LARGE, format!("give at most {BODY} bytes"));
-            }
-            Ok(Err(why)) => return error(StatusCode::BAD_REQUEST, format!("the body cannot be read: {why}")),
-            Err(_) => return error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive".into()),
+        let body = match whole(request).await {
+            Ok(body) => body,
+            Err(refused) => return refused,
         };
         let _turn = plane.turn.lock().await;
         let subject = plane.subject.clone();
@@ -209,6 +298,11 @@ impl Act {
                 subject.undrain(group.as_deref(), &member).map_err(refused)?;
                 Ok((StatusCode::OK, json!({"undrained": member})))
             }
+            Self::Set => {
+                let Setting { group, key, value } = Setting::read(body)?;
+                let changes = subject.set(&group, &key, &value).map_err(refused)?;
+                Ok((StatusCode::OK, json!({"changes": changes})))
+            }
             Self::Reload => {
                 let changes = subject.reload().map_err(refused)?;
                 Ok((StatusCode::OK, json!({"changes": changes})))
@@ -233,6 +327,25 @@ impl Target {
     fn read(body: &[u8]) -> Result<Self, (StatusCode, String)> {
         serde_json::from_slice(body).map_err(|why| {
             (StatusCode::BAD_REQUEST, format!("the body: {why}; give {{\"group\": …, \"member\": …}}"))
+        })
+    }
+}
+
+/// The body of a set.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Setting {
+    group: String,
+    key: String,
+    /// As in the configuration.
+    value: String,
+}
+
+impl Setting {
+    fn read(body: &[u8]) -> Result<Self, (StatusCode, String)> {
+        serde_json::from_slice(body).map_err(|why| {
+            let give = "give {\"group\": …, \"key\": …, \"value\": …}";
+            (StatusCode::BAD_REQUEST, format!("the body: {why}; {give}"))
         })
     }
 }

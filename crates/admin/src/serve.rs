@@ -1,6 +1,6 @@
 //! Accept connections and speak HTTP/1.1 on them, within bounds: connections per door, time to send a head,
-//! time a write may stall. The two doors have slots of their own, so that a crowd at the listener cannot lock
-//! the operator out of the control socket.
+//! time a write may stall. Each door has slots of its own, so that a crowd at one of them cannot lock the operator
+//! out of the control socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,11 +17,13 @@ use tokio::time::{sleep, timeout};
 
 use crate::bind::{self, Control};
 use crate::patience::Patience;
-use crate::route::{self, Plane};
+use crate::route::{self, Plane, Powers};
 use crate::{Config, Error, Subject};
 
-/// Connections at once to each door.
-pub(crate) const CONNECTIONS: u32 = 64;
+/// Connections at once to each door that people and scrapers use.
+const CONNECTIONS: u32 = 64;
+/// Connections at once to the door for reports; each ends with its report, so that no crowd of agents keeps them.
+pub(crate) const REPORTERS: u32 = 256;
 /// Event streams at once at each door: fewer, so that a scrape always finds a slot.
 const STREAMS: usize = 32;
 /// For a head to arrive, from the end of the answer before it.
@@ -45,19 +47,24 @@ const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
 pub(crate) struct Doors {
     listener: Option<TcpListener>,
     control: Option<Control>,
+    reports: Option<TcpListener>,
 }
 
 impl Doors {
     pub(crate) async fn open(config: &Config) -> Result<Self, Error> {
         let listener = match config.listen {
-            Some(addr) => Some(bind::listener(addr).await?),
+            Some(addr) => Some(bind::listener(addr, "listen").await?),
+            None => None,
+        };
+        let reports = match config.reports {
+            Some(addr) => Some(bind::listener(addr, "reports").await?),
             None => None,
         };
         let control = match &config.control {
             Some(path) => Some(Control::open(path).await?),
             None => None,
         };
-        Ok(Self { listener, control })
+        Ok(Self { listener, control, reports })
     }
 
     /// Of the read-only listener.
@@ -65,24 +72,31 @@ impl Doors {
         self.listener.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
-    /// Serves both doors until `stopped` is sent or dropped.
+    /// Of the door for reports.
+    pub(crate) fn reports(&self) -> Option<SocketAddr> {
+        self.reports.as_ref().and_then(|listener| listener.local_addr().ok())
+    }
+
+    /// Serves all doors until `stopped` is sent or dropped.
     pub(crate) async fn serve(self, subject: Arc<dyn Subject>, stopped: oneshot::Receiver<()>) {
         let (end, ended) = watch::channel(false);
-        let plane = |acts| {
+        let plane = |powers| {
             let streams = Arc::new(Semaphore::new(STREAMS));
-            Arc::new(Plane::new(subject.clone(), acts, streams, ended.clone()))
+            Arc::new(Plane::new(subject.clone(), powers, streams, ended.clone()))
         };
-        let slots = [(); 2].map(|()| Arc::new(Semaphore::new(CONNECTIONS as usize)));
+        let most = [CONNECTIONS, CONNECTIONS, REPORTERS];
+        let slots = most.map(|most| Arc::new(Semaphore::new(most as usize)));
         tokio::select! {
             _ = stopped => {}
-            () = keep(self.listener, plane(false), &slots[0]) => {}
-            () = keep(self.control, plane(true), &slots[1]) => {}
+            () = keep(self.listener, plane(Powers::Show), &slots[0]) => {}
+            () = keep(self.control, plane(Powers::Act), &slots[1]) => {}
+            () = keep(self.reports, plane(Powers::Report), &slots[2]) => {}
         }
         // The doors are closed and the socket's file is gone. What was asked before is still answered.
         let _ = end.send(true);
         let _ = timeout(GRACE, async {
-            for door in &slots {
-                let _ = door.acquire_many(CONNECTIONS).await;
+            for (door, most) in slots.iter().zip(most) {
+                let _ = door.acquire_many(most).await;
             }
         })
         .await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 
-use plimsoll_brain::status::Status;
+use plimsoll_brain::status::{GroupExplanation, Status};
 use plimsoll_brain::{Event, EventKind};
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,40 @@ pub trait Subject: Send + Sync + 'static {
 
     /// Begins to stop; returns at once.
     fn stop(&self);
+
+    /// A group explained; `None` if there is no such group.
+    fn explain(&self, group: &str) -> Option<GroupExplanation>;
+
+    /// Changes a setting of a group while it runs, until the next reload: `key` is `strategy`, `value` is written
+    /// as in the configuration. What changed, one line each.
+    fn set(&self, group: &str, key: &str, value: &str) -> Result<Vec<String>, String>;
+
+    /// Takes numbers that were told of a member. Called on the admin thread, unlike the other acts.
+    fn report(&self, report: Report) -> Result<(), Refused>;
+}
+
+/// Numbers told of a member.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Its group; `None` for all that have it.
+    pub group: Option<String>,
+    /// As configured (`host:port`), or its address.
+    pub member: String,
+    /// By name; any text, any number: whoever takes them looks at them.
+    pub values: Vec<(String, f64)>,
+    /// How old they were when they were sent, seconds.
+    pub age_seconds: Option<f64>,
+}
+
+/// Why a report was not taken: one line for whoever sent it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// There is no such group or member (404).
+    Unknown(String),
+    /// It cannot be used as it is (422).
+    Wrong(String),
+    /// There are too many (429).
+    TooFast(String),
 }
 
 /// One entry of the event log.

@@ -19,6 +19,7 @@ mod front;
 pub mod library;
 mod measure;
 pub mod metric;
+mod network;
 pub mod plan;
 mod point;
 pub mod report;

@@ -6,7 +6,7 @@
 //! of the log, and no burst stands at its beginning.
 //!
 //! Only GET and HEAD are replayed: a log has no bodies, and what changes the server is not to be done
-//! twice. Lines that are left out are counted by reason.
+//! twice. Lines that are left out are counted by reason, and times that jump are noted.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
@@ -15,7 +15,10 @@ use std::time::Duration;
 
 use crate::chance::Chance;
 
+mod jump;
 mod line;
+
+pub use jump::{Jump, Jumps};
 
 use line::Line;
 
@@ -29,6 +32,8 @@ pub struct Log {
     pub entries: Vec<Entry>,
     /// How many lines were left out, by reason: `malformed`, `method`, `dynamic`.
     pub skipped: BTreeMap<&'static str, u64>,
+    /// Where its times jump, of lines with a time whether replayed or not.
+    pub jumps: Jumps,
 }
 
 /// A request of an access log.
@@ -72,7 +77,7 @@ impl Log {
         let mut log = Self::default();
         let mut seconds = Vec::new();
         let mut bytes = Vec::new();
-        loop {
+        for number in 1.. {
             bytes.clear();
             reader.by_ref().take(MAX_LINE as u64).read_until(b'\n', &mut bytes)?;
             if bytes.is_empty() {
@@ -87,7 +92,11 @@ impl Log {
             if bytes.is_empty() {
                 continue;
             }
-            match line::parse(bytes) {
+            let line = line::parse(bytes);
+            if let Some(line) = &line {
+                log.jumps.see(number, line.second);
+            }
+            match line {
                 None => log.skip("malformed"),
                 Some(line) if !matches!(line.method.as_str(), "GET" | "HEAD") => log.skip("method"),
                 Some(line) if workload == Workload::Static && is_dynamic(&line.path) => log.skip("dynamic"),
@@ -180,6 +189,16 @@ nonsense
         let paths: Vec<&str> = log.entries.iter().map(|entry| entry.path.as_str()).collect();
         assert_eq!(paths, ["/apache_pb.gif", "/"]);
         assert_eq!(log.skipped, [("dynamic", 3), ("malformed", 1), ("method", 1)].into());
+    }
+
+    #[test]
+    fn a_jump_is_found_by_its_line() {
+        let log = read(&LOG.replace("10/Oct/2000:13:55:42", "10/Oct/2001:13:55:42"), Workload::All);
+        assert_eq!(log.jumps.worst, Some(Jump { line: 8, seconds: 365 * 86_400 + 1 }));
+        assert_eq!(read(LOG, Workload::All).jumps.count, 0);
+        // A line that is not replayed may be the wrong one, too.
+        let log = read(&LOG.replace("10/Oct/2000:13:55:40", "10/Oct/2001:13:55:40"), Workload::Static);
+        assert_eq!((log.jumps.count, log.jumps.worst.map(|jump| jump.line)), (2, Some(4)));
     }
 
     #[test]

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use plimsoll_brain::{
-    Ask, Knobs, Member, MemberId, Plan, State, Strategy, Time, Vitals, hash, mix, strategy,
+    Ask, Effective, Hand, Knobs, Member, MemberId, Plan, Shed, State, Strategy, Time, Vitals, hash, mix,
+    strategy,
 };
 
 const SIZES: [u32; 3] = [10, 1_000, 10_000];
@@ -31,6 +32,10 @@ fn members(count: u32, capacity: impl Fn(u32) -> f64, busy: impl Fn(u32) -> u32)
             limit: u32::MAX,
             state: State::Up,
             load: None,
+            effective: Some(Effective { value: (mix(u64::from(index)) % 1_000) as f64, begun: 0 }),
+            usage: None,
+            shed: Shed::default(),
+            deficit: 0.0,
             vitals,
         }
     };
@@ -52,12 +57,13 @@ fn choose(criterion: &mut Criterion) {
             for (plan, case) in [(half, ""), (full, "/busy")] {
                 let name = format!("{}{case}", strategy.name);
                 group.bench_function(BenchmarkId::new(name, count), |bencher| {
+                    let mut hand = Hand::default();
                     let mut ask = Ask { turn: 0, chance: 1, key: 2, now: Time(5_000_000_000) };
                     bencher.iter(|| {
                         ask.turn += 1;
                         ask.chance = mix(ask.chance);
                         ask.key = ask.key.wrapping_add(ask.chance);
-                        black_box(plan.choose(&ask, &[]))
+                        black_box(plan.choose(&mut hand, &ask, &[]))
                     });
                 });
             }

@@ -8,6 +8,9 @@
 //! Each member has independent facts: drained or not, what its health checks say, ejected or not, since when
 //! its share grows. Its [`State`] is the strongest of them: draining, then down or unchecked, then ejected, then
 //! slow start, then up. Every change of a fact is an event with its reason.
+//!
+//! What members report of their load goes into the plan as it ages (`effective`), and where clients are bound on
+//! demand it decides who is under alert (`rebind`).
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -15,17 +18,24 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
+use core::time::Duration;
 
+use crate::rebind::Rebind;
 use crate::{Event, EventKind, Load, Member, MemberId, Plan, State, Time, Vitals, hash};
+use effective::Reports;
 use health::{Health, Verdict};
+use loads::Work;
 use outlier::Ejection;
 
+mod effective;
 mod health;
+mod loads;
 mod outlier;
 mod report;
 mod settle;
 mod slow_start;
 mod spec;
+mod weights;
 
 pub use spec::{GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Totals, WhenAllDown};
 
@@ -54,7 +64,15 @@ pub struct Analyzer {
     wake: Option<Time>,
     /// When success rates were last compared.
     compared: Time,
+    /// Where clients are bound on demand: who has too many.
+    rebind: Option<Rebind>,
+    /// When the last plan was made.
+    planned: Time,
+    /// When the next one is to be made for the sake of reports.
+    replan: Option<Time>,
     events: VecDeque<Event>,
+    /// Plans made so far.
+    plans: u64,
 }
 
 /// What is known of a member beyond its configuration.
@@ -64,6 +82,11 @@ struct Entry {
     seed: u64,
     vitals: Arc<Vitals>,
     load: Option<Load>,
+    /// What its loads come to; `None` without one that still counts.
+    reports: Option<Reports>,
+    work: Option<Work>,
+    /// What stands in for its capacity, from outside.
+    outside: Option<f64>,
     draining: bool,
     health: Health,
     ejection: Ejection,
@@ -92,7 +115,11 @@ impl Analyzer {
             stale: true,
             wake: None,
             compared: now,
+            rebind: None,
+            planned: now,
+            replan: None,
             events: VecDeque::new(),
+            plans: 0,
             spec,
         };
         for place in 0..analyzer.spec.members.len() {
@@ -127,8 +154,13 @@ impl Analyzer {
                 why,
                 &[("in_flight", f64::from(entry.vitals.in_flight()))],
             );
+            if let Some(rebind) = &mut self.rebind {
+                rebind.forget(entry.id);
+            }
         }
         self.index();
+        self.follow_strategy();
+        self.forget_weights();
         if self.spec.health.is_none() {
             self.assume_health();
         }
@@ -173,6 +205,29 @@ impl Analyzer {
         // The caller saw the threshold reached; a success since then does not undo that.
         let streak = self.entries[place].vitals.streak().max(outlier.consecutive);
         self.eject(place, format!("{streak} failures in a row"), &[("failures_in_a_row", f64::from(streak))]);
+        self.survey();
+    }
+
+    /// [`Plan::observe`] found that the outcomes of this member's requests speak against it: ejects it, if no
+    /// more are out than may be.
+    pub fn handle_suspicion(&mut self, member: MemberId, now: Time) {
+        self.advance(now);
+        let Some(&place) = self.places.get(&member) else { return };
+        if self.spec.outlier.as_ref().is_none_or(|outlier| outlier.false_alarm <= 0.0) {
+            return;
+        }
+        let suspicion = &self.entries[place].vitals.suspicion;
+        let inputs = [
+            ("log_likelihood_ratio", suspicion.sum()),
+            ("failing_at_least", suspicion.failing()),
+            ("failures_in_a_row", f64::from(self.entries[place].vitals.streak())),
+        ];
+        let row = self.entries[place].vitals.streak();
+        let why = match row {
+            0..2 => "it fails far more often than the others".to_string(),
+            row => format!("it fails far more often than the others, {row} times in a row now"),
+        };
+        self.eject_by(place, why, &inputs, |ejection, _, now| ejection.suspect(now));
         self.survey();
     }
 
@@ -223,18 +278,6 @@ impl Analyzer {
         self.survey();
     }
 
-    /// A monitor reported the load of a member, in the unit of the group's metric. Refused, with `false`, if it
-    /// is not a number, infinite or negative, or the member is not known. It appears in the next plan, but does
-    /// not by itself make one: no strategy reads it yet.
-    pub fn handle_load(&mut self, member: MemberId, load: Load) -> bool {
-        let sound = load.value.is_finite() && load.value >= 0.0;
-        let place = self.places.get(&member).filter(|_| sound);
-        if let Some(&place) = place {
-            self.entries[place].load = Some(load);
-        }
-        place.is_some()
-    }
-
     /// Gives a member nothing new from now on. An error if there is no such member; nothing if it is draining.
     pub fn drain(&mut self, member: &str, now: Time) -> Result<(), String> {
         self.set_draining(member, true, now)
@@ -269,23 +312,33 @@ impl Analyzer {
             if let Some(since) = self.entries[place].ramp {
                 self.grow(place, since);
             }
+            self.age(place);
         }
+        self.renew();
         self.survey();
     }
 
     /// A new plan if anything changed since the last call. The first call always gives one.
     pub fn plan(&mut self, now: Time) -> Option<Plan> {
         self.advance(now);
+        self.renew();
         if !mem::take(&mut self.stale) {
             return None;
         }
+        (self.planned, self.replan) = (self.now, None);
+        let mean = self.mean_load();
         let open = self.usable == 0 && self.spec.when_all_down == WhenAllDown::FailOpen;
         let entries = self.entries.iter().zip(&self.spec.members);
         let members = entries
             .filter(|(entry, _)| entry.state.eligible() || (open && !entry.draining))
-            .map(|(entry, spec)| self.member(entry, spec))
+            .map(|(entry, spec)| self.member(entry, spec, mean))
             .collect();
-        Some(Plan::new(self.spec.strategy, self.spec.knobs.clone(), members))
+        self.plans += 1;
+        let plan = Plan::new(self.spec.strategy, self.spec.knobs.clone(), members).numbered(self.plans);
+        Some(match &self.spec.outlier {
+            Some(outlier) if outlier.false_alarm > 0.0 => plan.suspecting(outlier.false_alarm),
+            _ => plan,
+        })
     }
 
     /// The next thing that happened, the oldest first. If nobody asks, the oldest are dropped.
@@ -306,6 +359,9 @@ impl Analyzer {
             seed: hash(self.spec.members[place].name.as_bytes()),
             vitals: Arc::default(),
             load: None,
+            reports: None,
+            work: None,
+            outside: None,
             draining: false,
             health: if self.spec.health.is_some() { Health::unchecked() } else { Health::assumed() },
             ejection: Ejection::default(),
@@ -318,7 +374,8 @@ impl Analyzer {
         }
     }
 
-    fn member(&self, entry: &Entry, spec: &MemberSpec) -> Member {
+    fn member(&self, entry: &Entry, spec: &MemberSpec, mean: f64) -> Member {
+        let rebind = self.rebind.as_ref();
         Member {
             id: entry.id,
             name: spec.name.clone(),
@@ -329,13 +386,17 @@ impl Analyzer {
             limit: spec.limit,
             state: entry.state,
             load: entry.load,
+            effective: entry.reports.as_ref().and_then(|reports| reports.effective(mean, self.now)),
+            usage: entry.work.as_ref().and_then(|work| work.usage(&self.spec, self.now)),
+            shed: rebind.map(|rebind| rebind.shed(entry.id)).unwrap_or_default(),
+            deficit: rebind.map_or(0.0, |rebind| rebind.deficit(entry.id)),
             vitals: entry.vitals.clone(),
         }
     }
 
     fn weight(&self, entry: &Entry, spec: &MemberSpec) -> f64 {
         let part = entry.ramp.map_or(1.0, |since| slow_start::part(since, self.now, self.spec.slow_start));
-        (spec.capacity * part).max(f64::MIN_POSITIVE)
+        (entry.outside.unwrap_or(spec.capacity) * part).max(f64::MIN_POSITIVE)
     }
 
     fn set_draining(&mut self, member: &str, draining: bool, now: Time) -> Result<(), String> {
@@ -359,13 +420,23 @@ impl Analyzer {
 
     /// Ejects a member in use, unless too many are out already or it is the last that can be used.
     fn eject(&mut self, place: usize, why: String, inputs: &[(&str, f64)]) {
+        self.eject_by(place, why, inputs, Ejection::begin);
+    }
+
+    fn eject_by(
+        &mut self,
+        place: usize,
+        why: String,
+        inputs: &[(&str, f64)],
+        begin: impl FnOnce(&mut Ejection, &OutlierSpec, Time) -> (u32, Duration),
+    ) {
         let Some(outlier) = &self.spec.outlier else { return };
         let allowed = outlier::allowed(outlier, self.entries.len());
         let entry = &mut self.entries[place];
         if !entry.state.eligible() || self.usable <= 1 || self.out >= allowed {
             return;
         }
-        let (row, length) = entry.ejection.begin(outlier, self.now);
+        let (row, length) = begin(&mut entry.ejection, outlier, self.now);
         self.out += 1;
         let why = format!("{why}; out for {} s", length.as_secs_f64());
         entry.ejection.why.clone_from(&why);
@@ -383,6 +454,7 @@ impl Analyzer {
 
     fn readmit(&mut self, place: usize, why: &str) {
         self.entries[place].ejection.end(self.now);
+        self.entries[place].vitals.suspicion.release();
         self.out -= 1;
         let row = [("failures_in_a_row", f64::from(self.entries[place].vitals.streak()))];
         let still = match self.entries[place].state {

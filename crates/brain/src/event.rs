@@ -30,10 +30,18 @@ pub enum EventKind {
     SlowStart,
     /// It takes its whole share.
     FullShare,
+    /// It has more load than its share: part of its sessions is to go elsewhere.
+    AlertRaised,
+    /// It has its share again.
+    AlertCleared,
     /// No member of the group can be used.
     AllDown,
     /// The group has a member that can be used again.
     Recovered,
+    /// An operator changed a setting while it runs.
+    Changed,
+    /// More reports came for a member than are taken.
+    Flooded,
     /// A new configuration is in force.
     Reloaded,
     /// A configuration was refused; the one before stays.

@@ -43,10 +43,11 @@
 //! };
 //! let mut analyzer = Analyzer::new(spec, Time(0));
 //! let plan = analyzer.plan(Time(0)).expect("the first call gives a plan");
+//! let mut hand = Hand::default();
 //!
-//! let Choice::Member(first) = plan.choose(&Ask::default(), &[]) else { panic!() };
+//! let Choice::Member(first) = plan.choose(&mut hand, &Ask::default(), &[]) else { panic!() };
 //! plan.members()[first].vitals.begin();
-//! let Choice::Member(second) = plan.choose(&Ask::default(), &[]) else { panic!() };
+//! let Choice::Member(second) = plan.choose(&mut hand, &Ask::default(), &[]) else { panic!() };
 //! assert_ne!(first, second, "the first member has a request in flight, the second has none");
 //! ```
 #![no_std]
@@ -56,9 +57,12 @@ extern crate alloc;
 mod analyzer;
 mod ask;
 mod event;
+mod hand;
 mod hash;
 mod member;
+pub mod meter;
 mod plan;
+mod rebind;
 mod retry;
 pub mod status;
 pub mod strategy;
@@ -67,9 +71,11 @@ mod time;
 pub use analyzer::{Analyzer, GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Totals, WhenAllDown};
 pub use ask::Ask;
 pub use event::{Event, EventKind};
+pub use hand::Hand;
 pub use hash::{hash, mix};
-pub use member::{Load, Member, MemberId, State, Vitals};
+pub use member::{Effective, Load, Member, MemberId, State, Usage, Vitals};
 pub use plan::{Choice, Plan, Table};
+pub use rebind::{Alert, Moves, Rule, Shed, session_moves};
 pub use retry::RetryBudget;
 pub use strategy::{Knobs, Strategy};
 pub use time::Time;

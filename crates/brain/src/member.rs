@@ -7,7 +7,12 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Time;
+use crate::{Shed, Time};
+use heard::Heard;
+use suspicion::Suspicion;
+
+pub(crate) mod heard;
+pub(crate) mod suspicion;
 
 /// Names a member of one group for as long as it lives; never used again for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,7 +48,30 @@ impl State {
 pub struct Load {
     /// Finite and not negative.
     pub value: f64,
-    /// When it was measured.
+    /// When it was measured: by the clock of this process, never later than now.
+    pub at: Time,
+}
+
+/// What a member's reports come to: the load that strategies go by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effective {
+    /// Averaged over reports as the strategy asks and, where the last one is old, mixed with the group's mean; in
+    /// the unit of the group's metric.
+    pub value: f64,
+    /// [`Vitals::begun`] when the last report came: what was begun since is not in it.
+    pub begun: u32,
+}
+
+/// What a member says of its work as a whole, for weights by report (gRPC A58).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Usage {
+    /// Requests it ends a second; finite and not negative.
+    pub rps: f64,
+    /// How busy it is, 1 for fully; may exceed 1; finite and not negative.
+    pub utilization: f64,
+    /// Requests it fails a second; finite and not negative.
+    pub eps: f64,
+    /// When it was measured: by the clock of this process, never later than now.
     pub at: Time,
 }
 
@@ -68,6 +96,14 @@ pub struct Member {
     pub state: State,
     /// What its monitor last reported, if it has one.
     pub load: Option<Load>,
+    /// What its reports come to; `None` without one that still counts.
+    pub effective: Option<Effective>,
+    /// What it last said of its work, if that gives a weight: not in its first seconds, not when it is old.
+    pub usage: Option<Usage>,
+    /// Which part of its sessions is to go elsewhere; none without an alert.
+    pub shed: Shed,
+    /// How much of the others' surplus it can take, in units of capacity times load; 0 for none.
+    pub deficit: f64,
     /// What is counted live.
     pub vitals: Arc<Vitals>,
 }
@@ -78,44 +114,55 @@ impl Member {
         self.vitals.in_flight()
     }
 
-    /// Has it as many requests as its limit allows?
+    /// Has it as many requests as it may have? One that is back from an ejection may have one, until one succeeds.
     pub fn full(&self) -> bool {
-        self.in_flight() >= self.limit
+        let in_flight = self.in_flight();
+        in_flight >= self.limit || (in_flight > 0 && self.vitals.suspicion.on_parole())
     }
 }
 
-/// Live counts of one member, shared by all cores, on a cache line of its own.
+/// Live counts of one member, shared by all cores, on cache lines of their own.
 ///
 /// Shared rather than per core because an exact `least_connections` and a limit on connections need the
 /// sum at the moment of the choice.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Vitals {
-    in_flight: AtomicU32,
+    /// Requests in flight below, requests begun above: 32 bits each, so that one addition counts both.
+    work: AtomicU64,
     streak: AtomicU32,
+    /// What the outcomes of its requests say against it.
+    pub(crate) suspicion: Suspicion,
     /// Latency estimate, nanoseconds as f32 bits, above the tick it was updated in; 0 for none.
     latency: AtomicU64,
+    /// What the member last said of itself with an answer.
+    pub(crate) heard: Heard,
 }
 
 impl Vitals {
     /// Counts as they are with `in_flight` requests begun; for tests and simulations.
     pub fn with_in_flight(in_flight: u32) -> Self {
-        Self { in_flight: AtomicU32::new(in_flight), ..Self::default() }
+        Self { work: AtomicU64::new(u64::from(in_flight)), ..Self::default() }
     }
 
     /// Counts a request in; returns how many are in flight with it.
     pub fn begin(&self) -> u32 {
-        self.in_flight.fetch_add(1, Relaxed).wrapping_add(1)
+        (self.work.fetch_add(BEGUN | 1, Relaxed) as u32).wrapping_add(1)
     }
 
     /// Counts a request out: once for each [`begin`](Self::begin).
     pub fn end(&self) {
-        self.in_flight.fetch_sub(1, Relaxed);
+        self.work.fetch_sub(1, Relaxed);
     }
 
     /// Requests in flight.
     pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Relaxed)
+        self.work.load(Relaxed) as u32
+    }
+
+    /// Requests begun so far; after 2^32 of them it starts again at 0.
+    pub fn begun(&self) -> u32 {
+        (self.work.load(Relaxed) >> 32) as u32
     }
 
     /// Failures since the last success.
@@ -149,6 +196,28 @@ impl Vitals {
         self.latency.store(u64::from(kept.to_bits()) << 32 | u64::from(tick(now)), Relaxed);
     }
 
+    /// Folds one latency into a plain moving average of about `over` of them.
+    pub(crate) fn blend(&self, latency: f32, over: f32, now: Time) {
+        let kept = self.blended().map_or(latency, |value| value + (latency - value) * (2.0 / (over + 1.0)));
+        self.latency.store(u64::from(kept.max(1.0).to_bits()) << 32 | u64::from(tick(now)), Relaxed);
+    }
+
+    /// The estimate as it was stored, nanoseconds, however old; `None` before the first.
+    pub(crate) fn blended(&self) -> Option<f32> {
+        let packed = self.latency.load(Relaxed);
+        (packed != 0).then(|| f32::from_bits((packed >> 32) as u32))
+    }
+
+    /// The same with its age.
+    pub(crate) fn blended_at(&self, now: Time) -> Option<(f32, Duration)> {
+        let value = self.blended()?;
+        let mut age = tick(now).wrapping_sub(self.latency.load(Relaxed) as u32);
+        if age > u32::MAX - FUTURE {
+            age = 0;
+        }
+        Some((value, Duration::from_nanos(u64::from(age) << 20)))
+    }
+
     /// The latency estimate in nanoseconds. Without traffic it decays towards zero, so that a member once slow
     /// is tried again. `None` before the first observation and when the last one is older than ten times
     /// `decay`: what is left of it says nothing.
@@ -160,6 +229,7 @@ impl Vitals {
     pub(crate) fn forget(&self) {
         self.streak.store(0, Relaxed);
         self.latency.store(0, Relaxed);
+        self.heard.forget();
     }
 
     /// The stored estimate and the share of it that is left after the time since it was stored.
@@ -183,6 +253,9 @@ impl Vitals {
 fn tick(now: Time) -> u32 {
     (now.0 >> 20) as u32
 }
+
+/// One request begun, as it is counted in [`Vitals::work`].
+const BEGUN: u64 = 1 << 32;
 
 const TICK_SECONDS: f32 = 1.048_576e-3;
 
@@ -250,10 +323,20 @@ mod tests {
     }
 
     #[test]
+    fn what_was_begun_is_counted_beside_what_is_in_flight() {
+        let vitals = Vitals::with_in_flight(3);
+        for _ in 0..5 {
+            vitals.begin();
+            vitals.end();
+        }
+        assert_eq!((vitals.begin(), vitals.in_flight(), vitals.begun()), (4, 4, 6));
+    }
+
+    #[test]
     fn counts_wrap_instead_of_failing() {
-        let vitals = Vitals::with_in_flight(u32::MAX);
-        assert_eq!(vitals.begin(), 0);
+        let vitals = Vitals { work: AtomicU64::new(u64::from(u32::MAX) << 32), ..Vitals::default() };
+        assert_eq!((vitals.begin(), vitals.begun()), (1, 0));
         vitals.end();
-        assert_eq!(vitals.in_flight(), u32::MAX);
+        assert_eq!((vitals.in_flight(), vitals.begun()), (0, 0));
     }
 }

@@ -4,7 +4,10 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::{Ask, Knobs, Member, MemberId, Strategy, Time, Vitals};
+use crate::hash::unit;
+use crate::member::suspicion;
+use crate::meter::Reading;
+use crate::{Ask, Hand, Knobs, Member, MemberId, Strategy, Time, Vitals, mix};
 
 /// What a strategy computes when members change, so that it need not per request.
 #[derive(Clone, Debug)]
@@ -13,6 +16,8 @@ pub enum Table {
     None,
     /// A round in which each member stands as often as its weight says, spread evenly.
     Schedule(Vec<u32>),
+    /// For each remainder of a key the index of its member.
+    Slots(Vec<u32>),
     /// Walker's alias table: for each column the chance (of 2^32) to stay, and where to go otherwise.
     Alias(Vec<(u32, u32)>),
     /// For each member its seed and its weight (1 if all are equal), side by side to be scanned quickly.
@@ -33,6 +38,8 @@ pub enum Choice {
     Member(usize),
     /// Every member that is left is at its limit: wait.
     Full,
+    /// The strategy finds that one more would be too much for each of those that are left: refuse it.
+    Shed,
     /// No member is left.
     Nobody,
 }
@@ -44,6 +51,10 @@ pub struct Plan {
     knobs: Knobs,
     members: Vec<Member>,
     table: Table,
+    /// Tells plans apart, for [`Hand`].
+    serial: u64,
+    /// Log-likelihood ratio at which a member is suspected enough to be ejected.
+    suspect: f64,
 }
 
 impl Plan {
@@ -52,27 +63,87 @@ impl Plan {
     pub fn new(strategy: &'static Strategy, knobs: Knobs, members: Vec<Member>) -> Self {
         let knobs = knobs.fit(strategy);
         let table = (strategy.prepare)(&members, &knobs);
-        Self { strategy, knobs, members, table }
+        Self { strategy, knobs, members, table, serial: 0, suspect: f64::INFINITY }
+    }
+
+    /// The same rules over no members.
+    pub fn bare(&self) -> Self {
+        let plan = Self::new(self.strategy, self.knobs.clone(), Vec::new());
+        Self { suspect: self.suspect, ..plan }
+    }
+
+    /// Gives it a number that no other plan of its group has.
+    pub(crate) fn numbered(self, serial: u64) -> Self {
+        Self { serial, ..self }
+    }
+
+    /// Lets outcomes make members suspect, with this chance of a false alarm.
+    pub(crate) fn suspecting(self, false_alarm: f64) -> Self {
+        Self { suspect: suspicion::threshold(false_alarm), ..self }
     }
 
     /// Chooses a member for one request, never one in `tried` nor one at its limit. Between the choice and
     /// [`Vitals::begin`] another core may take the last place: where a limit must hold exactly, look at what
     /// `begin` returns.
-    pub fn choose(&self, ask: &Ask, tried: &[MemberId]) -> Choice {
+    pub fn choose(&self, hand: &mut Hand, ask: &Ask, tried: &[MemberId]) -> Choice {
         if self.members.is_empty() {
             return Choice::Nobody;
         }
-        let first = (self.strategy.choose)(self, ask);
+        hand.sit(self.serial, &self.members);
+        let first = (self.strategy.choose)(self, hand, ask);
         match self.members.get(first) {
             Some(member) if !member.full() && !tried.contains(&member.id) => Choice::Member(first),
-            _ => self.second_best(ask, tried),
+            _ => self.second_best(hand, ask, tried),
         }
     }
 
-    /// Tells the strategy how long a request took from the choice to the end of its answer, and whether it
-    /// failed; for strategies that set [`Strategy::reads_latency`], nothing otherwise.
-    pub fn observe(&self, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
+    /// Where a session that leaves a member under alert goes: a member other than those `tried` and below its limit,
+    /// as likely as its deficit. `None` if nobody lacks anything: then [`Plan::choose`] says.
+    pub fn target(&self, chance: u64, tried: &[MemberId]) -> Option<usize> {
+        let (mut best, mut sum, mut bits) = (None, 0.0, chance);
+        for (index, member) in self.members.iter().enumerate() {
+            if member.deficit > 0.0 && !member.full() && !tried.contains(&member.id) {
+                sum += member.deficit;
+                bits = mix(bits);
+                if best.is_none() || unit(bits) * sum < member.deficit {
+                    best = Some(index);
+                }
+            }
+        }
+        best
+    }
+
+    /// Tells how a request ended that was chosen for by this plan or one before: how long it took from the
+    /// choice to the end of its answer, and whether it failed. True if the member's outcomes are bad enough to
+    /// eject it: [`Analyzer::handle_suspicion`](crate::Analyzer::handle_suspicion) wants to know.
+    pub fn observe(
+        &self,
+        hand: &mut Hand,
+        vitals: &Vitals,
+        latency: Duration,
+        failed: bool,
+        now: Time,
+    ) -> bool {
         (self.strategy.observe)(&self.knobs, vitals, latency, failed, now);
+        hand.took(latency);
+        let sum = vitals.suspicion.record(failed, hand.failing());
+        // A member that is suspected itself says nothing about the fleet.
+        if sum < self.suspect.min(suspicion::threshold(1e-6)) / 2.0 {
+            hand.outcome(failed, self.members.len());
+        }
+        failed && sum >= self.suspect
+    }
+
+    /// Tells what a member, by its index, said of itself with an answer.
+    pub fn hear(&self, hand: &mut Hand, index: usize, reading: &Reading, now: Time) {
+        if let Some(member) = self.members.get(index) {
+            (self.strategy.hear)(hand, member, reading, now);
+        }
+    }
+
+    /// The figures by which the strategy judges a member of the plan, for people.
+    pub fn explain(&self, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
+        (self.strategy.explain)(self, member, now)
     }
 
     /// Those that may be chosen, in the order of the configuration.
@@ -97,12 +168,64 @@ impl Plan {
 
     /// What the strategy prefers among those left, when its first choice cannot be had.
     #[cold]
-    fn second_best(&self, ask: &Ask, tried: &[MemberId]) -> Choice {
+    fn second_best(&self, hand: &mut Hand, ask: &Ask, tried: &[MemberId]) -> Choice {
         let left = |member: &Member| !member.full() && !tried.contains(&member.id);
-        match (self.strategy.second)(self, ask, &left) {
+        match (self.strategy.second)(self, hand, ask, &left) {
             Some(index) => Choice::Member(index),
             None if self.members.iter().all(|member| tried.contains(&member.id)) => Choice::Nobody,
+            None if self.members.iter().any(left) => Choice::Shed,
             None => Choice::Full,
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use alloc::format;
+    use alloc::sync::Arc;
+
+    use super::*;
+    use crate::{Shed, State, hash, strategy};
+
+    /// Members that are up, one for each weight, without a limit, idle.
+    pub(crate) fn members(weights: &[f64]) -> Vec<Member> {
+        let member = |(id, weight): (u8, &f64)| {
+            let name = format!("10.0.0.{id}:80");
+            Member {
+                id: MemberId(u32::from(id)),
+                address: name.parse().expect("an address"),
+                seed: hash(name.as_bytes()),
+                name: Arc::from(name),
+                capacity: *weight,
+                weight: *weight,
+                limit: u32::MAX,
+                state: State::Up,
+                load: None,
+                effective: None,
+                usage: None,
+                shed: Shed::default(),
+                deficit: 0.0,
+                vitals: Arc::default(),
+            }
+        };
+        (0..).zip(weights).map(member).collect()
+    }
+
+    #[test]
+    fn targets_follow_deficits() {
+        let mut members = members(&[1.0; 4]);
+        for (member, deficit) in members.iter_mut().zip([0.0, 1.0, 3.0, 6.0]) {
+            member.deficit = deficit;
+        }
+        members[3].limit = 0;
+        let strategy = strategy::find("random").expect("a strategy of this name");
+        let plan = Plan::new(strategy, Knobs::defaults(strategy), members);
+        let mut counts = [0_u32; 4];
+        for chance in 0..10_000 {
+            counts[plan.target(mix(chance), &[]).unwrap()] += 1;
+        }
+        assert!(counts[0] == 0 && counts[3] == 0 && (2_300..2_700).contains(&counts[1]), "{counts:?}");
+        assert_eq!(plan.target(1, &[MemberId(2)]), Some(1));
+        assert_eq!(plan.target(1, &[MemberId(1), MemberId(2)]), None);
     }
 }

@@ -6,21 +6,33 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::{Ask, Member, Plan, Table, Time, Vitals};
+use crate::meter::Reading;
+use crate::{Ask, Hand, Member, Plan, Rule, Table, Time, Vitals};
 
+mod adaptive;
 mod alias;
+mod expression;
 mod first_available;
 mod least_connections;
+mod least_loaded;
 mod least_request;
+mod load_average;
+mod load_minimum;
+mod lottery;
+mod maglev;
+mod minimum_dispersion;
 mod peak_ewma;
 mod random;
 mod rendezvous;
+mod reported;
 mod round_robin;
 mod schedule;
+mod usage;
 mod weighted_round_robin;
 
 /// Every strategy there is, the default one first.
 pub const ALL: &[&Strategy] = &[
+    &adaptive::STRATEGY,
     &least_connections::STRATEGY,
     &round_robin::STRATEGY,
     &weighted_round_robin::STRATEGY,
@@ -28,8 +40,18 @@ pub const ALL: &[&Strategy] = &[
     &least_request::STRATEGY,
     &peak_ewma::STRATEGY,
     &rendezvous::STRATEGY,
+    &maglev::STRATEGY,
+    &lottery::STRATEGY,
+    &least_loaded::STRATEGY,
+    &load_average::STRATEGY,
+    &load_minimum::STRATEGY,
+    &minimum_dispersion::STRATEGY,
     &first_available::STRATEGY,
 ];
+
+/// [`ALL`] has everything that a name alone says; this one needs weights from outside, see
+/// [`Analyzer::handle_weights`](crate::Analyzer::handle_weights).
+pub static EXPRESSION: &Strategy = &expression::STRATEGY;
 
 /// A way to choose a member.
 #[derive(Debug)]
@@ -42,6 +64,9 @@ pub struct Strategy {
     pub knobs: &'static [Knob],
     /// Does it read [`Vitals::latency`]? If not, nobody keeps it.
     pub reads_latency: bool,
+    /// Does it read [`Member::effective`](crate::Member) or [`Member::usage`](crate::Member)? If not, a report makes
+    /// no new plan.
+    pub reads_load: bool,
     /// Does it read [`Ask::key`]? If not, nobody computes it.
     pub reads_key: bool,
     /// Of members that answer alike, does each get a share of the requests that is its share of the weights
@@ -49,13 +74,23 @@ pub struct Strategy {
     pub shares: bool,
     /// Slow path: what to compute when members or weights change.
     pub prepare: fn(&[Member], &Knobs) -> Table,
-    /// Fast path: an index into [`Plan::members`], which is not empty.
-    pub choose: fn(&Plan, &Ask) -> usize,
+    /// When a member is under alert, where clients are bound on demand.
+    pub rule: fn(&Knobs) -> Rule,
+    /// Fast path: an index into [`Plan::members`], which is not empty; [`NONE`] if none of them may have more.
+    pub choose: fn(&Plan, &mut Hand, &Ask) -> usize,
     /// When that one is full or was tried: an index to one that is `left`, or `None` if there is none.
-    pub second: fn(&Plan, &Ask, Left<'_>) -> Option<usize>,
+    pub second: fn(&Plan, &mut Hand, &Ask, Left<'_>) -> Option<usize>,
     /// What [`Plan::observe`] does.
     pub observe: fn(&Knobs, &Vitals, latency: Duration, failed: bool, now: Time),
+    /// What [`Plan::hear`] does.
+    pub hear: fn(&mut Hand, &Member, &Reading, Time),
+    /// For people: the figures by which it judges a member of the plan, named with their unit where they have one.
+    /// What every strategy has (weight, requests in flight) is shown anyway.
+    pub explain: fn(&Plan, &Member, Time) -> Vec<(&'static str, f64)>,
 }
+
+/// What [`Strategy::choose`] says where no member may have more; then `second` is asked.
+pub const NONE: usize = usize::MAX;
 
 /// Which members can still be chosen: not full, not tried.
 pub type Left<'a> = &'a dyn Fn(&Member) -> bool;
@@ -94,6 +129,12 @@ impl Knobs {
         Self(strategy.knobs.iter().enumerate().map(fit).collect())
     }
 
+    /// The one called `name`, if the strategy has it.
+    pub fn named(&self, strategy: &Strategy, name: &str) -> Option<f64> {
+        let index = strategy.knobs.iter().position(|knob| knob.name == name)?;
+        self.0.get(index).copied()
+    }
+
     /// Number `index`; 0 if the strategy has no such knob.
     fn at(&self, index: usize) -> f64 {
         self.0.get(index).copied().unwrap_or_default()
@@ -105,15 +146,36 @@ pub fn find(name: &str) -> Option<&'static Strategy> {
     ALL.iter().find(|strategy| strategy.name == name).copied()
 }
 
-/// For strategies that prepare nothing.
-fn nothing(_: &[Member], _: &Knobs) -> Table {
-    Table::None
+/// What a strategy is that does not say otherwise: prepares, learns and reads nothing, has no thresholds.
+const PLAIN: Strategy = Strategy {
+    name: "",
+    about: "",
+    knobs: &[],
+    reads_latency: false,
+    reads_load: false,
+    reads_key: false,
+    shares: true,
+    prepare: |_, _| Table::None,
+    rule: |_| Rule::Surplus,
+    choose: |plan, hand, ask| fewest(plan, hand, ask, &|_| true).unwrap_or(NONE),
+    second: fewest,
+    observe: |_, _, _, _, _| {},
+    hear: |_, _, _, _| {},
+    explain: |_, _, _| Vec::new(),
+};
+
+/// For strategies that go by shares.
+fn share(plan: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
+    let all: f64 = plan.members().iter().map(|member| member.weight).sum();
+    Vec::from([("share", member.weight / all)])
 }
 
-/// For strategies that learn nothing from what was.
-fn unobserved(_: &Knobs, _: &Vitals, _: Duration, _: bool, _: Time) {}
+/// For strategies that compare what is in flight for the weight.
+fn relative_load(_: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
+    Vec::from([("in_flight_per_weight", f64::from(member.in_flight()) / member.weight)])
+}
 
 /// For strategies to which all members that are left are the same: the least loaded of them.
-fn least_loaded(plan: &Plan, ask: &Ask, left: Left<'_>) -> Option<usize> {
+fn fewest(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
     least_connections::least(plan.members(), ask, left)
 }

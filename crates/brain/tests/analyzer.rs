@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, Event, EventKind, GroupSpec, HealthSpec, Knobs, Load, MemberId, MemberSpec,
+    Analyzer, Ask, Choice, Event, EventKind, GroupSpec, Hand, HealthSpec, Knobs, Load, MemberId, MemberSpec,
     OutlierSpec, Plan, State, Time, Totals, WhenAllDown, strategy,
 };
 
 const OUTLIER: OutlierSpec = OutlierSpec {
+    false_alarm: 0.0,
     consecutive: 5,
     interval: Duration::from_secs(10),
     deviations: 1.9,
@@ -131,7 +132,7 @@ fn without_checks_all_are_up_at_once() {
 fn a_member_not_checked_is_not_used() {
     let mut group = Group::new(GroupSpec { health: Some(HEALTH), ..spec("a b") });
     assert_eq!(group.planned(), "");
-    assert_eq!(group.plan.choose(&Ask::default(), &[]), Choice::Nobody);
+    assert_eq!(group.plan.choose(&mut Hand::default(), &Ask::default(), &[]), Choice::Nobody);
     assert_eq!(group.then(0.0, |_, _| ()), "", "a group that starts is not down");
     assert_eq!(group.analyzer.verdict(), "0/2 members up, 2 not checked yet");
     assert_eq!(group.probe(0.1, "a", Ok(())), "Up a");

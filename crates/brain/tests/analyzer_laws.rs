@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use plimsoll_brain::{
     Analyzer, Event, EventKind, GroupSpec, HealthSpec, Knobs, Load, MemberId, MemberSpec, OutlierSpec, Plan,
-    State, Time, Totals, WhenAllDown, strategy,
+    State, Time, Totals, Usage, WhenAllDown, strategy,
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -18,6 +18,10 @@ enum Call {
     Streak(Index),
     Totals(Vec<(u8, u8)>),
     Load(Index, f64),
+    /// Every member's, after this many milliseconds each.
+    Loads(Vec<f64>, u64),
+    Usage(Index, [f64; 3]),
+    OnDemand(bool),
     Drain(Index),
     Undrain(Index),
     Update(GroupSpec),
@@ -30,6 +34,7 @@ fn any_spec() -> impl Strategy<Value = GroupSpec> {
     let health = (0_u32..4, 0_u32..4).prop_map(|(rise, fall)| HealthSpec { rise, fall });
     let outlier = (0_u32..4, 0_u64..20, 0.0_f64..3.0, 0_u64..30, 0_u64..30, 0.0_f64..=1.0).prop_map(
         |(consecutive, interval, deviations, min_requests, ejection, max_ejected)| OutlierSpec {
+            false_alarm: 1e-6,
             consecutive,
             interval: Duration::from_secs(interval),
             deviations,
@@ -46,11 +51,12 @@ fn any_spec() -> impl Strategy<Value = GroupSpec> {
         prop::option::weighted(0.8, outlier),
         prop_oneof![Just(0_u64), 0_u64..30_000],
         any::<bool>(),
+        prop::option::of(prop_oneof![0.0_f64..3.0, any::<f64>()]),
     );
-    parts.prop_map(|(strategy, names, health, outlier, slow_start, open)| GroupSpec {
+    parts.prop_map(|(strategy, names, health, outlier, slow_start, open, knob)| GroupSpec {
         name: Arc::from("web"),
         strategy,
-        knobs: Knobs::defaults(strategy),
+        knobs: knob.map_or_else(|| Knobs::defaults(strategy), |knob| Knobs(vec![knob; 5])),
         members: names
             .into_iter()
             .map(|name| MemberSpec {
@@ -72,13 +78,22 @@ fn any_call() -> impl Strategy<Value = Call> {
         6 => (any::<Index>(), prop::bool::weighted(0.7)).prop_map(|(which, passed)| Call::Probe(which, passed)),
         4 => any::<Index>().prop_map(Call::Streak),
         3 => prop::collection::vec(any::<(u8, u8)>(), NAMES.len()).prop_map(Call::Totals),
-        1 => (any::<Index>(), any::<f64>()).prop_map(|(which, value)| Call::Load(which, value)),
+        4 => (any::<Index>(), any_number()).prop_map(|(which, value)| Call::Load(which, value)),
+        4 => (prop::collection::vec(any_number(), NAMES.len()), 0_u64..5_000)
+            .prop_map(|(loads, apart)| Call::Loads(loads, apart)),
+        2 => (any::<Index>(), [any_number(), any_number(), any_number()])
+            .prop_map(|(which, numbers)| Call::Usage(which, numbers)),
+        1 => prop::bool::weighted(0.8).prop_map(Call::OnDemand),
         1 => any::<Index>().prop_map(Call::Drain),
         2 => any::<Index>().prop_map(Call::Undrain),
         1 => any_spec().prop_map(Call::Update),
         2 => Just(Call::Timeout),
         3 => Just(Call::Sleep),
     ]
+}
+
+fn any_number() -> impl Strategy<Value = f64> {
+    prop_oneof![8 => 0.0_f64..2.0, 1 => any::<f64>(), 1 => Just(f64::MAX), 1 => Just(0.0)]
 }
 
 /// Name, id and state of each member.
@@ -104,6 +119,17 @@ fn call(analyzer: &mut Analyzer, call: &Call, counts: &mut [Totals; 7], now: &mu
             analyzer.handle_totals(&totals, *now);
         }
         Call::Load(which, value) => _ = analyzer.handle_load(id(which), Load { value: *value, at: *now }),
+        Call::Loads(loads, apart) => {
+            for (member, value) in (0..).map(MemberId).zip(loads) {
+                *now = *now + Duration::from_millis(*apart / NAMES.len() as u64);
+                analyzer.handle_load(member, Load { value: *value, at: *now });
+            }
+        }
+        Call::Usage(which, [rps, utilization, eps]) => {
+            let usage = Usage { rps: *rps, utilization: *utilization, eps: *eps, at: *now };
+            analyzer.handle_usage(id(which), usage, *now);
+        }
+        Call::OnDemand(on) => analyzer.set_on_demand(*on, *now),
         Call::Drain(which) => _ = analyzer.drain(name(which), *now),
         Call::Undrain(which) => _ = analyzer.undrain(name(which), *now),
         Call::Update(spec) => analyzer.update(spec.clone(), *now),
@@ -133,6 +159,17 @@ fn check(analyzer: &Analyzer, plan: &Plan, before: &[(String, MemberId, State)],
         let ramping = member.state == State::SlowStart;
         assert!(member.weight <= member.capacity && member.weight >= 0.1 * member.capacity);
         assert!(ramping || member.weight == member.capacity, "{member:?}");
+        assert!((0.0..=1.0).contains(&member.shed.share), "{member:?}");
+        assert!(member.deficit.is_finite() && member.deficit >= 0.0, "{member:?}");
+        assert!(
+            member.effective.is_none_or(|load| load.value.is_finite() && load.value >= 0.0),
+            "{member:?}"
+        );
+    }
+    for alert in analyzer.alerts() {
+        let (_, _, state) =
+            after.iter().find(|(_, id, _)| *id == alert.member).expect("a member of the group");
+        assert!(state.eligible() && alert.shed.share > 0.0 && alert.shed.epoch > 0, "{state:?}: {alert:?}");
     }
 
     match &spec.outlier {

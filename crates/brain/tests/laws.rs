@@ -5,7 +5,7 @@ mod fleet;
 use std::collections::VecDeque;
 
 use fleet::{Dice, member, members};
-use plimsoll_brain::{Ask, Choice, Knobs, Member, MemberId, Plan, Strategy, Time, strategy};
+use plimsoll_brain::{Ask, Choice, Effective, Hand, Knobs, Member, MemberId, Plan, Strategy, Time, strategy};
 use proptest::prelude::*;
 
 fn plan(strategy: &'static Strategy, members: Vec<Member>) -> Plan {
@@ -21,7 +21,7 @@ fn ask(turn: u64, dice: &mut Dice) -> Ask {
 }
 
 fn chosen(plan: &Plan, ask: &Ask, tried: &[MemberId]) -> usize {
-    match plan.choose(ask, tried) {
+    match plan.choose(&mut Hand::default(), ask, tried) {
         Choice::Member(index) => index,
         none => panic!("{}: {none:?}", plan.strategy().name),
     }
@@ -29,7 +29,7 @@ fn chosen(plan: &Plan, ask: &Ask, tried: &[MemberId]) -> usize {
 
 #[test]
 fn the_list_is_sound() {
-    assert_eq!(strategy::ALL[0].name, "least_connections", "the default comes first");
+    assert_eq!(strategy::ALL[0].name, "adaptive", "the default comes first");
     for strategy in strategy::ALL {
         assert!(std::ptr::eq(named(strategy.name), *strategy), "{} is there twice", strategy.name);
         assert!(!strategy.about.ends_with('.') && !strategy.about.is_empty());
@@ -138,15 +138,15 @@ fn idle_members_share_the_turns_of_a_busy_one() {
 fn first_available_fills_one_after_the_other() {
     let plan = plan(named("first_available"), (0..3).map(|id| member(id, 1.0, 0, 2)).collect());
     let mut filled = Vec::new();
-    while let Choice::Member(index) = plan.choose(&Ask::default(), &[]) {
+    while let Choice::Member(index) = plan.choose(&mut Hand::default(), &Ask::default(), &[]) {
         plan.members()[index].vitals.begin();
         filled.push(index);
     }
     assert_eq!(filled, [0, 0, 1, 1, 2, 2]);
     plan.members()[0].vitals.end();
-    assert_eq!(plan.choose(&Ask::default(), &[MemberId(0)]), Choice::Full);
-    assert_eq!(plan.choose(&Ask::default(), &[]), Choice::Member(0));
-    assert_eq!(plan.choose(&Ask::default(), &[0, 1, 2].map(MemberId)), Choice::Nobody);
+    assert_eq!(plan.choose(&mut Hand::default(), &Ask::default(), &[MemberId(0)]), Choice::Full);
+    assert_eq!(plan.choose(&mut Hand::default(), &Ask::default(), &[]), Choice::Member(0));
+    assert_eq!(plan.choose(&mut Hand::default(), &Ask::default(), &[0, 1, 2].map(MemberId)), Choice::Nobody);
 }
 
 /// One hot key fills its member up to the bound and then the others, the same ones in the same order.
@@ -173,6 +173,24 @@ fn a_hot_key_is_bounded() {
     }
 }
 
+/// `maglev` and `lottery` with a key: the same member for the same key, whatever chance says, and the same second one
+/// when that is gone.
+#[test]
+fn a_key_has_one_member() {
+    for (name, count) in [("maglev", 2), ("maglev", 40), ("lottery", 2), ("lottery", 40)] {
+        let plan = plan(named(name), members(&vec![1.5; count]));
+        let mut dice = Dice(count as u64);
+        for _ in 0..200 {
+            let key = dice.bits();
+            let [one, two] = [1, 2].map(|chance| Ask { key, chance, ..Ask::default() });
+            let first = chosen(&plan, &one, &[]);
+            assert_eq!(first, chosen(&plan, &two, &[]));
+            let tried = [plan.members()[first].id];
+            assert_eq!(chosen(&plan, &one, &tried), chosen(&plan, &two, &tried));
+        }
+    }
+}
+
 /// Nothing is kept for strategies that read nothing; failures are no speed for the one that does.
 #[test]
 fn observations_reach_those_who_read_them() {
@@ -180,10 +198,11 @@ fn observations_reach_those_who_read_them() {
     for strategy in strategy::ALL {
         let plan = plan(strategy, members(&[1.0]));
         let vitals = &plan.members()[0].vitals;
-        plan.observe(vitals, second / 1000, true, Time(0));
-        let latency = vitals.latency(Time(0), second);
-        assert_eq!(latency.is_some(), strategy.reads_latency, "{}", strategy.name);
-        assert!(latency.is_none_or(|latency| latency >= 5e9));
+        let hand = &mut Hand::default();
+        plan.observe(hand, vitals, second / 1000, true, Time(0));
+        assert!(vitals.latency(Time(0), second).is_none_or(|latency| latency >= 5e9), "{}", strategy.name);
+        plan.observe(hand, vitals, second, false, Time(0));
+        assert_eq!(vitals.latency(Time(0), second).is_some(), strategy.reads_latency, "{}", strategy.name);
     }
 }
 
@@ -191,7 +210,12 @@ fn observations_reach_those_who_read_them() {
 fn an_empty_plan_has_nobody() {
     for strategy in strategy::ALL {
         let plan = plan(strategy, Vec::new());
-        assert_eq!(plan.choose(&Ask::default(), &[]), Choice::Nobody, "{}", strategy.name);
+        assert_eq!(
+            plan.choose(&mut Hand::default(), &Ask::default(), &[]),
+            Choice::Nobody,
+            "{}",
+            strategy.name
+        );
     }
 }
 
@@ -217,7 +241,11 @@ fn any_plan() -> impl Strategy_<Value = Plan> {
     (prop::sample::select(strategy::ALL), knobs, prop::collection::vec(any_member, 1..=200)).prop_map(
         |(strategy, knobs, specs)| {
             let members = specs.iter().enumerate().map(|(id, (weight, in_flight, limit, nanos))| {
-                let member = member(id as u32, *weight, *in_flight, *limit);
+                let mut member = member(id as u32, *weight, *in_flight, *limit);
+                if nanos % 5 > 1 {
+                    let begun = *nanos as u32;
+                    member.effective = Some(Effective { value: (nanos >> 40) as f64 / 1e3, begun });
+                }
                 if nanos % 3 > 0 {
                     let latency = std::time::Duration::from_nanos(nanos >> 20);
                     member.vitals.observe(latency, Time(nanos % 100_000_000_000), latency);
@@ -255,16 +283,24 @@ proptest! {
                 .filter(|id| (ask.chance >> (id % 64)) as u32 % 4 < share)
                 .map(MemberId)
                 .collect();
-            let choice = plan.choose(ask, &tried);
-            prop_assert_eq!(choice, plan.choose(ask, &tried));
-            prop_assert!((plan.strategy().choose)(&plan, ask) < plan.members().len());
+            let mut hand = Hand::default();
+            let choice = plan.choose(&mut hand.clone(), ask, &tried);
+            prop_assert_eq!(choice, plan.choose(&mut hand, ask, &tried));
+            // Only a threshold, or members that are all full, keep a strategy from choosing anyone.
+            let reject = plan.knobs().named(plan.strategy(), "reject").is_some_and(|reject| reject > 0.0);
+            let first = (plan.strategy().choose)(&plan, &mut hand, ask);
+            prop_assert!(first < plan.members().len() || reject || plan.members().iter().all(Member::full));
             let mut left = plan.members().iter().filter(|member| !tried.contains(&member.id));
             match choice {
                 Choice::Member(index) => {
                     prop_assert!(!member(index).full() && !tried.contains(&member(index).id));
                 }
+                Choice::Shed => prop_assert!(reject || plan.strategy().name == "adaptive"),
                 Choice::Full => {
-                    prop_assert!(left.clone().next().is_some() && left.all(Member::full));
+                    let rejected = |member: &Member| reject && member.effective.is_some();
+                    prop_assert!(left.clone().next().is_some());
+                    prop_assert!(reject || left.all(Member::full));
+                    prop_assert!(!reject || plan.members().iter().any(rejected) || left.all(Member::full));
                 }
                 Choice::Nobody => prop_assert!(left.next().is_none()),
             }
@@ -284,7 +320,7 @@ proptest! {
         let load = |member: &Member| f64::from(member.in_flight()) / member.weight;
         let left = plan.members().iter().filter(|member| !member.full() && !tried.contains(&member.id));
         let least = left.map(load).fold(f64::INFINITY, f64::min);
-        if let Choice::Member(index) = plan.choose(&ask, &tried) {
+        if let Choice::Member(index) = plan.choose(&mut Hand::default(), &ask, &tried) {
             prop_assert!(load(&plan.members()[index]) <= least * (1.0 + 1e-9));
         }
     }

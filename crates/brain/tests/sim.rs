@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use fleet::{Dice, members};
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, GroupSpec, Knobs, MemberSpec, OutlierSpec, Plan, Time, Vitals, WhenAllDown,
+    Analyzer, Ask, Choice, GroupSpec, Hand, Knobs, MemberSpec, OutlierSpec, Plan, Time, Vitals, WhenAllDown,
     strategy,
 };
 
@@ -135,6 +135,7 @@ struct Flight {
 /// Runs `rate` requests a second for `seconds` against members of the given natures.
 fn run(mut brain: Brain, natures: &[Nature], rate: f64, seconds: f64, seed: u64) -> Outcomes {
     let mut dice = Dice(seed);
+    let mut hand = Hand::default();
     let mut servers: Vec<Server> = natures.iter().map(|_| Server::default()).collect();
     let mut flights: Vec<Flight> = Vec::new();
     let mut outcomes = Vec::new();
@@ -148,7 +149,9 @@ fn run(mut brain: Brain, natures: &[Nature], rate: f64, seconds: f64, seed: u64)
             arrival -= unit(&mut dice).ln() / rate;
             let ask =
                 Ask { turn: flights.len() as u64, chance: dice.bits(), key: dice.bits(), now: time(now) };
-            let Choice::Member(index) = brain.plan().choose(&ask, &[]) else { panic!("nobody is left") };
+            let Choice::Member(index) = brain.plan().choose(&mut hand, &ask, &[]) else {
+                panic!("nobody is left")
+            };
             let member = &brain.plan().members()[index];
             member.vitals.begin();
             let (id, vitals) = (member.id.0, member.vitals.clone());
@@ -161,7 +164,13 @@ fn run(mut brain: Brain, natures: &[Nature], rate: f64, seconds: f64, seed: u64)
             let latency = (end - flight.arrived).max(0.0);
             flight.vitals.end();
             let now = time(end);
-            brain.plan().observe(&flight.vitals, Duration::from_secs_f64(latency), flight.failed, now);
+            brain.plan().observe(
+                &mut hand,
+                &flight.vitals,
+                Duration::from_secs_f64(latency),
+                flight.failed,
+                now,
+            );
             brain.ended(&flight.vitals, flight.id, flight.failed, now);
             servers[flight.id as usize].busy -= 1;
             let (arrived, member, failed) = (flight.arrived, flight.id as usize, flight.failed);
@@ -279,6 +288,7 @@ fn ejection_closes_the_black_hole_for_all_others() {
                 .collect(),
             health: None,
             outlier: Some(OutlierSpec {
+                false_alarm: 0.0,
                 consecutive: 5,
                 interval: Duration::from_secs(10),
                 deviations: 1.9,

@@ -1,16 +1,19 @@
 //! The command tree. A command is a file `command/<name>.rs` with `Args` and `run`, and two lines here.
 
+mod agent;
 mod completions;
 mod config;
 mod demo;
 mod drain;
 mod events;
+mod explain;
 mod lab;
 mod load;
 mod man;
 mod member;
 mod members;
 mod reload;
+mod set;
 mod status;
 mod stop;
 mod undrain;
@@ -41,12 +44,15 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Up(up::Args),
+    Agent(agent::Args),
     Demo(demo::Args),
     Status(status::Args),
     Members(members::Args),
     Events(events::Args),
+    Explain(explain::Args),
     Drain(drain::Args),
     Undrain(undrain::Args),
+    Set(set::Args),
     Reload(reload::Args),
     Stop(stop::Args),
     Member(member::Args),
@@ -65,12 +71,15 @@ impl Command {
         }
         match self {
             Self::Up(args) => up::run(args, globals),
+            Self::Agent(args) => agent::run(args, globals),
             Self::Demo(args) => demo::run(args, globals),
             Self::Status(args) => status::run(args, globals),
             Self::Members(args) => members::run(args, globals),
             Self::Events(args) => events::run(args, globals),
+            Self::Explain(args) => explain::run(args, globals),
             Self::Drain(args) => drain::run(args, globals),
             Self::Undrain(args) => undrain::run(args, globals),
+            Self::Set(args) => set::run(args, globals),
             Self::Reload(args) => reload::run(args, globals),
             Self::Stop(args) => stop::run(args, globals),
             Self::Member(args) => member::run(args, globals),

@@ -9,6 +9,7 @@ mod address;
 mod check;
 mod group;
 mod listener;
+mod monitor;
 mod name;
 mod outlier;
 mod place;
@@ -35,8 +36,9 @@ use serde_json::Value;
 use toml::de::DeTable;
 
 pub(crate) use address::{AdminListen, Control, ListenAddress, MemberAddress, Network};
-pub(crate) use group::{Group, Health, Member, ProxyVersion, WhenAllDown};
+pub(crate) use group::{Group, Health, Member, ProxyVersion, ReportHeader, WhenAllDown};
 pub(crate) use listener::{Binding, Forwarded, Listener, Protocol};
+pub(crate) use monitor::{Formula, Monitor, MonitorUrl};
 pub(crate) use name::{Key, LogPath, Name, ProbeHost, ProbePath};
 pub(crate) use outlier::Outlier;
 pub(crate) use problem::{Problem, Problems, Severity, Source};
@@ -117,6 +119,25 @@ pub(crate) fn name_of(path: &Path) -> String {
     if path == Path::new("-") { "<stdin>".into() } else { path.display().to_string() }
 }
 
+/// Reads a strategy as a file would write it: `random`, `{ least_request = { choices = 3 } }`.
+///
+/// # Errors
+/// What is wrong with it, on one line.
+pub(crate) fn strategy(text: &str) -> Result<Strategy, String> {
+    let text = text.trim();
+    let value = if text.starts_with(['{', '"', '\'']) { text.to_owned() } else { format!("{text:?}") };
+    // A file around it, so that it is held to all that a strategy in a file is held to.
+    let file = format!(
+        "group = [{{ name = \"x\", members = [\"x:1\"], strategy = {value} }}]\n\
+         listener = [{{ address = \"127.0.0.1:0\", group = \"x\" }}]\n"
+    );
+    let file = parse("strategy", file.into_bytes()).map_err(|problems| problems.first())?;
+    match file.config.groups.into_iter().next() {
+        Some(group) => Ok(group.strategy),
+        None => Err(format!("{text} is not a strategy")),
+    }
+}
+
 /// Checks the contents of a file; `name` is what errors call it.
 pub(crate) fn parse(name: &str, bytes: Vec<u8>) -> Result<File, Problems> {
     let text = match String::from_utf8(bytes) {
@@ -142,7 +163,7 @@ pub(crate) fn parse(name: &str, bytes: Vec<u8>) -> Result<File, Problems> {
     let whole = toml::Spanned::new(0..0, tree);
     match Config::deserialize(toml::de::Deserializer::from(whole)) {
         Ok(config) => {
-            check::check(&config, &spots, &mut list);
+            check::check(&config, &spots, source.text(), &mut list);
             let problems = Problems::new(Arc::clone(&source), list);
             if problems.fatal() {
                 return Err(problems);

@@ -1,8 +1,9 @@
 //! What the machine allows: open files, and the kernel's queue of connections.
 
+use plimsoll_admin::REPORTERS;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::config::{Config, Protocol};
+use crate::config::{Config, Group, Protocol};
 
 /// Connections served where neither the file nor the machine says less.
 const MOST: u64 = 100_000;
@@ -32,14 +33,14 @@ pub(crate) fn raise() -> u64 {
 
 /// The `max_connections` that applies where the file does not say, with that many files.
 pub(crate) fn max_connections(config: &Config, files: u64) -> usize {
-    let left = files.saturating_sub(RESERVE + flows(config)) / FILES_PER_CONNECTION;
+    let left = files.saturating_sub(RESERVE + others(config)) / FILES_PER_CONNECTION;
     usize::try_from(left.clamp(LEAST, MOST)).unwrap_or(usize::MAX)
 }
 
 /// Checks that `files` are enough for what the configuration promises; the error says what to do.
 pub(crate) fn check_files(config: &Config, files: u64) -> Result<(), String> {
     let connections = config.max_connections.map_or(LEAST, |wanted| wanted as u64);
-    let need = connections.saturating_mul(FILES_PER_CONNECTION).saturating_add(RESERVE + flows(config));
+    let need = connections.saturating_mul(FILES_PER_CONNECTION).saturating_add(RESERVE + others(config));
     if need <= files {
         return Ok(());
     }
@@ -49,6 +50,9 @@ pub(crate) fn check_files(config: &Config, files: u64) -> Result<(), String> {
     }
     if flows(config) > 0 {
         what += &format!(" and max_flows = {}", flows(config));
+    }
+    if others(config) > flows(config) {
+        what += " and monitors and reports";
     }
     Err(format!(
         "{what} can take {need} open files, and this process may open {files}: raise the limit (ulimit -Hn, \
@@ -77,6 +81,14 @@ pub(crate) fn check_backlog(config: &Config) -> Vec<String> {
         .collect()
 }
 
+/// Files for what is configured beside connections: flows, monitors that are asked, members that report.
+fn others(config: &Config) -> u64 {
+    let asks = |group: &&Group| group.monitor.as_ref().is_some_and(|monitor| monitor.source.asks());
+    let asked = config.groups.iter().filter(asks).map(|group| group.members.len() as u64).sum::<u64>();
+    let told = config.admin.reports.0.map_or(0, |_| u64::from(REPORTERS));
+    flows(config) + asked + told
+}
+
 /// Each flow takes a file of its own.
 fn flows(config: &Config) -> u64 {
     let udp = config.listeners.iter().filter(|listener| listener.protocol == Protocol::Udp);
@@ -101,6 +113,7 @@ mod tests {
         assert_eq!(max_connections(&open, 10), 16);
         assert!(check_files(&open, 1288).is_ok());
         assert!(check_files(&open, 1287).unwrap_err().contains("max_flows = 1000"));
+        assert_eq!(max_connections(&config("admin.reports = '127.0.0.1:9901'"), 5256), 1872);
         let fixed = config("max_connections = 50_000");
         assert!(check_files(&fixed, 101_256).is_ok());
         let error = check_files(&fixed, 1024).unwrap_err();

@@ -9,8 +9,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll_admin::{Admin, Changed, Config, Entry, Subject, start};
-use plimsoll_brain::status::{GroupStatus, Latency, MemberStatus, Status};
+use plimsoll_admin::{Admin, Changed, Config, Entry, Refused, Report, Subject, start};
+use plimsoll_brain::status::{GroupExplanation, GroupStatus, Latency, MemberStatus, Status};
 use plimsoll_brain::{EventKind, State};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
@@ -95,6 +95,23 @@ impl Subject for Script {
     fn stop(&self) {
         let _ = self.stops.send(());
     }
+
+    fn explain(&self, group: &str) -> Option<GroupExplanation> {
+        let verdict = "2/2 members up".to_owned();
+        let explanation = GroupExplanation { name: group.into(), verdict, ..GroupExplanation::default() };
+        (group == "web").then_some(explanation)
+    }
+
+    fn set(&self, group: &str, key: &str, value: &str) -> Result<Vec<String>, String> {
+        match key {
+            "strategy" => Ok(vec![format!("~ group {group}: strategy round_robin -> {value}")]),
+            _ => Err(format!("{key} cannot be changed while it runs")),
+        }
+    }
+
+    fn report(&self, _: Report) -> Result<(), Refused> {
+        Ok(())
+    }
 }
 
 /// A directory in which a scripted balancer has its control socket.
@@ -149,8 +166,11 @@ impl Stage {
             news: broadcast::channel(1).0,
             stops: broadcast::channel(1).0,
         });
-        let config =
-            Config { listen: Some(([127, 0, 0, 1], 0).into()), control: Some(dir.join("control.sock")) };
+        let config = Config {
+            listen: Some(([127, 0, 0, 1], 0).into()),
+            control: Some(dir.join("control.sock")),
+            reports: None,
+        };
         let admin = start(config, script.clone()).unwrap();
         Self { script, admin: Some(admin), dir }
     }
@@ -387,4 +407,30 @@ fn a_stranger_at_the_socket_is_told_apart() {
         assert_eq!(said.err.lines().count(), 1, "{}", said.err);
     }
     stranger.join().unwrap();
+}
+
+#[test]
+fn a_group_is_explained() {
+    let stage = Stage::new();
+    let said = stage.run(&["explain", "group", "web"]);
+    assert_eq!((said.code, &*said.err), (0, ""));
+    assert!(said.out.starts_with("group     web: 2/2 members up\n"), "{}", said.out);
+    assert_eq!(stage.run(&["explain", "group", "web", "-o", "json"]).json()["name"], "web");
+    let said = stage.run(&["explain", "group", "wbe"]);
+    assert_eq!((said.code, &*said.err), (2, "error: there is no group wbe; there are: web\n"));
+    assert_eq!(stage.run(&["explain", "group", "../../status"]).code, 2);
+}
+
+#[test]
+fn a_setting_is_changed_while_it_runs() {
+    let stage = Stage::new();
+    let said = stage.run(&["set", "group", "web.strategy={ least_request = { choices = 3 } }"]);
+    let expected =
+        "~ group web: strategy round_robin -> { least_request = { choices = 3 } }\nuntil the next reload\n";
+    assert_eq!((said.code, &*said.err), (0, expected));
+    let said = stage.run(&["set", "group", "web.strategy=random", "-o", "json"]);
+    assert_eq!(said.json()["changes"][0], "~ group web: strategy round_robin -> random");
+    let said = stage.run(&["set", "group", "web.name=x"]);
+    assert_eq!((said.code, &*said.err), (2, "error: name cannot be changed while it runs\n"));
+    assert_eq!(stage.run(&["set", "group", "web.strategy"]).code, 2);
 }

@@ -44,6 +44,7 @@ pub(crate) async fn admit(
     match at_once(core, pool, pool.view(), key, tried, core.now()) {
         Admission::Trip(trip) => Ok(trip),
         Admission::Nobody => Err(Reason::NoMember),
+        Admission::Shed => Err(Reason::Shed),
         Admission::Full => wait(core, pool, timer, key, tried, deadline).await,
     }
 }
@@ -83,6 +84,7 @@ pub(crate) async fn wait(
             match pool.admit(key, core.chance(), core.tick(), tried) {
                 Admission::Trip(trip) => return Poll::Ready(Ok(trip)),
                 Admission::Nobody => return Poll::Ready(Err(Reason::NoMember)),
+                Admission::Shed => return Poll::Ready(Err(Reason::Shed)),
                 Admission::Full => {}
             }
         }

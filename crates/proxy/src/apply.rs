@@ -9,7 +9,7 @@ use socket2::Socket;
 
 use crate::access::AccessLog;
 use crate::bind::bind;
-use crate::control::{Control, Opened, Ruled};
+use crate::control::{Control, Opened, Ruled, described};
 use crate::group::Group;
 use crate::inner::{Inner, lock};
 use crate::listener::{Door, DoorCount};
@@ -212,14 +212,21 @@ fn group_differences(before: &GroupSettings, after: &GroupSettings, changes: &mu
             changes.push(format!("- group {name}: member {}", member.name));
         }
     }
-    if before.spec.strategy.name != after.spec.strategy.name {
-        let (old, new) = (before.spec.strategy.name, after.spec.strategy.name);
+    let strategy = |group: &GroupSettings| (group.spec.strategy.name, group.spec.knobs.clone());
+    if strategy(before) != strategy(after) {
+        let said = |group: &GroupSettings| described(group.spec.strategy, &group.spec.knobs);
+        // The settings of both only where they tell one from the other.
+        let (old, new) = match before.spec.strategy.name == after.spec.strategy.name {
+            true => (said(before), said(after)),
+            false => (before.spec.strategy.name.to_owned(), after.spec.strategy.name.to_owned()),
+        };
         changes.push(format!("~ group {name}: strategy {old} -> {new}"));
     }
     let rest = |group: &GroupSettings| {
         let mut group = group.clone();
         group.spec.members.clear();
         group.spec.strategy = after.spec.strategy;
+        group.spec.knobs = after.spec.knobs.clone();
         format!("{group:?}")
     };
     if rest(before) != rest(after) {

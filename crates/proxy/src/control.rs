@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use plimsoll_brain::{Analyzer, Event, EventKind, MemberId, Time, Totals};
+use plimsoll_brain::{Analyzer, Event, EventKind, Knobs, Load, MemberId, Strategy, Time, Totals};
 use tokio::sync::{broadcast, mpsc};
 
 use crate::group::{Group, Published, Record, Strike};
@@ -84,6 +84,7 @@ pub(crate) struct Ruled {
     pub(crate) group: Arc<Group>,
     pub(crate) settings: Arc<GroupSettings>,
     records: BTreeMap<MemberId, Arc<Record>>,
+    ids: BTreeMap<Arc<str>, MemberId>,
 }
 
 /// A listener as the slow path sees it.
@@ -130,12 +131,14 @@ impl Ruled {
             settings: Arc::clone(&settings),
         });
         let group = Group::new(first, cores, strikes);
-        Self { analyzer, group, settings, records }
+        let ids = ids(&analyzer);
+        Self { analyzer, group, settings, records, ids }
     }
 
     /// Puts other settings in force; members that stay keep their state and counts.
     pub(crate) fn update(&mut self, settings: GroupSettings, cores: usize, now: Time) {
         self.analyzer.update(settings.spec.clone(), now);
+        self.ids = ids(&self.analyzer);
         self.settings = Arc::new(settings);
         let next = publication(&mut self.analyzer, &mut self.records, &self.settings, cores, now);
         let next = next.unwrap_or_else(|| {
@@ -161,6 +164,10 @@ impl Ruled {
         }
     }
 
+    fn id(&self, member: &str) -> Option<MemberId> {
+        self.ids.get(member).copied()
+    }
+
     pub(crate) fn record(&self, member: MemberId) -> Option<&Arc<Record>> {
         self.records.get(&member)
     }
@@ -171,6 +178,20 @@ impl Ruled {
             failures: record.stripes.iter().map(|stripe| stripe.failures.value()).sum(),
         };
         self.records.iter().map(|(member, record)| (*member, total(record))).collect()
+    }
+}
+
+fn ids(analyzer: &Analyzer) -> BTreeMap<Arc<str>, MemberId> {
+    analyzer.members().map(|(id, spec, _)| (Arc::clone(&spec.name), id)).collect()
+}
+
+/// A strategy with its settings, as a file would write them.
+pub(crate) fn described(strategy: &Strategy, knobs: &Knobs) -> String {
+    let set: Vec<String> =
+        strategy.knobs.iter().zip(&knobs.0).map(|(knob, value)| format!("{} = {value}", knob.name)).collect();
+    match set.as_slice() {
+        [] => strategy.name.into(),
+        _ => format!("{} {{ {} }}", strategy.name, set.join(", ")),
     }
 }
 
@@ -211,7 +232,10 @@ impl Control {
 
     /// A member failed too often in a row.
     pub(crate) fn struck(&mut self, strike: &Strike, now: Time) {
-        self.with(&strike.group, now, |analyzer| analyzer.handle_streak(strike.member, now));
+        self.with(&strike.group, now, |analyzer| match strike.suspicion {
+            true => analyzer.handle_suspicion(strike.member, now),
+            false => analyzer.handle_streak(strike.member, now),
+        });
     }
 
     /// Compares what members did.
@@ -275,6 +299,51 @@ impl Control {
         act(&mut ruled.analyzer)?;
         ruled.settle(self.cores, now, &mut self.journal);
         Ok(())
+    }
+
+    /// A monitor measured a load.
+    pub(crate) fn loaded(&mut self, group: &str, member: &str, load: Load, now: Time) {
+        let Some(ruled) = self.groups.get_mut(group) else { return };
+        let Some(id) = ruled.id(member) else { return };
+        ruled.analyzer.handle_load(id, load);
+        ruled.settle(self.cores, now, &mut self.journal);
+    }
+
+    /// Weights were made outside.
+    pub(crate) fn weighed(&mut self, group: &str, weights: &[(Arc<str>, Option<f64>)], now: Time) {
+        let Some(ruled) = self.groups.get_mut(group) else { return };
+        let named = weights.iter().filter_map(|(name, weight)| Some((ruled.id(name)?, *weight)));
+        let weights: Vec<_> = named.collect();
+        ruled.analyzer.handle_weights(&weights, now);
+        ruled.settle(self.cores, now, &mut self.journal);
+    }
+
+    /// Puts another strategy in force; what was before, for people. It is in the settings as well, so that the
+    /// next reload sees what it puts back.
+    pub(crate) fn choose_by(
+        &mut self,
+        group: &str,
+        (strategy, knobs): (&'static Strategy, Knobs),
+        written: &str,
+        now: Time,
+    ) -> Result<String, String> {
+        let Some(ruled) = self.groups.get_mut(group) else {
+            let names: Vec<&str> = self.groups.keys().map(|name| &**name).collect();
+            return Err(format!("no group {group}; there are: {}", names.join(", ")));
+        };
+        let mut settings = GroupSettings::clone(&ruled.settings);
+        let before = described(settings.spec.strategy, &settings.spec.knobs);
+        (settings.spec.strategy, settings.spec.knobs) = (strategy, knobs);
+        if let Some(kept) = self.settings.groups.iter_mut().find(|kept| *kept.spec.name == *group) {
+            *kept = settings.clone();
+        }
+        ruled.update(settings, self.cores, now);
+        let why = format!("strategy {before} -> {written} by an operator, until the next reload");
+        let event =
+            Event { kind: EventKind::Changed, group: group.into(), member: None, why, inputs: Vec::new() };
+        self.journal.write(event);
+        ruled.settle(self.cores, now, &mut self.journal);
+        Ok(before)
     }
 
     /// Tells every worker the same; false if one cannot be told.

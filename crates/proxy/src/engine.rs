@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use plimsoll_brain::EventKind;
+use plimsoll_brain::status::GroupExplanation;
+use plimsoll_brain::{Event, EventKind, Knobs, Load, Strategy, Time};
 use tokio::sync::{Notify, broadcast, mpsc};
 
 use crate::clock::Clock;
@@ -15,7 +16,7 @@ use crate::group::Strike;
 use crate::inner::{Inner, lock};
 use crate::probe::{self, Probes};
 use crate::worker::{self, Order, Worker};
-use crate::{Settings, StartError, apply, report};
+use crate::{MemberCounters, Settings, StartError, apply, explain, report};
 
 /// Strikes that may wait for the control thread.
 const STRIKES: usize = 256;
@@ -97,13 +98,15 @@ impl Engine {
         Ok(Self(inner))
     }
 
-    /// Puts a new configuration in force without dropping anything; what it changed, one line each.
+    /// Puts a new configuration in force without dropping anything; what it changed, one line each. `beside` is
+    /// what it changes elsewhere, to be told with it.
     ///
     /// # Errors
     /// Something of it cannot be had; the configuration before stays in force then.
-    pub fn reload(&self, settings: Settings) -> Result<Vec<String>, StartError> {
-        let changes =
+    pub fn reload(&self, settings: Settings, beside: Vec<String>) -> Result<Vec<String>, StartError> {
+        let mut changes =
             apply::apply(&self.0, settings).inspect_err(|error| self.reload_refused(&error.to_string()))?;
+        changes.extend(beside);
         self.0.reloads.fetch_add(1, Relaxed);
         *lock(&self.0.reload_error) = None;
         let why = if changes.is_empty() { "nothing changed".into() } else { changes.join("; ") };
@@ -148,6 +151,57 @@ impl Engine {
         lock(&self.0.control).operate(group, member, now, |analyzer| analyzer.undrain(member, now))?;
         self.0.wake.notify_one();
         Ok(())
+    }
+
+    /// What is counted of each member of a group; empty if there is no such group.
+    pub fn counters(&self, group: &str) -> Vec<MemberCounters> {
+        report::counters(&self.0, group)
+    }
+
+    /// The load of a member by the group's metric, measured `age` ago. What cannot be used (no such member, not a
+    /// number, negative) is ignored.
+    pub fn load(&self, group: &str, member: &str, value: f64, age: Duration) {
+        let now = self.0.clock.now();
+        let at = Time(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
+        lock(&self.0.control).loaded(group, member, Load { value, at }, now);
+        self.0.wake.notify_one();
+    }
+
+    /// Weights from outside, for a group whose strategy takes them; `None` for a member whose weight is not known.
+    pub fn weights(&self, group: &str, weights: &[(Arc<str>, Option<f64>)]) {
+        lock(&self.0.control).weighed(group, weights, self.0.clock.now());
+    }
+
+    /// Puts another strategy in force, until the next reload: the one before it, for people. `written` is how the
+    /// operator wrote it.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn choose_by(
+        &self,
+        group: &str,
+        strategy: &'static Strategy,
+        knobs: Knobs,
+        written: &str,
+    ) -> Result<String, String> {
+        let now = self.0.clock.now();
+        let before = lock(&self.0.control).choose_by(group, (strategy, knobs), written, now)?;
+        self.0.wake.notify_one();
+        Ok(before)
+    }
+
+    /// Notes that more reports came for a member than are taken.
+    pub fn flooded(&self, group: &str, member: &str) {
+        let why = "more than 50 reports in a second: those beyond are dropped".to_owned();
+        let (group, member) = (group.into(), Some(member.into()));
+        let event = Event { kind: EventKind::Flooded, group, member, why, inputs: Vec::new() };
+        lock(&self.0.control).journal.write(event);
+    }
+
+    /// What the strategy knows of a group's members and makes of them, with what was decided lately; `None` if
+    /// there is no such group. What is known beyond the data plane (loads, facts) is left out for others to fill in.
+    pub fn explain(&self, group: &str) -> Option<GroupExplanation> {
+        explain::explain(&self.0, group)
     }
 
     /// The last thousand events, oldest first.

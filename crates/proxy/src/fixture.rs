@@ -35,6 +35,8 @@ pub(crate) fn pool(core: &Core) -> Rc<Pool> {
     };
     let minute = Duration::from_secs(60);
     let settings = Arc::new(GroupSettings {
+        strip_reports: true,
+        meter: false,
         spec: spec.clone(),
         probe: None,
         key: Key::Client,
@@ -70,6 +72,6 @@ pub(crate) fn run<F: Future>(work: impl FnOnce(Rc<Core>) -> F) -> F::Output {
 pub(crate) fn trip(core: &Core) -> Trip {
     match pool(core).admit(0, 0, Time(0), &[]) {
         Admission::Trip(trip) => trip,
-        Admission::Full | Admission::Nobody => panic!("no member"),
+        Admission::Full | Admission::Shed | Admission::Nobody => panic!("no member"),
     }
 }

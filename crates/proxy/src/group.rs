@@ -1,9 +1,10 @@
 //! A group as all cores share it: the plan in force, and counts that each core writes for itself.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use arc_swap::ArcSwap;
+use plimsoll_brain::meter::Meter;
 use plimsoll_brain::{MemberId, Plan, Vitals};
 use tokio::sync::{Notify, mpsc};
 
@@ -23,6 +24,8 @@ pub(crate) struct Group {
     /// One for each core.
     pub(crate) tallies: Box<[Tally]>,
     strikes: mpsc::Sender<Strike>,
+    /// Of the server behind a side-car: all members of the group are one.
+    pub(crate) meter: OnceLock<Mutex<Meter>>,
 }
 
 /// A plan and what belongs to it; never changed once published.
@@ -35,10 +38,12 @@ pub(crate) struct Published {
     pub(crate) settings: Arc<GroupSettings>,
 }
 
-/// A member failed as often in a row as gets it ejected.
+/// A member's requests failed in a way that may get it ejected.
 pub(crate) struct Strike {
     pub(crate) group: Arc<str>,
     pub(crate) member: MemberId,
+    /// By the sequential test, and not by the length of the streak?
+    pub(crate) suspicion: bool,
 }
 
 /// What one core counts of a group.
@@ -91,6 +96,7 @@ impl Group {
             freed: Notify::new(),
             tallies: per_core(cores),
             strikes,
+            meter: OnceLock::new(),
         })
     }
 
@@ -110,8 +116,8 @@ impl Group {
     }
 
     /// Asks the control thread to eject a member. If it is that busy, the next failure asks again.
-    pub(crate) fn strike(&self, member: MemberId) {
-        let _ = self.strikes.try_send(Strike { group: Arc::clone(&self.name), member });
+    pub(crate) fn strike(&self, member: MemberId, suspicion: bool) {
+        let _ = self.strikes.try_send(Strike { group: Arc::clone(&self.name), member, suspicion });
     }
 
     pub(crate) fn reject(&self, core: usize, reason: Reason) {

@@ -16,6 +16,7 @@ use crate::access::Line;
 use crate::connect::Peer;
 use crate::core::Core;
 use crate::listener::Listener;
+use crate::metered::Metered;
 use crate::pool::View;
 use crate::reason::Reason;
 use crate::stream::Stream;
@@ -64,6 +65,15 @@ struct Asked {
     /// What was in force when it came.
     view: Rc<View>,
     line: Option<Box<Line>>,
+    /// In a side-car: the meter that it is counted by.
+    metered: Metered,
+}
+
+impl Asked {
+    /// Can it be sent again, none of it being lost and no harm being done? A member that refused it did nothing.
+    fn repeatable(&self) -> bool {
+        !self.streamed
+    }
 }
 
 enum Next {
@@ -226,6 +236,7 @@ impl<S: Stream> Session<S> {
             begun,
             view,
             line: Line::begin(&self.core, &request),
+            metered: Metered::default(),
         };
         self.unread.clear();
         if !ahead.is_empty() {

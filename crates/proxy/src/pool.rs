@@ -2,12 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, LazyLock};
 
-use plimsoll_brain::{Ask, Choice, MemberId, Plan, RetryBudget, Time};
+use plimsoll_brain::{Ask, Choice, Hand, MemberId, RetryBudget, Time};
 use tokio::net::TcpStream;
 
 use crate::group::{Group, Published, Record, Stripe, Tally};
@@ -22,6 +23,7 @@ pub(crate) struct Pool {
     upstreams: RefCell<BTreeMap<MemberId, Rc<Upstream>>>,
     turn: Cell<u64>,
     budget: RefCell<RetryBudget>,
+    hand: Rc<RefCell<Hand>>,
 }
 
 /// What was published last, with this core's upstreams beside the plan's members.
@@ -37,6 +39,8 @@ pub(crate) struct Upstream {
     pub(crate) record: Arc<Record>,
     stripe: Arc<Stripe>,
     pub(crate) address: Cell<SocketAddr>,
+    /// What this core keeps of the whole group.
+    pub(crate) hand: Rc<RefCell<Hand>>,
     /// The last one in is the first one out, so that those not needed grow old and are closed.
     idle: RefCell<Vec<Idle>>,
 }
@@ -52,6 +56,8 @@ pub(crate) enum Admission {
     Trip(Trip),
     /// Every member is at its limit.
     Full,
+    /// Every member works on as many requests as it can.
+    Shed,
     /// There is none that could be used.
     Nobody,
 }
@@ -67,6 +73,7 @@ impl Pool {
             upstreams: RefCell::default(),
             // Cores begin at different members, so that they do not all follow the same one.
             turn: Cell::new(core as u64),
+            hand: Rc::new(RefCell::new(Hand::new(seat(core, group.tallies.len())))),
             budget: RefCell::new(budget(&published, group.tallies.len())),
             group,
         });
@@ -105,7 +112,8 @@ impl Pool {
         let plan = &view.published.plan;
         loop {
             let turn = self.turn.replace(self.turn.get().wrapping_add(1));
-            match plan.choose(&Ask { turn, chance, key, now }, tried) {
+            let choice = plan.choose(&mut self.hand.borrow_mut(), &Ask { turn, chance, key, now }, tried);
+            match choice {
                 Choice::Member(index) => {
                     let member = &plan.members()[index];
                     // Another core may have taken the last place in the meantime.
@@ -114,9 +122,10 @@ impl Pool {
                         continue;
                     }
                     let upstream = Rc::clone(&view.upstreams[index]);
-                    return Admission::Trip(Trip::begin(Arc::clone(&self.group), view, upstream, now));
+                    return Admission::Trip(Trip::begin(Arc::clone(&self.group), view, upstream, index, now));
                 }
                 Choice::Full => return Admission::Full,
+                Choice::Shed => return Admission::Shed,
                 Choice::Nobody => return Admission::Nobody,
             }
         }
@@ -177,6 +186,7 @@ impl Pool {
                         record: Arc::clone(record),
                         stripe: Arc::clone(&record.stripes[self.core]),
                         address: Cell::new(member.address),
+                        hand: Rc::clone(&self.hand),
                         idle: RefCell::default(),
                     })
                 });
@@ -212,10 +222,16 @@ impl View {
 
     fn bare(published: &Published) -> Rc<Self> {
         let settings = Arc::clone(&published.settings);
-        let plan = Plan::new(published.plan.strategy(), published.plan.knobs().clone(), Vec::new());
+        let plan = published.plan.bare();
         let published = Arc::new(Published { plan, records: Vec::new(), draining: Vec::new(), settings });
         Rc::new(Self { published, upstreams: Vec::new(), rules: None })
     }
+}
+
+/// Where a core begins: the cores of a process evenly spread, from a place that is this process's own.
+fn seat(core: usize, cores: usize) -> u64 {
+    static OWN: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
+    OWN.wrapping_add(u64::MAX / cores.max(1) as u64 * core as u64)
 }
 
 /// Each core holds its part of the retries that need no share.

@@ -19,13 +19,15 @@ pub(crate) enum Reason {
     TotalTimeout,
     /// We are out of file descriptors or local ports.
     Exhausted,
+    /// One more request would only slow down those that are there.
+    Shed,
 }
 
 /// How many reasons there are.
 pub(crate) const REASONS: usize = ALL.len();
 
 /// Every reason, in the order of its number.
-pub(crate) const ALL: [Reason; 15] = [
+pub(crate) const ALL: [Reason; 16] = [
     Reason::BadRequest,
     Reason::HeadTooLarge,
     Reason::NotImplemented,
@@ -41,6 +43,7 @@ pub(crate) const ALL: [Reason; 15] = [
     Reason::AnswerTimeout,
     Reason::TotalTimeout,
     Reason::Exhausted,
+    Reason::Shed,
 ];
 
 impl Reason {
@@ -62,6 +65,7 @@ impl Reason {
             Self::AnswerTimeout => "answer_timeout",
             Self::TotalTimeout => "total_timeout",
             Self::Exhausted => "exhausted",
+            Self::Shed => "shed",
         }
     }
 
@@ -83,6 +87,7 @@ impl Reason {
             Self::AnswerTimeout => "a member took too long to answer",
             Self::TotalTimeout => "the request took too long",
             Self::Exhausted => "the balancer has no file descriptor or local port left",
+            Self::Shed => "every member works on as many requests as it can",
         }
     }
 
@@ -94,7 +99,7 @@ impl Reason {
             Self::NotImplemented => (501, "Not Implemented"),
             Self::Version => (505, "HTTP Version Not Supported"),
             Self::ClientTimeout => (408, "Request Timeout"),
-            Self::NoMember | Self::QueueFull | Self::QueueTimeout | Self::Exhausted => {
+            Self::NoMember | Self::QueueFull | Self::QueueTimeout | Self::Exhausted | Self::Shed => {
                 (503, "Service Unavailable")
             }
             Self::ConnectFailed | Self::Reset | Self::BadAnswer => (502, "Bad Gateway"),

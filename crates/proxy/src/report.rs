@@ -1,6 +1,7 @@
 //! What there is to be seen: the counts of all cores, summed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use plimsoll_brain::status::{GroupStatus, ListenerStatus, MemberStatus, Status};
@@ -16,6 +17,19 @@ const SCHEMA: u32 = 1;
 /// Bounds of the latency histogram that is exported, in seconds.
 const BOUNDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
 const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// What is counted of one member since it joined.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemberCounters {
+    /// As configured.
+    pub name: Arc<str>,
+    /// Requests, sessions or flows it works on now.
+    pub in_flight: u32,
+    /// Those that have ended.
+    pub requests: u64,
+    /// Seconds that these took, added up.
+    pub seconds: f64,
+}
 
 pub(crate) fn status(inner: &Inner) -> Status {
     let control = lock(&inner.control);
@@ -48,6 +62,22 @@ pub(crate) fn buckets(inner: &Inner, group: &str) -> Vec<(f64, u64)> {
         Some(ruled) => latency(&ruled.group.tallies).below(&BOUNDS),
         None => Vec::new(),
     }
+}
+
+/// See [`Engine::counters`](crate::Engine::counters).
+pub(crate) fn counters(inner: &Inner, group: &str) -> Vec<MemberCounters> {
+    let control = lock(&inner.control);
+    let Some(ruled) = control.groups.get(group) else { return Vec::new() };
+    let members = ruled.analyzer.members().filter_map(|(id, spec, vitals)| {
+        let stripes = &ruled.record(id)?.stripes;
+        Some(MemberCounters {
+            name: Arc::clone(&spec.name),
+            in_flight: vitals.in_flight(),
+            requests: stripes.iter().map(|stripe| stripe.requests.value()).sum(),
+            seconds: stripes.iter().map(|stripe| stripe.latency.seconds()).sum(),
+        })
+    });
+    members.collect()
 }
 
 fn latency(tallies: &[Tally]) -> Merged {

@@ -107,6 +107,11 @@ pub struct GroupSettings {
     pub timeouts: MemberTimeouts,
     /// Trying again.
     pub retry: RetrySettings,
+    /// Keep from clients what members say of their load (ORCA) with their answers?
+    pub strip_reports: bool,
+    /// Is the group one server behind this process, which is to say with each answer how loaded that server is, and
+    /// to refuse what would be too much for it?
+    pub meter: bool,
     /// Requests that wait when every member is at its limit; more are refused. 0 refuses at once.
     pub queue: usize,
     /// How long they wait.

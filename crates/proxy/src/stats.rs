@@ -49,6 +49,13 @@ impl Histogram {
     }
 }
 
+impl Histogram {
+    /// All samples added up.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.sum.value() as f64 / 1e9
+    }
+}
+
 /// Which bucket counts a latency of so many nanoseconds.
 fn bucket(nanos: u64) -> usize {
     let micros = nanos >> 10;

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use plimsoll_brain::meter::Reading;
 use plimsoll_brain::{MemberId, Time};
 
 use crate::GroupSettings;
@@ -15,14 +16,22 @@ use crate::pool::{Upstream, View};
 pub(crate) struct Trip {
     group: Arc<Group>,
     view: Rc<View>,
+    /// The member's place in the plan it was chosen from.
+    index: usize,
     pub(crate) upstream: Rc<Upstream>,
     pub(crate) begun: Time,
 }
 
 impl Trip {
     /// The member is counted in already: choosing and counting must be one step.
-    pub(crate) fn begin(group: Arc<Group>, view: Rc<View>, upstream: Rc<Upstream>, begun: Time) -> Self {
-        Self { group, view, upstream, begun }
+    pub(crate) fn begin(
+        group: Arc<Group>,
+        view: Rc<View>,
+        upstream: Rc<Upstream>,
+        index: usize,
+        begun: Time,
+    ) -> Self {
+        Self { group, view, index, upstream, begun }
     }
 
     /// Lets go of the plan it was chosen from: this work may last for hours, and plans are large.
@@ -40,6 +49,11 @@ impl Trip {
 
     pub(crate) fn stripe(&self) -> &Stripe {
         self.upstream.stripe()
+    }
+
+    /// The member said something of itself with an answer.
+    pub(crate) fn hear(&self, reading: &Reading, now: Time) {
+        self.view.published.plan.hear(&mut self.upstream.hand.borrow_mut(), self.index, reading, now);
     }
 
     /// The member answered with a status. 5xx counts as failure.
@@ -77,13 +91,17 @@ impl Trip {
         let vitals = &self.upstream.record.vitals;
         stripe.requests.add(1);
         stripe.latency.record(latency);
-        self.view.published.plan.observe(vitals, latency, failed, now);
+        let plan = &self.view.published.plan;
+        let suspect = plan.observe(&mut self.upstream.hand.borrow_mut(), vitals, latency, failed, now);
         if failed {
             stripe.failures.add(1);
+            if suspect {
+                self.group.strike(self.member(), true);
+            }
             let streak = vitals.failed();
             let limit = self.settings().spec.outlier.as_ref().map_or(0, |outlier| outlier.consecutive);
             if limit > 0 && streak >= limit {
-                self.group.strike(self.member());
+                self.group.strike(self.member(), false);
             }
         } else {
             vitals.succeeded();

@@ -114,6 +114,12 @@ impl Balancer {
         &self.addresses
     }
 
+    /// Where reports of members are taken.
+    pub(crate) fn reports(&self) -> SocketAddr {
+        let lines = self.process.lines();
+        lines.iter().find_map(|line| address_after(line, "listening reports ")).unwrap()
+    }
+
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address())
     }
@@ -202,7 +208,10 @@ fn member_of(group: &Value, address: SocketAddr) -> Value {
 /// The last table of `text` ends where that of the admin plane begins.
 fn write(folder: &Folder, text: &str) {
     let control = folder.join("control.sock");
-    let admin = format!("\n[admin]\nlisten = \"127.0.0.1:0\"\ncontrol = \"unix:{}\"\n", control.display());
+    let admin = format!(
+        "\n[admin]\nlisten = \"127.0.0.1:0\"\nreports = \"127.0.0.1:0\"\ncontrol = \"unix:{}\"\n",
+        control.display()
+    );
     // All at once: a reload must not read the half of it.
     let half = folder.write("plimsoll.toml.new", text.to_owned() + &admin);
     std::fs::rename(half, folder.join("plimsoll.toml")).unwrap();

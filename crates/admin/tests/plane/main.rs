@@ -7,4 +7,5 @@ mod events;
 mod exposition;
 mod metrics;
 mod reads;
+mod reports;
 mod script;

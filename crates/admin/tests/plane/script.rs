@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use plimsoll_admin::{Admin, Changed, Config, Entry, Subject, start};
-use plimsoll_brain::status::{GroupStatus, Latency, ListenerStatus, MemberStatus, Status};
+use plimsoll_admin::{Admin, Changed, Config, Entry, Refused, Report, Subject, start};
+use plimsoll_brain::status::{GroupExplanation, GroupStatus, Latency, ListenerStatus, MemberStatus, Status};
 use plimsoll_brain::{EventKind, State};
 use tokio::sync::broadcast;
 
@@ -86,6 +86,25 @@ impl Subject for Script {
 
     fn stop(&self) {
         self.call("stop".into());
+    }
+
+    fn explain(&self, group: &str) -> Option<GroupExplanation> {
+        (group == "web").then(|| GroupExplanation { name: "web".into(), ..GroupExplanation::default() })
+    }
+
+    fn set(&self, group: &str, key: &str, value: &str) -> Result<Vec<String>, String> {
+        self.call(format!("set {group} {key} {value}"));
+        if key == "strategy" { Ok(vec!["~ a".into()]) } else { Err(format!("{key} cannot be set")) }
+    }
+
+    fn report(&self, report: Report) -> Result<(), Refused> {
+        self.call(format!("report {:?} {} {:?}", report.group, report.member, report.values));
+        match &*report.member {
+            "nobody:1" => Err(Refused::Unknown("no member nobody:1".into())),
+            "fast:1" => Err(Refused::TooFast("too fast".into())),
+            "wrong:1" => Err(Refused::Wrong("not a number".into())),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -179,7 +198,11 @@ pub(crate) fn open() -> Open {
     let scratch = Scratch::new();
     let control = scratch.path("control.sock");
     let script = Script::new();
-    let config = Config { listen: Some(([127, 0, 0, 1], 0).into()), control: Some(control.clone()) };
+    let config = Config {
+        listen: Some(([127, 0, 0, 1], 0).into()),
+        control: Some(control.clone()),
+        reports: Some(([127, 0, 0, 1], 0).into()),
+    };
     let admin = start(config, script.clone()).unwrap();
     Open { script, admin, control, scratch }
 }
@@ -201,6 +224,11 @@ impl Open {
     /// Sends one request to the control socket.
     pub(crate) fn act(&self, method: &str, target: &str, body: &str) -> Answer {
         Answer::to(unix(&self.control), method, target, "", body)
+    }
+
+    /// Sends one request to the door for reports.
+    pub(crate) fn tell(&self, method: &str, target: &str, body: &str) -> Answer {
+        Answer::to(tcp(self.admin.reports().unwrap()), method, target, "", body)
     }
 
     /// Begins an event stream.
@@ -231,7 +259,13 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    fn to(stream: impl Read + Write, method: &str, target: &str, headers: &str, body: &str) -> Self {
+    pub(crate) fn to(
+        stream: impl Read + Write,
+        method: &str,
+        target: &str,
+        headers: &str,
+        body: &str,
+    ) -> Self {
         let mut stream = stream;
         let length = body.len();
         write!(

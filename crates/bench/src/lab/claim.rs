@@ -72,6 +72,11 @@ impl Verdict {
         Self { pass: false, decided: true, numbers: vec![format!("{NOTHING}: {what}")] }
     }
 
+    /// Of a claim that nobody can decide.
+    pub(super) fn open(why: &str) -> Self {
+        Self { pass: false, decided: false, numbers: vec![why.to_owned()] }
+    }
+
     /// Was there something to look at?
     fn saw(&self) -> bool {
         self.numbers.first().is_some_and(|number| !number.starts_with(NOTHING))

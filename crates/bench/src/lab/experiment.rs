@@ -24,6 +24,7 @@ use super::claim::Test;
 use super::metric::Metric;
 use crate::member::Refusal;
 use crate::pace::Arrival;
+use crate::units;
 
 /// How long a run may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,9 @@ pub struct Experiment {
     /// What stands between.
     #[serde(default)]
     pub balancer: Settings,
+    /// What joins clients, balancer and members.
+    #[serde(default)]
+    pub network: Network,
     /// What the clients do.
     pub load: Load,
     /// How long and how often.
@@ -97,6 +101,8 @@ pub struct Settings {
     pub queue: Option<u32>,
     /// And for how long.
     pub queue_timeout: Option<Span>,
+    /// For a member to answer a request that it was given (plimsoll; HAProxy and nginx by what is nearest to it).
+    pub per_try: Option<Span>,
     /// How members are checked.
     pub health: Health,
     /// Between two health checks of a member.
@@ -138,6 +144,17 @@ pub enum Health {
     Tcp,
     /// Not at all.
     Off,
+}
+
+/// What joins clients, balancer and members; the loopback interface if nothing is said.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    /// Each is a host of its own, a network namespace, joined to the others by a switch. Takes root: where that cannot
+    /// be had the experiment is skipped.
+    pub namespaces: bool,
+    /// How long a packet takes from one host to another.
+    pub delay: Option<Span>,
 }
 
 /// What the clients do. Open loop by `rate`, `share` or `clients`, closed loop by `concurrency`; exactly one of them
@@ -283,6 +300,10 @@ pub enum Act {
     Slow,
     /// Its requests fail without being served.
     Fail,
+    /// It is cut off the network: packets to it and from it are lost, nothing is reset. Needs namespaces.
+    CutOff,
+    /// It is on the network again.
+    Join,
     /// Another member joins (plimsoll only: its file is written anew and read again).
     Add,
 }
@@ -390,6 +411,18 @@ impl Experiment {
     /// The factor's levels, if it is varied.
     pub fn levels(&self, factor: Factor, mode: Mode) -> Option<&[Level]> {
         self.factors.iter().find(|vary| *vary.vary.get_ref() == factor).map(|vary| vary.levels(mode))
+    }
+
+    /// What joins them, for reports.
+    pub fn joined(&self) -> String {
+        if !self.network.namespaces {
+            return "all on the loopback interface of one machine".to_owned();
+        }
+        let way = |Span(delay)| format!("; from one to another a packet takes {}", units::short(delay));
+        format!(
+            "client, balancer and each member are hosts of their own at a switch (network namespaces of one machine){}",
+            self.network.delay.map_or_else(String::new, way)
+        )
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,8 @@ pub(super) struct Front {
     child: Option<Child>,
     balancer: Balancer,
     settings: Settings,
+    /// Where it listens.
+    host: IpAddr,
     folder: PathBuf,
     /// Where clients connect.
     pub(super) address: SocketAddr,
@@ -35,32 +37,34 @@ pub(super) struct Front {
 }
 
 impl Front {
-    /// Starts it in front of `members`; it is [`ready`](Self::ready) when it may use all of them.
+    /// Starts it on `host` in front of `members`; it is [`ready`](Self::ready) when it may use all of them.
     pub(super) fn start(
         tie: &Tie,
         balancer: &Balancer,
         settings: &Settings,
         members: &[SocketAddr],
+        host: IpAddr,
         folder: &Path,
     ) -> Result<Self, Trouble> {
         let (balancer, settings, folder) = (balancer.clone(), settings.clone(), folder.to_owned());
         let name = balancer.kind.name();
         Ok(match (balancer.kind, members) {
             (BalancerKind::None, [member, ..]) => {
-                return Ok(Self { child: None, balancer, settings, folder, address: *member, admin: None });
+                let address = *member;
+                return Ok(Self { child: None, balancer, settings, host, folder, address, admin: None });
             }
             (BalancerKind::None, []) => return Err(Trouble::failed("no member to go to")),
             (BalancerKind::Plimsoll, _) => {
-                write(&folder.join("plimsoll.toml"), &plimsoll(&balancer, &settings, members)?)?;
+                write(&folder.join("plimsoll.toml"), &plimsoll(&balancer, &settings, host, members)?)?;
                 let arguments = ["up", "-c", "plimsoll.toml"].map(str::to_owned);
                 let mut child = Child::start(tie, name, &tie.program, &arguments, &folder)?;
                 let (admin, address) = (child.address("admin")?, child.address(protocol(&settings))?);
-                Self { child: Some(child), balancer, settings, folder, address, admin: Some(admin) }
+                Self { child: Some(child), balancer, settings, host, folder, address, admin: Some(admin) }
             }
             (BalancerKind::Haproxy | BalancerKind::Nginx | BalancerKind::Envoy, _) => {
-                let (child, address, admin) = settle(tie, &balancer, &settings, members, &folder)?;
+                let (child, address, admin) = settle(tie, &balancer, &settings, members, host, &folder)?;
                 let admin = Some(admin).filter(|_| balancer.kind == BalancerKind::Envoy);
-                Self { child: Some(child), balancer, settings, folder, address, admin }
+                Self { child: Some(child), balancer, settings, host, folder, address, admin }
             }
         })
     }
@@ -86,7 +90,8 @@ impl Front {
         let Some(child) = self.child.as_mut().filter(|_| self.balancer.kind == BalancerKind::Plimsoll) else {
             return Err(Trouble::failed("members can only be added to plimsoll"));
         };
-        write(&self.folder.join("plimsoll.toml"), &plimsoll(&self.balancer, &self.settings, members)?)?;
+        let text = plimsoll(&self.balancer, &self.settings, self.host, members)?;
+        write(&self.folder.join("plimsoll.toml"), &text)?;
         child.signal(Signal::HUP)
     }
 
@@ -171,13 +176,14 @@ fn settle(
     balancer: &Balancer,
     settings: &Settings,
     members: &[SocketAddr],
+    host: IpAddr,
     folder: &Path,
 ) -> Result<(Child, SocketAddr, SocketAddr), Trouble> {
     let name = balancer.kind.name();
     let program = program(tie, balancer.kind)?;
     let mut why = Trouble::failed("no port is free");
     for _ in 0..TRIES {
-        let ports = [TcpListener::bind("127.0.0.1:0"), TcpListener::bind("127.0.0.1:0")];
+        let ports = [TcpListener::bind((host, 0)), TcpListener::bind(("127.0.0.1", 0))];
         let [address, admin] = ports.map(|port| {
             let port = port.and_then(|listener| listener.local_addr());
             port.map_err(|error| Trouble::failed(format!("no port is free: {error}")))
@@ -218,7 +224,7 @@ fn settle(
 }
 
 /// Where a program is, by PATH and the places that users' paths lack.
-fn find(name: &str) -> Result<PathBuf, Trouble> {
+pub(super) fn find(name: &str) -> Result<PathBuf, Trouble> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
     let mut candidates = folders.map(|folder| folder.join(name));
@@ -233,7 +239,12 @@ fn write(path: &Path, text: &str) -> Result<(), Trouble> {
 }
 
 /// The file of plimsoll.
-fn plimsoll(balancer: &Balancer, settings: &Settings, members: &[SocketAddr]) -> Result<String, Trouble> {
+fn plimsoll(
+    balancer: &Balancer,
+    settings: &Settings,
+    host: IpAddr,
+    members: &[SocketAddr],
+) -> Result<String, Trouble> {
     let time = |span: Span| format!("{}us", span.0.as_micros());
     let members: Vec<String> = members.iter().map(SocketAddr::to_string).collect();
     let interval = settings.health_interval.unwrap_or(Span(INTERVAL));
@@ -266,7 +277,9 @@ fn plimsoll(balancer: &Balancer, settings: &Settings, members: &[SocketAddr]) ->
     set("retry", settings.retries.map(|count| serde_json::json!({ "attempts": count })));
     set("outlier", settings.ejection.map(Into::into));
     set("slow_start", settings.slow_start.map(|span| time(span).into()));
-    let mut listener = serde_json::json!({ "address": "127.0.0.1:0", "protocol": "http", "group": "lab" });
+    set("timeouts", settings.per_try.map(|span| serde_json::json!({ "per_try": time(span) })));
+    let mut listener =
+        serde_json::json!({ "address": SocketAddr::new(host, 0), "protocol": "http", "group": "lab" });
     for (section, own) in
         [(&mut listener, &settings.plimsoll.listener), (&mut group, &settings.plimsoll.group)]
     {
@@ -294,9 +307,10 @@ fn haproxy(balancer: &Balancer, settings: &Settings, address: SocketAddr, member
     let retries = settings.retries.unwrap_or(3);
     let threads = settings.threads.map_or_else(String::new, |count| format!("  nbthread {count}\n"));
     let wait = settings.queue_timeout.map_or(5000, |span| span.0.as_millis());
+    let each = settings.per_try.map_or(60_000, |span| span.0.as_millis().max(1));
     let mut text = format!(
         "global\n  maxconn 8000\n{threads}defaults\n  mode http\n  timeout connect 900ms\n  timeout client 60s\n  \
-         timeout server 60s\n  timeout queue {wait}ms\n  option redispatch\n  option abortonclose\n  retries {retries}\n  http-reuse always\n\
+         timeout server {each}ms\n  timeout queue {wait}ms\n  option redispatch\n  option abortonclose\n  retries {retries}\n  http-reuse always\n\
          frontend lab\n  bind {address}\n  default_backend lab\nbackend lab\n  balance {algorithm}\n  \
          retry-on conn-failure empty-response response-timeout\n"
     );
@@ -355,13 +369,14 @@ fn nginx(balancer: &Balancer, settings: &Settings, address: SocketAddr, members:
     // As root nginx would give up its rights and then not be let into the folder.
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     let pool = settings.pool.unwrap_or(128);
+    let each = settings.per_try.map_or(60_000, |span| span.0.as_millis().max(1));
     let idle = settings.pool_idle.map_or(60, |span| span.0.as_secs().max(1));
     format!(
         "{user}\ndaemon off; master_process off; pid nginx.pid; error_log stderr;\n\
          events {{ worker_connections 8192; }}\nhttp {{\n  access_log off;\n  client_body_temp_path .;\n  \
          proxy_temp_path .;\n  fastcgi_temp_path .; uwsgi_temp_path .; scgi_temp_path .;\n  \
          upstream lab {{ zone lab 64k; {method} {servers}keepalive {pool}; keepalive_timeout {idle}s; }}\n  \
-         server {{ listen {address} backlog=4096;\n    location / {{ {again}proxy_pass http://lab; proxy_http_version 1.1; \
+         server {{ listen {address} backlog=4096;\n    location / {{ proxy_read_timeout {each}ms; {again}proxy_pass http://lab; proxy_http_version 1.1; \
          proxy_set_header Connection \"\"; }}\n  }}\n}}\n"
     )
 }
@@ -380,18 +395,22 @@ mod tests {
             retries: Some(1),
             plimsoll: toml::from_str("group.key = \"path\"\nlistener.accept_proxy = true").unwrap(),
             ejection: Some(true),
+            per_try: Some(Span(Duration::from_millis(1500))),
             ..Settings::default()
         };
         let members = [SocketAddr::from(([127, 0, 0, 1], 4001)), SocketAddr::from(([127, 0, 0, 1], 4002))];
         let round: Balancer = "plimsoll:round_robin".parse().unwrap();
+        let host = IpAddr::from([198, 18, 0, 2]);
         let tuned = "plimsoll:least_request(choices=3)".parse().unwrap();
-        let tuned = plimsoll(&tuned, &settings, &members).unwrap();
+        let tuned = plimsoll(&tuned, &settings, host, &members).unwrap();
         assert!(tuned.contains("least_request]\nchoices = 3"), "{tuned}");
-        let text = plimsoll(&round, &settings, &members).unwrap();
+        let text = plimsoll(&round, &settings, host, &members).unwrap();
         for part in [
             "strategy = \"round_robin\"",
             "max_connections = 7",
             "slow_start = \"3000000us\"",
+            "address = \"198.18.0.2:0\"",
+            "per_try = \"1500000us\"",
             "attempts = 1",
             "outlier = true",
             "key = \"path\"",
@@ -408,6 +427,7 @@ mod tests {
             "queue 250ms",
             "retries 1\n",
             "rise 10 observe layer7 error-limit 5",
+            "server 1500ms",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

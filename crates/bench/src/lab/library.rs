@@ -7,6 +7,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("l3b-real", include_str!("../../../../experiments/l3b-real.toml")),
     ("ags-comparison", include_str!("../../../../experiments/ags-comparison.toml")),
     ("ags-failure", include_str!("../../../../experiments/ags-failure.toml")),
+    ("cut-off", include_str!("../../../../experiments/cut-off.toml")),
     ("adaptive-healthy", include_str!("../../../../experiments/adaptive-healthy.toml")),
     ("adaptive-faults", include_str!("../../../../experiments/adaptive-faults.toml")),
     ("adaptive-overload", include_str!("../../../../experiments/adaptive-overload.toml")),

@@ -341,7 +341,7 @@ fn mean(record: &Record) -> f64 {
     if record.service.count() == 0 { f64::NAN } else { record.service.mean().as_secs_f64() }
 }
 
-/// Arrivals at a member after it was started again, over its usual rate before it was killed.
+/// Arrivals at a member after it was started again, or joined the network again, over its usual rate before.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Back {
     /// Greatest rate while it comes back.
@@ -351,9 +351,10 @@ struct Back {
 }
 
 fn back(experiment: &Experiment, mode: Mode, timeline: &[Tick]) -> Option<Back> {
-    let start = experiment.faults.iter().find(|fault| fault.act == Act::Start)?;
-    let kill =
-        experiment.faults.iter().find(|fault| fault.act == Act::Kill && fault.member == start.member)?;
+    let faults = &experiment.faults;
+    let start = faults.iter().find(|fault| matches!(fault.act, Act::Start | Act::Join))?;
+    let away = if start.act == Act::Start { Act::Kill } else { Act::CutOff };
+    let kill = faults.iter().find(|fault| fault.act == away && fault.member == start.member)?;
     let seconds = |fault: &Fault| fault.at.of(mode).0.as_secs_f64();
     let name = format!("m{}", start.member);
     // End, beginning and rate of each tick in which it is known.
@@ -428,6 +429,20 @@ mod tests {
     }
 
     #[test]
+    fn one_that_joins_the_network_again_returns_as_well() {
+        let mut cut = faulty();
+        cut.faults[0].act = Act::CutOff;
+        cut.faults[1].act = Act::Join;
+        let surge = |experiment: &Experiment| {
+            back(experiment, Mode::Full, &timeline(&[900, 100, 100, 100, 0, 0, 250, 100]))
+        };
+        assert_eq!(surge(&cut).unwrap().surge, 2.5);
+        // One is not the return from the other.
+        cut.faults[1].act = Act::Start;
+        assert_eq!(surge(&cut), None);
+    }
+
+    #[test]
     fn a_member_that_never_gets_its_requests_back_is_told() {
         let regained = |after: [u64; 15]| {
             let arrivals = [[900, 100, 110, 90, 0, 0].as_slice(), &after].concat();
@@ -459,6 +474,22 @@ mod tests {
         let seen = Seen { seconds: 1.0, balancer: 0.0, host: None };
         keep(&mut outcome, drive, None, Duration::from_secs(5), part, &Record::new(), &seen);
         outcome.samples
+    }
+
+    #[test]
+    fn the_processor_time_of_the_balancer_is_for_each_request_that_ended() {
+        let mut part = Record::new();
+        part.due = 250;
+        part.ok = 150;
+        part.failed.insert(Failure::Status, 50);
+        let mut tail = Record::new();
+        tail.ok = 40;
+        tail.cut = 10;
+        let mut outcome = Outcome::default();
+        let seen = Seen { seconds: 1.0, balancer: 0.05, host: None };
+        keep(&mut outcome, Drive::Open(250.0), None, Duration::from_secs(5), &part, &tail, &seen);
+        // 50 ms for 250 requests, in microseconds.
+        assert!((outcome.samples[&Metric::BalancerCpu][0] - 200.0).abs() < 1e-9, "{outcome:?}");
     }
 
     #[test]

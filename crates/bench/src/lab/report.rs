@@ -28,6 +28,8 @@ pub struct Report {
     pub mode: String,
     /// Do all claims hold that must and are decided, are all points there that were not left out, and all valid?
     pub pass: bool,
+    /// Why nothing was run, so that no claim is decided.
+    pub skipped: Option<String>,
     /// Balancers that are not on this machine, and why not: their points were left out.
     pub missing: BTreeMap<String, String>,
     /// Points that are there, of those that belong to the run and were not left out.
@@ -77,7 +79,10 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
         }
     }
     let claims = experiment.claims.iter().map(|claim| {
-        let Verdict { pass, decided, numbers } = claim.test.get_ref().decide(&table);
+        let Verdict { pass, decided, numbers } = match &run.skipped {
+            None => claim.test.get_ref().decide(&table),
+            Some(_) => Verdict::open("not decided: the run was skipped"),
+        };
         Decided {
             says: claim.says.clone(),
             paper: claim.paper.clone(),
@@ -96,7 +101,9 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
         mode: run.mode.clone(),
         pass: claims.iter().all(|claim| claim.pass || !claim.decided || !claim.required)
             && invalid.is_empty()
-            && points.len() == expected,
+            && points.len() == expected
+            && run.skipped.is_none(),
+        skipped: run.skipped.clone(),
         missing: run.missing.clone(),
         points: (points.len(), expected),
         invalid,
@@ -137,11 +144,17 @@ fn head(run: &RunFile, experiment: &Experiment, report: &Report) -> String {
         escape(&run.machine),
         escape(&run.program)
     );
-    let held = report.claims.iter().filter(|claim| claim.pass).count();
-    let class = if report.pass { "good" } else { "bad" };
-    let open = report.claims.iter().filter(|claim| !claim.decided).count();
-    let open = if open > 0 { format!(", {open} not decided") } else { String::new() };
-    let _ = writeln!(out, "<p class=\"{class}\">{held} of {} claims hold{open}</p>", report.claims.len());
+    if let Some(why) = &report.skipped {
+        let why = escape(why);
+        let _ =
+            writeln!(out, "<p class=\"bad\">SKIPPED: {why}. Nothing was run and no claim is decided.</p>");
+    } else {
+        let held = report.claims.iter().filter(|claim| claim.pass).count();
+        let class = if report.pass { "good" } else { "bad" };
+        let open = report.claims.iter().filter(|claim| !claim.decided).count();
+        let open = if open > 0 { format!(", {open} not decided") } else { String::new() };
+        let _ = writeln!(out, "<p class=\"{class}\">{held} of {} claims hold{open}</p>", report.claims.len());
+    }
     for (balancer, why) in &report.missing {
         let (balancer, why) = (escape(balancer), escape(why));
         let _ = writeln!(
@@ -149,7 +162,7 @@ fn head(run: &RunFile, experiment: &Experiment, report: &Report) -> String {
             "<p class=\"bad\">SKIPPED: {balancer}: {why}. No claim that needs it is decided.</p>"
         );
     }
-    if report.points.0 < report.points.1 {
+    if report.skipped.is_none() && report.points.0 < report.points.1 {
         out += "<p class=\"bad\">Not all points have been measured: <code>--resume</code> goes on.</p>\n";
     }
     for name in &report.invalid {
@@ -168,6 +181,7 @@ fn head(run: &RunFile, experiment: &Experiment, report: &Report) -> String {
         let _ = writeln!(out, "<p>{}</p>", escape(&paragraph));
     }
     let _ = writeln!(out, "<p>Servers: {}.</p>", escape(&experiment.members.about()));
+    let _ = writeln!(out, "<p>Network: {}.</p>", escape(&experiment.joined()));
     for sentence in run.before.sentences(experiment) {
         let _ = writeln!(out, "<p>Measured before: {}.</p>", escape(&sentence));
     }

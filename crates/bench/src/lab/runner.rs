@@ -11,7 +11,7 @@ use super::metric::Metric;
 use super::point::Outcome;
 use super::statistics::Estimate;
 use super::store::{self, PointFile, RunFile};
-use super::{Before, Trouble, Watch, claim, front, plan, point, table};
+use super::{Before, Trouble, Watch, claim, front, network, plan, point, table};
 
 /// What to run, and where.
 #[derive(Clone, Debug)]
@@ -109,7 +109,7 @@ impl Runner {
         Budget { points: self.points.len(), done, time: self.planned(|index| !self.done[index]) }
     }
 
-    /// Runs what is left.
+    /// Runs what is left; nothing, with the reason in `run.json`, if its network cannot be had here.
     ///
     /// # Errors
     /// If a process, a file or the load fails, or `watch` says to end. What is done is kept.
@@ -117,6 +117,7 @@ impl Runner {
         let start = Instant::now();
         let took = self.file.took;
         let folder = self.order.folder.clone();
+        self.file.skipped = network::lacking(&self.order.experiment.network);
         if !self.done.contains(&true) {
             // What an earlier run left would be taken for this one's.
             if let Some(place) = set_aside(&folder)? {
@@ -125,6 +126,11 @@ impl Runner {
             clear(&folder)?;
             make(&folder)?;
             store::write_text(&folder.join("experiment.toml"), &self.order.text)?;
+        }
+        if self.file.skipped.is_some() {
+            return self.file.write(&folder);
+        }
+        if !self.done.contains(&true) {
             let aside = folder.join("before");
             make(&aside)?;
             let order = &self.order;

@@ -12,6 +12,7 @@ use super::child::{Child, Tie};
 use super::drive::{self, Clients, Drive};
 use super::experiment::{Act, Experiment, Fault, Load, Members, Settings};
 use super::front::{Front, ask, ask_within};
+use super::network::{Network, Seat};
 use super::plan::Point;
 use super::usage;
 use crate::member::Refusal;
@@ -27,6 +28,8 @@ pub(super) struct Stage {
     told: Vec<Vec<String>>,
     seed: u64,
     commands: Vec<String>,
+    /// Last, so that it goes after those who use it.
+    network: Network,
 }
 
 #[derive(Debug)]
@@ -60,9 +63,12 @@ impl Stage {
     ) -> Result<Self, Trouble> {
         let told: Vec<Vec<String>> =
             (1..=point.members).map(|number| told(experiment.members.of(number), session)).collect();
+        let mut network = Network::build(&experiment.network)?;
         let mut started = Vec::new();
         for (number, told) in (1..).zip(&told) {
-            started.push(start(tie, told, number, None, point.seed, folder)?);
+            network.add()?;
+            let listen = network.listen(Seat::Member(number))?;
+            started.push(start(tie, &network, told, number, listen, point.seed, folder)?);
         }
         let mut members = Vec::new();
         let mut commands = Vec::new();
@@ -73,16 +79,19 @@ impl Stage {
         }
         let addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
         let settings = Settings { retries: point.retries, ..experiment.balancer.clone() };
+        let host = network.listen(Seat::Balancer)?.ip();
         let mut fronts = Vec::new();
         for number in 1..=settings.instances.unwrap_or(1) {
             let folder =
                 if number == 1 { folder.to_owned() } else { folder.join(format!("balancer-{number}")) };
             std::fs::create_dir_all(&folder)
                 .map_err(|error| Trouble::failed(format!("cannot make {}: {error}", folder.display())))?;
-            fronts.push(Front::start(tie, &point.balancer, &settings, &addresses, &folder)?);
+            fronts.push(network.at(Seat::Balancer, || {
+                Front::start(tie, &point.balancer, &settings, &addresses, host, &folder)
+            })?);
         }
         for front in &mut fronts {
-            front.ready(addresses.len())?;
+            network.at(Seat::Balancer, || front.ready(addresses.len()))?;
         }
         commands.extend(fronts.iter().filter_map(|front| Some(front.child()?.command().to_owned())));
         Ok(Self {
@@ -93,10 +102,11 @@ impl Stage {
             told,
             seed: point.seed,
             commands,
+            network,
         })
     }
 
-    /// Starts the load.
+    /// Starts the load, from where the clients are.
     pub(super) fn load(
         &self,
         load: &Load,
@@ -105,7 +115,7 @@ impl Stage {
         seed: u64,
     ) -> Result<Clients, Trouble> {
         let addresses: Vec<SocketAddr> = self.fronts.iter().map(|front| front.address).collect();
-        drive::start(load, drive, &addresses, length, seed)
+        self.network.at(Seat::Client, || drive::start(load, drive, &addresses, length, seed))
     }
 
     /// The command lines of all processes, as they were started.
@@ -115,7 +125,8 @@ impl Stage {
 
     /// What plimsoll says of itself, the first of several.
     pub(super) fn status(&self) -> Option<String> {
-        self.fronts.first()?.status()
+        let first = self.fronts.first()?;
+        self.network.at(Seat::Balancer, || Ok(first.status())).ok().flatten()
     }
 
     /// An error if a balancer has ended, or a member that nobody killed.
@@ -139,30 +150,36 @@ impl Stage {
 
     /// How many requests have come to each member since it was started.
     pub(super) fn counts(&self) -> Vec<Count> {
-        let requests = |member: &Member| {
-            let text = ask_within(PATIENCE, member.address, "GET", "/_plimsoll/count").ok()?;
+        // Asked from its own host, where it hears even when it is cut off.
+        let requests = |number: usize, member: &Member| {
+            let ask = || Ok(ask_within(PATIENCE, member.address, "GET", "/_plimsoll/count").ok());
+            let text = self.network.at(Seat::Member(number), ask).ok()??;
             serde_json::from_str::<serde_json::Value>(&text).ok()?["requests"].as_u64()
         };
-        let count = |member: &Member| {
+        let count = |(number, member): (usize, &Member)| {
             if member.child.is_none() || member.stopped {
                 return Count::Still;
             }
             let said = |requests| Count::Said { life: member.life, requests };
-            requests(member).map_or(Count::Silent, said)
+            requests(number, member).map_or(Count::Silent, said)
         };
-        self.members.iter().map(count).collect()
+        (1..).zip(&self.members).map(count).collect()
     }
 
     /// Does what a fault says.
     pub(super) fn act(&mut self, fault: &Fault) -> Result<(), Trouble> {
         if fault.act == Act::Add {
-            return self.join();
+            return self.grow();
         }
         let number = fault.member;
         let Some(member) = self.members.get_mut(number.wrapping_sub(1)) else {
             return Err(Trouble::failed(format!("there is no member {number} to harm")));
         };
+        let network = &self.network;
+        let seat = Seat::Member(number);
         match (fault.act, &mut member.child) {
+            (Act::CutOff, _) => network.cut(number),
+            (Act::Join, _) => network.join(number),
             (Act::Kill, child) => {
                 if let Some(mut child) = child.take() {
                     child.kill();
@@ -170,12 +187,13 @@ impl Stage {
                 Ok(())
             }
             (Act::Start, None) => {
-                let address = Some(member.address);
+                let address = member.address;
                 let told = told_to(&self.told, number);
-                let (_, mut child) = start(&self.tie, told, number, address, self.seed, &self.folder)?;
+                let (_, mut child) =
+                    start(&self.tie, network, told, number, address, self.seed, &self.folder)?;
                 // Its first words are from its first life: ask the port itself.
                 let end = std::time::Instant::now() + Duration::from_secs(5);
-                while ask(member.address, "GET", "/healthz").is_err() {
+                while !network.at(seat, || Ok(ask(member.address, "GET", "/healthz").is_ok()))? {
                     child.alive()?;
                     if std::time::Instant::now() > end {
                         return Err(Trouble::failed(format!("{} does not come back", member.name)));
@@ -196,8 +214,8 @@ impl Stage {
                 child.signal(Signal::CONT)
             }
             (Act::Slow | Act::Fail, Some(_)) => {
-                let told = ask(member.address, "POST", &order(fault)).map(drop);
-                told.map_err(|error| Trouble::failed(format!("cannot harm {}: {error}", member.name)))
+                let fail = |error| Trouble::failed(format!("cannot harm {}: {error}", member.name));
+                network.at(seat, || ask(member.address, "POST", &order(fault)).map(drop).map_err(fail))
             }
             (Act::Start, Some(_)) => Err(Trouble::failed(format!("{} runs already", member.name))),
             (_, None) => Err(Trouble::failed(format!("{} does not run", member.name))),
@@ -206,10 +224,13 @@ impl Stage {
     }
 
     /// Starts another member and makes the balancer use it.
-    fn join(&mut self) -> Result<(), Trouble> {
+    fn grow(&mut self) -> Result<(), Trouble> {
         let number = self.members.len() + 1;
+        self.network.add()?;
+        let listen = self.network.listen(Seat::Member(number))?;
         let told = told_to(&self.told, number);
-        let (name, mut child) = start(&self.tie, told, number, None, self.seed, &self.folder)?;
+        let (name, mut child) =
+            start(&self.tie, &self.network, told, number, listen, self.seed, &self.folder)?;
         let address = child.address("http")?;
         self.members.push(Member::new(name, address, child));
         let addresses: Vec<SocketAddr> = self.members.iter().map(|member| member.address).collect();
@@ -266,17 +287,17 @@ fn told(members: &Members, session: Duration) -> Vec<String> {
     told
 }
 
-/// Starts member `number` on a free port, or on `address` again.
+/// Starts member `number` on its host.
 fn start(
     tie: &Tie,
+    network: &Network,
     told: &[String],
     number: usize,
-    address: Option<SocketAddr>,
+    listen: SocketAddr,
     seed: u64,
     folder: &Path,
 ) -> Result<(String, Child), Trouble> {
     let name = format!("m{number}");
-    let listen = address.map_or_else(|| "127.0.0.1:0".to_owned(), |address| address.to_string());
     let mut arguments = vec![
         "member".to_owned(),
         format!("--listen={listen}"),
@@ -284,6 +305,7 @@ fn start(
         format!("--seed={}", seed.wrapping_mul(1000).wrapping_add(number as u64)),
     ];
     arguments.extend_from_slice(told);
-    let child = Child::start(tie, &name, &tie.program, &arguments, folder)?;
+    let child =
+        network.at(Seat::Member(number), || Child::start(tie, &name, &tie.program, &arguments, folder))?;
     Ok((name, child))
 }

@@ -52,6 +52,9 @@ pub struct RunFile {
     /// Balancers that are not on this machine, and why not. Their points were left out.
     #[serde(default)]
     pub missing: BTreeMap<String, String>,
+    /// Why nothing was run: what the experiment needs cannot be had on this machine.
+    #[serde(default)]
+    pub skipped: Option<String>,
 }
 
 /// One point.

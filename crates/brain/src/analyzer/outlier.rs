@@ -12,6 +12,9 @@
 //!   member as good as the others, by Chernoff's bound: n KL(p || q) >= ln 10^6, with n requests of which the
 //!   share p failed, while of the others' the share q did.
 //!
+//! A third rule comes before both: Wald's sequential test on each outcome (`member/suspicion.rs`), which has no
+//! count, volume or interval to set, only the chance of a false alarm.
+//!
 //! The k-th ejection in a row lasts k times as long as the first. Good behaviour is forgotten at the same rate
 //! as bad: each such length in use takes one off k.
 
@@ -39,9 +42,20 @@ pub(super) struct Ejection {
 impl Ejection {
     /// Begins one; returns how many in a row it is and its length.
     pub(super) fn begin(&mut self, spec: &OutlierSpec, now: Time) -> (u32, Duration) {
-        let good = now.since(self.ended).as_nanos() / spec.ejection.as_nanos().max(1);
+        let longest = spec.max_ejection.max(spec.ejection);
+        self.lasts(spec.ejection, |row| spec.ejection.saturating_mul(row).min(longest), now)
+    }
+
+    /// Begins one on suspicion. Such an ejection comes after two or three failures and tries again soon: 2 s at
+    /// first, and twice as long each time, up to 32 s.
+    pub(super) fn suspect(&mut self, now: Time) -> (u32, Duration) {
+        self.lasts(Duration::from_secs(2), |row| Duration::from_secs(1 << row.min(5)), now)
+    }
+
+    fn lasts(&mut self, first: Duration, length: impl Fn(u32) -> Duration, now: Time) -> (u32, Duration) {
+        let good = now.since(self.ended).as_nanos() / first.as_nanos().max(1);
         self.row = self.row.saturating_sub(u32::try_from(good).unwrap_or(u32::MAX)).saturating_add(1);
-        let length = spec.ejection.saturating_mul(self.row).min(spec.max_ejection.max(spec.ejection));
+        let length = length(self.row);
         self.until = Some(now + length);
         (self.row, length)
     }
@@ -179,6 +193,7 @@ mod tests {
     use alloc::vec;
 
     const SPEC: OutlierSpec = OutlierSpec {
+        false_alarm: 0.0,
         consecutive: 5,
         interval: Duration::from_secs(10),
         deviations: 1.9,

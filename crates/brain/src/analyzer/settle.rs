@@ -46,6 +46,9 @@ impl Analyzer {
         } else if !before.eligible() {
             // What it did before it was out of use says nothing about it now.
             entry.vitals.forget();
+            if before != State::Ejected {
+                entry.vitals.suspicion.forget();
+            }
             entry.totals = None;
             begins = !mem::take(&mut entry.original) && slow > Duration::ZERO;
             entry.ramp = begins.then_some(self.now);
@@ -57,11 +60,15 @@ impl Analyzer {
         }
         entry.since = self.now;
         self.stale = true;
+        let out = !entry.state.eligible();
         self.usable = self.usable + usize::from(entry.state.eligible()) - usize::from(before.eligible());
         if begins {
             let why = format!("takes a growing part of its share for {} s", slow.as_secs_f64());
             self.tell_of(place, EventKind::SlowStart, why, &[("seconds", slow.as_secs_f64())]);
             self.wake_at((self.now + slow_start::step(slow)).min(self.now + slow));
+        }
+        if out {
+            self.forget_load(place);
         }
     }
 

@@ -53,6 +53,9 @@ pub struct HealthSpec {
 /// When traffic ejects a member.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutlierSpec {
+    /// A member is ejected as soon as its outcomes cannot be told from "fails every other request" by more than
+    /// this chance of a false alarm; 0 for off.
+    pub false_alarm: f64,
     /// Failures in a row that eject; 0 for off.
     pub consecutive: u32,
     /// How often success rates are compared.

@@ -12,8 +12,12 @@ use crate::{Knobs, Member, Plan, Table, mix};
 
 /// The columns for the members' weights.
 pub(super) fn prepare(members: &[Member], _: &Knobs) -> Table {
-    let weights: Vec<f64> = members.iter().map(|member| member.weight).collect();
-    Table::Alias(columns(&weights))
+    of(&members.iter().map(|member| member.weight).collect::<Vec<f64>>())
+}
+
+/// The columns for weights; one that is 0 is never drawn unless all are.
+pub(super) fn of(weights: &[f64]) -> Table {
+    Table::Alias(columns(weights))
 }
 
 /// One member, as likely as its share of the weights. Takes all 64 bits.

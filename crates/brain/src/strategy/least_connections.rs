@@ -9,21 +9,20 @@
 //!
 //! HAProxy's `leastconn` and NGINX's `least_conn` are the same rule with round robin among ties.
 
-use super::{Left, Strategy, schedule, unobserved};
+use super::{Left, PLAIN, Strategy, relative_load, schedule};
 use crate::hash::unit;
-use crate::{Ask, Member, Plan, mix};
+use crate::{Ask, Hand, Member, Plan, mix};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "least_connections",
     about: "the member with the fewest requests in flight for its capacity; in turn where several are equal",
     knobs: &[],
-    reads_latency: false,
-    reads_key: false,
     shares: true,
     prepare: schedule::prepare,
     choose,
     second,
-    observe: unobserved,
+    explain: relative_load,
+    ..PLAIN
 };
 
 /// Is `a` in flight at `member` less, for its weight, than `b` at `other`? Without a division, so that equal
@@ -65,7 +64,7 @@ pub(super) fn least(members: &[Member], ask: &Ask, left: impl Fn(&Member) -> boo
 /// Slots looked at before all members are.
 const SLOTS: usize = 8;
 
-fn choose(plan: &Plan, ask: &Ask) -> usize {
+fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     let members = plan.members();
     let idle = |index: usize| members[index].in_flight() == 0;
     let turn = schedule::at(plan, ask.turn);
@@ -85,6 +84,6 @@ fn choose(plan: &Plan, ask: &Ask) -> usize {
     least(members, &Ask { chance: bits, ..*ask }, |_| true).unwrap_or(turn)
 }
 
-fn second(plan: &Plan, ask: &Ask, left: Left<'_>) -> Option<usize> {
+fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
     least(plan.members(), ask, left)
 }

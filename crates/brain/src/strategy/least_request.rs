@@ -6,23 +6,21 @@
 //! wins a tie, so that idle members get their shares. A member is not compared with itself, which in small
 //! groups makes the choice much closer to exact.
 
-use super::{Knob, Strategy, alias, least_connections::lighter, least_loaded, unobserved};
-use crate::{Ask, Plan};
+use super::{Knob, PLAIN, Strategy, alias, least_connections::lighter, relative_load};
+use crate::{Ask, Hand, Plan};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "least_request",
     about: "the member with the fewest requests in flight, by its capacity, of a few drawn by chance",
     knobs: &[Knob { name: "choices", about: "how many are drawn", default: 2.0, min: 2.0, max: 16.0 }],
-    reads_latency: false,
-    reads_key: false,
     shares: true,
     prepare: alias::prepare,
     choose,
-    second: least_loaded,
-    observe: unobserved,
+    explain: relative_load,
+    ..PLAIN
 };
 
-fn choose(plan: &Plan, ask: &Ask) -> usize {
+fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     let members = plan.members();
     let mut best = alias::draw(plan, ask.chance);
     let mut load = members[best].in_flight();

@@ -10,10 +10,11 @@
 //! - A member without an estimate, new or back again, looks free and is flooded before its first answer is in.
 //!   Here it gets one request at a time until then: free with none in flight, behind all others with one.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Knob, Knobs, Strategy, alias, least_loaded};
-use crate::{Ask, Member, Plan, Time, Vitals};
+use super::{Knob, Knobs, PLAIN, Strategy, alias};
+use crate::{Ask, Hand, Member, Plan, Time, Vitals};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "peak_ewma",
@@ -35,15 +36,15 @@ pub(super) static STRATEGY: Strategy = Strategy {
         },
     ],
     reads_latency: true,
-    reads_key: false,
     shares: true,
     prepare: alias::prepare,
     choose,
-    second: least_loaded,
     observe,
+    explain,
+    ..PLAIN
 };
 
-fn choose(plan: &Plan, ask: &Ask) -> usize {
+fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     let members = plan.members();
     let decay = seconds(plan.knobs().at(0));
     let first = alias::draw(plan, ask.chance);
@@ -57,6 +58,15 @@ fn choose(plan: &Plan, ask: &Ask) -> usize {
 fn observe(knobs: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
     let counted = if failed { latency.max(seconds(knobs.at(1))) } else { latency };
     vitals.observe(counted, now, seconds(knobs.at(0)));
+}
+
+fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
+    let decay = seconds(plan.knobs().at(0));
+    let latency = member.vitals.latency(now, decay);
+    let known = latency.map(|latency| ("latency_estimate_seconds", f64::from(latency) / 1e9));
+    // Without an estimate the cost only orders: it is not a time.
+    let cost = latency.map(|_| ("cost_seconds", cost(member, now, decay) / 1e9));
+    known.into_iter().chain(cost).collect()
 }
 
 /// What a request is expected to take at `member`, nanoseconds.

@@ -12,9 +12,9 @@
 //! loads, 2018; HAProxy's `hash-balance-factor`). The request then goes to the next member in the order of
 //! scores, the same one each time, and so does that of a member that is full or was tried.
 
-use super::{Knob, Knobs, Left, Strategy, unobserved};
+use super::{Knob, Knobs, Left, PLAIN, Strategy, relative_load};
 use crate::hash::unit;
-use crate::{Ask, Member, Plan, Table, mix};
+use crate::{Ask, Hand, Member, Plan, Table, mix};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "rendezvous",
@@ -26,13 +26,13 @@ pub(super) static STRATEGY: Strategy = Strategy {
         min: 0.0,
         max: 100.0,
     }],
-    reads_latency: false,
     reads_key: true,
     shares: true,
     prepare,
     choose,
     second,
-    observe: unobserved,
+    explain: relative_load,
+    ..PLAIN
 };
 
 fn prepare(members: &[Member], _: &Knobs) -> Table {
@@ -45,7 +45,7 @@ fn prepare(members: &[Member], _: &Knobs) -> Table {
     }
 }
 
-fn choose(plan: &Plan, ask: &Ask) -> usize {
+fn choose(plan: &Plan, hand: &mut Hand, ask: &Ask) -> usize {
     let members = plan.members();
     let best = first(plan, ask.key, |_| true).unwrap_or(0);
     let bound = Bound::of(plan);
@@ -57,11 +57,11 @@ fn choose(plan: &Plan, ask: &Ask) -> usize {
             busy += u64::from(member.in_flight());
             bound.lets(own, &members[best], busy)
         });
-    if within { best } else { second(plan, ask, &|_| true).unwrap_or(best) }
+    if within { best } else { second(plan, hand, ask, &|_| true).unwrap_or(best) }
 }
 
 /// The first in the order of scores that is left and within its bound; if none is, the first that is left.
-fn second(plan: &Plan, ask: &Ask, left: Left<'_>) -> Option<usize> {
+fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
     let members = plan.members();
     let bound = Bound::of(plan);
     let busy: u64 = members.iter().map(|member| u64::from(member.in_flight())).sum();

@@ -26,8 +26,12 @@ use crate::{Knobs, Member, Plan, Table};
 
 /// The round for the members' weights.
 pub(super) fn prepare(members: &[Member], _: &Knobs) -> Table {
-    let weights: Vec<f64> = members.iter().map(|member| member.weight).collect();
-    Table::Schedule(spread(&counts(&weights)))
+    of(&members.iter().map(|member| member.weight).collect::<Vec<f64>>())
+}
+
+/// The round for weights.
+pub(super) fn of(weights: &[f64]) -> Table {
+    Table::Schedule(spread(&counts(weights)))
 }
 
 /// The member whose turn it is.
@@ -149,7 +153,7 @@ mod tests {
         assert_eq!(counts(&[f64::MIN_POSITIVE, f64::MAX]), [1, 2_048]);
         assert_eq!(counts(&[f64::NAN, 1.0, -1.0]), [1, 2_048, 1]);
         assert_eq!(counts(&[0.0, f64::INFINITY]), [1, 1]);
-        assert_eq!(counts(&[]), []);
+        assert_eq!(counts(&[]), [0; 0]);
     }
 
     proptest! {

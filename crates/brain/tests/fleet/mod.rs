@@ -2,17 +2,11 @@
 
 use std::sync::Arc;
 
-use plimsoll_brain::{Member, MemberId, State, Vitals, hash, mix};
+use plimsoll_brain::{Member, MemberId, Shed, State, Vitals, hash};
 
-/// A source of 64 random bits at a time that always gives the same.
-pub(crate) struct Dice(pub(crate) u64);
+pub(crate) use dice::Dice;
 
-impl Dice {
-    pub(crate) fn bits(&mut self) -> u64 {
-        self.0 = mix(self.0);
-        self.0
-    }
-}
+mod dice;
 
 /// Members that are up, one for each weight, without a limit, idle.
 pub(crate) fn members(weights: &[f64]) -> Vec<Member> {
@@ -31,6 +25,10 @@ pub(crate) fn member(id: u32, weight: f64, in_flight: u32, limit: u32) -> Member
         limit,
         state: State::Up,
         load: None,
+        effective: None,
+        usage: None,
+        shed: Shed::default(),
+        deficit: 0.0,
         vitals: Arc::new(Vitals::with_in_flight(in_flight)),
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     members: u8,
 
     /// How the balancer chooses
-    #[arg(short, long, default_value = "least_connections", value_parser = strategies())]
+    #[arg(short, long, default_value = "adaptive", value_parser = strategies())]
     strategy: String,
 
     /// Of arrivals and service times: the same seed gives the same load

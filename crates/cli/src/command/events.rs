@@ -193,7 +193,8 @@ impl<W: Write> Printer<W> {
     }
 }
 
-fn kind(kind: EventKind) -> (&'static str, Tone) {
+/// Word and tone of a kind of event.
+pub(super) fn kind(kind: EventKind) -> (&'static str, Tone) {
     match kind {
         EventKind::Joined => ("joined", Tone::Plain),
         EventKind::Left => ("left", Tone::Plain),
@@ -205,8 +206,12 @@ fn kind(kind: EventKind) -> (&'static str, Tone) {
         EventKind::Undrained => ("undrained", Tone::Good),
         EventKind::SlowStart => ("slow start", Tone::Fair),
         EventKind::FullShare => ("full share", Tone::Good),
+        EventKind::AlertRaised => ("alert", Tone::Fair),
+        EventKind::AlertCleared => ("alert over", Tone::Good),
         EventKind::AllDown => ("all down", Tone::Bad),
         EventKind::Recovered => ("recovered", Tone::Good),
+        EventKind::Changed => ("changed", Tone::Plain),
+        EventKind::Flooded => ("flooded", Tone::Bad),
         EventKind::Reloaded => ("reloaded", Tone::Plain),
         EventKind::ReloadRefused => ("reload refused", Tone::Bad),
         EventKind::Stopping => ("stopping", Tone::Fair),

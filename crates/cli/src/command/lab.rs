@@ -267,7 +267,11 @@ fn tell(reports: &[Report], globals: &Globals) -> Result<ExitCode, Failure> {
         table(&rows, globals.color())
     })?;
     for report in reports {
-        for claim in report.claims.iter().filter(|claim| !claim.pass) {
+        if let Some(why) = &report.skipped {
+            let (name, why) = (plain(&report.name), plain(why));
+            globals.insist(&format!("{name}: SKIPPED, nothing was run and no claim is decided: {why}\n"));
+        }
+        for claim in report.claims.iter().filter(|claim| claim.decided && !claim.pass) {
             let numbers: Vec<String> = claim.numbers.iter().map(|number| plain(number)).collect();
             let (name, says) = (plain(&report.name), plain(&claim.says));
             globals.say(&format!("{name}: {says}:\n    {}\n", numbers.join("\n    ")));
@@ -279,13 +283,14 @@ fn tell(reports: &[Report], globals: &Globals) -> Result<ExitCode, Failure> {
         for point in &report.invalid {
             globals.say(&format!("{}: INVALID: {point}: the load generator was late\n", report.name));
         }
-        if report.points.0 < report.points.1 {
+        if report.skipped.is_none() && report.points.0 < report.points.1 {
             let (have, all) = report.points;
             globals.say(&format!("{}: {have} of {all} points measured; --resume goes on\n", report.name));
         }
         globals.say(&format!("report: {}\n", report.page.display()));
     }
-    Ok(if reports.iter().all(|report| report.pass) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let good = |report: &Report| report.pass || report.skipped.is_some();
+    Ok(if reports.iter().all(good) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The first row of a table.

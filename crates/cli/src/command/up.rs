@@ -53,14 +53,19 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         let _context = runtime.enter();
         Signals::new().map_err(|error| Failure::failed(format_args!("cannot take signals: {error}")))?
     };
+    let watched = file.watched(&settings);
     let engine = Engine::start(settings).map_err(Failure::failed)?;
-    let running = Running::new(engine, &args.config, machine, file.admin());
+    let running = Running::new(engine, watched, &args.config, machine, file.admin())
+        .map_err(|error| Failure::failed(format_args!("cannot start the thread of the monitors: {error}")))?;
     let admin = plimsoll_admin::start(doors(&file), Arc::clone(&running) as _).map_err(Failure::failed)?;
     for line in listening(&file.config, &running.engine().addresses()) {
         tracing::info!("{line}");
     }
     if let Some(address) = admin.addr() {
         tracing::info!("listening admin {address}: status, metrics, events");
+    }
+    if let Some(address) = admin.reports() {
+        tracing::info!("listening reports {address}: POST /v1/report, nothing else");
     }
     let status = format!("running {}", args.config.display());
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
@@ -117,7 +122,7 @@ async fn serve(running: &Arc<Running>, mut signals: Signals) -> Result<ExitCode,
 /// Where the admin plane is to be reached. A control socket that nobody asked for is no reason not to start
 /// where its folder belongs to root.
 fn doors(file: &File) -> plimsoll_admin::Config {
-    let AdminConfig { listen, mut control, written } = file.admin();
+    let AdminConfig { listen, mut control, reports, written } = file.admin();
     let folder = control.as_deref().and_then(Path::parent);
     if let Some(folder) = folder.filter(|folder| !written && access(*folder, Access::WRITE_OK).is_err()) {
         tracing::warn!(
@@ -126,7 +131,7 @@ fn doors(file: &File) -> plimsoll_admin::Config {
         );
         control = None;
     }
-    plimsoll_admin::Config { listen, control }
+    plimsoll_admin::Config { listen, control, reports }
 }
 
 /// One line per listener: `listening http 127.0.0.1:8080 -> web (2 members, least_connections)`

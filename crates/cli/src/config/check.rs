@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 
 use super::place::Spot;
 use super::problem::{Problem, quoted};
-use super::{Config, Group, Health, Listener, Outlier, Protocol, TimeSpan, suggest};
+use super::{Config, Formula, Group, Health, Listener, Monitor, Outlier, Protocol, TimeSpan, suggest};
 
-/// Adds what is wrong to `found`.
-pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
+/// Adds what is wrong to `found`; `text` is what the places are places of.
+pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<Problem>) {
     if config.listeners.is_empty() && !spots.broken("listener") {
         let problem =
             Problem::error(spots.key("listener").value(), "no [[listener]]: nothing would be served");
@@ -28,7 +28,7 @@ pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
             ),
             None => drop(names.insert(&group.name.0, index)),
         }
-        check_group(group, spot, found);
+        check_group(group, spot, text, found);
     }
     check_addresses(config, spots, found);
     for (index, listener) in config.listeners.iter().enumerate() {
@@ -82,17 +82,30 @@ fn check_addresses(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
             None => drop(taken.insert(place, index)),
         }
     }
-    if let Some(address) = config.admin.listen.0
-        && let Some(index) = taken.get(&(address, "tcp"))
-    {
-        let at = listeners.item(*index).key("address").value();
-        let message = format!("{address} is also the address of the admin side");
-        let mut problem =
-            Problem::error(at, message).hint("move one of them, or set listen = \"off\" in [admin]");
-        if spots.key("admin").has("listen") {
-            problem = problem.also(spots.key("admin").key("listen").value(), "here");
+    let admin = spots.key("admin");
+    for (key, address) in [("listen", config.admin.listen.0), ("reports", config.admin.reports.0)] {
+        if let Some(address) = address
+            && let Some(index) = taken.get(&(address, "tcp"))
+        {
+            let at = listeners.item(*index).key("address").value();
+            let message = format!("{address} is also the address of the admin side");
+            let hint = format!("move one of them, or set {key} = \"off\" in [admin]");
+            let mut problem = Problem::error(at, message).hint(hint);
+            if admin.has(key) {
+                problem = problem.also(admin.key(key).value(), "here");
+            }
+            found.push(problem);
         }
-        found.push(problem);
+    }
+    if config
+        .admin
+        .reports
+        .0
+        .is_some_and(|reports| reports.port() != 0 && config.admin.listen.0 == Some(reports))
+    {
+        let message = "`reports` is also the address of `listen`";
+        let problem = Problem::error(admin.key("reports").value(), message);
+        found.push(problem.hint("give it a port of its own, such as 9901"));
     }
 }
 
@@ -130,7 +143,7 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     }
 }
 
-fn check_group(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
     let members = spot.key("members");
     if group.members.is_empty() && !spot.broken("members") {
         found.push(Problem::error(members.value(), format!("group `{}` has no members", group.name)));
@@ -162,6 +175,13 @@ fn check_group(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
     }
     if let Some(health) = &group.health {
         check_health(health, spot.key("health"), found);
+    }
+    if let Some(weight) = group.strategy.weight() {
+        let spot = spot.key("strategy").key("expression").key("weight");
+        check_formula(&weight, spot, text, found);
+    }
+    if let Some(monitor) = &group.monitor {
+        check_monitor(monitor, spot.key("monitor"), text, found);
     }
     check_timeouts(group, spot.key("timeouts"), found);
     if let Outlier::Table(outlier) = &group.outlier
@@ -197,6 +217,37 @@ fn check_health(health: &Health, spot: &Spot, found: &mut Vec<Problem>) {
         }
         (Some(_), false) => {}
     }
+}
+
+fn check_monitor(monitor: &Monitor, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
+    if !spot.broken("metric") {
+        check_formula(&monitor.metric, spot.key("metric"), text, found);
+    }
+    if spot.broken("source") {
+        return;
+    }
+    for key in ["port", "path"].into_iter().filter(|key| spot.has("url") && spot.has(key)) {
+        let message = format!("either `url` or `{key}`, not both");
+        found.push(Problem::error(spot.name(key), message).also(spot.name("url"), "this says where to ask"));
+    }
+    for key in ["url", "port", "path", "timeout"].into_iter().filter(|key| spot.has(key)) {
+        if !monitor.source.asks() {
+            let message = format!("`{key}` has no effect: nobody is asked");
+            let problem = Problem::warning(spot.name(key), message);
+            found.push(problem.hint("sources that are asked: pull, prometheus"));
+        }
+    }
+}
+
+/// Points into the expression where its text stands in the file as it is.
+fn check_formula(formula: &Formula, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
+    let Some((at, why)) = formula.fault() else { return };
+    let whole = spot.value();
+    let inside = whole.start + 1;
+    let verbatim = text.get(inside..).is_some_and(|rest| rest.starts_with(&formula.0));
+    let at = if verbatim { inside + at.start..inside + at.end } else { whole };
+    let message = format!("{} is not an expression: {why}", quoted(&formula.0));
+    found.push(Problem::error(at, message).hint("such as cpu * 0.7 + in_flight / 100"));
 }
 
 fn check_timeouts(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {

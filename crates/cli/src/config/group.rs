@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::root::{count, millis, one};
-use super::{Key, MemberAddress, Name, Outlier, Strategy, TimeSpan};
+use super::{Key, MemberAddress, Monitor, Name, Outlier, Strategy, TimeSpan};
 
 /// A set of members that do the same work, and how work is shared among them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -14,7 +14,7 @@ pub(crate) struct Group {
     pub(crate) name: Name,
 
     /// How a member is chosen: a name, or a table with its settings such as
-    /// `{ least_request = { choices = 3 } }`. Default: `least_connections`.
+    /// `{ least_request = { choices = 3 } }` or `{ expression = { weight = "capacity / (1 + cpu)" } }`. Default: `adaptive`.
     #[serde(default)]
     pub(crate) strategy: Strategy,
 
@@ -69,9 +69,17 @@ pub(crate) struct Group {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) send_proxy: Option<ProxyVersion>,
 
+    /// What happens to what members say of their load with their answers (the header `endpoint-load-metrics`, http).
+    #[serde(default)]
+    pub(crate) report_header: ReportHeader,
+
     /// Active health checks. Without this section members count as up until their traffic fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) health: Option<Health>,
+
+    /// How loaded members are. Default: nothing is asked for, and no load is made of what is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) monitor: Option<Monitor>,
 
     /// How long to wait for members.
     #[serde(default)]
@@ -131,6 +139,17 @@ pub(crate) struct MemberTable {
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_connections: Option<u32>,
+}
+
+/// What clients see of members' reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ReportHeader {
+    /// Nothing.
+    #[default]
+    Strip,
+    /// What the member sent.
+    Pass,
 }
 
 /// What happens to requests when no member can be used.

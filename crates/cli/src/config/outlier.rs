@@ -36,6 +36,11 @@ impl Default for Outlier {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct OutlierTable {
+    /// A member is taken out, for 2 s at first, as soon as the chance that it only had bad luck is below this,
+    /// which takes two or three failures in a row where the others hardly fail. 0 for off.
+    #[schemars(range(min = 0.0, max = 0.1))]
+    pub(crate) false_alarm: f64,
+
     /// Failures in a row that take a member out. 0 for off.
     #[schemars(range(min = 0, max = 10_000))]
     pub(crate) consecutive: u32,
@@ -69,6 +74,7 @@ pub(crate) struct OutlierTable {
 impl Default for OutlierTable {
     fn default() -> Self {
         Self {
+            false_alarm: 1e-6,
             consecutive: 5,
             interval: TimeSpan::millis(10_000),
             deviations: 1.9,

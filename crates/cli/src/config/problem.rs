@@ -156,6 +156,15 @@ impl Problems {
         line
     }
 
+    /// The first error without its place, and what to do: where the text is no file.
+    pub(crate) fn first(&self) -> String {
+        let first = self.list.iter().find(|problem| problem.severity == Severity::Error);
+        first.map_or_else(String::new, |problem| match &problem.hint {
+            Some(hint) => format!("{}: {}", problem.message, hint.replace("   ", "; ")),
+            None => problem.message.clone(),
+        })
+    }
+
     /// Each on one line, for logs.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.list.iter().map(|problem| format!("{}: {}", self.locate(&problem.at), problem.message)).collect()

@@ -80,6 +80,10 @@ pub(crate) struct Admin {
 
     /// Unix socket for commands, mode 0600. `off` for none.
     pub(crate) control: Control,
+
+    /// Address that takes reports of members (`POST /v1/report`) and nothing else, in a network where only members
+    /// are: whoever can reach it can say anything of any member's load. `off` for none, which is the default.
+    pub(crate) reports: AdminListen,
 }
 
 impl Default for Admin {
@@ -87,6 +91,7 @@ impl Default for Admin {
         Self {
             listen: AdminListen(Some(([127, 0, 0, 1], 9900).into())),
             control: Control(Some("/run/plimsoll.sock".into())),
+            reports: AdminListen(None),
         }
     }
 }

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use plimsoll_brain::{self as brain, GroupSpec, HealthSpec, MemberSpec, OutlierSpec};
+use plimsoll_cluster as cluster;
 use plimsoll_proxy as proxy;
 
 use super::problem::{Problem, Problems};
 use super::{
-    Binding, Config, File, Forwarded, Group, Health, Listener, Member, MemberAddress, Outlier, Protocol,
-    ProxyVersion, WhenAllDown,
+    Binding, Config, File, Forwarded, Group, Health, Listener, Member, MemberAddress, Monitor, Outlier,
+    Protocol, ProxyVersion, ReportHeader, WhenAllDown,
 };
 
 /// Where the balancer is watched and controlled.
@@ -23,6 +24,8 @@ pub(crate) struct AdminConfig {
     pub(crate) listen: Option<SocketAddr>,
     /// Path of the unix socket for commands. `None` for off.
     pub(crate) control: Option<PathBuf>,
+    /// Reports of members, and nothing else. `None` for off.
+    pub(crate) reports: Option<SocketAddr>,
     /// Is `control` in the file, or the default?
     pub(crate) written: bool,
 }
@@ -107,11 +110,24 @@ impl File {
         })
     }
 
+    /// What to know of the members of `settings`, which are this file's.
+    pub(crate) fn watched(&self, settings: &proxy::Settings) -> Vec<cluster::GroupSettings> {
+        let groups = self.config.groups.iter().zip(&settings.groups);
+        let watched = |(group, settings): (&Group, &proxy::GroupSettings)| cluster::GroupSettings {
+            name: Arc::clone(&settings.spec.name),
+            members: settings.spec.members.iter().map(watched_member).collect(),
+            monitor: group.monitor.as_ref().and_then(Monitor::settings),
+            weight: group.strategy.weight().and_then(|weight| cluster::Expression::new(&weight.0).ok()),
+        };
+        groups.map(watched).collect()
+    }
+
     /// Where the balancer is watched and controlled.
     pub(crate) fn admin(&self) -> AdminConfig {
         let admin = &self.config.admin;
         let written = self.spots.has("admin") && self.spots.key("admin").has("control");
-        AdminConfig { listen: admin.listen.0, control: admin.control.0.clone(), written }
+        let (listen, control, reports) = (admin.listen.0, admin.control.0.clone(), admin.reports.0);
+        AdminConfig { listen, control, reports, written }
     }
 }
 
@@ -184,6 +200,7 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
         members,
         health: group.health.as_ref().map(|health| HealthSpec { rise: health.rise, fall: health.fall }),
         outlier: group.outlier.table().map(|outlier| OutlierSpec {
+            false_alarm: outlier.false_alarm,
             consecutive: outlier.consecutive,
             interval: outlier.interval.0,
             deviations: outlier.deviations,
@@ -199,6 +216,8 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
         },
     };
     Some(proxy::GroupSettings {
+        strip_reports: group.report_header == ReportHeader::Strip,
+        meter: false,
         spec,
         probe: group.health.as_ref().map(probe),
         key: group.key.0.clone(),
@@ -222,6 +241,10 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
             ProxyVersion::V2 => 2,
         }),
     })
+}
+
+fn watched_member(spec: &MemberSpec) -> cluster::MemberSettings {
+    cluster::MemberSettings { name: Arc::clone(&spec.name), address: spec.address, capacity: spec.capacity }
 }
 
 fn probe(health: &Health) -> proxy::ProbeSettings {

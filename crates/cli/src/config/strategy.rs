@@ -9,6 +9,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::Formula;
+use super::text::Text;
+
 /// How a member is chosen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -16,11 +19,33 @@ pub(crate) enum Strategy {
     /// With its defaults.
     Name(String),
     /// One name, with the settings that differ from the defaults.
-    Table(BTreeMap<String, BTreeMap<String, f64>>),
+    Table(BTreeMap<String, BTreeMap<String, Setting>>),
 }
 
+/// One setting of a strategy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Setting {
+    /// A knob.
+    Number(f64),
+    /// An expression.
+    Text(String),
+}
+
+impl Setting {
+    fn number(&self) -> Option<f64> {
+        match self {
+            Self::Number(number) => Some(*number),
+            Self::Text(_) => None,
+        }
+    }
+}
+
+/// The one setting of the strategy that is an expression.
+const WEIGHT: &str = "weight";
+
 /// What is used where the file names none.
-const DEFAULT: &str = "least_connections";
+const DEFAULT: &str = "adaptive";
 
 impl Default for Strategy {
     fn default() -> Self {
@@ -39,16 +64,28 @@ impl Strategy {
 
     /// The strategy and all its settings; `None` if there is no such strategy.
     pub(crate) fn find(&self) -> Option<(&'static strategy::Strategy, Knobs)> {
+        if self.weight().is_some() {
+            return Some((strategy::EXPRESSION, Knobs::defaults(strategy::EXPRESSION)));
+        }
         let found = strategy::find(self.name())?;
         let mut knobs = Knobs::defaults(found);
         if let Self::Table(table) = self {
             for (value, knob) in knobs.0.iter_mut().zip(found.knobs) {
-                if let Some(set) = table.get(found.name).and_then(|set| set.get(knob.name)) {
-                    *value = *set;
+                if let Some(set) = table.get(found.name).and_then(|set| set.get(knob.name)?.number()) {
+                    *value = set;
                 }
             }
         }
         Some((found, knobs))
+    }
+
+    /// The expression that gives members their weights, if that is the strategy.
+    pub(crate) fn weight(&self) -> Option<Formula> {
+        let Self::Table(table) = self else { return None };
+        match table.get(strategy::EXPRESSION.name)?.get(WEIGHT)? {
+            Setting::Text(text) => Some(Formula(text.clone())),
+            Setting::Number(_) => None,
+        }
     }
 
     /// With every setting written out.
@@ -56,8 +93,10 @@ impl Strategy {
         match self.find() {
             Some((found, knobs)) if !found.knobs.is_empty() => {
                 let names = found.knobs.iter().map(|knob| knob.name.to_owned());
-                Self::Table(BTreeMap::from([(found.name.to_owned(), names.zip(knobs.0).collect())]))
+                let knobs = knobs.0.into_iter().map(Setting::Number);
+                Self::Table(BTreeMap::from([(found.name.to_owned(), names.zip(knobs).collect())]))
             }
+            Some(_) if self.weight().is_some() => self.clone(),
             _ => Self::Name(self.name().to_owned()),
         }
     }
@@ -100,6 +139,22 @@ impl JsonSchema for Strategy {
             });
             tables.insert(found.name.to_owned(), table);
         }
+        let weight = json!({
+            "type": "string",
+            "title": "a name or an expression",
+            "description": "Gives each member its weight, out of what it reports and what the balancer sees. Made \
+                anew several times a second.",
+            "format": <Formula as Text>::FORMAT,
+            "examples": ["capacity / (1 + cpu)"],
+        });
+        let table = json!({
+            "type": "object",
+            "description": strategy::EXPRESSION.about,
+            "properties": { WEIGHT: weight },
+            "required": [WEIGHT],
+            "additionalProperties": false,
+        });
+        tables.insert(strategy::EXPRESSION.name.to_owned(), table);
         choices.push(json!({
             "type": "object",
             "properties": tables,

@@ -16,7 +16,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("least_conn", "least_connections"),
     ("leastconn", "least_connections"),
     ("listen", "address"),
-    ("maglev", "rendezvous"),
     ("maxconn", "max_connections"),
     ("outlier_detection", "outlier"),
     ("p2c", "least_request"),
@@ -44,7 +43,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
 const LATER: &[(&str, &str)] = &[
     ("admin", "access"),
     ("binding", "on_demand"),
-    ("group", "monitor"),
     ("protocol", "dns"),
     ("protocol", "https"),
     ("protocol", "iiop"),
@@ -77,8 +75,15 @@ pub(super) fn nearest<'a>(word: &str, allowed: &[&'a str]) -> Option<&'a str> {
     (score(best) >= ALIKE).then_some(*best)
 }
 
+/// What is there, but written otherwise than by its name.
+const WRITTEN: &[(&str, &str)] =
+    &[("expression", "write strategy = { expression = { weight = \"capacity / (1 + cpu)\" } }")];
+
 /// `did you mean …?` if there is a guess, and all that is allowed.
 pub(super) fn hint(word: &str, allowed: &[&str]) -> String {
+    if let Some((_, written)) = WRITTEN.iter().find(|(name, _)| *name == word) {
+        return (*written).to_owned();
+    }
     let list = format!("allowed: {}", allowed.join(", "));
     match nearest(word, allowed) {
         Some(name) => format!("did you mean `{name}`?   {list}"),

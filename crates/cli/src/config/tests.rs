@@ -34,6 +34,7 @@ sample = 0.5
 [admin]
 listen = "off"
 control = "unix:/tmp/x.sock"
+reports = "127.0.0.1:9901"
 
 [[listener]]
 address = "[::1]:8443"
@@ -94,6 +95,13 @@ min_requests = 21
 ejection = "22s"
 max_ejection = "23s"
 max_ejected = 0.75
+[group.monitor]
+metric = "cpu * 0.5"
+source = "pull"
+interval = "24s"
+port = 25
+path = "/l"
+timeout = "26s"
 
 [[group]]
 name = "sticky"
@@ -103,6 +111,9 @@ members = ["app:80"]
 outlier = false
 [group.health]
 tcp = true
+[group.monitor]
+source = "prometheus"
+url = "http://m:27/{member}"
 "#;
 
 fn read(text: &str) -> Result<File, Problems> {
@@ -126,7 +137,7 @@ fn a_typo_is_shown_with_what_was_meant() {
     assert_snapshot!(errors(&LEAST.replace("members", "membres")), @r#"
     error: plimsoll.toml:6:1: unknown key `membres` in [[group]]
         6 | membres = ["127.0.0.1:1"]
-          | ^^^^^^^ did you mean `members`?   allowed: health, key, max_connections, members, name, outlier, pool, pool_idle, queue, queue_timeout, retry, send_proxy, slow_start, strategy, timeouts, when_all_down
+          | ^^^^^^^ did you mean `members`?   allowed: health, key, max_connections, members, monitor, name, outlier, pool, pool_idle, queue, queue_timeout, retry, send_proxy, slow_start, strategy, timeouts, when_all_down
     1 error
     "#);
     assert_snapshot!(errors(&format!("{LEAST}strategy = {{ least_request = {{ choises = 3 }} }}")), @r#"
@@ -239,7 +250,7 @@ health = { http = "/", tcp = true }
           | ^^^^^^^^^^^^ take it out
     warning: plimsoll.toml:19:1: `key` has no effect: strategy `least_connections` does not hash
        19 | key = "path"
-          | ^^^ strategies that do: rendezvous
+          | ^^^ strategies that do: rendezvous, maglev
     error: plimsoll.toml:20:19: member x:1 is in group `a` twice
        20 | members = ["x:1", "X:1"]
           |                   ^^^^^
@@ -285,13 +296,10 @@ fn what_comes_later_says_so() {
     error: plimsoll.toml:5:11: binding `on_demand` is not supported yet
         5 | binding = "on_demand"
           |           ^^^^^^^^^^^ supported: per_request, per_session
-    error: plimsoll.toml:9:8: `monitor` is not supported yet in [[group]]
-        9 | [group.monitor]
-          |        ^^^^^^^ take it out
     error: plimsoll.toml:11:8: `access` is not supported yet in [admin]
        11 | [admin.access]
           |        ^^^^^^ take it out
-    4 errors
+    3 errors
     "#);
 }
 
@@ -352,6 +360,78 @@ fn strategies_come_from_the_brain() {
     let error = errors(&with("{ random = {}, round_robin = {} }"));
     assert!(error.contains("exactly one strategy"), "{error}");
     assert!(errors(&with("{}")).contains("exactly one strategy"));
+}
+
+#[test]
+fn expressions_are_checked_where_they_stand() {
+    let weight = |text: &str| format!("{LEAST}strategy = {{ expression = {{ weight = {text} }} }}");
+    let file = read(&weight("\"capacity / (1 + cpu)\"")).unwrap();
+    let (strategy, _) = file.config.groups[0].strategy.find().unwrap();
+    assert_eq!(strategy.name, "expression");
+    let watched = file.watched(&file.settings(HERE, nowhere).unwrap());
+    assert_eq!(watched[0].weight.as_ref().unwrap().text(), "capacity / (1 + cpu)");
+    assert_snapshot!(errors(&weight("\"capacity / / cpu\"")), @r#"
+    error: plimsoll.toml:7:50: `capacity / / cpu` is not an expression: unexpected `/`
+        7 | strategy = { expression = { weight = "capacity / / cpu" } }
+          |                                                  ^ such as cpu * 0.7 + in_flight / 100
+    1 error
+    "#);
+    assert_snapshot!(errors(&weight("\"\"")), @r#"
+    error: plimsoll.toml:7:38: `weight`: `` is empty
+        7 | strategy = { expression = { weight = "" } }
+          |                                      ^^ a name or an expression, such as "capacity / (1 + cpu)"
+    1 error
+    "#);
+    assert_snapshot!(errors(&format!("{LEAST}strategy = {{ expression = {{ weigth = \"1\" }} }}")), @r#"
+    error: plimsoll.toml:7:29: unknown key `weigth` in [group.strategy.expression]
+        7 | strategy = { expression = { weigth = "1" } }
+          |                             ^^^^^^ did you mean `weight`?   allowed: weight
+    1 error
+    "#);
+    let metric = |text: &str| format!("{LEAST}[group.monitor]\n{text}");
+    assert_snapshot!(errors(&metric("metric = 'cpu|maximum'\nsource = \"psuh\"")), @r#"
+    error: plimsoll.toml:8:15: `cpu|maximum` is not an expression: filter maximum is unknown
+        8 | metric = 'cpu|maximum'
+          |               ^^^^^^^ such as cpu * 0.7 + in_flight / 100
+    error: plimsoll.toml:9:10: unknown source `psuh`
+        9 | source = "psuh"
+          |          ^^^^^^ did you mean `push`?   allowed: push, pull, passive, orca, prometheus
+    2 errors
+    "#);
+    let both = errors(&metric("source = \"pull\"\nport = 9\nurl = \"http://m/\""));
+    assert!(both.contains("either `url` or `port`, not both"), "{both}");
+    let warned = read(&metric("port = 9\npath = \"/x\"")).unwrap().warnings.to_string();
+    assert_snapshot!(warned, @r#"
+    warning: plimsoll.toml:8:1: `port` has no effect: nobody is asked
+        8 | port = 9
+          | ^^^^ sources that are asked: pull, prometheus
+    warning: plimsoll.toml:9:1: `path` has no effect: nobody is asked
+        9 | path = "/x"
+          | ^^^^ sources that are asked: pull, prometheus
+    2 warnings
+    "#);
+}
+
+#[test]
+fn a_strategy_is_read_by_itself() {
+    let read = |text: &str| strategy(text).map(|strategy| strategy.filled());
+    assert_eq!(read("random").unwrap().name(), "random");
+    assert_eq!(read(" \"random\" ").unwrap().name(), "random");
+    let (found, knobs) = read("{ least_request = { choices = 3 } }").unwrap().find().unwrap();
+    assert_eq!((found.name, knobs.0), ("least_request", vec![3.0]));
+    assert!(read("{ expression = { weight = 'cpu' } }").unwrap().weight().is_some());
+    for (text, why) in [
+        ("least_conn", "did you mean `least_connections`?"),
+        ("", "unknown strategy"),
+        ("expression", "write strategy = { expression"),
+        ("{ least_request = { choices = 99 } }", "must be at most 16"),
+        ("{ least_request = { choices = 3 }", ""),
+        ("{ expression = { weight = 'cpu +' } }", "is not an expression"),
+        ("random\"}]\nthreads = 0 #", "unknown strategy"),
+    ] {
+        let said = read(text).unwrap_err();
+        assert!(said.contains(why) && !said.contains('\n'), "{text}: {said}");
+    }
 }
 
 #[test]
@@ -418,15 +498,26 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(ALL).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:45:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-       45 | send_proxy = "v1"
+    warning: plimsoll.toml:46:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+       46 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:74:8: no listener sends clients to group `sticky`
-       74 | name = "sticky"
+    warning: plimsoll.toml:82:8: no listener sends clients to group `sticky`
+       82 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
     let settings = file.settings(HERE, nowhere).unwrap();
+    let watched = file.watched(&settings);
+    let monitor = format!("{:?}", watched[0].monitor);
+    assert_eq!(
+        monitor,
+        "Some(MonitorSettings { source: Pull, metric: Expression(\"cpu * 0.5\"), interval: 24s, target: Target { \
+         host: None, port: Some(25), path: \"/l\", timeout: 26s } })"
+    );
+    assert_eq!((&*watched[0].members[1].name, watched[0].members[1].capacity), ("[2001:db8::1]:81", 2.5));
+    let target = &watched[1].monitor.as_ref().unwrap().target;
+    assert_eq!((target.host.as_deref(), target.port, &*target.path), (Some("m"), Some(27), "/{member}"));
+    assert_eq!(watched[1].weight, None);
     let mut shown = format!(
         "{} {} {:?} {:?}\n{:#?}\n",
         settings.threads,
@@ -464,7 +555,12 @@ fn every_key_reaches_the_settings() {
     assert_snapshot!("all_settings", shown);
     assert_eq!(
         file.admin(),
-        AdminConfig { listen: None, control: Some("/tmp/x.sock".into()), written: true }
+        AdminConfig {
+            listen: None,
+            control: Some("/tmp/x.sock".into()),
+            reports: Some(([127, 0, 0, 1], 9901).into()),
+            written: true
+        }
     );
 }
 

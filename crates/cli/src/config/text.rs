@@ -35,6 +35,8 @@ const FORMATS: &[(&str, Check)] = &[
     format::<super::ProbePath>(),
     format::<super::ProbeHost>(),
     format::<super::LogPath>(),
+    format::<super::Formula>(),
+    format::<super::MonitorUrl>(),
 ];
 
 /// Derives the serde and schema sides of a [`Text`] type from its `FromStr` and `Display`.

@@ -9,9 +9,13 @@ use super::exchange::{End, Failure};
 use super::{Asked, Session, Stream};
 use crate::admit;
 use crate::connect::connect;
+use crate::metered::Metered;
 use crate::pool::{Admission, Pool};
 use crate::reason::Reason;
 use crate::trip::Trip;
+
+/// Members that may refuse a request before it is shed.
+const REFUSALS: u32 = 4;
 
 /// How an attempt to have a request answered ended.
 enum Outcome {
@@ -55,17 +59,26 @@ impl<S: Stream> Session<S> {
 
     async fn attempts(&mut self, pool: &Rc<Pool>, asked: &mut Asked) -> Outcome {
         pool.deposit(asked.begun);
+        if asked.view.published.settings.meter {
+            asked.metered = Metered::begin(&pool.group, asked.begun);
+            if !asked.metered.refusal().is_empty() {
+                return Outcome::Reject(Reason::Shed);
+            }
+        }
         let total = asked.view.published.settings.timeouts.total;
         let deadline = if total.is_zero() { Time(u64::MAX) } else { asked.begun + total };
         let mut tried: Vec<MemberId> = Vec::new();
         let mut last = Reason::NoMember;
         let mut fresh = false;
+        let mut refusals = 0;
+        let mut retries = 0;
         let mut now = asked.begun;
         loop {
             let view = if tried.is_empty() { Rc::clone(&asked.view) } else { pool.view() };
             let trip = match admit::at_once(&self.core, pool, view, asked.key, &tried, now) {
                 Admission::Trip(trip) => trip,
                 Admission::Nobody => return Outcome::Reject(last),
+                Admission::Shed => return Outcome::Reject(Reason::Shed),
                 Admission::Full => {
                     match admit::wait(&self.core, pool, &self.timer, asked.key, &tried, deadline).await {
                         Ok(trip) => trip,
@@ -75,6 +88,18 @@ impl<S: Stream> Session<S> {
                 }
             };
             let failure = match self.attempt(asked, &trip, deadline, fresh).await {
+                // The member has no room, whatever was known of it here: no fault, and no retry that makes things worse.
+                Ok(end) if end.refused => {
+                    refusals += 1;
+                    tried.push(trip.member());
+                    trip.abandoned();
+                    now = end.at;
+                    last = Reason::Shed;
+                    if refusals == REFUSALS || !asked.repeatable() {
+                        return Outcome::Reject(Reason::Shed);
+                    }
+                    continue;
+                }
                 Ok(end) => {
                     trip.answered(end.status, end.at);
                     return Outcome::Answered(end);
@@ -114,7 +139,7 @@ impl<S: Stream> Session<S> {
             let retry = trip.settings().retry;
             let member = trip.member();
             trip.failed(now);
-            let allowed = tried.len() < retry.attempts as usize
+            let allowed = retries < retry.attempts
                 && !asked.streamed
                 && (unsent || asked.method.idempotent())
                 && now < deadline
@@ -123,6 +148,7 @@ impl<S: Stream> Session<S> {
                 return Outcome::Reject(reason);
             }
             tried.push(member);
+            retries += 1;
             last = reason;
             fresh = false;
         }

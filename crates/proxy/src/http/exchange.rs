@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use plimsoll_brain::Time;
 use plimsoll_wire::http1::{self, Body, Method, Piece, Rewrite};
+use plimsoll_wire::reading;
 
 use super::{Asked, Session, Stream};
 use crate::ListenerSettings;
+use crate::core::Core;
 use crate::reason::Reason;
 use crate::relay;
 use crate::residue::Residue;
@@ -39,6 +41,8 @@ pub(super) struct End {
     pub(super) keep_member: bool,
     /// Does the client's connection go on?
     pub(super) keep_client: bool,
+    /// The member only said that it has no room, and the client was told nothing.
+    pub(super) refused: bool,
 }
 
 /// Why there was no whole answer.
@@ -93,6 +97,8 @@ struct Exchange<'a, S, M> {
     /// The member takes no more of the request; what it answered is still to be read.
     deaf: bool,
     client_ended: bool,
+    /// Has the member no room? Then nothing of its answer is passed on.
+    refused: bool,
     /// Interim answers so far.
     interim: u32,
     /// When to begin to look after the client.
@@ -131,6 +137,7 @@ impl<S: Stream> Session<S> {
             heard: false,
             deaf: false,
             client_ended: false,
+            refused: false,
             interim: 0,
             watch_at: now + UNWATCHED,
             watching: false,
@@ -153,6 +160,7 @@ impl<S: Stream> Session<S> {
             at: exchange.session.core.now(),
             keep_member: exchange.keep_member && exchange.asked.body.done() && !exchange.deaf,
             keep_client: exchange.keep_client && exchange.asked.body.done() && !exchange.client_ended,
+            refused: exchange.refused,
         };
         if let Answer::Tunnel = exchange.answer {
             let idle = exchange.settings.timeouts.tunnel;
@@ -336,7 +344,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                     return Err(self.bad_answer());
                 }
                 if !self.asked.http10 {
-                    head.write(Rewrite::default(), scratch);
+                    head.write(Rewrite::default(), b"", scratch);
                 }
                 continue;
             }
@@ -345,7 +353,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 if !self.asked.upgrade {
                     return Err(self.bad_answer());
                 }
-                head.write(Rewrite::default(), scratch);
+                head.write(Rewrite::default(), b"", scratch);
                 self.answer = Answer::Tunnel;
                 return Ok(rest);
             }
@@ -355,7 +363,15 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 && !self.unchunk
                 && head.body != Body::UntilClose
                 && !self.session.ending();
-            head.write(Rewrite { close: !self.keep_client, http10: self.asked.http10 }, scratch);
+            if let Some(value) = head.report {
+                self.refused = heard(self.trip, value, &core) && head.status == 503;
+            }
+            if !self.refused {
+                let strip_report = self.trip.settings().strip_reports;
+                let http10 = self.asked.http10;
+                let more = self.asked.metered.answered(head.status, core.now());
+                head.write(Rewrite { close: !self.keep_client, http10, strip_report }, &more, scratch);
+            }
             self.answer = if head.body.done() { Answer::Done } else { Answer::Body(head.body) };
         }
         let Answer::Body(body) = &mut self.answer else {
@@ -363,12 +379,17 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.keep_member &= rest.is_empty();
             return Ok(&[]);
         };
-        let taken = if self.unchunk { unchunk(body, rest, scratch) } else { body.feed(rest) };
+        let taken =
+            if self.unchunk && !self.refused { unchunk(body, rest, scratch) } else { body.feed(rest) };
         let Ok(taken) = taken else { return Err(self.bad_answer()) };
         if body.done() {
             self.answer = Answer::Done;
         }
         self.keep_member &= taken == rest.len();
+        if self.refused {
+            scratch.clear();
+            return Ok(&[]);
+        }
         Ok(if self.unchunk { &[] } else { &rest[..taken] })
     }
 
@@ -453,6 +474,18 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             () => Reason::AnswerTimeout,
         };
         if self.answered { Failure::Broken } else { Failure::Member(reason, false) }
+    }
+}
+
+/// Takes what a member said of itself with its answer; true if it said that it has no room for this request.
+fn heard(trip: &Trip, value: &[u8], core: &Core) -> bool {
+    match reading::read(value, |_| {}) {
+        Ok(Some(said)) => {
+            trip.hear(&said.reading, core.now());
+            said.full
+        }
+        // It says something else, or nothing that makes sense: that is the member's business.
+        Ok(None) | Err(_) => false,
     }
 }
 

@@ -11,7 +11,7 @@ impl<S: Stream> Session<S> {
     /// Answers a request whose head could not be read; the connection ends with it.
     pub(super) async fn refuse(&mut self, reason: Reason) {
         self.listener.pool().group.reject(self.core.index, reason);
-        let answer = answer(reason, false, true);
+        let answer = answer(reason, false, true, b"");
         if self.send(&answer).await {
             self.linger().await;
         }
@@ -21,7 +21,7 @@ impl<S: Stream> Session<S> {
     pub(super) async fn reject(&mut self, asked: &Asked, reason: Reason) -> bool {
         self.answered_alone = true;
         let keep = asked.keep_alive && asked.body.done() && !asked.http10 && !self.ending();
-        let answer = answer(reason, asked.method == Method::Head, !keep);
+        let answer = answer(reason, asked.method == Method::Head, !keep, asked.metered.refusal());
         if !self.send(&answer).await {
             return false;
         }
@@ -39,7 +39,8 @@ impl<S: Stream> Session<S> {
     }
 }
 
-fn answer(reason: Reason, to_head: bool, close: bool) -> Vec<u8> {
+/// `more` are whole header lines.
+fn answer(reason: Reason, to_head: bool, close: bool, more: &[u8]) -> Vec<u8> {
     let (status, phrase) = reason.status();
     let body = format!("plimsoll: {}\n", reason.sentence());
     let mut answer = Vec::with_capacity(256);
@@ -47,12 +48,14 @@ fn answer(reason: Reason, to_head: bool, close: bool) -> Vec<u8> {
     let _ = write!(
         answer,
         "HTTP/1.1 {status} {phrase}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\
-         plimsoll-reason: {}\r\n{}{}\r\n",
+         plimsoll-reason: {}\r\n{}{}",
         body.len(),
         reason.label(),
         if status == 503 { "Retry-After: 1\r\n" } else { "" },
         if close { "Connection: close\r\n" } else { "" },
     );
+    answer.extend_from_slice(more);
+    answer.extend_from_slice(b"\r\n");
     if !to_head {
         answer.extend_from_slice(body.as_bytes());
     }

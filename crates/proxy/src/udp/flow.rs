@@ -188,6 +188,10 @@ impl Flow {
                     pool.group.reject(core.index, Reason::QueueFull);
                     return false;
                 }
+                Admission::Shed => {
+                    pool.group.reject(core.index, Reason::Shed);
+                    return false;
+                }
                 Admission::Nobody if failed.is_empty() => {
                     pool.group.reject(core.index, Reason::NoMember);
                     return false;

@@ -158,7 +158,7 @@ async fn requests_say_what_they_are() {
             ProbeKind::Http { path: "/other".into(), host: Some("web".into()), expect: None },
         );
         group.send_proxy = Some(1);
-        engine.reload(settings(listener(Protocol::Http), group)).unwrap();
+        engine.reload(settings(listener(Protocol::Http), group), Vec::new()).unwrap();
         until("the new probe is seen", || {
             member.last.lock().unwrap().starts_with(b"PROXY UNKNOWN\r\nGET /other HTTP/1.1\r\nHost: web\r\n")
         })
@@ -193,7 +193,7 @@ async fn probes_come_and_go_with_their_members() {
         becomes(&engine, one.address, State::Up).await;
         assert_eq!(other.asked.load(Relaxed), 0);
         let next = settings(listener(Protocol::Http), checked(&[other.address], http(None)));
-        engine.reload(next).unwrap();
+        engine.reload(next, Vec::new()).unwrap();
         becomes(&engine, other.address, State::Up).await;
         // One may have been on its way.
         tokio::time::sleep(100 * MILLI).await;
@@ -201,7 +201,7 @@ async fn probes_come_and_go_with_their_members() {
         until("the new member is probed on", || other.asked.load(Relaxed) >= before + 3).await;
         assert_eq!(one.asked.load(Relaxed), asked, "a member that left is still probed");
         // Without checks, none.
-        engine.reload(settings(listener(Protocol::Http), group(&[other.address]))).unwrap();
+        engine.reload(settings(listener(Protocol::Http), group(&[other.address])), Vec::new()).unwrap();
         tokio::time::sleep(100 * MILLI).await;
         let asked = other.asked.load(Relaxed);
         tokio::time::sleep(400 * MILLI).await;
@@ -209,7 +209,7 @@ async fn probes_come_and_go_with_their_members() {
         assert_eq!(status_of(&engine, other.address).state, State::Up);
         // Stopping ends them.
         let next = settings(listener(Protocol::Http), checked(&[one.address], http(None)));
-        engine.reload(next).unwrap();
+        engine.reload(next, Vec::new()).unwrap();
         becomes(&engine, one.address, State::Up).await;
         engine.stop().await;
         let asked = one.asked.load(Relaxed);

@@ -25,6 +25,8 @@ pub(crate) fn member(address: SocketAddr) -> MemberSpec {
 pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
     let strategy = strategy::find("least_connections").unwrap();
     GroupSettings {
+        strip_reports: true,
+        meter: false,
         spec: GroupSpec {
             name: "g".into(),
             strategy,

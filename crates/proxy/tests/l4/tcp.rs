@@ -136,7 +136,7 @@ async fn sessions_beyond_the_limit_wait_their_turn() {
         assert_eq!(status(&engine).queued, 0);
         // Now with less patience, while the second still runs.
         group.queue_timeout = 200 * MILLI;
-        engine.reload(settings(listener(Protocol::Tcp), group)).unwrap();
+        engine.reload(settings(listener(Protocol::Tcp), group), Vec::new()).unwrap();
         let begun = Instant::now();
         assert_reset(address).await;
         assert!((200 * MILLI..5 * SECOND).contains(&begun.elapsed()), "{:?}", begun.elapsed());

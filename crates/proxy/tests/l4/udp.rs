@@ -151,6 +151,7 @@ async fn closed_ports_eject_a_member() {
         let (down, up) = (place(), parrot().await);
         let mut group = by(group(&[down, up]), "first_available");
         group.spec.outlier = Some(OutlierSpec {
+            false_alarm: 0.0,
             consecutive: 3,
             interval: 10 * SECOND,
             deviations: 0.0,

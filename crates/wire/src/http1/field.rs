@@ -18,6 +18,8 @@ pub(super) enum Why {
     Coding,
     /// It is replaced by the authority of the target.
     Host,
+    /// It says how loaded the member is.
+    Report,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -25,6 +25,8 @@ pub struct Response<'m, 'b> {
     fields: usize,
     http10: bool,
     marks: &'m Marks,
+    /// The value of the first ORCA report ([`crate::orca::HEADER`]), if there is one.
+    pub report: Option<&'b [u8]>,
     /// Does any field stay behind?
     hop: bool,
     upgrade: bool,
@@ -35,6 +37,8 @@ pub struct Response<'m, 'b> {
 pub struct Rewrite {
     /// The client's connection ends after this answer.
     pub close: bool,
+    /// ORCA reports stay behind: they are for balancers.
+    pub strip_report: bool,
     /// The client speaks HTTP/1.0: keeping the connection must be said, chunks are taken apart.
     pub http10: bool,
 }
@@ -97,6 +101,7 @@ fn judge<'m, 'b>(
     let mut content_length = None;
     let mut chunked = false;
     let mut upgrade = false;
+    let mut report = None;
     let (mut index, mut at) = (0, fields);
     let len = loop {
         let (line, next) = scan::line(input, at)?;
@@ -136,6 +141,10 @@ fn judge<'m, 'b>(
                 hop = true;
                 fits &= marks.add(&line, Why::Hop);
             }
+            21 if is(name, b"endpoint-load-metrics") => {
+                fits &= marks.add(&line, Why::Report);
+                report.get_or_insert(value);
+            }
             17 if is(name, b"transfer-encoding") => {
                 if chunked || !value.eq_ignore_ascii_case(b"chunked") {
                     return Err(Stop::Bad("the transfer coding is not chunked"));
@@ -170,7 +179,7 @@ fn judge<'m, 'b>(
     // Chunks in HTTP/1.0 are somebody's mistake: nothing after them is to be trusted (RFC 9112 section 6.1).
     let persistent = if http10 { connection.keep_alive && !chunked } else { true };
     let keep_alive = body != Body::UntilClose && !connection.close && persistent;
-    Ok(Response { status, keep_alive, body, len, head, fields, http10, marks, hop, upgrade })
+    Ok(Response { status, keep_alive, body, len, head, fields, http10, marks, report, hop, upgrade })
 }
 
 impl Response<'_, '_> {
@@ -179,9 +188,10 @@ impl Response<'_, '_> {
         (100..200).contains(&self.status) && self.status != 101
     }
 
-    /// Appends the head for the client.
-    pub fn write(&self, rewrite: Rewrite, out: &mut Vec<u8>) {
-        if !self.hop && !self.http10 && !rewrite.close && !rewrite.http10 {
+    /// Appends the head for the client, with whole header lines in `more`.
+    pub fn write(&self, rewrite: Rewrite, more: &[u8], out: &mut Vec<u8>) {
+        let strip = rewrite.strip_report && self.report.is_some();
+        if !self.hop && !self.http10 && !rewrite.close && !rewrite.http10 && !strip && more.is_empty() {
             out.extend_from_slice(self.head);
             return;
         }
@@ -190,7 +200,11 @@ impl Response<'_, '_> {
             from = b"HTTP/1.0".len();
             out.extend_from_slice(b"HTTP/1.1");
         }
-        let drop = |why| why == Why::Hop || (why == Why::Coding && rewrite.http10);
+        let drop = |why| match why {
+            Why::Coding => rewrite.http10,
+            Why::Report => rewrite.strip_report,
+            _ => why == Why::Hop,
+        };
         copy_lines(self.head, from, self.marks, drop, out);
         if self.status == 101 && self.upgrade {
             let protocol = lines(self.head, self.fields).find(|line| is(line.name, b"upgrade"));
@@ -203,6 +217,7 @@ impl Response<'_, '_> {
         } else if rewrite.http10 {
             out.extend_from_slice(b"Connection: keep-alive\r\n");
         }
+        out.extend_from_slice(more);
         out.extend_from_slice(b"\r\n");
     }
 }
@@ -215,7 +230,7 @@ mod tests {
         let mut marks = Marks::new();
         let response = response(input.as_bytes(), 8192, to_head, &mut marks)?.expect("complete");
         let mut out = Vec::new();
-        response.write(rewrite, &mut out);
+        response.write(rewrite, b"", &mut out);
         Ok((response.status, response.keep_alive, response.body, String::from_utf8(out).expect("text")))
     }
 
@@ -229,7 +244,7 @@ mod tests {
     #[test]
     fn hop_by_hop_fields_stay_behind_and_close_is_said() {
         let input = "HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nKeep-Alive: 5\r\nContent-Length: 3\r\n\r\n";
-        let close = Rewrite { close: true, http10: false };
+        let close = Rewrite { close: true, http10: false, ..Rewrite::default() };
         let (.., out) = read(input, false, close).expect("accepted");
         assert_eq!(out, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\n");
     }
@@ -237,19 +252,24 @@ mod tests {
     #[test]
     fn a_client_of_http_1_0_gets_neither_chunks_nor_silence_about_the_connection() {
         let input = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-        let (.., body, out) = read(input, false, Rewrite { close: true, http10: true }).expect("accepted");
+        let (.., body, out) = read(input, false, Rewrite { close: true, http10: true, ..Rewrite::default() })
+            .expect("accepted");
         assert_eq!(body, Body::Chunked(Chunked::new()));
         assert_eq!(out, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
         let input = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n";
-        let (.., out) = read(input, false, Rewrite { close: false, http10: true }).expect("accepted");
+        let (.., out) = read(input, false, Rewrite { close: false, http10: true, ..Rewrite::default() })
+            .expect("accepted");
         assert_eq!(out, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: keep-alive\r\n\r\n");
     }
 
     #[test]
     fn a_server_of_http_1_0_ends_its_body_by_closing() {
-        let (_, keep_alive, body, out) =
-            read("HTTP/1.0 200 OK\r\nX: y\r\n\r\n", false, Rewrite { close: true, http10: false })
-                .expect("accepted");
+        let (_, keep_alive, body, out) = read(
+            "HTTP/1.0 200 OK\r\nX: y\r\n\r\n",
+            false,
+            Rewrite { close: true, http10: false, ..Rewrite::default() },
+        )
+        .expect("accepted");
         assert_eq!((keep_alive, body), (false, Body::UntilClose));
         assert_eq!(out, "HTTP/1.1 200 OK\r\nX: y\r\nConnection: close\r\n\r\n");
     }

@@ -6,6 +6,8 @@
 
 pub(crate) mod chunked;
 mod fields;
+pub(crate) mod orca;
+pub(crate) mod prometheus;
 pub(crate) mod proxy_protocol;
 pub(crate) mod request_head;
 pub(crate) mod response_head;
@@ -35,6 +37,8 @@ pub(crate) const ALL: &[Law] = &[
     Law { name: "response_head", check: response_head::check },
     Law { name: "chunked", check: chunked::check },
     Law { name: "proxy_protocol", check: proxy_protocol::check },
+    Law { name: "prometheus", check: prometheus::check },
+    Law { name: "orca", check: orca::check },
 ];
 
 /// Where to cut the input in two: everywhere if it is short, else near the ends of lines and here and there.

@@ -40,7 +40,7 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
                 let second = of_response(head);
                 agrees(&response, &second, to_head, head);
                 for (close, http10) in [(false, false), (false, true), (true, false), (true, true)] {
-                    rewritten(&response, &second, to_head, Rewrite { close, http10 });
+                    rewritten(&response, &second, to_head, Rewrite { close, http10, strip_report: close });
                 }
                 Verdict::Accepted
             }
@@ -97,7 +97,7 @@ fn agrees(response: &Response<'_, '_>, second: &Read, to_head: bool, head: &[u8]
 /// What is written for the client.
 fn rewritten(response: &Response<'_, '_>, first: &Read, to_head: bool, rewrite: Rewrite) {
     let mut out = Vec::new();
-    response.write(rewrite, &mut out);
+    response.write(rewrite, b"", &mut out);
     let shown = format!("{rewrite:?}\n{}", show(&out));
     let second = of_response(&out);
     assert_eq!((second.len, second.minor), (out.len(), 1), "{shown}");

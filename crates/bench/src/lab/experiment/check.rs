@@ -26,6 +26,8 @@ const TIMES: usize = 1000;
 /// Shortest batch, and longest repetition.
 const BATCH: Duration = Duration::from_millis(10);
 const LONG: Duration = Duration::from_hours(24);
+/// Longest delay of a packet.
+const DELAY: Duration = Duration::from_secs(10);
 /// Most requests per second, and greatest share of the capacity.
 const RATE: f64 = 10_000_000.0;
 const SHARE: f64 = 1000.0;
@@ -127,7 +129,16 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
     for why in members(experiment, &varied) {
         say(top.clone(), why);
     }
+    let network = &experiment.network;
+    if network.delay.is_some_and(|delay| !network.namespaces || delay.0 > DELAY) {
+        let most = DELAY.as_secs();
+        say(top.clone(), format!("[network] delay needs `namespaces = true`, and is {most} s at most"));
+    }
     for fault in &experiment.faults {
+        if matches!(fault.act, Act::CutOff | Act::Join) && !network.namespaces {
+            let message = "a fault with `cut_off` or `join` needs [network] with `namespaces = true`";
+            say(top.clone(), message.to_owned());
+        }
         if fault.act != Act::Add && fault.member == 0 {
             say(top.clone(), "a fault names its `member` by a number from 1 on".to_owned());
         }
@@ -279,6 +290,7 @@ fn faults(experiment: &Experiment, mode: Mode, point: &Point) -> Result<(), Stri
     faults.sort_by_key(|fault| fault.at.of(mode).0);
     let end = plan::each(experiment, mode);
     let mut alive = vec![true; point.members];
+    let mut apart = vec![false; point.members];
     for fault in faults {
         let (at, number) = (fault.at.of(mode).0, fault.member);
         if at >= end {
@@ -293,11 +305,22 @@ fn faults(experiment: &Experiment, mode: Mode, point: &Point) -> Result<(), Stri
                 ));
             }
             alive.push(true);
+            apart.push(false);
             continue;
         }
-        let Some(alive) = number.checked_sub(1).and_then(|index| alive.get_mut(index)) else {
+        let index = number.wrapping_sub(1);
+        let (Some(alive), Some(apart)) = (alive.get_mut(index), apart.get_mut(index)) else {
             return Err(format!("a fault at {} s: there is no member {number} by then", at.as_secs_f64()));
         };
+        let cut = fault.act == Act::CutOff;
+        if cut || fault.act == Act::Join {
+            if *apart == cut {
+                let is = if cut { "cut off already" } else { "not cut off" };
+                return Err(format!("a fault at {} s: member {number} is {is}", at.as_secs_f64()));
+            }
+            *apart = cut;
+            continue;
+        }
         match (fault.act, *alive) {
             (Act::Start, true) => return Err(format!("member {number} is started, but it runs already")),
             (Act::Stop | Act::Continue | Act::Slow | Act::Fail, false) => {

@@ -80,6 +80,29 @@ fn faults_that_cannot_happen_are_refused() {
 }
 
 #[test]
+fn a_member_is_cut_off_only_where_it_has_a_cable() {
+    let fault =
+        |act: &str| format!("[[fault]]\nact = \"{act}\"\nat = {{ full = \"1s\", quick = \"100ms\" }}\n");
+    let said = |network: &str, acts: &[&str]| {
+        let faults: String = acts.iter().map(|act| fault(act)).collect();
+        match Experiment::parse(&format!("{TEXT}{faults}{network}")) {
+            Ok(_) => String::new(),
+            Err(wrong) => wrong.into_iter().map(|wrong| wrong.message + "\n").collect(),
+        }
+    };
+    let hosts = "[network]\nnamespaces = true\n";
+    assert_eq!(said(hosts, &["cut_off", "join", "cut_off"]), "");
+    // It may die out there, and be there when it joins again.
+    assert_eq!(said(hosts, &["cut_off", "kill", "join"]), "");
+    assert!(said("", &["cut_off"]).contains("needs [network]"));
+    assert!(said(hosts, &["join"]).contains("not cut off"));
+    assert!(said(hosts, &["cut_off", "cut_off"]).contains("cut off already"));
+    assert_eq!(said(&format!("{hosts}delay = \"10s\"\n"), &[]), "");
+    assert!(said(&format!("{hosts}delay = \"11s\"\n"), &[]).contains("10 s at most"));
+    assert!(said("[network]\ndelay = \"1ms\"\n", &[]).contains("namespaces = true"));
+}
+
+#[test]
 fn levels_are_not_mixed() {
     let text = TEXT.replace("x = \"seconds\"", "x = \"concurrency\"\nseries = \"endpoints\"");
     let test = "{ falls_with = { metric = \"response\", along = \"concurrency\", by = \"endpoints\" } }";

@@ -84,6 +84,16 @@ fn replay(args: &Args, file: &std::path::Path, globals: &Globals) -> Result<(Htt
     if !skipped.is_empty() {
         globals.say(&format!("{}: lines left out: {}\n", file.display(), skipped.join(", ")));
     }
+    if let Some(jump) = log.jumps.worst {
+        let more = match log.jumps.count - 1 {
+            0 => String::new(),
+            more => format!(" (and {more} more)"),
+        };
+        globals.say(&format!(
+            "{}: {jump}{more}; the replay keeps it: correct the log if that is not what happened\n",
+            file.display()
+        ));
+    }
     let Some(last) = log.entries.last() else {
         return Err(usage(format_args!(
             "{}: no request in it that can be replayed; expected lines in the common or combined log format",

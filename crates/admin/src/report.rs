@@ -1,0 +1,166 @@
+//! A report as it is sent: a form that one line of curl makes, or JSON.
+//!
+//! ```text
+//! member=10.0.0.1:80&name=cpu&value=0.4
+//! member=10.0.0.1:80&cpu=0.4&in_flight=7&group=web&age_seconds=0.2
+//! {"member": "10.0.0.1:80", "name": "cpu", "value": 0.4}
+//! {"group": "web", "member": "10.0.0.1:80", "values": {"cpu": 0.4, "in_flight": 7}, "age_seconds": 0.2}
+//! ```
+//!
+//! Which of the two it is, its first byte says: curl sends JSON as a form unless it is told otherwise. What names
+//! and numbers may be is for whoever takes the report to judge.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::Report;
+
+/// Reads the body of a report; the text of an error is for whoever sent it.
+pub(crate) fn read(body: &[u8]) -> Result<Report, String> {
+    let text = std::str::from_utf8(body).map_err(|_| "the body is not UTF-8 text".to_owned())?.trim();
+    let body = if text.starts_with('{') { json(text)? } else { form(text)? };
+    let Some(member) = body.member.filter(|member| !member.is_empty()) else {
+        return Err(format!("the report names no member: {GIVE}"));
+    };
+    let mut values: Vec<(String, f64)> = body.values.into_iter().collect();
+    match (body.name, body.value) {
+        (Some(name), Some(value)) => values.push((name, value)),
+        (None, None) if !values.is_empty() => {}
+        (Some(name), None) => return Err(format!("the report has no value for {name}: {GIVE}")),
+        (None, Some(_)) => return Err(format!("the report has a value without a name: {GIVE}")),
+        (None, None) => return Err(format!("the report has no value: {GIVE}")),
+    }
+    Ok(Report { group: body.group, member, values, age_seconds: body.age_seconds })
+}
+
+const GIVE: &str =
+    "give member=HOST:PORT&name=NAME&value=NUMBER, or {\"member\": …, \"values\": {NAME: NUMBER}}";
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body {
+    group: Option<String>,
+    member: Option<String>,
+    name: Option<String>,
+    value: Option<f64>,
+    #[serde(default)]
+    values: BTreeMap<String, f64>,
+    age_seconds: Option<f64>,
+}
+
+fn json(text: &str) -> Result<Body, String> {
+    serde_json::from_str(text).map_err(|why| format!("the body: {why}; {GIVE}"))
+}
+
+fn form(text: &str) -> Result<Body, String> {
+    let mut body = Body::default();
+    for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+        let Some((name, value)) = pair.split_once('=') else {
+            return Err(format!("the body: `{}` has no `=`; {GIVE}", plain(pair)));
+        };
+        let (name, value) = (unescaped(name)?, unescaped(value)?);
+        match &*name {
+            "group" => body.group = Some(value),
+            "member" => body.member = Some(value),
+            "name" => body.name = Some(value),
+            "value" => body.value = Some(number(&name, &value)?),
+            "age_seconds" => body.age_seconds = Some(number(&name, &value)?),
+            _ => {
+                let number = number(&name, &value)?;
+                body.values.insert(name, number);
+            }
+        }
+    }
+    Ok(body)
+}
+
+fn number(name: &str, value: &str) -> Result<f64, String> {
+    value.trim().parse().map_err(|_| format!("{}: `{}` is not a number", plain(name), plain(value)))
+}
+
+/// Takes the escapes of a form back.
+fn unescaped(text: &str) -> Result<String, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = after;
+        match first {
+            b'+' => bytes.push(b' '),
+            b'%' => {
+                let digits = rest.split_at_checked(2).and_then(|(digits, after)| {
+                    rest = after;
+                    // Two hexadecimal digits are ASCII, and so text; a sign is none of them.
+                    let digits = std::str::from_utf8(digits).ok().filter(|digits| !digits.contains('+'))?;
+                    u8::from_str_radix(digits, 16).ok()
+                });
+                bytes.push(digits.ok_or_else(|| format!("the body: `{}` has a broken escape", plain(text)))?);
+            }
+            byte => bytes.push(*byte),
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| format!("the body: `{}` is not UTF-8 text", plain(text)))
+}
+
+/// A word from outside as it may stand in a message.
+fn plain(word: &str) -> String {
+    word.chars().take(80).map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(body: &str) -> Result<Report, String> {
+        read(body.as_bytes())
+    }
+
+    fn cpu(value: f64) -> Report {
+        let values = vec![("cpu".into(), value)];
+        Report { group: None, member: "10.0.0.1:80".into(), values, age_seconds: None }
+    }
+
+    #[test]
+    fn forms_and_json_say_the_same() {
+        for body in [
+            "member=10.0.0.1:80&name=cpu&value=0.4",
+            "member=10.0.0.1%3A80&cpu=+0.4\n",
+            "&cpu=4e-1&&member=10.0.0.1:80&",
+            r#"{"member": "10.0.0.1:80", "name": "cpu", "value": 0.4}"#,
+            r#" {"member": "10.0.0.1:80", "values": {"cpu": 0.4}}"#,
+        ] {
+            assert_eq!(said(body), Ok(cpu(0.4)), "{body}");
+        }
+        let body = r#"{"group":"web","member":"10.0.0.1:80","values":{"b":2,"a":1},"age_seconds":0.2}"#;
+        let values = vec![("a".into(), 1.0), ("b".into(), 2.0)];
+        let report = Report { group: Some("web".into()), values, age_seconds: Some(0.2), ..cpu(0.0) };
+        assert_eq!(said(body), Ok(report));
+    }
+
+    #[test]
+    fn what_is_missing_or_broken_is_said() {
+        for (body, why) in [
+            ("", "names no member"),
+            ("member=", "names no member"),
+            ("member=a:1", "has no value"),
+            ("member=a:1&name=cpu", "no value for cpu"),
+            ("member=a:1&value=1", "without a name"),
+            ("member=a:1&cpu=high", "cpu: `high` is not a number"),
+            ("member=a:1&cpu", "`cpu` has no `=`"),
+            ("member=%zz", "broken escape"),
+            ("member=%+1", "broken escape"),
+            ("member=%4", "broken escape"),
+            ("member=%ff", "not UTF-8"),
+            ("{", "the body: "),
+            (r#"{"member": "a:1", "cpu": 1}"#, "unknown field `cpu`"),
+            (r#"{"member": "a:1", "values": {"cpu": "1"}}"#, "invalid type"),
+            (r#"{"member": "a:1", "values": {"cpu": 1e999}}"#, "out of range"),
+        ] {
+            let said = said(body).expect_err(body);
+            assert!(said.contains(why), "{body}: {said}");
+        }
+        assert!(read(b"\xff").is_err());
+        // Judged by whoever takes it.
+        assert!(said("member=a:1&cpu=NaN").unwrap().values[0].1.is_nan());
+    }
+}

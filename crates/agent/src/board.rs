@@ -1,0 +1,217 @@
+//! The board: every number the agent knows, when it is from, and who said it.
+//!
+//! Sensors, the scraped page and programs write on it; the pushers and the listener read from it. What a program tells
+//! goes before what is scraped, and that before what a sensor sees, as long as it is not older than [`HOLD`]: a program
+//! knows better what `cpu` means for it. What nobody says again is forgotten after [`LIFE`].
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::time::Duration;
+
+use crate::name;
+use crate::noise::Noise;
+
+/// Most names that are told or scraped. With those of the sensors there are at most 64, which is what a balancer takes
+/// of one member.
+pub(crate) const MOST: usize = 40;
+/// For so long a better source is not overruled.
+const HOLD: Duration = Duration::from_secs(30);
+/// How long a number is known.
+const LIFE: Duration = Duration::from_secs(300);
+
+/// Who says a number; the greater knows better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// A sensor of this agent's.
+    Sensed,
+    /// The page that is scraped.
+    Scraped,
+    /// A program, or the meter in this process.
+    Told,
+}
+
+impl Source {
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sensed => "sensed",
+            Self::Scraped => "scraped",
+            Self::Told => "told",
+        }
+    }
+}
+
+/// A number as it is known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Value {
+    /// Name, 1 to 64 characters.
+    pub name: String,
+    /// Finite.
+    pub value: f64,
+    /// Since it was read or told.
+    pub age: Duration,
+    /// Who said it.
+    pub source: Source,
+}
+
+/// Numbers by name. `at` and `now` are times on one clock that does not go back.
+#[derive(Debug, Default)]
+pub(crate) struct Board {
+    lines: BTreeMap<String, Line>,
+    turn: u64,
+}
+
+#[derive(Debug)]
+struct Line {
+    value: f64,
+    at: Duration,
+    source: Source,
+    /// Of the board when this was written.
+    turn: u64,
+    /// As it was when the balancers were told last.
+    told: f64,
+    noise: Noise,
+}
+
+impl Board {
+    /// Writes a number; is it a move that matters? The range of a share is known to be 1.
+    ///
+    /// # Errors
+    /// One sentence if the name or the value cannot be, or the board is full.
+    pub(crate) fn write(
+        &mut self,
+        name: &str,
+        value: f64,
+        source: Source,
+        at: Duration,
+        share: bool,
+    ) -> Result<bool, String> {
+        name::check(name)?;
+        if !value.is_finite() || value.abs() > 1e100 {
+            return Err(format!("{name}: {value} is no value: give a number"));
+        }
+        self.forget(at);
+        let others = self.lines.values().filter(|line| line.source != Source::Sensed).count();
+        let full = source != Source::Sensed && others >= MOST;
+        self.turn += 1;
+        let turn = self.turn;
+        match self.lines.entry(name.to_owned()) {
+            Entry::Vacant(_) if full => {
+                Err(format!("{name}: {MOST} numbers are told already, which is the most; report fewer names"))
+            }
+            Entry::Vacant(room) => {
+                let noise = Noise::new(value, if share { 1.0 } else { 0.0 });
+                // What is new matters if somebody took the trouble to say it.
+                room.insert(Line { value, at, source, turn, told: value, noise });
+                Ok(source != Source::Sensed)
+            }
+            Entry::Occupied(mut line) => {
+                let line = line.get_mut();
+                if line.source > source && at.saturating_sub(line.at) < HOLD {
+                    return Ok(false);
+                }
+                let matters = line.noise.matters(line.told, value);
+                line.noise.learn(value);
+                (line.value, line.at, line.source, line.turn) = (value, at, source, turn);
+                Ok(matters)
+            }
+        }
+    }
+
+    /// The balancers are told now: moves are measured from here.
+    pub(crate) fn tell(&mut self) {
+        self.lines.values_mut().for_each(|line| line.told = line.value);
+    }
+
+    /// What was written after `turn`, and the turn until which that is.
+    pub(crate) fn since(&mut self, turn: u64, now: Duration) -> (Vec<Value>, u64) {
+        self.forget(now);
+        let newer = self.lines.iter().filter(|(_, line)| line.turn > turn);
+        let value = |(name, line): (&String, &Line)| Value {
+            name: name.clone(),
+            value: line.value,
+            age: now.saturating_sub(line.at),
+            source: line.source,
+        };
+        (newer.map(value).collect(), self.turn)
+    }
+
+    fn forget(&mut self, now: Duration) {
+        self.lines.retain(|_, line| now.saturating_sub(line.at) < LIFE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn known(board: &mut Board, now: Duration) -> Vec<(String, f64, u64)> {
+        let (values, _) = board.since(0, now);
+        values.into_iter().map(|value| (value.name, value.value, value.age.as_secs())).collect()
+    }
+
+    #[test]
+    fn who_knows_better_is_not_overruled_for_a_while() {
+        let mut board = Board::default();
+        assert_eq!(board.write("cpu", 0.2, Source::Sensed, at(0), true), Ok(false));
+        assert_eq!(board.write("cpu", 0.8, Source::Told, at(1), false), Ok(true));
+        assert_eq!(board.write("cpu", 0.3, Source::Sensed, at(2), true), Ok(false));
+        assert_eq!(known(&mut board, at(3)), [("cpu".to_owned(), 0.8, 2)]);
+        board.write("cpu", 0.3, Source::Sensed, at(31), true).unwrap();
+        assert_eq!(known(&mut board, at(31)), [("cpu".to_owned(), 0.3, 0)]);
+    }
+
+    #[test]
+    fn what_nobody_says_again_is_forgotten() {
+        let mut board = Board::default();
+        board.write("a", 1.0, Source::Told, at(0), false).unwrap();
+        board.write("b", 1.0, Source::Told, at(100), false).unwrap();
+        assert_eq!(known(&mut board, at(299)).len(), 2);
+        assert_eq!(known(&mut board, at(300)), [("b".to_owned(), 1.0, 200)]);
+    }
+
+    #[test]
+    fn only_what_is_new_is_told_again() {
+        let mut board = Board::default();
+        board.write("a", 1.0, Source::Told, at(0), false).unwrap();
+        let (first, turn) = board.since(0, at(1));
+        assert_eq!(first.len(), 1);
+        assert_eq!(board.since(turn, at(1)).0, []);
+        board.write("b", 2.0, Source::Told, at(2), false).unwrap();
+        let (second, _) = board.since(turn, at(2));
+        assert_eq!(second.iter().map(|value| value.name.as_str()).collect::<Vec<_>>(), ["b"]);
+    }
+
+    #[test]
+    fn moves_matter_against_what_was_told() {
+        let mut board = Board::default();
+        let mut write = |value| board.write("cpu", value, Source::Sensed, at(0), true).unwrap();
+        write(0.1);
+        assert!(!write(0.12));
+        assert!(write(0.5));
+        board.tell();
+        assert!(!board.write("cpu", 0.5, Source::Sensed, at(0), true).unwrap());
+    }
+
+    #[test]
+    fn it_has_bounds() {
+        let mut board = Board::default();
+        for n in 0..MOST {
+            board.write(&format!("n{n}"), 1.0, Source::Told, at(0), false).unwrap();
+        }
+        assert!(board.write("more", 1.0, Source::Told, at(0), false).unwrap_err().contains("40 numbers"));
+        assert!(
+            board.write("cpu", 1.0, Source::Sensed, at(0), true).is_ok(),
+            "sensors have room of their own"
+        );
+        assert!(board.write("n1", 2.0, Source::Told, at(0), false).is_ok());
+        for wrong in [f64::NAN, f64::INFINITY, 1e300] {
+            assert!(board.write("n1", wrong, Source::Told, at(0), false).is_err());
+        }
+        assert!(board.write("no name", 1.0, Source::Told, at(0), false).is_err());
+    }
+}

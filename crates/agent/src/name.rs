@@ -1,0 +1,32 @@
+//! Names of the numbers that are reported: what can stand in a balancer's expression, where `-` is a minus.
+
+/// Longest, bytes.
+pub(crate) const MAX: usize = 64;
+
+/// Can a number have this name? It begins with a letter and goes on with letters, digits, `_`, `.` and `:`.
+pub(crate) fn check(name: &str) -> Result<(), String> {
+    let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+    let rest = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.:".contains(&byte));
+    if first && rest && name.len() <= MAX {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(MAX).flat_map(char::escape_default).collect();
+    Err(format!(
+        "`{shown}` is no name for a number: give 1 to {MAX} letters, digits, `_`, `.` or `:`, a letter first"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for right in ["cpu", "_", "requests_per_second", "vllm:queue_depth.p99", &"a".repeat(MAX)] {
+            assert_eq!(check(right), Ok(()));
+        }
+        for wrong in ["", "1a", "a b", "a\n", "ü", "a=b", "a-b", &"a".repeat(MAX + 1)] {
+            assert!(check(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Reports to one balancer: at each beat of the agent what it does not know yet.
+//!
+//! Each balancer has a task and a connection of its own, so that one that is down or hangs delays no other and no
+//! sensor. While it cannot be had it is tried again after half a second, doubled each time up to half a minute, with
+//! jitter; beats that fall into that time are not stored: what is sent then is what is known then. A new connection
+//! may be to a new process, so it is told everything.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Method;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::board::Value;
+use crate::chance::Chance;
+use crate::link::{Link, Trouble, Url};
+use crate::report::{FRESH, Report};
+use crate::shared::Shared;
+
+/// After the first failure.
+const FIRST: Duration = Duration::from_millis(500);
+/// After many.
+const MOST: Duration = Duration::from_secs(30);
+/// Of an answer, bytes.
+const ANSWER: usize = 64 * 1024;
+
+/// Sends reports to `url`, the target with this number, at every beat.
+pub(crate) async fn run(shared: Arc<Shared>, number: usize, url: Url, mut beat: watch::Receiver<u64>) {
+    let mut link = Link::new(url);
+    let mut chance = Chance::new();
+    // Turn of the board until which the balancer knows all.
+    let mut known = 0;
+    let mut wait = FIRST;
+    while beat.changed().await.is_ok() {
+        if !link.is_open() {
+            known = 0;
+        }
+        let (values, turn) = shared.board().since(known, shared.now());
+        let made = link.made();
+        match send(&shared, &mut link, values).await {
+            Ok(reports) => {
+                // The old connection was dead: the new one knows no more than this.
+                let renewed = known > 0 && link.made() != made;
+                known = if renewed { 0 } else { turn };
+                wait = FIRST;
+                shared.delivered(number, reports);
+            }
+            Err(trouble) => {
+                shared.failed(number, trouble);
+                sleep(chance.about(wait, 0.5, 1.0)).await;
+                wait = (wait * 2).min(MOST);
+            }
+        }
+    }
+}
+
+/// Why a report did not arrive.
+pub(crate) struct Failure {
+    /// Failures of one kind are told once.
+    pub(crate) kind: u16,
+    /// In words.
+    pub(crate) why: String,
+}
+
+impl From<Trouble> for Failure {
+    fn from(trouble: Trouble) -> Self {
+        let kind = match trouble {
+            Trouble::Connect(_) => 1,
+            Trouble::Late => 2,
+            Trouble::Broken(_) => 3,
+        };
+        Self { kind, why: trouble.to_string() }
+    }
+}
+
+/// Sends what is fresh in one report and what is not in another, which says its age. How many that were.
+async fn send(shared: &Shared, link: &mut Link, values: Vec<Value>) -> Result<u64, Failure> {
+    let (fresh, old): (Vec<_>, Vec<_>) = values.into_iter().partition(|value| value.age < FRESH);
+    let mut sent = 0;
+    for values in [old, fresh] {
+        if values.is_empty() {
+            continue;
+        }
+        let report = Report::of(shared.group.as_deref(), shared.member.as_deref(), &values);
+        let body =
+            serde_json::to_vec(&report).map_err(|error| Failure { kind: 4, why: error.to_string() })?;
+        let (status, answer) = link.ask(Method::POST, Some(body.into()), ANSWER).await?;
+        if !status.is_success() {
+            return Err(Failure { kind: status.as_u16(), why: refusal(status.as_u16(), &answer) });
+        }
+        sent += 1;
+    }
+    Ok(sent)
+}
+
+/// `answered 422: there is no member 10.0.0.9:80`
+fn refusal(status: u16, answer: &[u8]) -> String {
+    let json = serde_json::from_slice::<serde_json::Value>(answer).ok();
+    let said = json.as_ref().and_then(|json| json["error"].as_str().map(str::to_owned));
+    let said = said.unwrap_or_else(|| String::from_utf8_lossy(answer).into_owned());
+    let said: String = said.trim().chars().take(300).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if said.is_empty() { format!("it answered {status}") } else { format!("it answered {status}: {said}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_told_in_one_line() {
+        assert_eq!(refusal(404, b""), "it answered 404");
+        assert_eq!(refusal(422, b"{\"error\": \"no member\"}\n"), "it answered 422: no member");
+        assert_eq!(refusal(500, b"<b>\r\nno</b>\x1b"), "it answered 500: <b>  no</b> ");
+        assert!(refusal(500, &[b'x'; 4000]).len() < 400);
+    }
+}

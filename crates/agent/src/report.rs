@@ -1,0 +1,216 @@
+//! A report as it is sent: to a balancer's `/v1/report` by this agent, and to this agent's by programs.
+//!
+//! ```text
+//! {"group": "web", "member": "10.0.0.1:80", "values": {"cpu": 0.43, "in_flight": 7}}
+//! {"name": "cpu", "value": 0.43}
+//! name=cpu&value=0.43
+//! cpu=0.43&in_flight=7
+//! ```
+//!
+//! `group` and `member` may be left out where they are known. `age_seconds` says how old the values are.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::board::Value;
+
+/// Greatest age that is believed.
+pub(crate) const OLDEST: Duration = Duration::from_secs(60);
+
+/// What a report says.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Report {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) group: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) member: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) age_seconds: Option<f64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) values: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing)]
+    name: Option<String>,
+    #[serde(default, skip_serializing)]
+    value: Option<f64>,
+}
+
+impl Report {
+    /// These values, as old as the oldest of them if that is worth telling.
+    pub(crate) fn of(group: Option<&str>, member: Option<&str>, values: &[Value]) -> Self {
+        let age = values.iter().map(|value| value.age).max().unwrap_or_default();
+        Self {
+            group: group.map(str::to_owned),
+            member: member.map(str::to_owned),
+            age_seconds: (age >= FRESH).then(|| tidy(age.as_secs_f64())),
+            values: values.iter().map(|value| (value.name.clone(), tidy(value.value))).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Reads the body of a request: JSON if it begins with a brace, else a form.
+    ///
+    /// # Errors
+    /// One sentence that says what is wrong with it.
+    pub(crate) fn read(body: &[u8]) -> Result<Self, String> {
+        let text = std::str::from_utf8(body).map_err(|_| format!("the body is not text; {EXPECTED}"))?.trim();
+        let mut report = if text.starts_with('{') {
+            serde_json::from_str(text).map_err(|why| format!("the body: {why}; {EXPECTED}"))?
+        } else {
+            Self::of_form(text)?
+        };
+        match (report.name.take(), report.value.take()) {
+            (Some(name), Some(value)) => drop(report.values.insert(name, value)),
+            (None, None) => {}
+            _ => return Err(format!("a name needs a value and a value a name; {EXPECTED}")),
+        }
+        if report.values.is_empty() {
+            return Err(format!("the body has no values; {EXPECTED}"));
+        }
+        Ok(report)
+    }
+
+    /// How old its values are; what cannot be is not believed.
+    pub(crate) fn age(&self) -> Duration {
+        let seconds = self.age_seconds.filter(|age| age.is_finite()).unwrap_or(0.0);
+        Duration::from_secs_f64(seconds.clamp(0.0, OLDEST.as_secs_f64()))
+    }
+
+    fn of_form(text: &str) -> Result<Self, String> {
+        let mut report = Self::default();
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let broken = || format!("`{}` has a broken %; {EXPECTED}", short(pair));
+            let (key, value) = (decoded(key).ok_or_else(broken)?, decoded(value).ok_or_else(broken)?);
+            let number = || {
+                let number = value.trim().parse().ok().filter(|number: &f64| number.is_finite());
+                number.ok_or_else(|| format!("{}: `{}` is no number; {EXPECTED}", short(&key), short(&value)))
+            };
+            match &*key {
+                "group" => report.group = Some(value),
+                "member" => report.member = Some(value),
+                "name" => report.name = Some(value),
+                "value" => report.value = Some(number()?),
+                "age_seconds" => report.age_seconds = Some(number()?),
+                _ => {
+                    let number = number()?;
+                    report.values.insert(key, number);
+                }
+            }
+        }
+        Ok(report)
+    }
+}
+
+/// Values younger than this are now.
+pub(crate) const FRESH: Duration = Duration::from_millis(500);
+
+const EXPECTED: &str = "give name=NAME&value=NUMBER or {\"values\": {NAME: NUMBER}}";
+
+/// Six significant digits: no load is known better, and a report stays short.
+pub(crate) fn tidy(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    format!("{value:.5e}").parse().unwrap_or(value)
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(64).flat_map(char::escape_default).collect()
+}
+
+/// A value of a form.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = after;
+        match first {
+            b'+' => bytes.push(b' '),
+            b'%' => {
+                let (digits, after) = rest.split_at_checked(2)?;
+                let digits = std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'))?;
+                bytes.push(u8::from_str_radix(digits, 16).ok()?);
+                rest = after;
+            }
+            byte => bytes.push(*byte),
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::board::Source;
+
+    #[test]
+    fn every_form_is_read() {
+        let one = |body: &str| Report::read(body.as_bytes()).unwrap();
+        let report =
+            one(r#"{"group": "web", "member": "10.0.0.1:80", "values": {"cpu": 0.43, "in_flight": 7}}"#);
+        assert_eq!((report.group.as_deref(), report.member.as_deref()), (Some("web"), Some("10.0.0.1:80")));
+        assert_eq!(report.values, BTreeMap::from([("cpu".into(), 0.43), ("in_flight".into(), 7.0)]));
+        let single = BTreeMap::from([("cpu".to_owned(), 0.4)]);
+        assert_eq!(one(r#"{"name": "cpu", "value": 0.4}"#).values, single);
+        let form = one("member=10.0.0.1%3A80&name=cpu&value=0.4&age_seconds=2.5\n");
+        assert_eq!((form.member.as_deref(), form.age()), (Some("10.0.0.1:80"), Duration::from_millis(2500)));
+        assert_eq!(form.values, single);
+        let pairs = one("cpu=0.43&in_flight=7&group=web");
+        assert_eq!((pairs.values, pairs.group.as_deref()), (report.values, Some("web")));
+        for (age, seconds) in [("-5", 0), ("1e9", 60), ("3", 3)] {
+            let report = one(&format!("name=a&value=1&age_seconds={age}"));
+            assert_eq!(report.age(), Duration::from_secs(seconds));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_in_a_sentence() {
+        for (body, why) in [
+            ("", "no values"),
+            ("name=cpu", "needs a value"),
+            ("value=1", "needs a value"),
+            ("name=cpu&value=nan", "no number"),
+            ("name=cpu&value=inf", "no number"),
+            ("name=%zz&value=1", "broken %"),
+            ("n%+1=1", "broken %"),
+            ("nmae=cpu&value=1", "nmae: `cpu` is no number"),
+            ("{", "the body: EOF"),
+            ("{}", "no values"),
+            (r#"{"values": {"cpu": 1e999}}"#, "out of range"),
+            (r#"{"values": {"cpu": null}}"#, "invalid type"),
+            (r#"{"valeus": {}}"#, "unknown field"),
+        ] {
+            let said = Report::read(body.as_bytes()).unwrap_err();
+            assert!(said.contains(why) && said.contains("give name=NAME"), "{body}: {said}");
+        }
+        assert!(Report::read(b"\xff").is_err());
+    }
+
+    #[test]
+    fn what_is_sent_is_short() {
+        let value = |name: &str, value, age| Value {
+            name: name.into(),
+            value,
+            age: Duration::from_millis(age),
+            source: Source::Sensed,
+        };
+        let json = |values: &[Value]| serde_json::to_string(&Report::of(None, Some("a:1"), values)).unwrap();
+        assert_eq!(json(&[value("cpu", 1.0 / 3.0, 10)]), r#"{"member":"a:1","values":{"cpu":0.333333}}"#);
+        let old = [value("b", 123_456_789.0, 1500), value("a", 0.0, 900)];
+        assert_eq!(json(&old), r#"{"member":"a:1","age_seconds":1.5,"values":{"a":0.0,"b":123457000.0}}"#);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in "(name=|value=|&|%[0-9a-f]{2}|%|\\{|\"values\":|[0-9]|.){0,40}") {
+            if let Ok(report) = Report::read(bytes.as_bytes()) {
+                prop_assert!(report.values.values().all(|value| value.is_finite()));
+            }
+        }
+    }
+}

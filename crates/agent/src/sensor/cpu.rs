@@ -1,0 +1,144 @@
+//! Processors: how much of them is in use, of the host's and of what a control group may have.
+//!
+//! The host's share is what was not idle of all time that /proc/stat counts, iowait being idle and time stolen by a
+//! hypervisor not: nobody here can have it. The group's share is the time it used (`cpu.stat`) of what its quota
+//! (`cpu.max`) gives, or of all processors without one. `cpu_throttled` is the share of its periods in which the quota
+//! ran out.
+
+use std::time::Duration;
+
+use super::{Look, Place, Sense, keyed};
+use crate::window::Window;
+
+struct Cpu {
+    host: Window<2>,
+    group: Window<3>,
+}
+
+pub(super) fn open(_: &Place, span: Duration) -> Box<dyn Sense> {
+    Box::new(Cpu { host: Window::new(span), group: Window::new(span) })
+}
+
+impl Sense for Cpu {
+    fn look(&mut self, look: &mut Look<'_>) {
+        let stat = look.host("stat", stat);
+        let host = stat.and_then(|stat| {
+            let by = self.host.push(look.at, [stat.busy, stat.idle])?.by;
+            let all = by[0] + by[1];
+            (all > 0.0).then(|| by[0] / all)
+        });
+        let quota = look.cgroup_if_there("cpu.max", quota).flatten();
+        let cpus = match (stat.map(|stat| stat.cpus), quota) {
+            (Some(host), Some(quota)) => Some(quota.min(host)),
+            (host, quota) => quota.or(host),
+        };
+        let grown = look.cgroup("cpu.stat", group).and_then(|counters| self.group.push(look.at, counters));
+        let group = grown.zip(cpus).map(|(grown, cpus)| grown.by[0] / 1e6 / grown.seconds / cpus);
+        if let Some(share) = host.into_iter().chain(group).reduce(f64::max) {
+            look.share("cpu", share);
+        }
+        if let Some(share) = host {
+            look.share("cpu_host", share);
+        }
+        if let Some(share) = group {
+            look.share("cpu_cgroup", share);
+        }
+        if let Some(grown) = grown.filter(|_| quota.is_some()) {
+            let [_, periods, throttled] = grown.by;
+            look.share("cpu_throttled", if periods > 0.0 { throttled / periods } else { 0.0 });
+        }
+        if let Some(cpus) = cpus {
+            look.number("cpus", cpus);
+        }
+    }
+}
+
+/// What /proc/stat says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Stat {
+    /// Ticks of all processors.
+    busy: f64,
+    idle: f64,
+    /// Processors, at least 1.
+    cpus: f64,
+}
+
+fn stat(text: &str) -> Option<Stat> {
+    let mut words = text.lines().next()?.split_ascii_whitespace();
+    if words.next() != Some("cpu") {
+        return None;
+    }
+    // user nice system idle iowait irq softirq steal; guest time is in user and nice already.
+    let mut times = [0.0; 8];
+    let mut known = 0;
+    for (time, word) in times.iter_mut().zip(words) {
+        *time = word.parse::<u64>().ok()? as f64;
+        known += 1;
+    }
+    let [user, nice, system, idle, iowait, irq, softirq, steal] = times;
+    let numbered = |line: &&str| {
+        line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    let cpus = text.lines().filter(numbered).count().max(1) as f64;
+    let busy = user + nice + system + irq + softirq + steal;
+    (known >= 4).then_some(Stat { busy, idle: idle + iowait, cpus })
+}
+
+/// Processors that `cpu.max` gives; none if it says `max`.
+fn quota(text: &str) -> Option<Option<f64>> {
+    let mut words = text.split_ascii_whitespace();
+    let quota = words.next()?;
+    let period: u64 = words.next()?.parse().ok().filter(|period| *period > 0)?;
+    if quota == "max" {
+        return Some(None);
+    }
+    let quota: u64 = quota.parse().ok().filter(|quota| *quota > 0)?;
+    Some(Some(quota as f64 / period as f64))
+}
+
+/// Microseconds used, periods, periods that ran out.
+fn group(text: &str) -> Option<[f64; 3]> {
+    let count = |key| keyed(text, key).unwrap_or(0.0);
+    Some([keyed(text, "usage_usec")?, count("nr_periods"), count("nr_throttled")])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const STAT: &str = "cpu  1569082 303747 543421 1936091 4374 0 157682 1130 0 0\n\
+                        cpu0 735045 148105 279546 1013420 1100 0 79223 566 0 0\n\
+                        cpu1 834036 155641 263875 922670 3274 0 78459 563 0 0\n\
+                        intr 53572855 0 0\nctxt 143221619\nbtime 1795193982\nprocs_running 1\n";
+
+    #[test]
+    fn what_kernels_say() {
+        let expected = Stat { busy: 2_575_062.0, idle: 1_940_465.0, cpus: 2.0 };
+        assert_eq!(stat(STAT), Some(expected));
+        assert_eq!(stat("cpu  1 2 3 4\n"), Some(Stat { busy: 6.0, idle: 4.0, cpus: 1.0 }), "Linux 2.4");
+        assert_eq!(stat("cpu  1 2 x 4\n"), None);
+        assert_eq!(stat("cpu0 1 2 3 4\n"), None);
+        assert_eq!(stat(""), None);
+        assert_eq!(quota("max 100000\n"), Some(None));
+        assert_eq!(quota("150000 100000\n"), Some(Some(1.5)));
+        for wrong in ["", "max", "max 0", "0 100000", "-1 100000", "x 100000"] {
+            assert_eq!(quota(wrong), None, "{wrong}");
+        }
+        let text = "usage_usec 5000\nuser_usec 4000\nnr_periods 10\nnr_throttled 3\nthrottled_usec 77\n";
+        assert_eq!(group(text), Some([5000.0, 10.0, 3.0]));
+        assert_eq!(group("usage_usec 5\n"), Some([5.0, 0.0, 0.0]));
+        assert_eq!(group("user_usec 5\n"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_not(text in "(cpu[0-9]? |max |usage_usec |[0-9]{1,22} |\\n|.){0,40}") {
+            let read = stat(&text);
+            prop_assert!(read.is_none_or(|stat| stat.busy.is_finite() && stat.cpus >= 1.0));
+            prop_assert!(quota(&text).flatten().is_none_or(|cpus| cpus > 0.0 && cpus.is_finite()));
+            prop_assert!(group(&text).is_none_or(|counters| counters.iter().all(|counter| *counter >= 0.0)));
+        }
+    }
+}

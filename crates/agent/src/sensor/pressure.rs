@@ -1,0 +1,75 @@
+//! Pressure stall information: the share of time in which some thread could not go on for want of processor, disk or
+//! memory (Linux 4.20; `psi=1` on the kernel's command line where it is off).
+//!
+//! The kernel's own averages are over ten seconds at the least; its totals of microseconds are as fresh as the look.
+//! A control group's own stalls are told if it has any to tell, else the host's; the two are counted apart, since a
+//! group comes and goes with its service.
+
+use std::time::Duration;
+
+use super::{Look, Place, Sense};
+use crate::window::Window;
+
+/// Reading, file of the host's, file of a control group's.
+const RESOURCES: [(&str, &str, &str); 3] = [
+    ("cpu_pressure", "pressure/cpu", "cpu.pressure"),
+    ("io_pressure", "pressure/io", "io.pressure"),
+    ("memory_pressure", "pressure/memory", "memory.pressure"),
+];
+
+struct Pressure {
+    groups: [Window<1>; 3],
+    hosts: [Window<1>; 3],
+}
+
+pub(super) fn open(_: &Place, span: Duration) -> Box<dyn Sense> {
+    let windows = || std::array::from_fn(|_| Window::new(span));
+    Box::new(Pressure { groups: windows(), hosts: windows() })
+}
+
+impl Sense for Pressure {
+    fn look(&mut self, look: &mut Look<'_>) {
+        for (((name, host, group), of_group), of_host) in
+            RESOURCES.into_iter().zip(&mut self.groups).zip(&mut self.hosts)
+        {
+            let grown = match look.cgroup_if_there(group, total) {
+                Some(total) => of_group.push(look.at, [total]),
+                None => look.host(host, total).and_then(|total| of_host.push(look.at, [total])),
+            };
+            if let Some(grown) = grown {
+                look.share(name, grown.by[0] / 1e6 / grown.seconds);
+            }
+        }
+    }
+}
+
+/// Microseconds in which some thread stalled.
+fn total(text: &str) -> Option<f64> {
+    let mut some = text.lines().find_map(|line| line.strip_prefix("some "))?.split_ascii_whitespace();
+    let total = some.find_map(|word| word.strip_prefix("total="))?;
+    total.parse::<u64>().ok().map(|total| total as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_kernels_say() {
+        let text = "some avg10=0.41 avg60=3.09 avg300=3.82 total=6876200158\n\
+                    full avg10=0.00 avg60=0.00 avg300=0.00 total=17\n";
+        assert_eq!(total(text), Some(6_876_200_158.0));
+        for wrong in ["", "some", "some avg10=0.41", "some total=x", "some total=-1", "full total=3"] {
+            assert_eq!(total(wrong), None, "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_not(text in "(some |full |total=|avg10=|[0-9]{1,22}|\\n|.){0,20}") {
+            prop_assert!(total(&text).is_none_or(|total| total >= 0.0));
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The run queue: how many threads run or want to.
+//!
+//! /proc/loadavg tells how many are runnable at the moment, this agent's own thread among them, and the kernel's
+//! damped average of the last minute. A moment says little: `run_queue` is the mean of the moments seen in the span.
+//! Both are the host's; in a container, too.
+
+use std::time::Duration;
+
+use super::{Look, Place, Sense};
+use crate::window::Window;
+
+struct Queue {
+    /// Sum of what was seen, and how often.
+    seen: [f64; 2],
+    window: Window<2>,
+}
+
+pub(super) fn open(_: &Place, span: Duration) -> Box<dyn Sense> {
+    Box::new(Queue { seen: [0.0; 2], window: Window::new(span) })
+}
+
+impl Sense for Queue {
+    fn look(&mut self, look: &mut Look<'_>) {
+        let Some((average, running)) = look.host("loadavg", loadavg) else { return };
+        look.number("load_average", average);
+        // Without this thread, which runs in order to look.
+        let others = (running - 1.0).max(0.0);
+        self.seen = [self.seen[0] + others, self.seen[1] + 1.0];
+        let mean = self.window.push(look.at, self.seen).map(|grown| grown.by[0] / grown.by[1]);
+        look.number("run_queue", mean.unwrap_or(others));
+    }
+}
+
+/// The average of a minute, and the threads that are runnable now.
+fn loadavg(text: &str) -> Option<(f64, f64)> {
+    let mut words = text.split_ascii_whitespace();
+    let average = words.next()?.parse::<f64>().ok().filter(|average| (0.0..1e9).contains(average))?;
+    let running = words.nth(2)?.split_once('/')?.0.parse::<u32>().ok()?;
+    Some((average, f64::from(running)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_kernels_say() {
+        assert_eq!(loadavg("0.18 0.35 0.73 1/89 21706\n"), Some((0.18, 1.0)));
+        assert_eq!(loadavg("1213.00 3.0 1.0 1207/4000 3\n"), Some((1213.0, 1207.0)));
+        for wrong in
+            ["", "nan 0 0 1/2 3", "inf 0 0 1/2 3", "-1 0 0 1/2 3", "1 2 3", "1 2 3 4 5", "1 2 3 -1/2 3"]
+        {
+            assert_eq!(loadavg(wrong), None, "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_not(text in "([0-9.]{1,9} |[0-9]{1,12}/[0-9]|.){0,9}") {
+            prop_assert!(loadavg(&text).is_none_or(|(average, running)| average >= 0.0 && running >= 0.0));
+        }
+    }
+}

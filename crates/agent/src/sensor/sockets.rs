@@ -1,0 +1,130 @@
+//! Sockets: how many there are (`sockstat`), and how many connections a port has.
+//!
+//! Counting a port's established connections means reading a line for every connection of the host, so it is done
+//! only if a port is named, and once in a span. Both are of the network namespace that the agent is in.
+
+use std::time::Duration;
+
+use super::{Look, Place, Sense};
+
+struct Sockets {
+    port: Option<u16>,
+    span: Duration,
+    /// When connections are counted again, and how many there were.
+    next: Duration,
+    connections: Option<f64>,
+}
+
+pub(super) fn open(place: &Place, span: Duration) -> Box<dyn Sense> {
+    Box::new(Sockets { port: place.port, span, next: Duration::ZERO, connections: None })
+}
+
+impl Sense for Sockets {
+    fn look(&mut self, look: &mut Look<'_>) {
+        if let Some(four) = look.host("net/sockstat", sockstat) {
+            // Missing without IPv6.
+            let six = if look.place.proc.join("net/sockstat6").exists() {
+                look.host("net/sockstat6", sockstat).unwrap_or_default()
+            } else {
+                Counts::default()
+            };
+            look.number("tcp_sockets", four.tcp + six.tcp);
+            look.number("tcp_time_wait", four.time_wait);
+            look.number("udp_sockets", four.udp + six.udp);
+        }
+        let Some(port) = self.port else { return };
+        if look.at >= self.next {
+            self.next = look.at + self.span;
+            let four = look.host("net/tcp", |text| established(text, port));
+            let six = if look.place.proc.join("net/tcp6").exists() {
+                look.host("net/tcp6", |text| established(text, port))
+            } else {
+                Some(0.0)
+            };
+            self.connections = four.zip(six).map(|(four, six)| four + six);
+        }
+        if let Some(connections) = self.connections {
+            look.number("connections", connections);
+        }
+    }
+}
+
+/// What `sockstat` or `sockstat6` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Counts {
+    tcp: f64,
+    time_wait: f64,
+    udp: f64,
+}
+
+fn sockstat(text: &str) -> Option<Counts> {
+    let mut counts = Counts::default();
+    let mut known = false;
+    for line in text.lines() {
+        let Some((protocol, rest)) = line.split_once(':') else { continue };
+        let count = |key| {
+            let mut words = rest.split_ascii_whitespace().skip_while(|word| *word != key);
+            words.nth(1)?.parse::<u32>().ok().map(f64::from)
+        };
+        match protocol {
+            "TCP" | "TCP6" => {
+                counts.tcp = count("inuse")?;
+                counts.time_wait = count("tw").unwrap_or(0.0);
+                known = true;
+            }
+            "UDP" | "UDP6" => counts.udp = count("inuse")?,
+            _ => {}
+        }
+    }
+    known.then_some(counts)
+}
+
+/// Connections in the state ESTABLISHED (01) from this local port, out of `/proc/net/tcp` or `tcp6`.
+fn established(text: &str, port: u16) -> Option<f64> {
+    let mut lines = text.lines();
+    lines.next().filter(|heading| heading.contains("local_address"))?;
+    let count = lines.filter(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let local = words.next().and_then(|local| u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok());
+        local == Some(port) && words.nth(1) == Some("01")
+    });
+    Some(count.count() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TCP: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n\
+        \x20  0: 00000000:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0\n\
+        \x20  1: 0100007F:0050 0100007F:D431 01 00000000:00000000 00:00000000 00000000     0\n\
+        \x20  2: 0100007F:D431 0100007F:0050 01 00000000:00000000 00:00000000 00000000     0\n\
+        \x20  3: 0100007F:0050 0100007F:D432 06 00000000:00000000 00:00000000 00000000     0\n";
+
+    #[test]
+    fn what_kernels_say() {
+        let text = "sockets: used 14\nTCP: inuse 7 orphan 0 tw 3 alloc 1 mem 130\nUDP: inuse 2 mem 267\nRAW: inuse 0\n";
+        assert_eq!(sockstat(text), Some(Counts { tcp: 7.0, time_wait: 3.0, udp: 2.0 }));
+        assert_eq!(
+            sockstat("TCP6: inuse 4\nUDP6: inuse 1\n"),
+            Some(Counts { tcp: 4.0, time_wait: 0.0, udp: 1.0 })
+        );
+        for wrong in ["", "TCP: inuse x", "UDP: inuse 3", "TCP: inuse"] {
+            assert_eq!(sockstat(wrong), None, "{wrong}");
+        }
+        assert_eq!(established(TCP, 80), Some(1.0));
+        assert_eq!(established(TCP, 0xd431), Some(1.0));
+        assert_eq!(established(TCP, 443), Some(0.0));
+        assert_eq!(established("", 80), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_not(text in "(TCP: |UDP: |inuse |tw |local_address|01 |:0050 |[0-9]{1,12} |\\n|.){0,30}") {
+            let _ = sockstat(&text);
+            let _ = established(&text, 80);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+
+/// A folder in the shape of /proc and of a control group.
+struct Fake(PathBuf);
+
+impl Fake {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("plimsoll-sensor-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        let path = self.0.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn sensors(&self, cgroup: bool, port: Option<u16>) -> Sensors {
+        let place = Place { proc: self.0.join("proc"), cgroup: cgroup.then(|| self.0.join("group")), port };
+        Sensors::open(place, Duration::from_secs(1))
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn value(readings: &[Reading], name: &str) -> Option<f64> {
+    readings.iter().find(|reading| reading.name == name).map(|reading| (reading.value * 1e6).round() / 1e6)
+}
+
+fn at(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+#[test]
+fn host_and_group_are_read_and_the_tighter_counts() {
+    let fake = Fake::new();
+    let cpus = "cpu0 0 0 0 0\ncpu1 0 0 0 0\ncpu2 0 0 0 0\ncpu3 0 0 0 0\n";
+    let moment = |busy: u32, idle: u32, used: u32, periods: u32, throttled: u32, stalled: u32| {
+        fake.write("proc/stat", &format!("cpu {busy} 0 0 {idle} 0 0 0 0 0 0\n{cpus}"));
+        fake.write("proc/loadavg", &format!("0.50 0.40 0.30 {}/90 7\n", stalled / 100_000 + 1));
+        fake.write("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 800 kB\n");
+        fake.write("proc/net/sockstat", "TCP: inuse 5 orphan 0 tw 2 alloc 5 mem 1\nUDP: inuse 1 mem 0\n");
+        for resource in ["cpu", "io", "memory"] {
+            fake.write(&format!("proc/pressure/{resource}"), "some avg10=0.00 total=0\n");
+        }
+        fake.write("group/cpu.max", "200000 100000\n");
+        let text = format!("usage_usec {used}\nnr_periods {periods}\nnr_throttled {throttled}\n");
+        fake.write("group/cpu.stat", &text);
+        fake.write("group/cpu.pressure", &format!("some avg10=0.00 total={stalled}\n"));
+        fake.write("group/memory.current", "600\n");
+        fake.write("group/memory.max", "1000\n");
+        fake.write("group/memory.stat", "anon 5\ninactive_file 100\n");
+    };
+    let mut sensors = fake.sensors(true, None);
+    moment(100, 100, 0, 0, 0, 0);
+    let (first, unread) = sensors.look(at(0));
+    assert_eq!(unread, []);
+    assert_eq!(value(&first, "cpu"), None, "one look says nothing of what grows");
+    assert_eq!((value(&first, "memory"), value(&first, "memory_host")), (Some(0.5), Some(0.2)));
+    // A second: a quarter of four processors, 1.5 of the two that the group may have.
+    moment(200, 400, 1_500_000, 10, 4, 300_000);
+    let (second, unread) = sensors.look(at(1000));
+    assert_eq!(unread, []);
+    let all = ["cpu_host", "cpu_cgroup", "cpu", "cpu_throttled", "cpus", "cpu_pressure", "io_pressure"];
+    let all = all.map(|name| value(&second, name));
+    assert_eq!(all, [0.25, 0.75, 0.75, 0.4, 2.0, 0.3, 0.0].map(Some));
+    assert_eq!((value(&second, "load_average"), value(&second, "run_queue")), (Some(0.5), Some(3.0)));
+    assert_eq!((value(&second, "tcp_sockets"), value(&second, "tcp_time_wait")), (Some(5.0), Some(2.0)));
+    // The counters begin again: nothing is known of this moment, and nothing absurd is said.
+    moment(0, 0, 0, 0, 0, 0);
+    let (third, _) = sensors.look(at(2000));
+    assert!(third.iter().all(|reading| !reading.share || (0.0..=1.0).contains(&reading.value)), "{third:?}");
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_the_others_go_on() {
+    let fake = Fake::new();
+    fake.write("proc/loadavg", "0.50 0.40 0.30 3/90 7\n");
+    fake.write("proc/meminfo", "what is this\n");
+    fake.write("proc/net/sockstat", "TCP: inuse 5\n");
+    fs::create_dir_all(fake.0.join("proc/stat")).unwrap();
+    let mut sensors = fake.sensors(true, Some(80));
+    let (readings, unread) = sensors.look(at(0));
+    assert_eq!((value(&readings, "run_queue"), value(&readings, "tcp_sockets")), (Some(2.0), Some(5.0)));
+    let mut named: Vec<_> = unread
+        .iter()
+        .map(|unread| (unread.sensor, unread.what.strip_prefix(fake.0.to_str().unwrap()).unwrap()))
+        .collect();
+    named.sort_unstable();
+    let expected = [
+        ("cpu", "/group/cpu.stat"),
+        ("cpu", "/proc/stat"),
+        ("memory", "/group/memory.current"),
+        ("memory", "/proc/meminfo"),
+        ("pressure", "/proc/pressure/cpu"),
+        ("pressure", "/proc/pressure/io"),
+        ("pressure", "/proc/pressure/memory"),
+        ("sockets", "/proc/net/tcp"),
+    ];
+    assert_eq!(named, expected);
+    let why = |what: &str| unread.iter().find(|unread| unread.what.ends_with(what)).unwrap().why.clone();
+    assert!(why("meminfo").contains("not in the form"), "{}", why("meminfo"));
+    assert!(why("tcp").contains("No such file"), "{}", why("tcp"));
+}
+
+#[test]
+fn a_group_that_goes_away_leaves_no_jump() {
+    let fake = Fake::new();
+    fake.write("group/cpu.pressure", "some total=1000\n");
+    fake.write("proc/pressure/cpu", "some total=999999999\n");
+    let mut sensors = fake.sensors(true, None);
+    let mut pressure = |ms| value(&sensors.look(at(ms)).0, "cpu_pressure");
+    pressure(0);
+    fake.write("group/cpu.pressure", "some total=101000\n");
+    assert_eq!(pressure(1000), Some(0.1));
+    fs::remove_file(fake.0.join("group/cpu.pressure")).unwrap();
+    assert_eq!(pressure(2000), None, "one look says nothing of what grows");
+    fake.write("proc/pressure/cpu", "some total=1000199999\n");
+    assert_eq!(pressure(3000), Some(0.2));
+    fake.write("group/cpu.pressure", "some total=5\n");
+    assert_eq!(pressure(4000), Some(0.0));
+}
+
+#[test]
+fn a_port_has_its_connections_counted_once_in_a_span() {
+    let fake = Fake::new();
+    let connections = |count: usize| {
+        let line = "   1: 0100007F:0050 0100007F:D431 01 00000000:00000000 00:00000000 00000000     0\n";
+        fake.write("proc/net/tcp", &format!("  sl  local_address rem_address   st\n{}", line.repeat(count)));
+    };
+    let mut sensors = fake.sensors(false, Some(80));
+    let mut count = |ms| value(&sensors.look(at(ms)).0, "connections");
+    connections(2);
+    assert_eq!(count(0), Some(2.0));
+    connections(3);
+    assert_eq!(count(500), Some(2.0));
+    assert_eq!(count(1000), Some(3.0));
+}
+
+#[test]
+fn this_machine_tells() {
+    let place = Place { proc: "/proc".into(), cgroup: None, port: None };
+    let mut sensors = Sensors::open(place, Duration::from_secs(1));
+    let (readings, unread) = sensors.look(at(0));
+    for name in ["cpus", "run_queue", "load_average", "memory"] {
+        assert!(value(&readings, name).is_some(), "{name} of {readings:?}, not read {unread:?}");
+    }
+}

@@ -1,0 +1,230 @@
+//! The agent's own listener: it shows what is known, and takes reports from programs of this machine.
+//!
+//! ```text
+//! GET  /load        numbers and ages, JSON: what a balancer pulls
+//! GET  /metrics     Prometheus text format 0.0.4
+//! GET  /healthz     200 ok
+//! POST /v1/report   name=NAME&value=NUMBER, or JSON; from this machine only
+//! ```
+//!
+//! Everything has a bound: connections, the time for a head and for a body, the length of a body, the life of a
+//! connection, so that a client that does not read keeps its slot for a while and not for ever.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::{Value as Json, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use crate::board::Source;
+use crate::page::{self, Snapshot};
+use crate::report::Report;
+use crate::shared::Shared;
+
+/// Connections at once; more wait in the kernel's queue.
+const CONNECTIONS: usize = 64;
+/// For a head to arrive, from the end of the answer before it.
+const HEAD: Duration = Duration::from_secs(75);
+/// For a body to arrive.
+const BODY_TIME: Duration = Duration::from_secs(5);
+/// Longest body, bytes.
+const BODY: usize = 16 * 1024;
+/// Of a connection; then it is closed after the answer under way, or soon.
+const LIFE: Duration = Duration::from_secs(600);
+/// For that answer.
+const GRACE: Duration = Duration::from_secs(5);
+
+const INDEX: &str = "plimsoll agent
+
+/load        what it knows, JSON
+/metrics     the same for Prometheus
+/healthz     200 ok
+POST /v1/report   name=NAME&value=NUMBER, or {\"values\": {NAME: NUMBER}}; from this machine only
+";
+
+type Answer = Response<Full<Bytes>>;
+
+/// Serves for ever.
+pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>) {
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(slot) = slots.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let shared = shared.clone();
+                tokio::spawn(async move {
+                    connection(stream, peer, shared).await;
+                    drop(slot);
+                });
+            }
+            // Out of files or memory: the connection stays in the queue and would fail again at once.
+            Err(error) => {
+                tracing::warn!("cannot accept a connection: {error}");
+                sleep(Duration::from_millis(200)).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>) {
+    let _ = stream.set_nodelay(true);
+    let near = near(peer, stream.local_addr().ok());
+    let service = service_fn(|request| answer(shared.clone(), near, request));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(32 * 1024)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    // What a client does wrong is answered or ends its connection: nothing for the log.
+    if timeout(LIFE, connection.as_mut()).await.is_err() {
+        connection.as_mut().graceful_shutdown();
+        let _ = timeout(GRACE, connection).await;
+    }
+}
+
+/// Does the client run on this machine?
+fn near(peer: SocketAddr, local: Option<SocketAddr>) -> bool {
+    let peer = peer.ip().to_canonical();
+    peer.is_loopback() || local.is_some_and(|local| local.ip().to_canonical() == peer)
+}
+
+async fn answer(shared: Arc<Shared>, near: bool, request: Request<Incoming>) -> Result<Answer, Infallible> {
+    let path = request.uri().path().to_owned();
+    let reads = [Method::GET, Method::HEAD].contains(request.method());
+    Ok(match path.as_str() {
+        "/v1/report" if request.method() != Method::POST => not_allowed("POST", "use POST"),
+        "/v1/report" if !near => {
+            error(StatusCode::FORBIDDEN, "only programs on the agent's own machine may report to it".into())
+        }
+        // A page in a browser can make it post here, but not without saying so.
+        "/v1/report" if request.headers().contains_key(ORIGIN) => {
+            error(StatusCode::FORBIDDEN, "web pages may not report: leave the header origin out".into())
+        }
+        "/v1/report" => report(&shared, request).await,
+        _ if !reads => not_allowed("GET, HEAD", "use GET here, POST on /v1/report"),
+        "/" => full(StatusCode::OK, "text/plain; charset=utf-8", INDEX.into()),
+        "/healthz" => full(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into()),
+        "/load" => to_json(StatusCode::OK, &Snapshot::of(&shared).load()),
+        "/metrics" => {
+            full(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page::metrics(&shared))
+        }
+        path => error(StatusCode::NOT_FOUND, format!("there is no {path}: see / for what there is")),
+    })
+}
+
+async fn report(shared: &Shared, request: Request<Incoming>) -> Answer {
+    let body = match timeout(BODY_TIME, body(request.into_body())).await {
+        Ok(Ok(Some(body))) => body,
+        Ok(Ok(None)) => return error(StatusCode::PAYLOAD_TOO_LARGE, format!("give at most {BODY} bytes")),
+        Ok(Err(why)) => return error(StatusCode::BAD_REQUEST, format!("the body cannot be read: {why}")),
+        Err(_) => return error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive".into()),
+    };
+    match take(shared, &body) {
+        Ok(()) => {
+            let mut done = Response::new(Full::default());
+            *done.status_mut() = StatusCode::NO_CONTENT;
+            done
+        }
+        Err((status, why)) => error(status, why),
+    }
+}
+
+fn take(shared: &Shared, body: &[u8]) -> Result<(), (StatusCode, String)> {
+    let report = Report::read(body).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
+    let unfit = |why| (StatusCode::UNPROCESSABLE_ENTITY, why);
+    for (what, ours, theirs) in
+        [("group", &shared.group, &report.group), ("member", &shared.member, &report.member)]
+    {
+        if let (Some(ours), Some(theirs)) = (ours, theirs)
+            && ours != theirs
+        {
+            return Err(unfit(format!(
+                "this agent reports for {what} {ours}: leave {what} out, or give that"
+            )));
+        }
+    }
+    let age = report.age();
+    let wrote = |(name, value): (&String, &f64)| shared.write(name, *value, Source::Told, age, false);
+    // The rest is taken even if one cannot be.
+    report.values.iter().map(wrote).fold(Ok(()), Result::and).map_err(unfit)
+}
+
+/// All of a body, or `None` if it is too long. Even then it is read to its end: a socket closed over unread bytes
+/// resets the connection, and the client would not see the answer.
+async fn body(mut body: Incoming) -> Result<Option<Vec<u8>>, hyper::Error> {
+    let mut kept = Some(Vec::new());
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            kept = kept.filter(|kept| kept.len() + data.len() <= BODY);
+            if let Some(kept) = &mut kept {
+                kept.extend_from_slice(&data);
+            }
+        }
+    }
+    Ok(kept)
+}
+
+fn not_allowed(allow: &'static str, why: &str) -> Answer {
+    let mut refused = error(StatusCode::METHOD_NOT_ALLOWED, why.into());
+    refused.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+    refused
+}
+
+fn error(status: StatusCode, why: String) -> Answer {
+    to_json(status, &json!({"error": why}))
+}
+
+fn to_json(status: StatusCode, json: &Json) -> Answer {
+    full(status, "application/json", format!("{json}\n"))
+}
+
+fn full(status: StatusCode, kind: &'static str, body: String) -> Answer {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_near() {
+        let near = |peer: &str, local: &str| near(peer.parse().unwrap(), local.parse().ok());
+        assert!(near("127.0.0.1:5", "127.0.0.1:80"));
+        assert!(near("[::1]:5", "[::1]:80"));
+        assert!(near("[::ffff:127.0.0.1]:5", "[::ffff:127.0.0.1]:80"));
+        assert!(near("192.0.2.7:5", "192.0.2.7:80"));
+        assert!(!near("192.0.2.8:5", "192.0.2.7:80"));
+        assert!(!near("192.0.2.8:5", ""));
+    }
+
+    #[tokio::test]
+    async fn reports_are_taken_or_refused() {
+        let shared = Shared::new(Some("web".into()), Some("a:80".into()), &[]);
+        assert_eq!(take(&shared, b"name=x&value=1"), Ok(()));
+        assert_eq!(take(&shared, b"{\"member\": \"a:80\", \"values\": {\"y\": 2, \"z\": 3}}"), Ok(()));
+        let refused = |body: &str| take(&shared, body.as_bytes()).unwrap_err();
+        assert_eq!(refused("name=x").0, StatusCode::BAD_REQUEST);
+        assert!(refused("member=b%3A80&name=x&value=1").1.contains("for member a:80"));
+        assert!(refused("group=db&name=x&value=1").1.contains("for group web"));
+        assert!(refused("name=no+name&value=1").1.contains("is no name"));
+        let (values, _) = shared.board().since(0, shared.now());
+        assert_eq!(values.iter().map(|value| value.value).collect::<Vec<_>>(), [1.0, 2.0, 3.0]);
+    }
+}

@@ -1,0 +1,170 @@
+//! From a member's reports to the load that strategies go by.
+//!
+//! Dampening is an average over reports: with dampening d, what was known before has weight d and a new report
+//! 1 - d, once for each report, however often members are chosen in between.
+//!
+//! A report says less the older it is. How far apart a member's reports are is learned (a moving average of their
+//! spacing), so no period has to be configured. For two periods a report counts in full; then it is mixed with the
+//! mean of the group, with e^(-age/2) left after each further period, age counted in periods; after ten it is
+//! forgotten, and the member counts as one without reports. So a monitor that dies makes its member an average one and
+//! then one with its static share: not the one that looked idle last and gets everything, nor the one that looked
+//! busy and gets nothing.
+
+use core::time::Duration;
+
+use crate::{Effective, Load, Time};
+
+/// One member's reports.
+#[derive(Clone, Debug)]
+pub(super) struct Reports {
+    /// The last one.
+    pub(super) last: Load,
+    /// Averaged over reports.
+    pub(super) value: f64,
+    begun: u32,
+    /// How far apart they are; `None` before the second one.
+    spacing: Option<Duration>,
+}
+
+impl Reports {
+    /// The first one; `begun` as in [`Effective`].
+    pub(super) fn new(load: Load, begun: u32) -> Self {
+        Self { last: load, value: load.value, begun, spacing: None }
+    }
+
+    /// The next one. One that is older than the last says nothing new and is left out.
+    pub(super) fn add(&mut self, load: Load, dampening: f64, begun: u32) {
+        if load.at < self.last.at {
+            return;
+        }
+        let apart = load.at.since(self.last.at);
+        if apart > Duration::ZERO {
+            let apart = apart.min(MOST_TIMES * self.period()).clamp(SHORTEST, LONGEST);
+            let spacing = self.spacing.map_or(apart, |known| known - known / NEW + apart / NEW);
+            self.spacing = Some(spacing);
+        }
+        self.value = dampening * self.value + (1.0 - dampening) * load.value;
+        (self.last, self.begun) = (load, begun);
+    }
+
+    /// How far apart reports are, as far as that is known.
+    pub(super) fn period(&self) -> Duration {
+        self.spacing.unwrap_or(USUAL)
+    }
+
+    /// The part of its say that is left, 0 to 1; `None` if the last report is too old to count.
+    pub(super) fn say(&self, now: Time) -> Option<f64> {
+        let age = now.since(self.last.at).as_secs_f64() / self.period().as_secs_f64();
+        match age {
+            ..=FRESH => Some(1.0),
+            ..=DEAD => Some(libm::exp((FRESH - age) / FRESH)),
+            _ => None,
+        }
+    }
+
+    /// When its say next changes so much that strategies should know.
+    pub(super) fn ages(&self, now: Time) -> Time {
+        let fresh = self.last.at + FRESH as u32 * self.period();
+        if now < fresh { fresh } else { now + self.period() }
+    }
+
+    /// What strategies go by, with the mean of the group.
+    pub(super) fn effective(&self, mean: f64, now: Time) -> Option<Effective> {
+        let say = self.say(now)?;
+        Some(Effective { value: say * self.value + (1.0 - say) * mean, begun: self.begun })
+    }
+}
+
+/// The mean load of a group, each report with what is left of its say; 0 without any.
+pub(super) fn mean<'a>(reports: impl Iterator<Item = &'a Reports>, now: Time) -> f64 {
+    let (mut sum, mut says) = (0.0, 0.0);
+    for report in reports {
+        if let Some(say) = report.say(now) {
+            // Part by part: the greatest loads there are have no finite sum.
+            says += say;
+            sum += (report.value - sum) * say / says;
+        }
+    }
+    sum
+}
+
+/// What is assumed before the second report: the longer of the papers' two periods.
+const USUAL: Duration = Duration::from_secs(5);
+
+/// Periods for which a report counts in full.
+const FRESH: f64 = 2.0;
+
+/// Periods after which it does not count any more.
+const DEAD: f64 = 10.0;
+
+/// One over the weight of a new spacing.
+const NEW: u32 = 4;
+
+/// A spacing counts for at most this many times the known one: a monitor that was away has not become slow.
+const MOST_TIMES: u32 = 4;
+
+const SHORTEST: Duration = Duration::from_millis(10);
+
+const LONGEST: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn load(value: f64, seconds: f64) -> Load {
+        Load { value, at: Time(7) + Duration::from_secs_f64(seconds) }
+    }
+
+    fn reports(values: &[f64], dampening: f64) -> Reports {
+        let mut reports = Reports::new(load(values[0], 0.0), 0);
+        for (value, second) in values.iter().zip(0_u32..).skip(1) {
+            reports.add(load(*value, f64::from(second)), dampening, second);
+        }
+        reports
+    }
+
+    #[test]
+    fn dampening_is_an_average_over_reports() {
+        assert_eq!(reports(&[100.0, 0.0], 0.9).value, 90.0);
+        assert_eq!(reports(&[100.0, 0.0, 0.0], 0.5).value, 25.0);
+        assert_eq!(reports(&[100.0, 7.0], 0.0).value, 7.0);
+    }
+
+    #[test]
+    fn the_period_is_learned_and_silence_is_not_taken_for_it() {
+        let mut reports = reports(&[1.0; 20], 0.0);
+        assert!(reports.period() > SECOND * 9 / 10 && reports.period() < SECOND * 11 / 10);
+        reports.add(load(1.0, 4000.0), 0.0, 0);
+        assert!(reports.period() < 2 * SECOND, "{:?}", reports.period());
+        // Times from the past, or all at once, say nothing.
+        reports.add(load(9.0, 100.0), 0.0, 0);
+        assert_eq!(reports.last.value, 1.0);
+        reports.add(load(2.0, 4000.0), 0.0, 0);
+        assert!(reports.last.value == 2.0 && reports.period() < 2 * SECOND);
+    }
+
+    #[test]
+    fn an_old_report_becomes_average_and_then_nothing() {
+        let reports = reports(&[1.0, 1.0], 0.0);
+        let at = |seconds: f64| reports.last.at + Duration::from_secs_f64(seconds);
+        let value = |seconds| reports.effective(5.0, at(seconds)).map(|effective| effective.value);
+        assert_eq!(value(2.0), Some(1.0));
+        let four = value(4.0).unwrap();
+        assert!((four - (5.0 - 4.0 / core::f64::consts::E)).abs() < 1e-12, "{four}");
+        assert!((4.9..5.0).contains(&value(10.0).unwrap()));
+        assert_eq!(value(10.1), None);
+        assert_eq!(reports.effective(5.0, Time(0)).unwrap().value, 1.0, "a time before it has no age");
+        assert_eq!((reports.ages(at(0.5)), reports.ages(at(3.0))), (at(2.0), at(4.0)));
+    }
+
+    #[test]
+    fn the_mean_is_of_those_that_count() {
+        let (one, three) = (reports(&[1.0, 1.0], 0.0), reports(&[3.0, 3.0], 0.0));
+        let mean = |seconds: f64| mean([&one, &three].into_iter(), load(0.0, seconds).at);
+        assert_eq!((mean(1.0), mean(5.0), mean(100.0)), (2.0, 2.0, 0.0));
+        let huge = reports(&[f64::MAX, f64::MAX], 0.5);
+        assert!(super::mean([&huge, &huge].into_iter(), Time(0)).is_finite());
+    }
+}

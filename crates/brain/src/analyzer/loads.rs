@@ -1,0 +1,242 @@
+//! What monitors report: loads, usage, and the alerts that follow from them.
+
+use core::time::Duration;
+
+use super::effective::{self, Reports};
+use super::{Analyzer, GroupSpec};
+use crate::rebind::{Change, Rebind, Report};
+use crate::{Alert, EventKind, Load, MemberId, Time, Usage};
+
+impl Analyzer {
+    /// A monitor reported the load of a member, in the unit of the group's metric: how busy the member is for its
+    /// size. Refused, with `false`, if it is not a number, infinite or negative, or the member is not known.
+    ///
+    /// What it comes to is in the next plan ([`Member::effective`](crate::Member)). A report makes a new one if the
+    /// strategy reads loads, and if it changes what sessions are asked to do; at most one in 100 ms.
+    pub fn handle_load(&mut self, member: MemberId, load: Load) -> bool {
+        let sound = load.value.is_finite() && load.value >= 0.0;
+        let Some(&place) = self.places.get(&member).filter(|_| sound) else { return false };
+        self.advance(load.at);
+        let dampening = self.knobs().named(self.spec.strategy, "dampening").unwrap_or(0.0);
+        let entry = &mut self.entries[place];
+        if entry.load.is_some_and(|last| last.at > load.at) {
+            return true;
+        }
+        entry.load = Some(load);
+        let begun = entry.vitals.begun();
+        match &mut entry.reports {
+            Some(reports) if reports.say(load.at).is_some() => reports.add(load, dampening, begun),
+            none => *none = Some(Reports::new(load, begun)),
+        }
+        self.age(place);
+        if self.spec.strategy.reads_load {
+            self.plan_soon(PLANS_APART);
+        }
+        self.judge(place);
+        true
+    }
+
+    /// A member said how much it does and how busy that makes it. Refused, with `false`, if a number is not one,
+    /// infinite or negative, or the member is not known. Where nothing was done or nothing was used the report says
+    /// nothing, and the one before stays until it is too old.
+    pub fn handle_usage(&mut self, member: MemberId, usage: Usage, now: Time) -> bool {
+        let sound = |value: f64| value.is_finite() && value >= 0.0;
+        let sound = sound(usage.rps) && sound(usage.utilization) && sound(usage.eps);
+        let Some(&place) = self.places.get(&member).filter(|_| sound) else { return false };
+        self.advance(now);
+        if usage.rps > 0.0 && usage.utilization > 0.0 {
+            let usage = Usage { at: usage.at.min(self.now), ..usage };
+            let (_, expiry) = times(&self.spec);
+            let entry = &mut self.entries[place];
+            let since = match &entry.work {
+                Some(work) if self.now.since(work.last.at) < expiry => work.since,
+                _ => self.now,
+            };
+            entry.work = Some(Work { last: usage, since });
+            self.age(place);
+            if self.spec.strategy.reads_load {
+                self.plan_soon(WEIGHTS_APART);
+            }
+        }
+        true
+    }
+
+    /// Are clients of this group bound on demand? If so, alerts are raised and cleared from now on.
+    pub fn set_on_demand(&mut self, on: bool, now: Time) {
+        self.advance(now);
+        if on == self.rebind.is_some() {
+            return;
+        }
+        if on {
+            self.rebind = Some(Rebind::new((self.spec.strategy.rule)(&self.knobs())));
+            return;
+        }
+        for place in 0..self.entries.len() {
+            self.forget_load(place);
+        }
+        self.rebind = None;
+    }
+
+    /// Alerts in force, where clients are bound on demand.
+    pub fn alerts(&self) -> impl Iterator<Item = &Alert> {
+        self.rebind.iter().flat_map(Rebind::alerts)
+    }
+
+    /// The group's mean load, of members that may be chosen.
+    pub(super) fn mean_load(&self) -> f64 {
+        let usable = self.entries.iter().filter(|entry| entry.state.eligible());
+        effective::mean(usable.filter_map(|entry| entry.reports.as_ref()), self.now)
+    }
+
+    /// After a new configuration.
+    pub(super) fn follow_strategy(&mut self) {
+        let rule = (self.spec.strategy.rule)(&self.knobs());
+        if let Some(rebind) = &mut self.rebind {
+            rebind.set_rule(rule);
+        }
+    }
+
+    /// Looks at how old a member's reports are, and when to look again.
+    pub(super) fn age(&mut self, place: usize) {
+        let (now, planned, reads) = (self.now, self.planned, self.spec.strategy.reads_load);
+        let (blackout, expiry) = times(&self.spec);
+        let entry = &mut self.entries[place];
+        let mut next: Option<Time> = None;
+        let mut at = |time: Time| next = Some(next.map_or(time, |next| next.min(time)));
+        let mut changed = false;
+        if let Some(reports) = &entry.reports {
+            match reports.say(now) {
+                Some(say) => {
+                    changed = say < 1.0;
+                    at(reports.ages(now));
+                }
+                None => {
+                    entry.reports = None;
+                    changed = true;
+                }
+            }
+        }
+        if let Some(work) = &entry.work {
+            let (begins, ends) = (work.since + blackout, work.last.at + expiry);
+            if now >= ends {
+                entry.work = None;
+                changed = true;
+            } else if now < begins {
+                at(begins.min(ends));
+            } else {
+                // Its weight counts from now on, or has for a while.
+                changed |= planned < begins;
+                at(ends);
+            }
+        }
+        let silent = entry.reports.is_none();
+        if let Some(next) = next {
+            self.wake_at(next);
+        }
+        if changed && reads {
+            self.plan_soon(PLANS_APART);
+        }
+        if silent {
+            self.forget_load(place);
+        }
+    }
+
+    /// A member is out of use, or reports no more: no alert is for it, and no session goes there.
+    pub(super) fn forget_load(&mut self, place: usize) {
+        let id = self.entries[place].id;
+        if let Some(change) = self.rebind.as_mut().and_then(|rebind| rebind.forget(id)) {
+            self.stale = true;
+            self.tell_change(place, change);
+        }
+    }
+
+    /// Makes the plan that reports ask for, once its time has come.
+    pub(super) fn renew(&mut self) {
+        match self.replan {
+            Some(due) if due <= self.now => {
+                self.replan = None;
+                self.stale = true;
+            }
+            Some(due) => self.wake_at(due),
+            None => {}
+        }
+    }
+
+    /// A new plan, but not sooner than `apart` after the last one.
+    fn plan_soon(&mut self, apart: Duration) {
+        let due = self.now.max(self.planned + apart);
+        self.replan = Some(self.replan.map_or(due, |planned| planned.min(due)));
+        self.renew();
+    }
+
+    /// Lets the rule look at a member that reported.
+    fn judge(&mut self, place: usize) {
+        let entry = &self.entries[place];
+        let (Some(rebind), Some(reports)) = (&mut self.rebind, &entry.reports) else { return };
+        if !entry.state.eligible() {
+            return;
+        }
+        let report = Report {
+            capacity: self.spec.members[place].capacity,
+            load: reports.last.value,
+            effective: reports.value,
+            at: reports.last.at,
+            period: reports.period(),
+        };
+        let before = rebind.shed(entry.id);
+        let change = rebind.report(entry.id, &report);
+        let after = rebind.shed(entry.id);
+        if before != after {
+            self.plan_soon(PLANS_APART);
+        }
+        if let Some(change) = change {
+            self.tell_change(place, change);
+        }
+    }
+
+    fn tell_change(&mut self, place: usize, change: Change) {
+        let kind = if change.raised { EventKind::AlertRaised } else { EventKind::AlertCleared };
+        self.tell_of(place, kind, change.why, &change.inputs);
+    }
+
+    fn knobs(&self) -> crate::Knobs {
+        self.spec.knobs.fit(self.spec.strategy)
+    }
+}
+
+/// What a member says of its work.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    last: Usage,
+    /// When it first said so, without a long silence since.
+    since: Time,
+}
+
+impl Work {
+    /// The last report, if it gives a weight now.
+    pub(super) fn usage(&self, spec: &GroupSpec, now: Time) -> Option<Usage> {
+        let (blackout, expiry) = times(spec);
+        (now.since(self.since) >= blackout && now.since(self.last.at) < expiry).then_some(self.last)
+    }
+}
+
+/// For how long first reports give no weight, and after how long a report gives none any more.
+fn times(spec: &GroupSpec) -> (Duration, Duration) {
+    let seconds = |name, usual| {
+        let seconds = spec.knobs.named(spec.strategy, name).unwrap_or(usual);
+        Duration::try_from_secs_f64(seconds).unwrap_or_default()
+    };
+    (seconds("blackout", BLACKOUT), seconds("expiry", EXPIRY))
+}
+
+/// Seconds; gRPC A58's.
+const BLACKOUT: f64 = 10.0;
+
+/// Seconds; gRPC A58's.
+const EXPIRY: f64 = 180.0;
+
+/// Plans for the sake of loads and alerts are at least this far apart.
+const PLANS_APART: Duration = Duration::from_millis(100);
+
+/// The same for weights by usage, as in gRPC A58.
+const WEIGHTS_APART: Duration = Duration::from_secs(1);

@@ -1,0 +1,148 @@
+//! Weights from outside: what an expression of the operator's makes of the members.
+//!
+//! A new weight means a new plan, so one that differs by no more than a hundredth from the one in force is let go.
+//! A member for which there is none (its figures are missing or too old) gets what the others have on average for
+//! their capacity, times its own: it is neither starved nor flooded for its silence. If there is none for any, the
+//! capacities count.
+
+use alloc::vec::Vec;
+
+use super::Analyzer;
+use crate::{MemberId, Time, strategy};
+
+impl Analyzer {
+    /// Takes the weights of members: `None` for one that is not known. Only a group whose strategy is
+    /// [`strategy::EXPRESSION`] takes them; a weight that is not a number, infinite or negative counts as not known.
+    /// Members that are not named keep what they have.
+    pub fn handle_weights(&mut self, weights: &[(MemberId, Option<f64>)], now: Time) {
+        self.advance(now);
+        if !self.outside() {
+            return;
+        }
+        let mut known = Vec::new();
+        let (mut sum, mut count) = (0.0, 0.0);
+        for (member, weight) in weights {
+            let Some(&place) = self.places.get(member) else { continue };
+            let weight = weight.filter(|weight| weight.is_finite() && *weight >= 0.0);
+            if let Some(weight) = weight {
+                sum += weight / self.spec.members[place].capacity;
+                count += 1.0;
+            }
+            known.push((place, weight));
+        }
+        let mean = if count > 0.0 { sum / count } else { 1.0 };
+        for (place, weight) in known {
+            let capacity = self.spec.members[place].capacity;
+            let entry = &mut self.entries[place];
+            let next = weight.unwrap_or(mean * capacity).min(GREATEST);
+            let before = entry.outside.unwrap_or(capacity);
+            if (next - before).abs() > before * TOLERANCE {
+                entry.outside = Some(next);
+                self.stale = true;
+            }
+        }
+    }
+
+    /// After a new configuration: what another strategy left behind counts no more.
+    pub(super) fn forget_weights(&mut self) {
+        if !self.outside() {
+            self.entries.iter_mut().for_each(|entry| entry.outside = None);
+        }
+    }
+
+    fn outside(&self) -> bool {
+        self.spec.strategy.name == strategy::EXPRESSION.name
+    }
+}
+
+/// A change of weight that is not worth a plan.
+const TOLERANCE: f64 = 0.01;
+
+/// A weight above this one counts as this one, so that sums stay finite.
+const GREATEST: f64 = 1e12;
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+    use alloc::vec::Vec;
+    use core::time::Duration;
+
+    use crate::{Analyzer, GroupSpec, Knobs, MemberId, MemberSpec, Strategy, Time, WhenAllDown, strategy};
+
+    fn group(strategy: &'static Strategy) -> GroupSpec {
+        let member = |number: u32| MemberSpec {
+            name: alloc::format!("10.0.0.{number}:80").into(),
+            address: ([10, 0, 0, number as u8], 80).into(),
+            capacity: f64::from(number),
+            limit: u32::MAX,
+        };
+        GroupSpec {
+            name: "web".into(),
+            strategy,
+            knobs: Knobs::defaults(strategy),
+            members: (1..=3).map(member).collect(),
+            health: None,
+            outlier: None,
+            slow_start: Duration::ZERO,
+            when_all_down: WhenAllDown::Reject,
+        }
+    }
+
+    fn weights(analyzer: &mut Analyzer) -> Option<Vec<f64>> {
+        Some(analyzer.plan(Time(0))?.members().iter().map(|member| member.weight).collect())
+    }
+
+    fn hand(analyzer: &mut Analyzer, weights: [Option<f64>; 3]) {
+        let ids: Vec<MemberId> = analyzer.members().map(|(id, ..)| id).collect();
+        let named: Vec<_> = ids.into_iter().zip(weights).collect();
+        analyzer.handle_weights(&named, Time(0));
+    }
+
+    #[test]
+    fn a_weight_from_outside_stands_for_the_capacity() {
+        let mut analyzer = Analyzer::new(group(strategy::EXPRESSION), Time(0));
+        assert_eq!(weights(&mut analyzer).unwrap(), [1.0, 2.0, 3.0], "capacities until there are any");
+        hand(&mut analyzer, [Some(5.0), Some(1.0), Some(0.0)]);
+        assert_eq!(weights(&mut analyzer).unwrap(), [5.0, 1.0, f64::MIN_POSITIVE]);
+        let status: Vec<_> = analyzer.status(Time(0)).into_iter().map(|(_, status)| status.weight).collect();
+        assert_eq!(status[0], 5.0);
+    }
+
+    #[test]
+    fn changes_of_a_hundredth_make_no_plan() {
+        let mut analyzer = Analyzer::new(group(strategy::EXPRESSION), Time(0));
+        hand(&mut analyzer, [Some(100.0); 3]);
+        assert!(weights(&mut analyzer).is_some());
+        hand(&mut analyzer, [Some(100.9), Some(99.1), Some(100.0)]);
+        assert_eq!(weights(&mut analyzer), None);
+        // Small steps do not add up unseen: each is held against the weight in force.
+        hand(&mut analyzer, [Some(101.1), Some(99.1), Some(100.0)]);
+        assert_eq!(weights(&mut analyzer).unwrap(), [101.1, 100.0, 100.0]);
+    }
+
+    #[test]
+    fn a_silent_member_gets_what_the_others_have_for_their_capacity() {
+        let mut analyzer = Analyzer::new(group(strategy::EXPRESSION), Time(0));
+        hand(&mut analyzer, [Some(10.0), Some(40.0), None]);
+        assert_eq!(weights(&mut analyzer).unwrap(), [10.0, 40.0, 45.0]);
+        hand(&mut analyzer, [None, Some(f64::NAN), Some(-1.0)]);
+        assert_eq!(weights(&mut analyzer).unwrap(), [1.0, 2.0, 3.0], "capacities, if nobody says anything");
+        hand(&mut analyzer, [Some(f64::INFINITY), Some(f64::MAX), Some(1.0)]);
+        assert!(weights(&mut analyzer).unwrap().iter().all(|weight| weight.is_finite()));
+    }
+
+    #[test]
+    fn other_strategies_take_none_and_keep_none() {
+        let wrr = strategy::find("weighted_round_robin").unwrap();
+        let mut analyzer = Analyzer::new(group(wrr), Time(0));
+        assert!(weights(&mut analyzer).is_some());
+        hand(&mut analyzer, [Some(9.0); 3]);
+        assert_eq!(weights(&mut analyzer), None);
+        analyzer.update(group(strategy::EXPRESSION), Time(0));
+        hand(&mut analyzer, [Some(9.0); 3]);
+        assert_eq!(weights(&mut analyzer).unwrap(), [9.0; 3]);
+        analyzer.update(group(wrr), Time(0));
+        assert_eq!(weights(&mut analyzer).unwrap(), [1.0, 2.0, 3.0]);
+        assert_eq!(analyzer.spec().strategy.name.to_string(), "weighted_round_robin");
+    }
+}

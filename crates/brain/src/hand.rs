@@ -1,0 +1,169 @@
+//! What one core keeps for one group between choices: the slots it was promised, deadlines, what it makes of
+//! the fleet's failures. Everything else that a choice reads is in the [`Plan`](crate::Plan).
+//!
+//! A hand belongs to one core and is never shared, so that a choice takes no lock and writes no line that
+//! another core reads. It may be thrown away at any time: what it holds are hints.
+
+use alloc::collections::BinaryHeap;
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+use core::time::Duration;
+
+use crate::{Member, MemberId, Time};
+
+/// One core's memory of a group.
+#[derive(Clone, Debug, Default)]
+pub struct Hand {
+    /// Chance, so that the hands of a fleet begin at different places; any number.
+    pub(crate) seed: u64,
+    /// Number of the plan that `seats` belong to.
+    serial: u64,
+    /// One for each member of that plan, in its order.
+    seats: Vec<Seat>,
+    credits: BinaryHeap<Credit>,
+    /// Credits to hold before the expired ones are thrown out.
+    room: usize,
+    /// The latest virtual deadline served, seconds.
+    pub(crate) deadline: f64,
+    /// Mean of the requests in flight with the members looked at.
+    pub(crate) busy: f64,
+    /// Mean latency of the requests chosen for lately, nanoseconds.
+    pub(crate) latency: f32,
+    /// Share of the requests that fail with all members, over the last [`MEMORY`] for each member.
+    failing: f64,
+}
+
+/// What a core keeps of one member.
+#[derive(Clone, Copy, Debug)]
+struct Seat {
+    id: MemberId,
+    /// Virtual deadline, seconds.
+    deadline: f64,
+}
+
+/// A slot that a member promised.
+#[derive(Clone, Copy, Debug)]
+struct Credit {
+    /// What a request costs there, as of the promise.
+    cost: f32,
+    until: Time,
+    member: MemberId,
+}
+
+impl Hand {
+    /// An empty one. `seed` is any number; hands do well to have different ones.
+    pub fn new(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
+    }
+
+    /// Slots held, some of which may have expired.
+    pub fn held(&self) -> usize {
+        self.credits.len()
+    }
+
+    /// Share of the requests that fail with all members, as seen from here.
+    pub(crate) fn failing(&self) -> f64 {
+        self.failing
+    }
+
+    /// Takes the seats of a plan; members that stay keep their deadlines.
+    pub(crate) fn sit(&mut self, serial: u64, members: &[Member]) {
+        if serial == self.serial && self.seats.len() == members.len() {
+            return;
+        }
+        self.serial = serial;
+        let mut before = core::mem::take(&mut self.seats);
+        before.sort_unstable_by_key(|seat| seat.id);
+        let seat = |member: &Member| match before.binary_search_by_key(&member.id, |seat| seat.id) {
+            Ok(place) => before[place],
+            Err(_) => Seat { id: member.id, deadline: 0.0 },
+        };
+        self.seats = members.iter().map(seat).collect();
+    }
+
+    /// The virtual deadline of the member at `place`, seconds.
+    pub(crate) fn deadline_at(&self, place: usize) -> f64 {
+        self.seats.get(place).map_or(0.0, |seat| seat.deadline)
+    }
+
+    /// Sets it.
+    pub(crate) fn promise(&mut self, place: usize, deadline: f64) {
+        if let Some(seat) = self.seats.get_mut(place) {
+            seat.deadline = deadline;
+        }
+    }
+
+    /// Where a member sits.
+    fn place(&self, member: MemberId) -> Option<usize> {
+        // Ids are given in the order in which members join, and plans keep the order of the configuration: both
+        // are nearly always the same, so the guess is nearly always right.
+        let guess = member.0 as usize;
+        if self.seats.get(guess).is_some_and(|seat| seat.id == member) {
+            return Some(guess);
+        }
+        self.seats.iter().position(|seat| seat.id == member)
+    }
+
+    /// Keeps a promised slot.
+    pub(crate) fn keep(&mut self, member: MemberId, cost: f32, until: Time, now: Time) {
+        if self.credits.len() >= self.room.max(LEAST_ROOM) {
+            self.credits.retain(|credit| credit.until > now);
+            self.room = (2 * self.credits.len()).clamp(LEAST_ROOM, MOST_ROOM);
+            if self.credits.len() >= MOST_ROOM {
+                return;
+            }
+        }
+        self.credits.push(Credit { cost, until, member });
+    }
+
+    /// Spends the cheapest slot that is still good, by the plan it sits at; where that is.
+    pub(crate) fn spend(&mut self, now: Time, good: impl Fn(usize) -> bool) -> Option<usize> {
+        while let Some(credit) = self.credits.pop() {
+            if credit.until <= now {
+                continue;
+            }
+            if let Some(place) = self.place(credit.member).filter(|place| good(*place)) {
+                return Some(place);
+            }
+        }
+        None
+    }
+
+    /// A request took so long.
+    pub(crate) fn took(&mut self, latency: Duration) {
+        self.latency += (latency.as_nanos() as f32 - self.latency) / 256.0;
+    }
+
+    /// An outcome with any of so many members that are not suspected themselves.
+    pub(crate) fn outcome(&mut self, failed: bool, members: usize) {
+        let failed = if failed { 1.0 } else { 0.0 };
+        self.failing += (failed - self.failing) / (MEMORY * members.max(1) as f64);
+    }
+}
+
+/// The cheapest is the greatest, for the heap; of equals the newest.
+impl Ord for Credit {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.cost.total_cmp(&self.cost).then(self.until.cmp(&other.until))
+    }
+}
+
+impl PartialOrd for Credit {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Credit {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Credit {}
+
+const MEMORY: f64 = 64.0;
+
+/// Slots held before the expired ones are looked for, at least and at most.
+const LEAST_ROOM: usize = 64;
+const MOST_ROOM: usize = 65_536;

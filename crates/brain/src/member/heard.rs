@@ -1,0 +1,80 @@
+//! What a member last said of itself with an answer, for all cores to read.
+//!
+//! Fields are written one by one: two answers that come at the same moment on two cores may leave a mixture of
+//! both, which is as good as either.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::Time;
+use crate::meter::Reading;
+
+/// The last [`Reading`] of a member and when it came.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    /// Nanoseconds; 0 for never.
+    at: AtomicU64,
+    /// Requests begun with the member when it came.
+    begun: AtomicU32,
+    in_flight: AtomicU32,
+    knee: AtomicU32,
+    work: AtomicU32,
+    mean_in_flight: AtomicU32,
+    sojourn: AtomicU32,
+}
+
+/// The same at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    pub(crate) at: Time,
+    pub(crate) begun: u32,
+    /// Its numbers are finite and not negative, `knee` is at least 1, `work` and `sojourn` are above 0.
+    pub(crate) reading: Reading,
+}
+
+impl Heard {
+    /// Takes a reading, unless it cannot be true.
+    pub(crate) fn take(&self, reading: &Reading, begun: u32, now: Time) {
+        let sound = |value: f32, least: f32| value.is_finite() && (least..=MOST).contains(&value);
+        if !(sound(reading.knee, 1.0)
+            && sound(reading.work, LEAST)
+            && sound(reading.sojourn, LEAST)
+            && sound(reading.mean_in_flight, 0.0))
+        {
+            return;
+        }
+        self.begun.store(begun, Relaxed);
+        self.in_flight.store(reading.in_flight, Relaxed);
+        self.knee.store(reading.knee.to_bits(), Relaxed);
+        self.work.store(reading.work.to_bits(), Relaxed);
+        self.mean_in_flight.store(reading.mean_in_flight.to_bits(), Relaxed);
+        self.sojourn.store(reading.sojourn.to_bits(), Relaxed);
+        self.at.store(now.0.max(1), Relaxed);
+    }
+
+    pub(crate) fn view(&self) -> Option<View> {
+        let at = self.at.load(Relaxed);
+        let float = |cell: &AtomicU32| f32::from_bits(cell.load(Relaxed));
+        (at != 0).then(|| View {
+            at: Time(at),
+            begun: self.begun.load(Relaxed),
+            reading: Reading {
+                in_flight: self.in_flight.load(Relaxed),
+                knee: float(&self.knee),
+                work: float(&self.work),
+                mean_in_flight: float(&self.mean_in_flight),
+                sojourn: float(&self.sojourn),
+                slot: false,
+            },
+        })
+    }
+
+    pub(crate) fn forget(&self) {
+        self.at.store(0, Relaxed);
+    }
+}
+
+/// Nothing takes less than a nanosecond.
+const LEAST: f32 = 1e-9;
+
+/// Seconds or requests: what claims more is not believed.
+const MOST: f32 = 1e6;

@@ -1,0 +1,157 @@
+//! What the outcomes of a member's requests say against it: Wald's sequential probability ratio test (Sequential
+//! tests of statistical hypotheses, 1945) of "fails every other request" against "fails as the fleet does".
+//!
+//! Each outcome adds its log-likelihood ratio; the sum never goes below 0, so that a long good past does not
+//! hide a member that has just died (Page's cusum, 1954). In a healthy fleet two or three failures in a row
+//! reach the threshold; where all members fail alike none does. The only constant is the chance of a false alarm.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// The test and the recent outcomes of one member.
+#[derive(Debug, Default)]
+pub(crate) struct Suspicion {
+    /// Log-likelihood ratio, f32 bits.
+    sum: AtomicU32,
+    /// Failures of the last [`MEMORY`] outcomes, f32 bits, above the number of outcomes, up to the memory.
+    outcomes: AtomicU64,
+    /// Back from an ejection and without a success since?
+    parole: AtomicBool,
+}
+
+impl Suspicion {
+    /// An outcome; `fleet` is the share of requests that fail with all members. Returns the sum with it.
+    pub(crate) fn record(&self, failed: bool, fleet: f64) -> f64 {
+        let fleet = fleet.clamp(1e-4, 0.45);
+        let step = if failed { libm::log(0.5 / fleet) } else { libm::log(0.5 / (1.0 - fleet)) };
+        let before = self.sum();
+        let sum = (before + step).clamp(0.0, MOST);
+        if sum != before {
+            self.sum.store((sum as f32).to_bits(), Relaxed);
+        }
+        if !failed && self.on_parole() {
+            self.parole.store(false, Relaxed);
+        }
+        let packed = self.outcomes.load(Relaxed);
+        let (failures, count) = unpack(packed);
+        let kept = if count < MEMORY { 1.0 } else { 1.0 - 1.0 / MEMORY as f32 };
+        let failures = failures * kept + if failed { 1.0 } else { 0.0 };
+        let next = u64::from(failures.to_bits()) << 32 | u64::from((count + 1).min(MEMORY));
+        if next != packed {
+            self.outcomes.store(next, Relaxed);
+        }
+        sum
+    }
+
+    pub(crate) fn sum(&self) -> f64 {
+        f64::from(f32::from_bits(self.sum.load(Relaxed)))
+    }
+
+    /// It comes back from an ejection: gets one request at a time until one succeeds, and the first failures
+    /// send it out again.
+    pub(crate) fn release(&self) {
+        let left = (self.sum() - RELIEF).max(0.0) as f32;
+        self.sum.store(left.to_bits(), Relaxed);
+        self.parole.store(true, Relaxed);
+    }
+
+    /// Back from an ejection and without a success since?
+    pub(crate) fn on_parole(&self) -> bool {
+        self.parole.load(Relaxed)
+    }
+
+    pub(crate) fn forget(&self) {
+        self.sum.store(0, Relaxed);
+        self.outcomes.store(0, Relaxed);
+        self.parole.store(false, Relaxed);
+    }
+
+    /// The least share of its requests that it fails, with 97.7 % confidence (Wilson's lower bound at z = 2).
+    pub(crate) fn failing(&self) -> f64 {
+        let (failures, count) = unpack(self.outcomes.load(Relaxed));
+        if failures <= 0.0 {
+            return 0.0;
+        }
+        let (n, z2) = (count as f64, 4.0);
+        let p = (f64::from(failures) / n).min(1.0);
+        let centre = p + z2 / (2.0 * n);
+        let spread = libm::sqrt(z2 * (p * (1.0 - p) / n + z2 / (4.0 * n * n)));
+        ((centre - spread) / (1.0 + z2 / n)).max(0.0)
+    }
+}
+
+/// The sum at which the chance of a false alarm has come down to `false_alarm`, 0 to 1.
+pub(crate) fn threshold(false_alarm: f64) -> f64 {
+    -libm::log(false_alarm.clamp(1e-8, 1.0))
+}
+
+fn unpack(packed: u64) -> (f32, u64) {
+    (f32::from_bits((packed >> 32) as u32), packed & u64::from(u32::MAX))
+}
+
+/// The sum is kept below this: no past is so bad that it takes long to be made good.
+const MOST: f64 = 20.0;
+
+/// What the end of an ejection takes off the sum.
+const RELIEF: f64 = 7.0;
+
+/// Outcomes that count.
+const MEMORY: u64 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Outcomes until the sum reaches the threshold for one false alarm in a million.
+    fn until_ejected(fleet: f64, outcomes: impl Iterator<Item = bool>) -> Option<usize> {
+        let suspicion = Suspicion::default();
+        outcomes.take(100_000).position(|failed| suspicion.record(failed, fleet) >= threshold(1e-6))
+    }
+
+    #[test]
+    fn a_dead_member_of_a_healthy_fleet_is_found_after_two_failures() {
+        assert_eq!(until_ejected(1e-4, core::iter::repeat(true)), Some(1));
+        assert_eq!(until_ejected(0.01, core::iter::repeat(true)), Some(3));
+        // A long good past does not hide it.
+        let late = core::iter::repeat_n(false, 50_000).chain(core::iter::repeat(true));
+        assert_eq!(until_ejected(1e-4, late), Some(50_001));
+    }
+
+    #[test]
+    fn failing_like_the_others_is_no_reason() {
+        assert_eq!(until_ejected(0.45, (0_usize..).map(|turn| turn % 9 < 4)), None);
+        assert_eq!(until_ejected(0.05, (0_usize..).map(|turn| turn % 20 == 0)), None);
+    }
+
+    #[test]
+    fn half_of_the_requests_failing_is_found_within_a_few() {
+        assert!(until_ejected(0.001, (0_usize..).map(|turn| turn % 2 == 0)).is_some_and(|after| after < 10));
+    }
+
+    #[test]
+    fn parole_ends_with_a_success_and_a_failure_sends_it_out_again() {
+        let suspicion = Suspicion::default();
+        while suspicion.record(true, 1e-4) < threshold(1e-6) {}
+        suspicion.release();
+        assert!(suspicion.on_parole() && suspicion.sum() < threshold(1e-6));
+        assert!(suspicion.record(true, 1e-4) >= threshold(1e-6));
+        suspicion.release();
+        suspicion.record(false, 1e-4);
+        assert!(!suspicion.on_parole());
+    }
+
+    #[test]
+    fn the_lower_bound_needs_evidence() {
+        let suspicion = Suspicion::default();
+        assert_eq!(suspicion.failing(), 0.0);
+        suspicion.record(true, 1e-4);
+        assert!(suspicion.failing() < 0.25, "one failure of one is little evidence");
+        for _ in 0..63 {
+            suspicion.record(true, 1e-4);
+        }
+        assert!(suspicion.failing() > 0.9);
+        for _ in 0..1000 {
+            suspicion.record(false, 1e-4);
+        }
+        assert!(suspicion.failing() < 1e-3);
+    }
+}

@@ -1,0 +1,124 @@
+//! One session under alert: does it go?
+
+use core::time::Duration;
+
+use crate::Time;
+use crate::hash::unit;
+
+/// Which part of a member's sessions is to go elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Shed {
+    /// Probability with which each session goes, 0 to 1; 0 for no alert.
+    pub share: f32,
+    /// Number of the decision; each asks a session once. 0 for no alert.
+    pub epoch: u32,
+    /// The report period that a session's back-off is counted in; zero for no back-off.
+    pub period: Duration,
+}
+
+/// What a session remembers of being moved: 24 bytes beside each one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Moves {
+    /// When it moved last.
+    last: Time,
+    /// The last decision it was asked by.
+    epoch: u32,
+    /// Moves since it was last left in peace for long.
+    count: u8,
+}
+
+/// Does a session go? To be asked by whoever holds the session, as often as it likes: the answer is drawn once for
+/// each decision of the member's ([`Shed::epoch`]), from `chance`. A session that moved stays for 2, 4, 8, … report
+/// periods; after 20 more without a move it is as if it never had. If the answer is yes, the move has been noted.
+pub fn session_moves(shed: Shed, session: &mut Moves, chance: u64, now: Time) -> bool {
+    if shed.share <= 0.0 || session.epoch == shed.epoch {
+        return false;
+    }
+    session.epoch = shed.epoch;
+    if session.count > 0 {
+        let wait = shed.period.saturating_mul(1 << session.count);
+        let rested = now.since(session.last);
+        if rested < wait {
+            return false;
+        }
+        if rested >= wait.saturating_add(shed.period.saturating_mul(QUIET)) {
+            session.count = 0;
+        }
+    }
+    let goes = unit(chance) < f64::from(shed.share);
+    if goes {
+        session.count = (session.count + 1).min(MOST);
+        session.last = now;
+    }
+    goes
+}
+
+/// Report periods in peace after which a session's moves are forgotten.
+const QUIET: u32 = 20;
+
+/// Doublings at most: with a period of 1 s, 18 hours.
+const MOST: u8 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mix;
+
+    const T: Duration = Duration::from_secs(1);
+
+    fn at(periods: u32) -> Time {
+        Time(5) + T * periods
+    }
+
+    fn shed(share: f32, epoch: u32) -> Shed {
+        Shed { share, epoch, period: T }
+    }
+
+    #[test]
+    fn a_decision_asks_each_session_once() {
+        let goes = |epochs: u32| {
+            (0..10_000_u64)
+                .filter(|session| {
+                    let mut moves = Moves::default();
+                    (0..4).any(|ask| {
+                        let epoch = 1 + ask % epochs;
+                        session_moves(shed(0.25, epoch), &mut moves, mix(session * 4 + u64::from(ask)), at(0))
+                    })
+                })
+                .count()
+        };
+        assert!((2_300..2_700).contains(&goes(1)), "{}", goes(1));
+        assert!((6_500..7_200).contains(&goes(4)), "1 - 0.75^4: {}", goes(4));
+    }
+
+    #[test]
+    fn a_session_stays_ever_longer_and_is_forgiven() {
+        let mut moves = Moves::default();
+        let mut times = alloc::vec::Vec::new();
+        for period in 0..100 {
+            if session_moves(shed(1.0, period + 1), &mut moves, 0, at(period)) {
+                times.push(period);
+            }
+        }
+        assert_eq!(times, [0, 2, 6, 14, 30, 62]);
+        // It may go again at 62 + 64; after 20 more in peace all is forgotten.
+        assert!(session_moves(shed(1.0, 200), &mut moves, 0, at(62 + 64 + 20)));
+        assert!(!session_moves(shed(1.0, 201), &mut moves, 0, at(62 + 64 + 21)));
+        assert!(session_moves(shed(1.0, 202), &mut moves, 0, at(62 + 64 + 22)));
+    }
+
+    #[test]
+    fn without_an_alert_nobody_goes() {
+        let mut moves = Moves::default();
+        assert!(!session_moves(Shed::default(), &mut moves, 0, at(1)));
+        assert!(!session_moves(shed(0.0, 7), &mut moves, 0, at(1)));
+        assert_eq!(moves, Moves::default());
+    }
+
+    #[test]
+    fn the_papers_know_no_back_off() {
+        let mut moves = Moves::default();
+        let shed = |epoch| Shed { share: 1.0, epoch, period: Duration::ZERO };
+        assert!((1..50).all(|epoch| session_moves(shed(epoch), &mut moves, 0, at(0))));
+    }
+}

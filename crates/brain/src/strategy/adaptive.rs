@@ -1,0 +1,177 @@
+//! The default: no threshold, no weight and no probe to set; what can be known of each member decides how it
+//! is used, from one request to the next.
+//!
+//! 1. **A slot is held.** Members that know themselves (see [`Meter`](crate::meter::Meter)) promise with an
+//!    answer room for one more request. The promise is exclusive, so spending it meets nobody else's request.
+//!    Of several the cheapest is spent.
+//! 2. **No slot, but members have spoken.** Each member's queue is estimated from what it last said of itself,
+//!    and the request is drawn in proportion to what filling the fleet up to one common level of cost would
+//!    give to each (`level`). Where what is known is fresh this is nearly the best member; the staler it is, the
+//!    more it is a draw in proportion to capacity: no herd can form.
+//! 3. **Members say nothing.** Fewest requests in flight from here, and among equals the one whose turn it is
+//!    when each gets turns in inverse proportion to its latency (`quiet`).
+//!
+//! A member that fails more than the fleet does looks as much more expensive. When every member has as many
+//! requests as it can work on and twice the square root of that on top, the next one is refused: it would only
+//! slow down those that are there.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::{Knobs, Left, PLAIN, Strategy};
+use crate::member::heard::View;
+use crate::meter::{Reading, limit};
+use crate::{Ask, Hand, Member, Plan, Time, Vitals};
+
+mod level;
+mod quiet;
+
+pub(super) static STRATEGY: Strategy = Strategy {
+    name: "adaptive",
+    about: "by what members say of themselves with their answers, else by what is seen of them; nothing to set",
+    knobs: &[],
+    reads_latency: true,
+    shares: false,
+    choose,
+    second,
+    observe,
+    hear,
+    explain,
+    ..PLAIN
+};
+
+fn choose(plan: &Plan, hand: &mut Hand, ask: &Ask) -> usize {
+    pick(plan, hand, ask, &|member| !member.full()).unwrap_or(usize::MAX)
+}
+
+fn second(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
+    pick(plan, hand, ask, left)
+}
+
+fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
+    let members = plan.members();
+    if hand.held() > 0 {
+        if let Some(index) = unheard(members, hand, ask).filter(|index| left(&members[*index])) {
+            return Some(index);
+        }
+        if let Some(index) = hand.spend(ask.now, |index| left(&members[index])) {
+            return Some(index);
+        }
+    }
+    match level::draw(members, ask, hand.failing(), left) {
+        level::Draw::Member(index) => Some(index),
+        level::Draw::Full => None,
+        level::Draw::Unknown => quiet::choose(members, hand, left),
+    }
+}
+
+/// A member that promises nothing has its turns too, where others do: as often as it is drawn, while nothing is
+/// in flight there from here and it has not been slower than the others lately.
+fn unheard(members: &[Member], hand: &Hand, ask: &Ask) -> Option<usize> {
+    let index = ((ask.chance >> 32) * members.len() as u64 >> 32) as usize;
+    let member = &members[index];
+    if member.in_flight() > 0 || view(member, ask.now).is_some() {
+        return None;
+    }
+    let worth = match member.vitals.blended_at(ask.now) {
+        Some((latency, age)) => latency <= hand.latency || age > RETRY,
+        None => true,
+    };
+    worth.then_some(index)
+}
+
+fn observe(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
+    let latency = latency.as_nanos() as f32;
+    match vitals.blended() {
+        // A failure is never fast.
+        Some(mean) if failed => vitals.blend(latency.max(2.0 * mean), LATENCIES, now),
+        None if failed => {}
+        _ => vitals.blend(latency, LATENCIES, now),
+    }
+}
+
+fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
+    member.vitals.heard.take(reading, member.vitals.begun(), now);
+    let Some(view) = member.vitals.heard.view().filter(|_| reading.slot) else { return };
+    let cost = cost(&view.reading, f64::from(reading.in_flight) + 1.0, scorn(member, hand.failing()));
+    let until = now + Duration::try_from_secs_f32(view.reading.sojourn).unwrap_or_default();
+    hand.keep(member.id, cost as f32, until, now);
+}
+
+fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
+    let mut figures = Vec::new();
+    if let Some((latency, _)) = member.vitals.blended_at(now) {
+        figures.push(("latency_ms", f64::from(latency) / 1e6));
+    }
+    let suspicion = &member.vitals.suspicion;
+    figures.extend([("suspicion", suspicion.sum()), ("failing_at_least", suspicion.failing())]);
+    let Some(said) = view(member, now) else {
+        // What decides where members say nothing is how many requests they have from here, and that is shown anyway.
+        let heard = plan.members().iter().filter(|member| view(member, now).is_some()).count();
+        figures.push(("members_that_speak", heard as f64));
+        return figures;
+    };
+    let reading = &said.reading;
+    let queue = queue(member, &said, now);
+    figures.extend([
+        ("knee", f64::from(reading.knee)),
+        ("limit", f64::from(limit(f64::from(reading.knee)))),
+        ("work_ms", f64::from(reading.work) * 1e3),
+        ("sojourn_ms", f64::from(reading.sojourn) * 1e3),
+        ("mean_in_flight", f64::from(reading.mean_in_flight)),
+        ("queue", queue),
+        ("cost_ms", cost(reading, queue, scorn(member, 0.0)) * 1e3),
+        ("heard_ms_ago", now.since(said.at).as_secs_f64() * 1e3),
+    ]);
+    figures
+}
+
+/// What a request is expected to take at a member that has `queue` of them, seconds: the work alone below the knee,
+/// in proportion to the queue above, and a smooth bend between.
+fn cost(reading: &Reading, queue: f64, scorn: f64) -> f64 {
+    let crowd = queue / f64::from(reading.knee);
+    f64::from(reading.work) * scorn * libm::sqrt(1.0 + crowd * crowd)
+}
+
+/// By how much a member's failures make it look slower: the inverse square of the share of its requests that it
+/// does not fail beyond what all fail.
+fn scorn(member: &Member, fleet: f64) -> f64 {
+    let failing = member.vitals.suspicion.failing();
+    if failing <= fleet {
+        return 1.0;
+    }
+    let good = (1.0 - (failing - fleet)).max(0.01);
+    1.0 / (good * good)
+}
+
+/// What the member last said, if that still means something.
+fn view(member: &Member, now: Time) -> Option<View> {
+    let view = member.vitals.heard.view()?;
+    let unheard = member.vitals.begun().wrapping_sub(view.begun);
+    // Answers that came without a word since: nobody speaks for this member any more.
+    let silent = unheard.saturating_sub(member.in_flight()) > SILENT;
+    (!silent && now.since(view.at) <= STALE).then_some(view)
+}
+
+/// Requests that the member has now, as far as can be known: what it had, on its way to its mean for as long as
+/// a request takes, and what was sent to it since.
+fn queue(member: &Member, view: &View, now: Time) -> f64 {
+    let age = now.since(view.at).as_secs_f64();
+    let mean = f64::from(view.reading.mean_in_flight);
+    let fades = libm::exp(-age / f64::from(view.reading.sojourn));
+    let had = mean + (f64::from(view.reading.in_flight) - mean) * fades;
+    let sent = f64::from(member.vitals.begun().wrapping_sub(view.begun));
+    (had + sent).max(f64::from(member.in_flight()))
+}
+
+/// Latencies over which a member's is averaged.
+const LATENCIES: f32 = 8.0;
+
+/// Answers without a reading after which what the member said before is forgotten.
+const SILENT: u32 = 16;
+
+/// Time after which a member that was slow and says nothing is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Time after which what a member said is forgotten.
+const STALE: Duration = Duration::from_secs(10);

@@ -1,0 +1,142 @@
+//! Where a request goes when no slot is held: water filling.
+//!
+//! With requests on their way to the fleet that are not seen yet, what is the most even way to add them? Fill
+//! every member up to one level of cost, such that they are all used up; the share of each member in that is
+//! the chance with which it gets this one (Goren, Vargaftik and Moses, Stochastic coordination in heterogeneous
+//! load balancing systems, PODC 2021, with costs that bend at a knee). Many balancers that see the same old
+//! news then still spread as one would that saw all.
+
+use super::{queue, scorn, view};
+use crate::hash::unit;
+use crate::meter::limit;
+use crate::strategy::Left;
+use crate::{Ask, Member, mix};
+
+/// What came of it.
+pub(super) enum Draw {
+    /// Index of a member.
+    Member(usize),
+    /// All that have spoken have as many requests as they can work on.
+    Full,
+    /// Nothing is known of any that was looked at.
+    Unknown,
+}
+
+/// One member that can be filled.
+#[derive(Default)]
+struct Vessel {
+    index: usize,
+    /// Cost of a request to an idle member, seconds.
+    floor: f64,
+    knee: f64,
+    queue: f64,
+}
+
+/// Draws one of the members that are `left`. `fleet` is the share of requests that fail with all.
+pub(super) fn draw(members: &[Member], ask: &Ask, fleet: f64, left: Left<'_>) -> Draw {
+    let mut chance = ask.chance;
+    let mut full = false;
+    for _ in 0..members.len().div_ceil(SAMPLE).min(SAMPLES) {
+        let mut vessels: [Vessel; SAMPLE] = core::array::from_fn(|_| Vessel::default());
+        let mut count = 0;
+        let (mut spoke, mut knees, mut works) = (0, 0.0, 0.0);
+        for index in sample(members.len(), chance) {
+            let member = &members[index];
+            let Some(view) = view(member, ask.now) else { continue };
+            let knee = f64::from(view.reading.knee);
+            spoke += 1;
+            knees += knee;
+            works += f64::from(view.reading.work);
+            let queue = queue(member, &view, ask.now);
+            if queue >= f64::from(limit(knee)) {
+                full = true;
+            } else if left(member) {
+                let floor = f64::from(view.reading.work) * scorn(member, fleet);
+                vessels[count] = Vessel { index, floor, knee, queue };
+                count += 1;
+            }
+        }
+        if spoke > 0 {
+            // Those that say nothing are taken to be like the others, but for what is seen of them.
+            let (knee, work) = (knees / f64::from(spoke), works / f64::from(spoke));
+            for index in sample(members.len(), chance) {
+                let member = &members[index];
+                if view(member, ask.now).is_none() && left(member) {
+                    let queue = f64::from(member.in_flight());
+                    let seen = member.vitals.blended().map(|latency| f64::from(latency) * 1e-9);
+                    let floor = seen.unwrap_or(work).max(work) * scorn(member, fleet);
+                    vessels[count] = Vessel { index, floor, knee, queue };
+                    count += 1;
+                }
+            }
+        }
+        chance = mix(chance);
+        if count > 0 {
+            return Draw::Member(fill(&vessels[..count], unit(chance)));
+        }
+    }
+    if full { Draw::Full } else { Draw::Unknown }
+}
+
+/// Up to [`SAMPLE`] different indices below `count`, evenly spread from a place drawn by chance.
+fn sample(count: usize, chance: u64) -> impl Iterator<Item = usize> {
+    let taken = count.min(SAMPLE);
+    let widest = (count / SAMPLE).max(1) as u64;
+    let start = (chance >> 32) % count.max(1) as u64;
+    let stride = 1 + (chance & u64::from(u32::MAX)) % widest;
+    (0..taken as u64).map(move |turn| ((start + turn * stride) % count as u64) as usize)
+}
+
+/// Index of a member, drawn by what one more request fills of each vessel; there is at least one.
+fn fill(vessels: &[Vessel], unit: f64) -> usize {
+    if let [only] = vessels {
+        return only.index;
+    }
+    let (mut low, mut high) = (f64::INFINITY, f64::INFINITY);
+    for vessel in vessels {
+        low = low.min(vessel.cost(vessel.queue));
+        high = high.min(vessel.cost(vessel.queue + POURED));
+    }
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(low, high);
+        let poured: f64 = vessels.iter().map(|vessel| vessel.takes(middle)).sum();
+        if poured < POURED { low = middle } else { high = middle }
+    }
+    let poured: f64 = vessels.iter().map(|vessel| vessel.takes(high)).sum();
+    let mut left = unit * poured;
+    for vessel in vessels {
+        left -= vessel.takes(high);
+        if left <= 0.0 {
+            return vessel.index;
+        }
+    }
+    vessels[0].index
+}
+
+impl Vessel {
+    fn cost(&self, queue: f64) -> f64 {
+        let crowd = queue / self.knee;
+        self.floor * libm::sqrt(1.0 + crowd * crowd)
+    }
+
+    /// Requests that fit until the cost has risen to `level`.
+    fn takes(&self, level: f64) -> f64 {
+        let rise = level / self.floor;
+        if rise <= 1.0 {
+            return 0.0;
+        }
+        (self.knee * libm::sqrt(rise * rise - 1.0) - self.queue).max(0.0)
+    }
+}
+
+/// Members looked at; where there are more, others each time.
+const SAMPLE: usize = 16;
+
+/// Times that others are looked at when all of one sample are full.
+const SAMPLES: usize = 4;
+
+/// Requests that are poured: this one.
+const POURED: f64 = 1.0;
+
+/// Halvings of the interval that the level lies in: to one part in ten thousand.
+const HALVINGS: usize = 14;

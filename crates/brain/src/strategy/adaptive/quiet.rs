@@ -1,0 +1,56 @@
+//! Where a request goes when members say nothing of themselves.
+//!
+//! To the member with the fewest requests in flight from here, for its weight. Most members tie at that, and who
+//! of them is chosen decides everything: it is the one with the earliest virtual deadline, where each request
+//! moves its member's deadline on by the latency that the member has lately. So a member that is twice as fast
+//! gets twice the turns (self-clocked fair queueing, Golestani 1994, with latency for length).
+//!
+//! Only an *aperture* of the members is used: a ring that begins elsewhere for each balancer and is twice as wide
+//! as the requests in flight (Finagle's deterministic aperture, with the width from the load). With many
+//! balancers, each sees then enough of few members instead of too little of all.
+
+use super::Left;
+use crate::{Hand, Member};
+
+/// Index of the member; `None` if none is left.
+pub(super) fn choose(members: &[Member], hand: &mut Hand, left: Left<'_>) -> Option<usize> {
+    let count = members.len();
+    let width = libm::ceil(2.0 * hand.busy) as usize;
+    let width = width.clamp(LEAST.min(count), count);
+    let start = ((u128::from(hand.seed) * count as u128) >> 64) as usize;
+    let mut best: Option<(usize, f64, f64)> = None;
+    let mut busy = 0.0;
+    let mut seen = 0;
+    for turn in 0..count {
+        // What cannot be used makes room for the next.
+        if seen >= width && best.is_some() {
+            break;
+        }
+        let index = if start + turn < count { start + turn } else { start + turn - count };
+        let member = &members[index];
+        let in_flight = member.in_flight();
+        busy += f64::from(in_flight);
+        if !left(member) {
+            continue;
+        }
+        seen += 1;
+        let load = f64::from(in_flight) / member.weight;
+        let deadline = hand.deadline_at(index);
+        if best.is_none_or(|(_, least, first)| load < least || (load == least && deadline < first)) {
+            best = Some((index, load, deadline));
+        }
+    }
+    hand.busy += (busy - hand.busy) / CHOICES;
+    let (index, _, deadline) = best?;
+    let member = &members[index];
+    let latency = f64::from(member.vitals.blended().unwrap_or(0.0)) * 1e-9 / member.weight;
+    hand.promise(index, deadline.max(hand.deadline - latency) + latency);
+    hand.deadline = deadline;
+    Some(index)
+}
+
+/// Members in the aperture, at least.
+const LEAST: usize = 10;
+
+/// Choices over which the requests in flight are averaged.
+const CHOICES: f64 = 64.0;

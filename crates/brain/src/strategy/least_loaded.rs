@@ -1,0 +1,46 @@
+//! The member that reports the least load, with the thresholds of the papers: Cygnus' adaptive strategy (Othman,
+//! Balasubramanian, Schmidt 2004; the properties are those of TAO's load balancer).
+//!
+//! Nothing has to be set: without `reject` and `critical` nobody is refused, and alerts are raised by the surplus
+//! over the fair load (see `rebind`). What the papers set, with requests a second as the metric: reject 25 000,
+//! critical 35 000, dampening 0.1, a report every 3 s. How the choice is made: see `reported`.
+
+use super::reported::{self, DAMPENING, PER_BALANCE_LOAD, tolerance};
+use super::{Knob, Knobs, PLAIN, Strategy};
+use crate::Rule;
+
+pub(super) static STRATEGY: Strategy = Strategy {
+    name: "least_loaded",
+    about: "the member that reports the least load; thresholds to reject and to shed, if set",
+    knobs: &[
+        tolerance("loads up to this many times the least count as equal to it", 1.0),
+        DAMPENING,
+        PER_BALANCE_LOAD,
+        Knob {
+            name: "reject",
+            about: "load at which a member gets nothing new; 0 for none",
+            default: 0.0,
+            min: 0.0,
+            max: 1e12,
+        },
+        Knob {
+            name: "critical",
+            about: "load above which a member is to shed its sessions; 0 for what is beyond its share and noise",
+            default: 0.0,
+            min: 0.0,
+            max: 1e12,
+        },
+    ],
+    reads_load: true,
+    shares: true,
+    prepare: reported::prepare,
+    rule,
+    choose: reported::choose,
+    second: reported::second,
+    ..PLAIN
+};
+
+fn rule(knobs: &Knobs) -> Rule {
+    let critical = knobs.at(4);
+    if critical > 0.0 { Rule::Critical(critical) } else { Rule::Surplus }
+}

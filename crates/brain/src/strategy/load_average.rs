@@ -1,0 +1,28 @@
+//! A member by chance, as likely as its capacity says; who reports more than the others on average sheds.
+//!
+//! TAO's LoadAverage: new sessions are placed without a look at loads, and what becomes uneven is put right by
+//! alerts. TAO alerts from 1.8 times the average on, but never at twice the average or more; here there is no such
+//! upper end.
+
+use super::reported::{DAMPENING, tolerance};
+use super::{Knobs, PLAIN, Strategy, alias};
+use crate::{Ask, Hand, Plan, Rule};
+
+pub(super) static STRATEGY: Strategy = Strategy {
+    name: "load_average",
+    about: "a member by chance; one that reports far more than the average sheds its sessions",
+    knobs: &[tolerance("a member sheds its sessions above this many times the average load", 1.8), DAMPENING],
+    shares: true,
+    prepare: alias::prepare,
+    rule,
+    choose,
+    ..PLAIN
+};
+
+fn rule(knobs: &Knobs) -> Rule {
+    Rule::Mean(knobs.at(0))
+}
+
+fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
+    alias::draw(plan, ask.chance)
+}

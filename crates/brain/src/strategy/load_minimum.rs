@@ -1,0 +1,33 @@
+//! The member that reports the least load; who reports much more than the least sheds.
+//!
+//! TAO's LoadMinimum: an alert where a load is above the average and above 1.4 times the minimum. TAO never alerts
+//! at twice the minimum or more, where it is needed most; here there is no such upper end. How the choice is made:
+//! see `reported`.
+
+use super::reported::{self, DAMPENING, PER_BALANCE_LOAD, tolerance};
+use super::{Knobs, PLAIN, Strategy};
+use crate::Rule;
+
+pub(super) static STRATEGY: Strategy = Strategy {
+    name: "load_minimum",
+    about: "the member that reports the least load; one that reports far more than the least sheds its sessions",
+    knobs: &[
+        tolerance(
+            "loads up to this many times the least count as equal to it; above it and the average a member sheds",
+            1.4,
+        ),
+        DAMPENING,
+        PER_BALANCE_LOAD,
+    ],
+    reads_load: true,
+    shares: true,
+    prepare: reported::prepare,
+    rule,
+    choose: reported::choose,
+    second: reported::second,
+    ..PLAIN
+};
+
+fn rule(knobs: &Knobs) -> Rule {
+    Rule::Least(knobs.at(0))
+}

@@ -1,0 +1,94 @@
+//! A lottery in which a member holds tickets as it has room: its weight over one more than its load.
+//!
+//! The selection of AGS's rate.d: every server draws for itself, from a hash of the request and from what all last
+//! broadcast, and usually all draw the same winner. There tickets are laid end to end and one of them is drawn, so
+//! a small change of one member's tickets moves requests between all others. Here each member draws a number of
+//! its own from the request, and -ln(h) / tickets decides, the least wins (weighted rendezvous, see `rendezvous`):
+//! members that differ a little in what they know of one of them differ only in that one's requests, and who is
+//! second, third, … is known as well.
+//!
+//! The request is [`Ask::key`] if it has one (not 0) and [`Ask::chance`] if not. The load is what the member
+//! reports, or what it has in flight here if it reports none.
+
+use super::{Left, PLAIN, Strategy};
+use crate::hash::unit;
+use crate::{Ask, Hand, Member, Plan, mix};
+
+pub(super) static STRATEGY: Strategy = Strategy {
+    name: "lottery",
+    about: "a member by a lottery over its capacity divided by one more than its load",
+    knobs: &[],
+    reads_load: true,
+    // The request's own number is the key where there is one, not an affinity.
+    shares: false,
+    choose,
+    second,
+    ..PLAIN
+};
+
+/// The member with the least -ln(h) / tickets for `key` among those that `may` be taken.
+pub(super) fn winner(
+    members: &[Member],
+    key: u64,
+    tickets: impl Fn(&Member) -> f64,
+    may: impl Fn(&Member) -> bool,
+) -> Option<usize> {
+    let (mut best, mut least) = (None, f64::INFINITY);
+    for (index, member) in members.iter().enumerate() {
+        let tickets = tickets(member);
+        // 1 - h, which is as uniform as h, and not above -ln(h).
+        let above = unit(mix(member.seed ^ key));
+        if above < least * tickets && may(member) {
+            let cost = -libm::log1p(-above) / tickets;
+            // However few the tickets are, somebody wins.
+            if cost < least || best.is_none() {
+                (best, least) = (Some(index), cost);
+            }
+        }
+    }
+    best
+}
+
+fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
+    draw(plan, ask, |_| true).unwrap_or(0)
+}
+
+fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
+    draw(plan, ask, left)
+}
+
+fn draw(plan: &Plan, ask: &Ask, may: impl Fn(&Member) -> bool) -> Option<usize> {
+    let key = if ask.key != 0 { ask.key } else { ask.chance };
+    winner(plan.members(), key, tickets, may)
+}
+
+fn tickets(member: &Member) -> f64 {
+    let load = member.effective.map_or_else(|| f64::from(member.in_flight()), |effective| effective.value);
+    // A load can be so great that nothing is left.
+    (member.weight / (load + 1.0)).max(f64::MIN_POSITIVE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Effective, Knobs};
+
+    #[test]
+    fn tickets_follow_loads() {
+        let mut members = crate::plan::tests::members(&[1.0, 1.0, 2.0]);
+        for (member, load) in members.iter_mut().zip([0.0, 1.0, 3.0]) {
+            member.effective = Some(Effective { value: load, begun: 0 });
+        }
+        let plan = Plan::new(&STRATEGY, Knobs(alloc::vec![]), members);
+        let mut counts = [0_u32; 3];
+        for chance in 0..40_000_u64 {
+            counts[choose(&plan, &mut Hand::default(), &Ask { chance: mix(chance), ..Ask::default() })] += 1;
+        }
+        // 1, 1/2 and 2/4 tickets.
+        for (count, share) in counts.into_iter().zip([0.5, 0.25, 0.25]) {
+            assert!((f64::from(count) / 40_000.0 - share).abs() < 0.01, "{counts:?}");
+        }
+        let keyed = |chance| choose(&plan, &mut Hand::default(), &Ask { key: 9, chance, ..Ask::default() });
+        assert!((0..50).all(|chance| keyed(chance) == keyed(0)), "a request with a key has one winner");
+    }
+}

@@ -1,0 +1,148 @@
+//! What the strategies of the papers share: the member whose monitor reports the least load.
+//!
+//! A load is a number per member, whatever its metric; it should say how busy the member is for its size, because
+//! capacities do not enter the comparison. Reports are seconds old, so the least loaded member of a moment gets
+//! everything until the next report. Two knobs of the papers soften that:
+//!
+//! - `per_balance_load` is added for each binding made since the report ([`Vitals::begun`](crate::Vitals) tells how
+//!   many), so the member rises in the order before its monitor knows;
+//! - `tolerance` is a band: loads up to this many times the least count as equal to it, and of equal ones each is
+//!   chosen by chance in proportion to its weight. (In TAO it is a divisor inside the average, where it compounds.)
+//!
+//! A member without a report that counts is neither starved nor flooded: it gets its static share, exactly, by a
+//! draw over all weights before loads are looked at. So does one in slow start, which reports next to nothing and
+//! would get everything for that. Members at or above `reject` are not chosen; if all are that
+//! report, nobody is: the client waits, as in the papers.
+
+use alloc::vec::Vec;
+
+use super::{Knob, Knobs, Left, NONE, alias};
+use crate::hash::unit;
+use crate::{Ask, Hand, Member, Plan, State, Table, mix};
+
+/// First knob of each of them. The strategies differ in the default.
+pub(super) const fn tolerance(about: &'static str, default: f64) -> Knob {
+    Knob { name: "tolerance", about, default, min: 1.0, max: 100.0 }
+}
+
+/// Second knob; what it does is the analyzer's.
+pub(super) const DAMPENING: Knob = Knob {
+    name: "dampening",
+    about: "weight of what was known before when a report comes; 0 for none",
+    default: 0.0,
+    min: 0.0,
+    max: 0.999,
+};
+
+/// Third knob.
+pub(super) const PER_BALANCE_LOAD: Knob = Knob {
+    name: "per_balance_load",
+    about: "load that each binding is expected to bring, in the unit of the metric; 0 for none",
+    default: 0.0,
+    min: 0.0,
+    max: 1e12,
+};
+
+/// As [`Strategy::prepare`](super::Strategy). Where bindings bring no load, the plan knows who is the least loaded:
+/// the share of all that report goes to those in the band, and a choice is one draw.
+pub(super) fn prepare(members: &[Member], knobs: &Knobs) -> Table {
+    let load = |member: &Member| load(member, 0.0);
+    let least = members.iter().filter_map(load).fold(f64::INFINITY, f64::min);
+    if knobs.at(PER_BALANCE) > 0.0 || !least.is_finite() || least >= reject(knobs) {
+        return alias::prepare(members, knobs);
+    }
+    let most = (least * knobs.at(TOLERANCE)).max(least);
+    let best = |member: &Member| load(member).is_some_and(|load| load <= most && load < reject(knobs));
+    // Scaled by the greatest first, so that no sum overflows.
+    let greatest = members.iter().map(|member| member.weight).fold(f64::MIN_POSITIVE, f64::max);
+    let sum = |of: &dyn Fn(&Member) -> bool| {
+        members.iter().filter(|member| of(member)).map(|member| member.weight / greatest).sum::<f64>()
+    };
+    let (reporting, chosen) = (sum(&|member| load(member).is_some()), sum(&best).max(f64::MIN_POSITIVE));
+    let weight = |member: &Member| match load(member) {
+        None => member.weight / greatest,
+        Some(_) if best(member) => member.weight / greatest / chosen * reporting,
+        Some(_) => 0.0,
+    };
+    alias::of(&members.iter().map(weight).collect::<Vec<f64>>())
+}
+
+/// As [`Strategy::choose`](super::Strategy).
+pub(super) fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
+    if plan.knobs().at(PER_BALANCE) > 0.0 {
+        return pick(plan, ask, |_| true).unwrap_or(NONE);
+    }
+    let drawn = alias::draw(plan, ask.chance);
+    let rejected = |member: &Member| load(member, 0.0).is_some_and(|load| load >= reject(plan.knobs()));
+    if plan.members().get(drawn).is_some_and(rejected) { NONE } else { drawn }
+}
+
+/// As [`Strategy::second`](super::Strategy).
+pub(super) fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
+    pick(plan, ask, left)
+}
+
+fn pick(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize> {
+    let members = plan.members();
+    let drawn = alias::draw(plan, ask.chance);
+    if members.get(drawn).is_some_and(|member| load(member, 0.0).is_none() && left(member)) {
+        return Some(drawn);
+    }
+    let bits = mix(ask.chance);
+    let reject = reject(plan.knobs());
+    let per_balance = plan.knobs().at(PER_BALANCE);
+    let (mut first, mut least, mut reporting) = (None, f64::INFINITY, false);
+    for (index, member) in members.iter().enumerate() {
+        let Some(load) = load(member, per_balance) else { continue };
+        if left(member) {
+            reporting = true;
+            if load < least && load < reject {
+                (first, least) = (Some(index), load);
+            }
+        }
+    }
+    let Some(first) = first else {
+        // All that report are at or above `reject`: those that do not must not get everything for that.
+        return if reporting { None } else { by_weight(members, bits, left) };
+    };
+    let most = (least * plan.knobs().at(TOLERANCE)).max(least);
+    let equal = |member: &Member| {
+        load(member, per_balance).is_some_and(|load| load <= most && load < reject) && left(member)
+    };
+    Some(by_weight(members, bits, equal).unwrap_or(first))
+}
+
+/// The load at which a member gets nothing new.
+fn reject(knobs: &Knobs) -> f64 {
+    if knobs.at(REJECT) > 0.0 { knobs.at(REJECT) } else { f64::INFINITY }
+}
+
+/// What a member's load is taken to be now; `None` without a report that counts.
+fn load(member: &Member, per_balance: f64) -> Option<f64> {
+    let effective = member.effective.filter(|_| member.state != State::SlowStart)?;
+    if per_balance == 0.0 {
+        return Some(effective.value);
+    }
+    let since = member.vitals.begun().wrapping_sub(effective.begun);
+    Some(effective.value + per_balance * f64::from(since))
+}
+
+/// One of those that `may` be taken, by chance in proportion to weight (Chao 1982).
+pub(super) fn by_weight(members: &[Member], mut bits: u64, may: impl Fn(&Member) -> bool) -> Option<usize> {
+    let (mut best, mut weight) = (None, 0.0);
+    for (index, member) in members.iter().enumerate() {
+        if may(member) {
+            weight += member.weight;
+            bits = mix(bits);
+            if best.is_none() || unit(bits) * weight < member.weight {
+                best = Some(index);
+            }
+        }
+    }
+    best
+}
+
+/// Places of the knobs that the choice reads. A strategy without the last ones reads 0, which is none.
+const TOLERANCE: usize = 0;
+const PER_BALANCE: usize = 2;
+const REJECT: usize = 3;

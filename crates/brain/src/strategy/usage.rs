@@ -1,0 +1,83 @@
+//! Weights from what members say of their work (gRPC proposal A58, client-side weighted round robin).
+//!
+//! A member that ends `rps` requests a second at utilization u would end rps / u of them if it were fully used:
+//! that is its weight. Failures are no work: each failed part of its requests counts as so much more utilization,
+//! times a penalty, or a member that fails fast would look strong. Members that say nothing get the mean of those
+//! that do; with fewer than two there is nothing to compare, and the configured capacities hold.
+//!
+//! A member that lies about its strength would draw in everything: a weight counts for at most ten times the
+//! median and no less than a tenth of it.
+
+use alloc::vec::Vec;
+
+use crate::{Member, Usage};
+
+/// The weight of each member; the configured one, with its slow start, where reports do not give one.
+pub(super) fn weights(members: &[Member], penalty: f64) -> Vec<f64> {
+    let said: Vec<Option<f64>> = members.iter().map(|one| weight(one.usage.as_ref()?, penalty)).collect();
+    let mut known: Vec<f64> = said.iter().filter_map(|weight| *weight).collect();
+    if known.len() < 2 {
+        return members.iter().map(|member| member.weight).collect();
+    }
+    known.sort_by(f64::total_cmp);
+    let median = known[known.len() / 2];
+    let bounded = |weight: f64| weight.clamp(median / MOST_TIMES, median * MOST_TIMES);
+    let mean = known.iter().map(|weight| bounded(*weight) / known.len() as f64).sum();
+    let part = |member: &Member| member.weight / member.capacity;
+    members.iter().zip(said).map(|(member, said)| said.map_or(mean, bounded) * part(member)).collect()
+}
+
+/// Requests a second that it could end; `None` where nothing was done or nothing used, which says nothing.
+fn weight(usage: &Usage, penalty: f64) -> Option<f64> {
+    let failed = usage.eps / usage.rps * penalty;
+    let weight = usage.rps / (usage.utilization + failed);
+    (usage.rps > 0.0 && usage.utilization > 0.0 && weight.is_normal()).then_some(weight)
+}
+
+/// A weight is within a factor of this from the median.
+const MOST_TIMES: f64 = 10.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Time;
+    use crate::plan::tests::members;
+
+    fn usage(rps: f64, utilization: f64, eps: f64) -> Usage {
+        Usage { rps, utilization, eps, at: Time(0) }
+    }
+
+    #[test]
+    fn a_weight_is_what_a_member_could_do() {
+        assert_eq!(weight(&usage(100.0, 0.5, 0.0), 1.0), Some(200.0));
+        assert_eq!(weight(&usage(100.0, 0.5, 50.0), 1.0), Some(100.0), "failures count as use");
+        assert_eq!(weight(&usage(100.0, 0.5, 50.0), 0.0), Some(200.0));
+        assert_eq!(weight(&usage(100.0, 1.5, 50.0), 3.0), Some(100.0 / 3.0));
+        for nothing in
+            [usage(0.0, 0.5, 0.0), usage(0.0, 0.0, 0.0), usage(9.0, 0.0, 0.0), usage(0.0, 1.0, 5.0)]
+        {
+            assert_eq!(weight(&nothing, 1.0), None, "{nothing:?}");
+        }
+        assert_eq!(weight(&usage(1e308, 1e-308, 0.0), 1.0), None);
+    }
+
+    #[test]
+    fn the_unknown_get_the_mean_and_slow_start_counts() {
+        let mut group = members(&[1.0, 5.0, 1.0]);
+        group[0].usage = Some(usage(100.0, 0.5, 0.0));
+        assert_eq!(weights(&group, 1.0), [1.0, 5.0, 1.0], "one alone says nothing");
+        group[1].usage = Some(usage(100.0, 0.25, 0.0));
+        assert_eq!(weights(&group, 1.0), [200.0, 400.0, 300.0]);
+        group[2].weight = 0.1;
+        assert_eq!(weights(&group, 1.0), [200.0, 400.0, 30.0]);
+    }
+
+    #[test]
+    fn a_liar_is_bounded() {
+        let mut group = members(&[1.0; 5]);
+        for (member, rps) in group.iter_mut().zip([100.0, 100.0, 100.0, 1e15, 1e-9]) {
+            member.usage = Some(usage(rps, 1.0, 0.0));
+        }
+        assert_eq!(weights(&group, 1.0), [100.0, 100.0, 100.0, 1000.0, 10.0]);
+    }
+}

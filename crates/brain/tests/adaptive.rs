@@ -1,0 +1,298 @@
+//! What `adaptive` promises, in a fleet in virtual time, beside published policies on the same arrivals, sizes and
+//! neighbours. Targets by the names of the study they come from (`docs/decisions`). The short form runs with the
+//! other tests; `make bench-sim` runs the long form and prints the tables.
+
+mod farm;
+
+use farm::ours::Ours;
+use farm::peers::{Oracle, Prequal, Reported};
+use farm::{Discipline, Outcome, Policy, Setting, run};
+
+/// How much is run.
+#[derive(Clone, Copy)]
+struct Effort {
+    warmup: f64,
+    measured: f64,
+    seeds: u64,
+}
+
+const SHORT: Effort = Effort { warmup: 12.0, measured: 8.0, seeds: 2 };
+const LONG: Effort = Effort { warmup: 20.0, measured: 30.0, seeds: 3 };
+
+/// Means over the seeds.
+#[derive(Default)]
+struct Row {
+    p50: f64,
+    p99: f64,
+    p999: f64,
+    /// Per cent of the requests.
+    failed: f64,
+    shed: f64,
+    in_time: f64,
+    /// Successes per second over the mean capacity.
+    goodput: f64,
+    messages: f64,
+    cv: f64,
+    knee_error: f64,
+    ejections: u64,
+}
+
+/// Runs a policy of this name at a setting.
+fn measure(name: &'static str, setting: &Setting, effort: Effort) -> Row {
+    let mut row = Row::default();
+    for seed in 1..=effort.seeds {
+        let mut setting =
+            Setting { warmup: effort.warmup, measured: effort.measured, seed, ..setting.clone() };
+        let (balancers, members) = (setting.balancers, setting.members);
+        let mut ours = None;
+        let mut peer: Box<dyn Policy> = match name {
+            "oracle" => Box::new(Oracle::new(members, seed)),
+            "prequal" => Box::new(Prequal::new(3, 0.84, balancers, seed)),
+            "prequal tuned" => Box::new(Prequal::new(5, 0.5, balancers, seed)),
+            "reported 1 s" => Box::new(Reported::new(1.0, balancers, members, seed)),
+            "reported 3 s" => Box::new(Reported::new(3.0, balancers, members, seed)),
+            _ => {
+                let (strategy, push, silent) = match name {
+                    "adaptive" => ("adaptive", false, setting.silent),
+                    "adaptive, offers" => ("adaptive", true, setting.silent),
+                    "adaptive, agentless" => ("adaptive", false, 10),
+                    other => (other, false, setting.silent),
+                };
+                (setting.push, setting.silent) = (push, silent);
+                setting.guarded = strategy == "adaptive";
+                ours = Some(Ours::new(strategy, balancers, members, seed));
+                Box::new(Oracle::new(0, 0))
+            }
+        };
+        let outcome = run(&setting, ours.as_mut().map_or(&mut *peer, |ours| ours));
+        add(&mut row, &outcome, effort.seeds as f64);
+        row.ejections += ours.map_or(0, |ours| ours.ejections);
+    }
+    println!(
+        "{name:20} load {:4} N {:3}  p50 {:6.1}  p99 {:7.1}  p99.9 {:7.1} ms  failed {:6.3} %  shed {:5.2} %  in time {:5.1} %  \
+         goodput {:.3}  messages {:.2}  cv {:.2}  knee off by {:3.0} %  ejections {}",
+        setting.load,
+        setting.balancers,
+        row.p50,
+        row.p99,
+        row.p999,
+        row.failed,
+        row.shed,
+        row.in_time,
+        row.goodput,
+        row.messages,
+        row.cv,
+        100.0 * row.knee_error,
+        row.ejections,
+    );
+    row
+}
+
+fn add(row: &mut Row, outcome: &Outcome, runs: f64) {
+    row.p50 += outcome.quantile(0.5) / runs;
+    row.p99 += outcome.quantile(0.99) / runs;
+    row.p999 += outcome.quantile(0.999) / runs;
+    row.failed += outcome.share(outcome.failed) / runs;
+    row.shed += outcome.share(outcome.shed) / runs;
+    row.in_time += outcome.share(outcome.in_time) / runs;
+    row.goodput += outcome.good as f64 / outcome.seconds / outcome.capacity / runs;
+    row.messages += outcome.messages as f64 / outcome.requests as f64 / runs;
+    row.cv += outcome.cv / runs;
+    row.knee_error += outcome.knee_error / runs;
+}
+
+const LOADS: [f64; 3] = [0.5, 0.75, 0.9];
+
+/// Runs what is asked for: `SIM="adaptive" LOADS="0.5 0.9" SEEDS=3 cargo test … -- --ignored tune`.
+#[test]
+#[ignore = "a tool"]
+fn tune() {
+    let names = std::env::var("SIM").unwrap_or("adaptive, agentless".into());
+    for name in names.split('/') {
+        for load in std::env::var("LOADS").unwrap_or("0.5 0.75 0.9".into()).split(' ') {
+            let seeds = std::env::var("SEEDS").map_or(2, |seeds| seeds.parse().unwrap());
+            measure(
+                Box::leak(name.to_owned().into_boxed_str()),
+                &at(load.parse().unwrap()),
+                Effort { seeds, ..LONG },
+            );
+        }
+    }
+}
+
+fn at(load: f64) -> Setting {
+    Setting::at(load, 0)
+}
+
+/// L1 to L6 and L8: unequal members with noisy neighbours.
+fn latency(effort: Effort) {
+    let long = effort.seeds > 2;
+    for (turn, load) in LOADS.into_iter().enumerate() {
+        let setting = at(load);
+        let p99 = |name: &'static str| measure(name, &setting, effort).p99;
+        let ours = measure("adaptive", &setting, effort);
+        let agentless = p99("adaptive, agentless");
+        let least_connections = p99("least_connections");
+        let peak_ewma = p99("peak_ewma");
+        let prequal = p99("prequal");
+        let tuned = p99("prequal tuned");
+        let oracle = p99("oracle");
+        let offers = measure("adaptive, offers", &setting, effort);
+        let least = |what: &str, ours: f64, limits: [f64; 3]| {
+            assert!(ours <= limits[turn], "{what} at {load}: {ours:.3}, not at most {}", limits[turn]);
+        };
+        least("L1, p99 to least_connections", ours.p99 / least_connections, [0.45, 0.40, 0.45]);
+        least("L2, p99 to peak_ewma", ours.p99 / peak_ewma, [0.80, 0.60, 0.40]);
+        least("L3, p99 to prequal", ours.p99 / prequal, [1.0, 0.80, 0.45]);
+        least("L3, p99 to prequal as tuned", ours.p99 / tuned, [1.0, 0.95, 0.90]);
+        least("L4, p99 to the oracle", ours.p99 / oracle, [1.2; 3]);
+        assert_eq!(ours.messages, 0.0, "L5: nothing but requests and answers");
+        least("L5, messages with offers", offers.messages, [0.8, 0.2, 0.05]);
+        least("L8, agentless p99 to peak_ewma", agentless / peak_ewma, [0.90, 0.75, 0.65]);
+        if long {
+            measure("round_robin", &setting, effort);
+            measure("random", &setting, effort);
+            measure("least_request", &setting, effort);
+            let reported = p99("reported 3 s");
+            measure("reported 1 s", &setting, effort);
+            least("S1, agentless p99 to weighted round robin by 3 s reports", agentless / reported, [0.5; 3]);
+        }
+    }
+}
+
+/// L7: two balancers and a hundred.
+fn fleets(effort: Effort) {
+    let sizes: &[usize] = if effort.seeds > 2 { &[1, 2, 5, 100] } else { &[2, 100] };
+    for balancers in sizes {
+        let setting = Setting { balancers: *balancers, ..at(0.75) };
+        let ours = measure("adaptive", &setting, effort).p99;
+        let ratio = ours / measure("prequal", &setting, effort).p99;
+        assert!(ratio <= 0.85, "L7, p99 to prequal with {balancers} balancers: {ratio:.3}");
+        let tuned = ours / measure("prequal tuned", &setting, effort).p99;
+        assert!(tuned <= 1.0, "L7, p99 to prequal as tuned with {balancers} balancers: {tuned:.3}");
+    }
+}
+
+/// F1 to F3: one member of 40 fails at once what it gets, another runs at a tenth of its speed.
+fn faults(effort: Effort) {
+    let loads: &[f64] = if effort.seeds > 2 { &LOADS } else { &[0.75] };
+    for load in loads {
+        let healthy = measure("adaptive", &at(*load), effort);
+        let faulty = Setting { failing: Some(0), slow: Some(6), ..at(*load) };
+        let ours = measure("adaptive", &faulty, effort);
+        assert!(ours.failed <= 0.1, "F1, failed at {load}: {:.4} %", ours.failed);
+        let retried = measure("adaptive", &Setting { retries: 0.1, ..faulty.clone() }, effort);
+        assert!(retried.failed <= 0.01, "F2, failed with retries at {load}: {:.4} %", retried.failed);
+        let ratio = ours.p99 / healthy.p99;
+        assert!(ratio <= 1.15, "F3, p99 to that of a healthy fleet at {load}: {ratio:.3}");
+        measure("adaptive, agentless", &faulty, effort);
+        measure("least_connections", &faulty, effort);
+        measure("peak_ewma", &faulty, effort);
+    }
+}
+
+/// O1, O2 and C1: more than there is capacity for.
+fn overload(effort: Effort) {
+    // What can be served at all: everything else is to be refused, and nothing more.
+    let capacity = measure("adaptive", &at(1.6), effort).goodput;
+    let over = measure("adaptive", &at(1.05), effort);
+    let ideal = 100.0 * (1.0 - capacity / 1.05).max(0.0);
+    assert!((over.shed - ideal).abs() <= 1.5, "O1, shed at 105 %: {:.2} %, not {ideal:.2} %", over.shed);
+    assert!(over.in_time >= 85.0, "O1, in time at 105 %: {:.1} %", over.in_time);
+    assert!(over.knee_error <= 0.10, "C1, knees at 105 %: {:.3} off", over.knee_error);
+    let deaf = Setting { ignore_cancel: true, ..at(1.3) };
+    let ours = measure("adaptive", &deaf, effort);
+    assert!(ours.goodput >= 0.90, "O2, goodput at 130 %: {:.3} of the capacity", ours.goodput);
+    let others = measure("least_connections", &deaf, effort).goodput;
+    assert!(others < ours.goodput, "O2: nothing is to be gained by shedding ({others:.3})");
+    measure("peak_ewma", &deaf, effort);
+}
+
+/// What the study left unproven: members that are no processor sharing, that say nothing in part, balancers that
+/// start anew.
+fn unproven(effort: Effort) {
+    println!("a queue in order and a thread for each processor");
+    let setting = Setting { discipline: Discipline::Fifo, ..at(0.75) };
+    let ours = measure("adaptive", &setting, effort).p99;
+    let best = ["least_connections", "peak_ewma", "prequal tuned"]
+        .into_iter()
+        .map(|name| measure(name, &setting, effort).p99)
+        .fold(f64::INFINITY, f64::min);
+    measure("adaptive, agentless", &setting, effort);
+    assert!(ours <= 1.05 * best, "queues: p99 {ours:.1} ms, a published policy has {best:.1}");
+    println!(
+        "members that do less, the more they have: here half of the sum of their processors is too much"
+    );
+    let contended = Setting { discipline: Discipline::Contended, ..at(0.5) };
+    let ours = measure("adaptive", &contended, effort);
+    assert!(ours.failed < 0.1 && ours.goodput > 0.49, "contended: {:.2} % failed", ours.failed);
+    let over = measure("adaptive", &Setting { ignore_cancel: true, load: 1.3, ..contended.clone() }, effort);
+    assert!(over.failed < 1.0, "contended, at 130 %: {:.2} % failed", over.failed);
+    let brief = Effort { warmup: 2.0, measured: 2.0, seeds: 1 };
+    let collapsed = measure("least_connections", &contended, brief);
+    assert!(collapsed.failed > 10.0, "without a limit they collapse, or this shows nothing");
+    for silent in [3, 7] {
+        println!("{silent} of ten say nothing");
+        let setting = Setting { silent, ..at(0.75) };
+        let (mixed, agentless) =
+            (measure("adaptive", &setting, effort), measure("adaptive, agentless", &setting, effort));
+        assert!(mixed.p99 <= 1.1 * agentless.p99, "with some agents it is to be no worse than with none");
+        assert!(mixed.shed < 0.1, "nothing is refused below the capacity: {:.2} %", mixed.shed);
+    }
+    println!("all balancers start anew");
+    let crashed = measure("adaptive", &Setting { crash: true, ..at(0.75) }, effort);
+    let steady = measure("adaptive", &at(0.75), effort);
+    assert!(
+        crashed.p99 <= 1.1 * steady.p99 && crashed.failed < 0.01,
+        "views are soft: {:.1} ms",
+        crashed.p99
+    );
+}
+
+/// F4: nobody is ejected from a healthy fleet.
+fn false_alarms(effort: Effort) {
+    let row = measure("adaptive", &at(0.75), effort);
+    assert_eq!(row.ejections, 0, "F4");
+}
+
+#[test]
+fn latency_beside_published_policies() {
+    latency(SHORT);
+}
+
+#[test]
+fn few_and_many_balancers() {
+    fleets(SHORT);
+}
+
+#[test]
+fn members_that_fail_and_members_that_crawl() {
+    faults(SHORT);
+}
+
+#[test]
+fn more_than_can_be_served() {
+    overload(SHORT);
+}
+
+#[test]
+fn other_kinds_of_members() {
+    unproven(SHORT);
+}
+
+#[test]
+#[ignore = "long: make bench-sim"]
+fn long_form() {
+    println!("L1 to L6, L8, S1");
+    latency(LONG);
+    println!("L7");
+    fleets(LONG);
+    println!("F1 to F3");
+    faults(LONG);
+    println!("O1, O2, C1");
+    overload(LONG);
+    println!("F4: 10 million requests");
+    false_alarms(Effort { measured: 260.0, ..LONG });
+    println!("members of other kinds");
+    unproven(LONG);
+}

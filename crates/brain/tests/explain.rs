@@ -1,0 +1,60 @@
+//! What strategies say of their judgement.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_brain::{Hand, Knobs, Member, MemberId, Plan, Shed, State, Strategy, Time, Vitals, strategy};
+
+fn plan(strategy: &'static Strategy) -> Plan {
+    let member = |number: u32| Member {
+        id: MemberId(number),
+        name: format!("10.0.0.{number}:80").into(),
+        address: ([10, 0, 0, number as u8], 80).into(),
+        seed: u64::from(number),
+        capacity: 1.0,
+        weight: f64::from(number),
+        limit: u32::MAX,
+        state: State::Up,
+        load: None,
+        effective: None,
+        usage: None,
+        shed: Shed::default(),
+        deficit: 0.0,
+        vitals: Arc::new(Vitals::with_in_flight(6)),
+    };
+    Plan::new(strategy, Knobs::defaults(strategy), (1..=3).map(member).collect())
+}
+
+fn figures(plan: &Plan, index: usize, now: Time) -> Vec<(&'static str, f64)> {
+    plan.explain(&plan.members()[index], now)
+}
+
+#[test]
+fn every_strategy_names_finite_figures() {
+    let now = Time(0) + Duration::from_secs(5);
+    for strategy in strategy::ALL.iter().copied().chain([strategy::EXPRESSION]) {
+        let plan = plan(strategy);
+        for member in plan.members() {
+            plan.observe(&mut Hand::default(), &member.vitals, Duration::from_millis(20), false, now);
+            for (name, value) in plan.explain(member, now) {
+                assert!(value.is_finite() && value >= 0.0, "{}: {name} = {value}", strategy.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_figures_are_those_it_judges_by() {
+    let now = Time(0) + Duration::from_secs(5);
+    let find = |name: &str| strategy::find(name).expect("it is there");
+    assert_eq!(figures(&plan(find("weighted_round_robin")), 2, now), [("share", 0.5)]);
+    assert_eq!(figures(&plan(find("least_connections")), 1, now), [("in_flight_per_weight", 3.0)]);
+    assert_eq!(figures(&plan(find("round_robin")), 1, now), []);
+    let ewma = plan(find("peak_ewma"));
+    assert_eq!(figures(&ewma, 1, now), [], "nothing is known before the first answer");
+    ewma.observe(&mut Hand::default(), &ewma.members()[1].vitals, Duration::from_millis(20), false, now);
+    let [("latency_estimate_seconds", latency), ("cost_seconds", cost)] = figures(&ewma, 1, now)[..] else {
+        panic!("{:?}", figures(&ewma, 1, now));
+    };
+    assert!((latency - 0.02).abs() < 1e-6 && (cost - 0.02 * 4.0).abs() < 1e-6, "{latency} {cost}");
+}

@@ -1,0 +1,192 @@
+//! Published policies, for comparison, each given what its paper gives it.
+
+use std::collections::VecDeque;
+
+use super::dice::Dice;
+use super::{Answer, Fleet, Policy};
+
+/// Knows everything at once and takes the member where this request ends soonest (shortest expected delay).
+pub(crate) struct Oracle {
+    sent: Vec<u64>,
+    dice: Dice,
+}
+
+impl Oracle {
+    pub(crate) fn new(members: usize, seed: u64) -> Self {
+        Self { sent: vec![0; members], dice: Dice::new(seed, 5) }
+    }
+}
+
+impl Policy for Oracle {
+    fn choose(&mut self, _: usize, _: f64, fleet: &Fleet, _: Option<usize>) -> Option<usize> {
+        let delay = |index: usize| {
+            let server = &fleet.servers[index];
+            let jobs = self.sent[index] as f64 + 1.0;
+            (jobs / server.cores).max(1.0) / (server.speed * server.g)
+        };
+        let start = self.dice.below(fleet.servers.len());
+        let order = (0..fleet.servers.len()).map(|turn| (start + turn) % fleet.servers.len());
+        let best = order.min_by(|a, b| delay(*a).total_cmp(&delay(*b)))?;
+        self.sent[best] += 1;
+        Some(best)
+    }
+
+    fn ended(&mut self, _: usize, _: f64, answer: &Answer) {
+        self.sent[answer.member] -= 1;
+    }
+}
+
+/// Prequal (Wydrowski et al., NSDI 2024): probes of requests in flight and latency, kept in a pool; hot ones by a
+/// quantile, the fastest of the cold ones.
+pub(crate) struct Prequal {
+    probes: usize,
+    quantile: f64,
+    pools: Vec<Pool>,
+    dice: Dice,
+    messages: u64,
+}
+
+#[derive(Default)]
+struct Pool {
+    probes: VecDeque<Probe>,
+    /// Requests in flight of the last probes, for the quantile.
+    seen: VecDeque<u32>,
+    worst_next: bool,
+}
+
+#[derive(Clone)]
+struct Probe {
+    member: usize,
+    ready: f64,
+    in_flight: u32,
+    latency: f64,
+    uses: f64,
+}
+
+impl Prequal {
+    /// The paper has 3 probes for each request and a quantile of 0.84.
+    pub(crate) fn new(probes: usize, quantile: f64, balancers: usize, seed: u64) -> Self {
+        let pools = (0..balancers).map(|_| Pool::default()).collect();
+        Self { probes, quantile, pools, dice: Dice::new(seed, 6), messages: 0 }
+    }
+}
+
+impl Policy for Prequal {
+    fn choose(&mut self, who: usize, now: f64, fleet: &Fleet, _: Option<usize>) -> Option<usize> {
+        let members = fleet.servers.len();
+        let pool = &mut self.pools[who];
+        pool.probes.retain(|probe| now - probe.ready < 1.0);
+        let ready: Vec<usize> =
+            (0..pool.probes.len()).filter(|index| pool.probes[*index].ready <= now).collect();
+        let mut sorted: Vec<u32> = pool.seen.iter().copied().collect();
+        sorted.sort_unstable();
+        let hot = sorted.get((self.quantile * sorted.len() as f64) as usize).copied().unwrap_or(u32::MAX);
+        let is_cold = |index: &&usize| pool.probes[**index].in_flight < hot;
+        let fastest = |a: &&usize, b: &&usize| pool.probes[**a].latency.total_cmp(&pool.probes[**b].latency);
+        let cold = ready.iter().filter(is_cold).min_by(fastest);
+        let chosen =
+            cold.or_else(|| ready.iter().min_by_key(|index| pool.probes[**index].in_flight)).copied();
+        let member = match chosen {
+            Some(index) if ready.len() >= 2 => {
+                let probe = &mut pool.probes[index];
+                // What is sent is in flight there, whatever the probe said.
+                probe.in_flight += 1;
+                probe.uses -= 1.0;
+                let member = probe.member;
+                if probe.uses < self.dice.unit() {
+                    pool.probes.remove(index);
+                }
+                member
+            }
+            _ => self.dice.below(members),
+        };
+        // One goes with each request: the oldest and the worst in turn.
+        pool.worst_next = !pool.worst_next;
+        if pool.probes.len() > 1 {
+            let worst = (0..pool.probes.len()).max_by_key(|index| pool.probes[*index].in_flight).unwrap_or(0);
+            pool.probes.remove(if pool.worst_next { worst } else { 0 });
+        }
+        let rate = (1.0 - 16.0 / members as f64) * self.probes as f64 - 1.0;
+        for _ in 0..self.probes {
+            let target = self.dice.below(members);
+            let in_flight = fleet.servers[target].jobs as u32;
+            let probe = Probe {
+                member: target,
+                ready: now + 2.0 * fleet.network,
+                in_flight,
+                latency: fleet.servers[target].usual_latency(),
+                uses: (2.0 / rate.max(0.1)).max(1.0),
+            };
+            pool.seen.push_back(in_flight);
+            if pool.seen.len() > 128 {
+                pool.seen.pop_front();
+            }
+            if pool.probes.len() == 16 {
+                pool.probes.pop_front();
+            }
+            pool.probes.push_back(probe);
+            self.messages += 1;
+        }
+        Some(member)
+    }
+
+    fn ended(&mut self, _: usize, _: f64, _: &Answer) {}
+
+    fn messages(&self) -> u64 {
+        self.messages
+    }
+}
+
+/// Weighted round robin by what members report every so often (gRPC proposal A58): requests per second over
+/// utilization.
+pub(crate) struct Reported {
+    every: f64,
+    next: f64,
+    weights: Vec<f64>,
+    before: Vec<(u64, f64)>,
+    /// Earliest deadline first, for each balancer.
+    deadlines: Vec<Vec<f64>>,
+}
+
+impl Reported {
+    pub(crate) fn new(every: f64, balancers: usize, members: usize, seed: u64) -> Self {
+        let mut dice = Dice::new(seed, 7);
+        let deadlines = (0..balancers).map(|_| (0..members).map(|_| dice.unit()).collect()).collect();
+        Self { every, next: every, weights: vec![1.0; members], before: vec![(0, 0.0); members], deadlines }
+    }
+}
+
+impl Policy for Reported {
+    fn choose(&mut self, who: usize, _: f64, _: &Fleet, _: Option<usize>) -> Option<usize> {
+        let deadlines = &mut self.deadlines[who];
+        let first = (0..deadlines.len()).min_by(|a, b| deadlines[*a].total_cmp(&deadlines[*b]))?;
+        deadlines[first] += 1.0 / self.weights[first];
+        Some(first)
+    }
+
+    fn ended(&mut self, _: usize, _: f64, _: &Answer) {}
+
+    fn tick(&mut self, now: f64, fleet: &Fleet) {
+        if now + 1e-9 < self.next {
+            return;
+        }
+        self.next += self.every;
+        let weights: Vec<f64> = fleet
+            .servers
+            .iter()
+            .zip(&mut self.before)
+            .map(|(server, before)| {
+                let rate = (server.received - before.0) as f64 / self.every;
+                let used = (server.busy - before.1) / self.every / server.cores;
+                *before = (server.received, server.busy);
+                if rate > 0.0 && used > 0.0 { rate / used } else { f64::NAN }
+            })
+            .collect();
+        let known: Vec<f64> = weights.iter().copied().filter(|weight| weight.is_finite()).collect();
+        let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
+        if mean > 0.0 {
+            self.weights =
+                weights.iter().map(|weight| if weight.is_finite() { weight / mean } else { 1.0 }).collect();
+        }
+    }
+}

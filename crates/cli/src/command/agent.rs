@@ -1,0 +1,238 @@
+//! `plimsoll agent`: run beside a server, measure how loaded it is and tell the balancers.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use plimsoll_agent::{Agent, Cgroup, Config, Error, Metric, Scrape, Snapshot, Url};
+use plimsoll_bench::units;
+use sd_notify::NotifyState;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::{Exit, Failure, Globals};
+use crate::control::text::{Cell, Tone, table};
+use crate::log;
+use crate::running::notify;
+
+/// Measure this machine beside a server and report its load to the balancers
+///
+/// Reads processors, run queue, pressure, memory and sockets, a page in Prometheus' format, and what programs
+/// of this machine report with curl -d 'name=NAME&value=NUMBER' http://LISTEN/v1/report. Needs no
+/// privileges; what it cannot read it names once. Ends with SIGTERM or Ctrl-C.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Address of the server, as the balancer's configuration has it
+    #[arg(short, long, value_name = "HOST:PORT", required_unless_present_any = ["listen", "once"])]
+    member: Option<String>,
+
+    /// Its group, if the address is in several
+    #[arg(short, long, value_name = "NAME")]
+    group: Option<String>,
+
+    /// Push to these balancers: http://HOST:PORT of [admin] reports, or unix:/PATH of the control socket; one
+    /// that is down delays no other
+    #[arg(short, long, value_name = "URL", value_delimiter = ',', requires = "member",
+          required_unless_present_any = ["listen", "once"])]
+    report_to: Vec<Url>,
+
+    /// Between two reports, give or take a tenth; what moves more than its noise is reported at once
+    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    interval: Duration,
+
+    /// Where balancers find /load, Prometheus /metrics and programs of this machine /v1/report; port 0 takes a
+    /// free one
+    #[arg(short, long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+
+    /// A page in Prometheus' text format, such as http://127.0.0.1:9100/metrics
+    #[arg(long, value_name = "URL", requires = "metric")]
+    scrape: Option<Url>,
+
+    /// What to take from that page: SERIES, NAME=SERIES{label="value"} or, for a counter,
+    /// requests_per_second=rate(SERIES); as often as needed
+    #[arg(long, value_name = "[NAME=]SERIES", requires = "scrape")]
+    metric: Vec<Metric>,
+
+    /// The server's control group (version 2), such as system.slice/nginx.service; auto finds that of a
+    /// container, off reads none
+    #[arg(long, value_name = "PATH|auto|off", default_value = "auto")]
+    cgroup: Cgroup,
+
+    /// Count the established connections of this local port, too; costs time where there are many
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+
+    /// Where the kernel tells of the host; another place in a container that has the host's mounted
+    #[arg(long, value_name = "PATH", default_value = "/proc")]
+    proc: PathBuf,
+
+    /// Measure once, say what there is and what cannot be read, and end; exit code 1 if there is nothing
+    #[arg(long)]
+    once: bool,
+
+    /// Form of the log on standard error
+    #[arg(long, value_enum, default_value_t = log::Form::Text)]
+    log: log::Form,
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .build()
+        .map_err(|error| Failure::failed(format_args!("cannot start: {error}")))?;
+    let done = runtime
+        .block_on(async { if args.once { once(args, globals).await } else { on(args, globals).await } });
+    // A name that is being looked up must not keep the process from ending.
+    runtime.shutdown_background();
+    done
+}
+
+/// Says what is known.
+async fn once(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let config = Config { report_to: Vec::new(), listen: None, ..config(args) };
+    let snapshot = Agent::open(config).await.map_err(refused)?.once().await;
+    globals.show(&snapshot.full(), || render(&snapshot, globals.color()))?;
+    Ok(if snapshot.values.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Reports until it is told to end.
+async fn on(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    log::start(args.log, globals);
+    // Before anything listens, so that no signal finds the process unprepared.
+    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    let (Ok(term), Ok(int)) = signals else {
+        return Err(Failure::failed("cannot take signals"));
+    };
+    let agent = Agent::open(config(args)).await.map_err(refused)?;
+    if let Some(address) = agent.addr() {
+        tracing::info!("listening agent {address}: /load, /metrics, /v1/report");
+    }
+    for url in &args.report_to {
+        let member = args.member.as_deref().unwrap_or_default();
+        tracing::info!("reporting to {url} as {member} every {}", units::short(args.interval));
+    }
+    notify(&[NotifyState::Ready]);
+    agent.run(told_to_stop(term, int)).await;
+    notify(&[NotifyState::Stopping]);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn config(args: &Args) -> Config {
+    let scrape = args.scrape.as_ref().map(|url| Scrape { url: url.clone(), metrics: args.metric.clone() });
+    Config {
+        group: args.group.clone(),
+        member: args.member.clone(),
+        report_to: args.report_to.clone(),
+        interval: args.interval,
+        listen: args.listen,
+        scrape,
+        cgroup: args.cgroup.clone(),
+        port: args.port,
+        proc: args.proc.clone(),
+    }
+}
+
+/// An address that is taken is bad luck; the rest is a wrong command line.
+fn refused(error: Error) -> Failure {
+    let exit = if matches!(error, Error::Listen { .. }) { Exit::Failed } else { Exit::Usage };
+    Failure::new(exit, error)
+}
+
+async fn told_to_stop(mut term: Signal, mut int: Signal) {
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = units::duration(text)?;
+    let fits = (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval);
+    if fits { Ok(interval) } else { Err("expected 100ms to 1h".to_owned()) }
+}
+
+fn render(snapshot: &Snapshot, color: bool) -> String {
+    let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
+    let mut rows = vec![vec![
+        heading("NAME"),
+        Cell::number("VALUE").tone(Tone::Strong),
+        heading("SOURCE"),
+        heading("AGE"),
+    ]];
+    rows.extend(snapshot.values.iter().map(|value| {
+        vec![
+            Cell::text(&value.name),
+            Cell::number(digits(value.value)),
+            Cell::text(value.source.name()).tone(Tone::Faint),
+            Cell::text(&format!("{:.1}s", value.age.as_secs_f64())).tone(Tone::Faint),
+        ]
+    }));
+    let mut out = table(&rows, color);
+    if !snapshot.unread.is_empty() {
+        let mut rows = vec![vec![heading("NOT READ"), heading("WHAT"), heading("WHY")]];
+        rows.extend(snapshot.unread.iter().map(|unread| {
+            vec![
+                Cell::text(unread.sensor),
+                Cell::text(&unread.what),
+                Cell::text(&unread.why).tone(Tone::Fair),
+            ]
+        }));
+        out.push('\n');
+        out.push_str(&table(&rows, color));
+    }
+    out
+}
+
+/// Three decimals at the most.
+fn digits(value: f64) -> String {
+    let text = format!("{value:.3}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_agent::{Source, Unread, Value};
+
+    use super::*;
+
+    #[test]
+    fn the_table() {
+        let value = |name: &str, value, source, ms| Value {
+            name: name.into(),
+            value,
+            age: Duration::from_millis(ms),
+            source,
+        };
+        let snapshot = Snapshot {
+            group: None,
+            member: None,
+            values: vec![
+                value("cpu", 0.43, Source::Sensed, 0),
+                value("requests_per_second", 1234.5, Source::Scraped, 1000),
+                value("tcp_sockets", 10.0, Source::Sensed, 0),
+            ],
+            unread: vec![Unread {
+                sensor: "pressure",
+                what: "/proc/pressure/cpu".into(),
+                why: "No such file or directory (os error 2)".into(),
+            }],
+        };
+        insta::assert_snapshot!(render(&snapshot, false), @"
+        NAME                  VALUE  SOURCE   AGE
+        cpu                    0.43  sensed   0.0s
+        requests_per_second  1234.5  scraped  1.0s
+        tcp_sockets              10  sensed   0.0s
+
+        NOT READ  WHAT                WHY
+        pressure  /proc/pressure/cpu  No such file or directory (os error 2)
+        ");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let said = [0.0, 1.0, 0.12345, 100.0, 1234.5, 1e9].map(digits);
+        assert_eq!(said, ["0", "1", "0.123", "100", "1234.5", "1000000000"]);
+    }
+}

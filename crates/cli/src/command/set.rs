@@ -1,0 +1,76 @@
+//! `plimsoll set`: change a setting while the balancer runs.
+
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use serde_json::{Value, json};
+
+use super::{Failure, Globals};
+use crate::control::text::plain;
+use crate::control::{Where, report};
+
+/// Change a setting of a running balancer, until the next reload
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Change a setting of a group: web.strategy=least_connections
+    ///
+    /// The value is written as in the configuration: web.strategy='{ least_request = { choices = 3 } }'. No
+    /// connection and no binding is lost. The file is not changed: the next reload puts back what it says.
+    Group {
+        /// GROUP.strategy=VALUE
+        #[arg(value_name = "GROUP.KEY=VALUE")]
+        setting: Setting,
+
+        #[command(flatten)]
+        at: Where,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Setting {
+    group: String,
+    key: String,
+    value: String,
+}
+
+impl FromStr for Setting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').ok_or("there is no `=`: give GROUP.KEY=VALUE")?;
+        // Names of groups may have dots, keys have none.
+        let (group, key) = name.trim().rsplit_once('.').ok_or("there is no `.`: give GROUP.KEY=VALUE")?;
+        Ok(Self { group: group.into(), key: key.into(), value: value.trim().into() })
+    }
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let What::Group { setting, at } = &args.what;
+    let body = json!({"group": setting.group, "key": setting.key, "value": setting.value});
+    let said = at.balancer()?.post("/v1/set", &body)?;
+    let changes = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let lines: String = changes.map(|change| format!("{}\n", plain(change))).collect();
+    report(globals, &said, &format!("{lines}until the next reload\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_taken_apart() {
+        let setting =
+            |text: &str| text.parse::<Setting>().map(|setting| (setting.group, setting.key, setting.value));
+        let parts = |group: &str, key: &str, value: &str| Ok((group.into(), key.into(), value.into()));
+        assert_eq!(setting("web.strategy=random"), parts("web", "strategy", "random"));
+        assert_eq!(setting("a.b.strategy = { x = 1 }"), parts("a.b", "strategy", "{ x = 1 }"));
+        assert!(setting("web.strategy").unwrap_err().contains("`=`"));
+        assert!(setting("strategy=random").unwrap_err().contains("`.`"));
+    }
+}

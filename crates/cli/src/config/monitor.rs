@@ -1,0 +1,226 @@
+//! `[group.monitor]`: where a group's loads come from, and what a load is.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+use std::time::Duration;
+
+use plimsoll_cluster as cluster;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::text::{Text, text};
+use super::{MemberAddress, ProbePath, TimeSpan};
+
+/// How loaded members are: what is taken for their load, and where it comes from. Reports (`POST /v1/report`) are
+/// taken whatever stands here; without this section they are kept and shown, and no load is made of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Monitor {
+    /// What a member's load is: the name of a number that is reported, or an expression over several. The
+    /// balancer's own are `in_flight`, `latency` (seconds), `requests_per_second` and `capacity`; the rate of a
+    /// counter is `NAME_per_second`.
+    pub(crate) metric: Formula,
+
+    /// Where the numbers come from: members tell (`push`), the balancer asks an agent (`pull`) or reads a page of
+    /// metrics (`prometheus`), answers carry them (`orca`), or the balancer's own are enough (`passive`).
+    pub(crate) source: Source,
+
+    /// Between two looks, or two reports that are expected. What is older than three of these (at least 10 s) is
+    /// not known any more.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    pub(crate) interval: TimeSpan,
+
+    /// One monitor that answers for all members (pull, prometheus), in place of `port` and `path`. `{member}` in its
+    /// path stands for the member as it is written in `members`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) url: Option<MonitorUrl>,
+
+    /// Where to ask, at the member's host (pull, prometheus). Default: the member's own port.
+    #[schemars(range(min = 1, max = 65_535))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) port: Option<u16>,
+
+    /// What to ask for (pull, prometheus). Default: `/load`, or `/metrics` for prometheus.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) path: Option<ProbePath>,
+
+    /// For one look as a whole (pull, prometheus).
+    #[schemars(extend("x-minimum" = "1ms"))]
+    pub(crate) timeout: TimeSpan,
+}
+
+impl Default for Monitor {
+    fn default() -> Self {
+        Self {
+            metric: Formula("cpu".into()),
+            source: Source::Push,
+            interval: TimeSpan::millis(1_000),
+            url: None,
+            port: None,
+            path: None,
+            timeout: TimeSpan::millis(1_000),
+        }
+    }
+}
+
+impl Monitor {
+    /// As the part that watches takes it; `None` only for a metric that is not one, which a checked file has not.
+    pub(crate) fn settings(&self) -> Option<cluster::MonitorSettings> {
+        let path = self.path.as_ref().map_or_else(|| self.source.path(), |path| &path.0);
+        let (host, port, path) = match &self.url {
+            Some(url) => (Some(url.host.clone()), Some(url.port), url.path.as_str()),
+            None => (None, self.port, path),
+        };
+        Some(cluster::MonitorSettings {
+            source: self.source.into(),
+            metric: cluster::Expression::new(&self.metric.0).ok()?,
+            interval: self.interval.0,
+            target: cluster::Target {
+                host,
+                port,
+                path: path.to_owned(),
+                timeout: self.timeout.0.min(Duration::from_secs(3600)),
+            },
+        })
+    }
+}
+
+/// Where the numbers come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Source {
+    /// Members tell, or anyone on their behalf.
+    #[default]
+    Push,
+    /// The balancer asks an agent: `{"values": {"cpu": {"value": 0.4, "age_seconds": 0.1}}}`.
+    Pull,
+    /// Only what the balancer sees itself; nobody's word counts.
+    Passive,
+    /// Answers of members carry them (ORCA's `endpoint-load-metrics`).
+    Orca,
+    /// The balancer reads them off a page of metrics; a name counts as the sum over its labels.
+    Prometheus,
+}
+
+impl Source {
+    /// Does the balancer ask?
+    pub(crate) fn asks(self) -> bool {
+        matches!(self, Self::Pull | Self::Prometheus)
+    }
+
+    fn path(self) -> &'static str {
+        if self == Self::Prometheus { "/metrics" } else { "/load" }
+    }
+}
+
+impl From<Source> for cluster::Source {
+    fn from(source: Source) -> Self {
+        match source {
+            Source::Push => Self::Push,
+            Source::Pull => Self::Pull,
+            Source::Passive => Self::Passive,
+            Source::Orca => Self::Orca,
+            Source::Prometheus => Self::Prometheus,
+        }
+    }
+}
+
+/// Where one monitor answers for all members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MonitorUrl {
+    /// A name, or an address without brackets.
+    host: String,
+    port: u16,
+    /// Begins with `/`.
+    path: String,
+}
+
+text! {
+    MonitorUrl,
+    format: "plimsoll-monitor-url",
+    what: "an http URL",
+    example: "http://monitor.internal:9000/load?member={member}",
+    pattern: "^http://.+$",
+}
+
+impl FromStr for MonitorUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(rest) = text.strip_prefix("http://") else {
+            return Err("does not begin with http://".into());
+        };
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let path: ProbePath = if path.is_empty() { "/" } else { path }.parse()?;
+        let ported = authority.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+        let address = if ported { authority.to_owned() } else { format!("{authority}:80") };
+        let MemberAddress { host, port } = address.parse()?;
+        Ok(Self { host, port, path: path.0 })
+    }
+}
+
+impl fmt::Display for MonitorUrl {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = MemberAddress { host: self.host.clone(), port: self.port };
+        write!(out, "http://{address}{}", self.path)
+    }
+}
+
+/// An expression as written. Whether it is one is checked with the rest of the file, where its place is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Formula(pub(crate) String);
+
+text! {
+    Formula,
+    format: "plimsoll-expression",
+    what: "a name or an expression",
+    example: "cpu * 0.7 + in_flight / 100",
+}
+
+impl Formula {
+    /// What is wrong with it, and where in its text.
+    pub(crate) fn fault(&self) -> Option<(Range<usize>, String)> {
+        cluster::Expression::new(&self.0).err().map(|fault| (fault.at, fault.why))
+    }
+}
+
+impl FromStr for Formula {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.len() {
+            _ if text.trim().is_empty() => Err("is empty".into()),
+            ..=cluster::LONGEST => Ok(Self(text.into())),
+            _ => Err(format!("is too long: at most {} characters", cluster::LONGEST)),
+        }
+    }
+}
+
+impl fmt::Display for Formula {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_of_monitors() {
+        for (text, shown) in [
+            ("http://Monitor.internal:9000/load?m={member}", "http://monitor.internal:9000/load?m={member}"),
+            ("http://10.0.0.1", "http://10.0.0.1:80/"),
+            ("http://[2001:DB8::1]/x", "http://[2001:db8::1]:80/x"),
+            ("http://[::1]:81", "http://[::1]:81/"),
+        ] {
+            assert_eq!(text.parse::<MonitorUrl>().unwrap().to_string(), shown);
+        }
+        for bad in
+            ["", "https://a/", "http://", "http:///x", "http://a:0/", "http://a b/", "http://a/b c", "a:80"]
+        {
+            assert!(bad.parse::<MonitorUrl>().is_err(), "{bad}");
+        }
+    }
+}

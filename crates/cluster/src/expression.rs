@@ -1,0 +1,292 @@
+//! What an operator makes of a member's figures: `cpu * 0.7 + in_flight / 100`.
+//!
+//! The language is that of Jinja's expressions, evaluated by minijinja: numbers, `+ - * / // % **`, comparisons,
+//! `and or not`, `a if test else b`, `x is defined`, and filters such as `[cpu, memory]|max`, `cpu|default(0.5)`.
+//! Whole and decimal numbers may be mixed, `/` never rounds, and a division by zero is an error rather than an
+//! infinity. There are no loops, and each evaluation may take only so many steps, so that one costs microseconds.
+//!
+//! A text that is a name by itself is that name, dots and colons included, which names of metrics may have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use minijinja::value::Value;
+use minijinja::{Environment, ErrorKind, UndefinedBehavior};
+
+/// Longest expression, bytes.
+pub const LONGEST: usize = 1024;
+
+/// Longest name of a figure, bytes.
+pub(crate) const LONGEST_NAME: usize = 64;
+
+/// Steps that one evaluation may take.
+const STEPS: u64 = 10_000;
+
+/// A number as a function of named numbers.
+#[derive(Clone)]
+pub struct Expression {
+    text: String,
+    /// What it reads, sorted.
+    names: Vec<String>,
+    form: Form,
+}
+
+#[derive(Clone)]
+enum Form {
+    Name,
+    Program(std::sync::Arc<minijinja::Expression<'static, 'static>>),
+}
+
+/// What is wrong with the text of an expression.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Bytes of the text.
+    pub at: Range<usize>,
+    /// One line, to be read after the expression.
+    pub why: String,
+}
+
+impl Expression {
+    /// Reads an expression.
+    ///
+    /// # Errors
+    /// It is too long, is not an expression, uses a filter or function that there is not, or gives no number.
+    pub fn new(text: &str) -> Result<Self, Fault> {
+        let all = 0..text.len();
+        let fault = |why: String| Fault { at: all.clone(), why };
+        if text.trim().is_empty() {
+            return Err(fault("is empty".into()));
+        }
+        if text.len() > LONGEST {
+            return Err(fault(format!("is longer than {LONGEST} characters")));
+        }
+        if is_name(text) && !CONSTANTS.contains(&text) {
+            return Ok(Self { text: text.into(), names: vec![text.into()], form: Form::Name });
+        }
+        let program =
+            ENVIRONMENT.compile_expression_owned(text.to_owned()).map_err(|error| read(text, &error))?;
+        let mut names: Vec<String> = program.undeclared_variables(false).into_iter().collect();
+        names.sort_unstable();
+        let form = Form::Program(std::sync::Arc::new(program));
+        let expression = Self { text: text.into(), names, form };
+        expression.try_out(text)?;
+        Ok(expression)
+    }
+
+    /// As written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The names it reads, sorted.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Its value where names have the values that `lookup` gives.
+    ///
+    /// # Errors
+    /// In one line: a name is needed and has no value, a division by zero, a result that is not a finite number.
+    pub fn eval(&self, mut lookup: impl FnMut(&str) -> Option<f64>) -> Result<f64, String> {
+        let value = match &self.form {
+            Form::Name => lookup(&self.text).ok_or_else(|| format!("`{}` is not known", self.text))?,
+            Form::Program(program) => {
+                let given = |name: &String| Some((name.clone(), Value::from(lookup(name)?)));
+                let given: BTreeMap<String, Value> = self.names.iter().filter_map(given).collect();
+                let missing: Vec<&str> =
+                    self.names.iter().filter(|name| !given.contains_key(*name)).map(String::as_str).collect();
+                let value = program.eval(Value::from_pairs(given)).map_err(|error| {
+                    match (missing.is_empty(), error.kind()) {
+                        // Whatever else it says, this is why.
+                        (false, _) => format!("`{}` is not known", missing.join("`, `")),
+                        (true, ErrorKind::OutOfFuel) => format!("it takes more than {STEPS} steps"),
+                        (true, _) => sentence(&error),
+                    }
+                })?;
+                f64::try_from(value.clone()).map_err(|_| format!("it gives {value}, not a number"))?
+            }
+        };
+        if value.is_finite() { Ok(value) } else { Err(format!("it gives {value}")) }
+    }
+
+    /// What only shows when it runs, and does not depend on the numbers.
+    fn try_out(&self, text: &str) -> Result<(), Fault> {
+        let Form::Program(program) = &self.form else { return Ok(()) };
+        let mut wrong = None;
+        for number in [0.5, 1.0, 3.0] {
+            let given = self.names.iter().map(|name| (name.clone(), Value::from(number)));
+            match program.eval(Value::from_pairs(given)) {
+                Ok(value) if f64::try_from(value.clone()).is_ok() => return Ok(()),
+                Ok(value) => {
+                    let why = format!("gives {value}, not a number");
+                    wrong = Some(Fault { at: 0..text.len(), why });
+                }
+                Err(error) => wrong = Some(read(text, &error)),
+            }
+        }
+        // With some number it must give one.
+        wrong.map_or(Ok(()), Err)
+    }
+}
+
+/// May a figure have this name? Letters, digits, `_`, `.` and `:`, a letter or `_` first, at most
+/// 64 bytes.
+pub fn is_name(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:".contains(&byte);
+    text.len() <= LONGEST_NAME
+        && text.as_bytes().first().is_some_and(|first| first.is_ascii_alphabetic() || *first == b'_')
+        && text.bytes().all(fits)
+        && !text.ends_with(['.', ':'])
+}
+
+impl fmt::Debug for Expression {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Expression({:?})", self.text)
+    }
+}
+
+impl PartialEq for Expression {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.why)
+    }
+}
+
+/// Words of the language that look like names.
+const CONSTANTS: &[&str] = &["true", "false", "none", "True", "False", "None"];
+
+/// The rules, the same for all.
+static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_fuel(Some(STEPS));
+    // Functions that make lists out of nothing have no place in a formula.
+    for name in ["range", "dict", "debug", "namespace"] {
+        environment.remove_global(name);
+    }
+    environment
+});
+
+/// An error of the library as a fault of the text.
+fn read(text: &str, error: &minijinja::Error) -> Fault {
+    let whole = 0..text.len();
+    let at = error.range().filter(|at| at.start < at.end && at.end <= text.len()).unwrap_or(whole);
+    Fault { at, why: sentence(error) }
+}
+
+/// What an error says, on one line.
+fn sentence(error: &minijinja::Error) -> String {
+    let said = match (error.kind(), error.detail()) {
+        (ErrorKind::SyntaxError | ErrorKind::UnknownFilter | ErrorKind::UnknownTest, Some(detail)) => {
+            detail.to_owned()
+        }
+        (_, Some(detail)) if detail.ends_with("is not callable") => {
+            "there are no functions, only filters such as [a, b]|max".into()
+        }
+        (kind, Some(detail)) => format!("{kind}: {detail}"),
+        (kind, None) => kind.to_string(),
+    };
+    said.replace(['\n', '\r'], " ")
+}
+
+/// The names that several expressions read together, sorted.
+pub(crate) fn names_of<'a>(expressions: impl Iterator<Item = &'a Expression>) -> BTreeSet<String> {
+    expressions.flat_map(|expression| expression.names.iter().cloned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(text: &str) -> Result<f64, String> {
+        let known = |name: &str| match name {
+            "cpu" => Some(0.5),
+            "in_flight" => Some(20.0),
+            "capacity" => Some(3.0),
+            "zero" => Some(0.0),
+            _ => None,
+        };
+        Expression::new(text).map_err(|fault| format!("{fault}"))?.eval(known)
+    }
+
+    #[test]
+    fn sums_mix_whole_and_decimal_numbers() {
+        for (text, expected) in [
+            ("cpu", 0.5),
+            ("cpu * 0.7 + in_flight / 100", 0.55),
+            ("capacity / (1 + cpu)", 2.0),
+            ("7 / 2", 3.5),
+            ("2 ** 10", 1024.0),
+            ("1 if cpu < 0.8 else 0.1", 1.0),
+            ("[cpu, in_flight / 100]|max", 0.5),
+            ("memory|default(0.25)", 0.25),
+            ("memory if memory is defined else in_flight", 20.0),
+            ("42", 42.0),
+        ] {
+            let found = value(text).unwrap_or_else(|why| panic!("{text}: {why}"));
+            assert!((found - expected).abs() < 1e-12, "{text}: {found}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_is_known() {
+        let names = |text: &str| Expression::new(text).unwrap().names().to_vec();
+        assert_eq!(names("cpu * 0.7 + in_flight / cpu"), ["cpu", "in_flight"]);
+        assert_eq!(names("node:load.1"), ["node:load.1"]);
+        assert_eq!(names("[a, b]|max"), ["a", "b"]);
+        assert!(names("1 + 1").is_empty());
+    }
+
+    #[test]
+    fn faults_have_a_place() {
+        for (text, at, why) in [
+            ("", 0..0, "is empty"),
+            ("cpu *", 4..5, ""),
+            ("cpu * * 2", 6..7, "unexpected"),
+            ("cpu|maximum", 4..11, "filter maximum is unknown"),
+            ("log2(cpu)", 0..4, "there are no functions"),
+            ("\"abc\"", 0..5, "not a number"),
+            ("[cpu]", 0..5, "not a number"),
+            ("cpu > 0.4", 0..9, "not a number"),
+            ("range(9)|sum", 0..5, "there are no functions"),
+        ] {
+            let fault = Expression::new(text).expect_err(text);
+            assert!(fault.why.contains(why), "{text}: {}", fault.why);
+            assert!(fault.at.start.abs_diff(at.start) <= 1, "{text}: {:?}: {}", fault.at, fault.why);
+        }
+        assert!(Expression::new(&"1+".repeat(1000)).unwrap_err().why.contains("longer than"));
+    }
+
+    #[test]
+    fn values_that_are_none_say_why() {
+        assert_eq!(value("disk").unwrap_err(), "`disk` is not known");
+        assert_eq!(value("cpu + disk * net").unwrap_err(), "`disk`, `net` is not known");
+        assert!(value("cpu / zero").unwrap_err().contains('/'), "{:?}", value("cpu / zero"));
+        assert!(value("10 ** 300 * 10.0 ** 300").is_err());
+    }
+
+    #[test]
+    fn names_are_plain() {
+        for good in ["cpu", "_a", "a.b:c9", &"x".repeat(64)] {
+            assert!(is_name(good), "{good}");
+        }
+        for bad in ["", "9a", "a b", "a-b", "a.", "ä", "a\n", &"x".repeat(65)] {
+            assert!(!is_name(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_evaluation_is_bounded() {
+        let nested = format!("{}cpu{}", "(".repeat(400), ")".repeat(400));
+        // Either is fine; a stack that overflows is not.
+        let _ = Expression::new(&nested).map(|expression| expression.eval(|_| Some(1.0)));
+        assert!(value("(\"x\" * 1000000)|length * (\"y\" * 1000000)|length").is_ok_and(f64::is_finite));
+    }
+}

@@ -1,0 +1,125 @@
+//! What the balancer itself sees of a member, as figures for expressions: in flight, requests per second, latency.
+//!
+//! The counters that come in only grow; from two looks at them come a rate and a mean. Both are moving averages
+//! over [`WINDOW`], weighted by the time (the rate) or the requests (the latency) that each look covers. Counters
+//! that fall are those of a member that left and came back.
+
+use std::time::{Duration, Instant};
+
+/// Counters of one member, as the data plane keeps them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counters {
+    /// Requests, sessions or flows it works on now.
+    pub in_flight: u32,
+    /// Those that have ended since it joined.
+    pub requests: u64,
+    /// Seconds that these took, added up.
+    pub seconds: f64,
+}
+
+/// The figures of one member.
+#[derive(Debug, Default)]
+pub(crate) struct Own {
+    last: Option<(Counters, Instant)>,
+    rate: Option<f64>,
+    /// Mean seconds, and when a request last ended.
+    latency: Option<(f64, Instant)>,
+}
+
+impl Own {
+    /// Takes a look at the counters.
+    pub(crate) fn look(&mut self, counters: Counters, now: Instant) {
+        if let Some((before, then)) = self.last.replace((counters, now)) {
+            let apart = now.saturating_duration_since(then).as_secs_f64();
+            if counters.requests < before.requests || counters.seconds < before.seconds {
+                (self.rate, self.latency) = (None, None);
+            } else if apart > 0.0 {
+                let ended = (counters.requests - before.requests) as f64;
+                let fresh = 1.0 - (-apart / WINDOW.as_secs_f64()).exp();
+                let rate = ended / apart;
+                self.rate = Some(self.rate.map_or(rate, |kept| kept + (rate - kept) * fresh));
+                if ended > 0.0 {
+                    let mean = (counters.seconds - before.seconds) / ended;
+                    // A look that covers a few requests of many moves the mean by little.
+                    let usual = self.rate.unwrap_or(rate) * WINDOW.as_secs_f64();
+                    let part = (ended / usual.max(ended)).max(fresh.min(0.1));
+                    let kept = self.latency.map_or(mean, |(kept, _)| kept + (mean - kept) * part);
+                    self.latency = Some((kept, now));
+                }
+            } else {
+                self.last = Some((before, then));
+            }
+        }
+    }
+
+    /// Requests in flight at the last look.
+    pub(crate) fn in_flight(&self) -> Option<f64> {
+        self.last.map(|(counters, _)| f64::from(counters.in_flight))
+    }
+
+    /// Requests that end per second.
+    pub(crate) fn requests_per_second(&self) -> Option<f64> {
+        self.rate
+    }
+
+    /// Mean seconds of a request, unless none has ended for a while: then nothing is known.
+    pub(crate) fn latency(&self, now: Instant) -> Option<f64> {
+        let (mean, at) = self.latency?;
+        (now.saturating_duration_since(at) <= IDLE).then_some(mean)
+    }
+}
+
+/// What the averages look back on.
+const WINDOW: Duration = Duration::from_secs(2);
+
+/// After so long without an answer the last latency says nothing.
+const IDLE: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looks(own: &mut Own, start: Instant, looks: &[(f64, u64, f64)]) -> Instant {
+        let mut now = start;
+        for (at, requests, seconds) in looks {
+            now = start + Duration::from_secs_f64(*at);
+            own.look(Counters { in_flight: 3, requests: *requests, seconds: *seconds }, now);
+        }
+        now
+    }
+
+    #[test]
+    fn a_steady_flow_has_its_rate_and_latency() {
+        let mut own = Own::default();
+        let steps: Vec<_> =
+            (0..80).map(|step| (f64::from(step) * 0.25, 25 * step as u64, 0.25 * f64::from(step))).collect();
+        let now = looks(&mut own, Instant::now(), &steps);
+        assert!((own.requests_per_second().unwrap() - 100.0).abs() < 1e-6);
+        assert!((own.latency(now).unwrap() - 0.01).abs() < 1e-9);
+        assert_eq!(own.in_flight(), Some(3.0));
+        assert_eq!(own.latency(now + Duration::from_secs(11)), None);
+    }
+
+    #[test]
+    fn a_reset_begins_anew() {
+        let mut own = Own::default();
+        let start = Instant::now();
+        looks(&mut own, start, &[(0.0, 1000, 10.0), (1.0, 1100, 11.0)]);
+        assert!(own.requests_per_second().is_some());
+        looks(&mut own, start, &[(2.0, 5, 0.1)]);
+        assert_eq!((own.requests_per_second(), own.latency(start)), (None, None));
+        let now = looks(&mut own, start, &[(3.0, 15, 0.6)]);
+        assert!((own.requests_per_second().unwrap() - 10.0).abs() < 1e-9);
+        assert!((own.latency(now).unwrap() - 0.05).abs() < 1e-9);
+    }
+
+    #[test]
+    fn looks_that_come_at_once_or_late_do_no_harm() {
+        let mut own = Own::default();
+        let start = Instant::now();
+        looks(&mut own, start, &[(1.0, 10, 1.0), (1.0, 20, 2.0), (2.0, 30, 3.0)]);
+        assert!((own.requests_per_second().unwrap() - 20.0).abs() < 1e-9);
+        own.look(Counters { in_flight: 0, requests: 40, seconds: 4.0 }, start);
+        assert!(own.requests_per_second().unwrap().is_finite());
+    }
+}

@@ -1,0 +1,166 @@
+//! One group: what a name means for a member, and the loads that are made of it.
+
+use std::time::{Duration, Instant};
+
+use super::{Group, Said};
+use crate::facts::LIMIT_AGE;
+use crate::{MonitorSettings, Source};
+
+impl Group {
+    /// Takes what was told of a member; was there room for all of it?
+    pub(super) fn tell(
+        &mut self,
+        place: usize,
+        values: &[(String, f64)],
+        age: Duration,
+        source: Source,
+        now: Instant,
+    ) -> (Option<Said>, bool) {
+        let mut room = true;
+        for (name, value) in values {
+            room &= self.put(place, name, *value, age, source, now);
+        }
+        let reads = |monitor: &MonitorSettings| {
+            let named = |(name, _): &(String, f64)| {
+                monitor.metric.names().iter().any(|read| {
+                    read == name || read.strip_suffix(PER_SECOND).is_some_and(|counter| counter == name)
+                })
+            };
+            values.iter().any(named)
+        };
+        let concerned = self.settings.monitor.as_ref().is_some_and(reads);
+        (if concerned { self.load(place, now) } else { None }, room)
+    }
+
+    pub(super) fn put(
+        &mut self,
+        place: usize,
+        name: &str,
+        value: f64,
+        age: Duration,
+        source: Source,
+        now: Instant,
+    ) -> bool {
+        let at = now.checked_sub(age.min(LIMIT_AGE)).unwrap_or(now);
+        let life = self.settings.life();
+        self.members[place].facts.insert(name, value, at, source, life)
+    }
+
+    /// The interval of a metric that needs nothing but the balancer's own figures.
+    pub(super) fn passive(&self) -> Option<Duration> {
+        let monitor = self.settings.monitor.as_ref()?;
+        let own = |name: &String| name == CAPACITY || OWN.contains(&name.as_str());
+        let told = |name: &String| self.members.iter().any(|member| member.facts.find(name).is_some());
+        let names = monitor.metric.names();
+        let passive = monitor.source == Source::Passive
+            || (names.iter().all(own) && !names.iter().any(|name| name != CAPACITY && told(name)));
+        passive.then_some(monitor.interval)
+    }
+
+    /// A member's load, if all that it needs is known.
+    pub(super) fn load(&mut self, place: usize, now: Instant) -> Option<Said> {
+        let (value, at) = self.measure(place, now).ok()?;
+        self.members[place].load = Some((value, at));
+        Some(Said::Load {
+            group: self.settings.name.clone(),
+            member: self.settings.members[place].name.clone(),
+            value,
+            age: now.saturating_duration_since(at),
+        })
+    }
+
+    /// What the metric gives now, and how old it is; or why it gives nothing.
+    fn measure(&self, place: usize, now: Instant) -> Result<(f64, Instant), String> {
+        let Some(monitor) = &self.settings.monitor else { return Err("the group has no monitor".into()) };
+        let (mut oldest, mut missing) = (now, Vec::new());
+        let value = monitor.metric.eval(|name| match self.figure(place, name, now) {
+            Ok((value, at)) => {
+                oldest = oldest.min(at);
+                Some(value)
+            }
+            Err(why) => {
+                missing.push(why);
+                None
+            }
+        });
+        match value {
+            Ok(value) if value >= 0.0 => Ok((value, oldest)),
+            Ok(value) => Err(format!("{} is {value}: a load is not negative", monitor.metric.text())),
+            Err(why) if missing.is_empty() => Err(format!("{}: {why}", monitor.metric.text())),
+            Err(_) => Err(missing.join("; ")),
+        }
+    }
+
+    /// The value of a name, and when it was measured; or why there is none.
+    pub(super) fn figure(&self, place: usize, name: &str, now: Instant) -> Result<(f64, Instant), String> {
+        let member = &self.members[place];
+        if name == CAPACITY {
+            return Ok((self.settings.members[place].capacity, now));
+        }
+        let passive = self.settings.monitor.as_ref().is_some_and(|monitor| monitor.source == Source::Passive);
+        let (fact, counter) = match member.facts.find(name) {
+            _ if passive => (None, false),
+            Some(fact) => (Some(fact), false),
+            None => (name.strip_suffix(PER_SECOND).and_then(|counter| member.facts.find(counter)), true),
+        };
+        let mut old = None;
+        if let Some(fact) = fact {
+            let age = now.saturating_duration_since(fact.at);
+            match fact.rate {
+                _ if age > self.settings.life() => {
+                    old = Some(format!("`{name}` was last told {} s ago", age.as_secs()));
+                }
+                _ if !counter => return Ok((fact.value, fact.at)),
+                Some(rate) => return Ok((rate, fact.at)),
+                None => old = Some(format!("`{name}` is known once its counter is told again")),
+            }
+        }
+        let own = match name {
+            "in_flight" => member.own.in_flight(),
+            "requests_per_second" => member.own.requests_per_second(),
+            "latency" => member.own.latency(now),
+            _ => None,
+        };
+        match (own, old) {
+            (Some(value), _) => Ok((value, now)),
+            (None, Some(old)) => Err(old),
+            (None, None) if name == "latency" => Err("`latency`: no request has ended lately".into()),
+            (None, None) if OWN.contains(&name) => Err(format!("`{name}` is not measured yet")),
+            (None, None) if passive => {
+                Err(format!("`{name}` is no figure of the balancer's own, and the source is passive"))
+            }
+            (None, None) => Err(format!("`{name}` was never told")),
+        }
+    }
+
+    /// Why there is no load or weight now.
+    pub(super) fn trouble(&self, place: usize, now: Instant) -> Option<String> {
+        let mut why: Vec<String> = Vec::new();
+        why.extend(self.members[place].trouble.clone().map(|trouble| format!("its monitor: {trouble}")));
+        if self.settings.monitor.is_some() {
+            why.extend(self.measure(place, now).err());
+        }
+        if let Some(weight) = &self.settings.weight {
+            let mut missing = Vec::new();
+            let value = weight.eval(|name| match self.figure(place, name, now) {
+                Ok((value, _)) => Some(value),
+                Err(why) => {
+                    missing.push(why);
+                    None
+                }
+            });
+            match value {
+                Ok(value) if value < 0.0 => why.push(format!("its weight is {value}: below 0")),
+                Ok(_) => {}
+                Err(error) if missing.is_empty() => why.push(format!("its weight: {error}")),
+                Err(_) => why.extend(missing),
+            }
+        }
+        why.dedup();
+        (!why.is_empty()).then(|| why.join("; "))
+    }
+}
+
+const CAPACITY: &str = "capacity";
+const OWN: [&str; 3] = ["in_flight", "requests_per_second", "latency"];
+const PER_SECOND: &str = "_per_second";

@@ -1,0 +1,280 @@
+//! Reports in, loads and weights out, in a time of the test's own.
+
+use super::*;
+use crate::{MemberSettings, MonitorSettings, Target};
+
+fn group(name: &str, source: Source, metric: &str, weight: Option<&str>) -> GroupSettings {
+    let member = |number: u8| MemberSettings {
+        name: format!("app{number}:80").into(),
+        address: ([10, 0, 0, number], 80).into(),
+        capacity: f64::from(number),
+    };
+    let expression = |text: &str| Expression::new(text).unwrap();
+    GroupSettings {
+        name: name.into(),
+        members: [1, 2].map(member).to_vec(),
+        monitor: Some(MonitorSettings {
+            source,
+            metric: expression(metric),
+            interval: Duration::from_secs(1),
+            target: Target { host: None, port: None, path: "/load".into(), timeout: Duration::from_secs(1) },
+        }),
+        weight: weight.map(expression),
+    }
+}
+
+fn watch(groups: Vec<GroupSettings>, now: Instant) -> Watch {
+    let mut watch = Watch::default();
+    watch.update(groups, now);
+    watch
+}
+
+fn report(member: &str, values: &[(&str, f64)]) -> Report {
+    let values = values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+    Report { member: member.into(), values, ..Report::default() }
+}
+
+fn load(group: &str, member: &str, value: f64, age: f64) -> Said {
+    let age = Duration::from_secs_f64(age);
+    Said::Load { group: group.into(), member: member.into(), value, age }
+}
+
+fn after(start: Instant, seconds: f64) -> Instant {
+    start + Duration::from_secs_f64(seconds)
+}
+
+fn why(outcome: Result<Vec<Said>, Refusal>) -> String {
+    match outcome.unwrap_err() {
+        Refusal::Unknown(why) | Refusal::Wrong(why) | Refusal::TooFast { why, .. } => why,
+    }
+}
+
+fn trouble(watch: &Watch, now: Instant) -> String {
+    watch.known("web", now).unwrap().members[0].trouble.clone().unwrap_or_default()
+}
+
+#[test]
+fn a_report_makes_a_load_at_once() {
+    let now = Instant::now();
+    let mut watch = watch(vec![group("web", Source::Push, "cpu", None)], now);
+    assert_eq!(
+        watch.report(&report("app1:80", &[("cpu", 0.4)]), now).unwrap(),
+        [load("web", "app1:80", 0.4, 0.0)]
+    );
+    // By its address, in a group that is named, some time ago.
+    let old = Report {
+        group: Some("web".into()),
+        age_seconds: Some(3.0),
+        ..report("10.0.0.2:80", &[("cpu", 0.7)])
+    };
+    assert_eq!(watch.report(&old, after(now, 5.0)).unwrap(), [load("web", "app2:80", 0.7, 3.0)]);
+    // What the metric does not read makes none.
+    assert_eq!(watch.report(&report("app1:80", &[("disk", 0.4)]), now).unwrap(), []);
+    let known = watch.known("web", after(now, 2.0)).unwrap();
+    let facts: Vec<_> =
+        known.members[0].facts.iter().map(|fact| (&*fact.name, fact.value, fact.age_seconds)).collect();
+    assert_eq!(facts, [("cpu", 0.4, 2.0), ("disk", 0.4, 2.0)]);
+    assert_eq!(known.members[0].load.map(|load| (load.value, load.age_seconds)), Some((0.4, 2.0)));
+}
+
+#[test]
+fn an_expression_waits_for_all_it_needs_and_is_as_old_as_the_oldest() {
+    let now = Instant::now();
+    let mut watch = watch(vec![group("web", Source::Push, "cpu * 0.5 + memory", None)], now);
+    assert_eq!(watch.report(&report("app1:80", &[("cpu", 0.4)]), now).unwrap(), []);
+    assert_eq!(trouble(&watch, now), "`memory` was never told");
+    let later = after(now, 4.0);
+    assert_eq!(
+        watch.report(&report("app1:80", &[("memory", 0.1)]), later).unwrap(),
+        [load("web", "app1:80", 0.4 * 0.5 + 0.1, 4.0)]
+    );
+    assert_eq!(trouble(&watch, later), "");
+    assert_eq!(trouble(&watch, after(now, 12.0)), "`cpu` was last told 12 s ago");
+    assert_eq!(watch.report(&report("app1:80", &[("memory", 0.1)]), after(now, 12.0)).unwrap(), []);
+}
+
+#[test]
+fn what_cannot_be_taken_says_why() {
+    let now = Instant::now();
+    let mut watch = watch(vec![group("web", Source::Push, "cpu", None)], now);
+    let mut refused = |report: Report| why(watch.report(&report, now));
+    let unknown = refused(report("x:1", &[("cpu", 1.0)]));
+    assert!(unknown.contains("`x:1`") && unknown.ends_with("app1:80, app2:80"), "{unknown}");
+    let unknown = refused(Report { group: Some("wbe\n".into()), ..report("app1:80", &[("cpu", 1.0)]) });
+    assert_eq!(unknown, "no group `wbe\u{fffd}`; there are: web");
+    let unknown = refused(Report { group: Some("web".into()), ..report("x:1", &[("cpu", 1.0)]) });
+    assert_eq!(unknown, "group web has no member `x:1`; it has: app1:80, app2:80");
+    assert_eq!(refused(report("app1:80", &[("cpu", f64::NAN)])), "cpu is NaN: give a finite number");
+    assert!(refused(report("app1:80", &[("cpu", f64::INFINITY)])).contains("finite"));
+    assert!(refused(report("app1:80", &[("c p", 1.0)])).contains("not a name"));
+    assert!(refused(report("app1:80", &[])).contains("no values"));
+    assert!(
+        refused(Report { age_seconds: Some(f64::NAN), ..report("app1:80", &[("cpu", 1.0)]) }).contains("age")
+    );
+    let many: Vec<(String, f64)> = (0..65).map(|number| (format!("n{number}"), 1.0)).collect();
+    assert!(refused(Report { values: many, ..report("app1:80", &[]) }).contains("at most 64"));
+    assert_eq!(watch.known("web", now).unwrap().members[0].facts, []);
+}
+
+#[test]
+fn names_beyond_the_limit_are_refused_and_the_others_go_on() {
+    let now = Instant::now();
+    let mut watch = watch(vec![group("web", Source::Push, "cpu", None)], now);
+    let names: Vec<(String, f64)> = (0..63).map(|number| (format!("n{number}"), 1.0)).collect();
+    watch.report(&Report { values: names, ..report("app1:80", &[]) }, now).unwrap();
+    watch.report(&report("app1:80", &[("cpu", 0.1)]), now).unwrap();
+    assert!(why(watch.report(&report("app1:80", &[("more", 0.1)]), now)).contains("64 names"));
+    assert_eq!(
+        watch.report(&report("app1:80", &[("cpu", 0.2)]), now).unwrap(),
+        [load("web", "app1:80", 0.2, 0.0)]
+    );
+}
+
+#[test]
+fn a_flood_harms_nobody_but_its_member() {
+    let now = Instant::now();
+    let mut watch = watch(vec![group("web", Source::Push, "cpu", None)], now);
+    let mut floods = 0;
+    for _ in 0..200 {
+        match watch.report(&report("app1:80", &[("cpu", 0.4)]), now) {
+            Err(Refusal::TooFast { said, .. }) => floods += said.len(),
+            other => assert_eq!(other.unwrap().len(), 1),
+        }
+    }
+    assert_eq!(floods, 1, "one event");
+    assert_eq!(watch.known("web", now).unwrap().members[0].dropped, 150);
+    assert_eq!(watch.report(&report("app2:80", &[("cpu", 0.1)]), now).unwrap().len(), 1);
+    assert_eq!(watch.report(&report("app1:80", &[("cpu", 0.1)]), after(now, 1.0)).unwrap().len(), 1);
+}
+
+#[test]
+fn without_a_group_all_that_have_the_member_are_told() {
+    let now = Instant::now();
+    let groups = ["api", "web"].map(|name| group(name, Source::Push, "cpu", None));
+    let mut watch = watch(groups.to_vec(), now);
+    assert_eq!(
+        watch.report(&report("app1:80", &[("cpu", 0.3)]), now).unwrap(),
+        [load("api", "app1:80", 0.3, 0.0), load("web", "app1:80", 0.3, 0.0)]
+    );
+}
+
+#[test]
+fn the_balancers_own_figures_need_no_report() {
+    let now = Instant::now();
+    let mut watch = watch(vec![group("web", Source::Passive, "in_flight / capacity", None)], now);
+    let counters = |in_flight| vec![("app2:80".into(), Counters { in_flight, requests: 0, seconds: 0.0 })];
+    assert_eq!(watch.watched().len(), 1);
+    assert_eq!(watch.look("web", &counters(6), now), [load("web", "app2:80", 3.0, 0.0)]);
+    assert_eq!(watch.look("web", &counters(8), after(now, 0.5)), [], "once per interval");
+    assert_eq!(watch.look("web", &counters(8), after(now, 1.0)), [load("web", "app2:80", 4.0, 0.0)]);
+    // Passive takes nobody's word for it.
+    assert_eq!(
+        watch.report(&report("app2:80", &[("in_flight", 100.0)]), after(now, 1.1)).unwrap(),
+        [load("web", "app2:80", 4.0, 0.0)]
+    );
+}
+
+#[test]
+fn what_a_member_says_of_itself_comes_before_what_we_see() {
+    let now = Instant::now();
+    let mut watch = watch(vec![group("web", Source::Push, "in_flight", None)], now);
+    let counters = [("app1:80".into(), Counters { in_flight: 6, requests: 0, seconds: 0.0 })];
+    assert_eq!(watch.look("web", &counters, now), [load("web", "app1:80", 6.0, 0.0)]);
+    assert_eq!(
+        watch.report(&report("app1:80", &[("in_flight", 40.0)]), now).unwrap(),
+        [load("web", "app1:80", 40.0, 0.0)]
+    );
+    // But not of its capacity, which is the operator's to say.
+    let mut watch = self::watch(vec![group("web", Source::Push, "capacity * cpu", None)], now);
+    let both = report("app2:80", &[("capacity", 1e9), ("cpu", 1.0)]);
+    assert_eq!(watch.report(&both, now).unwrap(), [load("web", "app2:80", 2.0, 0.0)]);
+}
+
+#[test]
+fn counters_have_rates() {
+    let now = Instant::now();
+    let mut watch = watch(vec![group("web", Source::Push, "done_per_second", None)], now);
+    assert_eq!(watch.report(&report("app1:80", &[("done", 1e6)]), now).unwrap(), []);
+    assert!(trouble(&watch, now).contains("once its counter is told again"));
+    let mut told =
+        |seconds, value| watch.report(&report("app1:80", &[("done", value)]), after(now, seconds)).unwrap();
+    assert_eq!(told(2.0, 1e6 + 100.0), [load("web", "app1:80", 50.0, 0.0)]);
+    assert_eq!(told(4.0, 30.0), [load("web", "app1:80", 15.0, 0.0)], "a reset is no negative load");
+}
+
+#[test]
+fn weights_are_made_at_each_look() {
+    let now = Instant::now();
+    let mut watch = watch(vec![group("web", Source::Push, "cpu", Some("capacity / (1 + cpu)"))], now);
+    watch.report(&report("app2:80", &[("cpu", 1.0)]), now).unwrap();
+    let weights = |first, second| {
+        [Said::Weights {
+            group: "web".into(),
+            weights: vec![("app1:80".into(), first), ("app2:80".into(), second)],
+        }]
+    };
+    assert_eq!(watch.look("web", &[], now), weights(None, Some(1.0)));
+    watch.report(&report("app1:80", &[("cpu", 0.0)]), after(now, 9.0)).unwrap();
+    assert_eq!(
+        watch.look("web", &[], after(now, 11.0)),
+        weights(Some(1.0), None),
+        "what is too old is not known"
+    );
+    watch.weigh("web", None);
+    assert_eq!(watch.look("web", &[], after(now, 11.0)), []);
+}
+
+#[test]
+fn a_load_is_never_negative() {
+    let now = Instant::now();
+    let mut watch = watch(vec![group("web", Source::Push, "cpu - 1", None)], now);
+    assert_eq!(watch.report(&report("app1:80", &[("cpu", 0.4)]), now).unwrap(), []);
+    assert!(trouble(&watch, now).contains("a load is not negative"), "{}", trouble(&watch, now));
+}
+
+#[test]
+fn monitors_that_do_not_answer_say_why() {
+    let now = Instant::now();
+    let mut watch = watch(vec![group("web", Source::Pull, "cpu", None)], now);
+    assert_eq!(watch.pulled("web", "app1:80", Err("refused".into()), now), []);
+    assert_eq!(trouble(&watch, now), "its monitor: refused; `cpu` was never told");
+    let values = vec![("cpu".to_owned(), 0.5, Duration::from_secs(2))];
+    assert_eq!(watch.pulled("web", "app1:80", Ok(values), now), [load("web", "app1:80", 0.5, 2.0)]);
+    assert_eq!(trouble(&watch, now), "");
+    // One that is asked no more, or has left, is ignored.
+    assert_eq!(watch.pulled("web", "gone:80", Err("x".into()), now), []);
+    assert_eq!(watch.pulled("gone", "app1:80", Err("x".into()), now), []);
+}
+
+#[test]
+fn members_that_stay_keep_what_is_known_of_them() {
+    let now = Instant::now();
+    let mut watch = watch(vec![group("web", Source::Push, "cpu", None)], now);
+    watch.report(&report("app2:80", &[("cpu", 0.4)]), now).unwrap();
+    let mut next = group("web", Source::Push, "cpu", None);
+    next.members.remove(0);
+    watch.update(vec![next.clone()], now);
+    let known = watch.known("web", now).unwrap();
+    assert_eq!((known.members.len(), known.members[0].facts.len()), (1, 1));
+    assert!(known.members[0].load.is_some());
+    // Of another metric the last load says nothing.
+    next.monitor = group("web", Source::Push, "memory", None).monitor;
+    watch.update(vec![next], now);
+    let known = watch.known("web", now).unwrap();
+    assert_eq!((known.members[0].facts.len(), known.members[0].load), (1, None));
+    watch.update(Vec::new(), now);
+    assert_eq!(watch.known("web", now), None);
+}
+
+#[test]
+fn what_answers_carry_counts_as_far_as_it_can_be_used() {
+    let now = Instant::now();
+    let mut watch = watch(vec![group("web", Source::Orca, "cpu", None)], now);
+    let values =
+        [("cpu", 0.6), ("bad name", 1.0), ("rps", f64::NAN)].map(|(name, value)| (name.to_owned(), value));
+    let mut seen = |member: &str| watch.observe("web", member, &values, Source::Orca, now);
+    assert_eq!(seen("app1:80"), [load("web", "app1:80", 0.6, 0.0)]);
+    assert_eq!(seen("gone:80"), []);
+    let facts = &watch.known("web", now).unwrap().members[0].facts;
+    assert_eq!((facts.len(), &*facts[0].source), (1, "orca"));
+}

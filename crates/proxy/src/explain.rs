@@ -1,0 +1,103 @@
+//! Why a group does what it does: for each member its state, what the strategy makes of it, what happened lately.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use plimsoll_brain::status::{Figure, GroupExplanation, Happening, MemberExplanation, MemberStatus};
+use plimsoll_brain::{Member, MemberId, Plan, Time};
+
+use crate::control::Stamped;
+use crate::inner::{Inner, lock};
+
+/// Version of the shape of [`GroupExplanation`].
+const SCHEMA: u32 = 1;
+/// Events of a member, and of the group as a whole, at most.
+const EVENTS: usize = 10;
+
+/// See [`Engine::explain`](crate::Engine::explain).
+pub(crate) fn explain(inner: &Inner, group: &str) -> Option<GroupExplanation> {
+    let control = lock(&inner.control);
+    let ruled = control.groups.get(group)?;
+    let now = inner.clock.now();
+    let settings = Arc::clone(&ruled.settings);
+    let spec = &settings.spec;
+    let mut events = happenings(&control.journal.history(), group);
+    let published = ruled.group.published();
+    let planned: BTreeMap<MemberId, &Member> =
+        published.plan.members().iter().map(|member| (member.id, member)).collect();
+    let members = ruled.analyzer.status(now).into_iter().zip(&settings.spec.members);
+    let verdict = ruled.analyzer.verdict();
+    // What follows takes its time where there are many members.
+    drop(control);
+    let knobs = spec.strategy.knobs.iter().zip(&published.plan.knobs().0);
+    Some(GroupExplanation {
+        schema: SCHEMA,
+        name: spec.name.to_string(),
+        strategy: spec.strategy.name.to_owned(),
+        knobs: knobs.map(|(knob, value)| (knob.name.to_owned(), *value)).collect(),
+        weight: None,
+        verdict,
+        monitor: None,
+        members: members
+            .map(|((id, status), spec)| MemberExplanation {
+                events: events.remove(&Some(status.name.clone())).unwrap_or_default(),
+                limit: Some(spec.limit).filter(|limit| *limit < u32::MAX),
+                ..member(status, planned.get(&id).copied(), &published.plan, now)
+            })
+            .collect(),
+        events: events.remove(&None).unwrap_or_default(),
+    })
+}
+
+/// `planned` is the member in the plan, if it is there.
+fn member(status: MemberStatus, planned: Option<&Member>, plan: &Plan, now: Time) -> MemberExplanation {
+    let figures = planned.map_or_else(Vec::new, |member| plan.explain(member, now));
+    let figures = figures.into_iter().filter(|(_, value)| value.is_finite());
+    let full = planned.is_some_and(|member| member.full());
+    let why = match planned {
+        Some(member) if full => format!("at its limit of {} at once; {}", member.limit, status.why),
+        Some(_) if !status.state.eligible() => {
+            format!("{}; used all the same, because no member can be (when_all_down)", status.why)
+        }
+        _ => status.why,
+    };
+    MemberExplanation {
+        name: status.name,
+        address: status.address,
+        state: status.state,
+        eligible: planned.is_some() && !full,
+        why,
+        since_seconds: status.since_seconds,
+        capacity: status.capacity,
+        weight: planned.map_or(status.weight, |member| member.weight),
+        in_flight: status.in_flight,
+        limit: None,
+        load: None,
+        trouble: None,
+        facts: Vec::new(),
+        dropped: 0,
+        figures: figures.map(|(name, value)| Figure { name: name.to_owned(), value }).collect(),
+        events: Vec::new(),
+    }
+}
+
+/// The last events of each member of a group, and of the group as a whole; oldest first.
+fn happenings(history: &[Stamped], group: &str) -> BTreeMap<Option<String>, Vec<Happening>> {
+    let mut all: BTreeMap<Option<String>, Vec<Happening>> = BTreeMap::new();
+    for stamped in history.iter().rev().filter(|stamped| *stamped.event.group == *group) {
+        let of = all.entry(stamped.event.member.as_deref().map(str::to_owned)).or_default();
+        if of.len() < EVENTS {
+            of.push(happening(stamped));
+        }
+    }
+    all.values_mut().for_each(|events| events.reverse());
+    all
+}
+
+fn happening(stamped: &Stamped) -> Happening {
+    let event = &stamped.event;
+    // JSON has no word for infinity.
+    let inputs: BTreeMap<String, f64> =
+        event.inputs.iter().filter(|(_, value)| value.is_finite()).cloned().collect();
+    Happening { seq: stamped.seq, unix_ms: stamped.unix_ms, kind: event.kind, why: event.why.clone(), inputs }
+}

@@ -1,0 +1,137 @@
+//! The Prometheus text format, version 0.0.4, as far as reading numbers takes; OpenMetrics reads the same way.
+//!
+//! One sample per line: `name{label="value",…} number [timestamp]`. Lines that begin with `#` are comments, types
+//! and help. A line that cannot be read is left out: a page is made by many hands, and one bad line says nothing
+//! about the others. Nothing is copied.
+
+/// One number of a page.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample<'a> {
+    /// Letters, digits, `_` and `:`, no digit first.
+    pub name: &'a str,
+    /// What stands between the braces, as it stands there; empty if there are none.
+    pub labels: &'a str,
+    /// Any number, infinite and not-a-number included.
+    pub value: f64,
+}
+
+/// The samples of a page, in its order.
+pub fn samples(page: &str) -> impl Iterator<Item = Sample<'_>> {
+    page.lines().filter_map(sample)
+}
+
+/// May a metric have this name?
+pub fn is_name(text: &str) -> bool {
+    name_end(text) == text.len() && !text.is_empty()
+}
+
+fn sample(line: &str) -> Option<Sample<'_>> {
+    let line = line.trim_start();
+    let (name, rest) = line.split_at(name_end(line));
+    if name.is_empty() {
+        return None;
+    }
+    let rest = rest.trim_start();
+    let (labels, rest) = match rest.strip_prefix('{') {
+        Some(inside) => {
+            let end = labels_end(inside)?;
+            (&inside[..end], &inside[end + 1..])
+        }
+        None => ("", rest),
+    };
+    // A timestamp or an exemplar may follow.
+    let value = rest.split_ascii_whitespace().next()?;
+    Some(Sample { name, labels, value: number(value)? })
+}
+
+/// Bytes of the name that `text` begins with.
+fn name_end(text: &str) -> usize {
+    let fits = |(at, byte): (usize, u8)| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'_' | b':' => true,
+        b'0'..=b'9' => at > 0,
+        _ => false,
+    };
+    text.bytes().enumerate().position(|pair| !fits(pair)).unwrap_or(text.len())
+}
+
+/// Where the brace is that ends the labels; one within quotes does not.
+fn labels_end(inside: &str) -> Option<usize> {
+    let (mut quoted, mut escaped) = (false, false);
+    for (at, byte) in inside.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'}' if !quoted => return Some(at),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// As Go writes numbers, which is how the format defines them.
+fn number(text: &str) -> Option<f64> {
+    match text {
+        "+Inf" | "Inf" => Some(f64::INFINITY),
+        "-Inf" => Some(f64::NEG_INFINITY),
+        "NaN" => Some(f64::NAN),
+        // Rust also reads words such as `infinity`, which the format does not have.
+        _ if text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte)) => text.parse().ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(page: &str) -> Vec<(&str, &str, f64)> {
+        samples(page).map(|sample| (sample.name, sample.labels, sample.value)).collect()
+    }
+
+    #[test]
+    fn a_page() {
+        let page = "# HELP node_load1 1m load average.\n# TYPE node_load1 gauge\nnode_load1 0.21\n\
+                    http_requests_total{method=\"post\",code=\"200\"} 1027 1395066363000\r\n  \
+                    up{ } 1\nhuge 1.5e+300 # {trace=\"x\"} 1\nlimit +Inf\n";
+        assert_eq!(
+            read(page),
+            [
+                ("node_load1", "", 0.21),
+                ("http_requests_total", "method=\"post\",code=\"200\"", 1027.0),
+                ("up", " ", 1.0),
+                ("huge", "", 1.5e300),
+                ("limit", "", f64::INFINITY),
+            ]
+        );
+    }
+
+    #[test]
+    fn quotes_may_hold_anything() {
+        let line = r#"a{path="/{x}\"}",b="\\"} 2"#;
+        assert_eq!(read(line), [("a", r#"path="/{x}\"}",b="\\""#, 2.0)]);
+    }
+
+    #[test]
+    fn bad_lines_are_left_out_and_no_others() {
+        let page = "a 1\n1b 2\nc\nd{x=\"} 3\ne infinity\nf 0x10\n{g} 1\nh{} \n\u{fc} 1\ni -0\n";
+        let names: Vec<&str> = samples(page).map(|sample| sample.name).collect();
+        assert_eq!(names, ["a", "i"]);
+    }
+
+    #[test]
+    fn names() {
+        assert!(is_name("a:b_c9") && is_name("_"));
+        assert!(!is_name("") && !is_name("9a") && !is_name("a-b") && !is_name("a b"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_page_is_a_panic(page in "(?s)[ -~\n\"{}#\\\\\u{e9}]{0,200}") {
+            for sample in samples(&page) {
+                prop_assert!(is_name(sample.name));
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! A page of metrics: each line is read for itself, whatever stands beside it, and a sample written as it was read
+//! is read as the same.
+
+use plimsoll_wire::prometheus::{Sample, is_name, samples};
+
+use super::Verdict;
+
+/// Panics if the law does not hold. Partial is a page of which only a part can be read.
+pub(crate) fn check(input: &[u8]) -> Verdict {
+    let Ok(page) = std::str::from_utf8(input) else { return Verdict::Refused };
+    let whole: Vec<Sample<'_>> = samples(page).collect();
+    let lines: Vec<Sample<'_>> = page.lines().flat_map(samples).collect();
+    assert_eq!(whole.len(), lines.len(), "{page:?}");
+    assert!(whole.iter().zip(&lines).all(|(one, other)| same(one, other)), "{page:?}");
+    for sample in &whole {
+        assert!(is_name(sample.name) && page.contains(sample.labels), "{sample:?} of {page:?}");
+        let value = match sample.value {
+            f64::INFINITY => "+Inf".to_owned(),
+            f64::NEG_INFINITY => "-Inf".to_owned(),
+            value => format!("{value:?}"),
+        };
+        let line = format!("{}{{{}}} {value} 1395066363000", sample.name, sample.labels);
+        let again: Vec<Sample<'_>> = samples(&line).collect();
+        assert!(again.len() == 1 && same(&again[0], sample), "{sample:?} was written as {line:?}: {again:?}");
+    }
+    let meant = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+    match page.lines().filter(meant).count() {
+        lines if lines == whole.len() => Verdict::Accepted,
+        _ if whole.is_empty() => Verdict::Refused,
+        _ => Verdict::Partial,
+    }
+}
+
+/// Not a number is the same as not a number.
+fn same(one: &Sample<'_>, other: &Sample<'_>) -> bool {
+    let value = one.value.to_bits() == other.value.to_bits() || (one.value.is_nan() && other.value.is_nan());
+    (one.name, one.labels) == (other.name, other.labels) && value
+}
