@@ -125,7 +125,7 @@ fn show_fills_in_every_default_and_is_itself_valid() {
     assert_eq!(shown.status.code(), Some(0));
     let text = out(&shown);
     for line in
-        ["binding = \"per_request\"", "strategy = \"least_connections\"", "idle = \"1m\"", "attempts = 2"]
+        ["binding = \"per_request\"", "strategy = \"adaptive\"", "idle = \"1m\"", "attempts = 2"]
     {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
