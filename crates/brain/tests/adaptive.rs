@@ -2,6 +2,8 @@
 //! neighbours. Targets by the names of the study they come from (`docs/decisions`). The short form runs with the
 //! other tests; `make bench-sim` runs the long form and prints the tables.
 
+#![expect(clippy::print_stdout, reason = "the tables of the long form")]
+
 mod farm;
 
 use farm::ours::Ours;
@@ -102,23 +104,6 @@ fn add(row: &mut Row, outcome: &Outcome, runs: f64) {
 }
 
 const LOADS: [f64; 3] = [0.5, 0.75, 0.9];
-
-/// Runs what is asked for: `SIM="adaptive" LOADS="0.5 0.9" SEEDS=3 cargo test … -- --ignored tune`.
-#[test]
-#[ignore = "a tool"]
-fn tune() {
-    let names = std::env::var("SIM").unwrap_or("adaptive, agentless".into());
-    for name in names.split('/') {
-        for load in std::env::var("LOADS").unwrap_or("0.5 0.75 0.9".into()).split(' ') {
-            let seeds = std::env::var("SEEDS").map_or(2, |seeds| seeds.parse().unwrap());
-            measure(
-                Box::leak(name.to_owned().into_boxed_str()),
-                &at(load.parse().unwrap()),
-                Effort { seeds, ..LONG },
-            );
-        }
-    }
-}
 
 fn at(load: f64) -> Setting {
     Setting::at(load, 0)

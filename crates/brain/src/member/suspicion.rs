@@ -36,7 +36,7 @@ impl Suspicion {
         let (failures, count) = unpack(packed);
         let kept = if count < MEMORY { 1.0 } else { 1.0 - 1.0 / MEMORY as f32 };
         let failures = failures * kept + if failed { 1.0 } else { 0.0 };
-        let next = u64::from(failures.to_bits()) << 32 | u64::from((count + 1).min(MEMORY));
+        let next = (u64::from(failures.to_bits()) << 32) | (count + 1).min(MEMORY);
         if next != packed {
             self.outcomes.store(next, Relaxed);
         }

@@ -71,7 +71,7 @@ fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize
 /// A member that promises nothing has its turns too, where others do: as often as it is drawn, while nothing is
 /// in flight there from here and it has not been slower than the others lately.
 fn unheard(members: &[Member], hand: &Hand, ask: &Ask) -> Option<usize> {
-    let index = ((ask.chance >> 32) * members.len() as u64 >> 32) as usize;
+    let index = (((ask.chance >> 32) * members.len() as u64) >> 32) as usize;
     let member = &members[index];
     if member.in_flight() > 0 || view(member, ask.now).is_some() {
         return None;

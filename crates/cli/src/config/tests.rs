@@ -66,6 +66,7 @@ slow_start = "0s"
 when_all_down = "fail_open"
 queue = 5
 queue_timeout = "6s"
+report_header = "pass"
 pool = 7
 pool_idle = "8s"
 send_proxy = "v1"
@@ -500,11 +501,11 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(ALL).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:46:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-       46 | send_proxy = "v1"
+    warning: plimsoll.toml:47:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+       47 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:82:8: no listener sends clients to group `sticky`
-       82 | name = "sticky"
+    warning: plimsoll.toml:84:8: no listener sends clients to group `sticky`
+       84 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
