@@ -319,14 +319,14 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
         let hint = "say where its members' load comes from, such as { source = \"push\", metric = \"cpu\" }";
         found.push(Problem::warning(at.key("binding").value(), message).hint(hint));
     }
-    if on_demand && listener.rebind == Rebind::Redirect {
+    if on_demand && protocol == Protocol::Http && listener.rebind == Rebind::Redirect {
         let bare = group.members.iter().position(|member| member.table().public.is_none());
         if let Some(bare) = bare {
             let member = group.members[bare].address();
             let message = format!("clients cannot be sent to member {member}: it has no `public` address");
             let problem = Problem::warning(at.key("rebind").value(), message);
             let place = spot.key("members").item(bare).value();
-            found.push(problem.also(place, "here").hint("those bound to it stay behind this listener"));
+            found.push(problem.also(place, "here").hint("sessions that go there stay behind this listener"));
         }
     }
     let reads_key = group.strategy.find().is_some_and(|(strategy, _)| strategy.reads_key);
