@@ -124,11 +124,12 @@ impl Bond {
         Some(seat.place)
     }
 
-    /// Does the session leave its member now, which is under alert? Each decision asks it once; where the answer is
-    /// yes the move has been noted.
+    /// Does the session leave its member now, which is under alert and not the only one? Each decision asks it once;
+    /// where the answer is yes the move has been noted.
     pub(crate) fn leaves(&mut self, view: &View, chance: u64, now: Time) -> bool {
         let Some(place) = self.place(view) else { return false };
-        session_moves(view.published.plan.members()[place].shed, &mut self.moves, chance, now)
+        let members = view.published.plan.members();
+        members.len() > 1 && session_moves(members[place].shed, &mut self.moves, chance, now)
     }
 
     /// A place with a member other than its own; `None` if it has to stay.
