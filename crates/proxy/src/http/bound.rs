@@ -19,8 +19,10 @@ use crate::{Binding, Rebind};
 pub(super) struct Location(pub(super) Vec<u8>);
 
 impl<S: Stream> Session<S> {
-    /// What [`admit::at_once`] does, for a client connection that has a member; `Err` where the client is to ask
-    /// another one itself.
+    /// What [`admit::at_once`](crate::admit::at_once) does, for a client connection that is bound; `Err` where the client
+    /// is to ask a member itself. Out of line, so that requests of other connections do not carry it.
+    #[cold]
+    #[inline(never)]
     pub(super) fn admit_bound(
         &mut self,
         pool: &Rc<Pool>,
@@ -29,13 +31,10 @@ impl<S: Stream> Session<S> {
         tried: &[MemberId],
         now: Time,
     ) -> Result<Admission, Location> {
-        let Some(bond) = &mut self.bond else {
-            return Ok(admit::at_once(&self.core, pool, view, asked.key, tried, now));
-        };
         // Every member is at its limit, this one too, and others came first.
-        if pool.contended() {
+        let Some(bond) = self.bond.as_mut().filter(|_| !pool.contended()) else {
             return Ok(Admission::Full);
-        }
+        };
         let mut trip = None;
         let binding = self.listener.settings().binding;
         if let Binding::OnDemand(rebind) = binding
@@ -78,6 +77,7 @@ impl<S: Stream> Session<S> {
     }
 
     /// Binds the client's connection to the member of a trip, if it is to be bound.
+    #[cold]
     pub(super) fn hold(&mut self, trip: &Trip) {
         if let Some(bond) = &mut self.bond {
             Bond::hold(bond, &self.listener, trip);
