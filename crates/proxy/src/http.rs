@@ -16,7 +16,7 @@ use crate::access::Line;
 use crate::connect::Peer;
 use crate::core::Core;
 use crate::listener::Listener;
-use crate::metered::Metered;
+use crate::metered::{Heed, Metered};
 use crate::pool::View;
 use crate::reason::Reason;
 use crate::stream::Stream;
@@ -46,6 +46,7 @@ struct Session<S> {
     timer: Timer,
     /// Was the last request answered without a member?
     answered_alone: bool,
+    heed: Heed,
 }
 
 /// A request whose head was read and may be passed on.
@@ -94,6 +95,7 @@ pub(crate) async fn serve<S: Stream>(
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
     let client_text = peer.client.ip().to_canonical().to_string().into_boxed_str();
     let client_fields = http1::x_forwarded(&client_text, "http").into_boxed_slice();
+    let heed = Heed::begin(listener.pool().group.side_car.as_ref());
     let mut session = Session {
         core,
         listener,
@@ -105,6 +107,7 @@ pub(crate) async fn serve<S: Stream>(
         unread,
         timer,
         answered_alone: false,
+        heed,
     };
     let mut served: u32 = 0;
     loop {
@@ -248,6 +251,12 @@ impl<S: Stream> Session<S> {
     /// Is this request the last of its connection, because the process stops or its listener is gone?
     fn ending(&self) -> bool {
         self.core.stopping.get() || self.listener.closed()
+    }
+
+    /// Is it the last because the server behind this side-car has too many connections? To be asked with each answer.
+    fn sheds(&mut self) -> bool {
+        let core = &self.core;
+        self.heed.goes(|| core.chance())
     }
 
     /// What should stick to one member, if the strategy wants to know.

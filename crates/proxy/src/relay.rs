@@ -15,6 +15,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use plimsoll_brain::Time;
+
 use crate::core::Core;
 use crate::pool::Upstream;
 use crate::residue::Residue;
@@ -51,12 +53,39 @@ pub(crate) enum Side {
     Member,
 }
 
-/// Relays until both sides have ended, one breaks off, or nothing moved for `idle`. `ahead` are bytes of the
-/// client that were read before.
+/// When a relay ends of itself.
+pub(crate) struct Quiet<'a> {
+    /// Nothing moved for so long.
+    pub(crate) idle: Duration,
+    /// Nothing moved for so long, and the question is answered with yes. It is asked again as long as nothing moves.
+    pub(crate) leave: Option<(Duration, &'a mut dyn FnMut() -> bool)>,
+}
+
+impl From<Duration> for Quiet<'_> {
+    fn from(idle: Duration) -> Self {
+        Self { idle, leave: None }
+    }
+}
+
+impl Quiet<'_> {
+    /// How long to wait from now on, if nothing moved since then.
+    fn patience(&self, since: Time, now: Time) -> Duration {
+        let left = self.idle.saturating_sub(now.since(since));
+        self.leave.as_ref().map_or(left, |(after, _)| left.min(*after))
+    }
+
+    /// Nothing moved since then: is that the end?
+    fn ends(&mut self, since: Time, now: Time) -> bool {
+        now.since(since) >= self.idle || self.leave.as_mut().is_none_or(|(_, leave)| leave())
+    }
+}
+
+/// Relays until both sides have ended, one breaks off, or it was quiet for too long. `ahead` are bytes of the client
+/// that were read before.
 pub(crate) async fn copy<C: Stream, M: Stream>(
     core: &Core,
     timer: &Timer,
-    idle: Duration,
+    quiet: impl Into<Quiet<'_>>,
     (client, member): (&mut C, &mut M),
     ahead: Vec<u8>,
     upstream: &Upstream,
@@ -65,10 +94,16 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
     stripe.bytes_out.add(ahead.len() as u64);
     let (mut up, mut down) = (Flow { residue: Residue::of(ahead), ..Flow::default() }, Flow::default());
     let mut end = End::default();
-    timer.set(core.tick() + idle);
+    let mut quiet = quiet.into();
+    let mut since = core.tick();
+    timer.set(since + quiet.patience(since, since));
     poll_fn(|cx| {
         if timer.fired() {
-            return Poll::Ready(end);
+            let now = core.tick();
+            if quiet.ends(since, now) {
+                return Poll::Ready(end);
+            }
+            timer.set(now + quiet.patience(since, now));
         }
         core.lend(|buffer, _| {
             up.poll(cx, core, client, member, buffer, end.reset);
@@ -81,7 +116,8 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
                 end.heard = true;
                 upstream.record.vitals.succeeded();
             }
-            timer.set(core.tick() + idle);
+            since = core.tick();
+            timer.set(since + quiet.patience(since, since));
         }
         if (up.broken.is_some() || down.broken.is_some()) && end.judge(&mut up, &mut down) {
             return Poll::Ready(end);

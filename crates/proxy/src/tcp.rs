@@ -17,9 +17,10 @@ use crate::admit::admit;
 use crate::connect::{Peer, connect};
 use crate::core::Core;
 use crate::listener::Listener;
+use crate::metered::{Heed, Metered};
 use crate::pool::Pool;
 use crate::reason::Reason;
-use crate::relay::{self, End, Side};
+use crate::relay::{self, End, Quiet, Side};
 use crate::trip::Trip;
 use crate::wheel::Timer;
 
@@ -34,6 +35,17 @@ pub(crate) async fn serve(
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
     let pool = listener.pool();
     let begun = core.tick();
+    let mut metered = Metered::default();
+    let mut heed = Heed::default();
+    if let Some(side_car) = &pool.group.side_car {
+        let refuse = pool.view().published.settings.side_car.is_some_and(|settings| settings.refuse);
+        (metered, heed) = (Metered::begin(side_car, refuse, begun), Heed::begin(Some(side_car)));
+        if !metered.refusal().is_empty() {
+            pool.group.reject(core.index, Reason::Shed);
+            reset(&client);
+            return;
+        }
+    }
     // On the heap: a session needs it once, and would be larger for it ever after.
     let reached = Box::pin(reach(&core, &pool, &timer, &peer, begun)).await;
     let (mut trip, mut member) = match reached {
@@ -47,13 +59,17 @@ pub(crate) async fn serve(
     };
     trip.settle();
     let idle = listener.settings().timeouts.idle;
-    let end = relay::copy(&core, &timer, idle, (&mut client, &mut member), ahead, &trip.upstream).await;
+    let shed_idle = trip.settings().side_car.and_then(|settings| settings.shed_idle);
+    let mut goes = || heed.goes(|| core.chance());
+    let quiet = Quiet { idle, leave: shed_idle.map(|after| (after, &mut goes as _)) };
+    let end = relay::copy(&core, &timer, quiet, (&mut client, &mut member), ahead, &trip.upstream).await;
     if end.reset {
         reset(&client);
         reset(&member);
     }
     let now = core.tick();
     pool.tally().latency.record(now.since(begun));
+    metered.end(end.broken != Some(Side::Member), now);
     judge(trip, end, now);
 }
 

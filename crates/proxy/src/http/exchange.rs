@@ -353,7 +353,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 if !self.asked.upgrade {
                     return Err(self.bad_answer());
                 }
-                head.write(Rewrite::default(), b"", scratch);
+                let more = self.asked.metered.answered(head.status, core.now());
+                head.write(Rewrite::default(), &more, scratch);
                 self.answer = Answer::Tunnel;
                 return Ok(rest);
             }
@@ -362,7 +363,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.keep_client &= self.asked.body.done()
                 && !self.unchunk
                 && head.body != Body::UntilClose
-                && !self.session.ending();
+                && !self.session.ending()
+                && !self.session.sheds();
             if let Some(value) = head.report {
                 self.refused = heard(self.trip, value, &core) && head.status == 503;
             }

@@ -159,6 +159,7 @@ fn session(client: Script) -> Session<Script> {
         unread: Vec::new(),
         timer,
         answered_alone: false,
+        heed: Default::default(),
     }
 }
 

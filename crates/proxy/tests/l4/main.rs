@@ -5,5 +5,6 @@
 mod probe;
 mod proxy_protocol;
 mod rig;
+mod side_car;
 mod tcp;
 mod udp;

@@ -26,7 +26,7 @@ pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
     let strategy = strategy::find("least_connections").unwrap();
     GroupSettings {
         strip_reports: true,
-        meter: false,
+        side_car: None,
         spec: GroupSpec {
             name: "g".into(),
             strategy,
