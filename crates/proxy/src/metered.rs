@@ -65,9 +65,13 @@ impl Metered {
         &self.refusal
     }
 
-    /// The head of the answer is there: the header that goes with it, if this is a side-car.
-    pub(crate) fn answered(&mut self, status: u16, now: Time) -> Vec<u8> {
-        self.end(status < 500, now).map_or_else(Vec::new, |reading| line(reading, false))
+    /// The head of the answer is there: the header that goes with it, if this is a side-car. The clock has to be read
+    /// for it: the meter would learn little from times that are those of whatever happened before.
+    pub(crate) fn answered(&mut self, status: u16, tick: impl FnOnce() -> Time) -> Vec<u8> {
+        if self.counted.is_none() {
+            return Vec::new();
+        }
+        self.end(status < 500, tick()).map_or_else(Vec::new, |reading| line(reading, false))
     }
 
     /// It is over; what the meter makes of it, if this is a side-car.
@@ -156,7 +160,10 @@ mod tests {
         assert!(Metered::begin(&side_car, false, Time(0)).refusal().is_empty());
         assert_eq!(side_car.reading().in_flight, 7);
         assert!(
-            held.pop().unwrap().answered(200, Time(1_000_000)).starts_with(b"endpoint-load-metrics: TEXT ")
+            held.pop()
+                .unwrap()
+                .answered(200, || Time(1_000_000))
+                .starts_with(b"endpoint-load-metrics: TEXT ")
         );
         drop(held);
         assert_eq!(side_car.reading().in_flight, 0);
