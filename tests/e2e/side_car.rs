@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::stage::{Folder, Member, Process, Run, Script, Wire, binary, found, until};
+use crate::stage::{Folder, Member, Process, Run, Script, Wire, binary, found, until, web};
 
 /// A balancer that keeps what is reported to it, and answers as it is told.
 struct Balancer {
@@ -183,6 +183,34 @@ fn plain_connections_are_carried_counted_and_sent_away_when_they_are_quiet() {
     balancer.alert(1.0, 1);
     wire.closed();
     balancer.told("requests_per_second", |rate| rate > 0.0);
+}
+
+/// Answers to 130 % of what two unequal servers can do, in a second, and the seconds within which 99 of 100 came.
+fn overloaded(strategy: &str, before: impl Fn(SocketAddr) -> SocketAddr) -> (f64, f64) {
+    // 100 and 300 requests in a second, and nobody is turned away by the servers themselves.
+    let servers = ["2", "6"]
+        .map(|workers| Member::start(&["--service", "exp:20ms", "--workers", workers, "--queue", "100000"]));
+    let members = [before(servers[0].address), before(servers[1].address)];
+    let balancer = crate::stage::Balancer::start(&web(&members, &format!("strategy = \"{strategy}\"\n")));
+    let args =
+        ["load", &balancer.url("/"), "--rate", "520", "--duration", "6s", "--timeout", "5s", "-o", "json"];
+    let record = balancer.run(&args).json();
+    let number = |value: &Value| value.as_f64().unwrap();
+    (number(&record["ok"]) / number(&record["seconds"]), number(&record["service_seconds"]["p99"]))
+}
+
+#[test]
+fn in_overload_what_is_accepted_is_served_as_if_there_were_none() {
+    let side_cars: std::cell::RefCell<Vec<SideCar>> = std::cell::RefCell::default();
+    let (rate, p99) = overloaded("adaptive", |server| {
+        let side_car = SideCar::start(&format!("127.0.0.1:0={server}"), &[]);
+        side_cars.borrow_mut().push(side_car);
+        side_cars.borrow().last().unwrap().address
+    });
+    let (_, queued) = overloaded("least_connections", |server| server);
+    assert!(rate >= 0.85 * 400.0, "{rate} of 400 in a second");
+    // What waits in front of the servers grows by 120 in each second otherwise.
+    assert!(p99 <= 0.6 && queued >= 3.0 * p99, "{p99} s, without side-cars {queued} s");
 }
 
 #[test]
