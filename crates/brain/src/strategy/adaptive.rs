@@ -84,7 +84,8 @@ fn unheard(members: &[Member], hand: &Hand, ask: &Ask) -> Option<usize> {
 }
 
 fn observe(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
-    let latency = latency.as_nanos() as f32;
+    // Not by way of u128, which no processor converts.
+    let latency = latency.as_secs() as f32 * 1e9 + latency.subsec_nanos() as f32;
     match vitals.blended() {
         // A failure is never fast.
         Some(mean) if failed => vitals.blend(latency.max(2.0 * mean), LATENCIES, now),
