@@ -57,8 +57,8 @@ fn a_frozen_member_is_tried_no_more_and_comes_back() {
     until("it serves again", || number(&balancer.member(victim)["answers"]["2xx"]) > before + 50);
     until("all well", || balancer.member(victim)["state"] == "up");
     load.stop_unharmed();
-    assert!(number(&balancer.group("web")["retries"]) >= 5, "tried again elsewhere");
-    assert!(number(&balancer.member(victim)["answers"]["none"]) >= 5, "they timed out");
+    assert!(number(&balancer.group("web")["retries"]) >= 2, "tried again elsewhere");
+    assert!(number(&balancer.member(victim)["answers"]["none"]) >= 2, "they timed out");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_member_that_fails_by_status_is_taken_out_and_the_others_are_left_in() {
     load.more(100);
     let record = load.stop();
     // A status is an answer: it is passed on, not tried again.
-    assert!((5..60).contains(&record.failures()), "{:?}", record.failed);
+    assert!((2..60).contains(&record.failures()), "{:?}", record.failed);
     assert!(good.iter().all(|member| balancer.events(member.address, "ejected").is_empty()));
     assert!(balancer.group("web")["retries"] == 0);
 }

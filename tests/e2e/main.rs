@@ -16,6 +16,7 @@ mod faults;
 mod forwarding;
 mod health;
 mod hostile;
+mod in_band;
 mod lab;
 mod load;
 mod monitoring;

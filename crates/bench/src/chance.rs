@@ -30,6 +30,11 @@ impl Chance {
         -self.unit().ln()
     }
 
+    /// Normal with mean 0 and variance 1, by the method of Box and Muller.
+    pub fn normal(&mut self) -> f64 {
+        (2.0 * self.exp()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
+    }
+
     /// True with probability `share`.
     pub fn happens(&mut self, share: f64) -> bool {
         self.unit() <= share
@@ -53,6 +58,12 @@ mod tests {
         let n = 200_000;
         let mean = (0..n).map(|_| chance.exp()).sum::<f64>() / f64::from(n);
         assert!((mean - 1.0).abs() < 0.01, "{mean}");
+        let (mut sum, mut squares) = (0.0, 0.0);
+        for normal in (0..n).map(|_| chance.normal()) {
+            sum += normal;
+            squares += normal * normal;
+        }
+        assert!((sum / f64::from(n)).abs() < 0.01 && (squares / f64::from(n) - 1.0).abs() < 0.01);
         let hits = (0..n).filter(|_| chance.happens(0.1)).count();
         assert!((hits as f64 / f64::from(n) - 0.1).abs() < 0.005, "{hits}");
         assert!(!(0..n).any(|_| chance.happens(0.0)));

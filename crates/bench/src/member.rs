@@ -2,9 +2,10 @@
 //!
 //! A member has a number of *workers* and a *service time*: a request waits, first come first served, until
 //! a worker is free, holds it for a service time drawn from a distribution, and is answered. That is the
-//! G/G/c queue that models of servers speak of, so that what a balancer does to it can be computed. Service
-//! is emulated by a timer, which lets many members share a small machine without taking each other's time,
-//! or really burns the processor.
+//! G/G/c queue that models of servers speak of, so that what a balancer does to it can be computed. Or it has
+//! *cores* that all requests in service share, each of which needs so much work: what a server without a bound on
+//! its threads does, slower for everyone with each request that comes. Service is emulated by a timer, which lets
+//! many members share a small machine without taking each other's time, or really burns the processor.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -18,13 +19,17 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::LocalOptions;
 use tokio::sync::watch;
 
+mod antagonist;
 mod echo;
 mod http;
+mod processor;
 mod service;
+mod sharing;
 mod shuffle;
 mod timer;
 mod work;
 
+pub use antagonist::Antagonist;
 pub use http::Refusal;
 pub use service::{Service, Slowdown};
 pub use shuffle::shuffle;
@@ -36,12 +41,17 @@ use crate::chance::Chance;
 
 /// How long requests in flight may take to end when the member stops.
 const GRACE: Duration = Duration::from_secs(5);
+/// Most threads that burn the processor.
+const MOST_THREADS: usize = 4096;
 
 /// What a member is to do.
 #[derive(Clone, Debug)]
 pub struct Spec {
     /// Where to listen; port 0 takes a free one.
     pub listen: SocketAddr,
+    /// How many such members, on ports that follow one another (port 0: any free ones); at least 1. The last number of
+    /// the name counts up, and so does the seed.
+    pub count: usize,
     /// What is spoken.
     pub kind: Kind,
     /// Sent as `x-member`; the address if `None`.
@@ -50,8 +60,18 @@ pub struct Spec {
     pub service: Service,
     /// Requests served at a time; at least 1.
     pub workers: usize,
-    /// Most requests that wait for a worker; more are refused with 503 (http), dropped (udp) or end their
-    /// connection (tcp).
+    /// Processors, above 0, that share all requests in service, in place of the workers: the service time is work for
+    /// one of them.
+    pub cores: Option<f64>,
+    /// How fast each of the cores is, above 0; 1 does a second of work in a second.
+    pub speed: f64,
+    /// Takes a part of the cores' speed now and then.
+    pub antagonist: Option<Antagonist>,
+    /// With cores, go on with the work for a client that has closed its connection. Otherwise it is given up, as is what
+    /// a client asked for that only ended its own side.
+    pub ignore_cancel: bool,
+    /// Most requests that wait for a worker, or that share the cores; more are refused with 503 (http), dropped (udp) or
+    /// end their connection (tcp).
     pub queue: usize,
     /// Burn the processor for the service time instead of waiting.
     pub burn: bool,
@@ -65,11 +85,14 @@ pub struct Spec {
     pub body: Option<usize>,
     /// Share of the requests that fail, from 0 to 1 (http).
     pub fail_rate: f64,
+    /// After what time they fail, without being served; as long as they would have been served if `None`.
+    pub fail_after: Option<Duration>,
     /// How they fail.
     pub refusal: Refusal,
     /// Becomes slower by itself.
     pub slow_after: Option<Slowdown>,
-    /// Obey `POST /_plimsoll/slow?factor=N` and answer `GET /_plimsoll/count` (http).
+    /// Obey `POST /_plimsoll/slow?factor=N` and `POST /_plimsoll/fail?rate=R&after=TIME&with=HOW`, and answer `GET
+    /// /_plimsoll/count` (http).
     pub admin: bool,
     /// Begin each connection with the name and a line end (tcp), each answer with the name and a space (udp).
     pub greet: bool,
@@ -106,16 +129,22 @@ impl Spec {
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
+            count: 1,
             kind: Kind::Http,
             name: None,
             service: Service::None,
             workers: 4,
+            cores: None,
+            speed: 1.0,
+            antagonist: None,
+            ignore_cancel: false,
             queue: 1024,
             burn: false,
             session: Duration::ZERO,
             swaps: None,
             body: None,
             fail_rate: 0.0,
+            fail_after: None,
             refusal: Refusal::Status(500),
             slow_after: None,
             admin: false,
@@ -132,6 +161,7 @@ struct Member {
     work: Work,
     page: Page,
     chance: RefCell<Chance>,
+    failing: Cell<Failing>,
     /// True once the member ends.
     stopping: watch::Receiver<bool>,
     /// TCP connections open.
@@ -140,12 +170,34 @@ struct Member {
     requests: Cell<u64>,
 }
 
+/// Which requests fail, and how.
+#[derive(Clone, Copy, Debug)]
+struct Failing {
+    rate: f64,
+    after: Option<Duration>,
+    refusal: Refusal,
+}
+
+impl Member {
+    fn new(spec: Spec, address: SocketAddr, stopping: watch::Receiver<bool>) -> io::Result<Rc<Self>> {
+        let name = spec.name.clone().unwrap_or_else(|| address.to_string());
+        let work = Work::new(&spec)?;
+        let page = Page::new(&name, spec.body);
+        // Not the seed of the service times: the two must not go together.
+        let chance = RefCell::new(Chance::new(spec.seed ^ 0x5eed_0fa1_1ed0_0d1e));
+        let (connections, requests) = (Cell::new(0), Cell::new(0));
+        let failing =
+            Cell::new(Failing { rate: spec.fail_rate, after: spec.fail_after, refusal: spec.refusal });
+        Ok(Rc::new(Self { spec, name, work, page, chance, failing, stopping, connections, requests }))
+    }
+}
+
 /// Serves on this thread until `stop` comes true, then ends what is in flight, in five seconds at the most.
-/// Tells `ready` the address once it listens. `stop` is polled inside a tokio runtime.
+/// Tells `ready` the address of each member, in their order, once all listen. `stop` is polled inside a tokio runtime.
 ///
 /// # Errors
 /// If the address cannot be listened on, or the name cannot be sent in a header.
-pub fn serve(spec: Spec, ready: impl FnOnce(SocketAddr), stop: impl Future<Output = ()>) -> io::Result<()> {
+pub fn serve(spec: Spec, ready: impl FnMut(SocketAddr), stop: impl Future<Output = ()>) -> io::Result<()> {
     if spec
         .name
         .as_ref()
@@ -156,7 +208,7 @@ pub fn serve(spec: Spec, ready: impl FnOnce(SocketAddr), stop: impl Future<Outpu
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(spec.workers.max(1))
+        .max_blocking_threads(spec.workers.saturating_mul(spec.count).clamp(1, MOST_THREADS))
         .build_local(LocalOptions::default())?;
     let result = runtime.block_on(run(spec, ready, stop));
     // Processor time that is still being burned is nobody's any more.
@@ -164,45 +216,68 @@ pub fn serve(spec: Spec, ready: impl FnOnce(SocketAddr), stop: impl Future<Outpu
     result
 }
 
-async fn run(spec: Spec, ready: impl FnOnce(SocketAddr), stop: impl Future<Output = ()>) -> io::Result<()> {
+async fn run(
+    spec: Spec,
+    mut ready: impl FnMut(SocketAddr),
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
     let (stopped, stopping) = watch::channel(false);
-    let member = |spec: Spec, address: SocketAddr| -> io::Result<Rc<Member>> {
-        let name = spec.name.clone().unwrap_or_else(|| address.to_string());
-        let work = Work::new(&spec)?;
-        let page = Page::new(&name, spec.body);
-        // Not the seed of the service times: the two must not go together.
-        let chance = RefCell::new(Chance::new(spec.seed ^ 0x5eed_0fa1_1ed0_0d1e));
-        let (connections, requests) = (Cell::new(0), Cell::new(0));
-        Ok(Rc::new(Member { spec, name, work, page, chance, stopping, connections, requests }))
-    };
-    if spec.kind == Kind::Udp {
-        let socket = UdpSocket::bind(spec.listen).await?;
-        let address = socket.local_addr()?;
-        let member = member(spec, address)?;
-        ready(address);
-        tokio::select! {
-            () = echo::datagrams(socket, member) => {}
-            () = stop => {}
+    let mut members = Vec::new();
+    let mut tasks = Vec::new();
+    let mut addresses = Vec::new();
+    for index in 0..spec.count.max(1) {
+        let spec = spec.nth(index)?;
+        if spec.kind == Kind::Udp {
+            let socket = UdpSocket::bind(spec.listen).await?;
+            addresses.push(socket.local_addr()?);
+            let member = Member::new(spec, socket.local_addr()?, stopping.clone())?;
+            tasks.push(tokio::task::spawn_local(echo::datagrams(socket, member)));
+        } else {
+            let listener = listen(spec.listen)?;
+            addresses.push(listener.local_addr()?);
+            let member = Member::new(spec, listener.local_addr()?, stopping.clone())?;
+            members.push(member.clone());
+            tasks.push(tokio::task::spawn_local(accept(listener, member)));
         }
-        return Ok(());
     }
-    let listener = listen(spec.listen)?;
-    let address = listener.local_addr()?;
-    let member = member(spec, address)?;
-    ready(address);
-    tokio::select! {
-        () = accept(listener, &member) => {}
-        () = stop => {}
+    addresses.into_iter().for_each(&mut ready);
+    stop.await;
+    for task in tasks {
+        task.abort();
     }
     stopped.send_replace(true);
     let ended = async {
-        while member.connections.get() > 0 {
+        while members.iter().any(|member| member.connections.get() > 0) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     // What does not end in time is cut by the end of the runtime.
     let _ = tokio::time::timeout(GRACE, ended).await;
     Ok(())
+}
+
+impl Spec {
+    /// The member that comes `index` after this one.
+    fn nth(&self, index: usize) -> io::Result<Self> {
+        let mut spec = self.clone();
+        if self.listen.port() != 0 {
+            let port = usize::from(self.listen.port()) + index;
+            let port = u16::try_from(port).map_err(|_| io::Error::other("there is no port above 65535"))?;
+            spec.listen.set_port(port);
+        }
+        if self.count > 1 {
+            spec.name = self.name.as_deref().map(|name| counted(name, index));
+        }
+        spec.seed = self.seed.wrapping_add(index as u64);
+        Ok(spec)
+    }
+}
+
+/// The name that comes `index` after this one: `m9` and 2 is `m11`; a name without a number begins at 1.
+fn counted(name: &str, index: usize) -> String {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let first: u64 = name[stem.len()..].parse().unwrap_or(1);
+    format!("{stem}{}", first.saturating_add(index as u64))
 }
 
 /// Listens with a queue long enough for a load test, on an address that may have been in use a moment ago.
@@ -215,7 +290,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Accepts connections for ever.
-async fn accept(listener: TcpListener, member: &Rc<Member>) {
+async fn accept(listener: TcpListener, member: Rc<Member>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // No descriptor is left, or the client has gone: either may be over in a moment.
@@ -232,5 +307,21 @@ async fn accept(listener: TcpListener, member: &Rc<Member>) {
             };
             member.connections.set(member.connections.get() - 1);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_count_up() {
+        let names = |name: &str| [counted(name, 0), counted(name, 2)];
+        assert_eq!(names("m9"), ["m9", "m11"]);
+        assert_eq!(names("web"), ["web1", "web3"]);
+        assert_eq!(names("7"), ["7", "9"]);
+        let mut spec = Spec::new("127.0.0.1:65535".parse().unwrap());
+        spec.count = 2;
+        assert!(spec.nth(0).is_ok() && spec.nth(1).is_err());
     }
 }

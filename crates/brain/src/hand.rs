@@ -27,6 +27,8 @@ pub struct Hand {
     pub(crate) deadline: f64,
     /// Mean of the requests in flight with the members looked at.
     pub(crate) busy: f64,
+    /// Has any member said anything of itself?
+    pub(crate) heard: bool,
     /// Mean latency of the requests chosen for lately, nanoseconds.
     pub(crate) latency: f32,
     /// Share of the requests that fail with all members, over the last [`MEMORY`] for each member.
@@ -131,11 +133,17 @@ impl Hand {
 
     /// A request took so long.
     pub(crate) fn took(&mut self, latency: Duration) {
+        if !self.heard {
+            return;
+        }
         self.latency += (latency.as_nanos() as f32 - self.latency) / 256.0;
     }
 
     /// An outcome with any of so many members that are not suspected themselves.
     pub(crate) fn outcome(&mut self, failed: bool, members: usize) {
+        if !failed && self.failing < 1e-12 {
+            return;
+        }
         let failed = if failed { 1.0 } else { 0.0 };
         self.failing += (failed - self.failing) / (MEMORY * members.max(1) as f64);
     }

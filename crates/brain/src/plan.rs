@@ -128,7 +128,7 @@ impl Plan {
         hand.took(latency);
         let sum = vitals.suspicion.record(failed, hand.failing());
         // A member that is suspected itself says nothing about the fleet.
-        if sum < self.suspect.min(suspicion::threshold(1e-6)) / 2.0 {
+        if sum < suspicion::DOUBTFUL {
             hand.outcome(failed, self.members.len());
         }
         failed && sum >= self.suspect

@@ -2,6 +2,8 @@
 //! neighbours. Targets by the names of the study they come from (`docs/decisions`). The short form runs with the
 //! other tests; `make bench-sim` runs the long form and prints the tables.
 
+#![expect(clippy::print_stdout, reason = "the tables of the long form")]
+
 mod farm;
 
 use farm::ours::Ours;
@@ -103,23 +105,6 @@ fn add(row: &mut Row, outcome: &Outcome, runs: f64) {
 
 const LOADS: [f64; 3] = [0.5, 0.75, 0.9];
 
-/// Runs what is asked for: `SIM="adaptive" LOADS="0.5 0.9" SEEDS=3 cargo test … -- --ignored tune`.
-#[test]
-#[ignore = "a tool"]
-fn tune() {
-    let names = std::env::var("SIM").unwrap_or("adaptive, agentless".into());
-    for name in names.split('/') {
-        for load in std::env::var("LOADS").unwrap_or("0.5 0.75 0.9".into()).split(' ') {
-            let seeds = std::env::var("SEEDS").map_or(2, |seeds| seeds.parse().unwrap());
-            measure(
-                Box::leak(name.to_owned().into_boxed_str()),
-                &at(load.parse().unwrap()),
-                Effort { seeds, ..LONG },
-            );
-        }
-    }
-}
-
 fn at(load: f64) -> Setting {
     Setting::at(load, 0)
 }
@@ -145,7 +130,8 @@ fn latency(effort: Effort) {
         least("L2, p99 to peak_ewma", ours.p99 / peak_ewma, [0.80, 0.60, 0.40]);
         least("L3, p99 to prequal", ours.p99 / prequal, [1.0, 0.80, 0.45]);
         least("L3, p99 to prequal as tuned", ours.p99 / tuned, [1.0, 0.95, 0.90]);
-        least("L4, p99 to the oracle", ours.p99 / oracle, [1.2; 3]);
+        least("L4, p99 to the oracle, with offers", offers.p99 / oracle, [1.2; 3]);
+        least("L4, p99 to the oracle, without a message", ours.p99 / oracle, [1.25; 3]);
         assert_eq!(ours.messages, 0.0, "L5: nothing but requests and answers");
         least("L5, messages with offers", offers.messages, [0.8, 0.2, 0.05]);
         least("L8, agentless p99 to peak_ewma", agentless / peak_ewma, [0.90, 0.75, 0.65]);
@@ -203,9 +189,15 @@ fn overload(effort: Effort) {
     let deaf = Setting { ignore_cancel: true, ..at(1.3) };
     let ours = measure("adaptive", &deaf, effort);
     assert!(ours.goodput >= 0.90, "O2, goodput at 130 %: {:.3} of the capacity", ours.goodput);
-    let others = measure("least_connections", &deaf, effort).goodput;
-    assert!(others < ours.goodput, "O2: nothing is to be gained by shedding ({others:.3})");
-    measure("peak_ewma", &deaf, effort);
+    // Without a limit the small requests squeeze past the large ones, all of them late.
+    for name in ["least_connections", "peak_ewma"] {
+        let others = measure(name, &deaf, effort).in_time;
+        assert!(
+            others < ours.in_time / 2.0,
+            "O2: {name} has {others:.1} % in time, ours {:.1} %",
+            ours.in_time
+        );
+    }
 }
 
 /// What the study left unproven: members that are no processor sharing, that say nothing in part, balancers that

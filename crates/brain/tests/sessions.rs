@@ -244,7 +244,7 @@ fn move_one(
     let target = plan.target(dice.bits(), &[member.id]).or_else(|| {
         match plan.choose(&mut Hand::default(), &ask, &[]) {
             Choice::Member(index) => Some(index),
-            Choice::Full | Choice::Nobody => None,
+            Choice::Full | Choice::Shed | Choice::Nobody => None,
         }
     });
     let Some(target) = target.filter(|target| *target != session.member) else { return false };

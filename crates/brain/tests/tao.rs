@@ -157,7 +157,7 @@ fn a_member_that_is_rejected_hides_nobody() {
     assert_eq!(group.report(&[0.0, 30_000.0, 30_000.0]).choices(), [1_000, 0, 0]);
     // All reject: the client waits. A load that is the threshold is rejected.
     group.report(&[25_000.0, 25_000.0, 1e9]);
-    assert!((0..100).all(|turn| group.choice(turn) == Choice::Full));
+    assert!((0..100).all(|turn| group.choice(turn) == Choice::Shed));
     assert_eq!(group.report(&[25_000.0, 3.0, 1e9]).choices(), [0, 1_000, 0]);
 }
 

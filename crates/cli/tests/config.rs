@@ -124,9 +124,7 @@ fn show_fills_in_every_default_and_is_itself_valid() {
     let shown = plimsoll(&["config", "show", "-"], GOOD);
     assert_eq!(shown.status.code(), Some(0));
     let text = out(&shown);
-    for line in
-        ["binding = \"per_request\"", "strategy = \"least_connections\"", "idle = \"1m\"", "attempts = 2"]
-    {
+    for line in ["binding = \"per_request\"", "strategy = \"adaptive\"", "idle = \"1m\"", "attempts = 2"] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
     let again = plimsoll(&["config", "show", "-"], text);

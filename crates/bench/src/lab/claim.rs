@@ -1,7 +1,8 @@
 //! Claims: sentences that the results must bear out, each decided by a named test. One file per test.
 //!
 //! A test decides on estimates and says which numbers decided it. Where two curves are compared their
-//! confidence intervals must not overlap; where points are missing the claim fails, because nothing was shown.
+//! confidence intervals must not overlap; where points are missing the claim fails, because nothing was shown. Where
+//! they are missing because something is not on this machine the claim is not decided.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +10,7 @@ mod bound;
 mod exceeds_somewhere;
 mod falls_with;
 mod less_in_a_region;
+mod ratio_to_best;
 mod top_moves_right;
 
 #[cfg(test)]
@@ -18,11 +20,12 @@ pub use bound::{Bound, Only};
 pub use exceeds_somewhere::ExceedsSomewhere;
 pub use falls_with::{FallsWith, Take};
 pub use less_in_a_region::LessInARegion;
+pub use ratio_to_best::RatioToBest;
 pub use top_moves_right::TopMovesRight;
 
-use super::experiment::Factor;
+use super::experiment::{Factor, Level};
 use super::metric::Metric;
-use super::table::Table;
+use super::table::{Levels, Table, name};
 
 /// How a claim is decided.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -36,6 +39,8 @@ pub enum Test {
     TopMovesRight(TopMovesRight),
     /// Each curve lies lower than the one before.
     FallsWith(FallsWith),
+    /// One level in a bounded ratio to the best of others, at every point.
+    RatioToBest(RatioToBest),
     /// Every point is at or above a value.
     AtLeast(Bound),
     /// Every point is at or below a value.
@@ -47,25 +52,77 @@ pub enum Test {
 pub struct Verdict {
     /// Do the results bear the claim out?
     pub pass: bool,
+    /// Is there an answer at all? If not it does not pass either.
+    pub decided: bool,
     /// The numbers that decided it, one fact a line.
     pub numbers: Vec<String>,
 }
 
+/// How the only fact of an empty verdict begins.
+const NOTHING: &str = "nothing was measured";
+
 impl Verdict {
+    /// Decided, without numbers yet.
+    fn new(pass: bool) -> Self {
+        Self { pass, decided: true, numbers: Vec::new() }
+    }
+
     /// Fails for want of points.
     fn nothing(what: &str) -> Self {
-        Self { pass: false, numbers: vec![format!("nothing was measured: {what}")] }
+        Self { pass: false, decided: true, numbers: vec![format!("{NOTHING}: {what}")] }
+    }
+
+    /// Of a claim that nobody can decide.
+    pub(super) fn open(why: &str) -> Self {
+        Self { pass: false, decided: false, numbers: vec![why.to_owned()] }
+    }
+
+    /// Was there something to look at?
+    fn saw(&self) -> bool {
+        self.numbers.first().is_some_and(|number| !number.starts_with(NOTHING))
     }
 }
 
 impl Test {
-    /// Decides.
+    /// Decides. Where points were left out because something is not here, a claim about them is not decided, unless
+    /// those that are there are enough to refute it.
     pub fn decide(&self, table: &Table) -> Verdict {
+        let mut verdict = self.of_those_there(table);
+        let absent = table.absent(|levels| self.looks_at(levels));
+        // A point that breaks a bound breaks it whatever the others would be; a shape needs all its points.
+        let by_points = matches!(self, Self::AtLeast(_) | Self::AtMost(_) | Self::RatioToBest(_));
+        let refuted = by_points && verdict.saw() && !verdict.pass;
+        if !absent.is_empty() && !refuted {
+            (verdict.pass, verdict.decided) = (false, false);
+        }
+        verdict
+            .numbers
+            .extend(absent.iter().take(5).map(|(levels, why)| format!("left out: {}: {why}", name(levels))));
+        verdict
+    }
+
+    /// Does it need points with these levels?
+    fn looks_at(&self, levels: &Levels) -> bool {
+        let among = |factor: Factor, holds: &dyn Fn(&Level) -> bool| levels.get(&factor).is_some_and(holds);
+        match self {
+            Self::LessInARegion(test) => {
+                among(test.series, &|level| *level == test.of || *level == test.than)
+            }
+            Self::ExceedsSomewhere(test) => among(test.series, &|level| !test.except.contains(level)),
+            Self::TopMovesRight(test) => among(test.series, &|level| !test.except.contains(level)),
+            Self::FallsWith(test) => among(test.by, &|level| !test.except.contains(level)),
+            Self::RatioToBest(test) => test.looks_at(levels),
+            Self::AtLeast(bound) | Self::AtMost(bound) => bound.looks_at(levels),
+        }
+    }
+
+    fn of_those_there(&self, table: &Table) -> Verdict {
         match self {
             Self::LessInARegion(test) => test.decide(table),
             Self::ExceedsSomewhere(test) => test.decide(table),
             Self::TopMovesRight(test) => test.decide(table),
             Self::FallsWith(test) => test.decide(table),
+            Self::RatioToBest(test) => test.decide(table),
             Self::AtLeast(bound) => bound.decide(table, true),
             Self::AtMost(bound) => bound.decide(table, false),
         }
@@ -78,6 +135,9 @@ impl Test {
             Self::ExceedsSomewhere(test) => vec![test.along, test.series],
             Self::TopMovesRight(test) => vec![test.along, test.series],
             Self::FallsWith(test) => vec![test.along, test.by],
+            Self::RatioToBest(test) => {
+                std::iter::once(test.series).chain(test.only.iter().map(|only| only.factor)).collect()
+            }
             Self::AtLeast(bound) | Self::AtMost(bound) => bound.only.iter().map(|only| only.factor).collect(),
         }
     }
@@ -89,6 +149,7 @@ impl Test {
             Self::ExceedsSomewhere(test) => test.metric,
             Self::TopMovesRight(test) => test.metric,
             Self::FallsWith(test) => test.metric,
+            Self::RatioToBest(test) => test.metric,
             Self::AtLeast(bound) | Self::AtMost(bound) => bound.metric,
         }
     }

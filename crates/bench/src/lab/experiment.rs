@@ -9,16 +9,20 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
+mod balancer;
 mod check;
+mod fleet;
 mod level;
 mod value;
 
-pub use level::{Balancer, BalancerKind, Factor, Level};
+pub use balancer::{Balancer, BalancerKind};
+pub use fleet::{Fleet, Members, Session};
+pub use level::{Factor, Level};
 pub use value::{Bytes, Span};
 
 use super::claim::Test;
 use super::metric::Metric;
-use crate::member::Service;
+use crate::member::Refusal;
 use crate::pace::Arrival;
 use crate::units;
 
@@ -56,7 +60,7 @@ pub struct Experiment {
     #[serde(default)]
     pub differs: String,
     /// Servers under test.
-    pub members: Members,
+    pub members: Fleet,
     /// What stands between.
     #[serde(default)]
     pub balancer: Settings,
@@ -79,47 +83,6 @@ pub struct Experiment {
     /// What the results must satisfy.
     #[serde(default, rename = "claim")]
     pub claims: Vec<Claim>,
-}
-
-/// Servers under test: `plimsoll member`, all alike.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Members {
-    /// How many, where `endpoints` is no factor.
-    #[serde(default = "one")]
-    pub count: usize,
-    /// How long a worker holds a request.
-    #[serde(default, deserialize_with = "value::service")]
-    pub service: Option<Service>,
-    /// Requests served at a time by each.
-    #[serde(default = "four")]
-    pub workers: usize,
-    /// Requests that may wait at each; more get 503.
-    #[serde(default = "thousand")]
-    pub queue: usize,
-    /// Burn the processor for the service time instead of waiting for a timer.
-    #[serde(default)]
-    pub burn: bool,
-    /// Real work instead of a service time: swaps of two integers of the request's body.
-    #[serde(default)]
-    pub swaps: Option<u32>,
-    /// Charge for a session what it costs a real server, measured before the run, relative to the swaps that
-    /// the service time stands for.
-    #[serde(default)]
-    pub session: Option<Session>,
-    /// Length of an answer.
-    #[serde(default)]
-    pub body: Option<Bytes>,
-}
-
-/// The real work that an emulated service time stands for.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Session {
-    /// Integers in a request.
-    pub integers: usize,
-    /// Swaps of two of them.
-    pub swaps: u32,
 }
 
 /// Settings of the balancer, as far as each kind has them.
@@ -146,8 +109,28 @@ pub struct Settings {
     pub health_interval: Option<Span>,
     /// How long a member that came back takes to get its whole share (plimsoll, haproxy).
     pub slow_start: Option<Span>,
-    /// Threads that carry traffic.
+    /// Threads that carry traffic (nginx has one).
     pub threads: Option<usize>,
+    /// How many of them run, each with its part of the load and knowing nothing of the others; 1 if nothing is said.
+    pub instances: Option<usize>,
+    /// Tries after the first of a request that met a broken connection and may be sent again, where `retries` is no
+    /// factor; as each balancer does it by itself if nothing is said.
+    pub retries: Option<u32>,
+    /// What plimsoll alone has.
+    pub plimsoll: Own,
+    /// Take members out whose traffic fails, after five failures in a row and for ten seconds at first. If nothing is
+    /// said only those do that do it by themselves.
+    pub ejection: Option<bool>,
+}
+
+/// Settings of plimsoll that the others do not have, as they stand in its own file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Own {
+    /// Of its listener.
+    pub listener: toml::Table,
+    /// Of its group.
+    pub group: toml::Table,
 }
 
 /// How a balancer checks its members.
@@ -174,8 +157,8 @@ pub struct Network {
     pub delay: Option<Span>,
 }
 
-/// What the clients do. Open loop by `rate` or `share`, closed loop by `concurrency`; exactly one of the three
-/// is given here or as a factor.
+/// What the clients do. Open loop by `rate`, `share` or `clients`, closed loop by `concurrency`; exactly one of them
+/// is given here or, but for `clients`, as a factor.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
@@ -188,6 +171,9 @@ pub struct Load {
     /// Clients that each send their next request when the last has been answered.
     #[serde(default)]
     pub concurrency: Option<usize>,
+    /// Clients that each send requests at a rate of their own over one connection: sessions.
+    #[serde(default)]
+    pub clients: Vec<Sessions>,
     /// How requests follow one another in an open loop.
     #[serde(default = "poisson", deserialize_with = "value::arrival")]
     pub arrival: Arrival,
@@ -202,6 +188,16 @@ pub struct Load {
     pub body: Option<Bytes>,
 }
 
+/// Clients that are alike.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sessions {
+    /// How many.
+    pub count: usize,
+    /// Requests per second of each. One that is due before the last one was answered waits for that.
+    pub rate: f64,
+}
+
 /// How long and how often.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -210,6 +206,10 @@ pub struct Plan {
     pub repetitions: Graded<Spanned<usize>>,
     /// Parts of equal length that each of them is cut into, each a sample.
     pub batches: Graded<usize>,
+    /// Run the balancers in turn, repetition by repetition, rather than one after the other: what the machine does
+    /// besides hits all of them alike.
+    #[serde(default)]
+    pub interleaved: bool,
     /// Left out at the beginning of each. In a closed loop it goes on until three times as many requests as there are
     /// clients have been answered: only then does every client meet the queue and the sessions as they will stay.
     pub warmup: Graded<Span>,
@@ -273,6 +273,15 @@ pub struct Fault {
     /// How many times slower, for `slow`.
     #[serde(default)]
     pub factor: Option<f64>,
+    /// Share of the requests, for `fail`: 1 if nothing is said.
+    #[serde(default)]
+    pub rate: Option<f64>,
+    /// After what time they fail, for `fail`: at once if nothing is said.
+    #[serde(default)]
+    pub after: Option<Span>,
+    /// How they fail, for `fail`: `close`, or a status such as `"503"`; 500 if nothing is said.
+    #[serde(default, deserialize_with = "value::refusal")]
+    pub with: Option<Refusal>,
 }
 
 /// What a fault does.
@@ -289,6 +298,8 @@ pub enum Act {
     Continue,
     /// It becomes `factor` times slower.
     Slow,
+    /// Its requests fail without being served.
+    Fail,
     /// It is cut off the network: packets to it and from it are lost, nothing is reset. Needs namespaces.
     CutOff,
     /// It is on the network again.
@@ -389,23 +400,17 @@ impl Experiment {
         if wrong.is_empty() { Ok(experiment) } else { Err(wrong) }
     }
 
+    /// Are the members asked how many requests came to them?
+    pub fn counts(&self) -> bool {
+        let asked = |metric: Metric| matches!(metric, Metric::Arrivals | Metric::Dispersion);
+        !self.faults.is_empty()
+            || self.figures.iter().any(|figure| asked(figure.y))
+            || self.claims.iter().any(|claim| asked(claim.test.get_ref().metric()))
+    }
+
     /// The factor's levels, if it is varied.
     pub fn levels(&self, factor: Factor, mode: Mode) -> Option<&[Level]> {
         self.factors.iter().find(|vary| *vary.vary.get_ref() == factor).map(|vary| vary.levels(mode))
-    }
-
-    /// What kind of servers these are, for reports.
-    pub fn servers(&self) -> String {
-        let members = &self.members;
-        match (members.swaps, members.burn) {
-            (Some(swaps), _) => {
-                format!("real servers, {} worker threads each, {swaps} swaps of integers", members.workers)
-            }
-            (None, true) => format!("servers that burn the processor, {} workers each", members.workers),
-            (None, false) => {
-                format!("emulated servers (a timer holds each of {} workers, no processor)", members.workers)
-            }
-        }
     }
 
     /// What joins them, for reports.

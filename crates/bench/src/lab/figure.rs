@@ -21,7 +21,7 @@ pub(super) fn chart(figure: &Figure, experiment: &Experiment, points: &[PointFil
         x: Axis { label: label.to_owned(), log: false, zero: true },
         y: Axis { label: figure.y.label().to_owned(), log: figure.log, zero: !figure.log },
         series,
-        notes: vec![experiment.servers(), "whiskers: 95 % confidence intervals".to_owned()],
+        notes: vec![experiment.members.about(), "whiskers: 95 % confidence intervals".to_owned()],
     }
 }
 

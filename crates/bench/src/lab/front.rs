@@ -12,6 +12,8 @@ use super::Trouble;
 use super::child::{Child, LOOK, Tie};
 use super::experiment::{Balancer, BalancerKind, Health, Settings, Span};
 
+mod envoy;
+
 /// For it to be ready to use every member.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Ports that were free a moment ago and then were not.
@@ -30,12 +32,12 @@ pub(super) struct Front {
     folder: PathBuf,
     /// Where clients connect.
     pub(super) address: SocketAddr,
-    /// Status of plimsoll.
+    /// Status of plimsoll, statistics of Envoy.
     admin: Option<SocketAddr>,
 }
 
 impl Front {
-    /// Starts it on `host` in front of `members` and waits until it may use all of them.
+    /// Starts it on `host` in front of `members`; it is [`ready`](Self::ready) when it may use all of them.
     pub(super) fn start(
         tie: &Tie,
         balancer: &Balancer,
@@ -46,7 +48,7 @@ impl Front {
     ) -> Result<Self, Trouble> {
         let (balancer, settings, folder) = (balancer.clone(), settings.clone(), folder.to_owned());
         let name = balancer.kind.name();
-        let mut front = match (balancer.kind, members) {
+        Ok(match (balancer.kind, members) {
             (BalancerKind::None, [member, ..]) => {
                 let address = *member;
                 return Ok(Self { child: None, balancer, settings, host, folder, address, admin: None });
@@ -56,16 +58,15 @@ impl Front {
                 write(&folder.join("plimsoll.toml"), &plimsoll(&balancer, &settings, host, members)?)?;
                 let arguments = ["up", "-c", "plimsoll.toml"].map(str::to_owned);
                 let mut child = Child::start(tie, name, &tie.program, &arguments, &folder)?;
-                let (admin, address) = (child.address("admin")?, child.address("http")?);
+                let (admin, address) = (child.address("admin")?, child.address(protocol(&settings))?);
                 Self { child: Some(child), balancer, settings, host, folder, address, admin: Some(admin) }
             }
-            (BalancerKind::Haproxy | BalancerKind::Nginx, _) => {
-                let (child, address) = settle(tie, &balancer, &settings, members, host, &folder)?;
-                Self { child: Some(child), balancer, settings, host, folder, address, admin: None }
+            (BalancerKind::Haproxy | BalancerKind::Nginx | BalancerKind::Envoy, _) => {
+                let (child, address, admin) = settle(tie, &balancer, &settings, members, host, &folder)?;
+                let admin = Some(admin).filter(|_| balancer.kind == BalancerKind::Envoy);
+                Self { child: Some(child), balancer, settings, host, folder, address, admin }
             }
-        };
-        front.ready(members.len())?;
-        Ok(front)
+        })
     }
 
     /// Its process, if it has one.
@@ -80,7 +81,8 @@ impl Front {
 
     /// What plimsoll says of itself.
     pub(super) fn status(&self) -> Option<String> {
-        ask(self.admin?, "GET", "/status").ok()
+        let admin = self.admin.filter(|_| self.balancer.kind == BalancerKind::Plimsoll)?;
+        ask(admin, "GET", "/status").ok()
     }
 
     /// Makes it use these members from now on.
@@ -93,13 +95,15 @@ impl Front {
         child.signal(Signal::HUP)
     }
 
-    /// Waits until all members may be used: by the status of plimsoll, for the others until a request has
+    /// Waits until all members may be used: by the status of plimsoll and Envoy, for the others until a request has
     /// been answered. (Those count members as up from the start.)
-    fn ready(&mut self, members: usize) -> Result<(), Trouble> {
+    pub(super) fn ready(&mut self, members: usize) -> Result<(), Trouble> {
         let end = Instant::now() + PATIENCE;
         loop {
             let ready = match self.balancer.kind {
                 BalancerKind::Plimsoll => self.status().is_some_and(|status| all_up(&status, members)),
+                BalancerKind::None => true,
+                BalancerKind::Envoy => self.admin.is_some_and(|admin| envoy::healthy(admin, members)),
                 _ => ask(self.address, "GET", "/healthz").is_ok(),
             };
             if ready {
@@ -112,6 +116,24 @@ impl Front {
             }
             std::thread::sleep(LOOK);
         }
+    }
+}
+
+/// What the listener of plimsoll speaks.
+fn protocol(settings: &Settings) -> &str {
+    settings.plimsoll.listener.get("protocol").and_then(toml::Value::as_str).unwrap_or("http")
+}
+
+/// Why a balancer cannot be run on this machine; `None` if it can.
+pub(super) fn missing(tie: &Tie, balancer: &Balancer) -> Option<String> {
+    program(tie, balancer.kind).err().map(|why| why.to_string())
+}
+
+fn program(tie: &Tie, kind: BalancerKind) -> Result<PathBuf, Trouble> {
+    match kind {
+        BalancerKind::None | BalancerKind::Plimsoll => Ok(tie.program.clone()),
+        BalancerKind::Haproxy | BalancerKind::Nginx => find(kind.name()),
+        BalancerKind::Envoy => envoy::program(tie),
     }
 }
 
@@ -147,7 +169,8 @@ pub(super) fn ask_within(
     }
 }
 
-/// Starts a program that cannot choose a free port itself, with other ports until it gets one.
+/// Starts a program that cannot choose free ports itself, with others until it gets them; where clients and where
+/// operators connect.
 fn settle(
     tie: &Tie,
     balancer: &Balancer,
@@ -155,26 +178,40 @@ fn settle(
     members: &[SocketAddr],
     host: IpAddr,
     folder: &Path,
-) -> Result<(Child, SocketAddr), Trouble> {
+) -> Result<(Child, SocketAddr, SocketAddr), Trouble> {
     let name = balancer.kind.name();
-    let program = find(name)?;
+    let program = program(tie, balancer.kind)?;
     let mut why = Trouble::failed("no port is free");
     for _ in 0..TRIES {
-        let port = TcpListener::bind((host, 0)).and_then(|listener| listener.local_addr());
-        let address = port.map_err(|error| Trouble::failed(format!("no port is free: {error}")))?;
-        let arguments: Vec<String> = if balancer.kind == BalancerKind::Haproxy {
-            write(&folder.join("haproxy.cfg"), &haproxy(balancer, settings, address, members))?;
-            ["-db", "-f", "haproxy.cfg"].map(str::to_owned).to_vec()
-        } else {
-            write(&folder.join("nginx.conf"), &nginx(balancer, settings, address, members))?;
-            let prefix = format!("{}/", folder.display());
-            ["-p", &prefix, "-e", "stderr", "-c", "nginx.conf"].map(str::to_owned).to_vec()
+        let ports = [TcpListener::bind((host, 0)), TcpListener::bind(("127.0.0.1", 0))];
+        let [address, admin] = ports.map(|port| {
+            let port = port.and_then(|listener| listener.local_addr());
+            port.map_err(|error| Trouble::failed(format!("no port is free: {error}")))
+        });
+        let (address, admin) = (address?, admin?);
+        let arguments: Vec<String> = match balancer.kind {
+            BalancerKind::Haproxy => {
+                write(&folder.join("haproxy.cfg"), &haproxy(balancer, settings, address, members))?;
+                ["-db", "-f", "haproxy.cfg"].map(str::to_owned).to_vec()
+            }
+            BalancerKind::Envoy => {
+                let text = envoy::file(balancer, settings, address, admin, members);
+                write(&folder.join("envoy.yaml"), &text)?;
+                let threads = settings.threads.unwrap_or(1).to_string();
+                let flags = ["--disable-hot-restart", "--log-level", "error", "--concurrency", &threads];
+                ["-c", "envoy.yaml"].iter().chain(&flags).map(|flag| (*flag).to_owned()).collect()
+            }
+            _ => {
+                write(&folder.join("nginx.conf"), &nginx(balancer, settings, address, members))?;
+                let prefix = format!("{}/", folder.display());
+                ["-p", &prefix, "-e", "stderr", "-c", "nginx.conf"].map(str::to_owned).to_vec()
+            }
         };
         let mut child = Child::start(tie, name, &program, &arguments, folder)?;
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
             if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
-                return Ok((child, address));
+                return Ok((child, address, admin));
             }
             if let Err(ended) = child.alive() {
                 why = ended;
@@ -213,7 +250,10 @@ fn plimsoll(
     let interval = settings.health_interval.unwrap_or(Span(INTERVAL));
     let mut group = serde_json::json!({
         "name": "lab",
-        "strategy": balancer.strategy,
+        "strategy": match balancer.knobs() {
+            (name, knobs) if knobs.is_empty() => serde_json::json!(name),
+            (name, knobs) => serde_json::json!({ name: knobs }),
+        },
         "members": members,
     });
     let mut set = |key: &str, value: Option<serde_json::Value>| {
@@ -234,11 +274,24 @@ fn plimsoll(
     set("max_connections", settings.max_connections.map(Into::into));
     set("queue", settings.queue.map(Into::into));
     set("queue_timeout", settings.queue_timeout.map(|span| time(span).into()));
+    set("retry", settings.retries.map(|count| serde_json::json!({ "attempts": count })));
+    set("outlier", settings.ejection.map(Into::into));
     set("slow_start", settings.slow_start.map(|span| time(span).into()));
     set("timeouts", settings.per_try.map(|span| serde_json::json!({ "per_try": time(span) })));
+    let mut listener =
+        serde_json::json!({ "address": SocketAddr::new(host, 0), "protocol": "http", "group": "lab" });
+    for (section, own) in
+        [(&mut listener, &settings.plimsoll.listener), (&mut group, &settings.plimsoll.group)]
+    {
+        for (key, value) in own {
+            let value = serde_json::to_value(value)
+                .map_err(|error| Trouble::failed(format!("cannot write the configuration: {error}")))?;
+            section[key.as_str()] = value;
+        }
+    }
     let mut file = serde_json::json!({
         "admin": { "listen": "127.0.0.1:0", "control": "off" },
-        "listener": [{ "address": SocketAddr::new(host, 0), "protocol": "http", "group": "lab" }],
+        "listener": [listener],
         "group": [group],
     });
     if let Some(threads) = settings.threads {
@@ -250,13 +303,14 @@ fn plimsoll(
 
 /// The file of HAProxy, with what corresponds to the settings.
 fn haproxy(balancer: &Balancer, settings: &Settings, address: SocketAddr, members: &[SocketAddr]) -> String {
-    let algorithm = if balancer.strategy == "round_robin" { "roundrobin" } else { "leastconn" };
+    let algorithm = balancer.algorithm();
+    let retries = settings.retries.unwrap_or(3);
     let threads = settings.threads.map_or_else(String::new, |count| format!("  nbthread {count}\n"));
     let wait = settings.queue_timeout.map_or(5000, |span| span.0.as_millis());
     let each = settings.per_try.map_or(60_000, |span| span.0.as_millis().max(1));
     let mut text = format!(
         "global\n  maxconn 8000\n{threads}defaults\n  mode http\n  timeout connect 900ms\n  timeout client 60s\n  \
-         timeout server {each}ms\n  timeout queue {wait}ms\n  option redispatch\n  retries 3\n  http-reuse always\n\
+         timeout server {each}ms\n  timeout queue {wait}ms\n  option redispatch\n  option abortonclose\n  retries {retries}\n  http-reuse always\n\
          frontend lab\n  bind {address}\n  default_backend lab\nbackend lab\n  balance {algorithm}\n  \
          retry-on conn-failure empty-response response-timeout\n"
     );
@@ -268,6 +322,11 @@ fn haproxy(balancer: &Balancer, settings: &Settings, address: SocketAddr, member
         let _ = write!(text, "  server m{} {member}", index + 1);
         if settings.health != Health::Off {
             let _ = write!(text, " check inter {interval}ms");
+            if settings.ejection == Some(true) {
+                // What is marked down comes back by its checks: so many of them take ten seconds.
+                let rise = 10_000u128.div_ceil(interval.max(1));
+                let _ = write!(text, " rise {rise} observe layer7 error-limit 5 on-error mark-down");
+            }
         }
         if let Some(most) = settings.max_connections {
             let _ = write!(text, " maxconn {most}");
@@ -288,11 +347,24 @@ fn haproxy(balancer: &Balancer, settings: &Settings, address: SocketAddr, member
 /// The file of nginx, with what corresponds to the settings. (It has no active checks, queue or slow start.) One
 /// process, because the children of a master would outlive it when it is killed.
 fn nginx(balancer: &Balancer, settings: &Settings, address: SocketAddr, members: &[SocketAddr]) -> String {
-    let method = if balancer.strategy == "round_robin" { "" } else { "least_conn;" };
+    let method = match balancer.algorithm() {
+        "" => String::new(),
+        own => format!("{own};"),
+    };
     let most = settings.max_connections.map_or_else(String::new, |most| format!(" max_conns={most}"));
+    let fails = match settings.ejection {
+        None => "",
+        Some(true) => " max_fails=5 fail_timeout=10s",
+        Some(false) => " max_fails=0",
+    };
+    let again = match settings.retries {
+        None => String::new(),
+        Some(0) => "proxy_next_upstream off; ".to_owned(),
+        Some(count) => format!("proxy_next_upstream_tries {}; ", count + 1),
+    };
     let mut servers = String::new();
     for member in members {
-        let _ = write!(servers, "server {member}{most}; ");
+        let _ = write!(servers, "server {member}{most}{fails}; ");
     }
     // As root nginx would give up its rights and then not be let into the folder.
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
@@ -304,7 +376,7 @@ fn nginx(balancer: &Balancer, settings: &Settings, address: SocketAddr, members:
          events {{ worker_connections 8192; }}\nhttp {{\n  access_log off;\n  client_body_temp_path .;\n  \
          proxy_temp_path .;\n  fastcgi_temp_path .; uwsgi_temp_path .; scgi_temp_path .;\n  \
          upstream lab {{ zone lab 64k; {method} {servers}keepalive {pool}; keepalive_timeout {idle}s; }}\n  \
-         server {{ listen {address} backlog=4096;\n    location / {{ proxy_read_timeout {each}ms; proxy_pass http://lab; proxy_http_version 1.1; \
+         server {{ listen {address} backlog=4096;\n    location / {{ proxy_read_timeout {each}ms; {again}proxy_pass http://lab; proxy_http_version 1.1; \
          proxy_set_header Connection \"\"; }}\n  }}\n}}\n"
     )
 }
@@ -320,12 +392,18 @@ mod tests {
             slow_start: Some(Span(Duration::from_secs(3))),
             queue_timeout: Some(Span(Duration::from_millis(250))),
             queue: Some(10),
+            retries: Some(1),
+            plimsoll: toml::from_str("group.key = \"path\"\nlistener.accept_proxy = true").unwrap(),
+            ejection: Some(true),
             per_try: Some(Span(Duration::from_millis(1500))),
             ..Settings::default()
         };
         let members = [SocketAddr::from(([127, 0, 0, 1], 4001)), SocketAddr::from(([127, 0, 0, 1], 4002))];
         let round: Balancer = "plimsoll:round_robin".parse().unwrap();
         let host = IpAddr::from([198, 18, 0, 2]);
+        let tuned = "plimsoll:least_request(choices=3)".parse().unwrap();
+        let tuned = plimsoll(&tuned, &settings, host, &members).unwrap();
+        assert!(tuned.contains("least_request]\nchoices = 3"), "{tuned}");
         let text = plimsoll(&round, &settings, host, &members).unwrap();
         for part in [
             "strategy = \"round_robin\"",
@@ -333,23 +411,31 @@ mod tests {
             "slow_start = \"3000000us\"",
             "address = \"198.18.0.2:0\"",
             "per_try = \"1500000us\"",
+            "attempts = 1",
+            "outlier = true",
+            "key = \"path\"",
+            "accept_proxy = true",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let text = haproxy(&Balancer::default(), &settings, members[0], &members);
+        let text = haproxy(&"haproxy".parse().unwrap(), &settings, members[0], &members);
         for part in [
-            "leastconn",
+            "balance leastconn",
             "m2 127.0.0.1:4002",
             "maxconn 7 maxqueue 5",
             "slowstart 3000ms",
             "queue 250ms",
+            "retries 1\n",
+            "rise 10 observe layer7 error-limit 5",
             "server 1500ms",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let text = nginx(&round, &settings, members[0], &members);
+        let text = nginx(&"nginx:round_robin".parse().unwrap(), &settings, members[0], &members);
         assert!(
-            text.contains("server 127.0.0.1:4002 max_conns=7;") && !text.contains("least_conn"),
+            text.contains("server 127.0.0.1:4002 max_conns=7 max_fails=5 fail_timeout=10s;")
+                && text.contains("proxy_next_upstream_tries 2;")
+                && !text.contains("least_conn"),
             "{text}"
         );
     }

@@ -8,6 +8,12 @@ pub const ALL: &[(&str, &str)] = &[
     ("ags-comparison", include_str!("../../../../experiments/ags-comparison.toml")),
     ("ags-failure", include_str!("../../../../experiments/ags-failure.toml")),
     ("cut-off", include_str!("../../../../experiments/cut-off.toml")),
+    ("adaptive-healthy", include_str!("../../../../experiments/adaptive-healthy.toml")),
+    ("adaptive-faults", include_str!("../../../../experiments/adaptive-faults.toml")),
+    ("adaptive-overload", include_str!("../../../../experiments/adaptive-overload.toml")),
+    ("cygnus-5", include_str!("../../../../experiments/cygnus-5.toml")),
+    ("cygnus-7", include_str!("../../../../experiments/cygnus-7.toml")),
+    ("tao-8", include_str!("../../../../experiments/tao-8.toml")),
 ];
 
 /// The text of the experiment with this name.

@@ -37,6 +37,9 @@ pub struct Before {
     pub session: Option<f64>,
     /// Requests per second, of each part of the calibration.
     pub capacity: Vec<f64>,
+    /// Requests per second, where they follow from what the members are told.
+    #[serde(default)]
+    pub computed: Option<f64>,
 }
 
 /// Parts of the calibration, each a sample, and their length.
@@ -60,7 +63,7 @@ impl Before {
         watch: &mut dyn Watch,
     ) -> Result<Self, Trouble> {
         let mut before = Self::default();
-        if let Some(session) = experiment.members.session {
+        if let Some(session) = experiment.members.first().session {
             let failed = |error: io::Error| Trouble::failed(format!("cannot time a session: {error}"));
             before.swaps = Some(work(session));
             before.session = Some(self::session(session.integers * 4).map_err(failed)?);
@@ -68,7 +71,10 @@ impl Before {
         if let Some(point) = points.iter().find(|point| matches!(point.offer, Offer::Share(_))) {
             let first =
                 points.iter().find(|point| point.balancer.kind != BalancerKind::None).unwrap_or(point);
-            before.capacity = before.calibrate(tie, experiment, first, folder, watch)?;
+            before.computed = experiment.members.capacity(first.members);
+            if before.computed.is_none() {
+                before.capacity = before.calibrate(tie, experiment, first, folder, watch)?;
+            }
         }
         let said = before.sentences(experiment).join("; ");
         if !said.is_empty() {
@@ -79,14 +85,14 @@ impl Before {
 
     /// Requests per second that the members can serve.
     pub fn capacity(&self) -> Option<f64> {
-        Estimate::of(&self.capacity).map(|estimate| estimate.mean)
+        self.computed.or_else(|| Estimate::of(&self.capacity).map(|estimate| estimate.mean))
     }
 
     /// What was found, a sentence each.
     pub fn sentences(&self, experiment: &Experiment) -> Vec<String> {
         let mut said = Vec::new();
         if let (Some(swaps), Some(session), Some(real)) =
-            (self.swaps, self.session, experiment.members.session)
+            (self.swaps, self.session, experiment.members.first().session)
         {
             said.push(format!(
                 "{} swaps of {} integers take {:.1} µs here, a session costs a server with a thread for each \
@@ -97,7 +103,7 @@ impl Before {
                 session * 1e6,
                 session / swaps * 100.0
             ));
-            if let Some(service) = experiment.members.service {
+            if let Some(service) = experiment.members.first().service {
                 let held = self.session(experiment).as_secs_f64();
                 said.push(format!(
                     "emulated members take {:.0} times as long: {:.1} ms for a request, {:.1} ms more for the first of \
@@ -108,6 +114,11 @@ impl Before {
                 ));
             }
         }
+        if let Some(capacity) = self.computed {
+            said.push(format!(
+                "the capacity is {capacity:.0} requests/s, by the members' cores, their speed and the mean work"
+            ));
+        }
         if let Some(capacity) = Estimate::of(&self.capacity) {
             said.push(format!("the capacity is {:.0} ± {:.0} requests/s", capacity.mean, capacity.half));
         }
@@ -116,7 +127,7 @@ impl Before {
 
     /// How much longer an emulated member holds the first request of a connection.
     pub(super) fn session(&self, experiment: &Experiment) -> Duration {
-        match (self.swaps, self.session, experiment.members.service) {
+        match (self.swaps, self.session, experiment.members.first().service) {
             (Some(swaps), Some(session), Some(service)) => {
                 service.mean().mul_f64((session / swaps).min(100.0))
             }
@@ -147,7 +158,7 @@ impl Before {
         let mut free = experiment.clone();
         free.balancer.max_connections = None;
         let stage = Stage::build(tie, &free, point, self.session(experiment), folder)?;
-        let clients = CLIENTS * experiment.members.workers * point.members;
+        let clients = CLIENTS * experiment.members.first().workers * point.members;
         let mut load = experiment.load.clone();
         load.keep_alive = true;
         let run = stage.load(&load, Drive::Closed(clients), PART * (PARTS + 2), point.seed)?;

@@ -36,13 +36,15 @@ pub enum Metric {
     Refused,
     /// Requests that came to a member, per second; by member and second only.
     Arrivals,
+    /// Standard deviation over the members of the requests that came to each in a batch, over their mean.
+    Dispersion,
     /// Greatest rate of arrivals at a member that was started again, from when it is used again until five
     /// seconds beyond its slow start, over its usual rate before it was killed.
     Surge,
     /// Its rate of arrivals from ten seconds and the slow start after it was started again, for five seconds, over
     /// its usual rate.
     Regained,
-    /// Processor time of the balancer for a request.
+    /// Processor time of the balancer, or of all its instances, for a request.
     BalancerCpu,
     /// Share of the machine's processors that was busy.
     HostCpu,
@@ -65,6 +67,7 @@ impl Metric {
             Self::TimedOut => "timed_out",
             Self::Refused => "refused",
             Self::Arrivals => "arrivals",
+            Self::Dispersion => "dispersion",
             Self::Surge => "surge",
             Self::Regained => "regained",
             Self::BalancerCpu => "balancer_cpu",
@@ -88,6 +91,7 @@ impl Metric {
             Self::TimedOut => "share timed out",
             Self::Refused => "share refused",
             Self::Arrivals => "requests/s at the member",
+            Self::Dispersion => "dispersion of arrivals over members",
             Self::Surge => "arrivals after return / usual",
             Self::Regained => "arrivals regained / usual",
             Self::BalancerCpu => "balancer's processor time (µs/request)",

@@ -16,7 +16,10 @@ pub struct Point {
     pub balancer: Balancer,
     /// What the clients do.
     pub offer: Offer,
-    /// Of service times and arrivals.
+    /// Tries after the first that the balancer may make; as it does by itself if `None`.
+    pub retries: Option<u32>,
+    /// Of service times and arrivals. Points that differ in the balancer alone have the same: its luck is no part of
+    /// what is compared.
     pub seed: u64,
 }
 
@@ -68,20 +71,35 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
         let offer = match (clients, number(Factor::Share).or(load.share)) {
             (Some(clients), _) => Offer::Concurrency(clients),
             (None, Some(share)) => Offer::Share(share),
-            (None, None) => Offer::Rate(number(Factor::Rate).or(load.rate).unwrap_or(1.0)),
+            (None, None) => {
+                let sessions: f64 = load.clients.iter().map(|group| group.count as f64 * group.rate).sum();
+                Offer::Rate(number(Factor::Rate).or(load.rate).unwrap_or(sessions))
+            }
         };
+        let retries = number(Factor::Retries).map(|count| count as u32).or(experiment.balancer.retries);
         let (members, balancer) = match endpoints {
             Some(0) => {
                 levels.remove(&Factor::Balancer);
                 (1, Balancer { kind: BalancerKind::None, ..balancer })
             }
-            count => (count.unwrap_or(experiment.members.count), balancer),
+            count => (count.unwrap_or_else(|| experiment.members.count()), balancer),
         };
         if points.iter().all(|point| point.levels != levels) {
-            points.push(Point { levels, members, balancer, offer, seed: points.len() as u64 + 1 });
+            let alike = points.iter().find(|point| rivals(&point.levels, &levels));
+            let seed = alike.map_or(points.len() as u64 + 1, |point| point.seed);
+            points.push(Point { levels, members, balancer, offer, retries, seed });
         }
     }
     points
+}
+
+/// Do they differ in the balancer alone?
+pub(super) fn rivals(one: &Levels, other: &Levels) -> bool {
+    let rest = |levels: &Levels| {
+        let mut rest = levels.clone();
+        rest.remove(&Factor::Balancer).map(|_| rest)
+    };
+    rest(one).is_some_and(|one| rest(other) == Some(one))
 }
 
 /// How long these points will take, about.
@@ -100,8 +118,8 @@ pub fn budget<'a>(
 /// How long a closed loop takes to answer every client so often that sessions and queues are as they will stay.
 fn settling(experiment: &Experiment, point: &Point) -> Duration {
     let Offer::Concurrency(clients) = point.offer else { return Duration::ZERO };
-    let service = experiment.members.service.map_or(Duration::ZERO, |service| service.mean());
-    let rounds = (SETTLED * clients) as f64 / (experiment.members.workers * point.members) as f64;
+    let service = experiment.members.first().service.map_or(Duration::ZERO, |service| service.mean());
+    let rounds = (SETTLED * clients) as f64 / (experiment.members.first().workers * point.members) as f64;
     service.min(Duration::from_secs(60)).mul_f64(rounds)
 }
 
@@ -140,6 +158,8 @@ mod tests {
         assert_eq!(points[0].balancer.kind, BalancerKind::None);
         assert_eq!(points[5].balancer.kind, BalancerKind::Haproxy);
         assert_eq!(points[5].offer, Offer::Concurrency(20));
+        // The same arrivals and service times for every balancer.
+        assert_eq!(points.iter().map(|point| point.seed).collect::<Vec<_>>(), [1, 2, 3, 4, 3, 4]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arrivals::Arrivals;
 use super::child::Tie;
-use super::drive::Drive;
+use super::drive::{Clients, Drive};
 use super::experiment::{Act, Experiment, Fault, Mode};
 use super::metric::Metric;
 use super::plan::{Point, SETTLED, each, repetitions};
@@ -68,35 +68,46 @@ const COUNTED: f64 = 5.0;
 /// An open loop in which less left on time proves nothing.
 pub(super) const PUNCTUAL: f64 = 0.99;
 
-/// Runs a point in `folder`, with what was measured before the run.
+impl Outcome {
+    /// Of no repetition.
+    pub(super) fn new() -> Self {
+        Self { punctuality: 1.0, ..Self::default() }
+    }
+}
+
+/// Runs a repetition of a point in the point's `folder`, with what was measured before the run, and adds what comes of
+/// it to `outcome`.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "each is one thing the repetition needs, and there is one caller"
+)]
 pub(super) fn run(
     tie: &Tie,
     experiment: &Experiment,
     mode: Mode,
     point: &Point,
+    repetition: usize,
     before: &super::Before,
     folder: &Path,
+    outcome: &mut Outcome,
     watch: &mut dyn Watch,
-) -> Result<Outcome, Trouble> {
-    let mut outcome = Outcome { punctuality: 1.0, ..Outcome::default() };
-    let count = repetitions(experiment, mode);
-    for repetition in 1..=count {
-        let folder = if count == 1 { folder.to_owned() } else { folder.join(format!("{repetition}")) };
-        std::fs::create_dir_all(&folder)
-            .map_err(|error| Trouble::failed(format!("cannot make {}: {error}", folder.display())))?;
-        let mut point = point.clone();
-        point.seed = point.seed.wrapping_mul(100).wrapping_add(repetition as u64);
-        let mut stage = Stage::build(tie, experiment, &point, before.session(experiment), &folder)?;
-        outcome.commands = stage.commands().to_vec();
-        let drive = before.drive(point.offer)?;
-        once(experiment, mode, &point, drive, &mut stage, before.capacity(), &mut outcome, watch)?;
-        if let Some(status) = stage.status() {
-            let path = folder.join("status.json");
-            std::fs::write(&path, status)
-                .map_err(|error| Trouble::failed(format!("cannot write {}: {error}", path.display())))?;
-        }
+) -> Result<(), Trouble> {
+    let only = repetitions(experiment, mode) == 1;
+    let folder = if only { folder.to_owned() } else { folder.join(format!("{repetition}")) };
+    std::fs::create_dir_all(&folder)
+        .map_err(|error| Trouble::failed(format!("cannot make {}: {error}", folder.display())))?;
+    let mut point = point.clone();
+    point.seed = point.seed.wrapping_mul(100).wrapping_add(repetition as u64);
+    let mut stage = Stage::build(tie, experiment, &point, before.session(experiment), &folder)?;
+    outcome.commands = stage.commands().to_vec();
+    let drive = before.drive(point.offer)?;
+    once(experiment, mode, &point, drive, &mut stage, before.capacity(), outcome, watch)?;
+    if let Some(status) = stage.status() {
+        let path = folder.join("status.json");
+        std::fs::write(&path, status)
+            .map_err(|error| Trouble::failed(format!("cannot write {}: {error}", path.display())))?;
     }
-    Ok(outcome)
+    Ok(())
 }
 
 /// One repetition.
@@ -128,7 +139,7 @@ fn once(
         Drive::Closed(clients) => (clients as u64, each(experiment, mode) + WARM),
     };
     let run = stage.load(&experiment.load, drive, length, point.seed)?;
-    let mut wait = |run: &crate::run::Run, stage: &mut Stage, until: Duration| -> Result<(), Trouble> {
+    let mut wait = |run: &Clients, stage: &mut Stage, until: Duration| -> Result<(), Trouble> {
         loop {
             let now = run.elapsed();
             if let Some(fault) = faults.next_if(|fault| fault.at.of(mode).0 <= now) {
@@ -150,11 +161,11 @@ fn once(
     // Warm-up and measured batches are cut the same way, so that a timeline begins with the load.
     let mut last = Duration::ZERO;
     let mut tick =
-        |run: &crate::run::Run, stage: &mut Stage, until: Duration| -> Result<(Record, Duration), Trouble> {
+        |run: &Clients, stage: &mut Stage, until: Duration| -> Result<(Record, Duration), Trouble> {
             wait(run, stage, until)?;
             let now = run.elapsed();
             let record = run.take();
-            let counts = if experiment.faults.is_empty() { Vec::new() } else { stage.counts() };
+            let counts = if experiment.counts() { stage.counts() } else { Vec::new() };
             let (end, seconds) = (now.as_secs_f64(), (now - last).as_secs_f64());
             let arrived = stage.names().into_iter().zip(counts).filter_map(|(name, count)| {
                 let came = arrivals.tick(&name, count, end, seconds)?;
@@ -209,10 +220,10 @@ fn once(
         if matches!(drive, Drive::Open(_)) {
             outcome.punctuality = outcome.punctuality.min(whole.punctuality());
         }
-        // What is still under way ends within its time-out; it is a part of the last batch.
+        // What is still under way ends within its time-out; it is a part of the last batch. A closed loop never ends.
         let open = matches!(drive, Drive::Open(_));
         let timeout = experiment.load.timeout.0;
-        let last = batches == 1 || (open && number == batches as u32);
+        let last = open && number == batches as u32;
         let tail = if last { tail(&run, timeout) } else { Record::new() };
         keep(outcome, drive, capacity, timeout, &whole, &tail, &seen);
     }
@@ -235,10 +246,26 @@ fn once(
             put(Metric::Regained, regained);
         }
     }
+    if experiment.counts() {
+        let measured = &timeline[timeline.len().saturating_sub(batches * parts as usize)..];
+        let samples = measured.chunks(parts as usize).filter_map(dispersion);
+        outcome.samples.entry(Metric::Dispersion).or_default().extend(samples);
+    }
     outcome.timelines.push(timeline);
-    run.stop();
-    run.join().map_err(|error| Trouble::failed(format!("the load generator failed: {error}")))?;
-    Ok(())
+    run.end()
+}
+
+/// How unequal the arrivals at the members were in these ticks; `None` if one of them did not say.
+fn dispersion(ticks: &[Tick]) -> Option<f64> {
+    let first = ticks.first()?;
+    let mut counts = Vec::new();
+    for member in first.arrived.keys() {
+        let came: Option<u64> = ticks.iter().map(|tick| tick.arrived.get(member).copied()).sum();
+        counts.push(came? as f64);
+    }
+    let mean = counts.iter().sum::<f64>() / counts.len() as f64;
+    let variance = counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / counts.len() as f64;
+    (mean > 0.0).then(|| variance.sqrt() / mean)
 }
 
 /// What was seen beside the requests.
@@ -249,7 +276,7 @@ struct Seen {
 }
 
 /// Waits for what is under way.
-fn tail(run: &crate::run::Run, timeout: Duration) -> Record {
+fn tail(run: &Clients, timeout: Duration) -> Record {
     let end = Instant::now() + timeout + Duration::from_millis(200);
     while !run.finished() && Instant::now() < end {
         std::thread::sleep(NAP);
@@ -426,6 +453,19 @@ mod tests {
         // The run ended before it could be known.
         let short = timeline(&[900, 100, 110, 90, 0, 0, 100, 100, 100]);
         assert_eq!(back(&faulty(), Mode::Full, &short).unwrap().regained, None);
+    }
+
+    #[test]
+    fn dispersion_is_over_members_and_needs_all_of_them() {
+        let tick = |counts: &[(&str, u64)]| Tick {
+            arrived: counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+            ..Tick::default()
+        };
+        let equal = [tick(&[("m1", 10), ("m2", 30)]), tick(&[("m1", 30), ("m2", 10)])];
+        assert_eq!(dispersion(&equal), Some(0.0));
+        assert_eq!(dispersion(&equal[..1]), Some(0.5));
+        assert_eq!(dispersion(&[equal[0].clone(), tick(&[("m1", 10)])]), None);
+        assert_eq!(dispersion(&[]), None);
     }
 
     /// Samples of a batch with this record.

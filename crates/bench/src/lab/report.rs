@@ -1,6 +1,7 @@
 //! What a run shows: one HTML page with every figure and every claim, the figures as SVG beside it, and
 //! `claims.json` for machines.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ use super::point::PUNCTUAL;
 use super::statistics::Estimate;
 use super::store::{self, PointFile, RunFile};
 use super::table::{Table, name};
-use super::{Trouble, figure};
+use super::{Trouble, figure, plan};
 use crate::plot::{escape, page};
 
 /// What the report says, in short.
@@ -25,11 +26,13 @@ pub struct Report {
     pub name: String,
     /// `quick` or `full`.
     pub mode: String,
-    /// Do all claims hold that must, are all points there and all valid?
+    /// Do all claims hold that must and are decided, are all points there that were not left out, and all valid?
     pub pass: bool,
     /// Why nothing was run, so that no claim is decided.
     pub skipped: Option<String>,
-    /// Points that are there, of those that belong to the run.
+    /// Balancers that are not on this machine, and why not: their points were left out.
+    pub missing: BTreeMap<String, String>,
+    /// Points that are there, of those that belong to the run and were not left out.
     pub points: (usize, usize),
     /// Points whose load did not leave on time.
     pub invalid: Vec<String>,
@@ -51,7 +54,7 @@ pub struct Decided {
     pub paper: String,
     /// Do the results bear it out?
     pub pass: bool,
-    /// Is there an answer at all? Not if the run was skipped; then it does not pass either.
+    /// Is there an answer at all? Not if what it is about was left out; then it does not pass either.
     pub decided: bool,
     /// Must they?
     pub required: bool,
@@ -67,17 +70,24 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
     let run = RunFile::read(folder)?;
     let experiment = run.experiment()?;
     let points = store::points(folder)?;
-    let table = store::table(&points);
+    let mut table = store::table(&points);
+    let mut expected = run.points;
+    for point in plan::points(&experiment, run.mode()) {
+        if let Some(why) = run.lacks(&point.levels) {
+            table.leave_out(point.levels.clone(), why);
+            expected = expected.saturating_sub(1);
+        }
+    }
     let claims = experiment.claims.iter().map(|claim| {
-        let Verdict { pass, numbers } = match &run.skipped {
+        let Verdict { pass, decided, numbers } = match &run.skipped {
             None => claim.test.get_ref().decide(&table),
-            Some(_) => Verdict { pass: false, numbers: vec!["not decided: the run was skipped".to_owned()] },
+            Some(_) => Verdict::open("not decided: the run was skipped"),
         };
         Decided {
             says: claim.says.clone(),
             paper: claim.paper.clone(),
             pass,
-            decided: run.skipped.is_none(),
+            decided,
             required: claim.required,
             numbers,
         }
@@ -89,12 +99,13 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
         version: store::VERSION,
         name: run.name.clone(),
         mode: run.mode.clone(),
-        pass: claims.iter().all(|claim| claim.pass || !claim.required)
+        pass: claims.iter().all(|claim| claim.pass || !claim.decided || !claim.required)
             && invalid.is_empty()
-            && points.len() == run.points
+            && points.len() == expected
             && run.skipped.is_none(),
         skipped: run.skipped.clone(),
-        points: (points.len(), run.points),
+        missing: run.missing.clone(),
+        points: (points.len(), expected),
         invalid,
         claims,
         differs: experiment.differs.trim().to_owned(),
@@ -140,7 +151,16 @@ fn head(run: &RunFile, experiment: &Experiment, report: &Report) -> String {
     } else {
         let held = report.claims.iter().filter(|claim| claim.pass).count();
         let class = if report.pass { "good" } else { "bad" };
-        let _ = writeln!(out, "<p class=\"{class}\">{held} of {} claims hold</p>", report.claims.len());
+        let open = report.claims.iter().filter(|claim| !claim.decided).count();
+        let open = if open > 0 { format!(", {open} not decided") } else { String::new() };
+        let _ = writeln!(out, "<p class=\"{class}\">{held} of {} claims hold{open}</p>", report.claims.len());
+    }
+    for (balancer, why) in &report.missing {
+        let (balancer, why) = (escape(balancer), escape(why));
+        let _ = writeln!(
+            out,
+            "<p class=\"bad\">SKIPPED: {balancer}: {why}. No claim that needs it is decided.</p>"
+        );
     }
     if report.skipped.is_none() && report.points.0 < report.points.1 {
         out += "<p class=\"bad\">Not all points have been measured: <code>--resume</code> goes on.</p>\n";
@@ -160,7 +180,7 @@ fn head(run: &RunFile, experiment: &Experiment, report: &Report) -> String {
     for paragraph in paragraphs(&experiment.about) {
         let _ = writeln!(out, "<p>{}</p>", escape(&paragraph));
     }
-    let _ = writeln!(out, "<p>Servers: {}.</p>", escape(&experiment.servers()));
+    let _ = writeln!(out, "<p>Servers: {}.</p>", escape(&experiment.members.about()));
     let _ = writeln!(out, "<p>Network: {}.</p>", escape(&experiment.joined()));
     for sentence in run.before.sentences(experiment) {
         let _ = writeln!(out, "<p>Measured before: {}.</p>", escape(&sentence));
@@ -212,6 +232,7 @@ fn numbers(table: &Table, points: &[PointFile]) -> String {
         Metric::Success,
         Metric::TimedOut,
         Metric::Refused,
+        Metric::Dispersion,
         Metric::Surge,
         Metric::Regained,
         Metric::BalancerCpu,
@@ -242,8 +263,9 @@ fn numbers(table: &Table, points: &[PointFile]) -> String {
 fn origin(run: &RunFile, experiment: &Experiment) -> String {
     let mode = run.mode();
     let plan = &experiment.plan;
+    let turns = if plan.interleaved { ", the balancers in turn" } else { "" };
     format!(
-        "<h2>How it was made</h2>\n<p>Each point: {} repetitions of {} s in {} batches, after {} s of warm-up; the \
+        "<h2>How it was made</h2>\n<p>Each point: {} repetitions of {} s in {} batches{turns}, after {} s of warm-up; the \
          samples of all of them give the intervals (Student's t). The load came from this program's own generator, \
          in a process apart from balancer and members, on the same machine. The run took {:.0} s.</p>\n\
          <p class=\"dim\">SHA-256 of the experiment <code>{}</code>, of the binary <code>{}</code></p>\n\

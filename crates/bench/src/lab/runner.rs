@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::child::Tie;
-use super::experiment::{Experiment, Mode};
+use super::experiment::{Experiment, Factor, Mode};
 use super::metric::Metric;
+use super::point::Outcome;
 use super::statistics::Estimate;
 use super::store::{self, PointFile, RunFile};
-use super::{Before, Trouble, Watch, claim, network, plan, point, table};
+use super::{Before, Trouble, Watch, claim, front, network, plan, point, table};
 
 /// What to run, and where.
 #[derive(Clone, Debug)]
@@ -138,25 +139,66 @@ impl Runner {
         }
         let began = Instant::now();
         let first = self.done.clone();
-        for index in 0..self.points.len() {
-            if first[index] {
-                continue;
-            }
+        let skipped = self.missing();
+        for (name, why) in &self.file.missing {
+            watch.before(&format!("SKIPPED: {name}: {why}; what it is compared with stays undecided"));
+        }
+        self.file.write(&folder)?;
+        for heat in self.heats() {
             // What is left takes longer than planned by as much as what has been done did.
             let (so_far, rest) =
-                (self.planned(|n| !first[n] && n < index), self.planned(|n| !first[n] && n >= index));
+                (self.planned(|n| !first[n] && self.done[n]), self.planned(|n| !skipped[n] && !self.done[n]));
             let slower =
                 if so_far.is_zero() { 1.0 } else { began.elapsed().as_secs_f64() / so_far.as_secs_f64() };
-            let name = table::name(&self.points[index].levels);
             let done = self.done.iter().filter(|done| **done).count();
-            watch.begins(done, self.points.len(), rest.mul_f64(slower), &name);
-            let file = self.point(index, watch)?;
-            watch.ended(&name, &headline(&file));
-            self.done[index] = true;
+            watch.begins(done, self.points.len(), rest.mul_f64(slower), &self.heat_name(&heat));
+            for (index, file) in self.heat(&heat, watch)? {
+                watch.ended(&table::name(&file.levels), &headline(&file));
+                self.done[index] = true;
+            }
             self.file.took = took + start.elapsed().as_secs_f64();
             self.file.write(&folder)?;
         }
         Ok(())
+    }
+
+    /// Finds out which balancers are not here; which points are skipped for that.
+    fn missing(&mut self) -> Vec<bool> {
+        self.file.missing.clear();
+        for point in &self.points {
+            let Some(level) = point.levels.get(&Factor::Balancer) else { continue };
+            if let Some(why) = front::missing(&self.order.tie, &point.balancer) {
+                self.file.missing.insert(level.to_string(), why);
+            }
+        }
+        self.points.iter().map(|point| self.file.lacks(&point.levels).is_some()).collect()
+    }
+
+    /// The points that are still to be run, those together whose repetitions take turns.
+    fn heats(&self) -> Vec<Vec<usize>> {
+        let mut heats: Vec<Vec<usize>> = Vec::new();
+        for (index, point) in self.points.iter().enumerate() {
+            if self.done[index] || self.file.lacks(&point.levels).is_some() {
+                continue;
+            }
+            let rival = |heat: &&mut Vec<usize>| plan::rivals(&self.points[heat[0]].levels, &point.levels);
+            let heat = heats.iter_mut().find(rival).filter(|_| self.order.experiment.plan.interleaved);
+            match heat {
+                Some(heat) => heat.push(index),
+                None => heats.push(vec![index]),
+            }
+        }
+        heats
+    }
+
+    fn heat_name(&self, heat: &[usize]) -> String {
+        let levels = &self.points[heat[0]].levels;
+        if heat.len() == 1 {
+            return table::name(levels);
+        }
+        let mut rest = levels.clone();
+        rest.remove(&Factor::Balancer);
+        format!("{} balancers in turn, {}", heat.len(), table::name(&rest))
     }
 
     /// How long the points with these numbers are planned to take.
@@ -166,32 +208,56 @@ impl Runner {
         plan::budget(&self.order.experiment, self.order.mode, points)
     }
 
-    fn point(&self, index: usize, watch: &mut dyn Watch) -> Result<PointFile, Trouble> {
-        let point = &self.points[index];
-        let folder = store::point_folder(&self.order.folder, index, &point.levels);
-        clear(&folder)?;
-        make(&folder)?;
+    /// Runs these points, repetition by repetition in turn, another one first each time.
+    fn heat(&self, heat: &[usize], watch: &mut dyn Watch) -> Result<Vec<(usize, PointFile)>, Trouble> {
         let order = &self.order;
-        let outcome =
-            point::run(&order.tie, &order.experiment, order.mode, point, &self.file.before, &folder, watch)
+        let folder = |index: usize| store::point_folder(&order.folder, index, &self.points[index].levels);
+        let mut outcomes = Vec::new();
+        for index in heat {
+            clear(&folder(*index))?;
+            make(&folder(*index))?;
+            outcomes.push(Outcome::new());
+        }
+        for repetition in 1..=plan::repetitions(&order.experiment, order.mode) {
+            for turn in 0..heat.len() {
+                let turn = (turn + repetition - 1) % heat.len();
+                let (point, folder) = (&self.points[heat[turn]], folder(heat[turn]));
+                point::run(
+                    &order.tie,
+                    &order.experiment,
+                    order.mode,
+                    point,
+                    repetition,
+                    &self.file.before,
+                    &folder,
+                    &mut outcomes[turn],
+                    watch,
+                )
                 .map_err(|trouble| match trouble {
-                Trouble::Failed(why) => Trouble::failed(format!(
-                    "{}: {why}; logs are in {}",
-                    table::name(&point.levels),
-                    folder.display()
-                )),
-                other => other,
-            })?;
-        let file = PointFile {
-            version: store::VERSION,
-            levels: point.levels.clone(),
-            fingerprint: self.file.fingerprint(&point.levels),
-            configurations: store::configurations(&folder),
-            estimates: store::estimates(&outcome.samples),
-            outcome,
-        };
-        file.write(&folder)?;
-        Ok(file)
+                    Trouble::Failed(why) => Trouble::failed(format!(
+                        "{}: {why}; logs are in {}",
+                        table::name(&point.levels),
+                        folder.display()
+                    )),
+                    other => other,
+                })?;
+            }
+        }
+        let mut files = Vec::new();
+        for (index, outcome) in heat.iter().zip(outcomes) {
+            let (levels, folder) = (&self.points[*index].levels, folder(*index));
+            let file = PointFile {
+                version: store::VERSION,
+                levels: levels.clone(),
+                fingerprint: self.file.fingerprint(levels),
+                configurations: store::configurations(&folder),
+                estimates: store::estimates(&outcome.samples),
+                outcome,
+            };
+            file.write(&folder)?;
+            files.push((*index, file));
+        }
+        Ok(files)
     }
 }
 

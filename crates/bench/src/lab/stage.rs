@@ -9,23 +9,23 @@ use rustix::process::Signal;
 use super::Trouble;
 use super::arrivals::Count;
 use super::child::{Child, Tie};
-use super::drive::{self, Drive};
-use super::experiment::{Act, Experiment, Fault, Load};
+use super::drive::{self, Clients, Drive};
+use super::experiment::{Act, Experiment, Fault, Load, Members, Settings};
 use super::front::{Front, ask, ask_within};
 use super::network::{Network, Seat};
 use super::plan::Point;
 use super::usage;
-use crate::run::Run;
+use crate::member::Refusal;
 
 /// Everything that runs for a point but the load. Dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Stage {
-    front: Front,
+    fronts: Vec<Front>,
     members: Vec<Member>,
     tie: Tie,
     folder: PathBuf,
-    /// What every member is told, but its name, address and seed.
-    told: Vec<String>,
+    /// What each member is told, but its name, address and seed.
+    told: Vec<Vec<String>>,
     seed: u64,
     commands: Vec<String>,
     /// Last, so that it goes after those who use it.
@@ -61,13 +61,14 @@ impl Stage {
         session: Duration,
         folder: &Path,
     ) -> Result<Self, Trouble> {
-        let told = told(experiment, session);
+        let told: Vec<Vec<String>> =
+            (1..=point.members).map(|number| told(experiment.members.of(number), session)).collect();
         let mut network = Network::build(&experiment.network)?;
         let mut started = Vec::new();
-        for number in 1..=point.members {
+        for (number, told) in (1..).zip(&told) {
             network.add()?;
             let listen = network.listen(Seat::Member(number))?;
-            started.push(start(tie, &network, &told, number, listen, point.seed, folder)?);
+            started.push(start(tie, &network, told, number, listen, point.seed, folder)?);
         }
         let mut members = Vec::new();
         let mut commands = Vec::new();
@@ -77,13 +78,24 @@ impl Stage {
             members.push(Member::new(name, address, child));
         }
         let addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
+        let settings = Settings { retries: point.retries, ..experiment.balancer.clone() };
         let host = network.listen(Seat::Balancer)?.ip();
-        let front = network.at(Seat::Balancer, || {
-            Front::start(tie, &point.balancer, &experiment.balancer, &addresses, host, folder)
-        })?;
-        commands.extend(front.child().map(|child| child.command().to_owned()));
+        let mut fronts = Vec::new();
+        for number in 1..=settings.instances.unwrap_or(1) {
+            let folder =
+                if number == 1 { folder.to_owned() } else { folder.join(format!("balancer-{number}")) };
+            std::fs::create_dir_all(&folder)
+                .map_err(|error| Trouble::failed(format!("cannot make {}: {error}", folder.display())))?;
+            fronts.push(network.at(Seat::Balancer, || {
+                Front::start(tie, &point.balancer, &settings, &addresses, host, &folder)
+            })?);
+        }
+        for front in &mut fronts {
+            network.at(Seat::Balancer, || front.ready(addresses.len()))?;
+        }
+        commands.extend(fronts.iter().filter_map(|front| Some(front.child()?.command().to_owned())));
         Ok(Self {
-            front,
+            fronts,
             members,
             tie: tie.clone(),
             folder: folder.to_owned(),
@@ -101,8 +113,9 @@ impl Stage {
         drive: Drive,
         length: Duration,
         seed: u64,
-    ) -> Result<Run, Trouble> {
-        self.network.at(Seat::Client, || drive::start(load, drive, self.front.address, length, seed))
+    ) -> Result<Clients, Trouble> {
+        let addresses: Vec<SocketAddr> = self.fronts.iter().map(|front| front.address).collect();
+        self.network.at(Seat::Client, || drive::start(load, drive, &addresses, length, seed))
     }
 
     /// The command lines of all processes, as they were started.
@@ -110,22 +123,24 @@ impl Stage {
         &self.commands
     }
 
-    /// What plimsoll says of itself.
+    /// What plimsoll says of itself, the first of several.
     pub(super) fn status(&self) -> Option<String> {
-        self.network.at(Seat::Balancer, || Ok(self.front.status())).ok().flatten()
+        let first = self.fronts.first()?;
+        self.network.at(Seat::Balancer, || Ok(first.status())).ok().flatten()
     }
 
-    /// An error if the balancer has ended, or a member that nobody killed.
+    /// An error if a balancer has ended, or a member that nobody killed.
     pub(super) fn alive(&mut self) -> Result<(), Trouble> {
-        self.front.alive()?;
+        self.fronts.iter_mut().try_for_each(Front::alive)?;
         self.members.iter_mut().filter_map(|member| member.child.as_mut()).try_for_each(Child::alive)
     }
 
-    /// Seconds of processor time of the balancer, and of all members that live.
+    /// Seconds of processor time of the balancers, and of all members that live.
     pub(super) fn used(&self) -> (f64, f64) {
         let of =
             |child: Option<&Child>| child.and_then(|child| usage::of_process(child.pid())).unwrap_or(0.0);
-        (of(self.front.child()), self.members.iter().map(|member| of(member.child.as_ref())).sum())
+        let balancers = self.fronts.iter().map(|front| of(front.child())).sum();
+        (balancers, self.members.iter().map(|member| of(member.child.as_ref())).sum())
     }
 
     /// Names of the members, those that have joined included.
@@ -173,8 +188,9 @@ impl Stage {
             }
             (Act::Start, None) => {
                 let address = member.address;
+                let told = told_to(&self.told, number);
                 let (_, mut child) =
-                    start(&self.tie, network, &self.told, number, address, self.seed, &self.folder)?;
+                    start(&self.tie, network, told, number, address, self.seed, &self.folder)?;
                 // Its first words are from its first life: ask the port itself.
                 let end = std::time::Instant::now() + Duration::from_secs(5);
                 while !network.at(seat, || Ok(ask(member.address, "GET", "/healthz").is_ok()))? {
@@ -197,10 +213,9 @@ impl Stage {
                 member.stopped = false;
                 child.signal(Signal::CONT)
             }
-            (Act::Slow, Some(_)) => {
-                let path = format!("/_plimsoll/slow?factor={}", fault.factor.unwrap_or(1.0));
-                let fail = |error| Trouble::failed(format!("cannot slow {} down: {error}", member.name));
-                network.at(seat, || ask(member.address, "POST", &path).map(drop).map_err(fail))
+            (Act::Slow | Act::Fail, Some(_)) => {
+                let fail = |error| Trouble::failed(format!("cannot harm {}: {error}", member.name));
+                network.at(seat, || ask(member.address, "POST", &order(fault)).map(drop).map_err(fail))
             }
             (Act::Start, Some(_)) => Err(Trouble::failed(format!("{} runs already", member.name))),
             (_, None) => Err(Trouble::failed(format!("{} does not run", member.name))),
@@ -213,23 +228,47 @@ impl Stage {
         let number = self.members.len() + 1;
         self.network.add()?;
         let listen = self.network.listen(Seat::Member(number))?;
+        let told = told_to(&self.told, number);
         let (name, mut child) =
-            start(&self.tie, &self.network, &self.told, number, listen, self.seed, &self.folder)?;
+            start(&self.tie, &self.network, told, number, listen, self.seed, &self.folder)?;
         let address = child.address("http")?;
         self.members.push(Member::new(name, address, child));
         let addresses: Vec<SocketAddr> = self.members.iter().map(|member| member.address).collect();
-        self.front.members(&addresses)
+        self.fronts.iter_mut().try_for_each(|front| front.members(&addresses))
     }
 }
 
-/// The flags of every member.
-fn told(experiment: &Experiment, session: Duration) -> Vec<String> {
-    let members = &experiment.members;
-    let mut told = vec![
-        "--admin".to_owned(),
-        format!("--workers={}", members.workers),
-        format!("--queue={}", members.queue),
-    ];
+/// What a member with this number is told; one that joins is as the last.
+fn told_to(told: &[Vec<String>], number: usize) -> &[String] {
+    told.get(number.wrapping_sub(1)).or_else(|| told.last()).map_or(&[], Vec::as_slice)
+}
+
+/// What a member is asked to do that becomes slow or fails.
+fn order(fault: &Fault) -> String {
+    if fault.act == Act::Slow {
+        return format!("/_plimsoll/slow?factor={}", fault.factor.unwrap_or(1.0));
+    }
+    let after = fault.after.map_or(Duration::ZERO, |span| span.0).as_micros();
+    let with = match fault.with {
+        Some(Refusal::Close) => "close".to_owned(),
+        Some(Refusal::Status(status)) => status.to_string(),
+        None => "500".to_owned(),
+    };
+    format!("/_plimsoll/fail?rate={}&after={after}us&with={with}", fault.rate.unwrap_or(1.0))
+}
+
+/// The flags of a member.
+fn told(members: &Members, session: Duration) -> Vec<String> {
+    let mut told = vec!["--admin".to_owned(), format!("--queue={}", members.queue)];
+    match members.cores {
+        Some(cores) => {
+            told.push(format!("--cores={cores}"));
+            told.extend(members.speed.map(|speed| format!("--speed={speed}")));
+            told.extend(members.antagonist.map(|antagonist| format!("--antagonist={antagonist}")));
+            told.extend(members.ignore_cancel.then(|| "--ignore-cancel".to_owned()));
+        }
+        None => told.push(format!("--workers={}", members.workers)),
+    }
     if let Some(service) = &members.service {
         told.push(format!("--service={service}"));
     }

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::experiment::{Experiment, Mode};
+use super::experiment::{Experiment, Factor, Mode};
 use super::metric::Metric;
 use super::point::Outcome;
 use super::statistics::Estimate;
@@ -49,6 +49,9 @@ pub struct RunFile {
     pub before: Before,
     /// Points that belong to it.
     pub points: usize,
+    /// Balancers that are not on this machine, and why not. Their points were left out.
+    #[serde(default)]
+    pub missing: BTreeMap<String, String>,
     /// Why nothing was run: what the experiment needs cannot be had on this machine.
     #[serde(default)]
     pub skipped: Option<String>,
@@ -112,6 +115,12 @@ impl RunFile {
             let why = wrong.first().map_or_else(String::new, |wrong| wrong.message.clone());
             Trouble::failed(format!("the experiment in run.json of {} cannot be read: {why}", self.name))
         })
+    }
+
+    /// Why a point with these levels was left out.
+    pub fn lacks(&self, levels: &Levels) -> Option<&str> {
+        let balancer = levels.get(&Factor::Balancer)?.to_string();
+        self.missing.get(&balancer).map(String::as_str)
     }
 
     /// How long a run it was.
@@ -194,7 +203,7 @@ pub(super) fn configurations(folder: &Path) -> BTreeMap<String, String> {
             let is = |ending: &str| path.extension().is_some_and(|extension| extension == ending);
             if path.is_dir() {
                 folders.push(path);
-            } else if is("toml") || is("cfg") || is("conf") {
+            } else if ["toml", "cfg", "conf", "yaml"].into_iter().any(is) {
                 let name = path.strip_prefix(folder).unwrap_or(&path).display().to_string();
                 if let Ok(sum) = sum_of(&path) {
                     sums.insert(name, sum);

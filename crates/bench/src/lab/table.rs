@@ -13,6 +13,8 @@ pub type Levels = BTreeMap<Factor, Level>;
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     rows: Vec<Row>,
+    /// What was left out, and why.
+    absent: Vec<(Levels, String)>,
 }
 
 #[derive(Clone, Debug)]
@@ -28,6 +30,17 @@ impl Table {
     /// Adds a point.
     pub fn push(&mut self, levels: Levels, values: BTreeMap<Metric, Estimate>) {
         self.rows.push(Row { levels, values });
+    }
+
+    /// Notes a point that was left out because something is not here.
+    pub fn leave_out(&mut self, levels: Levels, why: &str) {
+        self.absent.push((levels, why.to_owned()));
+    }
+
+    /// The points that `keep` keeps and that were left out, with the reason.
+    pub fn absent(&self, keep: impl Fn(&Levels) -> bool) -> Vec<(&Levels, &str)> {
+        let absent = self.absent.iter().filter(|(levels, _)| keep(levels));
+        absent.map(|(levels, why)| (levels, why.as_str())).collect()
     }
 
     /// Computes speed-up and efficiency, where there is a point with the same other levels and no balancer.

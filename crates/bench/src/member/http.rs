@@ -5,14 +5,18 @@
 
 use std::io;
 use std::str::FromStr;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use super::work::MAX_SLOW;
 use super::{Kind, Member};
 use crate::body::{self, Body, Malformed};
+
+mod order;
+
+use order::{Order, obey, order};
 
 /// Longest head of a request.
 const MAX_HEAD: usize = 64 * 1024;
@@ -114,16 +118,6 @@ struct Head {
     order: Option<Order>,
 }
 
-/// What an operator asks of the member.
-enum Order {
-    /// Be so many times slower.
-    Slow(f64),
-    /// Say how many requests have come.
-    Count,
-    /// Something it cannot do.
-    Unknown,
-}
-
 /// One request and its answer; may the connection carry another?
 async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
     let Some(head) = wire.head(member.spec.admin).await? else { return Ok(false) };
@@ -142,10 +136,11 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
         return Ok(keep);
     }
     member.requests.set(member.requests.get() + 1);
-    let fails = member.chance.borrow_mut().happens(member.spec.fail_rate);
+    let failing = member.failing.get();
+    let fails = member.chance.borrow_mut().happens(failing.rate);
     let first = std::mem::take(&mut wire.first);
     if let (Some(raw), false) = (raw, fails) {
-        if member.work.serve(first).await.is_err() {
+        if wire.attend(member, member.work.serve(first)).await?.is_err() {
             wire.drain(head.body).await?;
             wire.answer(member, 503, "the queue is full\n", head.is_head, !keep);
             return Ok(keep);
@@ -161,36 +156,23 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
         return Ok(keep);
     }
     wire.drain(head.body).await?;
-    if member.work.serve(first).await.is_err() {
+    let served = match failing.after.filter(|_| fails) {
+        Some(after) => {
+            member.work.wait(after).await;
+            Ok(())
+        }
+        None => wire.attend(member, member.work.serve(first)).await?,
+    };
+    if served.is_err() {
         wire.answer(member, 503, "the queue is full\n", head.is_head, !keep);
     } else if !fails {
         wire.page(member, &head, keep).await?;
-    } else if let Refusal::Status(status) = member.spec.refusal {
+    } else if let Refusal::Status(status) = failing.refusal {
         wire.answer(member, status, "it fails as it was told to\n", head.is_head, !keep);
     } else {
         return Ok(false);
     }
     Ok(keep)
-}
-
-fn obey(wire: &mut Wire, member: &Member, order: &Order, is_head: bool, keep: bool) {
-    match *order {
-        Order::Slow(factor) => {
-            member.work.slow(factor);
-            let body = serde_json::json!({ "member": member.name, "slow": member.work.factor() });
-            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
-        }
-        Order::Count => {
-            let body = serde_json::json!({ "member": member.name, "requests": member.requests.get() });
-            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
-        }
-        Order::Unknown => {
-            let body = format!(
-                "expected GET /_plimsoll/count, or POST /_plimsoll/slow?factor=N with N from 0 to {MAX_SLOW}\n"
-            );
-            wire.answer(member, 400, &body, is_head, !keep);
-        }
-    }
 }
 
 /// A connection and what is on its way in and out of it.
@@ -253,6 +235,30 @@ impl Wire {
             self.output.clear();
         }
         Ok(())
+    }
+
+    /// Does the work of a request; gives it up when the client has gone, if the member notices that.
+    async fn attend<T>(&mut self, member: &Member, work: impl Future<Output = T>) -> io::Result<T> {
+        if member.spec.cores.is_none() || member.spec.ignore_cancel {
+            return Ok(work.await);
+        }
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            () = self.gone() => Err(io::ErrorKind::ConnectionAborted.into()),
+        }
+    }
+
+    /// Waits until the client sends no more. What it sends ahead is kept.
+    async fn gone(&mut self) {
+        // Somebody who sends that much ahead has not gone, and need not be watched.
+        while self.pending().len() < MAX_HEAD {
+            self.input.reserve(FLUSH);
+            if !matches!(self.stream.read_buf(&mut self.input).await, Ok(count) if count > 0) {
+                return;
+            }
+        }
+        std::future::pending().await
     }
 
     /// Takes a body and forgets it.
@@ -388,7 +394,7 @@ impl Wire {
     async fn linger(&mut self) -> io::Result<()> {
         self.flush().await?;
         self.stream.shutdown().await?;
-        let deadline = std::time::Duration::from_secs(1);
+        let deadline = Duration::from_secs(1);
         let rest = async {
             for _ in 0..64 {
                 self.input.clear();
@@ -429,15 +435,6 @@ fn parse(bytes: &[u8], admin: bool) -> Result<Option<Head>, Malformed> {
         body: Body::of_request(minor, request.headers)?,
         order,
     }))
-}
-
-fn order(method: &str, rest: &str) -> Order {
-    let factor = rest.strip_prefix("slow?factor=").and_then(|factor| factor.parse().ok());
-    match factor {
-        None if method == "GET" && rest == "count" => Order::Count,
-        Some(factor) if method == "POST" && (0.0..=MAX_SLOW).contains(&factor) => Order::Slow(factor),
-        _ => Order::Unknown,
-    }
 }
 
 /// Appends content, as a chunk or plainly. An empty chunk would end the body.

@@ -11,8 +11,9 @@ use crate::units;
 /// Longest service time drawn, so that a heavy tail has an end.
 const MAX: f64 = 3600.0;
 
-/// A distribution of service times. Written `none`, `const:1ms`, `exp:2ms` (mean), `uniform:1ms:3ms` or
-/// `pareto:ALPHA:MIN` (tail index and least value, such as `pareto:1.5:1ms`).
+/// A distribution of service times. Written `none`, `const:1ms`, `exp:2ms` (mean), `uniform:1ms:3ms`,
+/// `pareto:ALPHA:MIN` (tail index and least value, such as `pareto:1.5:1ms`) or `lognormal:MEAN:SIGMA[:CUT]`
+/// (mean before it is cut, standard deviation of the logarithm, longest: `lognormal:10ms:1.2:300ms`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Service {
     /// No time, and no worker held.
@@ -30,7 +31,19 @@ pub enum Service {
         /// Least value.
         least: Duration,
     },
+    /// Its logarithm is normal: many short ones and a few that are much longer.
+    Lognormal {
+        /// Mean, if nothing were cut.
+        mean: Duration,
+        /// Standard deviation of the logarithm, from 0 to 5.
+        sigma: f64,
+        /// What is longer counts as this.
+        cut: Option<Duration>,
+    },
 }
+
+/// Greatest standard deviation of a logarithm: at 5 one time in a thousand is longer than 19 times the mean.
+const MAX_SIGMA: f64 = 5.0;
 
 impl Service {
     /// The mean; infinite where it has no bound.
@@ -41,6 +54,10 @@ impl Service {
             Self::Uniform(low, high) => (low + high) / 2,
             Self::Pareto { alpha, least } if alpha > 1.0 => least.mul_f64(alpha / (alpha - 1.0)),
             Self::Pareto { .. } => Duration::MAX,
+            Self::Lognormal { mean, cut: None, .. } => mean,
+            Self::Lognormal { mean, sigma, cut: Some(cut) } => {
+                Duration::from_secs_f64(lognormal_mean(mean.as_secs_f64(), sigma, cut.as_secs_f64()))
+            }
         }
     }
 
@@ -55,9 +72,38 @@ impl Service {
                 low + (high.as_secs_f64() - low) * chance.unit()
             }
             Self::Pareto { alpha, least } => least.as_secs_f64() * chance.unit().powf(-1.0 / alpha),
+            Self::Lognormal { mean, sigma, cut } => {
+                let time = mean.as_secs_f64() * (sigma * chance.normal() - sigma * sigma / 2.0).exp();
+                cut.map_or(time, |cut| time.min(cut.as_secs_f64()))
+            }
         };
         Duration::from_secs_f64(seconds.min(MAX))
     }
+}
+
+/// Mean of a lognormal time that is cut. With the logarithm's mean m and standard deviation s it is, below the cut c,
+/// the whole mean times P(Z < (ln c - m - s^2) / s), and c for the rest.
+fn lognormal_mean(mean: f64, sigma: f64, cut: f64) -> f64 {
+    if mean == 0.0 || cut == 0.0 || sigma == 0.0 {
+        return mean.min(cut);
+    }
+    let far = ((cut / mean).ln() + sigma * sigma / 2.0) / sigma;
+    mean * normal_below(far - sigma) + cut * (1.0 - normal_below(far))
+}
+
+/// Probability that a standard normal variable is below `x`, by its series (Marsaglia, "Evaluating the normal
+/// distribution", J. Stat. Software 11(4), 2004).
+fn normal_below(x: f64) -> f64 {
+    if x.abs() > 8.0 {
+        return if x > 0.0 { 1.0 } else { 0.0 };
+    }
+    let (mut term, mut sum, mut n) = (x, x, 1.0);
+    while term.abs() > 1e-17 {
+        n += 2.0;
+        term *= x * x / n;
+        sum += term;
+    }
+    0.5 + sum * (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt()
 }
 
 /// As it is parsed, to the nanosecond.
@@ -70,6 +116,10 @@ impl Display for Service {
             Self::Exp(mean) => write!(f, "exp:{}", nanos(mean)),
             Self::Uniform(low, high) => write!(f, "uniform:{}:{}", nanos(low), nanos(high)),
             Self::Pareto { alpha, least } => write!(f, "pareto:{alpha}:{}", nanos(least)),
+            Self::Lognormal { mean, sigma, cut } => {
+                write!(f, "lognormal:{}:{sigma}", nanos(mean))?;
+                cut.map_or(Ok(()), |cut| write!(f, ":{}", nanos(&cut)))
+            }
         }
     }
 }
@@ -80,8 +130,8 @@ impl FromStr for Service {
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(
-                "`{text}` is not a service time: expected `none`, `const:1ms`, `exp:2ms`, `uniform:1ms:3ms` or \
-                 `pareto:1.5:1ms`"
+                "`{text}` is not a service time: expected `none`, `const:1ms`, `exp:2ms`, `uniform:1ms:3ms`, \
+                 `pareto:1.5:1ms` or `lognormal:10ms:1.2:300ms`"
             )
         };
         let parts: Vec<&str> = text.split(':').collect();
@@ -102,6 +152,16 @@ impl FromStr for Service {
                     return Err(format!("`{text}`: the tail index must be above 0"));
                 }
                 Ok(Self::Pareto { alpha, least: units::duration(least)? })
+            }
+            ["lognormal", mean, sigma, ref cut @ ..] if cut.len() <= 1 => {
+                let sigma: f64 = sigma.parse().map_err(|_| expected())?;
+                if !(0.0..=MAX_SIGMA).contains(&sigma) {
+                    return Err(format!(
+                        "`{text}`: the standard deviation of the logarithm is from 0 to {MAX_SIGMA}"
+                    ));
+                }
+                let cut = cut.first().map(|cut| units::duration(cut)).transpose()?;
+                Ok(Self::Lognormal { mean: units::duration(mean)?, sigma, cut })
             }
             _ => Err(expected()),
         }
@@ -150,11 +210,30 @@ mod tests {
         assert!((mean("uniform:1ms:3ms") - 2.0).abs() < 0.01);
         // alpha / (alpha - 1) times the least value.
         assert!((mean("pareto:3:1ms") - 1.5).abs() < 0.03);
+        assert!((mean("lognormal:10ms:1.2") - 10.0).abs() < 0.2);
+    }
+
+    #[test]
+    fn the_mean_of_what_is_cut_is_known() {
+        for text in ["lognormal:10ms:1.2:300ms", "lognormal:10ms:1.2:20ms", "lognormal:10ms:0.5:5ms"] {
+            let known = text.parse::<Service>().unwrap().mean().as_secs_f64() * 1e3;
+            assert!((mean(text) / known - 1.0).abs() < 0.015, "{text}: {} and {known}", mean(text));
+        }
+        assert!((normal_below(1.959_963_985) - 0.975).abs() < 1e-9);
+        assert!((normal_below(-9.0), normal_below(0.0), normal_below(9.0)) == (0.0, 0.5, 1.0));
     }
 
     #[test]
     fn what_is_printed_is_parsed_again() {
-        for text in ["none", "const:1ms", "exp:2.5ms", "uniform:1us:3ms", "pareto:1.5:1ms"] {
+        for text in [
+            "none",
+            "const:1ms",
+            "exp:2.5ms",
+            "uniform:1us:3ms",
+            "pareto:1.5:1ms",
+            "lognormal:1ms:1.2",
+            "lognormal:1ms:0:3ms",
+        ] {
             let service: Service = text.parse().unwrap();
             assert_eq!(service.to_string().parse(), Ok(service), "{text}");
         }
@@ -179,9 +258,21 @@ mod tests {
 
     #[test]
     fn what_is_not_a_service_time_is_refused_with_the_forms_there_are() {
-        for text in
-            ["", "exp", "exp:2", "exp:2ms:3", "const:-1ms", "pareto:0:1ms", "pareto:nan:1ms", "zipf:1ms"]
-        {
+        for text in [
+            "",
+            "exp",
+            "exp:2",
+            "exp:2ms:3",
+            "const:-1ms",
+            "pareto:0:1ms",
+            "pareto:nan:1ms",
+            "zipf:1ms",
+            "lognormal:1ms",
+            "lognormal:1ms:6",
+            "lognormal:1ms:nan",
+            "lognormal:1ms:1:2",
+            "lognormal:1ms:1:2ms:3",
+        ] {
             assert!(text.parse::<Service>().is_err(), "{text}");
         }
         assert!("uniform:3ms:1ms".parse::<Service>().unwrap_err().contains("lower one first"));

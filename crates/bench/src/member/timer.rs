@@ -1,4 +1,4 @@
-//! Sleeps that end within microseconds of their time: a heap of deadlines over one timerfd.
+//! An alarm that rings within microseconds of its time, by a timerfd, and sleeps: a heap of deadlines over one alarm.
 //!
 //! The runtime's own timers count whole milliseconds, which would turn a service time of 2 ms into one of
 //! 3 ms and every figure drawn from it into a lie.
@@ -16,12 +16,55 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
+/// One time to be woken at.
+pub(super) struct Alarm(AsyncFd<OwnedFd>);
+
+impl Alarm {
+    /// Not set.
+    ///
+    /// # Errors
+    /// If the kernel grants no timer.
+    pub(super) fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let descriptor = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        #[expect(
+            deprecated,
+            reason = "sound with an OwnedFd, which stays open and the same; its heir is unsafe"
+        )]
+        let descriptor = AsyncFd::with_interest(descriptor, Interest::READABLE)?;
+        Ok(Self(descriptor))
+    }
+
+    /// Rings at this time, and no more at the one before; the time is less than a million years away.
+    pub(super) fn set(&self, until: Instant) {
+        // Zero would turn the timer off.
+        let wait = until.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
+        let it_value = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
+        rustix::time::timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &once)
+            .expect("the descriptor is a timer and the time is in range");
+    }
+
+    /// Waits until it rings; for ever if the runtime ends.
+    pub(super) async fn rings(&self) {
+        loop {
+            let Ok(mut guard) = self.0.readable().await else { return std::future::pending().await };
+            let mut expirations = [0u8; 8];
+            if let Ok(Ok(_)) = guard.try_io(|descriptor| Ok(rustix::io::read(descriptor, &mut expirations)?))
+            {
+                // One read takes all there is: a second one would only find that out.
+                return guard.clear_ready();
+            }
+        }
+    }
+}
+
 /// Wakes tasks of one thread.
 #[derive(Clone)]
 pub(super) struct Timer(Rc<Inner>);
 
 struct Inner {
-    descriptor: AsyncFd<OwnedFd>,
+    alarm: Alarm,
     sleepers: RefCell<BinaryHeap<Reverse<Sleeper>>>,
     count: Cell<u64>,
 }
@@ -39,14 +82,8 @@ impl Timer {
     /// # Errors
     /// If the kernel grants no timer.
     pub(super) fn new() -> io::Result<Self> {
-        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        let descriptor = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        #[expect(
-            deprecated,
-            reason = "sound with an OwnedFd, which stays open and the same; its heir is unsafe"
-        )]
-        let descriptor = AsyncFd::with_interest(descriptor, Interest::READABLE)?;
-        let timer = Self(Rc::new(Inner { descriptor, sleepers: RefCell::default(), count: Cell::new(0) }));
+        let timer =
+            Self(Rc::new(Inner { alarm: Alarm::new()?, sleepers: RefCell::default(), count: Cell::new(0) }));
         tokio::task::spawn_local(timer.clone().tick());
         Ok(timer)
     }
@@ -61,23 +98,17 @@ impl Timer {
         let _ = woken.await;
     }
 
-    /// Sets the timer for the first to wake.
+    /// Sets the alarm for the first to wake: at most an hour of service, slowed.
     fn arm(&self) {
-        let sleepers = self.0.sleepers.borrow();
-        let Some(Reverse(first)) = sleepers.peek() else { return };
-        // Zero would turn the timer off.
-        let wait = first.until.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
-        let it_value = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
-        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
-        rustix::time::timerfd_settime(&self.0.descriptor, TimerfdTimerFlags::empty(), &once)
-            .expect("the descriptor is a timer and the time is in range: at most an hour of service, slowed");
+        if let Some(Reverse(first)) = self.0.sleepers.borrow().peek() {
+            self.0.alarm.set(first.until);
+        }
     }
 
-    /// Wakes those whose time has come, each time the timer ends.
+    /// Wakes those whose time has come, each time the alarm rings.
     async fn tick(self) {
-        while let Ok(mut guard) = self.0.descriptor.readable().await {
-            let mut expirations = [0u8; 8];
-            let _ = guard.try_io(|descriptor| Ok(rustix::io::read(descriptor, &mut expirations)?));
+        loop {
+            self.0.alarm.rings().await;
             let now = Instant::now();
             let mut sleepers = self.0.sleepers.borrow_mut();
             while sleepers.peek().is_some_and(|Reverse(first)| first.until <= now) {

@@ -1,4 +1,5 @@
-//! The workers: a bounded queue, first come first served, before a fixed number of service slots.
+//! The workers: a bounded queue, first come first served, before a fixed number of service slots; or processors that
+//! are shared by all that is in service.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::time::ClockId;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use super::processor::Processor;
 use super::timer::Timer;
 use super::{Service, Slowdown, Spec, shuffle};
 use crate::chance::Chance;
@@ -25,6 +27,8 @@ pub(super) struct Work {
     start: Instant,
     slow: Cell<f64>,
     slow_after: Option<Slowdown>,
+    /// Takes the place of the workers.
+    processor: Option<Processor>,
 }
 
 /// The queue is full.
@@ -48,11 +52,12 @@ impl Work {
             start: Instant::now(),
             slow: Cell::new(1.0),
             slow_after: spec.slow_after,
+            processor: spec.cores.map(|cores| Processor::new(spec, cores)).transpose()?,
         })
     }
 
     /// Waits for a worker and holds it for a service time; longer if the request is the `first` of its
-    /// connection.
+    /// connection. What is dropped gives its worker, or its share of the processors, back.
     pub(super) async fn serve(&self, first: bool) -> Result<(), Full> {
         let session = if first { self.session } else { Duration::ZERO };
         if self.service == Service::None && session.is_zero() {
@@ -60,6 +65,9 @@ impl Work {
         }
         // Drawn on arrival: the n-th request of a run has the n-th service time whoever waits for whom.
         let time = self.service.draw(&mut self.chance.borrow_mut()) + session;
+        if let Some(processor) = &self.processor {
+            return processor.serve(time).await;
+        }
         let worker = self.worker().await?;
         let time = time.mul_f64(self.factor());
         if self.burn {
@@ -69,6 +77,11 @@ impl Work {
         }
         drop(worker);
         Ok(())
+    }
+
+    /// Waits that long, without a worker.
+    pub(super) async fn wait(&self, time: Duration) {
+        self.timer.sleep(Instant::now() + time).await;
     }
 
     /// Waits for a worker, which swaps integers of `bytes` on a thread of its own.
@@ -106,6 +119,9 @@ impl Work {
     /// Makes service take `factor` times longer than configured, from now on.
     pub(super) fn slow(&self, factor: f64) {
         self.slow.set(factor);
+        if let Some(processor) = &self.processor {
+            processor.slow(factor);
+        }
     }
 }
 

@@ -21,21 +21,25 @@ pub(crate) struct Suspicion {
 impl Suspicion {
     /// An outcome; `fleet` is the share of requests that fail with all members. Returns the sum with it.
     pub(crate) fn record(&self, failed: bool, fleet: f64) -> f64 {
-        let fleet = fleet.clamp(1e-4, 0.45);
-        let step = if failed { libm::log(0.5 / fleet) } else { libm::log(0.5 / (1.0 - fleet)) };
-        let before = self.sum();
-        let sum = (before + step).clamp(0.0, MOST);
-        if sum != before {
+        let mut sum = self.sum();
+        // A success of a member that is not suspected, which is nearly all there is, changes nothing.
+        if failed || sum > 0.0 {
+            let fleet = fleet.clamp(1e-4, 0.45);
+            let step = if failed { libm::log(0.5 / fleet) } else { libm::log(0.5 / (1.0 - fleet)) };
+            sum = (sum + step).clamp(0.0, MOST);
             self.sum.store((sum as f32).to_bits(), Relaxed);
         }
         if !failed && self.on_parole() {
             self.parole.store(false, Relaxed);
         }
         let packed = self.outcomes.load(Relaxed);
+        if !failed && packed == MEMORY {
+            return sum;
+        }
         let (failures, count) = unpack(packed);
         let kept = if count < MEMORY { 1.0 } else { 1.0 - 1.0 / MEMORY as f32 };
         let failures = failures * kept + if failed { 1.0 } else { 0.0 };
-        let next = u64::from(failures.to_bits()) << 32 | u64::from((count + 1).min(MEMORY));
+        let next = (u64::from(failures.to_bits()) << 32) | (count + 1).min(MEMORY);
         if next != packed {
             self.outcomes.store(next, Relaxed);
         }
@@ -87,6 +91,9 @@ pub(crate) fn threshold(false_alarm: f64) -> f64 {
 fn unpack(packed: u64) -> (f32, u64) {
     (f32::from_bits((packed >> 32) as u32), packed & u64::from(u32::MAX))
 }
+
+/// The sum from which a member says nothing about the fleet any more: half of what one false alarm in a million takes.
+pub(crate) const DOUBTFUL: f64 = 6.9;
 
 /// The sum is kept below this: no past is so bad that it takes long to be made good.
 const MOST: f64 = 20.0;

@@ -50,6 +50,9 @@ fn second(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usi
 
 fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
     let members = plan.members();
+    if !hand.heard {
+        return quiet::choose(members, hand, left);
+    }
     if hand.held() > 0 {
         if let Some(index) = unheard(members, hand, ask).filter(|index| left(&members[*index])) {
             return Some(index);
@@ -68,7 +71,7 @@ fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize
 /// A member that promises nothing has its turns too, where others do: as often as it is drawn, while nothing is
 /// in flight there from here and it has not been slower than the others lately.
 fn unheard(members: &[Member], hand: &Hand, ask: &Ask) -> Option<usize> {
-    let index = ((ask.chance >> 32) * members.len() as u64 >> 32) as usize;
+    let index = (((ask.chance >> 32) * members.len() as u64) >> 32) as usize;
     let member = &members[index];
     if member.in_flight() > 0 || view(member, ask.now).is_some() {
         return None;
@@ -81,7 +84,8 @@ fn unheard(members: &[Member], hand: &Hand, ask: &Ask) -> Option<usize> {
 }
 
 fn observe(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
-    let latency = latency.as_nanos() as f32;
+    // Not by way of u128, which no processor converts.
+    let latency = latency.as_secs() as f32 * 1e9 + latency.subsec_nanos() as f32;
     match vitals.blended() {
         // A failure is never fast.
         Some(mean) if failed => vitals.blend(latency.max(2.0 * mean), LATENCIES, now),
@@ -91,6 +95,7 @@ fn observe(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Tim
 }
 
 fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
+    hand.heard = true;
     member.vitals.heard.take(reading, member.vitals.begun(), now);
     let Some(view) = member.vitals.heard.view().filter(|_| reading.slot) else { return };
     let cost = cost(&view.reading, f64::from(reading.in_flight) + 1.0, scorn(member, hand.failing()));

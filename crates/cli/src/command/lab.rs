@@ -276,6 +276,10 @@ fn tell(reports: &[Report], globals: &Globals) -> Result<ExitCode, Failure> {
             let (name, says) = (plain(&report.name), plain(&claim.says));
             globals.say(&format!("{name}: {says}:\n    {}\n", numbers.join("\n    ")));
         }
+        for (balancer, why) in &report.missing {
+            let (name, balancer, why) = (plain(&report.name), plain(balancer), plain(why));
+            globals.insist(&format!("{name}: SKIPPED: {balancer}: {why}\n"));
+        }
         for point in &report.invalid {
             globals.say(&format!("{}: INVALID: {point}: the load generator was late\n", report.name));
         }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use plimsoll_bench::member::{self, Kind, Refusal, Service, Slowdown, Spec};
+use plimsoll_bench::member::{self, Antagonist, Kind, Refusal, Service, Slowdown, Spec};
 use plimsoll_bench::units;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -14,7 +14,7 @@ use super::{Failure, Globals};
 /// Run a test server
 ///
 /// Each request waits, first come first served, until one of the workers is free, and holds it for its
-/// service time. Answers name the member in the header x-member. Ends with SIGTERM or Ctrl-C, after the
+/// service time; or, with --cores, all requests share the cores. Answers name the member in the header x-member. Ends with SIGTERM or Ctrl-C, after the
 /// requests in flight.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -26,8 +26,14 @@ pub(crate) struct Args {
     #[arg(long)]
     name: Option<String>,
 
-    /// How long a worker holds a request: none, const:1ms, exp:2ms (mean), uniform:1ms:3ms or
-    /// pareto:1.5:1ms (tail index and least value)
+    /// So many members in this process, on ports that follow one another (port 0: any free ones); the last
+    /// number of the name counts up
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = members)]
+    count: usize,
+
+    /// How long a worker holds a request: none, const:1ms, exp:2ms (mean), uniform:1ms:3ms, pareto:1.5:1ms
+    /// (tail index and least value) or lognormal:10ms:1.2:300ms (mean, standard deviation of the logarithm, and
+    /// where it is cut)
     #[arg(short, long, value_name = "TIME", default_value = "none")]
     service: Service,
 
@@ -35,7 +41,25 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
     workers: usize,
 
-    /// Requests that may wait for a worker; more get 503
+    /// Share so many processors, which are emulated, among all requests: each goes at the speed, times N over
+    /// the number of requests where there are more than N
+    #[arg(long, value_name = "N", conflicts_with_all = ["workers", "burn", "swaps"], value_parser = above_zero)]
+    cores: Option<f64>,
+
+    /// How fast the cores are: 2 does twice the work in a second
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "cores", value_parser = above_zero)]
+    speed: f64,
+
+    /// A neighbour of the cores, there and away for exponential times with these means, that leaves a share of the
+    /// speed between low and high: on:3s,off:10s,low:0.3,high:0.8
+    #[arg(long, value_name = "TIMES", requires = "cores")]
+    antagonist: Option<Antagonist>,
+
+    /// Go on with the work for clients that have closed their connection
+    #[arg(long, requires = "cores")]
+    ignore_cancel: bool,
+
+    /// Requests that may wait for a worker, or share the cores; more get 503
     #[arg(long, value_name = "N", default_value_t = 1024)]
     queue: usize,
 
@@ -69,6 +93,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     fail_rate: f64,
 
+    /// After what time they fail, without being served [default: when they have been]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    fail_after: Option<Duration>,
+
     /// How they fail: a status from 400 to 599, or close
     #[arg(long, value_name = "HOW", default_value = "500")]
     fail_with: Refusal,
@@ -77,7 +105,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME[:FACTOR]")]
     slow_after: Option<Slowdown>,
 
-    /// Obey POST /_plimsoll/slow?factor=N, and answer GET /_plimsoll/count with the requests so far
+    /// Obey POST /_plimsoll/slow?factor=N and /_plimsoll/fail?rate=R (after=TIME, with=HOW), and answer GET
+    /// /_plimsoll/count with the requests so far
     #[arg(long)]
     admin: bool,
 
@@ -103,14 +132,20 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
             Some(Echo::Udp) => Kind::Udp,
         },
         name: args.name.clone(),
+        count: args.count,
         service: args.service,
         workers: args.workers,
+        cores: args.cores,
+        speed: args.speed,
+        antagonist: args.antagonist,
+        ignore_cancel: args.ignore_cancel,
         queue: args.queue,
         burn: args.burn,
         session: args.session,
         swaps: args.swaps,
         body: args.body,
         fail_rate: args.fail_rate,
+        fail_after: args.fail_after,
         refusal: args.fail_with,
         slow_after: args.slow_after,
         admin: args.admin,
@@ -153,6 +188,19 @@ fn hint(error: &std::io::Error) -> &'static str {
 
 fn at_least_one(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "expected a whole number from 1 on".to_owned())
+}
+
+/// Most members in a process.
+const MEMBERS: usize = 1000;
+
+fn members(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| (1..=MEMBERS).contains(count));
+    count.ok_or_else(|| format!("expected a whole number from 1 to {MEMBERS}"))
+}
+
+fn above_zero(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| *number >= 1e-3 && *number <= 1e6);
+    number.ok_or_else(|| "expected a number from 0.001 to 1000000".to_owned())
 }
 
 fn share(text: &str) -> Result<f64, String> {

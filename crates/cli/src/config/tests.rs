@@ -66,6 +66,7 @@ slow_start = "0s"
 when_all_down = "fail_open"
 queue = 5
 queue_timeout = "6s"
+report_header = "pass"
 pool = 7
 pool_idle = "8s"
 send_proxy = "v1"
@@ -89,6 +90,7 @@ budget = 0.25
 min_per_second = 18
 [group.outlier]
 consecutive = 19
+false_alarm = 1e-7
 interval = "20s"
 deviations = 2
 min_requests = 21
@@ -137,7 +139,7 @@ fn a_typo_is_shown_with_what_was_meant() {
     assert_snapshot!(errors(&LEAST.replace("members", "membres")), @r#"
     error: plimsoll.toml:6:1: unknown key `membres` in [[group]]
         6 | membres = ["127.0.0.1:1"]
-          | ^^^^^^^ did you mean `members`?   allowed: health, key, max_connections, members, monitor, name, outlier, pool, pool_idle, queue, queue_timeout, retry, send_proxy, slow_start, strategy, timeouts, when_all_down
+          | ^^^^^^^ did you mean `members`?   allowed: health, key, max_connections, members, monitor, name, outlier, pool, pool_idle, queue, queue_timeout, report_header, retry, send_proxy, slow_start, strategy, timeouts, when_all_down
     1 error
     "#);
     assert_snapshot!(errors(&format!("{LEAST}strategy = {{ least_request = {{ choises = 3 }} }}")), @r#"
@@ -248,7 +250,7 @@ health = { http = "/", tcp = true }
     error: plimsoll.toml:16:1: accept_proxy is not supported for udp
        16 | accept_proxy = true
           | ^^^^^^^^^^^^ take it out
-    warning: plimsoll.toml:19:1: `key` has no effect: strategy `least_connections` does not hash
+    warning: plimsoll.toml:19:1: `key` has no effect: strategy `adaptive` does not hash
        19 | key = "path"
           | ^^^ strategies that do: rendezvous, maglev
     error: plimsoll.toml:20:19: member x:1 is in group `a` twice
@@ -460,12 +462,13 @@ fn defaults_are_as_documented() {
     }
     "#);
     let group = &settings.groups[0];
-    assert_eq!(group.spec.strategy.name, "least_connections");
+    assert_eq!(group.spec.strategy.name, "adaptive");
     assert_snapshot!(
         format!("{:#?}\n{:#?}\n{:#?}\n{:?}", group.spec.outlier, group.timeouts, group.retry, group.spec.slow_start),
         @r#"
     Some(
         OutlierSpec {
+            false_alarm: 1e-6,
             consecutive: 5,
             interval: 10s,
             deviations: 1.9,
@@ -498,11 +501,11 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(ALL).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:46:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-       46 | send_proxy = "v1"
+    warning: plimsoll.toml:47:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+       47 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:82:8: no listener sends clients to group `sticky`
-       82 | name = "sticky"
+    warning: plimsoll.toml:84:8: no listener sends clients to group `sticky`
+       84 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);

@@ -38,7 +38,7 @@ pub struct Only {
 }
 
 impl Only {
-    fn keeps(&self, levels: &Levels) -> bool {
+    pub(super) fn keeps(&self, levels: &Levels) -> bool {
         let Some(level) = levels.get(&self.factor) else { return false };
         let fits = |bound: Option<f64>, holds: fn(f64, f64) -> bool| {
             bound.is_none_or(|bound| level.number().is_some_and(|number| holds(number, bound)))
@@ -50,8 +50,13 @@ impl Only {
 }
 
 impl Bound {
+    /// Does it look at points with these levels?
+    pub(super) fn looks_at(&self, levels: &Levels) -> bool {
+        self.only.iter().all(|only| only.keeps(levels))
+    }
+
     pub(super) fn decide(&self, table: &Table, least: bool) -> Verdict {
-        let keep = |levels: &Levels| self.only.iter().all(|only| only.keeps(levels));
+        let keep = |levels: &Levels| self.looks_at(levels);
         let points: Vec<_> = table.all(self.metric, keep).collect();
         let holds = |mean: f64| if least { mean >= self.value } else { mean <= self.value };
         let order = |mean: f64| if least { mean } else { -mean };
@@ -76,7 +81,7 @@ impl Bound {
         let lacking = table.lacking(self.metric, keep);
         let missing = |levels: &&Levels| format!("not measured: {}", name(levels));
         numbers.extend(lacking.iter().take(5).map(missing));
-        Verdict { pass: failed.is_empty() && lacking.is_empty(), numbers }
+        Verdict { pass: failed.is_empty() && lacking.is_empty(), decided: true, numbers }
     }
 }
 

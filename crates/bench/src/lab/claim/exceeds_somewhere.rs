@@ -54,7 +54,7 @@ impl ExceedsSomewhere {
         if numbers.is_empty() {
             return Verdict::nothing("no curve");
         }
-        Verdict { pass, numbers }
+        Verdict { pass, decided: true, numbers }
     }
 }
 

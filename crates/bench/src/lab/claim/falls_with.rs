@@ -56,7 +56,7 @@ impl FallsWith {
         if values.is_empty() {
             return Verdict::nothing("no curve");
         }
-        Verdict { pass: no_rise && fall, numbers }
+        Verdict { pass: no_rise && fall, decided: true, numbers }
     }
 
     /// The number, and where it was found.

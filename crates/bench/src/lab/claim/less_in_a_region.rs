@@ -60,7 +60,7 @@ impl LessInARegion {
         if !pass && !region.is_empty() {
             numbers.push("but not at two neighbouring points, which make a region".to_owned());
         }
-        Verdict { pass, numbers }
+        Verdict { pass, decided: true, numbers }
     }
 }
 

@@ -57,7 +57,7 @@ impl TopMovesRight {
         if tops.is_empty() {
             return Verdict::nothing("no curve");
         }
-        Verdict { pass: never_left && right, numbers }
+        Verdict { pass: never_left && right, decided: true, numbers }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the parts of an experiment file say of one another.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use super::{Act, Along, Balancer, BalancerKind, Experiment, Factor, Fault, Level, Mode, Vary, Wrong};
@@ -13,6 +13,12 @@ const SAMPLES: usize = 5;
 /// Most members; most clients of a closed loop.
 const MEMBERS: f64 = 64.0;
 const CLIENTS: f64 = 16_384.0;
+/// Most clients with a rate of their own: each has a thread.
+const SESSIONS: usize = 64;
+/// Most balancers at once.
+const INSTANCES: usize = 64;
+/// Most retries.
+const RETRIES: f64 = 10.0;
 /// Most workers of a member.
 const WORKERS: usize = 4096;
 /// Most repetitions, and most batches of each.
@@ -25,6 +31,8 @@ const DELAY: Duration = Duration::from_secs(10);
 /// Most requests per second, and greatest share of the capacity.
 const RATE: f64 = 10_000_000.0;
 const SHARE: f64 = 1000.0;
+/// Processors of a member, and their speed.
+const CORES: RangeInclusive<f64> = 0.001..=1e6;
 /// Most integers in a request, and most swaps of them.
 const INTEGERS: usize = 1_000_000;
 const SWAPS: u32 = 10_000_000;
@@ -81,13 +89,33 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         load.rate.is_some() || varied.contains(&Factor::Rate),
         load.share.is_some() || varied.contains(&Factor::Share),
         load.concurrency.is_some() || varied.contains(&Factor::Concurrency),
+        !load.clients.is_empty(),
     ];
     if given.iter().filter(|given| **given).count() != 1 {
-        let message =
-            "the load needs exactly one of `rate`, `share` and `concurrency`, in [load] or as a factor";
+        let message = "the load needs exactly one of `rate`, `share` and `concurrency`, in [load] or as a factor, or [[load.clients]]";
         say(top.clone(), message.to_owned());
     }
+    let clients = load.clients.iter().map(|group| group.count).fold(0, usize::saturating_add);
+    let paced = |rate: f64| rate > 0.0 && rate <= RATE;
+    if clients > SESSIONS || load.clients.iter().any(|group| group.count == 0 || !paced(group.rate)) {
+        say(
+            top.clone(),
+            format!(
+                "[[load.clients]] are from 1 to {SESSIONS} in all, each with a `rate` above 0, up to {RATE}"
+            ),
+        );
+    }
+    if clients > 0 && !load.keep_alive {
+        say(top.clone(), "[[load.clients]] keep their connection: `keep_alive` cannot be false".to_owned());
+    }
     let level = |value: f64| Level::Number(value);
+    if experiment.balancer.instances.is_some_and(|count| !(1..=INSTANCES).contains(&count)) {
+        say(top.clone(), format!("[balancer] instances: expected from 1 to {INSTANCES}"));
+    }
+    let retries = experiment.balancer.retries.map(|count| fits(Factor::Retries, &level(f64::from(count))));
+    if let Some(Err(why)) = retries {
+        say(top.clone(), format!("[balancer] retries: {why}"));
+    }
     let loads = [
         (Factor::Rate, load.rate.map(level)),
         (Factor::Share, load.share.map(level)),
@@ -98,22 +126,8 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
             say(top.clone(), format!("[load] {}: {why}", factor.name()));
         }
     }
-    let members = &experiment.members;
-    if members.service.is_none() == members.swaps.is_none() {
-        say(top.clone(), "[members] needs either `service` or `swaps`".to_owned());
-    }
-    if !(1..=WORKERS).contains(&members.workers) || members.count == 0 || members.count as f64 > MEMBERS {
-        say(
-            top.clone(),
-            format!("[members] needs from 1 to {WORKERS} workers, and from 1 to {MEMBERS} members"),
-        );
-    }
-    let swaps = [members.swaps, members.session.map(|session| session.swaps)];
-    if swaps.into_iter().flatten().any(|swaps| !(1..=SWAPS).contains(&swaps)) {
-        say(top.clone(), format!("[members] swaps: expected from 1 to {SWAPS}"));
-    }
-    if members.session.is_some_and(|session| !(1..=INTEGERS).contains(&session.integers)) {
-        say(top.clone(), format!("[members] session: expected from 1 to {INTEGERS} integers"));
+    for why in members(experiment, &varied) {
+        say(top.clone(), why);
     }
     let network = &experiment.network;
     if network.delay.is_some_and(|delay| !network.namespaces || delay.0 > DELAY) {
@@ -133,6 +147,13 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         }
         if fault.factor.is_some_and(|factor| !factor.is_finite() || factor <= 0.0) {
             say(top.clone(), "the `factor` of a fault is a number above 0".to_owned());
+        }
+        let told = fault.rate.is_some() || fault.after.is_some() || fault.with.is_some();
+        if told && fault.act != Act::Fail {
+            say(top.clone(), "`rate`, `after` and `with` belong to a fault with `fail`".to_owned());
+        }
+        if fault.rate.is_some_and(|rate| !(0.0..=1.0).contains(&rate)) {
+            say(top.clone(), "the `rate` of a fault is a share from 0 to 1".to_owned());
         }
     }
 
@@ -171,8 +192,13 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
                 say(claim.test.span(), format!("`{}` is not varied", factor.name()));
             }
         }
-        // A bound looks at every point by itself.
-        if !matches!(test, Test::AtLeast(_) | Test::AtMost(_))
+        // A bound looks at every point by itself, a ratio at those that differ in its series alone.
+        if let Test::RatioToBest(ratio) = test
+            && let Some(why) = ratio.wrong()
+        {
+            say(claim.test.span(), why.to_owned());
+        }
+        if !matches!(test, Test::AtLeast(_) | Test::AtMost(_) | Test::RatioToBest(_))
             && let Some(factor) = open(experiment, &test.factors())
         {
             say(claim.test.span(), mixed("claim", factor));
@@ -193,6 +219,54 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
             if let Some(why) = points.iter().find_map(|point| faults(experiment, mode, point).err()) {
                 wrong.push(Wrong { at: top.clone(), message: format!("{why} ({})", mode.name()) });
             }
+        }
+    }
+    wrong
+}
+
+/// What is wrong with the members.
+fn members(experiment: &Experiment, varied: &[Factor]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let fleet = &experiment.members;
+    let several = fleet.groups().len() > 1;
+    if several && varied.contains(&Factor::Endpoints) {
+        wrong.push("`endpoints` cannot be varied where there are several groups of [[members]]".to_owned());
+    }
+    if fleet.count() as f64 > MEMBERS || fleet.groups().iter().any(|members| members.count == 0) {
+        wrong.push(format!("[members] needs from 1 to {MEMBERS} members in all, and one in each group"));
+    }
+    for members in fleet.groups() {
+        if members.service.is_none() == members.swaps.is_none() {
+            wrong.push("[members] needs either `service` or `swaps`".to_owned());
+        }
+        if !(1..=WORKERS).contains(&members.workers) {
+            wrong.push(format!("[members] needs from 1 to {WORKERS} workers"));
+        }
+        if members.session.is_some() && several {
+            wrong.push("[members] `session` is measured for members that are all alike".to_owned());
+        }
+        let swaps = [members.swaps, members.session.map(|session| session.swaps)];
+        if swaps.into_iter().flatten().any(|swaps| !(1..=SWAPS).contains(&swaps)) {
+            wrong.push(format!("[members] swaps: expected from 1 to {SWAPS}"));
+        }
+        if members.session.is_some_and(|session| !(1..=INTEGERS).contains(&session.integers)) {
+            wrong.push(format!("[members] session: expected from 1 to {INTEGERS} integers"));
+        }
+        for (name, value) in [("cores", members.cores), ("speed", members.speed)] {
+            if value.is_some_and(|value| !CORES.contains(&value)) {
+                let (least, most) = (CORES.start(), CORES.end());
+                wrong.push(format!("[members] {name}: expected a number from {least} to {most}"));
+            }
+        }
+        let shared = members.speed.is_some() || members.antagonist.is_some() || members.ignore_cancel;
+        if shared && members.cores.is_none() {
+            wrong.push("[members] `speed`, `antagonist` and `ignore_cancel` need `cores`".to_owned());
+        }
+        if members.cores.is_some() && (members.burn || members.swaps.is_some()) {
+            wrong.push(
+                "[members] `cores` are emulated: they go with `service`, not with `burn` or `swaps`"
+                    .to_owned(),
+            );
         }
     }
     wrong
@@ -249,7 +323,7 @@ fn faults(experiment: &Experiment, mode: Mode, point: &Point) -> Result<(), Stri
         }
         match (fault.act, *alive) {
             (Act::Start, true) => return Err(format!("member {number} is started, but it runs already")),
-            (Act::Stop | Act::Continue | Act::Slow, false) => {
+            (Act::Stop | Act::Continue | Act::Slow | Act::Fail, false) => {
                 return Err(format!("member {number} is harmed while it does not run"));
             }
             (act, _) => *alive = act != Act::Kill,
@@ -275,6 +349,9 @@ fn fits(factor: Factor, level: &Level) -> Result<(), String> {
         }
         (Factor::Concurrency, Level::Number(n)) if n.fract() != 0.0 || !(1.0..=CLIENTS).contains(n) => {
             Err(format!("`{n}`: expected a whole number of clients from 1 to {CLIENTS}"))
+        }
+        (Factor::Retries, Level::Number(n)) if n.fract() != 0.0 || !(0.0..=RETRIES).contains(n) => {
+            Err(format!("`{n}`: expected a whole number of retries up to {RETRIES}"))
         }
         (Factor::Share, Level::Number(n)) if !(*n > 0.0 && *n <= SHARE) => {
             Err(format!("`{n}`: expected a number above 0, up to {SHARE}"))

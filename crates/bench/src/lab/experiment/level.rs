@@ -1,7 +1,6 @@
 //! What can be varied, and the values it takes.
 
 use std::fmt::{self, Display, Formatter};
-use std::str::FromStr;
 
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -20,6 +19,8 @@ pub enum Factor {
     Share,
     /// Requests per second.
     Rate,
+    /// Tries after the first that the balancer may make.
+    Retries,
 }
 
 impl Factor {
@@ -31,6 +32,7 @@ impl Factor {
             Self::Concurrency => "concurrency",
             Self::Share => "share",
             Self::Rate => "rate",
+            Self::Retries => "retries",
         }
     }
 
@@ -42,6 +44,7 @@ impl Factor {
             Self::Concurrency => "concurrent requests N",
             Self::Share => "offered load / capacity",
             Self::Rate => "offered load (requests/s)",
+            Self::Retries => "retries",
         }
     }
 }
@@ -116,79 +119,5 @@ impl Visitor<'_> for Either {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Level, E> {
         Ok(Level::Text(text.to_owned()))
-    }
-}
-
-/// A balancer and how it chooses: `none`, `plimsoll:round_robin`, `haproxy`, `nginx:least_connections`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Balancer {
-    /// Which.
-    pub kind: BalancerKind,
-    /// A strategy of plimsoll; `round_robin` or `least_connections` for the others. The default is
-    /// `least_connections`.
-    pub strategy: String,
-}
-
-/// Which balancer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BalancerKind {
-    /// Clients go straight to the only member.
-    None,
-    /// This program.
-    Plimsoll,
-    /// HAProxy.
-    Haproxy,
-    /// nginx.
-    Nginx,
-}
-
-impl BalancerKind {
-    /// As in experiment files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Plimsoll => "plimsoll",
-            Self::Haproxy => "haproxy",
-            Self::Nginx => "nginx",
-        }
-    }
-}
-
-impl Default for Balancer {
-    fn default() -> Self {
-        Self { kind: BalancerKind::Plimsoll, strategy: "least_connections".to_owned() }
-    }
-}
-
-impl FromStr for Balancer {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (kind, strategy) = text.split_once(':').unwrap_or((text, "least_connections"));
-        let kind = match kind {
-            "none" => BalancerKind::None,
-            "plimsoll" => BalancerKind::Plimsoll,
-            "haproxy" => BalancerKind::Haproxy,
-            "nginx" => BalancerKind::Nginx,
-            _ => {
-                return Err(format!(
-                    "`{text}` is not a balancer: expected `none`, `plimsoll`, `haproxy` or `nginx`, with a strategy \
-                     as in `plimsoll:round_robin`"
-                ));
-            }
-        };
-        let plain = matches!(strategy, "round_robin" | "least_connections");
-        let word =
-            !strategy.is_empty() && strategy.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase());
-        if !plain && (kind != BalancerKind::Plimsoll || !word) {
-            return Err(format!("`{text}`: expected the strategy `round_robin` or `least_connections`"));
-        }
-        Ok(Self { kind, strategy: strategy.to_owned() })
-    }
-}
-
-impl<'de> Deserialize<'de> for Balancer {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
-use crate::member::Service;
+use crate::member::{Antagonist, Refusal, Service};
 use crate::pace::Arrival;
 use crate::units;
 
@@ -41,6 +41,16 @@ impl<'de> Deserialize<'de> for Bytes {
 
 /// A service time, which is optional.
 pub(super) fn service<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Service>, D::Error> {
+    text(from).map(Some)
+}
+
+/// A neighbour, which is optional.
+pub(super) fn antagonist<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Antagonist>, D::Error> {
+    text(from).map(Some)
+}
+
+/// A way to fail, which is optional.
+pub(super) fn refusal<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Refusal>, D::Error> {
     text(from).map(Some)
 }
 

@@ -12,6 +12,8 @@ use plimsoll_bench::chance::Chance;
 use plimsoll_bench::member::{self, Kind, Refusal, Spec};
 use tokio::sync::oneshot;
 
+mod sharing;
+
 const MS: Duration = Duration::from_millis(1);
 
 /// A member on a thread of its own.

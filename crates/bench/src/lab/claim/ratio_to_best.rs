@@ -1,0 +1,190 @@
+//! One level stands to the best of others in a ratio that is bounded, wherever they are compared.
+//!
+//! The best is chosen anew at every point, which makes it hard to beat: nobody is as good everywhere. The mean of the
+//! ratio decides. Where the bound is one that chance could meet, because it claims that something is better and not
+//! only that it is no worse, the interval of the ratio must keep away from 1, too.
+
+use serde::Deserialize;
+
+use super::{Only, Verdict, digits, shown};
+use crate::lab::experiment::{Factor, Level};
+use crate::lab::metric::Metric;
+use crate::lab::statistics::Estimate;
+use crate::lab::table::{Levels, Table, name};
+
+/// `of` over the best of `among`: at most, or at least, so much.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RatioToBest {
+    /// What is compared.
+    pub metric: Metric,
+    /// What tells the two sides apart.
+    pub series: Factor,
+    /// The level that is to be good.
+    pub of: Level,
+    /// Those it is compared with.
+    pub among: Vec<Level>,
+    /// Greatest ratio, of a metric that is better when it is less: the best has the least.
+    #[serde(default)]
+    pub at_most: Option<f64>,
+    /// Least ratio, of a metric that is better when it is more: the best has the most.
+    #[serde(default)]
+    pub at_least: Option<f64>,
+    /// Only points with all of these.
+    #[serde(default)]
+    pub only: Vec<Only>,
+}
+
+impl RatioToBest {
+    /// Why it cannot be decided whatever is measured.
+    pub fn wrong(&self) -> Option<&'static str> {
+        if self.at_most.is_some() == self.at_least.is_some() {
+            return Some("a ratio needs either `at_most` or `at_least`");
+        }
+        let bound = self.bound();
+        if !(bound.is_finite() && bound > 0.0) {
+            return Some("the bound of a ratio is a number above 0");
+        }
+        (self.among.is_empty() || self.among.contains(&self.of))
+            .then_some("a ratio needs levels to compare with in `among`, others than `of`")
+    }
+
+    /// Does it look at points with these levels?
+    pub(super) fn looks_at(&self, levels: &Levels) -> bool {
+        let level = levels.get(&self.series);
+        let ours = level.is_some_and(|level| *level == self.of || self.among.contains(level));
+        ours && self.only.iter().all(|only| only.keeps(levels))
+    }
+
+    fn bound(&self) -> f64 {
+        self.at_most.or(self.at_least).unwrap_or(f64::NAN)
+    }
+
+    /// Is `one` better than `other`, by their means?
+    fn better(&self, one: &Estimate, other: &Estimate) -> bool {
+        if self.at_most.is_some() { one.mean < other.mean } else { one.mean > other.mean }
+    }
+
+    fn holds(&self, ratio: &Estimate) -> bool {
+        let bound = self.bound();
+        if self.at_most.is_some() {
+            ratio.mean <= bound && (bound >= 1.0 || ratio.high() < 1.0)
+        } else {
+            ratio.mean >= bound && (bound <= 1.0 || ratio.low() > 1.0)
+        }
+    }
+
+    pub(super) fn decide(&self, table: &Table) -> Verdict {
+        let rest = |levels: &Levels| {
+            let mut rest = levels.clone();
+            rest.remove(&self.series);
+            rest
+        };
+        let rows: Vec<_> = table.all(self.metric, |levels| self.looks_at(levels)).collect();
+        let (own, others): (Vec<_>, Vec<_>) =
+            rows.into_iter().partition(|(levels, _)| levels.get(&self.series) == Some(&self.of));
+        if own.is_empty() {
+            return Verdict::nothing(&format!("no point of {} with `{}`", self.of, self.metric.name()));
+        }
+        let mut verdict = Verdict::new(true);
+        for (levels, value) in own {
+            let place = rest(levels);
+            let rivals = others.iter().filter(|(levels, _)| rest(levels) == place);
+            let best = rivals.reduce(|best, one| if self.better(&one.1, &best.1) { one } else { best });
+            let Some((rival, best)) = best else {
+                return Verdict::nothing(&format!("nothing to compare with at {}", name(&place)));
+            };
+            let ratio = value.over(best);
+            let holds = self.holds(&ratio);
+            verdict.pass &= holds;
+            let against = rival.get(&self.series).map_or_else(String::new, Level::to_string);
+            verdict.numbers.push(format!(
+                "{}{}: {} against {} of {against}: a ratio of {}, bound {}",
+                if holds { "" } else { "not at " },
+                name(&place),
+                shown(&value),
+                shown(best),
+                shown(&ratio),
+                digits(self.bound()),
+            ));
+        }
+        let lacking = table.lacking(self.metric, |levels| self.looks_at(levels));
+        verdict.pass &= lacking.is_empty();
+        verdict
+            .numbers
+            .extend(lacking.iter().take(5).map(|levels| format!("not measured: {}", name(levels))));
+        verdict
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::curves;
+    use super::super::{Test, Verdict};
+    use super::*;
+
+    fn test(at_most: Option<f64>, at_least: Option<f64>) -> RatioToBest {
+        RatioToBest {
+            metric: Metric::P99,
+            series: Factor::Endpoints,
+            of: Level::Number(1.0),
+            among: vec![Level::Number(2.0), Level::Number(3.0)],
+            at_most,
+            at_least,
+            only: vec![],
+        }
+    }
+
+    /// Level 1 against 2 and 3 at two loads; nobody else is the best everywhere.
+    fn table(half: f64, own: f64) -> Table {
+        let (two, three): (&[_], &[_]) = (&[(50.0, 10.0), (75.0, 30.0)], &[(50.0, 12.0), (75.0, 20.0)]);
+        curves(Metric::P99, half, &[(1.0, &[(50.0, own), (75.0, 2.0 * own)]), (2.0, two), (3.0, three)])
+    }
+
+    #[test]
+    fn the_best_is_chosen_at_every_point() {
+        let verdict = test(Some(0.8), None).decide(&table(0.1, 8.0));
+        assert!(verdict.pass, "{verdict:?}");
+        assert!(verdict.numbers[0].contains("8 ± 0.1 against 10 ± 0.1 of 2: a ratio of 0.8"), "{verdict:?}");
+        assert!(verdict.numbers[1].contains("20 ± 0.1 of 3"), "{verdict:?}");
+        let verdict = test(Some(0.8), None).decide(&table(0.1, 9.0));
+        assert!(!verdict.pass && verdict.numbers[0].starts_with("not at concurrency=50"), "{verdict:?}");
+        let more = test(None, Some(0.25)).decide(&table(0.1, 8.0));
+        assert!(more.pass && more.numbers[0].contains("of 3"), "{more:?}");
+    }
+
+    #[test]
+    fn what_may_be_chance_is_not_better() {
+        assert!(!test(Some(0.8), None).decide(&table(2.0, 8.0)).pass);
+        // That it is no worse needs no such distance.
+        assert!(test(Some(1.1), None).decide(&table(2.0, 10.0)).pass);
+    }
+
+    #[test]
+    fn a_side_that_is_missing_shows_nothing() {
+        let alone = curves(Metric::P99, 0.1, &[(1.0, &[(50.0, 1.0)])]);
+        let others = curves(Metric::P99, 0.1, &[(2.0, &[(50.0, 1.0)])]);
+        for table in [alone, others, Table::default()] {
+            assert!(!test(Some(0.8), None).decide(&table).pass);
+        }
+        assert!(test(None, None).wrong().is_some() && test(Some(1.0), Some(1.0)).wrong().is_some());
+        assert!(test(Some(0.0), None).wrong().is_some() && test(Some(0.8), None).wrong().is_none());
+    }
+
+    #[test]
+    fn what_is_left_out_leaves_a_win_open_but_not_a_loss() {
+        let decide = |own: f64| {
+            let mut table = table(0.1, own);
+            let levels = Levels::from([
+                (Factor::Endpoints, Level::Number(3.0)),
+                (Factor::Concurrency, Level::Number(90.0)),
+            ]);
+            table.leave_out(levels, "it is not installed");
+            Test::RatioToBest(test(Some(0.8), None)).decide(&table)
+        };
+        let Verdict { pass, decided, numbers } = decide(8.0);
+        assert!(!pass && !decided && numbers.last().unwrap().contains("it is not installed"), "{numbers:?}");
+        let lost = decide(9.5);
+        assert!(!lost.pass && lost.decided, "{lost:?}");
+    }
+}

@@ -1,0 +1,209 @@
+//! Balancers, by name and by how they choose.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+
+/// A balancer and how it chooses: `none`, `plimsoll:round_robin`, `haproxy:leastconn`, `nginx:random two least_conn`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Balancer {
+    /// Which.
+    pub kind: BalancerKind,
+    /// A strategy of plimsoll, which may have settings: `least_request(choices=3)`. For the others as their own
+    /// configuration has it, or `round_robin` or `least_connections`, which is the default.
+    pub strategy: String,
+}
+
+/// Which balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BalancerKind {
+    /// Clients go straight to the only member.
+    None,
+    /// This program.
+    Plimsoll,
+    /// HAProxy.
+    Haproxy,
+    /// nginx.
+    Nginx,
+    /// Envoy.
+    Envoy,
+}
+
+impl BalancerKind {
+    /// As in experiment files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Plimsoll => "plimsoll",
+            Self::Haproxy => "haproxy",
+            Self::Nginx => "nginx",
+            Self::Envoy => "envoy",
+        }
+    }
+}
+
+/// What to write for a strategy; the first two stand for `round_robin` and `least_connections`.
+const HAPROXY: &[&str] = &["roundrobin", "leastconn", "static-rr", "first", "source"];
+const NGINX: &[&str] = &["", "least_conn", "random", "random two", "random two least_conn", "ip_hash"];
+const ENVOY: &[&str] = &["ROUND_ROBIN", "LEAST_REQUEST", "RANDOM"];
+
+impl Balancer {
+    /// The strategy as the balancer's own configuration has it: `leastconn`, `random two least_conn`, `LEAST_REQUEST`;
+    /// empty for nginx's round robin.
+    pub fn algorithm(&self) -> &str {
+        let known = match self.kind {
+            BalancerKind::None | BalancerKind::Plimsoll => return &self.strategy,
+            BalancerKind::Haproxy => HAPROXY,
+            BalancerKind::Nginx => NGINX,
+            BalancerKind::Envoy => ENVOY,
+        };
+        match self.strategy.as_str() {
+            "round_robin" => known[0],
+            "least_connections" => known[1],
+            own => own,
+        }
+    }
+
+    /// A strategy of plimsoll without its settings, and these.
+    pub fn knobs(&self) -> (&str, BTreeMap<&str, f64>) {
+        let (name, inside) = parts(&self.strategy);
+        let knobs = inside.unwrap_or_default().split(',').filter_map(knob);
+        (name, knobs.collect())
+    }
+
+    /// Is there such a strategy? Those of plimsoll it knows itself.
+    fn known(&self) -> bool {
+        let algorithm = self.algorithm();
+        let listed = |known: &[&str]| !self.strategy.is_empty() && known.contains(&algorithm);
+        match self.kind {
+            BalancerKind::None => matches!(algorithm, "round_robin" | "least_connections"),
+            BalancerKind::Plimsoll => {
+                let (name, inside) = parts(algorithm);
+                word(name) && inside.is_none_or(|inside| inside.split(',').all(|part| knob(part).is_some()))
+            }
+            BalancerKind::Haproxy => listed(HAPROXY) || draws(algorithm),
+            BalancerKind::Nginx => listed(NGINX),
+            BalancerKind::Envoy => listed(ENVOY),
+        }
+    }
+}
+
+/// A name, and what stands in parentheses after it.
+fn parts(text: &str) -> (&str, Option<&str>) {
+    match text.split_once('(').and_then(|(name, rest)| Some((name, rest.strip_suffix(')')?))) {
+        Some((name, inside)) => (name, Some(inside)),
+        None => (text, None),
+    }
+}
+
+/// `choices=3`.
+fn knob(text: &str) -> Option<(&str, f64)> {
+    let (name, value) = text.split_once('=')?;
+    let value = value.trim().parse().ok().filter(|value: &f64| value.is_finite())?;
+    word(name.trim()).then_some((name.trim(), value))
+}
+
+fn word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase())
+}
+
+/// Is it HAProxy's `random(N)`?
+fn draws(algorithm: &str) -> bool {
+    let number = algorithm.strip_prefix("random(").and_then(|rest| rest.strip_suffix(')'));
+    number.and_then(|number| number.parse().ok()).is_some_and(|number: u32| (1..=1000).contains(&number))
+}
+
+impl Default for Balancer {
+    fn default() -> Self {
+        Self { kind: BalancerKind::Plimsoll, strategy: "least_connections".to_owned() }
+    }
+}
+
+impl FromStr for Balancer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, strategy) = text.split_once(':').unwrap_or((text, "least_connections"));
+        let kind = match kind {
+            "none" => BalancerKind::None,
+            "plimsoll" => BalancerKind::Plimsoll,
+            "haproxy" => BalancerKind::Haproxy,
+            "nginx" => BalancerKind::Nginx,
+            "envoy" => BalancerKind::Envoy,
+            _ => {
+                return Err(format!(
+                    "`{text}` is not a balancer: expected `none`, `plimsoll`, `haproxy`, `nginx` or `envoy`, with a \
+                     strategy as in `plimsoll:round_robin`"
+                ));
+            }
+        };
+        let balancer = Self { kind, strategy: strategy.to_owned() };
+        if balancer.known() {
+            return Ok(balancer);
+        }
+        let own = match kind {
+            BalancerKind::None | BalancerKind::Plimsoll => String::new(),
+            BalancerKind::Haproxy => format!(", `random(2)`, `{}`", HAPROXY.join("`, `")),
+            BalancerKind::Nginx => format!(", `{}`", NGINX[1..].join("`, `")),
+            BalancerKind::Envoy => format!(", `{}`", ENVOY.join("`, `")),
+        };
+        Err(format!("`{text}`: expected the strategy `round_robin`, `least_connections`{own}"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Balancer {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strategies_in_everyones_own_words() {
+        let algorithm = |text: &str| text.parse::<Balancer>().map(|balancer| balancer.algorithm().to_owned());
+        for (text, own) in [
+            ("haproxy", "leastconn"),
+            ("haproxy:leastconn", "leastconn"),
+            ("haproxy:round_robin", "roundrobin"),
+            ("haproxy:random(2)", "random(2)"),
+            ("nginx:round_robin", ""),
+            ("nginx:least_conn", "least_conn"),
+            ("nginx:random two least_conn", "random two least_conn"),
+            ("envoy", "LEAST_REQUEST"),
+            ("envoy:ROUND_ROBIN", "ROUND_ROBIN"),
+            ("plimsoll:peak_ewma", "peak_ewma"),
+            ("plimsoll:least_request(choices=3)", "least_request(choices=3)"),
+        ] {
+            assert_eq!(algorithm(text).as_deref(), Ok(own), "{text}");
+        }
+        for text in [
+            "",
+            "pound",
+            "haproxy:",
+            "haproxy:random",
+            "haproxy:random(0)",
+            "haproxy:random(2); bad",
+            "nginx:",
+            "nginx:random two }",
+            "envoy:least_request",
+            "plimsoll:",
+            "plimsoll:a b",
+            "plimsoll:a(",
+            "plimsoll:a()",
+            "plimsoll:a(b)",
+            "plimsoll:a(b=c)",
+            "plimsoll:a(b=1)c",
+            "none:x",
+        ] {
+            assert!(algorithm(text).is_err(), "{text}");
+        }
+        let tuned: Balancer = "plimsoll:least_loaded(reject=0.5, critical=2)".parse().unwrap();
+        assert_eq!(tuned.knobs(), ("least_loaded", BTreeMap::from([("reject", 0.5), ("critical", 2.0)])));
+        assert_eq!(Balancer::default().knobs(), ("least_connections", BTreeMap::new()));
+    }
+}

@@ -1,0 +1,148 @@
+//! A neighbour that takes a part of the machine now and then.
+
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::chance::Chance;
+use crate::units;
+
+/// A neighbour that is there and away for exponential times, and leaves a share of the speed, drawn anew each time it
+/// comes. Written `on:3s,off:10s,low:0.3,high:0.8`: means of both times, and between which bounds the share lies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Antagonist {
+    /// Mean time that it stays; at least a millisecond.
+    pub on: Duration,
+    /// Mean time that it is away; at least a millisecond.
+    pub off: Duration,
+    /// Least share of the speed that it leaves, above 0.
+    pub low: f64,
+    /// Greatest, up to 1.
+    pub high: f64,
+}
+
+/// Shortest mean time.
+const LEAST: Duration = Duration::from_millis(1);
+
+impl Antagonist {
+    /// The share of the speed that it leaves on average.
+    pub fn mean(&self) -> f64 {
+        let (on, off) = (self.on.as_secs_f64(), self.off.as_secs_f64());
+        (off + on * (self.low + self.high) / 2.0) / (on + off)
+    }
+}
+
+impl Display for Antagonist {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { on, off, low, high } = self;
+        write!(f, "on:{}ns,off:{}ns,low:{low},high:{high}", on.as_nanos(), off.as_nanos())
+    }
+}
+
+impl FromStr for Antagonist {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || {
+            format!("`{text}` is not an antagonist: expected a form like `on:3s,off:10s,low:0.3,high:0.8`")
+        };
+        let (mut on, mut off, mut low, mut high) = (None, None, None, None);
+        for part in text.split(',') {
+            let (key, value) = part.split_once(':').ok_or_else(expected)?;
+            let number = || value.parse::<f64>().map_err(|_| expected());
+            match key {
+                "on" => on = Some(units::duration(value)?),
+                "off" => off = Some(units::duration(value)?),
+                "low" => low = Some(number()?),
+                "high" => high = Some(number()?),
+                _ => return Err(expected()),
+            }
+        }
+        let (Some(on), Some(off), Some(low), Some(high)) = (on, off, low, high) else {
+            return Err(expected());
+        };
+        if on < LEAST || off < LEAST {
+            return Err(format!("`{text}`: `on` and `off` are at least 1ms"));
+        }
+        if !(low > 0.0 && low <= high && high <= 1.0) {
+            return Err(format!(
+                "`{text}`: `low` and `high` are shares above 0 and up to 1, the lower one first"
+            ));
+        }
+        Ok(Self { on, off, low, high })
+    }
+}
+
+/// The neighbour of one member, at work.
+#[derive(Debug)]
+pub(super) struct Neighbour {
+    antagonist: Antagonist,
+    chance: Chance,
+    /// Share of the speed that it leaves now.
+    pub(super) left: f64,
+    there: bool,
+    /// When that changes, in seconds since the member began.
+    pub(super) until: f64,
+}
+
+impl Neighbour {
+    /// As it is met at any time: there or away by the share of its time.
+    pub(super) fn new(antagonist: Antagonist, seed: u64) -> Self {
+        let mut chance = Chance::new(seed);
+        let (on, off) = (antagonist.on.as_secs_f64(), antagonist.off.as_secs_f64());
+        let there = chance.happens(on / (on + off));
+        let mut neighbour = Self { antagonist, chance, left: 1.0, there: !there, until: 0.0 };
+        neighbour.turn();
+        neighbour
+    }
+
+    /// It comes or goes.
+    pub(super) fn turn(&mut self) {
+        let Antagonist { on, off, low, high } = self.antagonist;
+        self.there = !self.there;
+        let (mean, left) =
+            if self.there { (on, low + (high - low) * self.chance.unit()) } else { (off, 1.0) };
+        self.left = left;
+        self.until += mean.as_secs_f64() * self.chance.exp();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_leaves_on_average_is_known() {
+        let antagonist: Antagonist = "on:3s,off:10s,low:0.3,high:0.8".parse().unwrap();
+        let mut neighbour = Neighbour::new(antagonist, 5);
+        let (mut left, mut now) = (0.0, 0.0);
+        while now < 1e6 {
+            left += neighbour.left * (neighbour.until - now);
+            now = neighbour.until;
+            neighbour.turn();
+        }
+        assert!((left / now - antagonist.mean()).abs() < 0.003, "{} {}", left / now, antagonist.mean());
+        assert!((antagonist.mean() - (10.0 + 3.0 * 0.55) / 13.0).abs() < 1e-12);
+        let there = |seed| Neighbour::new(antagonist, seed).there;
+        let count = (0..10_000).filter(|seed| there(*seed)).count();
+        assert!((2100..2500).contains(&count), "{count}");
+    }
+
+    #[test]
+    fn forms() {
+        let antagonist: Antagonist = "off:10s,on:1.5s,high:0.8,low:0.3".parse().unwrap();
+        assert_eq!(antagonist.to_string().parse(), Ok(antagonist));
+        for text in [
+            "",
+            "on:3s",
+            "on:0,off:1s,low:0.1,high:0.2",
+            "on:3s,off:10s,low:0,high:0.8",
+            "on:3s,off:10s,low:0.9,high:0.8",
+            "on:3s,off:10s,low:0.3,high:1.1",
+            "on:3s,off:10s,low:nan,high:0.8",
+            "on:3s,off:10s,low:0.3,high:0.8,more:1",
+        ] {
+            assert!(text.parse::<Antagonist>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What an operator may ask of a member by requests for `/_plimsoll/...`: be slow, fail, count.
+
+use std::time::Duration;
+
+use super::{Refusal, Wire};
+use crate::member::work::MAX_SLOW;
+use crate::member::{Failing, Member};
+use crate::units;
+
+/// What an operator asks of the member.
+pub(super) enum Order {
+    /// Be so many times slower.
+    Slow(f64),
+    /// Fail like this from now on.
+    Fail(Failing),
+    /// Say how many requests have come.
+    Count,
+    /// Something it cannot do.
+    Unknown,
+}
+
+/// The order in a request for `/_plimsoll/REST`.
+pub(super) fn order(method: &str, rest: &str) -> Order {
+    let factor = rest.strip_prefix("slow?factor=").and_then(|factor| factor.parse().ok());
+    match factor {
+        None if method == "GET" && rest == "count" => Order::Count,
+        None if method == "POST" => {
+            rest.strip_prefix("fail?").and_then(failing).map_or(Order::Unknown, Order::Fail)
+        }
+        Some(factor) if method == "POST" && (0.0..=MAX_SLOW).contains(&factor) => Order::Slow(factor),
+        _ => Order::Unknown,
+    }
+}
+
+/// The failures that a query such as `rate=1&after=500us&with=close` asks for: at once and with 500 unless it says
+/// otherwise.
+fn failing(query: &str) -> Option<Failing> {
+    let mut failing = Failing { rate: f64::NAN, after: Some(Duration::ZERO), refusal: Refusal::Status(500) };
+    for (key, value) in query.split('&').map(|part| part.split_once('=').unwrap_or((part, ""))) {
+        match key {
+            "rate" => failing.rate = value.parse().ok()?,
+            "after" => failing.after = Some(units::duration(value).ok()?),
+            "with" => failing.refusal = value.parse().ok()?,
+            _ => return None,
+        }
+    }
+    (0.0..=1.0).contains(&failing.rate).then_some(failing)
+}
+
+/// Does it, and answers.
+pub(super) fn obey(wire: &mut Wire, member: &Member, order: &Order, is_head: bool, keep: bool) {
+    match *order {
+        Order::Slow(factor) => {
+            member.work.slow(factor);
+            let body = serde_json::json!({ "member": member.name, "slow": member.work.factor() });
+            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
+        }
+        Order::Fail(failing) => {
+            member.failing.set(failing);
+            let body = serde_json::json!({ "member": member.name, "fail": failing.rate });
+            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
+        }
+        Order::Count => {
+            let body = serde_json::json!({ "member": member.name, "requests": member.requests.get() });
+            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
+        }
+        Order::Unknown => {
+            let body = format!(
+                "expected GET /_plimsoll/count, POST /_plimsoll/slow?factor=N with N from 0 to {MAX_SLOW}, or POST \
+                 /_plimsoll/fail?rate=R with R from 0 to 1 and, if wanted, after=TIME and with=STATUS or with=close\n"
+            );
+            wire.answer(member, 400, &body, is_head, !keep);
+        }
+    }
+}
