@@ -37,6 +37,7 @@ pub(crate) fn pool(core: &Core) -> Rc<Pool> {
     let settings = Arc::new(GroupSettings {
         strip_reports: true,
         meter: false,
+        public: Default::default(),
         spec: spec.clone(),
         probe: None,
         key: Key::Client,
