@@ -24,6 +24,7 @@ mod monitoring;
 mod proxy_protocol;
 mod reload;
 mod sharing;
+mod side_car;
 mod slow;
 mod smuggling;
 mod stage;
