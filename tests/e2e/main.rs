@@ -8,6 +8,7 @@ mod access_log;
 mod agent;
 mod answers;
 mod basics;
+mod binding;
 mod connections;
 mod crowd;
 mod ending;

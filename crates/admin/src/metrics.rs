@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use plimsoll_brain::State;
-use plimsoll_brain::status::{GroupStatus, ListenerStatus, MemberStatus, Status};
+use plimsoll_brain::status::{BindingStatus, GroupStatus, ListenerStatus, MemberStatus, Status};
 
 use crate::process::Process;
 
@@ -23,6 +23,7 @@ pub(crate) fn page(status: &Status, buckets: impl Fn(&str) -> Vec<(f64, u64)>) -
     let mut page = Page::default();
     process(&mut page, status);
     listeners(&mut page, &status.listeners);
+    bindings(&mut page, &status.listeners);
     groups(&mut page, &status.groups);
     durations(&mut page, &status.groups, buckets);
     members(&mut page, &status.groups);
@@ -94,6 +95,30 @@ fn listeners(page: &mut Page, listeners: &[ListenerStatus]) {
         Kind::Counter,
         "Client connections refused because of the limit on connections.",
         |l| l.refused,
+    );
+}
+
+fn bindings(page: &mut Page, listeners: &[ListenerStatus]) {
+    let mut each = |name, kind, help, value: fn(&BindingStatus) -> u64| {
+        page.family(name, kind, help);
+        for listener in listeners {
+            for binding in &listener.bindings {
+                let labels = [
+                    ("listener", &*listener.address),
+                    ("protocol", &listener.protocol),
+                    ("group", &listener.group),
+                    ("member", &binding.member),
+                ];
+                page.sample("", &labels, value(binding) as f64);
+            }
+        }
+    };
+    each("plimsoll_sessions_bound", Kind::Gauge, "Sessions of a listener bound to a member.", |b| b.bound);
+    each(
+        "plimsoll_sessions_moved_total",
+        Kind::Counter,
+        "Sessions of a listener that a member under alert sent elsewhere.",
+        |b| b.moved,
     );
 }
 
@@ -192,6 +217,9 @@ fn members(page: &mut Page, groups: &[GroupStatus]) {
         m.idle_connections as f64
     });
     each("plimsoll_member_failures_total", Kind::Counter, "Requests that failed.", |m| m.failures as f64);
+    each("plimsoll_member_moved_total", Kind::Counter, "Sessions sent elsewhere under alert.", |m| {
+        m.moved as f64
+    });
     each("plimsoll_member_connects_total", Kind::Counter, "Connections opened to it.", |m| m.connects as f64);
     each("plimsoll_member_sent_bytes_total", Kind::Counter, "Bytes sent to it.", |m| m.bytes_out as f64);
     each("plimsoll_member_received_bytes_total", Kind::Counter, "Bytes received from it.", |m| {

@@ -173,7 +173,11 @@ async fn take_report(plane: &Arc<Plane>, request: Request<Incoming>) -> Response
         Err(refused) => return refused,
     };
     match outcome {
-        Ok(()) => response(StatusCode::NO_CONTENT, "text/plain", Either::Left(Full::default())),
+        Ok(None) => response(StatusCode::NO_CONTENT, "text/plain", Either::Left(Full::default())),
+        Ok(Some(shed)) => {
+            let shed = json!({"share": shed.share, "epoch": shed.epoch});
+            to_json(StatusCode::OK, &json!({"shed": shed}))
+        }
         Err(Refused::Unknown(why)) => error(StatusCode::NOT_FOUND, why),
         Err(Refused::Wrong(why)) => error(StatusCode::UNPROCESSABLE_ENTITY, why),
         Err(Refused::TooFast(why)) => error(StatusCode::TOO_MANY_REQUESTS, why),

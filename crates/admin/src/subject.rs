@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 
 use plimsoll_brain::status::{GroupExplanation, Status};
-use plimsoll_brain::{Event, EventKind};
+use plimsoll_brain::{Event, EventKind, Shed};
 use serde::{Deserialize, Serialize};
 
 /// Resolves when something has happened.
@@ -49,8 +49,9 @@ pub trait Subject: Send + Sync + 'static {
     /// as in the configuration. What changed, one line each.
     fn set(&self, group: &str, key: &str, value: &str) -> Result<Vec<String>, String>;
 
-    /// Takes numbers that were told of a member. Called on the admin thread, unlike the other acts.
-    fn report(&self, report: Report) -> Result<(), Refused>;
+    /// Takes numbers that were told of a member: which part of its sessions is to go, if it is under alert. Called
+    /// on the admin thread, unlike the other acts.
+    fn report(&self, report: Report) -> Result<Option<Shed>, Refused>;
 }
 
 /// Numbers told of a member.

@@ -133,12 +133,13 @@ impl Rebind {
         alert.map(|alert| alert.shed).unwrap_or_default()
     }
 
-    /// How much of the others' surplus a member can take, in units of capacity times load; 0 for none, and by the
+    /// How much of the others' surplus a member can take, in units of capacity times load, or a trace of it where all
+    /// is on its way; 0 for none, and by the
     /// papers' rules, where the strategy alone chooses where a session goes.
     pub(crate) fn deficit(&self, member: MemberId) -> f64 {
         let fair = self.fair();
         match self.tracks.get(&member) {
-            Some(track) if self.rule == Rule::Surplus && fair.is_finite() => track.deficit(fair),
+            Some(track) if self.rule == Rule::Surplus && fair.is_finite() => track.pull(fair),
             _ => 0.0,
         }
     }

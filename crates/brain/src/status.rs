@@ -47,12 +47,27 @@ pub struct ListenerStatus {
     pub protocol: String,
     /// The group it serves.
     pub group: String,
+    /// `per_request`, `per_session` or `on_demand`.
+    pub binding: String,
+    /// Sessions by member; empty where a member is chosen for each request.
+    pub bindings: Vec<BindingStatus>,
     /// Client connections (or flows) open now.
     pub connections: u64,
     /// Client connections (or flows) accepted since start.
     pub accepted: u64,
     /// Connections refused because of the limit on connections.
     pub refused: u64,
+}
+
+/// The sessions of one listener that are bound to one member.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BindingStatus {
+    /// As configured: `host:port`.
+    pub member: String,
+    /// Bound to it now.
+    pub bound: u64,
+    /// Sent elsewhere so far because the member was under alert.
+    pub moved: u64,
 }
 
 /// One group.
@@ -113,6 +128,8 @@ pub struct MemberStatus {
     pub bytes_out: u64,
     /// Bytes received from it.
     pub bytes_in: u64,
+    /// Sessions sent elsewhere because it was under alert.
+    pub moved: u64,
     /// From choosing it to the last byte of its answer.
     pub latency: Latency,
 }
@@ -189,6 +206,10 @@ pub struct MemberExplanation {
     pub weight: f64,
     /// Requests, sessions or flows it works on now.
     pub in_flight: u32,
+    /// Sessions sent elsewhere because it was under alert.
+    pub moved: u64,
+    /// The alert that it is under, if it is.
+    pub alert: Option<AlertExplanation>,
     /// Most of them at once; none if there is no limit.
     pub limit: Option<u32>,
     /// The load that the strategy reads, if it has one.
@@ -203,6 +224,19 @@ pub struct MemberExplanation {
     pub figures: Vec<Figure>,
     /// The last things that happened to it, oldest first.
     pub events: Vec<Happening>,
+}
+
+/// An alert in force.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AlertExplanation {
+    /// Part of its sessions that is to go, 0 to 1, by its last report.
+    pub share: f64,
+    /// Number of the decision.
+    pub epoch: u32,
+    /// Seconds since it was raised.
+    pub since_seconds: f64,
+    /// The numbers it was decided on, by name; finite.
+    pub inputs: BTreeMap<String, f64>,
 }
 
 /// A member's load.

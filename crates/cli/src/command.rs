@@ -1,6 +1,7 @@
 //! The command tree. A command is a file `command/<name>.rs` with `Args` and `run`, and two lines here.
 
 mod agent;
+mod bindings;
 mod completions;
 mod config;
 mod demo;
@@ -48,6 +49,7 @@ pub(crate) enum Command {
     Demo(demo::Args),
     Status(status::Args),
     Members(members::Args),
+    Bindings(bindings::Args),
     Events(events::Args),
     Explain(explain::Args),
     Drain(drain::Args),
@@ -75,6 +77,7 @@ impl Command {
             Self::Demo(args) => demo::run(args, globals),
             Self::Status(args) => status::run(args, globals),
             Self::Members(args) => members::run(args, globals),
+            Self::Bindings(args) => bindings::run(args, globals),
             Self::Events(args) => events::run(args, globals),
             Self::Explain(args) => explain::run(args, globals),
             Self::Drain(args) => drain::run(args, globals),

@@ -37,9 +37,9 @@ use toml::de::DeTable;
 
 pub(crate) use address::{AdminListen, Control, ListenAddress, MemberAddress, Network};
 pub(crate) use group::{Group, Health, Member, ProxyVersion, ReportHeader, WhenAllDown};
-pub(crate) use listener::{Binding, Forwarded, Listener, Protocol};
+pub(crate) use listener::{Binding, Forwarded, Listener, Protocol, Rebind};
 pub(crate) use monitor::{Formula, Monitor, MonitorUrl};
-pub(crate) use name::{Key, LogPath, Name, ProbeHost, ProbePath};
+pub(crate) use name::{Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl};
 pub(crate) use outlier::Outlier;
 pub(crate) use problem::{Problem, Problems, Severity, Source};
 pub(crate) use root::Config;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use plimsoll_admin::{Changed, Entry, Refused, Report, Subject};
+use plimsoll_brain::Shed;
 use plimsoll_brain::status::{GroupExplanation, Status};
 use plimsoll_cluster::{self as cluster, Cluster};
 use plimsoll_proxy::{Engine, Stamped};
@@ -169,14 +170,15 @@ impl Subject for Running {
         Ok(vec![format!("~ group {group}: strategy {before} -> {}", value.trim())])
     }
 
-    fn report(&self, report: Report) -> Result<(), Refused> {
+    fn report(&self, report: Report) -> Result<Option<Shed>, Refused> {
         let Report { group, member, values, age_seconds } = report;
         let report = cluster::Report { group, member, values, age_seconds };
-        self.cluster.report(&report).map_err(|refused| match refused {
-            cluster::Refused::Unknown(why) => Refused::Unknown(why),
-            cluster::Refused::Wrong(why) => Refused::Wrong(why),
-            cluster::Refused::TooFast(why) => Refused::TooFast(why),
-        })
+        match self.cluster.report(&report) {
+            Ok(()) => Ok(self.engine.asked_to_shed(report.group.as_deref(), &report.member)),
+            Err(cluster::Refused::Unknown(why)) => Err(Refused::Unknown(why)),
+            Err(cluster::Refused::Wrong(why)) => Err(Refused::Wrong(why)),
+            Err(cluster::Refused::TooFast(why)) => Err(Refused::TooFast(why)),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_admin::{Admin, Changed, Config, Entry, Refused, Report, Subject, start};
 use plimsoll_brain::status::{GroupExplanation, GroupStatus, Latency, MemberStatus, Status};
-use plimsoll_brain::{EventKind, State};
+use plimsoll_brain::{EventKind, Shed, State};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
@@ -109,8 +109,8 @@ impl Subject for Script {
         }
     }
 
-    fn report(&self, _: Report) -> Result<(), Refused> {
-        Ok(())
+    fn report(&self, _: Report) -> Result<Option<Shed>, Refused> {
+        Ok(None)
     }
 }
 
@@ -143,6 +143,7 @@ impl Stage {
             connects: 1,
             bytes_out: 0,
             bytes_in: 0,
+            moved: 0,
             latency: Latency::default(),
         };
         let status = Status {

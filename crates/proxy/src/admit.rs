@@ -29,6 +29,16 @@ pub(crate) fn at_once(
     }
 }
 
+/// Finds a member for a new session while one is under alert, where its sessions come back as new ones: as likely as
+/// members lack load. `None` if none does, or the strategy has a member for each key: then it chooses.
+pub(crate) fn returning(core: &Core, pool: &Pool, view: &Rc<View>, now: Time) -> Option<Trip> {
+    let plan = &view.published.plan;
+    if !view.alert || plan.strategy().reads_key || pool.contended() {
+        return None;
+    }
+    plan.target(core.chance(), &[]).and_then(|place| pool.admit_to(view, place, now))
+}
+
 /// Finds a member that is below its limit; waits for one if the group has a queue, until `deadline` at most.
 ///
 /// # Errors

@@ -12,9 +12,9 @@ use crate::bind::bind;
 use crate::control::{Control, Opened, Ruled, described};
 use crate::group::Group;
 use crate::inner::{Inner, lock};
-use crate::listener::{Door, DoorCount};
+use crate::listener::Door;
 use crate::worker::Order;
-use crate::{GroupSettings, ListenerSettings, Protocol, Settings, StartError};
+use crate::{Binding, GroupSettings, ListenerSettings, Protocol, Settings, StartError};
 
 /// Applies `next`; what it changes, one line each.
 pub(crate) fn apply(inner: &Inner, next: Settings) -> Result<Vec<String>, StartError> {
@@ -52,7 +52,7 @@ pub(crate) fn apply(inner: &Inner, next: Settings) -> Result<Vec<String>, StartE
         // Its writer ends when the last core has let go of it.
         std::thread::spawn(move || log.close());
     }
-    rule(&mut control, &next.groups, now);
+    rule(&mut control, &next, now);
     told &= listen(&mut control, &next.listeners, fresh);
     let names: Arc<[Arc<str>]> = next.groups.iter().map(|group| Arc::clone(&group.spec.name)).collect();
     told &= control.order_all(|| Order::Groups(Arc::clone(&names)));
@@ -85,8 +85,7 @@ fn bind_new(control: &Control, next: &Settings) -> Result<Fresh, StartError> {
         }
         let (address, sockets) =
             bind(settings, control.cores).map_err(|source| bind_error(control, settings.address, source))?;
-        let counts = (0..control.cores).map(|_| DoorCount::default()).collect();
-        fresh.push((place, Arc::new(Door { address, counts }), sockets));
+        fresh.push((place, Door::new(address, control.cores), sockets));
     }
     Ok(fresh)
 }
@@ -102,15 +101,22 @@ fn same_socket(one: &ListenerSettings, other: &ListenerSettings) -> bool {
 }
 
 /// Brings the groups to what the settings say.
-fn rule(control: &mut Control, next: &[GroupSettings], now: Time) {
-    control.groups.retain(|name, _| next.iter().any(|group| group.spec.name == *name));
-    for settings in next {
+fn rule(control: &mut Control, next: &Settings, now: Time) {
+    control.groups.retain(|name, _| next.groups.iter().any(|group| group.spec.name == *name));
+    for settings in &next.groups {
         match control.groups.get_mut(&settings.spec.name) {
             Some(ruled) => ruled.update(settings.clone(), control.cores, now),
             None => {
                 let ruled = Ruled::new(settings.clone(), control.cores, control.strikes.clone(), now);
                 control.groups.insert(Arc::clone(&settings.spec.name), ruled);
             }
+        }
+        let name = &settings.spec.name;
+        let on_demand = |listener: &ListenerSettings| {
+            listener.group == *name && matches!(listener.binding, Binding::OnDemand(_))
+        };
+        if let Some(ruled) = control.groups.get_mut(name) {
+            ruled.analyzer.set_on_demand(next.listeners.iter().any(on_demand), now);
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The slow path: analyzers, plans, listeners. Behind one lock that the data path never takes.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use plimsoll_brain::{Analyzer, Event, EventKind, Knobs, Load, MemberId, Strategy, Time, Totals};
+use plimsoll_brain::{Analyzer, Event, EventKind, Knobs, Load, MemberId, Shed, Strategy, Time, Totals};
 use tokio::sync::{broadcast, mpsc};
 
 use crate::group::{Group, Published, Record, Strike};
@@ -168,6 +169,12 @@ impl Ruled {
         self.ids.get(member).copied()
     }
 
+    /// The member at an address.
+    fn at(&self, address: &str) -> Option<MemberId> {
+        let address: SocketAddr = address.parse().ok()?;
+        self.analyzer.members().find(|(_, spec, _)| spec.address == address).map(|(id, ..)| id)
+    }
+
     pub(crate) fn record(&self, member: MemberId) -> Option<&Arc<Record>> {
         self.records.get(&member)
     }
@@ -307,6 +314,19 @@ impl Control {
         let Some(id) = ruled.id(member) else { return };
         ruled.analyzer.handle_load(id, load);
         ruled.settle(self.cores, now, &mut self.journal);
+    }
+
+    /// See [`Engine::shed`](crate::Engine::shed).
+    pub(crate) fn shed(&self, group: Option<&str>, member: &str) -> Option<Shed> {
+        let groups = self.groups.iter().filter(|(name, _)| group.is_none_or(|group| ***name == *group));
+        let of = |ruled: &Ruled| {
+            // The name first: it costs nothing to look at, and is what nearly all say.
+            let alerts = || ruled.analyzer.alerts();
+            alerts().next()?;
+            let id = ruled.id(member).or_else(|| ruled.at(member))?;
+            alerts().find(|alert| alert.member == id).map(|alert| alert.shed)
+        };
+        groups.filter_map(|(_, ruled)| of(ruled)).max_by(|one, other| one.share.total_cmp(&other.share))
     }
 
     /// Weights were made outside.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use plimsoll_brain::meter::Reading;
 use plimsoll_brain::status::GroupExplanation;
-use plimsoll_brain::{Event, EventKind, Knobs, Load, Strategy, Time};
+use plimsoll_brain::{Event, EventKind, Knobs, Load, Shed, Strategy, Time};
 use tokio::sync::{Notify, broadcast, mpsc};
 
 use crate::clock::Clock;
@@ -166,6 +166,12 @@ impl Engine {
         let at = Time(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
         lock(&self.0.control).loaded(group, member, Load { value, at }, now);
         self.0.wake.notify_one();
+    }
+
+    /// Which part of a member's sessions is to go elsewhere, if it is under alert: by its name or address, in one group
+    /// or in the one of all that have it that asks for most.
+    pub fn asked_to_shed(&self, group: Option<&str>, member: &str) -> Option<Shed> {
+        lock(&self.0.control).shed(group, member)
     }
 
     /// Weights from outside, for a group whose strategy takes them; `None` for a member whose weight is not known.

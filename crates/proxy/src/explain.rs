@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use plimsoll_brain::status::{Figure, GroupExplanation, Happening, MemberExplanation, MemberStatus};
-use plimsoll_brain::{Member, MemberId, Plan, Time};
+use plimsoll_brain::status::{
+    AlertExplanation, Figure, GroupExplanation, Happening, MemberExplanation, MemberStatus,
+};
+use plimsoll_brain::{Alert, Member, MemberId, Plan, Time};
 
 use crate::control::Stamped;
 use crate::inner::{Inner, lock};
+use crate::report;
 
 /// Version of the shape of [`GroupExplanation`].
 const SCHEMA: u32 = 1;
@@ -26,6 +29,13 @@ pub(crate) fn explain(inner: &Inner, group: &str) -> Option<GroupExplanation> {
     let planned: BTreeMap<MemberId, &Member> =
         published.plan.members().iter().map(|member| (member.id, member)).collect();
     let members = ruled.analyzer.status(now).into_iter().zip(&settings.spec.members);
+    let mut alerts: BTreeMap<MemberId, AlertExplanation> =
+        ruled.analyzer.alerts().map(|alert| (alert.member, told(alert, now))).collect();
+    let moved: BTreeMap<MemberId, u64> = ruled
+        .analyzer
+        .members()
+        .filter_map(|(id, ..)| Some((id, report::moved(ruled.record(id)?))))
+        .collect();
     let verdict = ruled.analyzer.verdict();
     // What follows takes its time where there are many members.
     drop(control);
@@ -41,6 +51,8 @@ pub(crate) fn explain(inner: &Inner, group: &str) -> Option<GroupExplanation> {
         members: members
             .map(|((id, status), spec)| MemberExplanation {
                 events: events.remove(&Some(status.name.clone())).unwrap_or_default(),
+                moved: moved.get(&id).copied().unwrap_or_default(),
+                alert: alerts.remove(&id),
                 limit: Some(spec.limit).filter(|limit| *limit < u32::MAX),
                 ..member(status, planned.get(&id).copied(), &published.plan, now)
             })
@@ -71,6 +83,8 @@ fn member(status: MemberStatus, planned: Option<&Member>, plan: &Plan, now: Time
         capacity: status.capacity,
         weight: planned.map_or(status.weight, |member| member.weight),
         in_flight: status.in_flight,
+        moved: 0,
+        alert: None,
         limit: None,
         load: None,
         trouble: None,
@@ -78,6 +92,16 @@ fn member(status: MemberStatus, planned: Option<&Member>, plan: &Plan, now: Time
         dropped: 0,
         figures: figures.map(|(name, value)| Figure { name: name.to_owned(), value }).collect(),
         events: Vec::new(),
+    }
+}
+
+fn told(alert: &Alert, now: Time) -> AlertExplanation {
+    let inputs = alert.inputs.iter().filter(|(_, value)| value.is_finite());
+    AlertExplanation {
+        share: f64::from(alert.shed.share),
+        epoch: alert.shed.epoch,
+        since_seconds: now.since(alert.since).as_secs_f64(),
+        inputs: inputs.map(|(name, value)| ((*name).to_owned(), *value)).collect(),
     }
 }
 

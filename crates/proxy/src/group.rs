@@ -78,6 +78,8 @@ pub(crate) struct Stripe {
     pub(crate) bytes_out: Count,
     pub(crate) bytes_in: Count,
     pub(crate) latency: Histogram,
+    /// Sessions that left it because it was under alert.
+    pub(crate) moved: Count,
 }
 
 impl Record {

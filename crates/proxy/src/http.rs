@@ -1,4 +1,4 @@
-//! HTTP/1.0 and 1.1: a choice per request.
+//! HTTP/1.0 and 1.1: a choice per request, or per client connection ([`bound`]).
 //!
 //! One task per client connection. It reads a head into the core's shared buffer, judges and rewrites it in
 //! place, has a member chosen ([`dispatch`]), and relays both bodies as they come ([`exchange`]). Between
@@ -13,6 +13,7 @@ use plimsoll_brain::Time;
 use plimsoll_wire::http1::{self, Body, Forwarding, Method, Refusal};
 
 use crate::access::Line;
+use crate::bond::Bond;
 use crate::connect::Peer;
 use crate::core::Core;
 use crate::listener::Listener;
@@ -21,8 +22,9 @@ use crate::pool::View;
 use crate::reason::Reason;
 use crate::stream::Stream;
 use crate::wheel::Timer;
-use crate::{Forwarded, Key, ListenerSettings};
+use crate::{Binding, Forwarded, Key, ListenerSettings};
 
+mod bound;
 mod dispatch;
 mod exchange;
 mod reply;
@@ -46,6 +48,8 @@ struct Session<S> {
     timer: Timer,
     /// Was the last request answered without a member?
     answered_alone: bool,
+    /// Its member, unless one is chosen for each request.
+    bond: Option<Box<Bond>>,
     heed: Heed,
 }
 
@@ -94,6 +98,7 @@ pub(crate) async fn serve<S: Stream>(
 ) {
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
     let client_text = peer.client.ip().to_canonical().to_string().into_boxed_str();
+    let bond = (listener.settings().binding != Binding::PerRequest).then(Box::default);
     let client_fields = http1::x_forwarded(&client_text, "http").into_boxed_slice();
     let heed = Heed::begin(listener.pool().group.side_car.as_ref());
     let mut session = Session {
@@ -107,6 +112,7 @@ pub(crate) async fn serve<S: Stream>(
         unread,
         timer,
         answered_alone: false,
+        bond,
         heed,
     };
     let mut served: u32 = 0;

@@ -10,6 +10,7 @@ mod admit;
 mod alarm;
 mod apply;
 mod bind;
+mod bond;
 mod clock;
 mod connect;
 mod control;

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use crate::ListenerSettings;
+use crate::bond::{Known, Tie, Ties};
 use crate::core::{Core, Guest};
+use crate::group::Record;
 use crate::pool::Pool;
 use crate::stats::Count;
 
@@ -17,6 +19,15 @@ pub(crate) struct Door {
     pub(crate) address: SocketAddr,
     /// One for each core.
     pub(crate) counts: Box<[DoorCount]>,
+    /// Which members its sessions are bound to.
+    pub(crate) ties: Ties,
+}
+
+impl Door {
+    pub(crate) fn new(address: SocketAddr, cores: usize) -> Arc<Self> {
+        let counts = (0..cores).map(|_| DoorCount::default()).collect();
+        Arc::new(Self { address, counts, ties: Ties::default() })
+    }
 }
 
 /// One core's counts of a listener.
@@ -31,7 +42,8 @@ pub(crate) struct DoorCount {
 /// One core's side of a listener.
 pub(crate) struct Listener {
     pub(crate) door: Arc<Door>,
-    core: usize,
+    pub(crate) core: usize,
+    known: RefCell<Known>,
     settings: RefCell<Rc<ListenerSettings>>,
     pool: RefCell<Rc<Pool>>,
     closed: Cell<bool>,
@@ -43,6 +55,7 @@ impl Listener {
         Rc::new(Self {
             door,
             core,
+            known: RefCell::default(),
             settings: RefCell::new(Rc::new(settings)),
             pool: RefCell::new(pool),
             closed: Cell::new(false),
@@ -56,6 +69,11 @@ impl Listener {
 
     pub(crate) fn pool(&self) -> Rc<Pool> {
         Rc::clone(&self.pool.borrow())
+    }
+
+    /// Its sessions' side of a member.
+    pub(crate) fn tie(&self, record: &Arc<Record>) -> Arc<Tie> {
+        self.door.ties.tie(&mut self.known.borrow_mut(), record, self.door.counts.len())
     }
 
     /// From now on, with these settings; connections see it at their next request.

@@ -30,6 +30,8 @@ pub(crate) struct Pool {
 pub(crate) struct View {
     pub(crate) published: Arc<Published>,
     upstreams: Vec<Rc<Upstream>>,
+    /// Is a member under alert, so that its sessions are to go elsewhere?
+    pub(crate) alert: bool,
     /// The same without the members; `None` in such a one itself.
     rules: Option<Rc<Self>>,
 }
@@ -131,6 +133,17 @@ impl Pool {
         }
     }
 
+    /// Counts the request in with the member at a place in the plan, if that has room.
+    pub(crate) fn admit_to(&self, view: &Rc<View>, index: usize, now: Time) -> Option<Trip> {
+        let member = view.published.plan.members().get(index).filter(|member| !member.full())?;
+        if member.vitals.begin() > member.limit {
+            member.vitals.end();
+            return None;
+        }
+        let upstream = Rc::clone(&view.upstreams[index]);
+        Some(Trip::begin(Arc::clone(&self.group), Rc::clone(view), upstream, index, now))
+    }
+
     /// May a member keep the work it has: is it in use, or drained?
     pub(crate) fn keeps(&self, member: MemberId) -> bool {
         let published = &self.view().published;
@@ -210,7 +223,8 @@ impl Pool {
         let rules = self.view.borrow().rules();
         let same = Arc::ptr_eq(&rules.published.settings, &published.settings);
         let rules = Some(if same { rules } else { View::bare(&published) });
-        *self.view.borrow_mut() = Rc::new(View { published, upstreams: members, rules });
+        let alert = published.plan.members().iter().any(|member| member.shed.share > 0.0);
+        *self.view.borrow_mut() = Rc::new(View { published, upstreams: members, alert, rules });
     }
 }
 
@@ -224,7 +238,7 @@ impl View {
         let settings = Arc::clone(&published.settings);
         let plan = published.plan.bare();
         let published = Arc::new(Published { plan, records: Vec::new(), draining: Vec::new(), settings });
-        Rc::new(Self { published, upstreams: Vec::new(), rules: None })
+        Rc::new(Self { published, upstreams: Vec::new(), alert: false, rules: None })
     }
 }
 

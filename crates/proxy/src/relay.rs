@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use plimsoll_brain::Time;
 
-use crate::core::Core;
+use crate::core::{Core, PARTING};
 use crate::pool::Upstream;
 use crate::residue::Residue;
 use crate::splice::Pipe;
@@ -44,6 +44,28 @@ pub(crate) struct End {
     pub(crate) reset: bool,
     /// Did any byte come from the member?
     pub(crate) heard: bool,
+    /// Was it quiet, and its turn to be bound to another member? Neither side has been told.
+    pub(crate) left: bool,
+}
+
+/// What happens when nothing moves.
+pub(crate) struct Quiet<'a> {
+    /// After so long it is over.
+    pub(crate) idle: Duration,
+    /// Each time after so long it is asked whether it is the session's turn to leave its member.
+    pub(crate) leaves: Option<(Duration, &'a mut dyn FnMut(Time) -> bool)>,
+}
+
+impl Quiet<'_> {
+    /// Only the end.
+    pub(crate) fn end(idle: Duration) -> Self {
+        Quiet { idle, leaves: None }
+    }
+
+    /// Until there is something to do.
+    fn wait(&self) -> Duration {
+        self.leaves.as_ref().map_or(self.idle, |(look, _)| self.idle.min(*look))
+    }
 }
 
 /// One of the two ends of a relay.
@@ -53,39 +75,12 @@ pub(crate) enum Side {
     Member,
 }
 
-/// When a relay ends of itself.
-pub(crate) struct Quiet<'a> {
-    /// Nothing moved for so long.
-    pub(crate) idle: Duration,
-    /// Nothing moved for so long, and the question is answered with yes. It is asked again as long as nothing moves.
-    pub(crate) leave: Option<(Duration, &'a mut dyn FnMut() -> bool)>,
-}
-
-impl From<Duration> for Quiet<'_> {
-    fn from(idle: Duration) -> Self {
-        Self { idle, leave: None }
-    }
-}
-
-impl Quiet<'_> {
-    /// How long to wait from now on, if nothing moved since then.
-    fn patience(&self, since: Time, now: Time) -> Duration {
-        let left = self.idle.saturating_sub(now.since(since));
-        self.leave.as_ref().map_or(left, |(after, _)| left.min(*after))
-    }
-
-    /// Nothing moved since then: is that the end?
-    fn ends(&mut self, since: Time, now: Time) -> bool {
-        now.since(since) >= self.idle || self.leave.as_mut().is_none_or(|(_, leave)| leave())
-    }
-}
-
-/// Relays until both sides have ended, one breaks off, or it was quiet for too long. `ahead` are bytes of the client
-/// that were read before.
+/// Relays until both sides have ended, one breaks off, or nothing moved for too long. `ahead` are bytes of the
+/// client that were read before.
 pub(crate) async fn copy<C: Stream, M: Stream>(
     core: &Core,
     timer: &Timer,
-    quiet: impl Into<Quiet<'_>>,
+    mut quiet: Quiet<'_>,
     (client, member): (&mut C, &mut M),
     ahead: Vec<u8>,
     upstream: &Upstream,
@@ -94,16 +89,25 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
     stripe.bytes_out.add(ahead.len() as u64);
     let (mut up, mut down) = (Flow { residue: Residue::of(ahead), ..Flow::default() }, Flow::default());
     let mut end = End::default();
-    let mut quiet = quiet.into();
-    let mut since = core.tick();
-    timer.set(since + quiet.patience(since, since));
+    let wait = quiet.wait();
+    let mut last = core.tick();
+    timer.set(last + wait);
     poll_fn(|cx| {
         if timer.fired() {
             let now = core.tick();
-            if quiet.ends(since, now) {
+            if now.since(last) >= quiet.idle {
                 return Poll::Ready(end);
             }
-            timer.set(now + quiet.patience(since, now));
+            // Who has said that it is done may yet be answered, and what is on its way is to arrive.
+            if let Some((_, leaves)) = &mut quiet.leaves
+                && up.rests()
+                && down.rests()
+                && leaves(now)
+            {
+                end.left = true;
+                return Poll::Ready(end);
+            }
+            timer.set((last + quiet.idle).min(now + wait));
         }
         core.lend(|buffer, _| {
             up.poll(cx, core, client, member, buffer, end.reset);
@@ -116,8 +120,8 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
                 end.heard = true;
                 upstream.record.vitals.succeeded();
             }
-            since = core.tick();
-            timer.set(since + quiet.patience(since, since));
+            last = core.tick();
+            timer.set(last + wait);
         }
         if (up.broken.is_some() || down.broken.is_some()) && end.judge(&mut up, &mut down) {
             return Poll::Ready(end);
@@ -125,6 +129,44 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
         if up.shut && down.shut { Poll::Ready(end) } else { Poll::Pending }
     })
     .await
+}
+
+/// Ends a relay that was quiet: tells both sides, and waits a moment for them to say the same, so that neither finds
+/// its connection reset. What comes in that moment is lost, as it is whenever a side ends while the other speaks.
+pub(crate) async fn part<C: Stream, M: Stream>(
+    core: &Core,
+    timer: &Timer,
+    (client, member): (&mut C, &mut M),
+) {
+    timer.set(core.tick() + PARTING);
+    let mut told = false;
+    let (mut client_ended, mut member_ended) = (false, false);
+    let (mut client_watched, mut member_watched) = (false, false);
+    poll_fn(|cx| {
+        if !std::mem::replace(&mut told, true) {
+            // A shutdown of a socket does not wait; one that fails finds the side gone already.
+            let _ = Pin::new(&mut *client).poll_shutdown(cx);
+            let _ = Pin::new(&mut *member).poll_shutdown(cx);
+        }
+        core.lend(|buffer, _| {
+            client_ended |= ended(cx, client, buffer, &mut client_watched);
+            member_ended |= ended(cx, member, buffer, &mut member_watched);
+        });
+        if timer.fired() || (client_ended && member_ended) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// Reads what comes; true once nothing more will. Gives up on a side that does not stop speaking.
+fn ended<F: Stream>(cx: &mut Context<'_>, from: &mut F, buffer: &mut [u8], watched: &mut bool) -> bool {
+    for _ in 0..16 {
+        match from.poll_recv(cx, buffer, watched) {
+            Poll::Ready(Ok(1..)) => {}
+            Poll::Ready(_) => return true,
+            Poll::Pending => return false,
+        }
+    }
+    true
 }
 
 impl End {
@@ -304,6 +346,11 @@ impl Flow {
         self.residue = Residue::default();
         self.pipe = None;
         self.broken = Some(Broken::Receiver(error));
+    }
+
+    /// Is nothing of it on its way, and may more come?
+    fn rests(&self) -> bool {
+        self.residue.is_empty() && self.pipe.is_none() && !self.ended && !self.shut
     }
 
     /// Was the receiver found to be reset just now?

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use plimsoll_brain::status::{GroupStatus, ListenerStatus, MemberStatus, Status};
+use plimsoll_brain::status::{BindingStatus, GroupStatus, ListenerStatus, MemberStatus, Status};
 
-use crate::control::{Control, Ruled};
+use crate::control::{Control, Opened, Ruled};
 use crate::group::{Record, Stripe, Tally};
 use crate::inner::{Inner, lock};
 use crate::reason;
 use crate::stats::{Count, Merged};
+use crate::{Binding, ListenerSettings};
 
 /// Version of the shape of [`Status`].
 const SCHEMA: u32 = 1;
@@ -94,12 +95,36 @@ fn listeners(control: &Control) -> Vec<ListenerStatus> {
             address: open.door.address.to_string(),
             protocol: format!("{:?}", settings.protocol).to_lowercase(),
             group: settings.group.to_string(),
+            binding: binding(settings.binding).to_owned(),
+            bindings: bindings(control, settings, open),
             connections: sum(|count| &count.open),
             accepted: sum(|count| &count.accepted),
             refused: sum(|count| &count.refused),
         }
     })
     .collect()
+}
+
+fn binding(binding: Binding) -> &'static str {
+    match binding {
+        Binding::PerRequest => "per_request",
+        Binding::PerSession => "per_session",
+        Binding::OnDemand(_) => "on_demand",
+    }
+}
+
+/// Nothing where a member is chosen for each request.
+fn bindings(control: &Control, settings: &ListenerSettings, open: &Opened) -> Vec<BindingStatus> {
+    let ruled = control.groups.get(&settings.group).filter(|_| settings.binding != Binding::PerRequest);
+    let members = ruled.into_iter().flat_map(|ruled| {
+        ruled.analyzer.members().filter_map(|(id, spec, _)| Some((spec.name.to_string(), ruled.record(id)?)))
+    });
+    members
+        .map(|(member, record)| {
+            let (bound, moved) = open.door.ties.counts(record);
+            BindingStatus { member, bound, moved }
+        })
+        .collect()
 }
 
 fn group(ruled: &Ruled, now: plimsoll_brain::Time) -> GroupStatus {
@@ -134,6 +159,11 @@ fn group(ruled: &Ruled, now: plimsoll_brain::Time) -> GroupStatus {
     }
 }
 
+/// Sessions that a member under alert sent elsewhere.
+pub(crate) fn moved(record: &Record) -> u64 {
+    record.stripes.iter().map(|stripe| stripe.moved.value()).sum()
+}
+
 fn fill(status: &mut MemberStatus, record: &Record) {
     let sum = |count: &dyn Fn(&Stripe) -> &Count| -> u64 {
         record.stripes.iter().map(|stripe| count(stripe).value()).fold(0, u64::wrapping_add)
@@ -144,6 +174,7 @@ fn fill(status: &mut MemberStatus, record: &Record) {
     status.connects = sum(&|stripe| &stripe.connects);
     status.bytes_out = sum(&|stripe| &stripe.bytes_out);
     status.bytes_in = sum(&|stripe| &stripe.bytes_in);
+    status.moved = moved(record);
     status.answers = CLASSES
         .iter()
         .enumerate()

@@ -1,5 +1,6 @@
 //! What to carry: the configuration, parsed, resolved and checked. Nothing in here can be wrong.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -54,6 +55,11 @@ pub struct ListenerSettings {
     pub protocol: Protocol,
     /// Name of a group in [`Settings::groups`].
     pub group: Arc<str>,
+    /// How long a client stays with a member.
+    pub binding: Binding,
+    /// Bound on demand: a connection to a member under alert may be closed once nothing has moved for so long, either
+    /// way (tcp). Zero for never.
+    pub move_idle: Duration,
     /// Length of the queue of connections that are not yet accepted.
     pub backlog: u32,
     /// Clients (load balancers) begin each connection with a PROXY protocol header, version 1 or 2.
@@ -68,6 +74,31 @@ pub struct ListenerSettings {
     pub trusted: Vec<IpNet>,
     /// Most flows at once (udp), per listener.
     pub max_flows: usize,
+}
+
+/// How long a client stays with a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// A member is chosen for each request (http).
+    PerRequest,
+    /// A client's connection or flow keeps its member while that may be used.
+    PerSession,
+    /// The same, until the member is under alert and it is the session's turn to go.
+    OnDemand(Rebind),
+}
+
+/// How a session leaves a member under alert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rebind {
+    /// Its next request (http) or the first datagram after a quiet second (udp) goes elsewhere, and the client notices
+    /// nothing; a connection (tcp) is closed once it is quiet, see [`ListenerSettings::move_idle`].
+    Silent,
+    /// The answer to its next request carries `Connection: close`, so that the client connects again (http).
+    Close,
+    /// Its next request is answered with 307 to another member's public address (http).
+    Redirect,
+    /// Not by this process: the members' side-cars are told with the answer to each report.
+    Agent,
 }
 
 /// Which headers tell the member who the client is.
@@ -99,6 +130,8 @@ pub struct ClientTimeouts {
 pub struct GroupSettings {
     /// Members, strategy and health rules.
     pub spec: GroupSpec,
+    /// Base URLs, without a slash at the end, by which clients reach members themselves, by member.
+    pub public: BTreeMap<Arc<str>, Box<str>>,
     /// How to probe members; `None` if the group has no health checks.
     pub probe: Option<ProbeSettings>,
     /// What sticks to one member, for strategies that read a key.

@@ -2,18 +2,21 @@
 //!
 //! A connection to a member that cannot be made is tried with others: nothing was sent yet, so that is always
 //! safe. From then on the session belongs to its member, whatever becomes of the plan; a member that is
-//! drained, ejected or down keeps the sessions it has.
+//! drained, ejected or down keeps the sessions it has. Where clients are bound on demand and the listener allows it, a
+//! session that is quiet leaves a member under alert: both sides are told that it is over, and the client comes back.
 //!
 //! A session that no member takes is reset rather than ended: an end looks like an answer.
 
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use plimsoll_brain::{MemberId, Time};
 use tokio::net::TcpStream;
 
-use crate::admit::admit;
+use crate::admit::{self, admit};
+use crate::bond::Bond;
 use crate::connect::{Peer, connect};
 use crate::core::Core;
 use crate::listener::Listener;
@@ -23,6 +26,7 @@ use crate::reason::Reason;
 use crate::relay::{self, End, Quiet, Side};
 use crate::trip::Trip;
 use crate::wheel::Timer;
+use crate::{Binding, Rebind};
 
 /// Serves one client connection until it ends. `ahead` are bytes that were read from it already.
 pub(crate) async fn serve(
@@ -35,6 +39,7 @@ pub(crate) async fn serve(
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
     let pool = listener.pool();
     let begun = core.tick();
+    let mut bond = Bond::default();
     let mut metered = Metered::default();
     let mut heed = Heed::default();
     if let Some(side_car) = &pool.group.side_car {
@@ -47,7 +52,7 @@ pub(crate) async fn serve(
         }
     }
     // On the heap: a session needs it once, and would be larger for it ever after.
-    let reached = Box::pin(reach(&core, &pool, &timer, &peer, begun)).await;
+    let reached = Box::pin(reach(&core, &listener, &pool, &timer, &peer, begun)).await;
     let (mut trip, mut member) = match reached {
         Ok(reached) => reached,
         Err(reason) => {
@@ -57,12 +62,22 @@ pub(crate) async fn serve(
             return;
         }
     };
+    bond.hold(&listener, &trip);
     trip.settle();
     let idle = listener.settings().timeouts.idle;
     let shed_idle = trip.settings().side_car.and_then(|settings| settings.shed_idle);
-    let mut goes = || heed.goes(|| core.chance());
-    let quiet = Quiet { idle, leave: shed_idle.map(|after| (after, &mut goes as _)) };
+    let mut leaves = |now| {
+        leaves(&core, &listener, &mut bond, now) || (shed_idle.is_some() && heed.goes(|| core.chance()))
+    };
+    let quiet = Quiet {
+        idle,
+        leaves: look(&listener).or(shed_idle).map(|look| (look, &mut leaves as &mut dyn FnMut(Time) -> bool)),
+    };
     let end = relay::copy(&core, &timer, quiet, (&mut client, &mut member), ahead, &trip.upstream).await;
+    if end.left {
+        bond.moved();
+        relay::part(&core, &timer, (&mut client, &mut member)).await;
+    }
     if end.reset {
         reset(&client);
         reset(&member);
@@ -73,9 +88,34 @@ pub(crate) async fn serve(
     judge(trip, end, now);
 }
 
+/// A place for a session while a member is under alert, where clients are bound on demand: it may be one that was
+/// closed to be bound anew.
+fn returning(core: &Core, listener: &Listener, pool: &Pool, now: Time) -> Option<Trip> {
+    match listener.settings().binding {
+        Binding::OnDemand(_) => admit::returning(core, pool, &pool.view(), now),
+        Binding::PerRequest | Binding::PerSession => None,
+    }
+}
+
+/// For how long a connection is to be quiet before it may be closed to be bound anew; `None` for ever.
+fn look(listener: &Listener) -> Option<Duration> {
+    let settings = listener.settings();
+    match settings.binding {
+        Binding::OnDemand(Rebind::Silent) => Some(settings.move_idle).filter(|idle| !idle.is_zero()),
+        _ => None,
+    }
+}
+
+/// Is it the turn of this session, which is quiet, to leave its member?
+fn leaves(core: &Core, listener: &Listener, bond: &mut Bond, now: Time) -> bool {
+    let view = listener.pool().view();
+    view.alert && look(listener).is_some() && bond.leaves(&view, core.chance(), now)
+}
+
 /// A connection to a member that takes this session.
 async fn reach(
     core: &Core,
+    listener: &Listener,
     pool: &Pool,
     timer: &Timer,
     peer: &Peer,
@@ -88,7 +128,12 @@ async fn reach(
     let mut tried: Vec<MemberId> = Vec::new();
     let mut last = Reason::NoMember;
     loop {
-        let trip = match admit(core, pool, timer, key, &tried, never).await {
+        let chosen = if tried.is_empty() { returning(core, listener, pool, begun) } else { None };
+        let trip = match chosen {
+            Some(trip) => Ok(trip),
+            None => admit(core, pool, timer, key, &tried, never).await,
+        };
+        let trip = match trip {
             Ok(trip) => trip,
             Err(Reason::NoMember) => return Err(last),
             Err(reason) => return Err(reason),

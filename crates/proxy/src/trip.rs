@@ -43,6 +43,11 @@ impl Trip {
         self.upstream.record.id
     }
 
+    /// Where the member was in the plan it was chosen from.
+    pub(crate) fn place(&self) -> usize {
+        self.index
+    }
+
     pub(crate) fn settings(&self) -> &GroupSettings {
         &self.view.published.settings
     }

@@ -6,7 +6,8 @@
 //! member, so every strategy that looks at load works for datagrams, too.
 //!
 //! A flow ends when neither side has sent anything for the idle time. It moves to another member at its next
-//! datagram when its member failed, is no longer in the plan (unless it is drained), or moved itself.
+//! datagram when its member failed, is no longer in the plan (unless it is drained), or moved itself; where clients
+//! are bound on demand also after a quiet second, when its member is under alert and it is the flow's turn.
 //!
 //! A full table refuses new flows, and counts them: clients that are served are not disturbed by newcomers,
 //! who may well be a flood of forged addresses. Datagrams for which there is no member are dropped and counted

@@ -17,6 +17,13 @@ fn a_report_reaches_the_subject_through_both_doors() {
 }
 
 #[test]
+fn a_member_under_alert_is_told_with_the_answer() {
+    let open = open();
+    let told = open.tell("POST", "/v1/report", &ONE.replace("a:1", "busy:1"));
+    assert_eq!((told.status, &*told.json().to_string()), (200, r#"{"shed":{"epoch":7,"share":0.25}}"#));
+}
+
+#[test]
 fn what_is_not_taken_says_why() {
     let open = open();
     let told = |member: &str| {

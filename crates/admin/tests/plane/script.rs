@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use plimsoll_admin::{Admin, Changed, Config, Entry, Refused, Report, Subject, start};
 use plimsoll_brain::status::{GroupExplanation, GroupStatus, Latency, ListenerStatus, MemberStatus, Status};
-use plimsoll_brain::{EventKind, State};
+use plimsoll_brain::{EventKind, Shed, State};
 use tokio::sync::broadcast;
 
 /// Entries that the script keeps.
@@ -97,13 +97,14 @@ impl Subject for Script {
         if key == "strategy" { Ok(vec!["~ a".into()]) } else { Err(format!("{key} cannot be set")) }
     }
 
-    fn report(&self, report: Report) -> Result<(), Refused> {
+    fn report(&self, report: Report) -> Result<Option<Shed>, Refused> {
         self.call(format!("report {:?} {} {:?}", report.group, report.member, report.values));
         match &*report.member {
             "nobody:1" => Err(Refused::Unknown("no member nobody:1".into())),
             "fast:1" => Err(Refused::TooFast("too fast".into())),
             "wrong:1" => Err(Refused::Wrong("not a number".into())),
-            _ => Ok(()),
+            "busy:1" => Ok(Some(Shed { share: 0.25, epoch: 7, ..Shed::default() })),
+            _ => Ok(None),
         }
     }
 }
@@ -137,6 +138,7 @@ fn status() -> Status {
         connects: 5,
         bytes_out: 1 << 40,
         bytes_in: 2,
+        moved: 3,
         latency: Latency { count: 7, sum: 0.25, ..Latency::default() },
     };
     let group = |name: &str, members| GroupStatus {

@@ -33,6 +33,7 @@ impl Analyzer {
             connects: 0,
             bytes_out: 0,
             bytes_in: 0,
+            moved: 0,
             latency: Latency::default(),
         });
         self.entries.iter().map(|entry| entry.id).zip(status).collect()

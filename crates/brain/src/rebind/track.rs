@@ -105,6 +105,13 @@ impl Track {
         (fair - self.estimate()).max(0.0) * self.capacity
     }
 
+    /// How likely it is to be where a session goes: what it lacks and, a trace of that, what its last report lacked. The
+    /// trace counts only where the ledger has promised everything: the sessions that bring it still have to be told
+    /// where to go.
+    pub(super) fn pull(&self, fair: f64) -> f64 {
+        self.deficit(fair) + TRACE * (fair - self.load).max(0.0) * self.capacity
+    }
+
     /// Takes in how far a report was from what was expected.
     fn scatter(&mut self, off: f64, prior: Option<f64>) {
         let square = off * off;
@@ -138,6 +145,9 @@ const LEAST: f64 = 0.01;
 
 /// Part of a load above which what was to move, and not noise, makes the next report differ.
 const MUCH: f64 = 0.1;
+
+/// Weight of what is promised against what is not.
+const TRACE: f64 = 1e-6;
 
 /// Standard deviations at which a difference is clipped.
 const CLIP: f64 = 5.0;

@@ -130,6 +130,16 @@ fn members(group: &GroupExplanation) -> Vec<Vec<Cell>> {
 fn why(member: &MemberExplanation) -> String {
     let mut why = vec![member.why.clone()];
     why.extend(member.trouble.clone());
+    if let Some(alert) = &member.alert {
+        why.push(format!(
+            "under alert for {}: {} % of its sessions are to go",
+            ago(alert.since_seconds),
+            short(100.0 * alert.share)
+        ));
+    }
+    if member.moved > 0 {
+        why.push(format!("{} sessions sent elsewhere", text::grouped(member.moved)));
+    }
     if member.dropped > 0 {
         why.push(format!("{} reports dropped", text::grouped(member.dropped)));
     }
@@ -228,6 +238,8 @@ mod tests {
             capacity: 1.0,
             weight: 1.0 / 3.0,
             in_flight: 7,
+            moved: 0,
+            alert: None,
             limit: None,
             load: None,
             trouble: None,

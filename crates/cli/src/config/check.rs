@@ -8,7 +8,9 @@ use std::net::SocketAddr;
 
 use super::place::Spot;
 use super::problem::{Problem, quoted};
-use super::{Config, Formula, Group, Health, Listener, Monitor, Outlier, Protocol, TimeSpan, suggest};
+use super::{
+    Binding, Config, Formula, Group, Health, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, suggest,
+};
 
 /// Adds what is wrong to `found`; `text` is what the places are places of.
 pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<Problem>) {
@@ -114,13 +116,7 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
         return;
     }
     let protocol = listener.protocol;
-    if let Some(binding) = listener.binding
-        && binding != protocol.binding()
-    {
-        let message = format!("binding `{}` is not supported for {}", binding.name(), protocol.name());
-        let hint = format!("{} is bound {}", protocol.name(), protocol.binding().name());
-        found.push(Problem::error(spot.key("binding").value(), message).hint(hint));
-    }
+    check_binding(listener, spot, found);
     if listener.accept_proxy && protocol == Protocol::Udp {
         let message = "accept_proxy is not supported for udp";
         found.push(Problem::error(spot.name("accept_proxy"), message).hint("take it out"));
@@ -136,10 +132,38 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     }
     idle(spot, "backlog", &[Protocol::Http, Protocol::Tcp]);
     idle(spot, "max_flows", &[Protocol::Udp]);
+    idle(spot, "move_idle", &[Protocol::Tcp]);
     if spot.has("timeouts") {
         for key in ["head", "body", "tunnel"] {
             idle(spot.key("timeouts"), key, &[Protocol::Http]);
         }
+    }
+}
+
+fn check_binding(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
+    if spot.broken("binding") {
+        return;
+    }
+    let protocol = listener.protocol;
+    let binding = listener.binding.unwrap_or_else(|| protocol.binding());
+    if binding == Binding::PerRequest && protocol != Protocol::Http {
+        let message = format!("binding `{}` is not supported for {}", binding.name(), protocol.name());
+        let hint = format!("{} can be bound per_session or on_demand", protocol.name());
+        found.push(Problem::error(spot.key("binding").value(), message).hint(hint));
+        return;
+    }
+    for key in ["rebind", "move_idle"].into_iter().filter(|key| spot.has(key)) {
+        if binding != Binding::OnDemand {
+            let message = format!("`{key}` has no effect: clients are bound {}", binding.name());
+            let problem = Problem::warning(spot.name(key), message);
+            found.push(problem.hint("it is for binding = \"on_demand\""));
+        }
+    }
+    if protocol != Protocol::Http && matches!(listener.rebind, Rebind::Close | Rebind::Redirect) {
+        let rebind = listener.rebind.name();
+        let message = format!("rebind `{rebind}` is not supported for {}", protocol.name());
+        let problem = Problem::error(spot.key("rebind").value(), message);
+        found.push(problem.hint("silent and agent are"));
     }
 }
 
@@ -289,6 +313,22 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
         return;
     }
     let protocol = listener.protocol;
+    let on_demand = listener.binding == Some(Binding::OnDemand);
+    if on_demand && group.monitor.is_none() {
+        let message = format!("nobody will be under alert: group `{}` has no [group.monitor]", group.name);
+        let hint = "say where its members' load comes from, such as { source = \"push\", metric = \"cpu\" }";
+        found.push(Problem::warning(at.key("binding").value(), message).hint(hint));
+    }
+    if on_demand && protocol == Protocol::Http && listener.rebind == Rebind::Redirect {
+        let bare = group.members.iter().position(|member| member.table().public.is_none());
+        if let Some(bare) = bare {
+            let member = group.members[bare].address();
+            let message = format!("clients cannot be sent to member {member}: it has no `public` address");
+            let problem = Problem::warning(at.key("rebind").value(), message);
+            let place = spot.key("members").item(bare).value();
+            found.push(problem.also(place, "here").hint("sessions that go there stay behind this listener"));
+        }
+    }
     let reads_key = group.strategy.find().is_some_and(|(strategy, _)| strategy.reads_key);
     if protocol != Protocol::Http && reads_key && group.key.0 != Key::Client {
         let message = format!(

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::root::{count, millis, one};
-use super::{Key, MemberAddress, Monitor, Name, Outlier, Strategy, TimeSpan};
+use super::{Key, MemberAddress, Monitor, Name, Outlier, PublicUrl, Strategy, TimeSpan};
 
 /// A set of members that do the same work, and how work is shared among them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -109,7 +109,7 @@ impl Member {
     pub(crate) fn table(&self) -> MemberTable {
         match self {
             Self::Address(address) => {
-                MemberTable { address: address.clone(), capacity: one(), max_connections: None }
+                MemberTable { address: address.clone(), capacity: one(), max_connections: None, public: None }
             }
             Self::Table(table) => table.clone(),
         }
@@ -139,6 +139,10 @@ pub(crate) struct MemberTable {
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_connections: Option<u32>,
+
+    /// Where clients reach it themselves, for listeners with `rebind = "redirect"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) public: Option<PublicUrl>,
 }
 
 /// What clients see of members' reports.

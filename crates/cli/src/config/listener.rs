@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::root::count;
+use super::root::{count, millis};
 use super::{ListenAddress, Name, Network, TimeSpan};
 
 /// An address to accept clients on, and the group they are sent to.
@@ -23,6 +23,16 @@ pub(crate) struct Listener {
     /// How long a client stays with a member. Default: `per_request` for http, `per_session` for tcp and udp.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) binding: Option<Binding>,
+
+    /// How a session that is bound `on_demand` leaves a member under alert.
+    #[serde(default)]
+    pub(crate) rebind: Rebind,
+
+    /// Bound `on_demand`, a connection to a member under alert may be closed once nothing has moved on it for so
+    /// long, either way, so that the client connects again (tcp). `0s` for never.
+    #[schemars(extend("x-maximum" = "24h"))]
+    #[serde(default = "millis::<0>")]
+    pub(crate) move_idle: TimeSpan,
 
     /// Length of the kernel's queue of connections not yet accepted. The kernel cuts it to
     /// `net.core.somaxconn`.
@@ -81,7 +91,7 @@ impl Protocol {
         }
     }
 
-    /// The one way this protocol binds clients to members.
+    /// How this protocol binds clients to members if the file does not say.
     pub(crate) fn binding(self) -> Binding {
         match self {
             Self::Http => Binding::PerRequest,
@@ -113,8 +123,10 @@ impl Protocol {
 pub(crate) enum Binding {
     /// A member is chosen for each request (http).
     PerRequest,
-    /// A member is chosen for each connection (tcp) or flow (udp).
+    /// A client's connection (http, tcp) or flow (udp) keeps its member while that may be used.
     PerSession,
+    /// The same, until the member has more load than its share and it is this session's turn to go.
+    OnDemand,
 }
 
 impl Binding {
@@ -123,6 +135,36 @@ impl Binding {
         match self {
             Self::PerRequest => "per_request",
             Self::PerSession => "per_session",
+            Self::OnDemand => "on_demand",
+        }
+    }
+}
+
+/// How a session leaves a member under alert.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Rebind {
+    /// Its next request (http) or the first datagram after a quiet second (udp) goes elsewhere and the client
+    /// notices nothing; a connection (tcp) is closed as `move_idle` allows.
+    #[default]
+    Silent,
+    /// The answer to its next request carries `Connection: close`, so that the client connects again (http): for
+    /// clients that are balancers themselves.
+    Close,
+    /// Its next request is answered with 307 and the address of another member that has a `public` one (http).
+    Redirect,
+    /// Not here: members' agents are told with the answer to each report.
+    Agent,
+}
+
+impl Rebind {
+    /// As written.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Silent => "silent",
+            Self::Close => "close",
+            Self::Redirect => "redirect",
+            Self::Agent => "agent",
         }
     }
 }

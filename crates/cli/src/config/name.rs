@@ -156,6 +156,38 @@ impl fmt::Display for ProbeHost {
     }
 }
 
+/// Where clients reach a member themselves: scheme, host and port; what a request asks for is put behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PublicUrl(pub(crate) String);
+
+text! {
+    PublicUrl,
+    format: "plimsoll-public-url",
+    what: "an http or https URL without a path",
+    example: "https://one.example.org:8443",
+    pattern: "^https?://.+$",
+}
+
+impl FromStr for PublicUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+        let Some(host) = host else { return Err("does not begin with http:// or https://".into()) };
+        if host.contains('/') {
+            return Err("has a path: it ends with the host or port".into());
+        }
+        host.parse::<ProbeHost>()?;
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for PublicUrl {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
 /// A file to append to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogPath(pub(crate) PathBuf);
@@ -218,6 +250,10 @@ mod tests {
         }
         assert!("app:80".parse::<ProbeHost>().is_ok());
         assert!("a\r\nb".parse::<ProbeHost>().is_err());
+        assert!("https://one.example.org:8443".parse::<PublicUrl>().is_ok());
+        for bad in ["one:80", "ftp://one", "http://", "http://one/", "http://a b", "http://a\r\nX: y"] {
+            assert!(bad.parse::<PublicUrl>().is_err(), "{bad}");
+        }
         assert!("/var/log/".parse::<LogPath>().is_err());
     }
 }

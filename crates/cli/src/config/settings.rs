@@ -1,6 +1,6 @@
 //! From a checked file to what the shells take: the last step, and the only one that asks the resolver.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use plimsoll_proxy as proxy;
 use super::problem::{Problem, Problems};
 use super::{
     Binding, Config, File, Forwarded, Group, Health, Listener, Member, MemberAddress, Monitor, Outlier,
-    Protocol, ProxyVersion, ReportHeader, WhenAllDown,
+    Protocol, ProxyVersion, Rebind, ReportHeader, WhenAllDown,
 };
 
 /// Where the balancer is watched and controlled.
@@ -160,7 +160,6 @@ impl Config {
 }
 
 fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
-    debug_assert!(listener.binding.is_none_or(|binding: Binding| binding == listener.protocol.binding()));
     let timeouts = &listener.timeouts;
     proxy::ListenerSettings {
         address: listener.address.0,
@@ -170,6 +169,17 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
             Protocol::Udp => proxy::Protocol::Udp,
         },
         group: listener.group.0.as_str().into(),
+        binding: match listener.binding.unwrap_or_else(|| listener.protocol.binding()) {
+            Binding::PerRequest => proxy::Binding::PerRequest,
+            Binding::PerSession => proxy::Binding::PerSession,
+            Binding::OnDemand => proxy::Binding::OnDemand(match listener.rebind {
+                Rebind::Silent => proxy::Rebind::Silent,
+                Rebind::Close => proxy::Rebind::Close,
+                Rebind::Redirect => proxy::Rebind::Redirect,
+                Rebind::Agent => proxy::Rebind::Agent,
+            }),
+        },
+        move_idle: listener.move_idle.0,
         backlog: u32::try_from(listener.backlog).unwrap_or(u32::MAX),
         accept_proxy: listener.accept_proxy,
         timeouts: proxy::ClientTimeouts {
@@ -217,6 +227,7 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
     };
     Some(proxy::GroupSettings {
         strip_reports: group.report_header == ReportHeader::Strip,
+        public: public(group),
         side_car: None,
         spec,
         probe: group.health.as_ref().map(probe),
@@ -241,6 +252,11 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
             ProxyVersion::V2 => 2,
         }),
     })
+}
+
+fn public(group: &Group) -> BTreeMap<Arc<str>, Box<str>> {
+    let tables = group.members.iter().map(Member::table);
+    tables.filter_map(|table| Some((table.address.to_string().into(), table.public?.0.into()))).collect()
 }
 
 fn watched_member(spec: &MemberSpec) -> cluster::MemberSettings {

@@ -42,7 +42,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
 /// section they stand in or under, and the word.
 const LATER: &[(&str, &str)] = &[
     ("admin", "access"),
-    ("binding", "on_demand"),
     ("protocol", "dns"),
     ("protocol", "https"),
     ("protocol", "iiop"),

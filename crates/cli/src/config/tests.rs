@@ -58,6 +58,14 @@ protocol = "udp"
 group = "web"
 max_flows = 77
 
+[[listener]]
+address = "127.0.0.1:0"
+protocol = "tcp"
+group = "web"
+binding = "on_demand"
+rebind = "agent"
+move_idle = "5s"
+
 [[group]]
 name = "web"
 strategy = { least_request = { choices = 3 } }
@@ -70,7 +78,7 @@ report_header = "pass"
 pool = 7
 pool_idle = "8s"
 send_proxy = "v1"
-members = ["app:80", { address = "[2001:db8::1]:81", capacity = 2.5, max_connections = 4 }]
+members = ["app:80", { address = "[2001:db8::1]:81", capacity = 2.5, max_connections = 4, public = "https://one.example:81" }]
 [group.health]
 http = "/up"
 interval = "9s"
@@ -184,7 +192,7 @@ connect = 5
           |            ^^^^^^^^^^^ a host and a port, such as "10.0.0.1:80"
     error: plimsoll.toml:11:52: unknown key `weight` in [group.members]
        11 | members = ["127.0.0.1", { address = "127.0.0.1:1", weight = 3, capacity = -1 }]
-          |                                                    ^^^^^^ did you mean `capacity`?   allowed: address, capacity, max_connections
+          |                                                    ^^^^^^ did you mean `capacity`?   allowed: address, capacity, max_connections, public
     error: plimsoll.toml:11:75: `capacity` must be at least 0.001
        11 | members = ["127.0.0.1", { address = "127.0.0.1:1", weight = 3, capacity = -1 }]
           |                                                                           ^^
@@ -208,6 +216,7 @@ address = "127.0.0.1:80"
 protocol = "tcp"
 group = "a"
 max_flows = 1
+binding = "per_request"
 [[listener]]
 address = "127.0.0.1:80"
 protocol = "udp"
@@ -236,9 +245,6 @@ health = { http = "/", tcp = true }
           |           ^^^^^^^^^^^^^^ move one of them, or set listen = "off" in [admin]
         2 | listen = "127.0.0.1:80"
           |          ^^^^^^^^^^^^^^ here
-    error: plimsoll.toml:6:11: binding `per_session` is not supported for http
-        6 | binding = "per_session"
-          |           ^^^^^^^^^^^^^ http is bound per_request
     error: plimsoll.toml:8:11: a second listener on 127.0.0.1:80 (tcp)
         8 | address = "127.0.0.1:80"
           |           ^^^^^^^^^^^^^^
@@ -247,61 +253,108 @@ health = { http = "/", tcp = true }
     warning: plimsoll.toml:11:1: `max_flows` has no effect: this listener speaks tcp
        11 | max_flows = 1
           | ^^^^^^^^^
-    error: plimsoll.toml:16:1: accept_proxy is not supported for udp
-       16 | accept_proxy = true
+    error: plimsoll.toml:12:11: binding `per_request` is not supported for tcp
+       12 | binding = "per_request"
+          |           ^^^^^^^^^^^^^ tcp can be bound per_session or on_demand
+    error: plimsoll.toml:17:1: accept_proxy is not supported for udp
+       17 | accept_proxy = true
           | ^^^^^^^^^^^^ take it out
-    warning: plimsoll.toml:19:1: `key` has no effect: strategy `adaptive` does not hash
-       19 | key = "path"
+    warning: plimsoll.toml:20:1: `key` has no effect: strategy `adaptive` does not hash
+       20 | key = "path"
           | ^^^ strategies that do: rendezvous, maglev
-    error: plimsoll.toml:20:19: member x:1 is in group `a` twice
-       20 | members = ["x:1", "X:1"]
+    error: plimsoll.toml:21:19: member x:1 is in group `a` twice
+       21 | members = ["x:1", "X:1"]
           |                   ^^^^^
-       20 | members = ["x:1", "X:1"]
+       21 | members = ["x:1", "X:1"]
           |            ^^^^^ the first is here
-    warning: plimsoll.toml:21:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:80
-       21 | send_proxy = "v2"
+    warning: plimsoll.toml:22:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:80
+       22 | send_proxy = "v2"
           | ^^^^^^^^^^
-    error: plimsoll.toml:22:1: [group.health] does not say how to check
-       22 | [group.health]
+    error: plimsoll.toml:23:1: [group.health] does not say how to check
+       23 | [group.health]
           | ^^^^^^^^^^^^^^ add http = "/healthz" or tcp = true
-    error: plimsoll.toml:25:11: `per_try` (5s) must not be longer than `total` (4s)
-       25 | per_try = "5s"
+    error: plimsoll.toml:26:11: `per_try` (5s) must not be longer than `total` (4s)
+       26 | per_try = "5s"
           |           ^^^^
-       26 | total = "4s"
+       27 | total = "4s"
           |         ^^^^ here
-    error: plimsoll.toml:28:12: `ejection` (10m) must not be longer than `max_ejection` (5m)
-       28 | ejection = "10m"
+    error: plimsoll.toml:29:12: `ejection` (10m) must not be longer than `max_ejection` (5m)
+       29 | ejection = "10m"
           |            ^^^^^ `max_ejection` is at its default
-    error: plimsoll.toml:30:8: a second group named `a`
-       30 | name = "a"
+    error: plimsoll.toml:31:8: a second group named `a`
+       31 | name = "a"
           |        ^^^
-       18 | name = "a"
+       19 | name = "a"
           |        ^^^ the first is here
-    error: plimsoll.toml:32:24: either `http` or `tcp`, not both
-       32 | health = { http = "/", tcp = true }
+    error: plimsoll.toml:33:24: either `http` or `tcp`, not both
+       33 | health = { http = "/", tcp = true }
           |                        ^^^
-       32 | health = { http = "/", tcp = true }
+       33 | health = { http = "/", tcp = true }
           |            ^^^^ an http check connects, too
     10 errors, 3 warnings
     "#);
 }
 
 #[test]
+fn bindings_are_held_against_protocol_and_group() {
+    let text = r#"[[listener]]
+address = "127.0.0.1:80"
+group = "a"
+rebind = "close"
+[[listener]]
+address = "127.0.0.1:81"
+protocol = "tcp"
+group = "a"
+binding = "on_demand"
+rebind = "redirect"
+move_idle = "5s"
+[[listener]]
+address = "127.0.0.1:82"
+group = "a"
+binding = "on_demand"
+rebind = "redirect"
+move_idle = "5s"
+[[group]]
+name = "a"
+members = [{ address = "x:1", public = "http://x" }, "y:1"]
+"#;
+    assert_snapshot!(errors(text), @r#"
+    warning: plimsoll.toml:4:1: `rebind` has no effect: clients are bound per_request
+        4 | rebind = "close"
+          | ^^^^^^ it is for binding = "on_demand"
+    warning: plimsoll.toml:9:11: nobody will be under alert: group `a` has no [group.monitor]
+        9 | binding = "on_demand"
+          |           ^^^^^^^^^^^ say where its members' load comes from, such as { source = "push", metric = "cpu" }
+    error: plimsoll.toml:10:10: rebind `redirect` is not supported for tcp
+       10 | rebind = "redirect"
+          |          ^^^^^^^^^^ silent and agent are
+    warning: plimsoll.toml:15:11: nobody will be under alert: group `a` has no [group.monitor]
+       15 | binding = "on_demand"
+          |           ^^^^^^^^^^^ say where its members' load comes from, such as { source = "push", metric = "cpu" }
+    warning: plimsoll.toml:16:10: clients cannot be sent to member y:1: it has no `public` address
+       16 | rebind = "redirect"
+          |          ^^^^^^^^^^ sessions that go there stay behind this listener
+       20 | members = [{ address = "x:1", public = "http://x" }, "y:1"]
+          |                                                      ^^^^^ here
+    warning: plimsoll.toml:17:1: `move_idle` has no effect: this listener speaks http
+       17 | move_idle = "5s"
+          | ^^^^^^^^^
+    1 error, 5 warnings
+    "#);
+}
+
+#[test]
 fn what_comes_later_says_so() {
-    let text = LEAST
-        .replace("group = \"web\"", "group = \"web\"\nprotocol = \"https\"\nbinding = \"on_demand\"")
+    let text = LEAST.replace("group = \"web\"", "group = \"web\"\nprotocol = \"https\"")
         + "[group.monitor]\nmetric = \"cpu\"\n[admin.access]\nx = 1\n";
     assert_snapshot!(errors(&text), @r#"
     error: plimsoll.toml:4:12: protocol `https` is not supported yet
         4 | protocol = "https"
           |            ^^^^^^^ supported: http, tcp, udp
-    error: plimsoll.toml:5:11: binding `on_demand` is not supported yet
-        5 | binding = "on_demand"
-          |           ^^^^^^^^^^^ supported: per_request, per_session
-    error: plimsoll.toml:11:8: `access` is not supported yet in [admin]
-       11 | [admin.access]
+    error: plimsoll.toml:10:8: `access` is not supported yet in [admin]
+       10 | [admin.access]
           |        ^^^^^^ take it out
-    3 errors
+    2 errors
     "#);
 }
 
@@ -447,6 +500,8 @@ fn defaults_are_as_documented() {
         address: 127.0.0.1:8080,
         protocol: Http,
         group: "web",
+        binding: PerRequest,
+        move_idle: 0ns,
         backlog: 4096,
         accept_proxy: false,
         timeouts: ClientTimeouts {
@@ -501,11 +556,11 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(ALL).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:47:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-       47 | send_proxy = "v1"
+    warning: plimsoll.toml:55:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+       55 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:84:8: no listener sends clients to group `sticky`
-       84 | name = "sticky"
+    warning: plimsoll.toml:92:8: no listener sends clients to group `sticky`
+       92 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
@@ -543,7 +598,8 @@ fn every_key_reaches_the_settings() {
             spec.outlier
         );
         shown += &format!(
-            "{:?}\n{:?}\n{:?}\n{:?}\n{} {:?} {} {:?} {:?}\n",
+            "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{} {:?} {} {:?} {:?}\n",
+            group.public,
             group.probe,
             group.key,
             group.timeouts,

@@ -34,6 +34,7 @@ const FORMATS: &[(&str, Check)] = &[
     format::<super::Control>(),
     format::<super::ProbePath>(),
     format::<super::ProbeHost>(),
+    format::<super::PublicUrl>(),
     format::<super::LogPath>(),
     format::<super::Formula>(),
     format::<super::MonitorUrl>(),

@@ -39,6 +39,8 @@ fn listener(address: &str, protocol: &str, group: &str, counts: [u64; 3]) -> Lis
         address: address.into(),
         protocol: protocol.into(),
         group: group.into(),
+        binding: if protocol == "http" { "on_demand" } else { "per_session" }.into(),
+        bindings: Vec::new(),
         connections,
         accepted,
         refused,
@@ -75,6 +77,7 @@ fn member(name: &str, state: State, why: &str, requests: u64, failures: u64, p50
         connects: 0,
         bytes_out: 0,
         bytes_in: 0,
+        moved: 0,
         latency: Latency { count: requests, p50, p99: p50 * 3.0, ..Latency::default() },
     }
 }

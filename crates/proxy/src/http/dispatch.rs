@@ -5,6 +5,7 @@ use std::rc::Rc;
 use plimsoll_brain::{MemberId, Time};
 use tokio::net::TcpStream;
 
+use super::bound::Location;
 use super::exchange::{End, Failure};
 use super::{Asked, Session, Stream};
 use crate::admit;
@@ -22,6 +23,8 @@ enum Outcome {
     Answered(End),
     /// Answer it ourselves.
     Reject(Reason),
+    /// Send the client there.
+    Redirected(Location),
     /// The client is gone, or its answer broke off: nothing can be said any more.
     Lost,
 }
@@ -47,6 +50,10 @@ impl<S: Stream> Session<S> {
                 pool.group.reject(self.core.index, reason);
                 self.log(&mut asked, reason.status().0, Some(reason), now);
                 self.reject(&asked, reason).await
+            }
+            Outcome::Redirected(location) => {
+                self.log(&mut asked, 307, None, now);
+                self.redirect(&asked, &location).await
             }
             Outcome::Lost => {
                 self.log(&mut asked, 0, None, now);
@@ -75,13 +82,23 @@ impl<S: Stream> Session<S> {
         let mut now = asked.begun;
         loop {
             let view = if tried.is_empty() { Rc::clone(&asked.view) } else { pool.view() };
-            let trip = match admit::at_once(&self.core, pool, view, asked.key, &tried, now) {
+            let admission = match &self.bond {
+                None => admit::at_once(&self.core, pool, view, asked.key, &tried, now),
+                Some(_) => match self.admit_bound(pool, view, asked, &tried, now) {
+                    Ok(admission) => admission,
+                    Err(location) => return Outcome::Redirected(location),
+                },
+            };
+            let trip = match admission {
                 Admission::Trip(trip) => trip,
                 Admission::Nobody => return Outcome::Reject(last),
                 Admission::Shed => return Outcome::Reject(Reason::Shed),
                 Admission::Full => {
                     match admit::wait(&self.core, pool, &self.timer, asked.key, &tried, deadline).await {
-                        Ok(trip) => trip,
+                        Ok(trip) => {
+                            self.hold(&trip);
+                            trip
+                        }
                         Err(Reason::NoMember) => return Outcome::Reject(last),
                         Err(reason) => return Outcome::Reject(reason),
                     }

@@ -169,7 +169,7 @@ impl<S: Stream> Session<S> {
             relay::copy(
                 &session.core,
                 &session.timer,
-                idle,
+                relay::Quiet::end(idle),
                 (&mut session.stream, member),
                 unread,
                 &trip.upstream,

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use super::bound::Location;
 use super::{Asked, Method, Session, Stream};
 use crate::access::Outcome;
 use crate::reason::Reason;
@@ -22,6 +23,26 @@ impl<S: Stream> Session<S> {
         self.answered_alone = true;
         let keep = asked.keep_alive && asked.body.done() && !asked.http10 && !self.ending();
         let answer = answer(reason, asked.method == Method::Head, !keep, asked.metered.refusal());
+        if !self.send(&answer).await {
+            return false;
+        }
+        if !keep {
+            self.linger().await;
+        }
+        keep
+    }
+
+    /// Sends the client elsewhere with a request that no member has seen; true if the connection goes on.
+    pub(super) async fn redirect(&mut self, asked: &Asked, location: &Location) -> bool {
+        self.answered_alone = true;
+        let keep = asked.keep_alive && asked.body.done() && !asked.http10 && !self.ending();
+        let mut answer = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: ".to_vec();
+        answer.extend_from_slice(&location.0);
+        answer.extend_from_slice(b"\r\nContent-Length: 0\r\n");
+        if !keep {
+            answer.extend_from_slice(b"Connection: close\r\n");
+        }
+        answer.extend_from_slice(b"\r\n");
         if !self.send(&answer).await {
             return false;
         }

@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -21,7 +20,7 @@ use crate::fixture::{LOOPBACK, pool};
 use crate::listener::{Door, Listener};
 use crate::pool::Admission;
 use crate::reason::Reason;
-use crate::{ClientTimeouts, Forwarded, ListenerSettings, Protocol};
+use crate::{Binding, ClientTimeouts, Forwarded, ListenerSettings, Protocol};
 
 /// A stream that delivers given pieces, each after a pause, and takes so many bytes at a time.
 struct Script {
@@ -136,6 +135,8 @@ fn session(client: Script) -> Session<Script> {
         address: LOOPBACK,
         protocol: Protocol::Http,
         group: "g".into(),
+        binding: Binding::PerRequest,
+        move_idle: Duration::ZERO,
         backlog: 1,
         accept_proxy: false,
         timeouts: ClientTimeouts { head: minute, idle: minute, body: minute, tunnel: minute },
@@ -144,7 +145,7 @@ fn session(client: Script) -> Session<Script> {
         trusted: Vec::new(),
         max_flows: 1,
     };
-    let door = Arc::new(Door { address: LOOPBACK, counts: Box::new([Default::default()]) });
+    let door = Door::new(LOOPBACK, 1);
     let listener = Listener::new(door, 0, settings, pool(&core));
     let timer = core.wheel.timer(std::task::Waker::noop());
     let peer = Peer { client: LOOPBACK, local: LOOPBACK };
@@ -159,6 +160,7 @@ fn session(client: Script) -> Session<Script> {
         unread: Vec::new(),
         timer,
         answered_alone: false,
+        bond: None,
         heed: Default::default(),
     }
 }

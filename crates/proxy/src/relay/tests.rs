@@ -32,7 +32,8 @@ fn relay<S: Stream + 'static>(
     tokio::task::spawn_local(async move {
         let trip = trip(&core);
         let timer = poll_fn(|cx| Poll::Ready(core.wheel.timer(cx.waker()))).await;
-        let end = copy(&core, &timer, idle, (&mut client, &mut member), ahead, &trip.upstream).await;
+        let end =
+            copy(&core, &timer, Quiet::end(idle), (&mut client, &mut member), ahead, &trip.upstream).await;
         if end.reset {
             [&client, &member].into_iter().filter_map(Stream::socket).for_each(|socket| {
                 socket.set_zero_linger().unwrap();
@@ -175,7 +176,7 @@ fn a_reset_is_passed_on() {
             breaks.set_zero_linger().unwrap();
             drop(breaks);
             let (end, ..) = relay.await.unwrap();
-            assert_eq!(end, End { broken: Some(by), reset: true, heard: by == Side::Client });
+            assert_eq!(end, End { broken: Some(by), reset: true, heard: by == Side::Client, left: false });
             let learnt = learns.read(&mut [0; 5]).await.unwrap_err();
             assert_eq!(learnt.kind(), io::ErrorKind::ConnectionReset);
         }

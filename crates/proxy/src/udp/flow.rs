@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use plimsoll_brain::{MemberId, Time};
 use rustix::io::Errno;
@@ -15,11 +16,15 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
 use super::{Key, Service, TURN};
+use crate::bond::Bond;
 use crate::pool::{Admission, Pool};
 use crate::reason::Reason;
 use crate::trip::Trip;
 use crate::wheel::Timer;
+use crate::{Binding, Rebind};
 
+/// How long a flow has to be quiet before it may be bound to another member: longer than answers are on their way.
+const QUIET: Duration = Duration::from_secs(1);
 /// Members that are tried for one datagram.
 const TRIES: usize = 3;
 
@@ -30,6 +35,8 @@ pub(super) struct Flow {
     /// When a datagram last went either way.
     last: Cell<Time>,
     bound: RefCell<Option<Bound>>,
+    /// How it is counted with its member, and when it moved.
+    bond: RefCell<Bond>,
     /// Members that failed since one was last heard.
     failed: RefCell<Vec<MemberId>>,
     /// Of the task that passes on answers.
@@ -56,20 +63,24 @@ impl Flow {
             begun: now,
             last: Cell::new(now),
             bound: RefCell::default(),
+            bond: RefCell::default(),
             failed: RefCell::default(),
             waker: RefCell::default(),
         };
-        flow.bind(service, now).then(|| Rc::new(flow))
+        flow.bind(service, now, None).then(|| Rc::new(flow))
     }
 
     /// Sends a datagram of the client to the member, to another one if that fails.
     pub(super) fn send(&self, service: &Service, bytes: &[u8], now: Time) {
-        self.last.set(now);
+        let quiet = now.since(self.last.replace(now)) >= QUIET;
+        if quiet {
+            self.move_on(service, now);
+        }
         for _ in 0..TRIES {
             let kept = self.bound.borrow().as_ref().is_some_and(|bound| bound.holds(service));
             if !kept {
                 self.part(now);
-                if !self.bind(service, now) {
+                if !self.bind(service, now, None) {
                     return;
                 }
             }
@@ -175,14 +186,42 @@ impl Flow {
         answers
     }
 
-    /// Finds a member; true if there is one now.
-    fn bind(&self, service: &Service, now: Time) -> bool {
+    /// Binds the flow to another member, if its own is under alert and it is the flow's turn. After a quiet moment,
+    /// when no answer is on its way.
+    #[cold]
+    fn move_on(&self, service: &Service, now: Time) {
+        if service.listener.settings().binding != Binding::OnDemand(Rebind::Silent) {
+            return;
+        }
+        let (core, pool) = (&service.core, service.listener.pool());
+        let view = pool.view();
+        let mut bond = self.bond.borrow_mut();
+        if !view.alert || !bond.leaves(&view, core.chance(), now) {
+            return;
+        }
+        let reads_key = view.published.plan.strategy().reads_key;
+        let key = if reads_key { crate::key::of_client(self.client.ip()) } else { 0 };
+        if let Some(trip) = bond.elsewhere(&pool, &view, (key, core.chance()), now) {
+            bond.moved();
+            drop(bond);
+            self.part(now);
+            self.bind(service, now, Some(trip));
+        }
+    }
+
+    /// Finds a member, unless one is given; true if there is one now.
+    fn bind(&self, service: &Service, now: Time, given: Option<Trip>) -> bool {
         let (core, pool) = (&service.core, service.listener.pool());
         let reads_key = pool.view().published.plan.strategy().reads_key;
         let key = if reads_key { crate::key::of_client(self.client.ip()) } else { 0 };
         let mut failed = self.failed.borrow_mut();
+        let mut given = given;
         let trip = loop {
-            match pool.admit(key, core.chance(), now, &failed) {
+            let admission = match given.take() {
+                Some(trip) => Admission::Trip(trip),
+                None => pool.admit(key, core.chance(), now, &failed),
+            };
+            match admission {
                 Admission::Trip(trip) => break trip,
                 Admission::Full => {
                     pool.group.reject(core.index, Reason::QueueFull);
@@ -206,6 +245,7 @@ impl Flow {
             Ok(socket) => {
                 let socket = Rc::new(socket);
                 let mut trip = trip;
+                self.bond.borrow_mut().hold(&service.listener, &trip);
                 trip.settle();
                 trip.stripe().connects.add(1);
                 let heard = Cell::new(false);

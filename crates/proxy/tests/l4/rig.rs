@@ -8,8 +8,8 @@ use std::time::Duration;
 use plimsoll_brain::status::{GroupStatus, MemberStatus};
 use plimsoll_brain::{GroupSpec, Knobs, MemberSpec, WhenAllDown, strategy};
 use plimsoll_proxy::{
-    ClientTimeouts, Engine, Forwarded, GroupSettings, Key, ListenerSettings, MemberTimeouts, Protocol,
-    RetrySettings, Settings,
+    Binding, ClientTimeouts, Engine, Forwarded, GroupSettings, Key, ListenerSettings, MemberTimeouts,
+    Protocol, RetrySettings, Settings,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -26,6 +26,7 @@ pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
     let strategy = strategy::find("least_connections").unwrap();
     GroupSettings {
         strip_reports: true,
+        public: Default::default(),
         side_car: None,
         spec: GroupSpec {
             name: "g".into(),
@@ -66,6 +67,8 @@ pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
         address: "127.0.0.1:0".parse().unwrap(),
         protocol,
         group: "g".into(),
+        binding: if protocol == Protocol::Http { Binding::PerRequest } else { Binding::PerSession },
+        move_idle: Duration::ZERO,
         backlog: 128,
         accept_proxy: false,
         timeouts: ClientTimeouts {

@@ -1,0 +1,115 @@
+//! `plimsoll bindings`: which members the sessions of each listener are bound to, and how many were sent elsewhere.
+
+use std::process::ExitCode;
+
+use plimsoll_brain::status::{ListenerStatus, Status};
+use serde_json::{Value, json};
+
+use super::{Failure, Globals};
+use crate::control::Where;
+use crate::control::text::{Cell, Tone, table};
+
+/// List, for each listener and member, the sessions bound to it and those sent elsewhere so far
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    at: Where,
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let (json, status) = args.at.balancer()?.status()?;
+    globals.show(&of_listeners(&json), || render(&status, globals.color()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the balancer tells of bindings.
+fn of_listeners(status: &Value) -> Value {
+    let listeners = status["listeners"].as_array().into_iter().flatten().map(|listener| {
+        let keys = ["address", "protocol", "group", "binding", "bindings"];
+        keys.map(|key| (key.to_owned(), listener[key].clone())).into_iter().collect()
+    });
+    json!({"schema": status["schema"], "listeners": listeners.collect::<Vec<Value>>()})
+}
+
+fn render(status: &Status, color: bool) -> String {
+    let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
+    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+    let mut rows = vec![vec![
+        heading("LISTENER"),
+        heading("PROTOCOL"),
+        heading("BINDING"),
+        heading("GROUP"),
+        heading("MEMBER"),
+        number("BOUND"),
+        number("MOVED"),
+    ]];
+    for listener in &status.listeners {
+        let row = |listener: &ListenerStatus, member: Cell, bound: Cell, moved: Cell| {
+            vec![
+                Cell::text(&listener.address),
+                Cell::text(&listener.protocol),
+                Cell::text(&listener.binding),
+                Cell::text(&listener.group),
+                member,
+                bound,
+                moved,
+            ]
+        };
+        if listener.bindings.is_empty() {
+            let none = || Cell::number("-");
+            rows.push(row(listener, Cell::text("-"), none(), none()));
+        }
+        for binding in &listener.bindings {
+            let moved = Cell::number(binding.moved);
+            let moved = if binding.moved > 0 { moved.tone(Tone::Fair) } else { moved };
+            rows.push(row(listener, Cell::text(&binding.member), Cell::number(binding.bound), moved));
+        }
+    }
+    table(&rows, color)
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_brain::status::BindingStatus;
+
+    use super::*;
+
+    fn status() -> Status {
+        let listener = |address: &str, binding: &str, bindings| ListenerStatus {
+            address: address.into(),
+            protocol: "http".into(),
+            group: "web".into(),
+            binding: binding.into(),
+            bindings,
+            ..ListenerStatus::default()
+        };
+        let of = |member: &str, bound, moved| BindingStatus { member: member.into(), bound, moved };
+        let bindings = vec![of("10.0.0.1:80", 12, 345), of("10.0.0.2:80", 250, 0)];
+        let listeners = vec![
+            listener("0.0.0.0:80", "on_demand", bindings),
+            listener("0.0.0.0:81", "per_request", Vec::new()),
+        ];
+        Status { schema: 1, listeners, ..Status::default() }
+    }
+
+    #[test]
+    fn the_table() {
+        insta::assert_snapshot!(render(&status(), false), @"
+        LISTENER    PROTOCOL  BINDING      GROUP  MEMBER       BOUND  MOVED
+        0.0.0.0:80  http      on_demand    web    10.0.0.1:80     12    345
+        0.0.0.0:80  http      on_demand    web    10.0.0.2:80    250      0
+        0.0.0.0:81  http      per_request  web    -                -      -
+        ");
+    }
+
+    #[test]
+    fn json_tells_of_bindings_only() {
+        let json = of_listeners(&serde_json::to_value(status()).unwrap());
+        assert_eq!(json["schema"], 1);
+        assert_eq!(
+            json["listeners"][0]["bindings"][0],
+            json!({"member": "10.0.0.1:80", "bound": 12, "moved": 345})
+        );
+        assert_eq!(json["listeners"][0].get("accepted"), None);
+    }
+}

@@ -1,0 +1,177 @@
+//! Which member a client's session is bound to, when it leaves it, and where to.
+//!
+//! A session (a client's http connection, a tcp connection, a flow of datagrams) keeps its member while that may be
+//! used. Where clients are bound on demand the brain raises an alert for a member that has too much, and says which
+//! part of its sessions is to go; each session draws once for each such decision, at a moment at which nobody notices
+//! ([`Bond::leaves`]), and is bound anew in proportion to what the other members lack (`algorithms.md` 6.8;
+//! [`plimsoll_brain::session_moves`], [`plimsoll_brain::Plan::target`]). Where the reports show no lack the strategy
+//! chooses.
+//!
+//! Sessions are counted for each listener and member ([`Ties`]): each core writes its own counts.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use plimsoll_brain::{MemberId, Moves, Time, session_moves};
+
+use crate::group::Record;
+use crate::inner::lock;
+use crate::listener::Listener;
+use crate::pool::{Admission, Pool, View};
+use crate::stats::Count;
+use crate::trip::Trip;
+
+/// One member as the sessions of one listener see it.
+pub(crate) struct Tie {
+    record: Arc<Record>,
+    /// One for each core.
+    counts: Box<[TieCount]>,
+}
+
+/// One core's counts.
+#[derive(Default)]
+#[repr(align(128))]
+struct TieCount {
+    bound: Count,
+    moved: Count,
+}
+
+/// The members that sessions of a listener are or were bound to, by the place of their record in memory. Each tie
+/// holds its record, so that no other can come to lie there.
+#[derive(Default)]
+pub(crate) struct Ties(Mutex<BTreeMap<usize, Arc<Tie>>>);
+
+/// What one core knows of them, so that it need not lock.
+pub(crate) type Known = BTreeMap<usize, Arc<Tie>>;
+
+impl Ties {
+    /// The tie to a member.
+    pub(crate) fn tie(&self, known: &mut Known, record: &Arc<Record>, cores: usize) -> Arc<Tie> {
+        let place = Arc::as_ptr(record) as usize;
+        if let Some(tie) = known.get(&place) {
+            return Arc::clone(tie);
+        }
+        let mut all = lock(&self.0);
+        // A member that nobody else knows is gone, and so are its sessions, which would hold its record.
+        let gone = |tie: &Tie| Arc::strong_count(&tie.record) == 1;
+        all.retain(|_, tie| !gone(tie));
+        known.retain(|_, tie| !gone(tie));
+        let tie = all.entry(place).or_insert_with(|| {
+            let counts = (0..cores).map(|_| TieCount::default()).collect();
+            Arc::new(Tie { record: Arc::clone(record), counts })
+        });
+        known.insert(place, Arc::clone(tie));
+        Arc::clone(tie)
+    }
+
+    /// Sessions bound to a member now, and how many were sent elsewhere so far.
+    pub(crate) fn counts(&self, record: &Arc<Record>) -> (u64, u64) {
+        let Some(tie) = lock(&self.0).get(&(Arc::as_ptr(record) as usize)).cloned() else { return (0, 0) };
+        let sum = |count: fn(&TieCount) -> &Count| tie.counts.iter().map(|of| count(of).value()).sum();
+        (sum(|of| &of.bound), sum(|of| &of.moved))
+    }
+}
+
+/// A session's side of its binding.
+#[derive(Default)]
+pub(crate) struct Bond {
+    seat: Option<Seat>,
+    moves: Moves,
+}
+
+/// A session as it is counted with its member.
+struct Seat {
+    tie: Arc<Tie>,
+    core: usize,
+    /// Where the member was in the plan when it was last looked for.
+    place: usize,
+}
+
+impl Seat {
+    fn count(&self) -> &TieCount {
+        &self.tie.counts[self.core]
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.count().bound.sub(1);
+    }
+}
+
+impl Bond {
+    /// Binds the session to the member of a trip; nothing if it is bound to it already.
+    pub(crate) fn hold(&mut self, listener: &Listener, trip: &Trip) {
+        let record = &trip.upstream.record;
+        if self.seat.as_ref().is_some_and(|seat| Arc::ptr_eq(&seat.tie.record, record)) {
+            return;
+        }
+        let tie = listener.tie(record);
+        let seat = Seat { tie, core: listener.core, place: trip.place() };
+        seat.count().bound.add(1);
+        self.seat = Some(seat);
+    }
+
+    /// Where in the plan the session's member is, if it may still be chosen.
+    fn place(&mut self, view: &View) -> Option<usize> {
+        let seat = self.seat.as_mut()?;
+        let records = &view.published.records;
+        let own = |record: &Arc<Record>| Arc::ptr_eq(record, &seat.tie.record);
+        if !records.get(seat.place).is_some_and(own) {
+            seat.place = records.iter().position(own)?;
+        }
+        Some(seat.place)
+    }
+
+    /// Does the session leave its member now, which is under alert? Each decision asks it once; where the answer is
+    /// yes the move has been noted.
+    pub(crate) fn leaves(&mut self, view: &View, chance: u64, now: Time) -> bool {
+        let Some(place) = self.place(view) else { return false };
+        session_moves(view.published.plan.members()[place].shed, &mut self.moves, chance, now)
+    }
+
+    /// A place with a member other than its own; `None` if it has to stay.
+    pub(crate) fn elsewhere(
+        &mut self,
+        pool: &Pool,
+        view: &Rc<View>,
+        (key, chance): (u64, u64),
+        now: Time,
+    ) -> Option<Trip> {
+        let own = self.place(view)?;
+        let plan = &view.published.plan;
+        let tried = [plan.members()[own].id];
+        if let Some(trip) = plan.target(chance, &tried).and_then(|place| pool.admit_to(view, place, now)) {
+            return Some(trip);
+        }
+        match pool.admit_by(Rc::clone(view), key, chance, now, &tried) {
+            Admission::Trip(trip) => Some(trip),
+            Admission::Full | Admission::Shed | Admission::Nobody => None,
+        }
+    }
+
+    /// A place with its own member; `None` if that may not be used, or has no room.
+    pub(crate) fn own(&mut self, pool: &Pool, view: &Rc<View>, now: Time) -> Option<Trip> {
+        let place = self.place(view)?;
+        pool.admit_to(view, place, now)
+    }
+
+    /// Has the session a member?
+    pub(crate) fn is_bound(&self) -> bool {
+        self.seat.is_some()
+    }
+
+    /// Is this the member it is bound to?
+    pub(crate) fn is_to(&self, member: MemberId) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.tie.record.id == member)
+    }
+
+    /// Counts the session as sent elsewhere by the member it is bound to.
+    pub(crate) fn moved(&self) {
+        if let Some(seat) = &self.seat {
+            seat.count().moved.add(1);
+            seat.tie.record.stripes[seat.core].moved.add(1);
+        }
+    }
+}

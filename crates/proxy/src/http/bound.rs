@@ -1,0 +1,97 @@
+//! Client connections that are bound to a member: the choice of the first request holds for those after it.
+//!
+//! A bound request goes to its member without the strategy being asked. The session is bound anew when the member
+//! fails it, is drained, ejected, down or full, and when it is the session's turn to leave a member under alert: at
+//! the boundary between two requests, where nothing of the client's is under way.
+
+use std::rc::Rc;
+
+use plimsoll_brain::{MemberId, Time};
+
+use super::{Asked, Session, Stream};
+use crate::admit;
+use crate::bond::Bond;
+use crate::pool::{Admission, Pool, View};
+use crate::trip::Trip;
+use crate::{Binding, Rebind};
+
+/// Where a client is sent.
+pub(super) struct Location(pub(super) Vec<u8>);
+
+impl<S: Stream> Session<S> {
+    /// What [`admit::at_once`] does, for a client connection that has a member; `Err` where the client is to ask
+    /// another one itself.
+    pub(super) fn admit_bound(
+        &mut self,
+        pool: &Rc<Pool>,
+        view: Rc<View>,
+        asked: &mut Asked,
+        tried: &[MemberId],
+        now: Time,
+    ) -> Result<Admission, Location> {
+        let Some(bond) = &mut self.bond else {
+            return Ok(admit::at_once(&self.core, pool, view, asked.key, tried, now));
+        };
+        // Every member is at its limit, this one too, and others came first.
+        if pool.contended() {
+            return Ok(Admission::Full);
+        }
+        let mut trip = None;
+        let binding = self.listener.settings().binding;
+        if let Binding::OnDemand(rebind) = binding
+            && view.alert
+            && tried.is_empty()
+        {
+            trip = match (rebind, bond.is_bound()) {
+                (Rebind::Close, false) => admit::returning(&self.core, pool, &view, now),
+                (Rebind::Agent, _) | (_, false) => None,
+                (_, true) if !bond.leaves(&view, self.core.chance(), now) => None,
+                (Rebind::Close, true) => {
+                    asked.keep_alive = false;
+                    bond.moved();
+                    None
+                }
+                (Rebind::Silent | Rebind::Redirect, true) => {
+                    let ask = (asked.key, self.core.chance());
+                    bond.elsewhere(pool, &view, ask, now).inspect(|_| bond.moved())
+                }
+            };
+            if let (Rebind::Redirect, true, Some(there)) = (rebind, bond.is_bound(), &trip)
+                && let Some(location) = location(there, &view, asked)
+            {
+                // A client that asks here all the same finds the new member.
+                bond.hold(&self.listener, there);
+                return Err(location);
+            }
+        }
+        if trip.is_none() && !tried.iter().any(|member| bond.is_to(*member)) {
+            trip = bond.own(pool, &view, now);
+        }
+        let admission = match trip {
+            Some(trip) => Admission::Trip(trip),
+            None => pool.admit_by(view, asked.key, self.core.chance(), now, tried),
+        };
+        if let Admission::Trip(trip) = &admission {
+            bond.hold(&self.listener, trip);
+        }
+        Ok(admission)
+    }
+
+    /// Binds the client's connection to the member of a trip, if it is to be bound.
+    pub(super) fn hold(&mut self, trip: &Trip) {
+        if let Some(bond) = &mut self.bond {
+            Bond::hold(bond, &self.listener, trip);
+        }
+    }
+}
+
+/// The same resource at the member's public address. `None` if it has none, if the request is not of a resource
+/// (`OPTIONS *`), or if some of its body has gone to a member already.
+fn location(trip: &Trip, view: &View, asked: &Asked) -> Option<Location> {
+    let published = &view.published;
+    let name = &published.plan.members()[trip.place()].name;
+    let public = published.settings.public.get(name).filter(|_| !asked.streamed)?;
+    // The request line for the member: what stands between its spaces.
+    let target = asked.out.split(|byte| *byte == b' ').nth(1).filter(|target| target.starts_with(b"/"))?;
+    Some(Location([public.as_bytes(), target].concat()))
+}

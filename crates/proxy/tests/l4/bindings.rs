@@ -1,0 +1,423 @@
+//! Bindings of listeners: sessions that keep their member, leave it under alert, and are not asked again.
+
+use std::net::SocketAddr;
+
+use plimsoll_brain::EventKind;
+use plimsoll_brain::status::BindingStatus;
+use plimsoll_proxy::{Binding, Engine, GroupSettings, ListenerSettings, Protocol, Rebind};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+
+use crate::rig::*;
+
+fn bound(protocol: Protocol, binding: Binding) -> ListenerSettings {
+    ListenerSettings { binding, ..listener(protocol) }
+}
+
+/// A member that answers each request with its address.
+async fn server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                while head(&mut stream).await.is_some() {
+                    let body = address.to_string();
+                    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                    if stream.write_all(answer.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+/// All until the empty line; `None` at the end.
+async fn head(stream: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    String::from_utf8(head).ok()
+}
+
+/// A client's connection.
+struct Client(TcpStream);
+
+impl Client {
+    async fn new(address: SocketAddr) -> Self {
+        Self(TcpStream::connect(address).await.unwrap())
+    }
+
+    /// The head of the answer to a request, and its body.
+    async fn ask(&mut self, path: &str) -> (String, String) {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+        self.0.write_all(request.as_bytes()).await.unwrap();
+        let head = head(&mut self.0).await.expect("an answer");
+        let length = head.split("Content-Length: ").nth(1).and_then(|rest| rest.split('\r').next());
+        let mut body = vec![0; length.unwrap().parse().unwrap()];
+        self.0.read_exact(&mut body).await.unwrap();
+        (head, String::from_utf8(body).unwrap())
+    }
+
+    /// Who answers.
+    async fn who(&mut self) -> SocketAddr {
+        self.ask("/").await.1.parse().unwrap()
+    }
+}
+
+async fn clients(address: SocketAddr, count: usize) -> Vec<Client> {
+    let mut clients = Vec::new();
+    for _ in 0..count {
+        clients.push(Client::new(address).await);
+    }
+    clients
+}
+
+/// How many of them are answered by a member.
+async fn served(clients: &mut [Client], by: SocketAddr) -> usize {
+    let mut served = 0;
+    for client in clients {
+        served += usize::from(client.who().await == by);
+    }
+    served
+}
+
+/// All go to the first while the strategy decides.
+fn first(members: &[SocketAddr]) -> GroupSettings {
+    by(group(members), "first_available")
+}
+
+/// Reports of a busy member and an idle one that put the busy one under alert: a quarter of its sessions is to go.
+fn alert(engine: &Engine, busy: SocketAddr, idle: SocketAddr) {
+    // All are as old as the engine: one round of a monitor that has just begun, so that the alert lasts.
+    let old = 3600 * SECOND;
+    for _ in 0..2 {
+        engine.load("g", &idle.to_string(), 0.4, old);
+        engine.load("g", &busy.to_string(), 0.8, old);
+    }
+    assert!(engine.events().iter().any(|stamped| stamped.event.kind == EventKind::AlertRaised));
+}
+
+fn binding(engine: &Engine, member: SocketAddr) -> BindingStatus {
+    let bindings = engine.status().listeners.remove(0).bindings;
+    bindings.into_iter().find(|binding| binding.member == member.to_string()).unwrap()
+}
+
+#[tokio::test]
+async fn a_connection_keeps_its_member_while_that_may_be_used() {
+    within(async {
+        let (one, other) = (server().await, server().await);
+        let listener = bound(Protocol::Http, Binding::PerSession);
+        let (engine, address) = start(listener, by(group(&[one, other]), "round_robin"));
+        let mut clients = clients(address, 8).await;
+        let before = served(&mut clients, one).await;
+        assert!((1..8).contains(&before), "{before}");
+        for _ in 0..5 {
+            assert_eq!(served(&mut clients, one).await, before);
+        }
+        assert_eq!(
+            (binding(&engine, one).bound, binding(&engine, other).bound),
+            (before as u64, 8 - before as u64)
+        );
+        assert_eq!(engine.status().listeners[0].binding, "per_session");
+
+        // Those of a drained member are bound anew and stay where they are when it comes back.
+        engine.drain(None, &one.to_string()).unwrap();
+        assert_eq!(served(&mut clients, other).await, 8);
+        engine.undrain(None, &one.to_string()).unwrap();
+        assert_eq!(served(&mut clients, other).await, 8);
+        assert_eq!((binding(&engine, one).bound, binding(&engine, other).bound), (0, 8));
+        // Nobody was under alert.
+        assert_eq!((binding(&engine, one).moved, status_of(&engine, one).moved), (0, 0));
+        drop(clients);
+        until("nobody is bound", || binding(&engine, other).bound == 0).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_connection_whose_member_fails_or_is_full_is_bound_anew() {
+    within(async {
+        let doomed = TcpListener::bind(place()).await.unwrap();
+        let (one, other) = (doomed.local_addr().unwrap(), server().await);
+        let serving = tokio::spawn(async move {
+            let (mut stream, _) = doomed.accept().await.unwrap();
+            drop(doomed);
+            head(&mut stream).await;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none").await.unwrap();
+        });
+        let listener = bound(Protocol::Http, Binding::PerSession);
+        let (engine, address) = start(listener, first(&[one, other]));
+        let mut client = Client::new(address).await;
+        assert_eq!(client.ask("/").await.1, "one");
+        serving.await.unwrap();
+        // Its connection is closed, and so is its port: no failure for the client.
+        assert_eq!(client.who().await, other);
+        assert_eq!(binding(&engine, other).bound, 1);
+
+        // Full: a place for one request, which another connection has.
+        let (slow, spare) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), server().await);
+        let mut group = first(&[slow.local_addr().unwrap(), spare]);
+        group.spec.members[0].limit = 1;
+        let (engine, address) = start(bound(Protocol::Http, Binding::PerSession), group);
+        let mut client = Client::new(address).await;
+        let answers = tokio::spawn(async move {
+            let (mut stream, _) = slow.accept().await.unwrap();
+            head(&mut stream).await;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nslow").await.unwrap();
+            // The second one waits for ever.
+            head(&mut stream).await;
+            std::future::pending::<()>().await;
+        });
+        assert_eq!(client.ask("/").await.1, "slow");
+        let mut waiting = Client::new(address).await;
+        waiting.0.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        until("it is full", || status(&engine).members[0].in_flight == 1).await;
+        assert_eq!(client.who().await, spare);
+        answers.abort();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn part_of_the_connections_of_a_member_under_alert_goes_elsewhere_and_stays_there() {
+    within(async {
+        let (busy, idle) = (server().await, server().await);
+        let listener = bound(Protocol::Http, Binding::OnDemand(Rebind::Silent));
+        let (engine, address) = start(listener, first(&[busy, idle]));
+        let mut clients = clients(address, 60).await;
+        assert_eq!(served(&mut clients, busy).await, 60);
+        alert(&engine, busy, idle);
+        // The plan with the alert is there within a tenth of a second.
+        while served(&mut clients, idle).await == 0 {}
+        let moved = served(&mut clients, idle).await;
+        assert!((3..=40).contains(&moved), "{moved}");
+        for _ in 0..3 {
+            assert_eq!(served(&mut clients, idle).await, moved, "asked again by the same decision");
+        }
+        assert_eq!((binding(&engine, busy).moved, binding(&engine, idle).moved), (moved as u64, 0));
+        assert_eq!(
+            (binding(&engine, busy).bound, binding(&engine, idle).bound),
+            (60 - moved as u64, moved as u64)
+        );
+        assert_eq!(status_of(&engine, busy).moved, moved as u64);
+        assert_eq!(status_of(&engine, busy).failures + status_of(&engine, idle).failures, 0);
+        let explained = engine.explain("g").unwrap().members.remove(0);
+        assert!(explained.alert.is_some_and(|alert| alert.share > 0.2) && explained.moved == moved as u64);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_may_be_made_to_connect_again() {
+    within(async {
+        let (busy, idle) = (server().await, server().await);
+        let listener = bound(Protocol::Http, Binding::OnDemand(Rebind::Close));
+        let (engine, address) = start(listener, first(&[busy, idle]));
+        let mut clients = clients(address, 40).await;
+        assert_eq!(served(&mut clients, busy).await, 40);
+        alert(&engine, busy, idle);
+        // Once more after the first, for those that were asked before the plan with the alert was there.
+        let (mut closed, mut rounds) = (0, 0);
+        while rounds < 2 {
+            for client in &mut clients {
+                let (head, body) = client.ask("/").await;
+                if !head.contains("Connection: close") {
+                    continue;
+                }
+                closed += 1;
+                // The old member has answered; the new one is where load is lacking.
+                assert_eq!(body, busy.to_string());
+                assert_eq!(client.0.read(&mut [0; 9]).await.unwrap(), 0);
+                *client = Client::new(address).await;
+                assert_eq!(client.who().await, idle);
+            }
+            rounds += usize::from(closed > 0);
+        }
+        assert!((1..=30).contains(&closed), "{closed}");
+        assert_eq!(served(&mut clients, idle).await, closed);
+        assert_eq!(binding(&engine, busy).moved, closed as u64);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_may_be_sent_to_the_member_itself() {
+    within(async {
+        let (busy, idle) = (server().await, server().await);
+        let listener = bound(Protocol::Http, Binding::OnDemand(Rebind::Redirect));
+        let mut group = first(&[busy, idle]);
+        group.public.insert(idle.to_string().into(), "https://idle.example:8443".into());
+        let (engine, address) = start(listener, group);
+        let mut clients = clients(address, 40).await;
+        assert_eq!(served(&mut clients, busy).await, 40);
+        alert(&engine, busy, idle);
+        let mut sent = 0;
+        while sent == 0 {
+            for client in &mut clients {
+                let (head, body) = client.ask("/a/b?c=d").await;
+                if head.starts_with("HTTP/1.1 307 ") {
+                    sent += 1;
+                    assert!(head.contains("\r\nLocation: https://idle.example:8443/a/b?c=d\r\n"), "{head}");
+                    // One that asks here all the same is served, by the member it was sent to.
+                    assert_eq!((&*body, client.who().await), ("", idle));
+                }
+            }
+        }
+        assert!((1..=30).contains(&sent), "{sent}");
+        assert_eq!(binding(&engine, busy).moved, sent as u64);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sessions_may_be_left_to_the_members_agents() {
+    within(async {
+        let (busy, idle) = (server().await, server().await);
+        let listener = bound(Protocol::Http, Binding::OnDemand(Rebind::Agent));
+        let (engine, address) = start(listener, first(&[busy, idle]));
+        let mut clients = clients(address, 10).await;
+        assert_eq!(served(&mut clients, busy).await, 10);
+        assert_eq!(engine.asked_to_shed(None, &busy.to_string()), None);
+        alert(&engine, busy, idle);
+        let shed = engine.asked_to_shed(Some("g"), &busy.to_string()).expect("it is under alert");
+        assert!(shed.share > 0.2 && shed.epoch > 0, "{shed:?}");
+        assert_eq!(
+            (
+                engine.asked_to_shed(Some("h"), &busy.to_string()),
+                engine.asked_to_shed(None, &idle.to_string())
+            ),
+            (None, None)
+        );
+        // The plan with the alert is in force when another one has come after it.
+        engine.drain(None, &idle.to_string()).unwrap();
+        engine.undrain(None, &idle.to_string()).unwrap();
+        assert_eq!(served(&mut clients, busy).await, 10);
+        assert_eq!(binding(&engine, busy).moved, 0);
+
+        // Without a listener that binds on demand nobody is under alert.
+        let (engine, _) = start(bound(Protocol::Http, Binding::PerSession), first(&[busy, idle]));
+        for _ in 0..9 {
+            engine.load("g", &idle.to_string(), 0.4, MILLI);
+            engine.load("g", &busy.to_string(), 0.8, MILLI);
+        }
+        assert_eq!(engine.asked_to_shed(None, &busy.to_string()), None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn quiet_connections_are_closed_where_that_is_allowed() {
+    within(async {
+        let (busy, idle) = (Echo::start().await, Echo::start().await);
+        let tcp = ListenerSettings {
+            move_idle: 50 * MILLI,
+            ..bound(Protocol::Tcp, Binding::OnDemand(Rebind::Silent))
+        };
+        let (engine, address) = start(tcp, first(&[busy.address, idle.address]));
+        let mut sessions = Vec::new();
+        for _ in 0..40 {
+            let mut session = TcpStream::connect(address).await.unwrap();
+            echoes(&mut session, "hello").await;
+            sessions.push(session);
+        }
+        assert_eq!(binding(&engine, busy.address).bound, 40);
+        alert(&engine, busy.address, idle.address);
+        until("sessions are moved", || binding(&engine, busy.address).moved > 0).await;
+        // Each is asked once, within one look.
+        until("what left is gone", || {
+            let now = binding(&engine, busy.address);
+            now.bound + now.moved == 40
+        })
+        .await;
+        // New ones go where load is lacking, whatever the strategy would say.
+        let mut session = TcpStream::connect(address).await.unwrap();
+        echoes(&mut session, "again").await;
+        assert_eq!(binding(&engine, idle.address).bound, 1);
+        let mut ended = 0;
+        for session in &mut sessions {
+            // Those that are open still speak; those that left have ended, without an error.
+            let spoken = session.write_all(b"x").await;
+            let heard = session.read(&mut [0; 9]).await;
+            match heard {
+                Ok(1) => spoken.unwrap(),
+                Ok(0) => ended += 1,
+                other => assert!(spoken.is_err() || other.is_err(), "{other:?}"),
+            }
+        }
+        let moved = binding(&engine, busy.address).moved;
+        assert!((1..=30).contains(&moved) && ended <= moved, "{ended} ended of {moved}");
+        assert_eq!(status_of(&engine, busy.address).failures, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn no_connection_is_closed_where_that_is_not_allowed() {
+    within(async {
+        let (busy, idle) = (Echo::start().await, Echo::start().await);
+        let tcp = bound(Protocol::Tcp, Binding::OnDemand(Rebind::Silent));
+        let (engine, address) = start(tcp, first(&[busy.address, idle.address]));
+        let mut session = TcpStream::connect(address).await.unwrap();
+        echoes(&mut session, "hello").await;
+        alert(&engine, busy.address, idle.address);
+        // The alert is in force once new sessions follow it.
+        while binding(&engine, idle.address).bound == 0 {
+            echoes(&mut TcpStream::connect(address).await.unwrap(), "new").await;
+        }
+        echoes(&mut session, "still here").await;
+        assert_eq!(binding(&engine, busy.address).moved, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn flows_move_after_a_quiet_second() {
+    within(async {
+        let parrot = || async {
+            let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            let address = socket.local_addr().unwrap();
+            tokio::spawn(async move {
+                let mut buffer = [0; 64];
+                while let Ok((_, from)) = socket.recv_from(&mut buffer).await {
+                    socket.send_to(address.to_string().as_bytes(), from).await.unwrap();
+                }
+            });
+            address
+        };
+        let (busy, idle) = (parrot().await, parrot().await);
+        let udp = bound(Protocol::Udp, Binding::OnDemand(Rebind::Silent));
+        let (engine, address) = start(udp, first(&[busy, idle]));
+        let mut flows = Vec::new();
+        for _ in 0..40 {
+            let flow = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            flow.connect(address).await.unwrap();
+            flows.push(flow);
+        }
+        let ask = async |flow: &UdpSocket| -> SocketAddr {
+            let mut buffer = [0; 64];
+            flow.send(b"who").await.unwrap();
+            let len = flow.recv(&mut buffer).await.unwrap();
+            std::str::from_utf8(&buffer[..len]).unwrap().parse().unwrap()
+        };
+        for flow in &flows {
+            assert_eq!(ask(flow).await, busy);
+        }
+        assert_eq!(binding(&engine, busy).bound, 40);
+        alert(&engine, busy, idle);
+        // A quiet second is what this is about; what is asked before it stays.
+        tokio::time::sleep(1100 * MILLI).await;
+        let mut moved = 0;
+        for flow in &flows {
+            let who = ask(flow).await;
+            assert_eq!(ask(flow).await, who);
+            moved += u64::from(who == idle);
+        }
+        assert!((1..=30).contains(&moved), "{moved}");
+        assert_eq!((binding(&engine, busy).moved, binding(&engine, idle).bound), (moved, moved));
+    })
+    .await;
+}
