@@ -92,7 +92,10 @@ fn what_it_carries_is_untouched_and_what_it_sees_is_said_with_each_answer() {
     let server = Script::start(move |wire| -> std::io::Result<()> {
         while let Some(head) = wire.head()? {
             keep.lock().unwrap().push(head);
-            wire.try_send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nx-own: y\r\n\r\nok")?;
+            wire.try_send(
+                "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nx-own: y\r\n\
+                           endpoint-load-metrics: JSON {\"cpu_utilization\": 0.25}\r\n\r\nok",
+            )?;
         }
         Ok(())
     });
@@ -105,7 +108,11 @@ fn what_it_carries_is_untouched_and_what_it_sees_is_said_with_each_answer() {
         let answer = wire.answer().unwrap();
         assert_eq!((answer.status, answer.text(), answer.field("x-own")), (200, "ok".into(), Some("y")));
         let report = answer.field("endpoint-load-metrics").unwrap();
-        for part in ["TEXT named_metrics.rif=0, named_metrics.knee=2.00, named_metrics.work=0.0", ".slot=1"] {
+        for part in [
+            "TEXT named_metrics.rif=0, named_metrics.knee=2.00, named_metrics.work=0.0",
+            ".slot=1",
+            "cpu_utilization=0.25",
+        ] {
             assert!(report.contains(part), "{report}");
         }
     }

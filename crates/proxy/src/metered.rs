@@ -65,13 +65,23 @@ impl Metered {
         &self.refusal
     }
 
-    /// The head of the answer is there: the header that goes with it, if this is a side-car. The clock has to be read
-    /// for it: the meter would learn little from times that are those of whatever happened before.
-    pub(crate) fn answered(&mut self, status: u16, tick: impl FnOnce() -> Time) -> Vec<u8> {
+    /// The head of the answer is there: the header that goes with it, if this is a side-car, with what the server said
+    /// in the same header. The clock has to be read for it: the meter would learn little from times that are those of
+    /// whatever happened before.
+    pub(crate) fn answered(
+        &mut self,
+        status: u16,
+        theirs: Option<&[u8]>,
+        tick: impl FnOnce() -> Time,
+    ) -> Vec<u8> {
         if self.counted.is_none() {
             return Vec::new();
         }
-        self.end(status < 500, tick()).map_or_else(Vec::new, |reading| line(reading, false))
+        let mut header = self.end(status < 500, tick()).map_or_else(Vec::new, |reading| line(reading, false));
+        if let Some(theirs) = theirs {
+            reading::join(theirs, &mut header);
+        }
+        header
     }
 
     /// It is over; what the meter makes of it, if this is a side-car.
@@ -164,7 +174,7 @@ mod tests {
         assert!(
             held.pop()
                 .unwrap()
-                .answered(200, || Time(1_000_000))
+                .answered(200, None, || Time(1_000_000))
                 .starts_with(b"endpoint-load-metrics: TEXT ")
         );
         drop(held);

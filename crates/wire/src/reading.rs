@@ -75,6 +75,29 @@ pub fn write(said: &Said, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Takes a report that the server made itself (the value of its header) into the header line that [`write`] appended
+/// last. What cannot be read is left out, and so is what says the same as the reading.
+pub fn join(theirs: &[u8], out: &mut Vec<u8>) {
+    out.truncate(out.len().saturating_sub(b"\r\n".len()));
+    let mut text = Vec::new();
+    let mut left = orca::MAX_METRICS - OURS.len();
+    let _ = orca::read(theirs, |metric| {
+        if left == 0 || metric.kind == Kind::Named && OURS.contains(&metric.name) {
+            return;
+        }
+        left -= 1;
+        text.clear();
+        orca::write_text(&mut text, [metric]);
+        if let Some(said) = text.strip_prefix(b"TEXT ").filter(|said| !said.is_empty()) {
+            out.extend_from_slice(b", ");
+            out.extend_from_slice(said);
+        }
+    });
+    out.extend_from_slice(b"\r\n");
+}
+
+const OURS: [&str; 7] = ["rif", "knee", "work", "mean", "sojourn", "slot", "full"];
+
 /// Appends a number with so many decimals, at most 9. Readings are not negative, and far below 10^10; this goes with
 /// every answer, and formatting numbers in general would be half of what a side-car adds to it.
 fn fixed(value: f64, decimals: usize, out: &mut Vec<u8>) {
@@ -124,6 +147,37 @@ mod tests {
             assert_eq!(read(value.unwrap(), |_| metrics += 1), Ok(Some(said)));
             assert_eq!(metrics, 6);
         }
+    }
+
+    #[test]
+    fn what_the_server_says_itself_is_said_with_it() {
+        let said = Said { reading: Reading { in_flight: 7, knee: 3.5, ..Reading::default() }, full: false };
+        let joined = |theirs: &str| {
+            let mut line = b"a: b\r\n".to_vec();
+            write(&said, &mut line);
+            join(theirs.as_bytes(), &mut line);
+            let line = String::from_utf8(line).unwrap();
+            let value =
+                line.strip_prefix("a: b\r\nendpoint-load-metrics: ").unwrap().strip_suffix("\r\n").unwrap();
+            let mut others = Vec::new();
+            let read = read(value.as_bytes(), |metric| {
+                if !OURS.contains(&metric.name) {
+                    others.push((metric.name.to_owned(), metric.value));
+                }
+            });
+            assert_eq!(read, Ok(Some(said)), "{value}");
+            others
+        };
+        let theirs = [("cpu_utilization".to_owned(), 0.3), ("queue".to_owned(), 4.0)];
+        for text in [
+            "TEXT cpu_utilization=0.3, named_metrics.queue=4, named_metrics.rif=9",
+            r#"JSON {"cpu_utilization": 0.3, "named_metrics": {"queue": 4, "knee": 1}}"#,
+        ] {
+            assert_eq!(joined(text), theirs);
+        }
+        assert!(joined("").is_empty() && joined("nonsense").is_empty() && joined("TEXT a=b").is_empty());
+        let many: Vec<String> = (0..64).map(|number| format!("named_metrics.n{number}=1")).collect();
+        assert_eq!(joined(&format!("TEXT {}", many.join(", "))).len(), orca::MAX_METRICS - OURS.len());
     }
 
     #[test]

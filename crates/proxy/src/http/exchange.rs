@@ -353,7 +353,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 if !self.asked.upgrade {
                     return Err(self.bad_answer());
                 }
-                let more = self.asked.metered.answered(head.status, || core.tick());
+                let more = self.asked.metered.answered(head.status, None, || core.tick());
                 head.write(Rewrite::default(), &more, scratch);
                 self.answer = Answer::Tunnel;
                 return Ok(rest);
@@ -371,7 +371,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             if !self.refused {
                 let strip_report = self.trip.settings().strip_reports;
                 let http10 = self.asked.http10;
-                let more = self.asked.metered.answered(head.status, || core.tick());
+                let more = self.asked.metered.answered(head.status, head.report, || core.tick());
                 head.write(Rewrite { close: !self.keep_client, http10, strip_report }, &more, scratch);
             }
             self.answer = if head.body.done() { Answer::Done } else { Answer::Body(head.body) };
