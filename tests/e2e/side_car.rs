@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::stage::{Folder, Member, Process, Run, Script, Wire, binary, found, until, web};
+use crate::stage::{Folder, Member, Process, Run, Script, Wire, binary, curl, found, listening, until, web};
 
 /// A balancer that keeps what is reported to it, and answers as it is told.
 struct Balancer {
@@ -173,6 +173,32 @@ fn on_an_alert_connections_come_to_an_end_at_the_boundary_of_a_request() {
     assert!(!ask(&mut fresh));
     balancer.alert(1.0, 8);
     until("the last answer", || ask(&mut fresh));
+}
+
+#[test]
+fn a_balancer_that_finds_the_server_overloaded_has_its_side_car_send_connections_away() {
+    let (one, other) = (Member::start(&[]), Member::start(&[]));
+    let rest = "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\n";
+    let members = [one.address, other.address];
+    let balancer = crate::stage::Balancer::start(&listening("binding = \"on_demand\"", &members, rest));
+    let reports = format!("http://{}", balancer.reports());
+    let name = one.address.to_string();
+    let args = ["-m", &name, "-r", &reports, "--interval", "100ms", "--listen", "127.0.0.1:0"];
+    let side_car = SideCar::start(&format!("127.0.0.1:0={name}"), &args);
+    let agent = side_car.process.line("listening agent ");
+    let agent = agent.split_once("listening agent ").unwrap().1.split(": ").next().unwrap().to_owned();
+    let mut wires: Vec<Wire> = (0..20).map(|_| Wire::connect(side_car.address)).collect();
+    until("an alert that is obeyed", || {
+        let told = curl(&["-d", "load=1.2", &format!("http://{agent}/v1/report")], b"");
+        assert_eq!(told.code, Some(0), "{}", told.talk);
+        curl(&["-d", &format!("member={}&load=0.2", other.address), &format!("{reports}/v1/report")], b"");
+        let left = |wire: &mut Wire| {
+            wire.send(GET);
+            wire.answer().unwrap().field("connection") == Some("close")
+        };
+        wires.iter_mut().any(left)
+    });
+    side_car.process.line("of the connections to go elsewhere");
 }
 
 #[test]
