@@ -5,7 +5,7 @@ CARGO ?= cargo
 LOCKED := --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test lint fmt gates bench bench-load deny deps clean
+.PHONY: help demo build test lint fmt gates bench bench-sim bench-load deny deps clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ gates: deps build ## instructions, system calls and memory per request against t
 bench: deps build ## beside HAProxy, nginx and Envoy, then bench-load, 45 minutes (ARGS=--quick: 8), into bench/results/
 	scripts/install-bench-peers
 	benches/bench.py $(ARGS); proxies=$$?; benches/load.py $(filter --quick,$(ARGS)) && exit $$proxies
+
+bench-sim: ## strategies in simulated fleets, the long form: minutes
+	$(CARGO) test $(LOCKED) --release -p plimsoll-brain --test adaptive --test sessions -- --ignored --nocapture
 
 bench-load: deps build ## the load generator beside wrk, oha, hey, fortio, k6 and ab, 20 minutes (ARGS=--quick: 4)
 	scripts/install-bench-peers

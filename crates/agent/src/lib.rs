@@ -14,14 +14,15 @@
 //! One thread is enough. A balancer that hangs, a page that does not come and a file that cannot be read delay and stop
 //! nothing else; each is told once.
 
+mod alert;
 mod board;
 mod cgroup;
 mod chance;
 mod link;
+mod metric;
 mod name;
 mod noise;
 mod page;
-mod prometheus;
 mod push;
 mod report;
 mod scrape;
@@ -42,11 +43,12 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
+pub use alert::Alert;
 pub use board::{Source, Value};
 pub use cgroup::Cgroup;
 pub use link::Url;
+pub use metric::Metric;
 pub use page::Snapshot;
-pub use prometheus::Metric;
 pub use scrape::Scrape;
 pub use sensor::Unread;
 
@@ -207,6 +209,11 @@ impl Agent {
         Told(self.shared.clone())
     }
 
+    /// What balancers want the server to do, as it changes: they say so in their answers to reports.
+    pub fn alerts(&self) -> watch::Receiver<Alert> {
+        self.shared.alerts().subscribe()
+    }
+
     /// Measures, reports and shows until `stop` comes true; what is under way then is cut.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Self { shared, sensors, targets, interval, listener, scraper } = self;
@@ -264,6 +271,7 @@ async fn beat(shared: &Shared, mut sensors: Sensors, interval: Duration, beats: 
             next_look = now + pause;
         }
         if now >= due || (stirred && now >= last + GAP) {
+            shared.alerts().forget(shared.now());
             shared.board().tell();
             beats.send_modify(|beats| *beats += 1);
             (last, stirred, due) = (now, false, now + chance.about(interval, 0.9, 1.1));

@@ -102,9 +102,10 @@ fn escaped(text: &str) -> String {
 mod tests {
     use std::time::Duration;
 
+    use plimsoll_wire::prometheus::samples;
+
     use super::*;
     use crate::board::Source;
-    use crate::prometheus::samples;
 
     #[tokio::test(start_paused = true)]
     async fn both_forms_say_the_same() {

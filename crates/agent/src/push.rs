@@ -12,6 +12,7 @@ use hyper::Method;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use crate::alert::decision;
 use crate::board::Value;
 use crate::chance::Chance;
 use crate::link::{Link, Trouble, Url};
@@ -38,7 +39,7 @@ pub(crate) async fn run(shared: Arc<Shared>, number: usize, url: Url, mut beat: 
         }
         let (values, turn) = shared.board().since(known, shared.now());
         let made = link.made();
-        match send(&shared, &mut link, values).await {
+        match send(&shared, number, &mut link, values).await {
             Ok(reports) => {
                 // The old connection was dead: the new one knows no more than this.
                 let renewed = known > 0 && link.made() != made;
@@ -75,7 +76,7 @@ impl From<Trouble> for Failure {
 }
 
 /// Sends what is fresh in one report and what is not in another, which says its age. How many that were.
-async fn send(shared: &Shared, link: &mut Link, values: Vec<Value>) -> Result<u64, Failure> {
+async fn send(shared: &Shared, number: usize, link: &mut Link, values: Vec<Value>) -> Result<u64, Failure> {
     let (fresh, old): (Vec<_>, Vec<_>) = values.into_iter().partition(|value| value.age < FRESH);
     let mut sent = 0;
     for values in [old, fresh] {
@@ -89,6 +90,7 @@ async fn send(shared: &Shared, link: &mut Link, values: Vec<Value>) -> Result<u6
         if !status.is_success() {
             return Err(Failure { kind: status.as_u16(), why: refusal(status.as_u16(), &answer) });
         }
+        shared.asked(number, decision(&answer));
         sent += 1;
     }
     Ok(sent)

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Method;
+use plimsoll_wire::prometheus::{Sample, samples};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::board::Source;
 use crate::link::{Link, Url};
-use crate::prometheus::{Metric, Sample, samples};
+use crate::metric::Metric;
 use crate::sensor::Unread;
 use crate::shared::Shared;
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::alert::{Alerts, Decision};
 use crate::board::{Board, Source};
 use crate::link::Url;
 use crate::push::Failure;
@@ -26,6 +27,7 @@ pub(crate) struct Shared {
     pub(crate) stirred: Notify,
     unread: Mutex<Notes>,
     targets: Mutex<Vec<Tally>>,
+    alerts: Mutex<Alerts>,
 }
 
 /// How reports to one balancer fare.
@@ -63,6 +65,7 @@ impl Shared {
             stirred: Notify::new(),
             unread: Mutex::default(),
             targets: Mutex::new(targets.iter().map(tally).collect()),
+            alerts: Mutex::new(Alerts::new(targets.len())),
         }
     }
 
@@ -125,6 +128,23 @@ impl Shared {
                 tracing::info!("reports to {} arrive again", tally.target);
             }
         }
+    }
+
+    /// What the target with this number wants shed, as its answer to a report said.
+    pub(crate) fn asked(&self, number: usize, decision: Option<Decision>) {
+        let news = self.alerts().heard(number, decision, self.now());
+        if let (Some(share), Some(tally)) = (news, self.tallies().get(number)) {
+            tracing::info!(
+                "{} wants {:.0} % of the connections to go elsewhere",
+                tally.target,
+                share * 100.0
+            );
+        }
+    }
+
+    /// What balancers decided; whoever has it must not wait for anything.
+    pub(crate) fn alerts(&self) -> MutexGuard<'_, Alerts> {
+        self.alerts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One has not.

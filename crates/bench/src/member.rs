@@ -22,6 +22,7 @@ use tokio::sync::watch;
 mod antagonist;
 mod echo;
 mod http;
+mod metered;
 mod processor;
 mod service;
 mod sharing;
@@ -35,6 +36,7 @@ pub use service::{Service, Slowdown};
 pub use shuffle::shuffle;
 
 use http::Page;
+use metered::Gauge;
 use work::Work;
 
 use crate::chance::Chance;
@@ -91,6 +93,9 @@ pub struct Spec {
     pub refusal: Refusal,
     /// Becomes slower by itself.
     pub slow_after: Option<Slowdown>,
+    /// Say with each answer how loaded the member is, and refuse what it has no room for (http): what a server with an
+    /// agent does.
+    pub meter: bool,
     /// Obey `POST /_plimsoll/slow?factor=N` and `POST /_plimsoll/fail?rate=R&after=TIME&with=HOW`, and answer `GET
     /// /_plimsoll/count` (http).
     pub admin: bool,
@@ -147,6 +152,7 @@ impl Spec {
             fail_after: None,
             refusal: Refusal::Status(500),
             slow_after: None,
+            meter: false,
             admin: false,
             greet: false,
             seed: 1,
@@ -162,6 +168,7 @@ struct Member {
     page: Page,
     chance: RefCell<Chance>,
     failing: Cell<Failing>,
+    meter: Option<Gauge>,
     /// True once the member ends.
     stopping: watch::Receiver<bool>,
     /// TCP connections open.
@@ -188,7 +195,8 @@ impl Member {
         let (connections, requests) = (Cell::new(0), Cell::new(0));
         let failing =
             Cell::new(Failing { rate: spec.fail_rate, after: spec.fail_after, refusal: spec.refusal });
-        Ok(Rc::new(Self { spec, name, work, page, chance, failing, stopping, connections, requests }))
+        let meter = spec.meter.then(Gauge::new);
+        Ok(Rc::new(Self { spec, name, work, page, chance, failing, meter, stopping, connections, requests }))
     }
 }
 

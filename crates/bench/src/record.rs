@@ -32,6 +32,8 @@ pub enum Fault {
     Timeout,
     /// An answer with a status of 400 or more.
     Status,
+    /// The 503 of a balancer that sheds load, by its `plimsoll-reason`: it is no member that failed.
+    Shed,
     /// An answer that is not one.
     Malformed,
     /// The generator could not send it: too many in flight, or no more sockets.
@@ -40,12 +42,13 @@ pub enum Fault {
 
 impl Fault {
     /// Every one.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Connect,
         Self::ConnectTimeout,
         Self::Closed,
         Self::Timeout,
         Self::Status,
+        Self::Shed,
         Self::Malformed,
         Self::Unsent,
     ];
@@ -63,6 +66,7 @@ impl Fault {
             Self::Closed => "closed",
             Self::Timeout => "timeout",
             Self::Status => "status",
+            Self::Shed => "shed",
             Self::Malformed => "malformed",
             Self::Unsent => "unsent",
         }

@@ -53,6 +53,8 @@ pub struct Plan {
     table: Table,
     /// Tells plans apart, for [`Hand`].
     serial: u64,
+    /// Members of the group that could be chosen when it was made.
+    count: usize,
     /// Log-likelihood ratio at which a member is suspected enough to be ejected.
     suspect: f64,
 }
@@ -63,13 +65,14 @@ impl Plan {
     pub fn new(strategy: &'static Strategy, knobs: Knobs, members: Vec<Member>) -> Self {
         let knobs = knobs.fit(strategy);
         let table = (strategy.prepare)(&members, &knobs);
-        Self { strategy, knobs, members, table, serial: 0, suspect: f64::INFINITY }
+        let count = members.len();
+        Self { strategy, knobs, members, table, serial: 0, count, suspect: f64::INFINITY }
     }
 
     /// The same rules over no members.
     pub fn bare(&self) -> Self {
         let plan = Self::new(self.strategy, self.knobs.clone(), Vec::new());
-        Self { suspect: self.suspect, ..plan }
+        Self { suspect: self.suspect, count: self.count, ..plan }
     }
 
     /// Gives it a number that no other plan of its group has.
@@ -128,8 +131,8 @@ impl Plan {
         hand.took(latency);
         let sum = vitals.suspicion.record(failed, hand.failing());
         // A member that is suspected itself says nothing about the fleet.
-        if sum < self.suspect.min(suspicion::threshold(1e-6)) / 2.0 {
-            hand.outcome(failed, self.members.len());
+        if sum < suspicion::DOUBTFUL {
+            hand.outcome(failed, self.count);
         }
         failed && sum >= self.suspect
     }

@@ -231,6 +231,14 @@ fn unproven(effort: Effort) {
         assert!(mixed.p99 <= 1.1 * agentless.p99, "with some agents it is to be no worse than with none");
         assert!(mixed.shed < 0.1, "nothing is refused below the capacity: {:.2} %", mixed.shed);
     }
+    println!("one of 40 says that it is idle, fast and large");
+    let lied_to = measure("adaptive", &Setting { lying: Some(3), ..at(0.75) }, effort);
+    assert!(
+        lied_to.p99 <= 150.0 && lied_to.failed < 0.1,
+        "a liar: {:.1} ms, {:.2} %",
+        lied_to.p99,
+        lied_to.failed
+    );
     println!("all balancers start anew");
     let crashed = measure("adaptive", &Setting { crash: true, ..at(0.75) }, effort);
     let steady = measure("adaptive", &at(0.75), effort);

@@ -174,7 +174,7 @@ impl Subject for Running {
         let Report { group, member, values, age_seconds } = report;
         let report = cluster::Report { group, member, values, age_seconds };
         match self.cluster.report(&report) {
-            Ok(()) => Ok(self.engine.shed(report.group.as_deref(), &report.member)),
+            Ok(()) => Ok(self.engine.asked_to_shed(report.group.as_deref(), &report.member)),
             Err(cluster::Refused::Unknown(why)) => Err(Refused::Unknown(why)),
             Err(cluster::Refused::Wrong(why)) => Err(Refused::Wrong(why)),
             Err(cluster::Refused::TooFast(why)) => Err(Refused::TooFast(why)),

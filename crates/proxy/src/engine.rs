@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use plimsoll_brain::meter::Reading;
 use plimsoll_brain::status::GroupExplanation;
 use plimsoll_brain::{Event, EventKind, Knobs, Load, Shed, Strategy, Time};
 use tokio::sync::{Notify, broadcast, mpsc};
@@ -169,13 +170,30 @@ impl Engine {
 
     /// Which part of a member's sessions is to go elsewhere, if it is under alert: by its name or address, in one group
     /// or in the one of all that have it that asks for most.
-    pub fn shed(&self, group: Option<&str>, member: &str) -> Option<Shed> {
+    pub fn asked_to_shed(&self, group: Option<&str>, member: &str) -> Option<Shed> {
         lock(&self.0.control).shed(group, member)
     }
 
     /// Weights from outside, for a group whose strategy takes them; `None` for a member whose weight is not known.
     pub fn weights(&self, group: &str, weights: &[(Arc<str>, Option<f64>)]) {
         lock(&self.0.control).weighed(group, weights, self.0.clock.now());
+    }
+
+    /// What the meter of a side-car says now; `None` if there is no such group, or it is none.
+    pub fn reading(&self, group: &str) -> Option<Reading> {
+        let control = lock(&self.0.control);
+        Some(control.groups.get(group)?.group.side_car.as_ref()?.reading())
+    }
+
+    /// Balancers want this share (0 to 1) of the connections to a side-car's server to go elsewhere: each that is
+    /// there now draws once, and goes at the next boundary of a request (http) or quiet moment (tcp). Connections
+    /// that have not drawn yet when the next call comes draw by that; 0 takes an alert back.
+    pub fn shed(&self, group: &str, share: f64) {
+        if let Some(ruled) = lock(&self.0.control).groups.get(group)
+            && let Some(side_car) = &ruled.group.side_car
+        {
+            side_car.shed(share);
+        }
     }
 
     /// Puts another strategy in force, until the next reload: the one before it, for people. `written` is how the

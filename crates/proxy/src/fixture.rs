@@ -36,8 +36,8 @@ pub(crate) fn pool(core: &Core) -> Rc<Pool> {
     let minute = Duration::from_secs(60);
     let settings = Arc::new(GroupSettings {
         strip_reports: true,
-        meter: false,
         public: Default::default(),
+        side_car: None,
         spec: spec.clone(),
         probe: None,
         key: Key::Client,

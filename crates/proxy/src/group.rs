@@ -1,14 +1,14 @@
 //! A group as all cores share it: the plan in force, and counts that each core writes for itself.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
 
 use arc_swap::ArcSwap;
-use plimsoll_brain::meter::Meter;
-use plimsoll_brain::{MemberId, Plan, Vitals};
+use plimsoll_brain::{MemberId, Plan, Time, Vitals};
 use tokio::sync::{Notify, mpsc};
 
 use crate::GroupSettings;
+use crate::metered::SideCar;
 use crate::reason::{REASONS, Reason};
 use crate::stats::{Count, Histogram};
 
@@ -24,8 +24,8 @@ pub(crate) struct Group {
     /// One for each core.
     pub(crate) tallies: Box<[Tally]>,
     strikes: mpsc::Sender<Strike>,
-    /// Of the server behind a side-car: all members of the group are one.
-    pub(crate) meter: OnceLock<Mutex<Meter>>,
+    /// If this process is the side-car of the group's server.
+    pub(crate) side_car: Option<Arc<SideCar>>,
 }
 
 /// A plan and what belongs to it; never changed once published.
@@ -91,6 +91,7 @@ impl Record {
 impl Group {
     pub(crate) fn new(first: Published, cores: usize, strikes: mpsc::Sender<Strike>) -> Arc<Self> {
         Arc::new(Self {
+            side_car: first.settings.side_car.as_ref().map(|_| Arc::new(SideCar::new(Time(0)))),
             name: Arc::clone(&first.settings.spec.name),
             published: ArcSwap::from_pointee(first),
             version: AtomicU64::new(1),
@@ -98,7 +99,6 @@ impl Group {
             freed: Notify::new(),
             tallies: per_core(cores),
             strikes,
-            meter: OnceLock::new(),
         })
     }
 

@@ -17,7 +17,7 @@ use crate::bond::Bond;
 use crate::connect::Peer;
 use crate::core::Core;
 use crate::listener::Listener;
-use crate::metered::Metered;
+use crate::metered::{Heed, Metered};
 use crate::pool::View;
 use crate::reason::Reason;
 use crate::stream::Stream;
@@ -50,6 +50,7 @@ struct Session<S> {
     answered_alone: bool,
     /// Its member, unless one is chosen for each request.
     bond: Option<Box<Bond>>,
+    heed: Heed,
 }
 
 /// A request whose head was read and may be passed on.
@@ -99,6 +100,7 @@ pub(crate) async fn serve<S: Stream>(
     let client_text = peer.client.ip().to_canonical().to_string().into_boxed_str();
     let bond = (listener.settings().binding != Binding::PerRequest).then(Box::default);
     let client_fields = http1::x_forwarded(&client_text, "http").into_boxed_slice();
+    let heed = Heed::begin(listener.pool().group.side_car.as_ref());
     let mut session = Session {
         core,
         listener,
@@ -111,6 +113,7 @@ pub(crate) async fn serve<S: Stream>(
         timer,
         answered_alone: false,
         bond,
+        heed,
     };
     let mut served: u32 = 0;
     loop {
@@ -254,6 +257,12 @@ impl<S: Stream> Session<S> {
     /// Is this request the last of its connection, because the process stops or its listener is gone?
     fn ending(&self) -> bool {
         self.core.stopping.get() || self.listener.closed()
+    }
+
+    /// Is it the last because the server behind this side-car has too many connections? To be asked with each answer.
+    fn sheds(&mut self) -> bool {
+        let core = &self.core;
+        self.heed.goes(|| core.chance())
     }
 
     /// What should stick to one member, if the strategy wants to know.

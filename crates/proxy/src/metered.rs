@@ -1,33 +1,63 @@
-//! A request as the meter of a side-car sees it: from its coming to the head of its answer, which is the last moment
-//! at which something can still be said with it.
+//! What makes a group a side-car: it is one server behind this process, whose requests are counted by a meter, and
+//! which says with each answer how loaded it is.
+//!
+//! A request is in the meter from its coming to the head of its answer, which is the last moment at which something
+//! can still be said with it; a byte stream, which can say nothing, from its beginning to its end. When balancers
+//! alert the server, each connection that was there then goes with the chance that they give, drawn once
+//! ([`Heed`]): at the boundary of a request, or while a byte stream is quiet.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use plimsoll_brain::Time;
 use plimsoll_brain::meter::{Job, Meter, Reading};
 use plimsoll_wire::reading::{self, Said};
 
-use crate::group::Group;
 use crate::inner::lock;
 
-/// One request, counted out at the latest when it is dropped.
+/// What is known of the server behind a side-car.
+pub(crate) struct SideCar {
+    meter: Mutex<Meter>,
+    /// The number of the last alert, and the bits of its share as an `f32`; 0 before the first.
+    alert: AtomicU64,
+}
+
+impl SideCar {
+    pub(crate) fn new(now: Time) -> Self {
+        Self { meter: Mutex::new(Meter::new(now)), alert: AtomicU64::new(0) }
+    }
+
+    /// What the meter says now.
+    pub(crate) fn reading(&self) -> Reading {
+        lock(&self.meter).reading()
+    }
+
+    /// This share of the connections is to go: another alert, or with 0 the end of the last.
+    pub(crate) fn shed(&self, share: f64) {
+        let share = if share.is_finite() { share.clamp(0.0, 1.0) as f32 } else { 0.0 };
+        let number = (self.alert.load(Relaxed) >> 32).wrapping_add(1) & u64::from(u32::MAX);
+        self.alert.store(number << 32 | u64::from(share.to_bits()), Relaxed);
+    }
+}
+
+/// One request or byte stream, counted out at the latest when it is dropped.
 #[derive(Default)]
 pub(crate) struct Metered {
     /// `None` if this is no side-car, there was no room, or the answer has gone.
-    counted: Option<(Arc<Group>, Job, Time)>,
+    counted: Option<(Arc<SideCar>, Job, Time)>,
     /// The header of a refusal; empty if there was room.
     refusal: Vec<u8>,
 }
 
 impl Metered {
-    /// Counts a request in, if there is room.
-    pub(crate) fn begin(group: &Arc<Group>, now: Time) -> Self {
-        let mut meter = lock(group.meter.get_or_init(|| Mutex::new(Meter::new(now))));
-        if meter.full() {
+    /// Counts a request in, if there is room or it is not to be refused anyway.
+    pub(crate) fn begin(side_car: &Arc<SideCar>, refuse: bool, now: Time) -> Self {
+        let mut meter = lock(&side_car.meter);
+        if refuse && meter.full() {
             return Self { counted: None, refusal: line(meter.reading(), true) };
         }
         let job = meter.begin(now);
-        Self { counted: Some((Arc::clone(group), job, now)), refusal: Vec::new() }
+        Self { counted: Some((Arc::clone(side_car), job, now)), refusal: Vec::new() }
     }
 
     /// The header of a refusal; empty if there was room.
@@ -35,14 +65,29 @@ impl Metered {
         &self.refusal
     }
 
-    /// The head of the answer is there: the header that goes with it, if this is a side-car.
-    pub(crate) fn answered(&mut self, status: u16, now: Time) -> Vec<u8> {
-        self.end(status < 500, now).map_or_else(Vec::new, |reading| line(reading, false))
+    /// The head of the answer is there: the header that goes with it, if this is a side-car, with what the server said
+    /// in the same header. The clock has to be read for it: the meter would learn little from times that are those of
+    /// whatever happened before.
+    pub(crate) fn answered(
+        &mut self,
+        status: u16,
+        theirs: Option<&[u8]>,
+        tick: impl FnOnce() -> Time,
+    ) -> Vec<u8> {
+        if self.counted.is_none() {
+            return Vec::new();
+        }
+        let mut header = self.end(status < 500, tick()).map_or_else(Vec::new, |reading| line(reading, false));
+        if let Some(theirs) = theirs {
+            reading::join(theirs, &mut header);
+        }
+        header
     }
 
-    fn end(&mut self, succeeded: bool, now: Time) -> Option<Reading> {
-        let (group, job, _) = self.counted.take()?;
-        Some(lock(group.meter.get()?).end(job, succeeded, now))
+    /// It is over; what the meter makes of it, if this is a side-car.
+    pub(crate) fn end(&mut self, succeeded: bool, now: Time) -> Option<Reading> {
+        let (side_car, job, _) = self.counted.take()?;
+        Some(lock(&side_car.meter).end(job, succeeded, now))
     }
 }
 
@@ -53,8 +98,86 @@ impl Drop for Metered {
     }
 }
 
+/// What a client's connection knows of alerts: which was the last that it was asked by, or came after.
+#[derive(Default)]
+pub(crate) struct Heed(Option<(Arc<SideCar>, u32)>);
+
+impl Heed {
+    /// Of a connection that begins now: alerts so far are not about it.
+    pub(crate) fn begin(side_car: Option<&Arc<SideCar>>) -> Self {
+        Self(side_car.map(|side_car| {
+            let number = (side_car.alert.load(Relaxed) >> 32) as u32;
+            (Arc::clone(side_car), number)
+        }))
+    }
+
+    /// Is the connection to go now? Drawn once for each alert, from 64 random bits; always `false` where this is no
+    /// side-car.
+    pub(crate) fn goes(&mut self, chance: impl FnOnce() -> u64) -> bool {
+        let Some((side_car, heard)) = &mut self.0 else { return false };
+        let alert = side_car.alert.load(Relaxed);
+        let (number, share) = ((alert >> 32) as u32, f32::from_bits(alert as u32));
+        if std::mem::replace(heard, number) == number {
+            return false;
+        }
+        // The 24 bits that a share can have.
+        ((chance() >> 40) as f32) < share * (1 << 24) as f32
+    }
+}
+
 fn line(reading: Reading, full: bool) -> Vec<u8> {
     let mut line = Vec::with_capacity(256);
     reading::write(&Said { reading, full }, &mut line);
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_asked_once_by_each_alert_and_not_by_those_before_them() {
+        let side_car = Arc::new(SideCar::new(Time(0)));
+        let mut early: Vec<Heed> = (0..1000).map(|_| Heed::begin(Some(&side_car))).collect();
+        let mut chance = 0_u64;
+        let mut gone = |all: &mut [Heed]| {
+            let mut count = 0;
+            for one in all {
+                chance = chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                count += usize::from(one.goes(|| chance));
+            }
+            count
+        };
+        assert_eq!(gone(&mut early), 0);
+        side_car.shed(0.3);
+        let mut late = vec![Heed::begin(Some(&side_car))];
+        let share = gone(&mut early);
+        assert!((250..=350).contains(&share), "{share}");
+        assert_eq!((gone(&mut early), gone(&mut late)), (0, 0));
+        side_car.shed(1.0);
+        assert_eq!((gone(&mut early), gone(&mut late)), (1000, 1));
+        side_car.shed(0.0);
+        assert_eq!(gone(&mut early), 0);
+        side_car.shed(f64::NAN);
+        assert_eq!((gone(&mut early), Heed::begin(None).goes(|| 0)), (0, false));
+    }
+
+    #[test]
+    fn a_meter_that_is_full_refuses_if_it_may() {
+        let side_car = Arc::new(SideCar::new(Time(0)));
+        let mut held: Vec<Metered> = (0..7).map(|_| Metered::begin(&side_car, true, Time(0))).collect();
+        assert!(held.iter().all(|one| one.refusal().is_empty()));
+        let refused = Metered::begin(&side_car, true, Time(0));
+        assert!(String::from_utf8_lossy(refused.refusal()).contains("full=1"));
+        assert!(Metered::begin(&side_car, false, Time(0)).refusal().is_empty());
+        assert_eq!(side_car.reading().in_flight, 7);
+        assert!(
+            held.pop()
+                .unwrap()
+                .answered(200, None, || Time(1_000_000))
+                .starts_with(b"endpoint-load-metrics: TEXT ")
+        );
+        drop(held);
+        assert_eq!(side_car.reading().in_flight, 0);
+    }
 }

@@ -142,9 +142,9 @@ pub struct GroupSettings {
     pub retry: RetrySettings,
     /// Keep from clients what members say of their load (ORCA) with their answers?
     pub strip_reports: bool,
-    /// Is the group one server behind this process, which is to say with each answer how loaded that server is, and
-    /// to refuse what would be too much for it?
-    pub meter: bool,
+    /// Is the group one server behind this process, which is to say how loaded that server is? Fixed when the group is
+    /// made.
+    pub side_car: Option<SideCarSettings>,
     /// Requests that wait when every member is at its limit; more are refused. 0 refuses at once.
     pub queue: usize,
     /// How long they wait.
@@ -155,6 +155,15 @@ pub struct GroupSettings {
     pub pool_idle: Duration,
     /// Begin each connection to a member with a PROXY protocol header of this version (1 or 2).
     pub send_proxy: Option<u8>,
+}
+
+/// What this process does as the side-car of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SideCarSettings {
+    /// Refuse what would be too much for the server: a request with 503, a byte stream by a reset.
+    pub refuse: bool,
+    /// A byte stream that is to go because of an alert goes when nothing moved for so long; `None` lets them stay.
+    pub shed_idle: Option<Duration>,
 }
 
 /// How to probe members.

@@ -20,6 +20,7 @@ use crate::bond::Bond;
 use crate::connect::{Peer, connect};
 use crate::core::Core;
 use crate::listener::Listener;
+use crate::metered::{Heed, Metered};
 use crate::pool::Pool;
 use crate::reason::Reason;
 use crate::relay::{self, End, Quiet, Side};
@@ -39,6 +40,17 @@ pub(crate) async fn serve(
     let pool = listener.pool();
     let begun = core.tick();
     let mut bond = Bond::default();
+    let mut metered = Metered::default();
+    let mut heed = Heed::default();
+    if let Some(side_car) = &pool.group.side_car {
+        let refuse = pool.view().published.settings.side_car.is_some_and(|settings| settings.refuse);
+        (metered, heed) = (Metered::begin(side_car, refuse, begun), Heed::begin(Some(side_car)));
+        if !metered.refusal().is_empty() {
+            pool.group.reject(core.index, Reason::Shed);
+            reset(&client);
+            return;
+        }
+    }
     // On the heap: a session needs it once, and would be larger for it ever after.
     let reached = Box::pin(reach(&core, &listener, &pool, &timer, &peer, begun)).await;
     let (mut trip, mut member) = match reached {
@@ -53,10 +65,13 @@ pub(crate) async fn serve(
     bond.hold(&listener, &trip);
     trip.settle();
     let idle = listener.settings().timeouts.idle;
-    let mut leaves = |now| leaves(&core, &listener, &mut bond, now);
+    let shed_idle = trip.settings().side_car.and_then(|settings| settings.shed_idle);
+    let mut leaves = |now| {
+        leaves(&core, &listener, &mut bond, now) || (shed_idle.is_some() && heed.goes(|| core.chance()))
+    };
     let quiet = Quiet {
         idle,
-        leaves: look(&listener).map(|look| (look, &mut leaves as &mut dyn FnMut(Time) -> bool)),
+        leaves: look(&listener).or(shed_idle).map(|look| (look, &mut leaves as &mut dyn FnMut(Time) -> bool)),
     };
     let end = relay::copy(&core, &timer, quiet, (&mut client, &mut member), ahead, &trip.upstream).await;
     if end.left {
@@ -69,6 +84,7 @@ pub(crate) async fn serve(
     }
     let now = core.tick();
     pool.tally().latency.record(now.since(begun));
+    metered.end(end.broken != Some(Side::Member), now);
     judge(trip, end, now);
 }
 

@@ -2,7 +2,9 @@
 //!
 //! One sample per line: `name{label="value",…} number [timestamp]`. Lines that begin with `#` are comments, types
 //! and help. A line that cannot be read is left out: a page is made by many hands, and one bad line says nothing
-//! about the others. Nothing is copied.
+//! about the others. Nothing is copied but label values with escapes.
+
+use std::borrow::Cow;
 
 /// One number of a page.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,20 +27,37 @@ pub fn is_name(text: &str) -> bool {
     name_end(text) == text.len() && !text.is_empty()
 }
 
-fn sample(line: &str) -> Option<Sample<'_>> {
-    let line = line.trim_start();
-    let (name, rest) = line.split_at(name_end(line));
+/// Reads `name{label="value",…}` at the beginning of `text`: the name, the labels as they stand there, and what
+/// follows.
+pub fn series(text: &str) -> Option<(&str, &str, &str)> {
+    let (name, rest) = text.split_at(name_end(text));
     if name.is_empty() {
         return None;
     }
     let rest = rest.trim_start();
-    let (labels, rest) = match rest.strip_prefix('{') {
-        Some(inside) => {
-            let end = labels_end(inside)?;
-            (&inside[..end], &inside[end + 1..])
-        }
-        None => ("", rest),
-    };
+    let Some(inside) = rest.strip_prefix('{') else { return Some((name, "", rest)) };
+    let end = labels_end(inside)?;
+    Some((name, &inside[..end], &inside[end + 1..]))
+}
+
+/// Labels ([`Sample::labels`]) by name, up to the first that is malformed. In values `\\`, `\"` and `\n` are undone.
+pub fn labels(mut text: &str) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
+    std::iter::from_fn(move || {
+        let (name, rest) = text.split_once('=')?;
+        let value = rest.trim_start().strip_prefix('"')?;
+        let mut escaped = false;
+        let end = value.bytes().position(|byte| {
+            let end = byte == b'"' && !escaped;
+            escaped = byte == b'\\' && !escaped;
+            end
+        })?;
+        text = value[end + 1..].trim_start().trim_start_matches(',');
+        Some((name.trim(), unescaped(&value[..end])))
+    })
+}
+
+fn sample(line: &str) -> Option<Sample<'_>> {
+    let (name, labels, rest) = series(line.trim_start())?;
     // A timestamp or an exemplar may follow.
     let value = rest.split_ascii_whitespace().next()?;
     Some(Sample { name, labels, value: number(value)? })
@@ -67,6 +86,25 @@ fn labels_end(inside: &str) -> Option<usize> {
         }
     }
     None
+}
+
+fn unescaped(value: &str) -> Cow<'_, str> {
+    if !value.contains('\\') {
+        return value.into();
+    }
+    let mut plain = String::with_capacity(value.len());
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        plain.push(match c {
+            '\\' => match chars.next() {
+                Some('n') => '\n',
+                Some(c) => c,
+                None => break,
+            },
+            c => c,
+        });
+    }
+    plain.into()
 }
 
 /// As Go writes numbers, which is how the format defines them.
@@ -121,6 +159,16 @@ mod tests {
     }
 
     #[test]
+    fn labels_are_read_one_by_one() {
+        let text = r#"path="C:\\DIR",error = "no:\n\"x\" {0}", b="" ,c=d,e="f""#;
+        let found: Vec<_> = labels(text).collect();
+        assert_eq!(found[..2], [("path", "C:\\DIR".into()), ("error", "no:\n\"x\" {0}".into())]);
+        assert_eq!(found[2..], [("b", "".into())], "up to the first that is malformed");
+        assert_eq!(series("a{b=\"}\"} rest"), Some(("a", "b=\"}\"", " rest")));
+        assert_eq!((series("a{b"), series("1a")), (None, None));
+    }
+
+    #[test]
     fn names() {
         assert!(is_name("a:b_c9") && is_name("_"));
         assert!(!is_name("") && !is_name("9a") && !is_name("a-b") && !is_name("a b"));
@@ -131,6 +179,7 @@ mod tests {
         fn no_page_is_a_panic(page in "(?s)[ -~\n\"{}#\\\\\u{e9}]{0,200}") {
             for sample in samples(&page) {
                 prop_assert!(is_name(sample.name));
+                labels(sample.labels).for_each(drop);
             }
         }
     }

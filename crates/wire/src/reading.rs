@@ -11,8 +11,6 @@
 //! | `slot` | 1 if room for one more is promised |
 //! | `full` | 1 if this answer only says that there is no room |
 
-use std::io::Write as _;
-
 use plimsoll_brain::meter::Reading;
 
 use crate::orca::{self, Bad, Kind, Metric};
@@ -57,13 +55,17 @@ pub fn read(value: &[u8], mut other: impl FnMut(&Metric<'_>)) -> Result<Option<S
 /// Appends a whole header line.
 pub fn write(said: &Said, out: &mut Vec<u8>) {
     let Reading { in_flight, knee, work, mean_in_flight, sojourn, slot } = said.reading;
-    // Writing to a vector cannot fail.
-    let _ = write!(
-        out,
-        "{}: TEXT named_metrics.rif={in_flight}, named_metrics.knee={knee:.2}, named_metrics.work={work:.6}, \
-         named_metrics.mean={mean_in_flight:.2}, named_metrics.sojourn={sojourn:.6}",
-        orca::HEADER
-    );
+    out.extend_from_slice(orca::HEADER.as_bytes());
+    out.extend_from_slice(b": TEXT named_metrics.rif=");
+    fixed(f64::from(in_flight), 0, out);
+    out.extend_from_slice(b", named_metrics.knee=");
+    fixed(f64::from(knee), 2, out);
+    out.extend_from_slice(b", named_metrics.work=");
+    fixed(f64::from(work), 6, out);
+    out.extend_from_slice(b", named_metrics.mean=");
+    fixed(f64::from(mean_in_flight), 2, out);
+    out.extend_from_slice(b", named_metrics.sojourn=");
+    fixed(f64::from(sojourn), 6, out);
     if slot {
         out.extend_from_slice(b", named_metrics.slot=1");
     }
@@ -71,6 +73,53 @@ pub fn write(said: &Said, out: &mut Vec<u8>) {
         out.extend_from_slice(b", named_metrics.full=1");
     }
     out.extend_from_slice(b"\r\n");
+}
+
+/// Takes a report that the server made itself (the value of its header) into the header line that [`write`] appended
+/// last. What cannot be read is left out, and so is what says the same as the reading.
+pub fn join(theirs: &[u8], out: &mut Vec<u8>) {
+    out.truncate(out.len().saturating_sub(b"\r\n".len()));
+    let mut text = Vec::new();
+    let mut left = orca::MAX_METRICS - OURS.len();
+    let _ = orca::read(theirs, |metric| {
+        if left == 0 || metric.kind == Kind::Named && OURS.contains(&metric.name) {
+            return;
+        }
+        left -= 1;
+        text.clear();
+        orca::write_text(&mut text, [metric]);
+        if let Some(said) = text.strip_prefix(b"TEXT ").filter(|said| !said.is_empty()) {
+            out.extend_from_slice(b", ");
+            out.extend_from_slice(said);
+        }
+    });
+    out.extend_from_slice(b"\r\n");
+}
+
+const OURS: [&str; 7] = ["rif", "knee", "work", "mean", "sojourn", "slot", "full"];
+
+/// Appends a number with so many decimals, at most 9. Readings are not negative, and far below 10^10; this goes with
+/// every answer, and formatting numbers in general would be half of what a side-car adds to it.
+fn fixed(value: f64, decimals: usize, out: &mut Vec<u8>) {
+    const SCALE: [f64; 10] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
+    // Not a number becomes 0, and what is out of range the nearest that is in it.
+    let mut left = (value * SCALE[decimals] + 0.5) as u64;
+    // As many digits as a number can have, and the point.
+    let mut text = [b'0'; 21];
+    let mut at = text.len();
+    for digit in 0.. {
+        if digit == decimals && decimals > 0 {
+            at -= 1;
+            text[at] = b'.';
+        }
+        at -= 1;
+        text[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 && digit >= decimals {
+            break;
+        }
+    }
+    out.extend_from_slice(&text[at..]);
 }
 
 #[cfg(test)]
@@ -98,6 +147,55 @@ mod tests {
             assert_eq!(read(value.unwrap(), |_| metrics += 1), Ok(Some(said)));
             assert_eq!(metrics, 6);
         }
+    }
+
+    #[test]
+    fn what_the_server_says_itself_is_said_with_it() {
+        let said = Said { reading: Reading { in_flight: 7, knee: 3.5, ..Reading::default() }, full: false };
+        let joined = |theirs: &str| {
+            let mut line = b"a: b\r\n".to_vec();
+            write(&said, &mut line);
+            join(theirs.as_bytes(), &mut line);
+            let line = String::from_utf8(line).unwrap();
+            let value =
+                line.strip_prefix("a: b\r\nendpoint-load-metrics: ").unwrap().strip_suffix("\r\n").unwrap();
+            let mut others = Vec::new();
+            let read = read(value.as_bytes(), |metric| {
+                if !OURS.contains(&metric.name) {
+                    others.push((metric.name.to_owned(), metric.value));
+                }
+            });
+            assert_eq!(read, Ok(Some(said)), "{value}");
+            others
+        };
+        let theirs = [("cpu_utilization".to_owned(), 0.3), ("queue".to_owned(), 4.0)];
+        for text in [
+            "TEXT cpu_utilization=0.3, named_metrics.queue=4, named_metrics.rif=9",
+            r#"JSON {"cpu_utilization": 0.3, "named_metrics": {"queue": 4, "knee": 1}}"#,
+        ] {
+            assert_eq!(joined(text), theirs);
+        }
+        assert!(joined("").is_empty() && joined("nonsense").is_empty() && joined("TEXT a=b").is_empty());
+        let many: Vec<String> = (0..64).map(|number| format!("named_metrics.n{number}=1")).collect();
+        assert_eq!(joined(&format!("TEXT {}", many.join(", "))).len(), orca::MAX_METRICS - OURS.len());
+    }
+
+    #[test]
+    fn numbers_have_so_many_decimals() {
+        let text = |value, decimals| {
+            let mut out = Vec::new();
+            fixed(value, decimals, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        for value in [0.0, 0.004, 0.005001, 0.996, 1.0, 9.999, 12.345678, 4095.75, 1e9, f64::from(u32::MAX)] {
+            for decimals in [0, 2, 6] {
+                // Halves are up; others are as everywhere.
+                let all = format!("{:.decimals$}", value + 1e-9);
+                assert_eq!(text(value, decimals), all, "{value} {decimals}");
+            }
+        }
+        assert_eq!((text(f64::NAN, 2), text(-3.0, 2)), ("0.00".to_owned(), "0.00".to_owned()));
+        assert_eq!(text(f64::INFINITY, 6), "18446744073709.551615");
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub enum Metric {
     TimedOut,
     /// Share that was refused: answered with a status of 400 or more.
     Refused,
+    /// Share that the balancer refused because there is no room, and said so: a part of `refused`.
+    Shed,
     /// Requests that came to a member, per second; by member and second only.
     Arrivals,
     /// Standard deviation over the members of the requests that came to each in a batch, over their mean.
@@ -66,6 +68,7 @@ impl Metric {
             Self::Success => "success",
             Self::TimedOut => "timed_out",
             Self::Refused => "refused",
+            Self::Shed => "shed",
             Self::Arrivals => "arrivals",
             Self::Dispersion => "dispersion",
             Self::Surge => "surge",
@@ -90,6 +93,7 @@ impl Metric {
             Self::Success => "share answered without fault",
             Self::TimedOut => "share timed out",
             Self::Refused => "share refused",
+            Self::Shed => "share shed",
             Self::Arrivals => "requests/s at the member",
             Self::Dispersion => "dispersion of arrivals over members",
             Self::Surge => "arrivals after return / usual",

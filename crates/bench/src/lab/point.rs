@@ -313,7 +313,8 @@ fn keep(
         put(Metric::P99, all.latency.quantile(0.99).as_secs_f64());
         put(Metric::Success, all.ok as f64 / ended);
         put(Metric::TimedOut, (failed(Failure::Timeout) + failed(Failure::ConnectTimeout)) / ended);
-        put(Metric::Refused, failed(Failure::Status) / ended);
+        put(Metric::Refused, (failed(Failure::Status) + failed(Failure::Shed)) / ended);
+        put(Metric::Shed, failed(Failure::Shed) / ended);
         put(Metric::BalancerCpu, seen.balancer / ended * 1e6);
     } else if part.due > 0 || matches!(drive, Drive::Closed(_)) {
         // There were requests and nothing came of any: that is the worst, and no want of a sample.
@@ -490,6 +491,17 @@ mod tests {
         keep(&mut outcome, Drive::Open(250.0), None, Duration::from_secs(5), &part, &tail, &seen);
         // 50 ms for 250 requests, in microseconds.
         assert!((outcome.samples[&Metric::BalancerCpu][0] - 200.0).abs() < 1e-9, "{outcome:?}");
+    }
+
+    #[test]
+    fn what_was_shed_was_refused_too() {
+        let mut part = Record::new();
+        (part.due, part.ok) = (100, 80);
+        part.failed.insert(Failure::Status, 5);
+        part.failed.insert(Failure::Shed, 15);
+        let seen = samples(Drive::Open(100.0), &part);
+        assert_eq!((&seen[&Metric::Refused], &seen[&Metric::Shed]), (&vec![0.2], &vec![0.15]));
+        assert_eq!(seen[&Metric::Success], [0.8]);
     }
 
     #[test]

@@ -232,6 +232,7 @@ fn numbers(table: &Table, points: &[PointFile]) -> String {
         Metric::Success,
         Metric::TimedOut,
         Metric::Refused,
+        Metric::Shed,
         Metric::Dispersion,
         Metric::Surge,
         Metric::Regained,

@@ -61,8 +61,9 @@ impl Stage {
         session: Duration,
         folder: &Path,
     ) -> Result<Self, Trouble> {
-        let told: Vec<Vec<String>> =
-            (1..=point.members).map(|number| told(experiment.members.of(number), session)).collect();
+        let told: Vec<Vec<String>> = (1..=point.members)
+            .map(|number| told(experiment.members.of(number), session, point.balancer.agents))
+            .collect();
         let mut network = Network::build(&experiment.network)?;
         let mut started = Vec::new();
         for (number, told) in (1..).zip(&told) {
@@ -258,7 +259,7 @@ fn order(fault: &Fault) -> String {
 }
 
 /// The flags of a member.
-fn told(members: &Members, session: Duration) -> Vec<String> {
+fn told(members: &Members, session: Duration, agents: bool) -> Vec<String> {
     let mut told = vec!["--admin".to_owned(), format!("--queue={}", members.queue)];
     match members.cores {
         Some(cores) => {
@@ -274,6 +275,9 @@ fn told(members: &Members, session: Duration) -> Vec<String> {
     }
     if let Some(swaps) = members.swaps {
         told.push(format!("--swaps={swaps}"));
+    }
+    if members.meter || agents {
+        told.push("--meter".to_owned());
     }
     if members.burn {
         told.push("--burn".to_owned());

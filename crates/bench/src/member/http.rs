@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use super::metered::{Gauge, Metered};
 use super::{Kind, Member};
 use crate::body::{self, Body, Malformed};
 
@@ -71,7 +72,8 @@ impl Page {
 pub(super) async fn connection(stream: TcpStream, member: &Member) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let stopping = member.stopping.clone();
-    let mut wire = Wire { stream, stopping, input: Vec::new(), start: 0, output: Vec::new(), first: true };
+    let (input, output, report) = (Vec::new(), Vec::new(), Vec::new());
+    let mut wire = Wire { stream, stopping, input, start: 0, output, report, first: true };
     loop {
         match exchange(&mut wire, member).await {
             Ok(true) => {}
@@ -136,11 +138,22 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
         return Ok(keep);
     }
     member.requests.set(member.requests.get() + 1);
+    let mut metered = match member.meter.as_ref().map_or_else(|| Ok(Metered::default()), Gauge::begin) {
+        Ok(metered) => metered,
+        Err(refusal) => {
+            wire.drain(head.body).await?;
+            wire.report = refusal;
+            wire.answer(member, 503, "", head.is_head, !keep);
+            return Ok(keep);
+        }
+    };
     let failing = member.failing.get();
     let fails = member.chance.borrow_mut().happens(failing.rate);
     let first = std::mem::take(&mut wire.first);
     if let (Some(raw), false) = (raw, fails) {
-        if wire.attend(member, member.work.serve(first)).await?.is_err() {
+        let served = wire.attend(member, member.work.serve(first)).await?;
+        wire.report = metered.end(served.is_ok());
+        if served.is_err() {
             wire.drain(head.body).await?;
             wire.answer(member, 503, "the queue is full\n", head.is_head, !keep);
             return Ok(keep);
@@ -149,7 +162,9 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
     }
     if let (Some(swaps), false) = (member.spec.swaps, fails) {
         let body = wire.take(head.body).await?;
-        match member.work.shuffle(body, swaps).await {
+        let shuffled = member.work.shuffle(body, swaps).await;
+        wire.report = metered.end(shuffled.is_ok());
+        match shuffled {
             Ok(shuffled) => wire.integers(member, &head, &shuffled, keep),
             Err(_) => wire.answer(member, 503, "the queue is full\n", head.is_head, !keep),
         }
@@ -163,14 +178,17 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
         }
         None => wire.attend(member, member.work.serve(first)).await?,
     };
-    if served.is_err() {
-        wire.answer(member, 503, "the queue is full\n", head.is_head, !keep);
-    } else if !fails {
-        wire.page(member, &head, keep).await?;
-    } else if let Refusal::Status(status) = failing.refusal {
-        wire.answer(member, status, "it fails as it was told to\n", head.is_head, !keep);
-    } else {
-        return Ok(false);
+    let status = match (served, fails, failing.refusal) {
+        (Err(_), ..) => 503,
+        (Ok(()), false, _) => 200,
+        (Ok(()), true, Refusal::Status(status)) => status,
+        (Ok(()), true, Refusal::Close) => return Ok(false),
+    };
+    wire.report = metered.end(status < 500);
+    match served {
+        Err(_) => wire.answer(member, status, "the queue is full\n", head.is_head, !keep),
+        Ok(()) if fails => wire.answer(member, status, "it fails as it was told to\n", head.is_head, !keep),
+        Ok(()) => wire.page(member, &head, keep).await?,
     }
     Ok(keep)
 }
@@ -183,6 +201,8 @@ struct Wire {
     /// What of `input` has been taken.
     start: usize,
     output: Vec<u8>,
+    /// A header line for the next head, if the member has a meter.
+    report: Vec<u8>,
     /// No request has been served yet.
     first: bool,
 }
@@ -382,6 +402,7 @@ impl Wire {
     }
 
     fn end_head(&mut self, minor: u8, keep: bool) {
+        self.output.append(&mut self.report);
         self.output.extend_from_slice(match (keep, minor) {
             (true, 0) => b"connection: keep-alive\r\n\r\n",
             (true, _) => b"\r\n",

@@ -1,4 +1,5 @@
-//! HTTP/1.1: one request, several by weight, or a sequence; an answer of 400 or more is a failure.
+//! HTTP/1.1: one request, several by weight, or a sequence; an answer of 400 or more is a failure. A balancer that sheds
+//! load says so in `plimsoll-reason`.
 //!
 //! A member is known by the `x-member` header of its answers, which test members set.
 
@@ -136,9 +137,10 @@ impl Http {
         };
         let status = head.code.unwrap_or(0);
         let member = body::values(head.headers, "x-member").next();
+        let shed = status == 503 && body::values(head.headers, "plimsoll-reason").any(|why| why == b"shed");
         let answer = Answer {
             member: member.map(|name| self.member(name)),
-            fault: (status >= 400).then_some(Fault::Status),
+            fault: (status >= 400).then_some(if shed { Fault::Shed } else { Fault::Status }),
             reusable: body::keeps_alive(head.version.unwrap_or(0), head.headers),
         };
         let body = Body::of_answer(status, bare, head.headers)?;
@@ -325,6 +327,14 @@ mod tests {
             (
                 "HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n",
                 Answer { member: None, fault: Some(Fault::Status), reusable: true },
+            ),
+            (
+                "HTTP/1.1 503 No\r\nplimsoll-reason: exhausted\r\ncontent-length: 0\r\n\r\n",
+                Answer { member: None, fault: Some(Fault::Status), reusable: true },
+            ),
+            (
+                "HTTP/1.1 503 No\r\nplimsoll-reason: shed\r\ncontent-length: 0\r\n\r\n",
+                Answer { member: None, fault: Some(Fault::Shed), reusable: true },
             ),
         ];
         for (text, answer) in whole {

@@ -33,6 +33,9 @@ impl Suspicion {
             self.parole.store(false, Relaxed);
         }
         let packed = self.outcomes.load(Relaxed);
+        if !failed && packed == MEMORY {
+            return sum;
+        }
         let (failures, count) = unpack(packed);
         let kept = if count < MEMORY { 1.0 } else { 1.0 - 1.0 / MEMORY as f32 };
         let failures = failures * kept + if failed { 1.0 } else { 0.0 };
@@ -88,6 +91,9 @@ pub(crate) fn threshold(false_alarm: f64) -> f64 {
 fn unpack(packed: u64) -> (f32, u64) {
     (f32::from_bits((packed >> 32) as u32), packed & u64::from(u32::MAX))
 }
+
+/// The sum from which a member says nothing about the fleet any more: half of what one false alarm in a million takes.
+pub(crate) const DOUBTFUL: f64 = 6.9;
 
 /// The sum is kept below this: no past is so bad that it takes long to be made good.
 const MOST: f64 = 20.0;

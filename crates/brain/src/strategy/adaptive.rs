@@ -84,7 +84,8 @@ fn unheard(members: &[Member], hand: &Hand, ask: &Ask) -> Option<usize> {
 }
 
 fn observe(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
-    let latency = latency.as_nanos() as f32;
+    // Not by way of u128, which no processor converts.
+    let latency = latency.as_secs() as f32 * 1e9 + latency.subsec_nanos() as f32;
     match vitals.blended() {
         // A failure is never fast.
         Some(mean) if failed => vitals.blend(latency.max(2.0 * mean), LATENCIES, now),
@@ -97,7 +98,9 @@ fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
     hand.heard = true;
     member.vitals.heard.take(reading, member.vitals.begun(), now);
     let Some(view) = member.vitals.heard.view().filter(|_| reading.slot) else { return };
-    let cost = cost(&view.reading, f64::from(reading.in_flight) + 1.0, scorn(member, hand.failing()));
+    let queue = f64::from(reading.in_flight) + 1.0;
+    let cost = cost(&view.reading, queue, scorn(member, hand.failing()));
+    let cost = cost + unsaid(member, cost);
     let until = now + Duration::try_from_secs_f32(view.reading.sojourn).unwrap_or_default();
     hand.keep(member.id, cost as f32, until, now);
 }
@@ -137,6 +140,13 @@ fn cost(reading: &Reading, queue: f64, scorn: f64) -> f64 {
     f64::from(reading.work) * scorn * libm::sqrt(1.0 + crowd * crowd)
 }
 
+/// What a request takes beyond what the member says, seconds: it is far away, or does not tell the truth. What is seen
+/// varies, so only what is several times as much as was said counts.
+fn unsaid(member: &Member, said: f64) -> f64 {
+    let seen = member.vitals.blended().map_or(0.0, |latency| f64::from(latency) * 1e-9);
+    (seen - BELIEF * said).max(0.0)
+}
+
 /// By how much a member's failures make it look slower: the inverse square of the share of its requests that it
 /// does not fail beyond what all fail.
 fn scorn(member: &Member, fleet: f64) -> f64 {
@@ -167,6 +177,9 @@ fn queue(member: &Member, view: &View, now: Time) -> f64 {
     let sent = f64::from(member.vitals.begun().wrapping_sub(view.begun));
     (had + sent).max(f64::from(member.in_flight()))
 }
+
+/// How many times the cost that a member says may be seen before it is not believed.
+const BELIEF: f64 = 4.0;
 
 /// Latencies over which a member's is averaged.
 const LATENCIES: f32 = 8.0;

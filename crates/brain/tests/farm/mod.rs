@@ -32,6 +32,8 @@ pub(crate) struct Setting {
     pub(crate) seed: u64,
     /// Member that fails every request after half a millisecond.
     pub(crate) failing: Option<usize>,
+    /// Member that says it is idle, fast and large.
+    pub(crate) lying: Option<usize>,
     /// Member that runs at a tenth of its speed.
     pub(crate) slow: Option<usize>,
     /// Do members go on with what clients have given up?
@@ -73,6 +75,7 @@ impl Setting {
             measured: 30.0,
             seed,
             failing: None,
+            lying: None,
             slow: None,
             ignore_cancel: false,
             retries: 0.0,
@@ -491,7 +494,8 @@ impl Run<'_> {
         let member = self.flights[flight].member;
         let server = &mut self.fleet.servers[member];
         server.advance(now);
-        if self.setting.guarded && server.meter.full() && !server.silent {
+        let honest = self.setting.lying != Some(member);
+        if self.setting.guarded && honest && server.meter.full() && !server.silent {
             let entry = &mut self.flights[flight];
             entry.refused = true;
             entry.state = State::Gone;
@@ -582,6 +586,10 @@ impl Run<'_> {
         entry.state = State::Gone;
         if let Some(job) = entry.job.take() {
             let reading = server.meter.end(job, succeeded, time(now));
+            let reading = match self.setting.lying == Some(entry.member) {
+                true => Reading { in_flight: 0, knee: 100.0, work: 1e-5, slot: true, ..reading },
+                false => reading,
+            };
             entry.reading = (!server.silent).then_some(reading);
             if self.setting.push && reading.slot {
                 let (member, due) = (entry.member, now + f64::from(reading.sojourn) + 1e-6);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use plimsoll_agent::{Agent, Cgroup, Config, Error, Metric, Scrape, Snapshot, Url};
 use plimsoll_bench::units;
 use sd_notify::NotifyState;
+use side_car::{Place, SideCar};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Exit, Failure, Globals};
@@ -15,15 +16,17 @@ use crate::control::text::{Cell, Tone, table};
 use crate::log;
 use crate::running::notify;
 
+mod side_car;
+
 /// Measure this machine beside a server and report its load to the balancers
 ///
 /// Reads processors, run queue, pressure, memory and sockets, a page in Prometheus' format, and what programs
 /// of this machine report with curl -d 'name=NAME&value=NUMBER' http://LISTEN/v1/report. Needs no
-/// privileges; what it cannot read it names once. Ends with SIGTERM or Ctrl-C.
+/// privileges; what it cannot read it names once. Ends with SIGTERM or Ctrl-C, a side-car after what is under way.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Address of the server, as the balancer's configuration has it
-    #[arg(short, long, value_name = "HOST:PORT", required_unless_present_any = ["listen", "once"])]
+    #[arg(short, long, value_name = "HOST:PORT", required_unless_present_any = ["listen", "once", "side_car"])]
     member: Option<String>,
 
     /// Its group, if the address is in several
@@ -33,7 +36,7 @@ pub(crate) struct Args {
     /// Push to these balancers: http://HOST:PORT of [admin] reports, or unix:/PATH of the control socket; one
     /// that is down delays no other
     #[arg(short, long, value_name = "URL", value_delimiter = ',', requires = "member",
-          required_unless_present_any = ["listen", "once"])]
+          required_unless_present_any = ["listen", "once", "side_car"])]
     report_to: Vec<Url>,
 
     /// Between two reports, give or take a tenth; what moves more than its noise is reported at once
@@ -44,6 +47,19 @@ pub(crate) struct Args {
     /// free one
     #[arg(short, long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+
+    /// Stand in the way of the server's requests (http) or connections (tcp:): count them, say with each answer how
+    /// loaded the server is, refuse what is too much for it, and let connections go when a balancer alerts
+    #[arg(long, value_name = "[http:|tcp:]ADDRESS=SERVER", conflicts_with = "once")]
+    side_car: Option<Place>,
+
+    /// Let a side-car refuse plain connections (tcp:), too, when the server has as many as it can work on
+    #[arg(long, requires = "side_car")]
+    refuse: bool,
+
+    /// On an alert close plain connections (tcp:) that have been quiet for so long [default: none]
+    #[arg(long, value_name = "TIME", requires = "side_car", value_parser = quiet)]
+    shed_idle: Option<Duration>,
 
     /// A page in Prometheus' text format, such as http://127.0.0.1:9100/metrics
     #[arg(long, value_name = "URL", requires = "metric")]
@@ -102,10 +118,12 @@ async fn on(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     log::start(args.log, globals);
     // Before anything listens, so that no signal finds the process unprepared.
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
-    let (Ok(term), Ok(int)) = signals else {
+    let (Ok(mut term), Ok(mut int)) = signals else {
         return Err(Failure::failed("cannot take signals"));
     };
     let agent = Agent::open(config(args)).await.map_err(refused)?;
+    let start = |place| SideCar::start(place, args.refuse, args.shed_idle);
+    let side_car = args.side_car.as_ref().map(start).transpose()?;
     if let Some(address) = agent.addr() {
         tracing::info!("listening agent {address}: /load, /metrics, /v1/report");
     }
@@ -113,9 +131,33 @@ async fn on(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         let member = args.member.as_deref().unwrap_or_default();
         tracing::info!("reporting to {url} as {member} every {}", units::short(args.interval));
     }
+    if let Some(side_car) = &side_car {
+        tracing::info!("listening {}", side_car.line());
+    }
     notify(&[NotifyState::Ready]);
-    agent.run(told_to_stop(term, int)).await;
-    notify(&[NotifyState::Stopping]);
+    let Some(side_car) = side_car else {
+        agent.run(told_to_stop(&mut term, &mut int)).await;
+        notify(&[NotifyState::Stopping]);
+        return Ok(ExitCode::SUCCESS);
+    };
+    let (told, alerts) = (agent.told(), agent.alerts());
+    let carried = async {
+        tokio::select! {
+            never = side_car.run(told, alerts) => match never {},
+            () = told_to_stop(&mut term, &mut int) => {}
+        }
+        notify(&[NotifyState::Stopping]);
+        // The reports go on meanwhile; a second signal ends it at once.
+        tokio::select! {
+            cut = side_car.stop() => cut,
+            () = told_to_stop(&mut term, &mut int) => 1,
+        }
+    };
+    let mut cut = 0;
+    agent.run(async { cut = carried.await }).await;
+    if cut > 0 {
+        tracing::warn!("not all connections had ended");
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -140,7 +182,7 @@ fn refused(error: Error) -> Failure {
     Failure::new(exit, error)
 }
 
-async fn told_to_stop(mut term: Signal, mut int: Signal) {
+async fn told_to_stop(term: &mut Signal, int: &mut Signal) {
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}
@@ -151,6 +193,11 @@ fn interval(text: &str) -> Result<Duration, String> {
     let interval = units::duration(text)?;
     let fits = (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval);
     if fits { Ok(interval) } else { Err("expected 100ms to 1h".to_owned()) }
+}
+
+fn quiet(text: &str) -> Result<Duration, String> {
+    let quiet = units::duration(text)?;
+    if quiet >= Duration::from_millis(10) { Ok(quiet) } else { Err("expected 10ms or more".to_owned()) }
 }
 
 fn render(snapshot: &Snapshot, color: bool) -> String {

@@ -105,6 +105,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME[:FACTOR]")]
     slow_after: Option<Slowdown>,
 
+    /// Say with each answer how loaded the member is, and refuse with 503 what it has no room for (http), as a server
+    /// with an agent does
+    #[arg(long)]
+    meter: bool,
+
     /// Obey POST /_plimsoll/slow?factor=N and /_plimsoll/fail?rate=R (after=TIME, with=HOW), and answer GET
     /// /_plimsoll/count with the requests so far
     #[arg(long)]
@@ -148,6 +153,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         fail_after: args.fail_after,
         refusal: args.fail_with,
         slow_after: args.slow_after,
+        meter: args.meter,
         admin: args.admin,
         greet: args.greet,
         seed: args.seed,

@@ -227,8 +227,8 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
     };
     Some(proxy::GroupSettings {
         strip_reports: group.report_header == ReportHeader::Strip,
-        meter: false,
         public: public(group),
+        side_car: None,
         spec,
         probe: group.health.as_ref().map(probe),
         key: group.key.0.clone(),

@@ -66,8 +66,8 @@ impl<S: Stream> Session<S> {
 
     async fn attempts(&mut self, pool: &Rc<Pool>, asked: &mut Asked) -> Outcome {
         pool.deposit(asked.begun);
-        if asked.view.published.settings.meter {
-            asked.metered = Metered::begin(&pool.group, asked.begun);
+        if let Some(side_car) = &pool.group.side_car {
+            asked.metered = Metered::begin(side_car, true, asked.begun);
             if !asked.metered.refusal().is_empty() {
                 return Outcome::Reject(Reason::Shed);
             }

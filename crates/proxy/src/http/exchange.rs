@@ -353,7 +353,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 if !self.asked.upgrade {
                     return Err(self.bad_answer());
                 }
-                head.write(Rewrite::default(), b"", scratch);
+                let more = self.asked.metered.answered(head.status, None, || core.tick());
+                head.write(Rewrite::default(), &more, scratch);
                 self.answer = Answer::Tunnel;
                 return Ok(rest);
             }
@@ -362,14 +363,15 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.keep_client &= self.asked.body.done()
                 && !self.unchunk
                 && head.body != Body::UntilClose
-                && !self.session.ending();
+                && !self.session.ending()
+                && !self.session.sheds();
             if let Some(value) = head.report {
                 self.refused = heard(self.trip, value, &core) && head.status == 503;
             }
             if !self.refused {
                 let strip_report = self.trip.settings().strip_reports;
                 let http10 = self.asked.http10;
-                let more = self.asked.metered.answered(head.status, core.now());
+                let more = self.asked.metered.answered(head.status, head.report, || core.tick());
                 head.write(Rewrite { close: !self.keep_client, http10, strip_report }, &more, scratch);
             }
             self.answer = if head.body.done() { Answer::Done } else { Answer::Body(head.body) };

@@ -161,6 +161,7 @@ fn session(client: Script) -> Session<Script> {
         timer,
         answered_alone: false,
         bond: None,
+        heed: Default::default(),
     }
 }
 

@@ -281,12 +281,15 @@ async fn sessions_may_be_left_to_the_members_agents() {
         let (engine, address) = start(listener, first(&[busy, idle]));
         let mut clients = clients(address, 10).await;
         assert_eq!(served(&mut clients, busy).await, 10);
-        assert_eq!(engine.shed(None, &busy.to_string()), None);
+        assert_eq!(engine.asked_to_shed(None, &busy.to_string()), None);
         alert(&engine, busy, idle);
-        let shed = engine.shed(Some("g"), &busy.to_string()).expect("it is under alert");
+        let shed = engine.asked_to_shed(Some("g"), &busy.to_string()).expect("it is under alert");
         assert!(shed.share > 0.2 && shed.epoch > 0, "{shed:?}");
         assert_eq!(
-            (engine.shed(Some("h"), &busy.to_string()), engine.shed(None, &idle.to_string())),
+            (
+                engine.asked_to_shed(Some("h"), &busy.to_string()),
+                engine.asked_to_shed(None, &idle.to_string())
+            ),
             (None, None)
         );
         // The plan with the alert is in force when another one has come after it.
@@ -301,7 +304,7 @@ async fn sessions_may_be_left_to_the_members_agents() {
             engine.load("g", &idle.to_string(), 0.4, MILLI);
             engine.load("g", &busy.to_string(), 0.8, MILLI);
         }
-        assert_eq!(engine.shed(None, &busy.to_string()), None);
+        assert_eq!(engine.asked_to_shed(None, &busy.to_string()), None);
     })
     .await;
 }

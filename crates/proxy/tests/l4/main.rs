@@ -6,5 +6,6 @@ mod bindings;
 mod probe;
 mod proxy_protocol;
 mod rig;
+mod side_car;
 mod tcp;
 mod udp;

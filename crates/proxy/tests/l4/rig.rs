@@ -26,8 +26,8 @@ pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
     let strategy = strategy::find("least_connections").unwrap();
     GroupSettings {
         strip_reports: true,
-        meter: false,
         public: Default::default(),
+        side_car: None,
         spec: GroupSpec {
             name: "g".into(),
             strategy,

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-/// A balancer and how it chooses: `none`, `plimsoll:round_robin`, `haproxy:leastconn`, `nginx:random two least_conn`.
+/// A balancer and how it chooses: `none`, `plimsoll:round_robin`, `haproxy:leastconn`, `nginx:random two least_conn`;
+/// `plimsoll:adaptive+agents` before members that say how loaded they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Balancer {
     /// Which.
@@ -14,6 +15,8 @@ pub struct Balancer {
     /// A strategy of plimsoll, which may have settings: `least_request(choices=3)`. For the others as their own
     /// configuration has it, or `round_robin` or `least_connections`, which is the default.
     pub strategy: String,
+    /// Do the members say with each answer how loaded they are, as those with agents do?
+    pub agents: bool,
 }
 
 /// Which balancer.
@@ -117,7 +120,7 @@ fn draws(algorithm: &str) -> bool {
 
 impl Default for Balancer {
     fn default() -> Self {
-        Self { kind: BalancerKind::Plimsoll, strategy: "least_connections".to_owned() }
+        Self { kind: BalancerKind::Plimsoll, strategy: "least_connections".to_owned(), agents: false }
     }
 }
 
@@ -125,7 +128,8 @@ impl FromStr for Balancer {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (kind, strategy) = text.split_once(':').unwrap_or((text, "least_connections"));
+        let (bare, agents) = text.strip_suffix("+agents").map_or((text, false), |bare| (bare, true));
+        let (kind, strategy) = bare.split_once(':').unwrap_or((bare, "least_connections"));
         let kind = match kind {
             "none" => BalancerKind::None,
             "plimsoll" => BalancerKind::Plimsoll,
@@ -139,7 +143,7 @@ impl FromStr for Balancer {
                 ));
             }
         };
-        let balancer = Self { kind, strategy: strategy.to_owned() };
+        let balancer = Self { kind, strategy: strategy.to_owned(), agents };
         if balancer.known() {
             return Ok(balancer);
         }
@@ -192,6 +196,9 @@ mod tests {
             "nginx:random two }",
             "envoy:least_request",
             "plimsoll:",
+            "plimsoll:+agents",
+            "plimsoll:adaptive+agent",
+            "plimsoll:adaptive+agents+agents",
             "plimsoll:a b",
             "plimsoll:a(",
             "plimsoll:a()",
@@ -204,6 +211,8 @@ mod tests {
         }
         let tuned: Balancer = "plimsoll:least_loaded(reject=0.5, critical=2)".parse().unwrap();
         assert_eq!(tuned.knobs(), ("least_loaded", BTreeMap::from([("reject", 0.5), ("critical", 2.0)])));
+        let with: Balancer = "plimsoll:adaptive+agents".parse().unwrap();
+        assert_eq!((with.algorithm(), with.agents, tuned.agents), ("adaptive", true, false));
         assert_eq!(Balancer::default().knobs(), ("least_connections", BTreeMap::new()));
     }
 }

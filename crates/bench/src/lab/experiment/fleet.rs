@@ -39,6 +39,10 @@ pub struct Members {
     /// Go on with the work for clients that have gone.
     #[serde(default)]
     pub ignore_cancel: bool,
+    /// Say with each answer how loaded they are, and refuse what they have no room for; so do all where the balancer's
+    /// level says `+agents`.
+    #[serde(default)]
+    pub meter: bool,
     /// Requests that may wait at each, or share its cores; more get 503.
     #[serde(default = "super::thousand")]
     pub queue: usize,

@@ -6,7 +6,7 @@
 //! load balancing systems, PODC 2021, with costs that bend at a knee). Many balancers that see the same old
 //! news then still spread as one would that saw all.
 
-use super::{queue, scorn, view};
+use super::{queue, scorn, unsaid, view};
 use crate::hash::unit;
 use crate::meter::limit;
 use crate::strategy::Left;
@@ -30,6 +30,8 @@ struct Vessel {
     floor: f64,
     knee: f64,
     queue: f64,
+    /// Seconds on top of every request, whatever the queue.
+    unsaid: f64,
 }
 
 /// Draws one of the members that are `left`. `fleet` is the share of requests that fail with all.
@@ -52,7 +54,9 @@ pub(super) fn draw(members: &[Member], ask: &Ask, fleet: f64, left: Left<'_>) ->
                 full = true;
             } else if left(member) {
                 let floor = f64::from(view.reading.work) * scorn(member, fleet);
-                vessels[count] = Vessel { index, floor, knee, queue };
+                let mut vessel = Vessel { index, floor, knee, queue, unsaid: 0.0 };
+                vessel.unsaid = unsaid(member, vessel.cost(queue));
+                vessels[count] = vessel;
                 count += 1;
             }
         }
@@ -65,7 +69,7 @@ pub(super) fn draw(members: &[Member], ask: &Ask, fleet: f64, left: Left<'_>) ->
                     let queue = f64::from(member.in_flight());
                     let seen = member.vitals.blended().map(|latency| f64::from(latency) * 1e-9);
                     let floor = seen.unwrap_or(work).max(work) * scorn(member, fleet);
-                    vessels[count] = Vessel { index, floor, knee, queue };
+                    vessels[count] = Vessel { index, floor, knee, queue, unsaid: 0.0 };
                     count += 1;
                 }
             }
@@ -116,12 +120,12 @@ fn fill(vessels: &[Vessel], unit: f64) -> usize {
 impl Vessel {
     fn cost(&self, queue: f64) -> f64 {
         let crowd = queue / self.knee;
-        self.floor * libm::sqrt(1.0 + crowd * crowd)
+        self.floor * libm::sqrt(1.0 + crowd * crowd) + self.unsaid
     }
 
     /// Requests that fit until the cost has risen to `level`.
     fn takes(&self, level: f64) -> f64 {
-        let rise = level / self.floor;
+        let rise = (level - self.unsaid) / self.floor;
         if rise <= 1.0 {
             return 0.0;
         }

@@ -1,0 +1,109 @@
+//! Which series of a page in Prometheus' text format make a number.
+
+use std::fmt;
+
+use plimsoll_wire::prometheus::{Sample, labels, series};
+
+use crate::name;
+
+/// Which series of a page make a number, and its name: `name`, `name=series`, `name=series{label="value"}`,
+/// `name=rate(series)`. Several series that fit are added up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// As it is reported.
+    pub(crate) name: String,
+    series: String,
+    labels: Vec<(String, String)>,
+    /// Is it a counter, and its growth per second what is wanted?
+    pub(crate) rate: bool,
+}
+
+impl Metric {
+    /// Does it belong to the number?
+    pub(crate) fn fits(&self, sample: &Sample<'_>) -> bool {
+        let has = |(name, value): &(String, String)| {
+            labels(sample.labels).any(|(found, given)| found == name && given == value.as_str())
+        };
+        sample.name == self.series && self.labels.iter().all(has)
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.series)
+    }
+}
+
+impl std::str::FromStr for Metric {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "`{text}` is no metric: expected a series of the page, such as `queue_depth`, or \
+                 NAME=series{{label=\"value\"}} or NAME=rate(series)"
+            )
+        };
+        let (given, selector) = match text.split_once('=') {
+            Some((given, rest)) if !given.contains(['{', '(']) => (Some(given.trim()), rest.trim()),
+            _ => (None, text.trim()),
+        };
+        let inner = selector.strip_prefix("rate(").map(|rest| rest.strip_suffix(')').ok_or_else(wrong));
+        let rate = inner.is_some();
+        let selector = inner.transpose()?.unwrap_or(selector).trim();
+        let (series, pairs, rest) = series(selector).ok_or_else(wrong)?;
+        if !rest.is_empty() || series.contains(['(', ')', '"', ',']) {
+            return Err(wrong());
+        }
+        let labels: Vec<_> =
+            labels(pairs).map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
+        if labels.is_empty() && !pairs.trim().is_empty() {
+            return Err(wrong());
+        }
+        let name = given.unwrap_or(series);
+        name::check(name)?;
+        Ok(Self { name: name.to_owned(), series: series.to_owned(), labels, rate })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_wire::prometheus::samples;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PAGE: &str = r#"
+http_requests_total{method="post",code="200"} 1027 1395066363000
+http_requests_total{method="get",code="200"}    3
+"#;
+
+    #[test]
+    fn metrics_choose_series() {
+        let sum = |text: &str| -> f64 {
+            let metric: Metric = text.parse().unwrap();
+            samples(PAGE).filter(|sample| metric.fits(sample)).map(|sample| sample.value).sum()
+        };
+        assert_eq!(sum("http_requests_total"), 1030.0);
+        assert_eq!(sum(r#"posts=http_requests_total{method="post"}"#), 1027.0);
+        assert_eq!(sum(r#"http_requests_total{code="200",method="get"}"#), 3.0);
+        assert_eq!(sum(r#"http_requests_total{code="500"}"#), 0.0);
+        let metric: Metric = "requests_per_second = rate(http_requests_total)".parse().unwrap();
+        assert_eq!(
+            (metric.name.as_str(), metric.to_string().as_str(), metric.rate),
+            ("requests_per_second", "http_requests_total", true)
+        );
+        for wrong in
+            ["", "=x", "a=", "a b=c", "a=rate(b", "a=b{c", "a=b{c}", "a=b c", "a=sum(b)", "1=b", "#a"]
+        {
+            assert!(wrong.parse::<Metric>().is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_not(text in "(a|b|\\{|\\}|=|\"|\\\\|,|#| |[0-9]|\\n|.){0,60}") {
+            let _ = text.parse::<Metric>();
+        }
+    }
+}

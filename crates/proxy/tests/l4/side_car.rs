@@ -1,0 +1,194 @@
+//! A group of one server whose side-car this process is: what it learns from real sockets, says and refuses, and which
+//! connections go when there is an alert.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use plimsoll_proxy::{Engine, GroupSettings, ListenerSettings, Protocol, SideCarSettings};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, sleep};
+
+use crate::rig::{Echo, MILLI, assert_reset, echoes, group, listener, settings, start_with, until, within};
+
+fn side_car(protocol: Protocol, server: SocketAddr, side_car: SideCarSettings) -> (Engine, SocketAddr) {
+    let group = GroupSettings { side_car: Some(side_car), ..group(&[server]) };
+    let mut settings = settings(ListenerSettings { ..listener(protocol) }, group);
+    settings.threads = 1;
+    start_with(settings)
+}
+
+const PLAIN: SideCarSettings = SideCarSettings { refuse: false, shed_idle: None };
+
+/// An http server with so many processors, which its requests share; each needs 20 ms of one on average.
+async fn server(processors: f64) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let running = Arc::new(AtomicU64::new(0));
+    let number = Arc::new(AtomicU64::new(0));
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (running, number) = (Arc::clone(&running), Arc::clone(&number));
+            tokio::spawn(async move {
+                while head(&mut stream).await.is_some() {
+                    running.fetch_add(1, Relaxed);
+                    let mut left = -0.02 * chance(number.fetch_add(1, Relaxed)).ln();
+                    while left > 0.0 {
+                        let since = Instant::now();
+                        sleep(MILLI).await;
+                        let share = (processors / running.load(Relaxed) as f64).min(1.0);
+                        left -= since.elapsed().as_secs_f64() * share;
+                    }
+                    running.fetch_sub(1, Relaxed);
+                    if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+/// From 0 to 1, in no order.
+fn chance(number: u64) -> f64 {
+    plimsoll_brain::mix(number) as f64 / u64::MAX as f64
+}
+
+/// Reads up to an empty line; the other side sends no more than that at once.
+async fn head(stream: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        if stream.read_buf(&mut head).await.ok()? == 0 {
+            return None;
+        }
+    }
+    Some(String::from_utf8_lossy(&head).into_owned())
+}
+
+/// Asks for something and reads the answer; its head, and what came of the body with it.
+async fn ask(stream: &mut TcpStream) -> Option<String> {
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.ok()?;
+    let answer = head(stream).await?;
+    let length: usize =
+        answer.lines().find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok())?;
+    let body = answer.split_once("\r\n\r\n")?.1.len();
+    stream.read_exact(&mut vec![0; length - body]).await.ok()?;
+    Some(answer)
+}
+
+#[tokio::test]
+async fn the_knee_of_a_real_server_is_learned_and_what_is_too_much_refused() {
+    within(async {
+        let server = server(4.0).await;
+        let (engine, address) = side_car(Protocol::Http, server, PLAIN);
+        let stop = Arc::new(AtomicBool::new(false));
+        let refused = Arc::new(AtomicU64::new(0));
+        for client in 0..40 {
+            let mut number = client << 32;
+            let (stop, refused) = (Arc::clone(&stop), Arc::clone(&refused));
+            tokio::spawn(async move {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                while !stop.load(Relaxed) {
+                    let head = ask(&mut stream).await.unwrap();
+                    assert!(head.contains("\r\nendpoint-load-metrics: TEXT named_metrics.rif="), "{head}");
+                    let full = head.contains("named_metrics.full=1");
+                    assert_eq!(full, head.starts_with("HTTP/1.1 503 "), "{head}");
+                    refused.fetch_add(u64::from(full), Relaxed);
+                    number += 1;
+                    // Together about three quarters of what the server can do.
+                    sleep(MILLI.mul_f64(-230.0 * chance(number).ln())).await;
+                }
+            });
+        }
+        let reading = || engine.reading("g").unwrap();
+        let served = || engine.counters("g")[0].requests;
+        until("1500 requests", || served() > 1500).await;
+        // Not at one lucky moment, but all the time.
+        for round in 1..=5 {
+            let reading = reading();
+            assert!((3.0..=6.0).contains(&reading.knee), "{reading:?}");
+            assert!((0.005..0.060).contains(&reading.work) && reading.sojourn >= 0.005, "{reading:?}");
+            assert!(f64::from(reading.in_flight) <= 6.0 + 3.0 * 6_f64.sqrt() + 1.0, "{reading:?}");
+            until("64 more", || served() > 1500 + 64 * round).await;
+        }
+        stop.store(true, Relaxed);
+        until("all are answered", || reading().in_flight == 0).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_alert_sends_connections_away_at_the_boundary_of_a_request() {
+    within(async {
+        let (engine, address) = side_car(Protocol::Http, server(4.0).await, PLAIN);
+        let mut there = Vec::new();
+        for _ in 0..5 {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            assert!(!ask(&mut stream).await.unwrap().contains("Connection: close"));
+            there.push(stream);
+        }
+        let mut last = there.pop().unwrap();
+        engine.shed("g", 1.0);
+        for stream in &mut there {
+            assert!(ask(stream).await.unwrap().contains("Connection: close"));
+            assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+        }
+        // It is not about those that come later, and one that is over is about nobody.
+        let mut fresh = TcpStream::connect(address).await.unwrap();
+        engine.shed("g", 0.0);
+        for stream in [&mut fresh, &mut last] {
+            assert!(!ask(stream).await.unwrap().contains("Connection: close"));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn byte_streams_are_counted_and_refused_only_if_that_is_wanted() {
+    within(async {
+        let echo = Echo::start().await;
+        for refuse in [false, true] {
+            let (engine, address) =
+                side_car(Protocol::Tcp, echo.address, SideCarSettings { refuse, shed_idle: None });
+            let mut open = Vec::new();
+            // A server that has shown nothing is believed to take 2, and to be full with 7.
+            for _ in 0..7 {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                echoes(&mut stream, "x").await;
+                open.push(stream);
+            }
+            assert_eq!(engine.reading("g").unwrap().in_flight, 7);
+            if refuse {
+                assert_reset(address).await;
+            } else {
+                echoes(&mut TcpStream::connect(address).await.unwrap(), "x").await;
+            }
+            drop(open);
+            until("all are counted out", || engine.reading("g").unwrap().in_flight == 0).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_alert_sends_byte_streams_away_when_they_are_quiet() {
+    within(async {
+        let echo = Echo::start().await;
+        let shed_idle = Some(50 * MILLI);
+        let (engine, address) =
+            side_car(Protocol::Tcp, echo.address, SideCarSettings { refuse: false, shed_idle });
+        let mut quiet = TcpStream::connect(address).await.unwrap();
+        echoes(&mut quiet, "something").await;
+        engine.shed("g", 1.0);
+        // An end, and no reset.
+        assert_eq!(quiet.read(&mut [0]).await.unwrap(), 0);
+        let mut later = TcpStream::connect(address).await.unwrap();
+        echoes(&mut later, "something").await;
+        sleep(150 * MILLI).await;
+        echoes(&mut later, "still there").await;
+        assert_eq!(engine.reading("h"), None);
+    })
+    .await;
+}

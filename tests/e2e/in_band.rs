@@ -1,0 +1,81 @@
+//! Members that say with each answer how loaded they are: what comes of it, and what clients see of it.
+
+use serde_json::Value;
+
+use crate::stage::{Balancer, Script, get, until, web};
+
+const IDLE: &str = "TEXT named_metrics.rif=1, named_metrics.knee=4.00, named_metrics.work=0.010000, \
+                    named_metrics.mean=1.00, named_metrics.sojourn=0.010000, named_metrics.slot=1";
+const FULL: &str = "TEXT named_metrics.rif=9, named_metrics.knee=1.00, named_metrics.work=0.010000, \
+                    named_metrics.mean=9.00, named_metrics.sojourn=0.090000, named_metrics.full=1";
+
+/// A member that answers like this.
+fn saying(status: &str, report: &str, body: &str) -> Script {
+    let length = body.len();
+    Script::answering(format!(
+        "HTTP/1.1 {status}\r\nEndpoint-Load-Metrics: {report}\r\nContent-Length: {length}\r\n\r\n{body}"
+    ))
+}
+
+/// A figure of the strategy's for a member.
+fn figure(balancer: &Balancer, member: usize, name: &str) -> Option<f64> {
+    let explained = balancer.run(&["explain", "group", "web", "-o", "json"]).json();
+    let figures = explained["members"][member]["figures"].clone();
+    let found = match &figures {
+        Value::Array(list) => {
+            list.iter().find(|figure| figure["name"] == name).map(|figure| &figure["value"])
+        }
+        Value::Object(map) => map.get(name),
+        _ => None,
+    };
+    found.and_then(Value::as_f64)
+}
+
+#[test]
+fn what_a_member_says_is_used_and_kept_from_clients() {
+    let member = saying("200 OK", IDLE, "hello");
+    let balancer = Balancer::start(&web(&[member.address], ""));
+    let answer = get(balancer.address(), "/");
+    assert_eq!((answer.status, answer.field("endpoint-load-metrics")), (200, None));
+    until("it is known", || figure(&balancer, 0, "knee") == Some(4.0));
+    assert_eq!(figure(&balancer, 0, "work_ms").map(f64::round), Some(10.0));
+
+    let passing = Balancer::start(&web(&[member.address], "report_header = \"pass\"\n"));
+    assert_eq!(get(passing.address(), "/").field("endpoint-load-metrics"), Some(IDLE));
+}
+
+#[test]
+fn a_member_without_room_is_no_failure_and_another_is_asked() {
+    let (full, free) = (saying("503 Busy", FULL, "no room"), saying("200 OK", IDLE, "served"));
+    let balancer = Balancer::start(&web(&[full.address, free.address], ""));
+    for _ in 0..50 {
+        let answer = get(balancer.address(), "/");
+        assert_eq!((answer.status, &answer.body[..]), (200, &b"served"[..]));
+    }
+    assert!(full.accepted() > 0, "it was asked");
+    let status = balancer.member(full.address);
+    assert_eq!((&status["failures"], &status["state"]), (&0.into(), &"up".into()));
+    assert_eq!(balancer.group("web")["retries"], 0, "no retry that the budget is for");
+}
+
+#[test]
+fn where_nobody_has_room_a_request_is_shed() {
+    let full = [saying("503 Busy", FULL, ""), saying("503 Busy", FULL, "")];
+    let balancer = Balancer::start(&web(&[full[0].address, full[1].address], ""));
+    let answer = get(balancer.address(), "/");
+    assert_eq!((answer.status, answer.field("plimsoll-reason")), (503, Some("shed")));
+    assert!(answer.field("retry-after").is_some());
+    assert_eq!(balancer.group("web")["rejected"]["shed"], 1);
+}
+
+#[test]
+fn nonsense_harms_nobody() {
+    for report in
+        ["TEXT named_metrics.rif=NaN", "JSON {", "TEXT named_metrics.knee=1e300, named_metrics.rif=1", ""]
+    {
+        let member = saying("200 OK", report, "hello");
+        let balancer = Balancer::start(&web(&[member.address], ""));
+        assert!((0..20).all(|_| get(balancer.address(), "/").status == 200), "{report}");
+        assert_eq!(figure(&balancer, 0, "knee"), None, "{report}");
+    }
+}

@@ -1,0 +1,265 @@
+//! `plimsoll agent --side-car`: what it carries is untouched, what it sees is said and reported, and alerts are obeyed.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::stage::{Folder, Member, Process, Run, Script, Wire, binary, curl, found, listening, until, web};
+
+/// A balancer that keeps what is reported to it, and answers as it is told.
+struct Balancer {
+    script: Script,
+    reports: Arc<Mutex<Vec<Value>>>,
+    answer: Arc<Mutex<String>>,
+}
+
+impl Balancer {
+    fn start() -> Self {
+        let reports: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let answer = Arc::new(Mutex::new("HTTP/1.1 204 No Content\r\n\r\n".to_owned()));
+        let (keep, say) = (Arc::clone(&reports), Arc::clone(&answer));
+        let script = Script::start(move |wire| -> std::io::Result<()> {
+            while let Some(head) = wire.head()? {
+                let body = wire.body(&head, false)?;
+                keep.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+                wire.try_send(say.lock().unwrap().clone())?;
+            }
+            Ok(())
+        });
+        Self { script, reports, answer }
+    }
+
+    /// From now on it alerts.
+    fn alert(&self, share: f64, epoch: u64) {
+        let body = format!("{{\"shed\": {{\"share\": {share}, \"epoch\": {epoch}}}}}");
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        *self.answer.lock().unwrap() = answer;
+    }
+
+    /// Waits for a report of a number of which this holds.
+    #[track_caller]
+    fn told(&self, name: &str, holds: impl Fn(f64) -> bool) {
+        until(name, || {
+            self.reports
+                .lock()
+                .unwrap()
+                .iter()
+                .any(|report| report["values"][name].as_f64().is_some_and(&holds))
+        });
+    }
+}
+
+/// An agent that stands before a server.
+struct SideCar {
+    process: Process,
+    address: SocketAddr,
+    _folder: Folder,
+}
+
+impl SideCar {
+    #[track_caller]
+    fn start(place: &str, args: &[&str]) -> Self {
+        let folder = Folder::new();
+        let args = [&["agent", "--side-car", place], args].concat();
+        let mut process = Process::start(&binary(), &args, folder.path());
+        let address = found("a side-car that listens", || {
+            assert!(!process.ended(), "the side-car did not start: {process}");
+            let lines = process.lines();
+            lines
+                .iter()
+                .find_map(|line| line.split_once("listening side-car ")?.1.split(' ').nth(1)?.parse().ok())
+        });
+        Self { process, address, _folder: folder }
+    }
+
+    /// Before a server of http, reporting to a balancer.
+    #[track_caller]
+    fn before(server: SocketAddr, balancer: &Balancer) -> Self {
+        let target = format!("http://{}", balancer.script.address);
+        let args = ["--member", "10.0.0.1:80", "--report-to", &target, "--interval", "100ms"];
+        Self::start(&format!("127.0.0.1:0={server}"), &args)
+    }
+}
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+#[test]
+fn what_it_carries_is_untouched_and_what_it_sees_is_said_with_each_answer() {
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let keep = Arc::clone(&asked);
+    let server = Script::start(move |wire| -> std::io::Result<()> {
+        while let Some(head) = wire.head()? {
+            keep.lock().unwrap().push(head);
+            wire.try_send(
+                "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nx-own: y\r\n\
+                           endpoint-load-metrics: JSON {\"cpu_utilization\": 0.25}\r\n\r\nok",
+            )?;
+        }
+        Ok(())
+    });
+    let side_car = SideCar::start(&format!("http:127.0.0.1:0={}", server.address), &[]);
+    let mut wire = Wire::connect(side_car.address);
+    for _ in 0..3 {
+        wire.send(
+            "GET /a HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 10.1.1.1\r\nX-Forwarded-Proto: https\r\n\r\n",
+        );
+        let answer = wire.answer().unwrap();
+        assert_eq!((answer.status, answer.text(), answer.field("x-own")), (200, "ok".into(), Some("y")));
+        let report = answer.field("endpoint-load-metrics").unwrap();
+        for part in [
+            "TEXT named_metrics.rif=0, named_metrics.knee=2.00, named_metrics.work=0.0",
+            ".slot=1",
+            "cpu_utilization=0.25",
+        ] {
+            assert!(report.contains(part), "{report}");
+        }
+    }
+    let heads = asked.lock().unwrap();
+    assert_eq!(heads.len(), 3);
+    for head in heads.iter() {
+        assert!(head.contains("X-Forwarded-For: 10.1.1.1\r\nX-Forwarded-Proto: https\r\n"), "{head}");
+        assert!(!head.contains("127.0.0.1"), "{head}");
+    }
+    assert_eq!(server.accepted(), 1);
+}
+
+#[test]
+fn what_it_sees_is_reported_with_the_rest() {
+    let server = Member::start(&["--service", "const:20ms"]);
+    let balancer = Balancer::start();
+    let mut side_car = SideCar::before(server.address, &balancer);
+    let mut wire = Wire::connect(side_car.address);
+    for _ in 0..60 {
+        wire.send(GET);
+        assert_eq!(wire.answer().unwrap().status, 200);
+    }
+    balancer.told("cpu", |share| (0.0..=1.0).contains(&share));
+    balancer.told("in_flight", |count| count == 1.0);
+    // What the machine does meanwhile makes it slower, never quicker.
+    balancer.told("requests_per_second", |rate| (5.0..=50.1).contains(&rate));
+    balancer.told("latency", |seconds| (0.02..1.0).contains(&seconds));
+    balancer.told("sojourn", |seconds| (0.02..1.0).contains(&seconds));
+    balancer.told("knee", |knee| knee >= 1.0);
+    balancer.told("requests_per_second", |rate| rate == 0.0);
+    side_car.process.signal(Signal::TERM);
+    assert_eq!(side_car.process.end(), Some(0));
+}
+
+#[test]
+fn on_an_alert_connections_come_to_an_end_at_the_boundary_of_a_request() {
+    let server = Member::start(&[]);
+    let balancer = Balancer::start();
+    let side_car = SideCar::before(server.address, &balancer);
+    let ask = |wire: &mut Wire| {
+        wire.send(GET);
+        let answer = wire.answer().unwrap();
+        assert_eq!(answer.status, 200);
+        answer.field("connection") == Some("close")
+    };
+    let mut wires: Vec<Wire> = (0..3).map(|_| Wire::connect(side_car.address)).collect();
+    assert!(!wires.iter_mut().any(ask));
+    balancer.alert(1.0, 7);
+    side_car.process.line("100 % of the connections");
+    for wire in &mut wires {
+        until("the last answer", || ask(wire));
+        wire.closed();
+    }
+    // Once is enough for this decision, however often it is said.
+    let mut fresh = Wire::connect(side_car.address);
+    let seen = balancer.reports.lock().unwrap().len();
+    until("more reports", || balancer.reports.lock().unwrap().len() > seen + 3);
+    assert!(!ask(&mut fresh));
+    balancer.alert(1.0, 8);
+    until("the last answer", || ask(&mut fresh));
+}
+
+#[test]
+fn a_balancer_that_finds_the_server_overloaded_has_its_side_car_send_connections_away() {
+    let (one, other) = (Member::start(&[]), Member::start(&[]));
+    let rest = "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\n";
+    let members = [one.address, other.address];
+    let balancer = crate::stage::Balancer::start(&listening("binding = \"on_demand\"", &members, rest));
+    let reports = format!("http://{}", balancer.reports());
+    let name = one.address.to_string();
+    let args = ["-m", &name, "-r", &reports, "--interval", "100ms", "--listen", "127.0.0.1:0"];
+    let side_car = SideCar::start(&format!("127.0.0.1:0={name}"), &args);
+    let agent = side_car.process.line("listening agent ");
+    let agent = agent.split_once("listening agent ").unwrap().1.split(": ").next().unwrap().to_owned();
+    let mut wires: Vec<Wire> = (0..20).map(|_| Wire::connect(side_car.address)).collect();
+    until("an alert that is obeyed", || {
+        let told = curl(&["-d", "load=1.2", &format!("http://{agent}/v1/report")], b"");
+        assert_eq!(told.code, Some(0), "{}", told.talk);
+        curl(&["-d", &format!("member={}&load=0.2", other.address), &format!("{reports}/v1/report")], b"");
+        let left = |wire: &mut Wire| {
+            wire.send(GET);
+            wire.answer().unwrap().field("connection") == Some("close")
+        };
+        wires.iter_mut().any(left)
+    });
+    side_car.process.line("of the connections to go elsewhere");
+}
+
+#[test]
+fn plain_connections_are_carried_counted_and_sent_away_when_they_are_quiet() {
+    let server = Member::start(&["--echo", "tcp"]);
+    let balancer = Balancer::start();
+    let target = format!("http://{}", balancer.script.address);
+    let place = format!("tcp:127.0.0.1:0={}", server.address);
+    let report = ["--member", "10.0.0.1:80", "--report-to", &target, "--interval", "100ms"];
+    let side_car = SideCar::start(&place, &[&report[..], &["--shed-idle", "50ms"]].concat());
+    let mut wire = Wire::connect(side_car.address);
+    wire.send("something");
+    assert_eq!(wire.exactly(9).unwrap(), b"something");
+    balancer.told("in_flight", |count| count == 1.0);
+    balancer.alert(1.0, 1);
+    wire.closed();
+    balancer.told("requests_per_second", |rate| rate > 0.0);
+}
+
+/// Answers to 130 % of what two unequal servers can do, in a second, and the seconds within which 99 of 100 came.
+fn overloaded(strategy: &str, before: impl Fn(SocketAddr) -> SocketAddr) -> (f64, f64) {
+    // 100 and 300 requests in a second, and nobody is turned away by the servers themselves.
+    let servers = ["2", "6"]
+        .map(|workers| Member::start(&["--service", "exp:20ms", "--workers", workers, "--queue", "100000"]));
+    let members = [before(servers[0].address), before(servers[1].address)];
+    let balancer = crate::stage::Balancer::start(&web(&members, &format!("strategy = \"{strategy}\"\n")));
+    let args =
+        ["load", &balancer.url("/"), "--rate", "520", "--duration", "6s", "--timeout", "5s", "-o", "json"];
+    let record = balancer.run(&args).json();
+    let number = |value: &Value| value.as_f64().unwrap();
+    (number(&record["ok"]) / number(&record["seconds"]), number(&record["service_seconds"]["p99"]))
+}
+
+#[test]
+fn in_overload_what_is_accepted_is_served_as_if_there_were_none() {
+    let side_cars: std::cell::RefCell<Vec<SideCar>> = std::cell::RefCell::default();
+    let (rate, p99) = overloaded("adaptive", |server| {
+        let side_car = SideCar::start(&format!("127.0.0.1:0={server}"), &[]);
+        side_cars.borrow_mut().push(side_car);
+        side_cars.borrow().last().unwrap().address
+    });
+    let (_, queued) = overloaded("least_connections", |server| server);
+    assert!(rate >= 0.85 * 400.0, "{rate} of 400 in a second");
+    // What waits in front of the servers grows by 120 in each second otherwise.
+    assert!(p99 <= 0.6 && queued >= 3.0 * p99, "{p99} s, without side-cars {queued} s");
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_a_sentence() {
+    let run = |args: &[&str]| Run::plimsoll(&[&["agent"], args].concat(), Folder::new().path());
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = format!("{}=127.0.0.1:1", taken.local_addr().unwrap());
+    for (args, code, why) in [
+        (&["--side-car", "0.0.0.0:80"][..], 2, "expected [http:|tcp:]ADDRESS=SERVER"),
+        (&["--side-car", "127.0.0.1:0=127.0.0.1:1", "--once"], 2, "cannot be used with"),
+        (&["--listen", "127.0.0.1:0", "--refuse"], 2, "--side-car"),
+        (&["--side-car", "127.0.0.1:0=127.0.0.1:1", "--shed-idle", "1ms"], 2, "expected 10ms or more"),
+        (&["--side-car", &place], 1, "127.0.0.1:"),
+    ] {
+        let run = run(args);
+        assert_eq!(run.code, Some(code), "{args:?}: {}", run.err);
+        assert!(run.err.contains(why), "{args:?}: {}", run.err);
+    }
+}
