@@ -22,7 +22,7 @@ fn many() -> usize {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     let files = maximum.unwrap_or(u64::MAX).min(wanted);
-    let many = ((files as usize).saturating_sub(512) / 2).min(MANY);
+    let many = ((files as usize).saturating_sub(2048) / 2).min(MANY);
     if many < MANY {
         eprintln!("{many} connections instead of {MANY}: this process may open {files} files");
     }
