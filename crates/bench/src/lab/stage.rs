@@ -313,3 +313,20 @@ fn start(
         network.at(Seat::Member(number), || Child::start(tie, &name, &tie.program, &arguments, folder))?;
     Ok((name, child))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::fixture;
+
+    #[test]
+    fn members_have_meters_if_they_or_the_balancers_level_say_so() {
+        let mut members = fixture::experiment().members.first().clone();
+        let metered = |members: &Members, agents| {
+            told(members, Duration::ZERO, agents).iter().any(|flag| flag == "--meter")
+        };
+        assert!(!metered(&members, false) && metered(&members, true));
+        members.meter = true;
+        assert!(metered(&members, false));
+    }
+}
