@@ -153,7 +153,7 @@ impl Meter {
         }
     }
 
-    /// Is one more request better refused than served? Balancers stop sending at [`limit`] by what they know;
+    /// Is one more request better refused than served? Balancers stop sending at the knee and twice its square root by what they know;
     /// where many of them see room for one at the same moment, only the member can stop them. It leaves them some
     /// room, so that it need not as long as they know enough.
     pub fn full(&self) -> bool {

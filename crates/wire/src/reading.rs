@@ -75,7 +75,7 @@ pub fn write(said: &Said, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Takes a report that the server made itself (the value of its header) into the header line that [`write`] appended
+/// Takes a report that the server made itself (the value of its header) into the header line that [`write()`] appended
 /// last. What cannot be read is left out, and so is what says the same as the reading.
 pub fn join(theirs: &[u8], out: &mut Vec<u8>) {
     out.truncate(out.len().saturating_sub(b"\r\n".len()));

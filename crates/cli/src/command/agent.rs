@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "NAME")]
     group: Option<String>,
 
-    /// Push to these balancers: http://HOST:PORT of [admin] reports, or unix:/PATH of the control socket; one
+    /// Push to these balancers: http://HOST:PORT of `admin.reports`, or unix:/PATH of the control socket; one
     /// that is down delays no other
     #[arg(short, long, value_name = "URL", value_delimiter = ',', requires = "member",
           required_unless_present_any = ["listen", "once", "side_car"])]
