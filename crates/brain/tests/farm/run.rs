@@ -1,0 +1,481 @@
+//! One run: arrivals, journeys, work, deadlines and neighbours, in the order of virtual time.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use plimsoll_brain::meter::{Job, Reading};
+
+use super::dice::Dice;
+use super::server::Server;
+use super::{Answer, Discipline, Fleet, Policy, Setting, time};
+
+/// A request under way.
+struct Flight {
+    who: usize,
+    member: usize,
+    came: f64,
+    sent: f64,
+    work: f64,
+    job: Option<Job>,
+    reading: Option<Reading>,
+    /// Jobs found at the member, and when.
+    met: usize,
+    reached: f64,
+    state: State,
+    failed: bool,
+    /// By the member, which is full.
+    refused: bool,
+    tries: u32,
+    measured: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Travelling,
+    Waiting,
+    Running,
+    /// Left the member, or was taken from it.
+    Gone,
+    /// Its client has what it gets.
+    Over,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Arrival,
+    /// A request reaches its member.
+    Reach(usize),
+    /// A job of a member ends, if its version is still this.
+    Work(usize, u64),
+    /// A failing member has failed a request.
+    Fail(usize),
+    /// The answer reaches the balancer.
+    Back(usize),
+    /// A slot of a member may have expired without use.
+    Offer(usize),
+    /// A neighbour comes or goes.
+    Neighbour(usize),
+    Tick,
+}
+
+/// What came of a run.
+pub(crate) struct Outcome {
+    /// Seconds, sorted; what was given up counts as a second, what was refused does not count.
+    latencies: Vec<f64>,
+    pub(crate) requests: u64,
+    pub(crate) failed: u64,
+    pub(crate) shed: u64,
+    pub(crate) good: u64,
+    pub(crate) in_time: u64,
+    pub(crate) messages: u64,
+    pub(crate) cv: f64,
+    pub(crate) seconds: f64,
+    /// Mean relative error of the knees that members learned, at the end.
+    pub(crate) knee_error: f64,
+    /// Capacity, requests per second.
+    pub(crate) capacity: f64,
+}
+
+impl Outcome {
+    pub(crate) fn quantile(&self, q: f64) -> f64 {
+        let last = self.latencies.len().saturating_sub(1);
+        self.latencies.get((q * last as f64) as usize).copied().unwrap_or(f64::NAN) * 1e3
+    }
+
+    pub(crate) fn share(&self, count: u64) -> f64 {
+        100.0 * count as f64 / self.requests.max(1) as f64
+    }
+}
+
+/// Instead of a balancer: its client has what it gets.
+const NOBODY: usize = usize::MAX;
+
+/// For one request.
+const TRIES: u32 = 4;
+
+const DEADLINE: f64 = 1.0;
+
+/// Mean, seconds of a processor of speed 1.
+pub(super) const WORK: f64 = 0.010;
+
+/// One run.
+struct Run<'a> {
+    setting: &'a Setting,
+    fleet: Fleet,
+    flights: Vec<Flight>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    sequence: u64,
+    /// Requests by when their clients give up.
+    deadlines: VecDeque<(f64, usize)>,
+    neighbours: Vec<Dice>,
+    tokens: f64,
+    outcome: Outcome,
+    dispersions: Vec<f64>,
+}
+
+/// Runs a policy.
+pub(crate) fn run(setting: &Setting, policy: &mut dyn Policy) -> Outcome {
+    let servers: Vec<Server> = (0..setting.members).map(|index| Server::new(index, setting)).collect();
+    let capacity: f64 = servers.iter().map(Server::capacity).sum::<f64>() / WORK;
+    let mut run = Run {
+        setting,
+        fleet: Fleet { servers, network: setting.network },
+        flights: Vec::new(),
+        events: BinaryHeap::new(),
+        sequence: 0,
+        deadlines: VecDeque::new(),
+        neighbours: (0..setting.members as u64).map(|index| Dice::new(setting.seed, 1000 + index)).collect(),
+        tokens: 0.0,
+        outcome: Outcome {
+            latencies: Vec::new(),
+            requests: 0,
+            failed: 0,
+            shed: 0,
+            good: 0,
+            in_time: 0,
+            messages: 0,
+            cv: 0.0,
+            seconds: setting.measured,
+            knee_error: 0.0,
+            capacity,
+        },
+        dispersions: Vec::new(),
+    };
+    run.go(policy);
+    let mut outcome = run.outcome;
+    outcome.latencies.sort_by(f64::total_cmp);
+    outcome.cv = run.dispersions.iter().sum::<f64>() / run.dispersions.len().max(1) as f64;
+    let errors = run
+        .fleet
+        .servers
+        .iter()
+        .filter(|server| !server.failing)
+        .map(|server| (f64::from(server.meter.reading().knee) / server.cores - 1.0).abs());
+    outcome.knee_error = errors.sum::<f64>() / setting.members as f64;
+    outcome
+}
+
+impl Run<'_> {
+    fn at(&mut self, when: f64, event: Event) {
+        self.sequence += 1;
+        self.events.push(Reverse(((when * 1e9) as u64, self.sequence, event)));
+    }
+
+    fn go(&mut self, policy: &mut dyn Policy) {
+        let end = self.setting.warmup + self.setting.measured;
+        let mut arrivals = Dice::new(self.setting.seed, 1);
+        let mut works = Dice::new(self.setting.seed, 2);
+        let mut whos = Dice::new(self.setting.seed, 3);
+        self.at(0.0, Event::Arrival);
+        self.at(0.1, Event::Tick);
+        for member in 0..self.setting.members {
+            let off = self.neighbours[member].exp(10.0);
+            self.at(off, Event::Neighbour(member));
+        }
+        let mut ticks = 0_u64;
+        let mut before = 0;
+        let mut offers = Dice::new(self.setting.seed, 4);
+        while let Some(Reverse((nanos, _, event))) = self.events.pop() {
+            if nanos as f64 / 1e9 > end + 2.0 {
+                break;
+            }
+            let now = nanos as f64 / 1e9;
+            while let Some((due, flight)) = self.deadlines.front().copied().filter(|(due, _)| *due <= now) {
+                self.deadlines.pop_front();
+                self.give_up(flight, due.max(now - 1e-9), policy);
+            }
+            match event {
+                Event::Arrival if now >= end => {}
+                Event::Arrival => {
+                    // Members learn at 75 % before the load that is measured begins.
+                    let load = if now < self.setting.warmup { 0.75 } else { self.setting.load };
+                    self.at(now + arrivals.exp(1.0 / (load * self.outcome.capacity)), Event::Arrival);
+                    let work = works.lognormal(WORK, 1.2).min(0.3);
+                    let who = whos.below(self.setting.balancers);
+                    self.arrive(who, work, now, policy);
+                }
+                Event::Reach(flight) => self.reach(flight, now),
+                Event::Work(member, version) => self.work(member, version, now),
+                Event::Fail(flight) => self.fail(flight, now),
+                Event::Back(flight) => self.back(flight, now, policy),
+                Event::Offer(member) => {
+                    if let Some(reading) = self.fleet.servers[member].meter.offer(time(now)) {
+                        let who = offers.below(self.setting.balancers);
+                        self.outcome.messages += u64::from((self.setting.warmup..end).contains(&now));
+                        policy.offered(who, now + self.setting.network, member, &reading);
+                        self.at(now + f64::from(reading.sojourn) + 1e-6, Event::Offer(member));
+                    }
+                }
+                Event::Neighbour(member) => self.neighbour(member, now),
+                Event::Tick => {
+                    ticks += 1;
+                    policy.tick(now, &self.fleet);
+                    if now < self.setting.warmup {
+                        before = policy.messages();
+                    }
+                    if ticks.is_multiple_of(10) {
+                        self.disperse(now);
+                    }
+                    if self.setting.crash
+                        && ticks == ((self.setting.warmup + self.setting.measured / 2.0) * 10.0) as u64
+                    {
+                        policy.crash();
+                    }
+                    if now < end {
+                        self.at(now + 0.1, Event::Tick);
+                    }
+                }
+            }
+        }
+        self.outcome.messages += policy.messages() - before;
+    }
+
+    fn arrive(&mut self, who: usize, work: f64, now: f64, policy: &mut dyn Policy) {
+        let measured = now >= self.setting.warmup;
+        self.outcome.requests += u64::from(measured);
+        self.tokens = (self.tokens + self.setting.retries).min(100.0);
+        let Some(member) = policy.choose(who, now, &self.fleet, None) else {
+            self.outcome.shed += u64::from(measured);
+            return;
+        };
+        let flight = Flight {
+            who,
+            member,
+            came: now,
+            sent: now,
+            work,
+            job: None,
+            reading: None,
+            met: 0,
+            reached: now,
+            state: State::Travelling,
+            failed: false,
+            refused: false,
+            tries: 1,
+            measured,
+        };
+        self.flights.push(flight);
+        let flight = self.flights.len() - 1;
+        self.deadlines.push_back((now + DEADLINE, flight));
+        self.at(now + self.setting.network, Event::Reach(flight));
+    }
+
+    fn reach(&mut self, flight: usize, now: f64) {
+        if self.flights[flight].who == NOBODY && !self.setting.ignore_cancel {
+            return;
+        }
+        let member = self.flights[flight].member;
+        let server = &mut self.fleet.servers[member];
+        server.advance(now);
+        let honest = self.setting.lying != Some(member);
+        if self.setting.guarded && honest && server.meter.full() && !server.silent {
+            let entry = &mut self.flights[flight];
+            entry.refused = true;
+            entry.state = State::Gone;
+            entry.reading = Some(server.meter.reading());
+            self.at(now + self.setting.network, Event::Back(flight));
+            return;
+        }
+        server.received += 1;
+        self.flights[flight].job = Some(server.meter.begin(time(now)));
+        (self.flights[flight].met, self.flights[flight].reached) = (server.jobs, now);
+        server.jobs += 1;
+        if server.failing {
+            self.flights[flight].state = State::Running;
+            self.at(now + 0.000_5, Event::Fail(flight));
+            return;
+        }
+        self.flights[flight].state = State::Waiting;
+        server.waiting.push_back(flight);
+        self.start(member);
+        self.schedule(member, now);
+    }
+
+    /// Lets waiting jobs run that may.
+    fn start(&mut self, member: usize) {
+        let server = &mut self.fleet.servers[member];
+        let most = if server.discipline == Discipline::Fifo { server.cores as usize } else { usize::MAX };
+        while server.running < most {
+            let Some(flight) = server.waiting.pop_front() else { return };
+            if self.flights[flight].state != State::Waiting {
+                continue;
+            }
+            self.flights[flight].state = State::Running;
+            server.running += 1;
+            let end = server.attained + self.flights[flight].work;
+            server.ends.push(Reverse(((end * 1e9) as u64, flight)));
+        }
+    }
+
+    /// Finds when the next job of a member ends.
+    fn schedule(&mut self, member: usize, now: f64) {
+        let server = &mut self.fleet.servers[member];
+        server.version += 1;
+        while let Some(Reverse((_, flight))) = server.ends.peek() {
+            if self.flights[*flight].state == State::Running {
+                break;
+            }
+            server.ends.pop();
+        }
+        let Some(Reverse((end, _))) = server.ends.peek() else { return };
+        let left = (*end as f64 / 1e9 - server.attained).max(0.0);
+        let (when, version) = (now + left / server.rate(), server.version);
+        self.at(when + 1e-9, Event::Work(member, version));
+    }
+
+    fn work(&mut self, member: usize, version: u64, now: f64) {
+        let server = &mut self.fleet.servers[member];
+        if server.version != version {
+            return;
+        }
+        server.advance(now);
+        if let Some(Reverse((_, flight))) = server.ends.pop() {
+            server.running -= 1;
+            self.leave(flight, true, now);
+        }
+        self.start(member);
+        self.schedule(member, now);
+    }
+
+    fn fail(&mut self, flight: usize, now: f64) {
+        if self.flights[flight].state == State::Running {
+            let member = self.flights[flight].member;
+            self.fleet.servers[member].advance(now);
+            self.fleet.servers[member].failures += 1;
+            self.flights[flight].failed = true;
+            self.leave(flight, false, now);
+        }
+    }
+
+    /// A job leaves its member with an answer.
+    fn leave(&mut self, flight: usize, succeeded: bool, now: f64) {
+        let entry = &mut self.flights[flight];
+        let server = &mut self.fleet.servers[entry.member];
+        server.jobs -= 1;
+        server.samples.push_back((entry.met, now - entry.reached));
+        if server.samples.len() > 64 {
+            server.samples.pop_front();
+        }
+        entry.state = State::Gone;
+        if let Some(job) = entry.job.take() {
+            let reading = server.meter.end(job, succeeded, time(now));
+            let reading = match self.setting.lying == Some(entry.member) {
+                true => Reading { in_flight: 0, knee: 100.0, work: 1e-5, slot: true, ..reading },
+                false => reading,
+            };
+            entry.reading = (!server.silent).then_some(reading);
+            if self.setting.push && reading.slot {
+                let (member, due) = (entry.member, now + f64::from(reading.sojourn) + 1e-6);
+                self.at(due, Event::Offer(member));
+            }
+        }
+        if self.flights[flight].who != NOBODY {
+            self.at(now + self.setting.network, Event::Back(flight));
+        }
+    }
+
+    fn back(&mut self, flight: usize, now: f64, policy: &mut dyn Policy) {
+        let entry = &mut self.flights[flight];
+        if entry.who == NOBODY {
+            return;
+        }
+        let (who, failed, refused, member) = (entry.who, entry.failed, entry.refused, entry.member);
+        let answer = Answer { member, latency: now - entry.sent, failed, refused, reading: entry.reading };
+        policy.ended(who, now, &answer);
+        if (refused || (failed && self.tokens >= 1.0)) && self.flights[flight].tries < TRIES {
+            self.tokens -= if failed { 1.0 } else { 0.0 };
+            if let Some(member) = policy.choose(who, now, &self.fleet, Some(member)) {
+                let entry = &mut self.flights[flight];
+                (entry.member, entry.sent) = (member, now);
+                (entry.failed, entry.refused) = (false, false);
+                (entry.state, entry.reading) = (State::Travelling, None);
+                entry.tries += 1;
+                self.at(now + self.setting.network, Event::Reach(flight));
+                return;
+            }
+        }
+        let entry = &mut self.flights[flight];
+        (entry.state, entry.who) = (State::Over, NOBODY);
+        if refused {
+            self.outcome.shed += u64::from(entry.measured);
+        } else if entry.measured {
+            let latency = now - entry.came;
+            self.outcome.latencies.push(latency);
+            self.outcome.failed += u64::from(failed);
+            self.outcome.good += u64::from(!failed);
+            self.outcome.in_time += u64::from(!failed && latency <= 5.0 * entry.work + 0.020);
+        }
+    }
+
+    /// The client of a request gives it up.
+    fn give_up(&mut self, flight: usize, now: f64, policy: &mut dyn Policy) {
+        let entry = &self.flights[flight];
+        let (who, member, state) = (entry.who, entry.member, entry.state);
+        if who == NOBODY {
+            return;
+        }
+        self.flights[flight].who = NOBODY;
+        if !self.setting.ignore_cancel && matches!(state, State::Waiting | State::Running) {
+            let server = &mut self.fleet.servers[member];
+            server.advance(now);
+            server.jobs -= 1;
+            if state == State::Running && !server.failing {
+                server.running -= 1;
+            }
+            if let Some(job) = self.flights[flight].job.take() {
+                server.meter.end(job, false, time(now));
+            }
+            self.flights[flight].state = State::Over;
+            self.start(member);
+            self.schedule(member, now);
+        }
+        policy.ended(
+            who,
+            now,
+            &Answer {
+                member,
+                latency: now - self.flights[flight].sent,
+                failed: true,
+                refused: false,
+                reading: None,
+            },
+        );
+        if self.flights[flight].measured {
+            self.outcome.latencies.push(DEADLINE + 2e-3);
+            self.outcome.failed += 1;
+        }
+    }
+
+    fn neighbour(&mut self, member: usize, now: f64) {
+        let dice = &mut self.neighbours[member];
+        let server = &mut self.fleet.servers[member];
+        server.advance(now);
+        let lasts = if server.g == 1.0 {
+            server.g = 0.3 + 0.5 * dice.unit();
+            dice.exp(3.0)
+        } else {
+            server.g = 1.0;
+            dice.exp(10.0)
+        };
+        if now < self.setting.warmup + self.setting.measured {
+            self.at(now + lasts, Event::Neighbour(member));
+        }
+        self.schedule(member, now);
+    }
+
+    /// How unevenly the last second's requests lay on the members.
+    fn disperse(&mut self, now: f64) {
+        let mut loads = Vec::new();
+        for server in &mut self.fleet.servers {
+            server.advance(now);
+            let per_core = server.integral / (server.cores * server.speed * server.g);
+            loads.push(per_core);
+            server.integral = 0.0;
+        }
+        if now > self.setting.warmup {
+            let mean = loads.iter().sum::<f64>() / loads.len() as f64;
+            let variance = loads.iter().map(|load| (load - mean).powi(2)).sum::<f64>() / loads.len() as f64;
+            self.dispersions.push(variance.sqrt() / mean.max(1e-9));
+        }
+    }
+}

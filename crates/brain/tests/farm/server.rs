@@ -1,0 +1,120 @@
+//! A member: its processors, and the jobs that share them.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use plimsoll_brain::Time;
+use plimsoll_brain::meter::Meter;
+
+use super::{Discipline, Setting};
+
+/// One member.
+pub(crate) struct Server {
+    pub(crate) cores: f64,
+    pub(crate) speed: f64,
+    /// Part of the speed that neighbours leave.
+    pub(crate) g: f64,
+    /// Jobs it has.
+    pub(crate) jobs: usize,
+    pub(crate) meter: Meter,
+    pub(super) running: usize,
+    /// Service that a job has got that has been running from the start, seconds of work.
+    pub(super) attained: f64,
+    pub(super) at: f64,
+    /// Attained service at which a job ends, in nanoseconds, and whose it is.
+    pub(super) ends: BinaryHeap<Reverse<(u64, usize)>>,
+    pub(super) waiting: VecDeque<usize>,
+    pub(super) version: u64,
+    pub(super) silent: bool,
+    pub(super) failing: bool,
+    pub(super) discipline: Discipline,
+    /// Integral of the jobs over the second that runs.
+    pub(super) integral: f64,
+    /// Requests received and work done, for those who weigh by reports.
+    pub(crate) received: u64,
+    pub(crate) busy: f64,
+    pub(crate) failures: u64,
+    /// Jobs found at arrival and latency of the requests that ended last.
+    pub(super) samples: VecDeque<(usize, f64)>,
+}
+
+/// The members.
+pub(crate) struct Fleet {
+    pub(crate) servers: Vec<Server>,
+    pub(crate) network: f64,
+}
+
+impl Server {
+    pub(super) fn new(index: usize, setting: &Setting) -> Self {
+        let (cores, speed) = match index % 10 {
+            0..4 => (4.0, 1.0),
+            4..6 => (8.0, 1.0),
+            6..8 => (4.0, 1.5),
+            8 => (2.0, 1.0),
+            _ => (4.0, 0.5),
+        };
+        let speed = if setting.slow == Some(index) { speed / 10.0 } else { speed };
+        Self {
+            cores,
+            speed,
+            g: 1.0,
+            jobs: 0,
+            meter: Meter::new(Time(0)),
+            running: 0,
+            attained: 0.0,
+            at: 0.0,
+            ends: BinaryHeap::new(),
+            waiting: VecDeque::new(),
+            version: 0,
+            silent: index % 10 < setting.silent,
+            failing: setting.failing == Some(index),
+            discipline: setting.discipline,
+            integral: 0.0,
+            received: 0,
+            busy: 0.0,
+            failures: 0,
+            samples: VecDeque::new(),
+        }
+    }
+
+    /// Work per second that each running job gets.
+    pub(super) fn rate(&self) -> f64 {
+        let n = self.running as f64;
+        let share = match self.discipline {
+            Discipline::Sharing => (self.cores / n).min(1.0),
+            Discipline::Fifo => 1.0,
+            // The universal scalability law (Gunther 1993): a tenth is done one at a time, and jobs disturb one another.
+            Discipline::Contended => {
+                ((self.cores / n).min(1.0)) / (1.0 + 0.1 * (n - 1.0) + 0.002 * n * (n - 1.0))
+            }
+        };
+        self.speed * self.g * share
+    }
+
+    /// Median latency of the latest requests that met about as many jobs as there are now (what Prequal's members
+    /// answer to a probe).
+    pub(crate) fn usual_latency(&self) -> f64 {
+        let mut near: Vec<(usize, f64)> =
+            self.samples.iter().map(|(met, latency)| (met.abs_diff(self.jobs), *latency)).collect();
+        near.sort_by_key(|(off, _)| *off);
+        near.truncate(9);
+        near.sort_by(|a, b| a.1.total_cmp(&b.1));
+        near.get(near.len() / 2).map_or(0.0, |(_, latency)| *latency)
+    }
+
+    pub(super) fn advance(&mut self, now: f64) {
+        let step = now - self.at;
+        self.at = now;
+        self.integral += self.jobs as f64 * step;
+        if self.running > 0 {
+            let rate = self.rate();
+            self.attained += rate * step;
+            self.busy += (self.running as f64).min(self.cores) * step;
+        }
+    }
+
+    /// What it can do in the mean, work per second.
+    pub(super) fn capacity(&self) -> f64 {
+        if self.failing { 0.0 } else { self.cores * self.speed * (1.0 - 3.0 / 13.0 * 0.45) }
+    }
+}
