@@ -40,29 +40,35 @@ impl SideCar {
     }
 }
 
-/// One request or byte stream, counted out at the latest when it is dropped.
+/// One request or byte stream, counted out at the latest when it is dropped. A pointer, because every request carries
+/// one and only those of side-cars need it.
 #[derive(Default)]
-pub(crate) struct Metered {
-    /// `None` if this is no side-car, there was no room, or the answer has gone.
-    counted: Option<(Arc<SideCar>, Job, Time)>,
-    /// The header of a refusal; empty if there was room.
-    refusal: Vec<u8>,
+pub(crate) struct Metered(Option<Box<Count>>);
+
+enum Count {
+    /// It is in the meter since then.
+    In { side_car: Arc<SideCar>, job: Job, begun: Time },
+    /// There was no room: the header that says so.
+    Refused(Vec<u8>),
 }
 
 impl Metered {
     /// Counts a request in, if there is room or it is not to be refused anyway.
     pub(crate) fn begin(side_car: &Arc<SideCar>, refuse: bool, now: Time) -> Self {
         let mut meter = lock(&side_car.meter);
-        if refuse && meter.full() {
-            return Self { counted: None, refusal: line(meter.reading(), true) };
-        }
-        let job = meter.begin(now);
-        Self { counted: Some((Arc::clone(side_car), job, now)), refusal: Vec::new() }
+        let count = match refuse && meter.full() {
+            true => Count::Refused(line(meter.reading(), true)),
+            false => Count::In { side_car: Arc::clone(side_car), job: meter.begin(now), begun: now },
+        };
+        Self(Some(Box::new(count)))
     }
 
     /// The header of a refusal; empty if there was room.
     pub(crate) fn refusal(&self) -> &[u8] {
-        &self.refusal
+        match self.0.as_deref() {
+            Some(Count::Refused(line)) => line,
+            _ => b"",
+        }
     }
 
     /// The head of the answer is there: the header that goes with it, if this is a side-car, with what the server said
@@ -74,7 +80,7 @@ impl Metered {
         theirs: Option<&[u8]>,
         tick: impl FnOnce() -> Time,
     ) -> Vec<u8> {
-        if self.counted.is_none() {
+        if self.0.is_none() {
             return Vec::new();
         }
         let mut header = self.end(status < 500, tick()).map_or_else(Vec::new, |reading| line(reading, false));
@@ -86,15 +92,19 @@ impl Metered {
 
     /// It is over; what the meter makes of it, if this is a side-car.
     pub(crate) fn end(&mut self, succeeded: bool, now: Time) -> Option<Reading> {
-        let (side_car, job, _) = self.counted.take()?;
-        Some(lock(&side_car.meter).end(job, succeeded, now))
+        match *self.0.take()? {
+            Count::In { side_car, job, .. } => Some(lock(&side_car.meter).end(job, succeeded, now)),
+            Count::Refused(_) => None,
+        }
     }
 }
 
 impl Drop for Metered {
     fn drop(&mut self) {
-        let Some(begun) = self.counted.as_ref().map(|(_, _, begun)| *begun) else { return };
-        self.end(false, begun);
+        if let Some(Count::In { begun, .. }) = self.0.as_deref() {
+            let begun = *begun;
+            self.end(false, begun);
+        }
     }
 }
 
