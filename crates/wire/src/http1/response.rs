@@ -127,10 +127,10 @@ fn judge<'m, 'b>(
             }
             14 if is(name, b"content-length") => {
                 let length = length(value).ok_or(Stop::Bad("Content-Length is malformed"))?;
-                match content_length.replace(length) {
+                match content_length.replace((length, value)) {
                     None => {}
-                    // One is enough (RFC 9110 section 8.6).
-                    Some(other) if other == length => {
+                    // One is enough (RFC 9110 section 8.6). To the letter: a client may not read 03 as 3.
+                    Some((_, other)) if other == value => {
                         hop = true;
                         fits &= marks.add(&line, Why::Hop);
                     }
@@ -171,8 +171,8 @@ fn judge<'m, 'b>(
         _ if to_head => Body::Done,
         _ if chunked => Body::Chunked(Chunked::new()),
         _ => match content_length {
-            Some(0) => Body::Done,
-            Some(length) => Body::Length(length),
+            Some((0, _)) => Body::Done,
+            Some((length, _)) => Body::Length(length),
             None => Body::UntilClose,
         },
     };
@@ -292,6 +292,8 @@ mod tests {
         for bad in [
             "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length:03\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 00\r\nContent-Length: 0\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",

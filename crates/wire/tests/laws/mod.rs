@@ -6,11 +6,15 @@
 
 pub(crate) mod chunked;
 mod fields;
+pub(crate) mod giop;
+pub(crate) mod ior;
 pub(crate) mod orca;
 pub(crate) mod prometheus;
 pub(crate) mod proxy_protocol;
 pub(crate) mod request_head;
 pub(crate) mod response_head;
+pub(crate) mod rfs;
+pub(crate) mod rfs_sealed;
 
 /// A parser's law, under the name of its fuzz target and corpus.
 pub(crate) struct Law {
@@ -39,6 +43,10 @@ pub(crate) const ALL: &[Law] = &[
     Law { name: "proxy_protocol", check: proxy_protocol::check },
     Law { name: "prometheus", check: prometheus::check },
     Law { name: "orca", check: orca::check },
+    Law { name: "giop", check: giop::check },
+    Law { name: "ior", check: ior::check },
+    Law { name: "rfs", check: rfs::check },
+    Law { name: "rfs_sealed", check: rfs_sealed::check },
 ];
 
 /// Where to cut the input in two: everywhere if it is short, else near the ends of lines and here and there.

@@ -101,6 +101,7 @@ fn what_could_be_read_in_two_ways_is_refused() {
         "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length:03\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3, 3\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +3\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0x3\r\n\r\n",

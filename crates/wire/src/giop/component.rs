@@ -1,0 +1,115 @@
+//! Tagged components: what an IIOP profile says beside address and key.
+
+use super::profile::Place;
+use super::{BadGiop, Order, Reader, Version, Writer};
+
+/// The tag of the component that names the program that made the reference.
+pub const ORB_TYPE: u32 = 0;
+/// The tag of [`CodeSets`].
+pub const CODE_SETS: u32 = 1;
+/// The tag of the component that says another address of the same object.
+pub const ALTERNATE_ADDRESS: u32 = 3;
+
+/// One component, kept byte for byte.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Component {
+    /// What it is about.
+    pub tag: u32,
+    /// What it says, an encapsulation.
+    pub data: Vec<u8>,
+}
+
+impl Component {
+    /// Says another address of the same object.
+    pub fn alternate(host: &str, port: u16, order: Order) -> Self {
+        let data = encapsulated(order, |writer| {
+            writer.string(host.as_bytes());
+            writer.u16(port);
+        });
+        Self { tag: ALTERNATE_ADDRESS, data }
+    }
+
+    /// The address it says, if that is what it is about.
+    pub fn address(&self) -> Option<Place> {
+        if self.tag != ALTERNATE_ADDRESS {
+            return None;
+        }
+        let mut reader = Reader::encapsulation(&self.data).ok()?;
+        let host = std::str::from_utf8(reader.string().ok()?).ok()?.to_string();
+        Some(Place { version: Version::V1_2, host, port: reader.u16().ok()? })
+    }
+
+    /// The code sets it says, if that is what it is about.
+    pub fn code_sets(&self) -> Option<CodeSets> {
+        if self.tag == CODE_SETS { CodeSets::parse(&self.data).ok() } else { None }
+    }
+}
+
+/// The character sets that a server takes strings in; numbers are those of the OSF's registry.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CodeSets {
+    /// Of `char` and `string`.
+    pub char: CodeSet,
+    /// Of `wchar` and `wstring`.
+    pub wchar: CodeSet,
+}
+
+/// The sets for one kind of character.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CodeSet {
+    /// The server's own.
+    pub native: u32,
+    /// Others that it converts from and to.
+    pub conversions: Vec<u32>,
+}
+
+impl CodeSets {
+    /// ISO 8859-1.
+    pub const LATIN_1: u32 = 0x0001_0001;
+    /// UTF-8.
+    pub const UTF_8: u32 = 0x0501_0001;
+    /// UTF-16.
+    pub const UTF_16: u32 = 0x0001_0109;
+
+    /// UTF-8 or ISO 8859-1, and UTF-16: what every ORB knows, and what is said for a group of members, whatever their
+    /// own. Without any a client refuses to send a wide string.
+    pub fn common() -> Self {
+        Self {
+            char: CodeSet { native: Self::UTF_8, conversions: vec![Self::LATIN_1] },
+            wchar: CodeSet { native: Self::UTF_16, conversions: Vec::new() },
+        }
+    }
+
+    /// The component that says them.
+    pub fn component(&self, order: Order) -> Component {
+        let data = encapsulated(order, |writer| {
+            for set in [&self.char, &self.wchar] {
+                writer.u32(set.native);
+                writer.count(set.conversions.len());
+                set.conversions.iter().for_each(|conversion| writer.u32(*conversion));
+            }
+        });
+        Component { tag: CODE_SETS, data }
+    }
+
+    fn parse(data: &[u8]) -> Result<Self, BadGiop> {
+        let mut reader = Reader::encapsulation(data)?;
+        Ok(Self { char: set(&mut reader)?, wchar: set(&mut reader)? })
+    }
+}
+
+fn set(reader: &mut Reader<'_>) -> Result<CodeSet, BadGiop> {
+    let native = reader.u32()?;
+    let count = reader.count(4)?;
+    let conversions = (0..count).map(|_| reader.u32()).collect::<Result<_, _>>()?;
+    Ok(CodeSet { native, conversions })
+}
+
+/// The bytes of an encapsulation.
+pub(super) fn encapsulated(order: Order, write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+    let mut data = Vec::new();
+    let mut writer = Writer::new(&mut data, order);
+    writer.u8(order.flag());
+    write(&mut writer);
+    data
+}

@@ -1,0 +1,89 @@
+//! Service contexts: what travels beside a request or a reply, each an id and bytes.
+
+use super::{BadGiop, Order, Reader, Writer};
+
+/// The context that says the code sets of a connection's strings; sent once on each.
+pub const CODE_SETS: u32 = 1;
+
+/// One service context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context<'m> {
+    /// Which service's.
+    pub id: u32,
+    /// An encapsulation, as far as the standard's own are concerned.
+    pub data: &'m [u8],
+}
+
+/// The service contexts of a message: known to be well-formed, read when they are asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Contexts<'m> {
+    count: usize,
+    /// From the first context's id (which is aligned to 4) to the end of the last.
+    bytes: &'m [u8],
+    order: Order,
+}
+
+impl<'m> Contexts<'m> {
+    /// None at all.
+    pub const NONE: Contexts<'static> = Contexts { count: 0, bytes: &[], order: Order::Big };
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Each, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Context<'m>> + use<'m> {
+        let mut reader = Reader::new(self.bytes, self.order);
+        (0..self.count).map_while(move |_| read_one(&mut reader).ok())
+    }
+
+    /// The data of the first with an id.
+    pub fn find(&self, id: u32) -> Option<&'m [u8]> {
+        self.iter().find(|context| context.id == id).map(|context| context.data)
+    }
+
+    pub(super) fn read(reader: &mut Reader<'m>) -> Result<Self, BadGiop> {
+        let count = reader.count(8)?;
+        let (bytes, start) = (reader.rest(), reader.position());
+        for _ in 0..count {
+            read_one(reader)?;
+        }
+        Ok(Self { count, bytes: &bytes[..reader.position() - start], order: reader.order() })
+    }
+
+    /// Appends them with `before` in front. All need no more than an alignment of 4, and end as they did from there.
+    pub(super) fn write(&self, before: &[Context<'_>], writer: &mut Writer<'_>) {
+        writer.count(before.len() + self.count);
+        for context in before {
+            writer.u32(context.id);
+            writer.octets(context.data);
+        }
+        if self.order == writer.order() {
+            if self.count > 0 {
+                writer.align(4);
+                writer.bytes(self.bytes);
+            }
+            return;
+        }
+        for context in self.iter() {
+            writer.u32(context.id);
+            writer.octets(context.data);
+        }
+    }
+}
+
+impl PartialEq for Contexts<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.count == other.count && self.iter().eq(other.iter())
+    }
+}
+
+fn read_one<'m>(reader: &mut Reader<'m>) -> Result<Context<'m>, BadGiop> {
+    Ok(Context { id: reader.u32()?, data: reader.octets()? })
+}

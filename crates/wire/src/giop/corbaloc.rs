@@ -1,0 +1,189 @@
+//! Object references that people write: `corbaloc:iiop:1.2@host:port/key`, and `corbaname:`, which adds a name that the
+//! object, a naming service, is to be asked for.
+
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
+
+use super::profile::{IiopProfile, Place};
+use super::{BadGiop, Ior, Order, Version};
+
+/// Most addresses, bytes of a key and of a host: each address becomes a profile with a key of its own.
+const MAX_PLACES: usize = 16;
+const MAX_KEY: usize = 4096;
+const MAX_HOST: usize = 255;
+/// The port of a corbaloc that names none.
+const PORT: u16 = 2809;
+/// The key of a corbaname that names none.
+const NAME_SERVICE: &[u8] = b"NameService";
+/// Bytes of a key that stand for themselves, beside letters and digits.
+const PLAIN: &[u8] = b";/:?@&=+$,-_.!~*'()";
+
+/// An object's addresses and key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Corbaloc {
+    /// Where it is; at least one.
+    pub places: Vec<Place>,
+    /// What it is known by there.
+    pub key: Vec<u8>,
+}
+
+/// A name in a naming service.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Corbaname {
+    /// The naming service.
+    pub service: Corbaloc,
+    /// The name, as `bank/teller.object`; empty for the service itself.
+    pub name: String,
+}
+
+impl Corbaloc {
+    /// The reference that means the same: a profile for each address, and a type that is not known.
+    pub fn ior(&self) -> Ior {
+        let profiles = self.places.iter().cloned().map(|Place { version, host, port }| {
+            let key = self.key.clone();
+            IiopProfile { version, host, port, key, components: Vec::new() }.profile(Order::NATIVE)
+        });
+        Ior { type_id: Vec::new(), profiles: profiles.collect() }
+    }
+
+    /// What can be said of a reference this way: its addresses that go with the key of its first. `None` if it has no
+    /// IIOP profile.
+    pub fn of(ior: &Ior) -> Option<Self> {
+        let key = ior.iiop()?.key;
+        let same = ior.iiop_profiles().filter(|profile| profile.key == key);
+        let places = same.flat_map(|profile| profile.places().collect::<Vec<_>>()).collect();
+        Some(Self { places, key })
+    }
+
+    fn parse(rest: &str, default_key: &[u8]) -> Result<Self, BadGiop> {
+        let (places, key) = match rest.split_once('/') {
+            Some((places, key)) => (places, unescape(key)?),
+            None => (rest, default_key.to_vec()),
+        };
+        let places: Vec<Place> =
+            places.split(',').take(MAX_PLACES + 1).map(place).collect::<Result<_, _>>()?;
+        if key.len() > MAX_KEY {
+            return Err(BadGiop::Malformed("the key of a corbaloc is longer than 4 KiB"));
+        }
+        if places.len() > MAX_PLACES {
+            return Err(BadGiop::Malformed("a corbaloc has more than 16 addresses"));
+        }
+        Ok(Self { places, key })
+    }
+}
+
+impl FromStr for Corbaloc {
+    type Err = BadGiop;
+
+    fn from_str(text: &str) -> Result<Self, BadGiop> {
+        Self::parse(
+            scheme(text, "corbaloc:").ok_or(BadGiop::Malformed("it does not begin with corbaloc:"))?,
+            b"",
+        )
+    }
+}
+
+impl FromStr for Corbaname {
+    type Err = BadGiop;
+
+    fn from_str(text: &str) -> Result<Self, BadGiop> {
+        let rest =
+            scheme(text, "corbaname:").ok_or(BadGiop::Malformed("it does not begin with corbaname:"))?;
+        let (service, name) = rest.split_once('#').unwrap_or((rest, ""));
+        let name = String::from_utf8(unescape(name)?);
+        let name = name.map_err(|_| BadGiop::Malformed("the name of a corbaname is not UTF-8"))?;
+        Ok(Self { service: Corbaloc::parse(service, NAME_SERVICE)?, name })
+    }
+}
+
+impl fmt::Display for Corbaloc {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("corbaloc:")?;
+        for (number, place) in self.places.iter().enumerate() {
+            let comma = if number > 0 { "," } else { "" };
+            write!(formatter, "{comma}iiop:1.{}@{place}", place.version.minor())?;
+        }
+        write!(formatter, "/{}", escaped(&self.key))
+    }
+}
+
+/// A key as text, `%xx` for what does not stand for itself.
+pub fn escaped(key: &[u8]) -> String {
+    let mut text = String::with_capacity(key.len());
+    for &byte in key {
+        if byte.is_ascii_alphanumeric() || PLAIN.contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            let _ = write!(text, "%{byte:02x}"); // a string takes all there is
+        }
+    }
+    text
+}
+
+/// What follows a scheme, whose case does not matter.
+fn scheme<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
+    let (begin, rest) = text.trim().split_at_checked(scheme.len())?;
+    begin.eq_ignore_ascii_case(scheme).then_some(rest)
+}
+
+/// `[iiop]:[1.N@]HOST[:PORT]`
+fn place(text: &str) -> Result<Place, BadGiop> {
+    if text == "rir:" {
+        return Err(BadGiop::Malformed(
+            "rir: means a service of the program that reads it, and there is none here",
+        ));
+    }
+    let Some(("" | "iiop", address)) = text.split_once(':') else {
+        return Err(BadGiop::Malformed("an address of a corbaloc is as iiop:1.2@host:port or :host"));
+    };
+    let (version, address) = match address.split_once('@') {
+        None => (Version::V1_0, address),
+        Some((version, address)) => {
+            let minor = version.strip_prefix("1.").and_then(|minor| minor.parse().ok());
+            (
+                Version::up_to(minor.ok_or(BadGiop::Malformed("the version of a corbaloc is not 1.x"))?),
+                address,
+            )
+        }
+    };
+    let (host, port) = match address.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest
+                .split_once(']')
+                .ok_or(BadGiop::Malformed("an IPv6 address lacks its closing bracket"))?;
+            (host, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")))
+        }
+        None => address.split_once(':').map_or((address, Some("")), |(host, port)| (host, Some(port))),
+    };
+    let port = match port {
+        Some("") => Some(PORT),
+        Some(port) => port.parse().ok(),
+        None => None,
+    };
+    let port = port.ok_or(BadGiop::Malformed("the port of a corbaloc is not a number up to 65535"))?;
+    if host.is_empty() {
+        return Err(BadGiop::Malformed("an address of a corbaloc has no host"));
+    }
+    if host.len() > MAX_HOST
+        || host.contains(|c: char| c.is_whitespace() || c.is_control() || "[]@".contains(c))
+    {
+        return Err(BadGiop::Malformed("the host of a corbaloc is neither a name nor an address"));
+    }
+    Ok(Place { version, host: host.to_string(), port })
+}
+
+/// `%xx` undone.
+fn unescape(text: &str) -> Result<Vec<u8>, BadGiop> {
+    let mut bytes = text.bytes();
+    let mut out = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(bytes.next()?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let escaped = digit().zip(digit()).map(|(high, low)| high << 4 | low);
+        out.push(escaped.ok_or(BadGiop::Malformed("a % is not followed by two hexadecimal digits"))?);
+    }
+    Ok(out)
+}

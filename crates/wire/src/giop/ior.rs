@@ -1,0 +1,187 @@
+//! Interoperable object references: the type of an object and the ways to reach it, each a profile. As text, `IOR:` and
+//! an encapsulation in hexadecimal digits.
+//!
+//! Profiles are kept as the bytes they came in: they are encapsulations, which mean the same wherever they are put.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::profile::IiopProfile;
+use super::{BadGiop, Order, Reader, Writer};
+
+/// Longest text of a reference that is read, in bytes: real ones take some hundred, with many addresses a few thousand.
+pub const MAX_TEXT: usize = 256 * 1024;
+
+const PREFIX: &str = "IOR:";
+
+/// A reference to an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ior {
+    /// The object's type, as `IDL:Test/Latency:1.0`. Empty if it is not known.
+    pub type_id: Vec<u8>,
+    /// The ways to reach it. Empty for the nil reference.
+    pub profiles: Vec<Profile>,
+}
+
+/// One way to reach an object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Profile {
+    /// Whose protocol; [`super::IIOP`] is the one that is understood.
+    pub tag: u32,
+    /// What it says, an encapsulation.
+    pub data: Vec<u8>,
+}
+
+impl Ior {
+    /// Whether it refers to no object.
+    pub fn is_nil(&self) -> bool {
+        self.profiles.is_empty()
+    }
+
+    /// Its first IIOP profile that can be read.
+    pub fn iiop(&self) -> Option<IiopProfile> {
+        self.iiop_profiles().next()
+    }
+
+    /// Its IIOP profiles, in order; one that cannot be read does not hide another.
+    pub fn iiop_profiles(&self) -> impl Iterator<Item = IiopProfile> {
+        let iiop = self.profiles.iter().filter(|profile| profile.tag == super::IIOP);
+        iiop.filter_map(|profile| IiopProfile::parse(&profile.data).ok())
+    }
+
+    /// Reads one from a message or an encapsulation.
+    ///
+    /// # Errors
+    /// It is not all there, or its type is no string.
+    pub fn read(reader: &mut Reader<'_>) -> Result<Self, BadGiop> {
+        let type_id = reader.string()?.to_vec();
+        let count = reader.count(8)?;
+        let mut profiles = Vec::with_capacity(count);
+        for _ in 0..count {
+            profiles.push(Profile { tag: reader.u32()?, data: reader.octets()?.to_vec() });
+        }
+        Ok(Self { type_id, profiles })
+    }
+
+    /// Appends it, in the writer's order: type and profiles stay byte for byte what they were.
+    pub fn write(&self, writer: &mut Writer<'_>) {
+        self.write_as(&self.type_id, writer);
+    }
+
+    /// Appends it with another type.
+    pub fn write_as(&self, type_id: &[u8], writer: &mut Writer<'_>) {
+        writer.string(type_id);
+        writer.count(self.profiles.len());
+        for profile in &self.profiles {
+            writer.u32(profile.tag);
+            writer.octets(&profile.data);
+        }
+    }
+
+    /// Its encapsulation, in an order: what the text says in hexadecimal digits.
+    pub fn encapsulated(&self, order: Order) -> Vec<u8> {
+        let mut out = Vec::with_capacity(
+            64 + self.profiles.iter().map(|profile| profile.data.len() + 8).sum::<usize>(),
+        );
+        let mut writer = Writer::new(&mut out, order);
+        writer.u8(order.flag());
+        self.write(&mut writer);
+        out
+    }
+
+    /// Its text, in an order of bytes. [`fmt::Display`] writes it in this machine's.
+    pub fn text(&self, order: Order) -> String {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let bytes = self.encapsulated(order);
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        PREFIX.chars().chain(digits.map(|digit| char::from(DIGITS[usize::from(digit)]))).collect()
+    }
+}
+
+impl fmt::Display for Ior {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text(Order::NATIVE))
+    }
+}
+
+impl FromStr for Ior {
+    type Err = BadGiop;
+
+    /// Reads the text of a reference, space around it left aside.
+    fn from_str(text: &str) -> Result<Self, BadGiop> {
+        let text = text.trim();
+        if text.len() > MAX_TEXT {
+            return Err(BadGiop::Malformed("the text of a reference is longer than 256 KiB"));
+        }
+        let digits = match text.split_at_checked(PREFIX.len()) {
+            Some((prefix, digits)) if prefix.eq_ignore_ascii_case(PREFIX) => digits.as_bytes(),
+            _ => return Err(BadGiop::Malformed("the text of a reference does not begin with IOR:")),
+        };
+        let (pairs, odd) = digits.as_chunks::<2>();
+        if !odd.is_empty() {
+            return Err(BadGiop::Malformed("the text of a reference has an odd number of digits"));
+        }
+        let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let byte = |&[high, low]: &[u8; 2]| Some(digit(high)? << 4 | digit(low)?);
+        let bytes: Option<Vec<u8>> = pairs.iter().map(byte).collect();
+        let bytes = bytes.ok_or(BadGiop::Malformed("the text of a reference is not hexadecimal"))?;
+        Self::read(&mut Reader::encapsulation(&bytes)?)
+    }
+}
+
+/// A reference within a message: known to be well-formed, not copied.
+#[derive(Clone, Copy, Debug)]
+pub struct IorBytes<'m> {
+    /// From the length of its type (which is aligned to 4) to its end.
+    bytes: &'m [u8],
+    order: Order,
+}
+
+impl<'m> IorBytes<'m> {
+    /// A copy of its own.
+    pub fn to_ior(&self) -> Ior {
+        Ior::read(&mut self.reader()).unwrap_or_default() // it was read before
+    }
+
+    /// Its type.
+    pub fn type_id(&self) -> &'m [u8] {
+        self.reader().string().unwrap_or_default()
+    }
+
+    /// Each profile: its tag and what it says.
+    pub fn profiles(&self) -> impl Iterator<Item = (u32, &'m [u8])> + use<'m> {
+        let mut reader = self.reader();
+        let count = reader.string().and_then(|_| reader.count(8)).unwrap_or(0);
+        (0..count).map_while(move |_| Some((reader.u32().ok()?, reader.octets().ok()?)))
+    }
+
+    pub(super) fn read(reader: &mut Reader<'m>) -> Result<Self, BadGiop> {
+        reader.align(4)?;
+        let (bytes, start) = (reader.rest(), reader.position());
+        reader.string()?;
+        for _ in 0..reader.count(8)? {
+            reader.u32()?;
+            reader.octets()?;
+        }
+        Ok(Self { bytes: &bytes[..reader.position() - start], order: reader.order() })
+    }
+
+    /// Appends it as it is, or value by value if the order differs.
+    pub(super) fn write(&self, writer: &mut Writer<'_>) {
+        if self.order != writer.order() {
+            return self.to_ior().write(writer);
+        }
+        writer.align(4);
+        writer.bytes(self.bytes);
+    }
+
+    fn reader(&self) -> Reader<'m> {
+        Reader::new(self.bytes, self.order)
+    }
+}
+
+impl PartialEq for IorBytes<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.type_id() == other.type_id() && self.profiles().eq(other.profiles())
+    }
+}

@@ -1,0 +1,109 @@
+//! The IIOP profile: an object's address and key for GIOP over TCP.
+
+use std::fmt;
+
+use super::component::encapsulated;
+use super::{BadGiop, Component, Order, Profile, Reader, Version};
+
+/// The tag of an IIOP profile.
+pub const IIOP: u32 = 0;
+
+/// What an IIOP profile says.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct IiopProfile {
+    /// The newest version of GIOP that the server speaks, of those that are known here.
+    pub version: Version,
+    /// A name or an address; one of IPv6 with or without brackets, as it was said.
+    pub host: String,
+    /// TCP port; 0 if it is not to be reached by plain TCP.
+    pub port: u16,
+    /// What the server knows the object by.
+    pub key: Vec<u8>,
+    /// What else is said; never anything in version 1.0.
+    pub components: Vec<Component>,
+}
+
+/// Where to connect.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The newest version of GIOP to speak there.
+    pub version: Version,
+    /// A name or an address; one of IPv6 with or without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+impl IiopProfile {
+    /// Reads what a profile of the tag [`IIOP`] holds.
+    ///
+    /// # Errors
+    /// It is malformed, of a version that is not 1.x, or its host is not text.
+    pub fn parse(data: &[u8]) -> Result<Self, BadGiop> {
+        let mut reader = Reader::encapsulation(data)?;
+        let (version, host, port) = address(&mut reader)?;
+        let key = reader.octets()?.to_vec();
+        let mut components = Vec::new();
+        if version >= Version::V1_1 {
+            for _ in 0..reader.count(8)? {
+                components.push(Component { tag: reader.u32()?, data: reader.octets()?.to_vec() });
+            }
+        }
+        let host =
+            std::str::from_utf8(host).map_err(|_| BadGiop::Malformed("a profile's host is not text"))?;
+        Ok(Self { version, host: host.to_string(), port, key, components })
+    }
+
+    /// The key within the bytes of a profile, nothing else being looked at closely.
+    pub(super) fn key_of(data: &[u8]) -> Result<&[u8], BadGiop> {
+        let mut reader = Reader::encapsulation(data)?;
+        address(&mut reader)?;
+        reader.octets()
+    }
+
+    /// The profile that says this.
+    pub fn profile(&self, order: Order) -> Profile {
+        let data = encapsulated(order, |writer| {
+            writer.u8(1);
+            writer.u8(self.version.minor());
+            writer.string(self.host.as_bytes());
+            writer.u16(self.port);
+            writer.octets(&self.key);
+            if self.version >= Version::V1_1 {
+                writer.count(self.components.len());
+                for component in &self.components {
+                    writer.u32(component.tag);
+                    writer.octets(&component.data);
+                }
+            }
+        });
+        Profile { tag: IIOP, data }
+    }
+
+    /// Its address, then the others that its components say, in order.
+    pub fn places(&self) -> impl Iterator<Item = Place> {
+        let own = Place { version: self.version, host: self.host.clone(), port: self.port };
+        let others = self.components.iter().filter_map(Component::address);
+        std::iter::once(own).chain(others.map(|place| Place { version: self.version, ..place }))
+    }
+}
+
+impl fmt::Display for Place {
+    /// `HOST:PORT`, an IPv6 address in brackets.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (host, port) = (&self.host, self.port);
+        if host.contains(':') && !host.starts_with('[') {
+            write!(formatter, "[{host}]:{port}")
+        } else {
+            write!(formatter, "{host}:{port}")
+        }
+    }
+}
+
+fn address<'b>(reader: &mut Reader<'b>) -> Result<(Version, &'b [u8], u16), BadGiop> {
+    let (major, minor) = (reader.u8()?, reader.u8()?);
+    if major != 1 {
+        return Err(BadGiop::Malformed("a profile is of a version of IIOP that is not 1.x"));
+    }
+    Ok((Version::up_to(minor), reader.string()?, reader.u16()?))
+}

@@ -1,0 +1,84 @@
+//! RFS/2, the datagrams of the lottery: a client asks for a service, the daemons beside the servers agree on who serves
+//! it, one answers. `docs/rfs2.md` is the specification, byte for byte; the rules that the bytes serve are in the brain.
+//!
+//! A datagram is a header, the fixed fields of its kind, options, and a trailer with a tag that only who has the key
+//! can make. [`Keys::open`] checks the tag before anything else of it is believed, [`Opened::message`] reads what was
+//! opened, each kind's `encode` writes and seals it. An answer is never longer than what it answers, whoever forged
+//! the sender's address: [`Answer::encode`] and [`Table::encode`] want the [`Room`] that came with the [`Request`] or
+//! the [`Fetch`]. Nothing is cut short to fit: what does not fit is an error, and how much would have fitted can be
+//! asked before.
+
+mod address;
+mod answer;
+mod bytes;
+mod commit;
+mod frame;
+mod header;
+mod keys;
+mod message;
+mod option;
+mod replay;
+mod report;
+mod request;
+mod room;
+mod table;
+
+pub use answer::{Answer, Further, Status};
+pub use commit::Commit;
+pub use header::{HEADER, Kind, LONGEST, LONGEST_REPORT, MAGIC, TRAILER, VERSION};
+pub use keys::{BadKeys, Key, Keys, MOST_KEYS, Opened, SECRET};
+pub use message::Message;
+pub use option::CRITICAL;
+pub use replay::{Replay, Seen};
+pub use report::{Report, Share, Standing};
+pub use request::{MOST_INFO, Mode, Request};
+pub use room::Room;
+pub use table::{Fetch, Listed, Offer, Table};
+
+/// Why a datagram is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// So many bytes are no datagram of this protocol: nothing of them was read.
+    #[error("a datagram of {0} bytes is too short or too long")]
+    Size(usize),
+    /// It is sealed with a key that is not valid here, perhaps not yet or no longer.
+    #[error("no key {0}")]
+    UnknownKey(u32),
+    /// Its tag is not what the key makes of it: it was changed, or made without the key.
+    #[error("the tag is wrong")]
+    Forged,
+    /// It was made with the key, and is wrong all the same.
+    #[error("bad RFS: {0}")]
+    Malformed(&'static str),
+}
+
+/// Why something cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unwritable {
+    /// It would be longer than a datagram of its kind, or than what it answers.
+    #[error("{kind} of {len} bytes, where {most} are the most")]
+    TooLong {
+        /// Of the datagram.
+        kind: Kind,
+        /// Bytes that it would have.
+        len: usize,
+        /// Bytes that it may have.
+        most: usize,
+    },
+    /// A list has more entries than its count can say, or than a receiver accepts.
+    #[error("{count} {what}, where {most} are the most")]
+    TooMany {
+        /// Of what there are too many.
+        what: &'static str,
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// Two fields contradict one another.
+    #[error("{0}")]
+    Contradiction(&'static str),
+}
+
+#[cfg(test)]
+mod tests;

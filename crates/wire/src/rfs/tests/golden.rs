@@ -1,0 +1,249 @@
+//! One datagram of each kind, byte for byte, as `docs/rfs2.md` shows them. The tags are another program's.
+
+use super::*;
+
+/// What follows `;` says what the bytes are; `00*63` is a byte 63 times.
+const REQUEST: &str = "
+    52 46 01 01 00 00 00 80        ; RF, version 1, REQUEST, no flags, 128 bytes
+    01 02 03 04 05 06 07 08        ; id
+    00 00 00 2a                    ; service 42
+    01 00                          ; asked once before, referral
+    00 00 00 09                    ; knows generation 9
+    11 22 33 44                    ; the client's time
+    02 00 03 01 2c                 ; avoid two members: 3 and 300
+    00 04 67 6f 6c 64              ; information: gold
+    00 00 00 3f 00*63              ; padding
+    00 00 00 07                    ; key 7
+    96 f5 2e 3c b3 3d 13 f1        ; tag
+    b1 fe 96 ea 82 0b e5 a8
+";
+
+const ANSWER: &str = "
+    52 46 01 02 00 00 00 70        ; RF, version 1, ANSWER, no flags, 112 bytes
+    01 02 03 04 05 06 07 08        ; id of the request
+    00 00 00 2a                    ; service 42
+    00 00                          ; ok, rank 0
+    05 dc                          ; good for 1500 ms
+    00 05                          ; member 5
+    04 1f 90 c0 00 02 0a 00*12     ; 192.0.2.10:8080
+    11 22 33 44                    ; the client's time
+    00 00 00 09                    ; generation 9
+    00 02 6f 6b                    ; information: ok
+    00 01 00 1f 02                 ; option 1 of 31 bytes: two further members
+    00 06 04 1f 90 c0 00 02 0b     ; member 6 at 192.0.2.11:8080
+    00 07 06 1f 90 20 01 0d b8 00*11 07  ; member 7 at [2001:db8::7]:8080
+    00 00 00 07                    ; key 7
+    10 e9 a5 03 4b 42 e4 5e        ; tag
+    e5 63 7a c7 72 6f 4a 39
+";
+
+const COMMIT: &str = "
+    52 46 01 03 00 00 00 3b        ; RF, version 1, COMMIT, no flags, 59 bytes
+    00*8                           ; no id
+    00 05                          ; member 5
+    65 53 f1 00                    ; its life
+    02                             ; two requests
+    01 02 03 04 05 06 07 08
+    ff ff ff ff ff ff ff fe
+    00 00 00 07                    ; key 7
+    79 ef 81 9f 3b 42 82 73        ; tag
+    19 78 17 a6 c5 4f fe b8
+";
+
+const REPORT: &str = "
+    52 46 01 04 00 00 00 4d        ; RF, version 1, REPORT, no flags, 77 bytes
+    00*8                           ; no id
+    00 05                          ; member 5
+    65 53 f1 00                    ; its life
+    00 00 00 0c                    ; its report 12
+    01                             ; up
+    88 99 aa bb cc dd ee ff        ; digest of its table
+    01 01                          ; one service, one request
+    00 00 00 2a 01 90 00 80 01 5e 00 11  ; service 42: capacity 400, weight 128, load 350, 17 in flight
+    01 02 03 04 05 06 07 08        ; the request
+    00 00 00 07                    ; key 7
+    3b 2c 78 76 47 64 9d b2        ; tag
+    1a a1 e9 61 17 46 71 f0
+";
+
+const FETCH: &str = "
+    52 46 01 05 00 00 04 b0        ; RF, version 1, FETCH, no flags, 1200 bytes
+    11 11 11 11 11 11 11 11        ; id
+    00 00 00 00                    ; knows no generation
+    00 00                          ; wants part 0
+    00 00 04 82 00*1154            ; padding
+    00 00 00 07                    ; key 7
+    0b 14 70 26 61 63 88 21        ; tag
+    ce 18 13 ef 67 e3 23 cf
+";
+
+const TABLE: &str = "
+    52 46 01 06 00 00 00 71        ; RF, version 1, TABLE, no flags, 113 bytes
+    11 11 11 11 11 11 11 11        ; id of the fetch
+    00 00 00 09                    ; generation 9
+    00 00 00 01                    ; part 0 of 1
+    02                             ; two members
+    00 05 65 53 f1 00              ; member 5, its life
+    04 1d 17 c0 00 02 0a           ; its daemon at 192.0.2.10:7447
+    02                             ; two services
+    00 00 00 2a 01 90              ; service 42, capacity 400
+    00 1f 90                       ; same host, port 8080
+    00 02 6f 6b                    ; information: ok
+    00 00 00 2b 00 01              ; service 43, capacity 1
+    04 00 50 c0 00 02 14           ; at 192.0.2.20:80
+    00 00                          ; no information
+    00 06 65 53 f1 01              ; member 6, its life
+    06 1d 17 20 01 0d b8 00*11 06  ; its daemon at [2001:db8::6]:7447
+    00                             ; no services
+    00 00 00 07                    ; key 7
+    4d c8 b5 27 77 25 f3 43        ; tag
+    1b f3 9c d2 6b e6 a6 3d
+";
+
+fn bytes(text: &str) -> Vec<u8> {
+    let words = text.lines().flat_map(|line| line.split(';').next().unwrap_or_default().split_whitespace());
+    let runs = words.map(|word| {
+        let (byte, times) = word.split_once('*').unwrap_or((word, "1"));
+        vec![u8::from_str_radix(byte, 16).unwrap(); times.parse().unwrap()]
+    });
+    runs.flatten().collect()
+}
+
+/// Each example, and what it says.
+pub(super) fn all() -> Vec<(&'static str, Vec<u8>, Message)> {
+    let (id, incarnation) = (0x0102_0304_0506_0708, 0x6553_f100);
+    let request = Request {
+        id,
+        service: 42,
+        attempt: 1,
+        mode: Mode::Referral,
+        generation: 9,
+        client_time: 0x1122_3344,
+        avoid: vec![3, 300],
+        info: b"gold".to_vec(),
+    };
+    let answer = Answer {
+        id,
+        service: 42,
+        status: Status::Ok,
+        rank: 0,
+        ttl: 1500,
+        member: 5,
+        endpoint: Some("192.0.2.10:8080".parse().unwrap()),
+        client_time: 0x1122_3344,
+        generation: 9,
+        info: b"ok".to_vec(),
+        further: vec![
+            Further { member: 6, endpoint: "192.0.2.11:8080".parse().unwrap() },
+            Further { member: 7, endpoint: "[2001:db8::7]:8080".parse().unwrap() },
+        ],
+    };
+    let commit = Commit { member: 5, incarnation, ids: vec![id, u64::MAX - 1] };
+    let load = Share { service: 42, capacity: 400, weight: 128, load: 350, in_flight: 17 };
+    let report = Report {
+        member: 5,
+        incarnation,
+        seq: 12,
+        state: Standing::Up,
+        digest: 0x8899_aabb_ccdd_eeff,
+        services: vec![load],
+        ids: vec![id],
+    };
+    let fetch = Fetch { id: 0x1111_1111_1111_1111, generation: 0, part: 0 };
+    let near = Offer {
+        service: 42,
+        capacity: 400,
+        endpoint: "192.0.2.10:8080".parse().unwrap(),
+        info: b"ok".to_vec(),
+    };
+    let far =
+        Offer { service: 43, capacity: 1, endpoint: "192.0.2.20:80".parse().unwrap(), info: Vec::new() };
+    let serving = Listed {
+        member: 5,
+        incarnation,
+        address: "192.0.2.10:7447".parse().unwrap(),
+        offers: vec![near, far],
+    };
+    let idle = Listed {
+        member: 6,
+        incarnation: incarnation + 1,
+        address: "[2001:db8::6]:7447".parse().unwrap(),
+        offers: Vec::new(),
+    };
+    let table = Table { id: fetch.id, generation: 9, part: 0, parts: 1, members: vec![serving, idle] };
+    vec![
+        ("REQUEST", bytes(REQUEST), Message::Request(request, room(128))),
+        ("ANSWER", bytes(ANSWER), Message::Answer(answer)),
+        ("COMMIT", bytes(COMMIT), Message::Commit(commit)),
+        ("REPORT", bytes(REPORT), Message::Report(report)),
+        ("FETCH", bytes(FETCH), Message::Fetch(fetch, room(1200))),
+        ("TABLE", bytes(TABLE), Message::Table(table)),
+    ]
+}
+
+#[test]
+fn each_kind_is_written_and_read_as_its_example() {
+    for (name, bytes, message) in all() {
+        assert_eq!(read(&bytes).as_ref(), Ok(&message), "{name}");
+        assert_eq!(written(&message).unwrap(), bytes, "{name}");
+        assert_eq!(message.kind().label(), name.to_lowercase());
+    }
+    assert_eq!(all().len(), Kind::ALL.len());
+}
+
+#[test]
+fn the_specification_shows_the_same_examples() {
+    let text = include_str!("../../../../../docs/rfs2.md");
+    let blocks: Vec<Vec<u8>> =
+        text.split("```hex\n").skip(1).map(|block| bytes(block.split("```").next().unwrap())).collect();
+    let examples: Vec<Vec<u8>> = all().into_iter().map(|(_, bytes, _)| bytes).collect();
+    assert_eq!(blocks, examples);
+}
+
+#[test]
+fn every_changed_bit_of_an_example_is_found() {
+    for (name, bytes, _) in all() {
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1 << (at % 8);
+            assert!(
+                matches!(read(&changed), Err(Refused::Forged | Refused::UnknownKey(_))),
+                "{name}, byte {at}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_beginning_of_an_example_is_refused() {
+    for (name, bytes, _) in all() {
+        for end in 0..bytes.len() {
+            assert!(read(&bytes[..end]).is_err(), "{name}, the first {end} bytes");
+        }
+    }
+}
+
+/// By who has the key: what is changed is wrong or says something else, and is then written as it says.
+#[test]
+fn what_is_nearly_an_example_says_nothing_or_something_else() {
+    for (name, bytes, _) in all() {
+        let inside = &bytes[..bytes.len() - TRAILER];
+        for at in 0..inside.len() {
+            for mask in [0x01, 0x80, 0xff] {
+                let mut changed = inside.to_vec();
+                changed[at] ^= mask;
+                survives(name, resealed(&changed));
+            }
+            survives(name, resealed(&inside[..at]));
+        }
+    }
+}
+
+fn survives(name: &str, said: Result<Message, Refused>) {
+    let Ok(message) = said else { return };
+    let again = read(&written(&message).unwrap()).unwrap();
+    match (again, &message) {
+        (Message::Request(again, _), Message::Request(first, _)) => assert_eq!(&again, first, "{name}"),
+        (again, first) => assert_eq!(&again, first, "{name}"),
+    }
+}

@@ -1,0 +1,162 @@
+use super::*;
+
+/// The example of that name without its trailer.
+fn example(name: &str) -> Vec<u8> {
+    let (_, mut bytes, _) = golden::all().into_iter().find(|(found, ..)| *found == name).unwrap();
+    bytes.truncate(bytes.len() - TRAILER);
+    bytes
+}
+
+/// The example with other bytes at some place.
+fn with(name: &str, at: usize, bytes: &[u8]) -> Result<Message, Refused> {
+    let mut example = example(name);
+    example[at..at + bytes.len()].copy_from_slice(bytes);
+    resealed(&example)
+}
+
+/// The example with something after it.
+fn followed(name: &str, more: &[u8]) -> Result<Message, Refused> {
+    resealed(&[&example(name)[..], more].concat())
+}
+
+fn why(said: Result<Message, Refused>) -> &'static str {
+    match said {
+        Err(Refused::Malformed(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn headers_that_are_not_ours_are_refused() {
+    assert_eq!(why(with("COMMIT", 0, b"RG")), "it does not begin with RF");
+    assert_eq!(why(with("COMMIT", 2, &[2])), "only version 1 is spoken here");
+    for kind in [0, 7, 255] {
+        assert_eq!(why(with("COMMIT", 3, &[kind])), "it is of no known kind");
+    }
+    assert_eq!(why(with("COMMIT", 4, &[1, 0])), "a critical flag is unknown");
+    assert!(with("COMMIT", 4, &[0, 255]).is_ok(), "other flags mean nothing yet");
+    for name in ["COMMIT", "REPORT"] {
+        assert_eq!(why(with(name, 15, &[1])), "it has an id, though its kind has none");
+    }
+}
+
+#[test]
+fn a_datagram_is_as_long_as_it_says() {
+    for length in [0, 58, 60, u16::MAX] {
+        let mut bytes = example("COMMIT");
+        bytes[6..8].copy_from_slice(&length.to_be_bytes());
+        keys().seal(0, &mut bytes);
+        assert_eq!(why(read(&bytes)), "it is not as long as it says", "{length}");
+    }
+}
+
+#[test]
+fn what_is_to_be_answered_has_room_for_it() {
+    let short = |name: &str, len: usize| resealed(&example(name)[..len - TRAILER]);
+    assert_eq!(why(short("REQUEST", 127)), "it leaves too little room for its answer");
+    assert_eq!(why(short("FETCH", 1199)), "it leaves too little room for its answer");
+}
+
+#[test]
+fn only_a_report_is_longer_than_1200_bytes() {
+    let pad = |name: &str, total: usize| {
+        let value = total - TRAILER - example(name).len() - 4;
+        followed(name, &[&[0, 0, (value >> 8) as u8, value as u8][..], &vec![0; value]].concat())
+    };
+    for name in ["REQUEST", "ANSWER", "COMMIT", "TABLE"] {
+        assert!(pad(name, 1200).is_ok(), "{name}");
+        assert_eq!(why(pad(name, 1201)), "it is longer than its kind may be", "{name}");
+    }
+    assert!(pad("REPORT", 1400).is_ok());
+    assert_eq!(pad("REPORT", 1401), Err(Refused::Size(1401)));
+}
+
+#[test]
+fn options_are_skipped_if_they_say_so_and_left_out() {
+    for (name, _, message) in golden::all() {
+        // A FETCH is as long as it may be.
+        if name == "FETCH" {
+            continue;
+        }
+        for option in [&[0x12, 0x34, 0, 2, 7, 7][..], &[0, 0, 0, 0], &[0x80, 0, 0, 1, 9], &[0x7f, 0xff, 0, 0]]
+        {
+            match (followed(name, option).unwrap(), &message) {
+                (Message::Request(again, room), Message::Request(first, _)) => {
+                    assert_eq!((&again, room.bytes()), (first, 128 + option.len()));
+                }
+                (again, message) => assert_eq!(&again, message, "{name}"),
+            }
+        }
+        assert_eq!(why(followed(name, &[0x92, 0x34, 0, 0])), "a critical option is unknown", "{name}");
+        for cut in [&[0x12][..], &[0x12, 0x34], &[0x12, 0x34, 0], &[0x12, 0x34, 0, 1], &[0, 0, 0, 2, 0]] {
+            assert_eq!(why(followed(name, cut)), "it ends in the middle of a value", "{name}, {cut:?}");
+        }
+    }
+    // The number of an option of answers says nothing in another kind.
+    assert!(followed("COMMIT", &[0, 1, 0, 1, 0]).is_ok());
+    assert_eq!(why(followed("COMMIT", &[0x80, 1, 0, 1, 0])), "a critical option is unknown");
+}
+
+#[test]
+fn further_members_are_named_once_and_counted_right() {
+    const ONE: [u8; 14] = [0, 1, 0, 10, 1, 0, 6, 4, 0, 80, 192, 0, 2, 1];
+    assert_eq!(why(followed("ANSWER", &ONE)), "further members are named twice");
+    // Of 92 bytes the last 35 are the example's own option.
+    let without = &example("ANSWER")[..92 - 35];
+    let alone = |option: &[u8]| resealed(&[without, option].concat());
+    let Ok(Message::Answer(answer)) = alone(&ONE) else { panic!("an answer") };
+    assert_eq!(answer.further, [Further { member: 6, endpoint: ([192, 0, 2, 1], 80).into() }]);
+    let Ok(Message::Answer(answer)) = alone(&[&[0x80][..], &ONE[1..]].concat()) else { panic!("an answer") };
+    assert_eq!(answer.further.len(), 1, "known, and so not skipped, whether critical or not");
+    let mut none = ONE;
+    none[4] = 0;
+    assert_eq!(why(alone(&none)), "there are no further members, or too many");
+    none[4] = 5;
+    assert_eq!(why(alone(&none)), "there are no further members, or too many");
+    none[4] = 2;
+    assert_eq!(why(alone(&none)), "it ends in the middle of a value");
+    let mut more = ONE.to_vec();
+    more[3] += 1;
+    more.push(0);
+    assert_eq!(why(alone(&more)), "further members are fewer than there is space for");
+}
+
+#[test]
+fn values_that_mean_nothing_are_refused() {
+    assert_eq!(why(with("REQUEST", 21, &[2])), "a request is of no known mode");
+    assert_eq!(why(with("REQUEST", 35, &[0x03, 0xe9])), "there is more information than there may be");
+    assert_eq!(why(with("ANSWER", 20, &[4])), "an answer is of no known status");
+    assert_eq!(why(with("REPORT", 26, &[4])), "a member is in no known state");
+    assert_eq!(why(with("TABLE", 48, &[0x03, 0xe9])), "there is more information than there may be");
+    for part in [[0, 0, 0, 0], [0, 1, 0, 1], [0, 2, 0, 1]] {
+        assert_eq!(
+            why(with("TABLE", 20, &part)),
+            "a part of a table has a number that is not among its parts"
+        );
+    }
+}
+
+#[test]
+fn addresses_are_of_a_family_and_no_longer() {
+    const AT: usize = 26;
+    assert_eq!(why(with("ANSWER", AT, &[5])), "an address is of no known family");
+    assert_eq!(why(with("TABLE", 31, &[0])), "an address is of no known family");
+    assert_eq!(why(with("ANSWER", AT + 7, &[1])), "an address is longer than its family");
+    assert_eq!(why(with("ANSWER", AT, &[0])), "an address is longer than its family");
+    assert_eq!(why(with("TABLE", 45, &[5])), "an address is of no known family");
+    let none = [0; 19];
+    assert_eq!(why(with("ANSWER", AT, &none)), "an answer names a member and not where it is");
+    let mut busy = example("ANSWER");
+    busy[20] = 1;
+    busy[AT..AT + 19].copy_from_slice(&none);
+    let Ok(Message::Answer(answer)) = resealed(&busy) else { panic!("an answer") };
+    assert_eq!((answer.status, answer.endpoint), (Status::Busy, None));
+    busy[AT + 2] = 1;
+    assert_eq!(why(resealed(&busy)), "an address is longer than its family");
+    // Written as it came, not as the IPv4 address that it maps.
+    let mut mapped = [0; 19];
+    mapped[0] = 6;
+    mapped[13..].copy_from_slice(&[255, 255, 192, 0, 2, 1]);
+    let Ok(Message::Answer(answer)) = with("ANSWER", AT, &mapped) else { panic!("an answer") };
+    assert_eq!(answer.endpoint.map(|endpoint| endpoint.is_ipv6()), Some(true));
+}

@@ -1,0 +1,45 @@
+use super::*;
+
+fn report(member: u16, incarnation: u32, seq: u32) -> Report {
+    let (services, ids) = (Vec::new(), Vec::new());
+    Report { member, incarnation, seq, state: Standing::Up, digest: 0, services, ids }
+}
+
+#[test]
+fn a_report_counts_once_and_not_after_a_newer_one() {
+    let mut replay = Replay::new(10);
+    for (incarnation, seq, seen) in [
+        (5, 7, Seen::Fresh),
+        (5, 7, Seen::Stale),
+        (5, 6, Seen::Stale),
+        // Some were lost.
+        (5, 10, Seen::Fresh),
+        (5, 8, Seen::Stale),
+        (4, 100, Seen::Stale),
+        // It started anew, and counts from the beginning.
+        (6, 0, Seen::Fresh),
+        (5, 11, Seen::Stale),
+        (6, 0, Seen::Stale),
+        (u32::MAX, u32::MAX, Seen::Fresh),
+        (0, 0, Seen::Stale),
+    ] {
+        assert_eq!(replay.see(&report(1, incarnation, seq)), seen, "{incarnation}, {seq}");
+    }
+    assert_eq!(replay.see(&report(2, 0, 0)), Seen::Fresh, "another member");
+}
+
+#[test]
+fn who_is_remembered_is_bounded() {
+    let mut replay = Replay::new(2);
+    assert!(replay.is_empty());
+    assert_eq!(
+        [1, 2, 3].map(|member| replay.see(&report(member, 1, 1))),
+        [Seen::Fresh, Seen::Fresh, Seen::NoPlace]
+    );
+    assert_eq!(replay.len(), 2);
+    assert_eq!(replay.see(&report(1, 1, 1)), Seen::Stale, "nobody was forgotten for the third");
+    assert_eq!(replay.see(&report(2, 1, 2)), Seen::Fresh);
+    replay.retain(|member| member != 1);
+    assert_eq!([3, 1].map(|member| replay.see(&report(member, 1, 1))), [Seen::Fresh, Seen::NoPlace]);
+    assert_eq!(Replay::new(0).see(&report(1, 1, 1)), Seen::NoPlace);
+}

@@ -1,0 +1,124 @@
+//! A stream of GIOP messages: cut the same however it comes, and a request keeps what it says, and how its body is
+//! aligned, when it is given another id and another object.
+
+use plimsoll_wire::giop::{
+    Assembler, BadGiop, CODE_SETS, Content, Context, Cut, Header, Kind, Limits, Message, Request, Target,
+    cut, rewrite, split,
+};
+
+use super::fields::show;
+use super::{Verdict, cuts};
+
+/// Longest message.
+const MOST: usize = 64 * 1024;
+
+/// Panics if the law does not hold.
+pub(crate) fn check(input: &[u8]) -> Verdict {
+    let whole = cut(input, MOST);
+    for at in cuts(input) {
+        match cut(&input[..at], MOST) {
+            Ok(Cut::Partial { header, missing }) => {
+                assert!(missing > 0, "{} at {at}", show(input));
+                if let (Some(header), Ok(Cut::Whole { header: later, len })) = (header, whole) {
+                    assert_eq!((header, at + missing), (later, len), "{} at {at}", show(input));
+                }
+            }
+            early => assert_eq!(early, whole, "said after {at} bytes of {}", show(input)),
+        }
+        // The beginning of a message says nothing else than the whole of it.
+        match (Message::parse(&input[..at]), Message::parse(input)) {
+            (Ok(early), Ok(late)) => assert_eq!(early.id(), late.id(), "{} at {at}", show(input)),
+            (Err(BadGiop::Truncated), _) => {}
+            (early, late) => assert_eq!(early, late, "{} at {at}", show(input)),
+        }
+    }
+    stream(input)
+}
+
+fn stream(mut rest: &[u8]) -> Verdict {
+    let mut assembler = Assembler::new(Limits { messages: 4, bytes: MOST });
+    while !rest.is_empty() {
+        let len = match cut(rest, MOST) {
+            Err(_) => return Verdict::Refused,
+            Ok(Cut::Partial { .. }) => return Verdict::Partial,
+            Ok(Cut::Whole { len, .. }) => len,
+        };
+        let (message, after) = rest.split_at(len);
+        match Message::parse(message) {
+            Err(BadGiop::Truncated)
+                if Header::parse(message).is_ok_and(|header| header.is_some_and(|header| header.more)) => {}
+            Err(_) => return Verdict::Refused,
+            Ok(parsed) => one(message, &parsed),
+        }
+        match assembler.take(message) {
+            Err(_) => return Verdict::Refused,
+            Ok(Some(assembled)) => drop(Message::parse(&assembled)),
+            Ok(None) => {}
+        }
+        rest = after;
+    }
+    if assembler.is_empty() { Verdict::Accepted } else { Verdict::Partial }
+}
+
+fn one(message: &[u8], parsed: &Message<'_>) {
+    if parsed.id().is_some() {
+        let mut other = message.to_vec();
+        rewrite::set_id(&mut other, 0x1234_5678).expect("it has an id");
+        let again = Message::parse(&other).expect("only its id has changed");
+        assert_eq!(again.id(), Some(0x1234_5678), "{}", show(message));
+        assert_eq!(again.header, parsed.header);
+    }
+    if let Content::Request(request) = &parsed.content {
+        for key in [&b""[..], b"k", b"12345", &[7; 300]] {
+            rewritten(message, &parsed.header, request, key);
+        }
+    }
+    let header = parsed.header;
+    if !header.more && header.kind != Kind::Fragment && message.len() < 4096 {
+        in_pieces(message, parsed);
+    }
+}
+
+fn rewritten(message: &[u8], header: &Header, request: &Request<'_>, key: &[u8]) {
+    let context = Context { id: CODE_SETS, data: &[0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8] };
+    for context in [None, Some(context)] {
+        let change = rewrite::Change { id: 77, key, context };
+        let mut out = b"before".to_vec();
+        rewrite::request(header, message, request, &change, &mut out).expect("it is short");
+        let again = Message::parse(&out[6..]).unwrap_or_else(|bad| panic!("{bad}: {}", show(message)));
+        assert_eq!(again.header.total(), out.len() - 6, "{}", show(message));
+        let Content::Request(new) = again.content else { panic!("it was a request") };
+        assert_eq!(new.target, Target::Key(key));
+        assert_eq!((new.id, new.wanted, new.operation), (77, request.wanted, request.operation));
+        assert_eq!((new.principal, new.body), (request.principal, request.body), "{}", show(message));
+        if !request.body.is_empty() || header.more {
+            assert_eq!(new.body_at % 8, request.body_at % 8, "{}", show(message));
+        }
+        for kept in request.contexts.iter() {
+            assert!(new.contexts.iter().any(|context| context == kept), "{}", show(message));
+        }
+        assert_eq!(
+            context.is_some() || request.contexts.find(CODE_SETS).is_some(),
+            new.contexts.find(CODE_SETS).is_some()
+        );
+    }
+}
+
+/// Split and put together, it is what it was.
+fn in_pieces(message: &[u8], parsed: &Message<'_>) {
+    let mut pieces = Vec::new();
+    split(message, 64, &mut pieces).expect("it was read");
+    let mut assembler = Assembler::new(Limits { messages: 1, bytes: MOST });
+    let mut rest = &pieces[..];
+    loop {
+        let Ok(Cut::Whole { header, len }) = cut(rest, MOST) else { panic!("{}", show(message)) };
+        assert_eq!(header.version, parsed.header.version);
+        let taken = assembler.take(&rest[..len]).expect("its own fragments");
+        rest = &rest[len..];
+        if let Some(whole) = taken {
+            assert_eq!(Message::parse(&whole).as_ref(), Ok(parsed), "{}", show(message));
+            assert!(rest.is_empty() && assembler.is_empty(), "{}", show(message));
+            return;
+        }
+    }
+}

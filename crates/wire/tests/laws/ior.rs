@@ -1,0 +1,58 @@
+//! References to objects, as text or as the bytes of an encapsulation: what is understood is written so that it is
+//! understood again, byte for byte the same where bytes are what it is made of.
+
+use plimsoll_wire::giop::{Corbaloc, Corbaname, Ior, Order, Reader};
+
+use super::Verdict;
+use super::fields::show;
+
+/// Panics if the law does not hold.
+pub(crate) fn check(input: &[u8]) -> Verdict {
+    if let Ok(text) = std::str::from_utf8(input) {
+        if let Ok(ior) = text.parse::<Ior>() {
+            return reference(&ior, input);
+        }
+        if let Ok(place) = text.parse::<Corbaloc>() {
+            return location(&place, input);
+        }
+        if let Ok(name) = text.parse::<Corbaname>() {
+            return location(&name.service, input);
+        }
+    }
+    match Reader::encapsulation(input).and_then(|mut reader| Ior::read(&mut reader)) {
+        Ok(ior) => reference(&ior, input),
+        Err(_) => Verdict::Refused,
+    }
+}
+
+fn reference(ior: &Ior, input: &[u8]) -> Verdict {
+    for order in [Order::Big, Order::Little] {
+        let again = ior.text(order).parse::<Ior>();
+        assert_eq!(again.as_ref(), Ok(ior), "{}", show(input));
+    }
+    for profile in ior.iiop_profiles() {
+        assert!(profile.places().count() > 0);
+        for component in &profile.components {
+            if let Some(sets) = component.code_sets() {
+                assert_eq!(sets.component(Order::Big).code_sets(), Some(sets), "{}", show(input));
+            }
+        }
+        for order in [Order::Big, Order::Little] {
+            let written = Ior { profiles: vec![profile.profile(order)], ..Ior::default() };
+            assert_eq!(written.iiop().as_ref(), Some(&profile), "{}", show(input));
+        }
+    }
+    if let Some(place) = Corbaloc::of(ior) {
+        assert!(!place.to_string().is_empty());
+    }
+    Verdict::Accepted
+}
+
+fn location(place: &Corbaloc, input: &[u8]) -> Verdict {
+    let again = place.to_string().parse::<Corbaloc>();
+    assert_eq!(again.as_ref(), Ok(place), "{}", show(input));
+    let ior = place.ior();
+    assert_eq!(Corbaloc::of(&ior).as_ref(), Some(place), "{}", show(input));
+    reference(&ior, input);
+    Verdict::Accepted
+}

@@ -1,0 +1,58 @@
+//! Datagrams as they come from the network: only who has the key makes one that opens, and what opens is what was sealed.
+
+use plimsoll_wire::rfs::{HEADER, Key, Keys, LONGEST_REPORT, Refused, TRAILER};
+
+use super::fields::show;
+use super::rfs::keys;
+use super::{Verdict, rfs};
+
+/// Panics if the law does not hold.
+pub(crate) fn check(input: &[u8]) -> Verdict {
+    let opened = keys().open(input);
+    let sized = (HEADER + TRAILER..=LONGEST_REPORT).contains(&input.len());
+    assert_eq!(matches!(opened, Err(Refused::Size(len)) if len == input.len()), !sized, "{}", show(input));
+    match opened {
+        Ok(opened) => {
+            assert_eq!(opened.bytes(), &input[..input.len() - TRAILER]);
+            guarded(input);
+            rfs::check(opened.bytes());
+            if opened.message().is_ok() { Verdict::Accepted } else { Verdict::Refused }
+        }
+        Err(_) => {
+            // Whatever it is, it can be sealed; what is behind the tag is the other law's business.
+            let mut sealed = b"before".to_vec();
+            sealed.extend_from_slice(&input[..input.len().min(LONGEST_REPORT - TRAILER)]);
+            keys().seal(6, &mut sealed);
+            let sealed = &sealed[6..];
+            if sealed.len() >= HEADER + TRAILER {
+                let opened = keys().open(sealed).map(|opened| opened.bytes());
+                assert_eq!(opened, Ok(&sealed[..sealed.len() - TRAILER]), "{}", show(input));
+                guarded(sealed);
+            }
+            Verdict::Refused
+        }
+    }
+}
+
+/// Nothing of a datagram that opens can be changed, left out or added, and no other key opens it.
+fn guarded(datagram: &[u8]) {
+    let shut = |datagram: &[u8]| keys().open(datagram).map(|opened| opened.bytes().len()).err();
+    let len = datagram.len();
+    // A few places, different ones for each datagram, and the two ends of the trailer's parts.
+    let spread = usize::from(datagram[len - 1]);
+    for at in [0, spread % len, spread * 7 % len, len / 2, len - 21, len - 20, len - 17, len - 16, len - 1] {
+        let mut changed = datagram.to_vec();
+        changed[at] ^= 1 << (spread % 8);
+        assert!(
+            matches!(shut(&changed), Some(Refused::Forged | Refused::UnknownKey(_))),
+            "{}",
+            show(datagram)
+        );
+    }
+    assert!(shut(&datagram[1..]).is_some() && shut(&datagram[..len - 1]).is_some(), "{}", show(datagram));
+    assert!(shut(&[datagram, &[0]].concat()).is_some(), "{}", show(datagram));
+    let other = Keys::new(Key::new(7, &[7; 32]));
+    assert_eq!(other.open(datagram).err(), Some(Refused::Forged), "{}", show(datagram));
+    let rotated = Keys::new(Key::new(8, &[8; 32]));
+    assert_eq!(rotated.open(datagram).err(), Some(Refused::UnknownKey(7)), "{}", show(datagram));
+}
