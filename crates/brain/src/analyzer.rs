@@ -20,12 +20,14 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
+use crate::member::ceiling::Ceiling;
 use crate::rebind::Rebind;
 use crate::{Event, EventKind, Load, Member, MemberId, Plan, State, Time, Vitals, hash};
 use effective::Reports;
 use health::{Health, Verdict};
 use loads::Work;
 use outlier::Ejection;
+use watch::Crowd;
 
 mod effective;
 mod health;
@@ -35,6 +37,7 @@ mod report;
 mod settle;
 mod slow_start;
 mod spec;
+mod watch;
 mod weights;
 
 pub use spec::{GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Totals, WhenAllDown};
@@ -64,6 +67,8 @@ pub struct Analyzer {
     wake: Option<Time>,
     /// When success rates were last compared.
     compared: Time,
+    /// What its traffic comes to.
+    crowd: Crowd,
     /// Where clients are bound on demand: who has too many.
     rebind: Option<Rebind>,
     /// When the last plan was made.
@@ -81,6 +86,7 @@ struct Entry {
     id: MemberId,
     seed: u64,
     vitals: Arc<Vitals>,
+    ceiling: Ceiling,
     load: Option<Load>,
     /// What its loads come to; `None` without one that still counts.
     reports: Option<Reports>,
@@ -115,6 +121,7 @@ impl Analyzer {
             stale: true,
             wake: None,
             compared: now,
+            crowd: Crowd::default(),
             rebind: None,
             planned: now,
             replan: None,
@@ -334,7 +341,9 @@ impl Analyzer {
             .map(|(entry, spec)| self.member(entry, spec, mean))
             .collect();
         self.plans += 1;
-        let plan = Plan::new(self.spec.strategy, self.spec.knobs.clone(), members).numbered(self.plans);
+        let plan = Plan::new(self.spec.strategy, self.spec.knobs.clone(), members)
+            .numbered(self.plans)
+            .limited(self.crowd.most.clone());
         Some(match &self.spec.outlier {
             Some(outlier) if outlier.false_alarm > 0.0 => plan.suspecting(outlier.false_alarm),
             _ => plan,
@@ -358,6 +367,7 @@ impl Analyzer {
             id,
             seed: hash(self.spec.members[place].name.as_bytes()),
             vitals: Arc::default(),
+            ceiling: Ceiling::default(),
             load: None,
             reports: None,
             work: None,

@@ -34,6 +34,10 @@ pub enum EventKind {
     AlertRaised,
     /// It has its share again.
     AlertCleared,
+    /// Sessions left it because it was under alert; one event for all in about a second.
+    Moved,
+    /// Somebody was told that sessions of it are about to go, and has answered or not.
+    HandedOver,
     /// No member of the group can be used.
     AllDown,
     /// The group has a member that can be used again.

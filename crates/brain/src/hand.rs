@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 use core::time::Duration;
 
+use crate::strategy::Pool;
 use crate::{Member, MemberId, Time};
 
 /// One core's memory of a group.
@@ -31,6 +32,10 @@ pub struct Hand {
     pub(crate) heard: bool,
     /// Mean latency of the requests chosen for lately, nanoseconds.
     pub(crate) latency: f32,
+    /// What was found out of some members lately, by `prequal`.
+    pub(crate) probes: Pool,
+    /// How many that is a mean of, up to [`LATENCIES`].
+    latencies: f32,
     /// Share of the requests that fail with all members, over the last [`MEMORY`] for each member.
     failing: f64,
 }
@@ -96,7 +101,7 @@ impl Hand {
     }
 
     /// Where a member sits.
-    fn place(&self, member: MemberId) -> Option<usize> {
+    pub(crate) fn place(&self, member: MemberId) -> Option<usize> {
         // Ids are given in the order in which members join, and plans keep the order of the configuration: both
         // are nearly always the same, so the guess is nearly always right.
         let guess = member.0 as usize;
@@ -136,7 +141,14 @@ impl Hand {
         if !self.heard {
             return;
         }
-        self.latency += (latency.as_nanos() as f32 - self.latency) / 256.0;
+        self.latencies = (self.latencies + 1.0).min(LATENCIES);
+        self.latency += (latency.as_nanos() as f32 - self.latency) / self.latencies;
+    }
+
+    /// Mean time that a request chosen for lately took; zero before the first. Where members say nothing, nobody keeps
+    /// it.
+    pub(crate) fn sojourn(&self) -> Duration {
+        Duration::from_nanos(self.latency as u64)
     }
 
     /// An outcome with any of so many members that are not suspected themselves.
@@ -171,6 +183,9 @@ impl PartialEq for Credit {
 impl Eq for Credit {}
 
 const MEMORY: f64 = 64.0;
+
+/// Latencies over which they are averaged.
+const LATENCIES: f32 = 256.0;
 
 /// Slots held before the expired ones are looked for, at least and at most.
 const LEAST_ROOM: usize = 64;

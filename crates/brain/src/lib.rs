@@ -20,6 +20,11 @@
 //! lock, allocates nothing and writes no memory. The only state that both see change is [`Vitals`], a cache
 //! line of atomic counts for each member.
 //!
+//! # Without a balancer
+//!
+//! [`lottery`] is another way to the same end: daemons beside the servers that agree, without asking one another, which of
+//! them serves a request. It is a protocol, and as pure as the rest: messages and time go in, messages come out.
+//!
 //! ```
 //! use plimsoll_brain::*;
 //! use std::sync::Arc;
@@ -59,6 +64,8 @@ mod ask;
 mod event;
 mod hand;
 mod hash;
+mod line;
+pub mod lottery;
 mod member;
 pub mod meter;
 mod plan;
@@ -73,9 +80,10 @@ pub use ask::Ask;
 pub use event::{Event, EventKind};
 pub use hand::Hand;
 pub use hash::{hash, mix};
+pub use line::{Line, Pace, Ticket, Turn};
 pub use member::{Effective, Load, Member, MemberId, State, Usage, Vitals};
 pub use plan::{Choice, Plan, Table};
 pub use rebind::{Alert, Moves, Rule, Shed, session_moves};
 pub use retry::RetryBudget;
-pub use strategy::{Knobs, Strategy};
+pub use strategy::{Clash, Knobs, Strategy};
 pub use time::Time;

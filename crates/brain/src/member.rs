@@ -11,6 +11,7 @@ use crate::{Shed, Time};
 use heard::Heard;
 use suspicion::Suspicion;
 
+pub(crate) mod ceiling;
 pub(crate) mod heard;
 pub(crate) mod suspicion;
 
@@ -131,6 +132,10 @@ pub struct Vitals {
     /// Requests in flight below, requests begun above: 32 bits each, so that one addition counts both.
     work: AtomicU64,
     streak: AtomicU32,
+    /// Requests in flight at which `adaptive` sends no more; 0 for none (see `ceiling`).
+    ceiling: AtomicU32,
+    /// Requests that were not served.
+    lost: AtomicU32,
     /// What the outcomes of its requests say against it.
     pub(crate) suspicion: Suspicion,
     /// Latency estimate, nanoseconds as f32 bits, above the tick it was updated in; 0 for none.
@@ -158,6 +163,40 @@ impl Vitals {
     /// Requests in flight.
     pub fn in_flight(&self) -> u32 {
         self.work.load(Relaxed) as u32
+    }
+
+    /// Has it as many requests as were found to be too many for a member that says nothing of itself?
+    pub(crate) fn crowded(&self) -> bool {
+        let ceiling = self.ceiling.load(Relaxed);
+        ceiling != 0 && self.in_flight() >= ceiling
+    }
+
+    /// Has a request that took so long only failed because there are too many?
+    pub(crate) fn swamped(&self, latency: Duration) -> bool {
+        let usual = self.blended().unwrap_or(f32::INFINITY);
+        self.ceiling.load(Relaxed) != 0 && latency.as_nanos() as f32 > usual
+    }
+
+    /// A request was not served, which [`end`](Self::end) cannot tell: it failed, or its client gave up.
+    pub fn lose(&self) {
+        self.lost.fetch_add(1, Relaxed);
+    }
+
+    /// How many so far; after 2^32 of them it starts again at 0.
+    pub(crate) fn lost(&self) -> u32 {
+        self.lost.load(Relaxed)
+    }
+
+    /// Sets how many those are; 0 for none.
+    pub(crate) fn allow(&self, ceiling: u32) {
+        if self.ceiling.load(Relaxed) != ceiling {
+            self.ceiling.store(ceiling, Relaxed);
+        }
+    }
+
+    /// How many those are, if that is known.
+    pub(crate) fn ceiling(&self) -> Option<u32> {
+        Some(self.ceiling.load(Relaxed)).filter(|ceiling| *ceiling != 0)
     }
 
     /// Requests begun so far; after 2^32 of them it starts again at 0.

@@ -17,9 +17,12 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::Time;
-use knee::Knee;
+use knee::{Knee, Seat};
 
+mod host;
 mod knee;
+
+pub use host::{Host, Jobs};
 
 /// What a member says of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -44,8 +47,6 @@ pub struct Meter {
     /// One for each request in flight, and free ones.
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// Places in `entries` of the requests whose service is followed.
-    followed: Vec<u32>,
     in_flight: u32,
     knee: Knee,
     /// Up to when all of this holds.
@@ -67,10 +68,7 @@ pub struct Job(u32);
 #[derive(Clone, Debug)]
 struct Entry {
     begun: Time,
-    /// Service it got so far, seconds of a member that has nothing else to do.
-    attained: f32,
-    /// Its place in `followed`; [`UNFOLLOWED`] if it is not there.
-    place: u32,
+    seat: Seat,
 }
 
 impl Meter {
@@ -79,7 +77,6 @@ impl Meter {
         Self {
             entries: Vec::new(),
             free: Vec::new(),
-            followed: Vec::new(),
             in_flight: 0,
             knee: Knee::default(),
             at: now,
@@ -94,40 +91,41 @@ impl Meter {
     /// A request has come. Whether it spends a slot it does not say: it is taken to spend the oldest, which makes no
     /// difference that could be measured.
     pub fn begin(&mut self, now: Time) -> Job {
-        self.advance(now);
         self.slots.pop_front();
-        let entry = Entry { begun: self.at, attained: 0.0, place: UNFOLLOWED };
+        self.came(now)
+    }
+
+    /// A request has come, with whatever slot.
+    fn came(&mut self, now: Time) -> Job {
+        self.advance(now);
         let job = match self.free.pop() {
             Some(job) => job,
             None => {
-                self.entries.push(Entry { begun: self.at, attained: 0.0, place: UNFOLLOWED });
+                self.entries.push(Entry { begun: self.at, seat: Seat::default() });
                 self.entries.len() as u32 - 1
             }
         };
-        self.entries[job as usize] = entry;
-        if self.followed.len() < FOLLOWED {
-            self.entries[job as usize].place = self.followed.len() as u32;
-            self.followed.push(job);
-        }
+        self.entries[job as usize] = Entry { begun: self.at, seat: self.knee.came(job, self.in_flight) };
         self.in_flight += 1;
-        self.knee.saw(self.in_flight);
         Job(job)
     }
 
     /// A request has been answered, well or not; what the answer is to say. An answer that says of a failure
     /// promises no slot: room at a member that fails is no room.
     pub fn end(&mut self, job: Job, succeeded: bool, now: Time) -> Reading {
+        self.left(job, succeeded, now);
+        let slot = succeeded && self.has_room();
+        if slot {
+            self.promise();
+        }
+        Reading { slot, ..self.reading() }
+    }
+
+    /// A request has been answered, and nothing is promised yet.
+    fn left(&mut self, job: Job, succeeded: bool, now: Time) {
         self.advance(now);
         let entry = self.entries[job.0 as usize].clone();
-        if entry.place != UNFOLLOWED {
-            if succeeded {
-                self.knee.ended(self.bin(entry.attained), self.in_flight);
-            }
-            self.followed.swap_remove(entry.place as usize);
-            if let Some(moved) = self.followed.get(entry.place as usize) {
-                self.entries[*moved as usize].place = entry.place;
-            }
-        }
+        self.knee.left(job.0, entry.seat, succeeded, self.in_flight, self.work());
         self.free.push(job.0);
         self.in_flight -= 1;
         if succeeded {
@@ -137,8 +135,6 @@ impl Meter {
             self.served *= kept;
             self.successes = self.successes * kept + 1.0;
         }
-        let slot = succeeded && self.promise();
-        Reading { slot, ..self.reading() }
     }
 
     /// What the member would say now, without a promise.
@@ -157,8 +153,7 @@ impl Meter {
     /// where many of them see room for one at the same moment, only the member can stop them. It leaves them some
     /// room, so that it need not as long as they know enough.
     pub fn full(&self) -> bool {
-        let knee = self.knee.estimate();
-        f64::from(self.in_flight) >= knee + 3.0 * libm::sqrt(knee)
+        f64::from(self.in_flight) >= self.knee.most()
     }
 
     /// When a slot that was promised last expires unless it is used: a good moment to [`offer`](Self::offer) it to
@@ -171,20 +166,40 @@ impl Meter {
     /// answers.
     pub fn offer(&mut self, now: Time) -> Option<Reading> {
         self.advance(now);
-        self.promise().then(|| Reading { slot: true, ..self.reading() })
+        self.has_room().then(|| {
+            self.promise();
+            Reading { slot: true, ..self.reading() }
+        })
     }
 
-    /// Promises a slot, if one is free.
-    fn promise(&mut self) -> bool {
+    /// Is a slot free?
+    fn has_room(&mut self) -> bool {
         while self.slots.front().is_some_and(|until| *until <= self.at) {
             self.slots.pop_front();
         }
         let taken = self.in_flight as usize + self.slots.len();
-        let free = taken < libm::round(self.knee.estimate()) as usize && self.slots.len() < SLOTS;
-        if free {
-            self.slots.push_back(self.at + Duration::try_from_secs_f64(self.sojourn).unwrap_or_default());
+        taken < libm::round(self.knee.estimate()) as usize && self.slots.len() < SLOTS
+    }
+
+    /// Promises a slot; until when.
+    fn promise(&mut self) -> Time {
+        let until = self.at + Duration::try_from_secs_f64(self.sojourn).unwrap_or_default();
+        self.slots.push_back(until);
+        until
+    }
+
+    /// Promises one until then, which others tell: of slots that last differently long the first to expire is first.
+    fn promise_until(&mut self, until: Time) {
+        let place = self.slots.partition_point(|other| *other <= until);
+        self.slots.insert(place, until);
+    }
+
+    /// The slot that expires then was used, or will not be.
+    fn withdraw(&mut self, until: Time) {
+        let place = self.slots.partition_point(|other| *other < until);
+        if self.slots.get(place) == Some(&until) {
+            self.slots.remove(place);
         }
-        free
     }
 
     /// Seconds of service that a request needs.
@@ -201,22 +216,12 @@ impl Meter {
         let in_flight = f64::from(self.in_flight);
         let horizon = (50.0 * self.sojourn).max(0.1);
         self.mean_in_flight += (in_flight - self.mean_in_flight) * -libm::expm1(-step / horizon);
+        self.knee.passed(self.in_flight, step, self.sojourn, self.work(), self.mean_in_flight);
         if self.in_flight == 0 {
             return;
         }
         let knee = self.knee.estimate();
         self.served += step * in_flight.min(knee);
-        let gained = (step * (knee / in_flight).min(1.0)) as f32;
-        let work = self.work() as f32;
-        for job in &self.followed {
-            let entry = &mut self.entries[*job as usize];
-            self.knee.exposed(knee::bin(entry.attained, work), self.in_flight, step as f32);
-            entry.attained += gained;
-        }
-    }
-
-    fn bin(&self, attained: f32) -> usize {
-        knee::bin(attained, self.work() as f32)
     }
 }
 
@@ -228,12 +233,6 @@ pub(crate) fn limit(knee: f64) -> u32 {
 
 /// Successes over which the work of a request is averaged.
 const WORK_MEMORY: f64 = 200.0;
-
-/// Requests whose service is followed at once. Those beyond are counted only, which leaves the estimate
-/// unbiased: the followed ones are a sample that does not depend on how long they take.
-const FOLLOWED: usize = 128;
-
-const UNFOLLOWED: u32 = u32::MAX;
 
 /// Most slots promised at once.
 const SLOTS: usize = 4096;

@@ -1,13 +1,16 @@
 //! The immutable result of the slow path: who may be chosen, with which weights, and what the strategy
 //! prepared to make each choice cheap.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 
 use crate::hash::unit;
 use crate::member::suspicion;
 use crate::meter::Reading;
-use crate::{Ask, Hand, Knobs, Member, MemberId, Strategy, Time, Vitals, mix};
+use crate::{Ask, Hand, Knobs, Member, MemberId, Pace, Strategy, Time, Vitals, mix};
 
 /// What a strategy computes when members change, so that it need not per request.
 #[derive(Clone, Debug)]
@@ -57,6 +60,8 @@ pub struct Plan {
     count: usize,
     /// Log-likelihood ratio at which a member is suspected enough to be ejected.
     suspect: f64,
+    /// Requests that all members together may have from here, where a limit is in force; else 0.
+    most: Arc<AtomicU32>,
 }
 
 impl Plan {
@@ -66,7 +71,8 @@ impl Plan {
         let knobs = knobs.fit(strategy);
         let table = (strategy.prepare)(&members, &knobs);
         let count = members.len();
-        Self { strategy, knobs, members, table, serial: 0, count, suspect: f64::INFINITY }
+        let most = Arc::default();
+        Self { strategy, knobs, members, table, serial: 0, count, suspect: f64::INFINITY, most }
     }
 
     /// The same rules over no members.
@@ -78,6 +84,11 @@ impl Plan {
     /// Gives it a number that no other plan of its group has.
     pub(crate) fn numbered(self, serial: u64) -> Self {
         Self { serial, ..self }
+    }
+
+    /// Lets a limit of the whole group be set while the plan is in use.
+    pub(crate) fn limited(self, most: Arc<AtomicU32>) -> Self {
+        Self { most, ..self }
     }
 
     /// Lets outcomes make members suspect, with this chance of a false alarm.
@@ -116,6 +127,25 @@ impl Plan {
         best
     }
 
+    /// How quickly places come free: for one that was told [`Choice::Shed`] and may wait in a [`Line`](crate::Line).
+    #[cold]
+    pub fn pace(&self, hand: &Hand) -> Pace {
+        Pace { sojourn: hand.sojourn(), in_flight: self.in_flight() }
+    }
+
+    /// Have all members together as many requests as they may have?
+    pub(crate) fn crowded(&self) -> bool {
+        let most = self.most.load(Relaxed);
+        most != 0 && self.in_flight() >= most
+    }
+
+    /// Requests in flight from here; where there are many members, by a sample of them.
+    fn in_flight(&self) -> u32 {
+        let step = self.members.len().div_ceil(SAMPLE).max(1);
+        let seen: u32 = self.members.iter().step_by(step).map(Member::in_flight).sum();
+        seen.saturating_mul(step as u32)
+    }
+
     /// Tells how a request ended that was chosen for by this plan or one before: how long it took from the
     /// choice to the end of its answer, and whether it failed. True if the member's outcomes are bad enough to
     /// eject it: [`Analyzer::handle_suspicion`](crate::Analyzer::handle_suspicion) wants to know.
@@ -127,8 +157,16 @@ impl Plan {
         failed: bool,
         now: Time,
     ) -> bool {
+        let swamped = failed && vitals.swamped(latency);
         (self.strategy.observe)(&self.knobs, vitals, latency, failed, now);
         hand.took(latency);
+        if failed {
+            vitals.lose();
+        }
+        // That says that there are too many requests, and nothing about the member.
+        if swamped {
+            return false;
+        }
         let sum = vitals.suspicion.record(failed, hand.failing());
         // A member that is suspected itself says nothing about the fleet.
         if sum < suspicion::DOUBTFUL {
@@ -181,6 +219,9 @@ impl Plan {
         }
     }
 }
+
+/// Members whose requests are counted to know how many there are; where there are more, evenly spread ones.
+const SAMPLE: usize = 64;
 
 #[cfg(test)]
 pub(crate) mod tests {

@@ -21,6 +21,9 @@
 //!   what was asked for; where that was much, the next report is believed as it is, for it says how much went.
 //! - A session that moved may move again after twice the report period, then four times, eight times ([`Moves`]).
 //!
+//! By none of them all members are under alert at once: the least loaded is never asked to give away, and nobody is who
+//! would be the last. What is sent away needs somewhere to go, or goes round.
+//!
 //! A value: reports go in, alerts come out. It knows no session; see [`session_moves`].
 
 use alloc::collections::BTreeMap;
@@ -127,6 +130,12 @@ impl Rebind {
         self.tracks.values().filter_map(|track| track.alert.as_ref())
     }
 
+    /// The member's alert in force, or else its last one: sessions that saw it go for a while yet.
+    pub(crate) fn last_alert(&self, member: MemberId) -> Option<&Alert> {
+        let track = self.tracks.get(&member)?;
+        track.alert.as_ref().or(track.past.as_ref())
+    }
+
     /// Which part of a member's sessions is to go.
     pub(crate) fn shed(&self, member: MemberId) -> Shed {
         let alert = self.tracks.get(&member).and_then(|track| track.alert.as_ref());
@@ -172,12 +181,25 @@ impl Rebind {
         gone.alert.map(|alert| Change { raised: false, why: why.into(), inputs: alert.inputs })
     }
 
+    /// Is it the only one that is not under alert?
+    fn is_last(&self, member: MemberId) -> bool {
+        self.tracks.iter().all(|(id, track)| *id == member || track.alert.is_some())
+    }
+
+    /// Is nobody less loaded? Of equals it is the one that was configured first.
+    fn is_least(&self, member: MemberId, effective: f64) -> bool {
+        self.tracks.iter().all(|(id, track)| *id == member || (effective, member) < (track.effective, *id))
+    }
+
     /// The part of its sessions that a member should give away, and why.
     fn judge(&mut self, member: MemberId) -> (f64, Vec<(&'static str, f64)>) {
         let Some(track) = self.tracks.get(&member) else { return (0.0, Vec::new()) };
         let effective = track.effective;
         let mean = self.sums.effective / self.tracks.len() as f64;
-        let over = |above: bool| if above { 1.0 } else { 0.0 };
+        let over = |above: bool| {
+            let goes = above && !self.is_last(member) && !self.is_least(member, effective);
+            if goes { 1.0 } else { 0.0 }
+        };
         match self.rule {
             Rule::Surplus => self.surplus(member),
             Rule::Critical(critical) => {
@@ -211,7 +233,7 @@ impl Rebind {
         let deficits: f64 = self.tracks.values().map(|track| track.deficit(fair)).sum();
         let surpluses: f64 = self.tracks.values().map(|track| track.surplus(fair)).sum();
         let share = surplus * (deficits / surpluses).min(1.0) / (load * capacity);
-        if !(share > LEAST_SHARE && share.is_finite()) {
+        if !(share > LEAST_SHARE && share.is_finite()) || self.is_last(member) {
             return (0.0, inputs(0.0));
         }
         let share = share.min(1.0);
@@ -238,7 +260,7 @@ impl Rebind {
     ) -> Option<Change> {
         let track = self.tracks.get_mut(&member)?;
         if share <= 0.0 {
-            track.alert.take()?;
+            track.past = Some(track.alert.take()?);
             let why = format!("its load of {} is no longer too much", brief(report.effective));
             return Some(Change { raised: false, why, inputs });
         }
@@ -355,6 +377,17 @@ mod tests {
     const GAIN_SEEN: f64 = 0.4;
 
     #[test]
+    fn the_one_that_has_nearly_all_is_under_alert_at_once() {
+        // A hundred times what the other has, give or take a tenth: its noise is more than all that the other has.
+        let rounds: Vec<[f64; 2]> = (0..6).map(|round| [500.0 + 50.0 * unit(mix(round)), 5.0]).collect();
+        let rounds: Vec<&[f64]> = rounds.iter().map(|round| &round[..]).collect();
+        let rebind = group(Rule::Surplus, &[1.0, 1.0], &rounds);
+        let alerts: Vec<&Alert> = rebind.alerts().collect();
+        assert_eq!(alerts.len(), 1);
+        assert_eq!(alerts[0].member, MemberId(0));
+    }
+
+    #[test]
     fn sums_do_not_drift() {
         let mut rebind = Rebind::new(Rule::Surplus);
         let chance = |count: u64| unit(mix(count));
@@ -391,8 +424,45 @@ mod tests {
     }
 
     #[test]
+    fn the_least_loaded_stays_open_however_low_the_threshold() {
+        for rule in [Rule::Critical(0.1), Rule::Mean(0.1), Rule::Least(0.1)] {
+            let mut rebind = Rebind::new(rule);
+            for count in 0..4_000_u64 {
+                let id = MemberId((mix(count) % 4) as u32);
+                let load = 0.5 + unit(mix(count));
+                let at = Time(0) + T * count as u32;
+                rebind.report(id, &Report { capacity: 1.0, load, effective: load, at, period: T });
+                let closed = rebind.alerts().count();
+                assert!(closed < rebind.tracks.len(), "{rule:?}: all {closed} after {count} reports");
+            }
+        }
+        // When all have reported twice it is the least loaded that is open, and among equals the first.
+        let alerted = |loads: &[f64]| -> Vec<u32> {
+            let rebind = group(Rule::Critical(0.1), &[1.0, 1.0, 1.0], &[loads, loads]);
+            rebind.alerts().map(|alert| alert.member.0).collect()
+        };
+        assert_eq!(alerted(&[0.9, 0.8, 0.7]), [0, 1]);
+        assert_eq!(alerted(&[0.7, 0.8, 0.9]), [1, 2]);
+        assert_eq!(alerted(&[0.8, 0.8, 0.8]), [1, 2]);
+        assert_eq!(alerted(&[0.05, 0.8, 0.8]), [1, 2]);
+        assert_eq!(alerted(&[0.05, 0.08, 0.8]), [2]);
+    }
+
+    #[test]
+    fn what_the_last_alert_was_decided_on_outlives_it() {
+        let high: &[f64] = &[0.9, 0.5];
+        let rebind = group(Rule::Critical(0.8), &[1.0, 1.0], &[high, high]);
+        let decided = rebind.alerts().next().expect("an alert").clone();
+        assert_eq!(rebind.last_alert(MemberId(0)), Some(&decided));
+        let rebind = group(Rule::Critical(0.8), &[1.0, 1.0], &[high, high, &[0.5, 0.5]]);
+        assert_eq!(rebind.alerts().count(), 0);
+        assert_eq!(rebind.last_alert(MemberId(0)), Some(&decided));
+        assert_eq!((rebind.last_alert(MemberId(1)), rebind.last_alert(MemberId(7))), (None, None));
+    }
+
+    #[test]
     fn who_is_forgotten_ends_its_alert() {
-        let mut rebind = group(Rule::Critical(0.8), &[1.0, 1.0], &[&[0.9, 0.5]]);
+        let mut rebind = group(Rule::Critical(0.8), &[1.0, 1.0], &[&[0.9, 0.5], &[0.9, 0.5]]);
         assert_eq!(rebind.shed(MemberId(0)), Shed { share: 1.0, epoch: 1, period: Duration::ZERO });
         assert_eq!(rebind.shed(MemberId(1)), Shed::default());
         assert!(rebind.forget(MemberId(0)).is_some_and(|change| !change.raised));

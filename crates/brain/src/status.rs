@@ -81,6 +81,8 @@ pub struct GroupStatus {
     pub verdict: String,
     /// Is at least one member usable?
     pub healthy: bool,
+    /// Mean of the loads that strategies go by, of members that can be used; none without a report that counts.
+    pub load: Option<f64>,
     /// In the order of the configuration.
     pub members: Vec<MemberStatus>,
     /// Requests answered by the balancer itself, by reason (`no_member`, `connect_failed`, `timeout`, …).
@@ -89,8 +91,17 @@ pub struct GroupStatus {
     pub retries: u64,
     /// Retries not done because the budget was spent.
     pub retries_denied: u64,
-    /// Requests waiting for a member below its limit.
+    /// How often somebody was told that sessions of a member are about to go, and took them over in time.
+    #[serde(default)]
+    pub hand_overs: u64,
+    /// How often nobody did, and sessions went all the same.
+    #[serde(default)]
+    pub hand_overs_failed: u64,
+    /// Requests waiting for a member: for one below its limit, or for one with room.
     pub queued: u64,
+    /// How long those waited that did, whatever came of it.
+    #[serde(default)]
+    pub waits: Latency,
     /// From the first byte of a request to the last of its answer (tcp, udp: length of the session).
     pub latency: Latency,
 }
@@ -114,6 +125,18 @@ pub struct MemberStatus {
     pub weight: f64,
     /// Requests, sessions or flows it works on now.
     pub in_flight: u32,
+    /// Most of them at once: as configured, or less where the strategy goes by the member's knee; none if there is no
+    /// limit.
+    pub limit: Option<u32>,
+    /// Requests it can work on at once before they slow one another down, if it said so lately.
+    pub knee: Option<f64>,
+    /// The load that was last reported of it.
+    pub load: Option<LoadExplanation>,
+    /// What strategies make of its loads: averaged, and mixed with the group's mean as they age; none without one that
+    /// counts.
+    pub load_effective: Option<f64>,
+    /// Part of its sessions that is to go, 0 to 1; 0 without an alert.
+    pub alert_share: f64,
     /// Idle connections to it kept for reuse.
     pub idle_connections: u64,
     /// Requests (http), sessions (tcp) or flows (udp) ended with it.

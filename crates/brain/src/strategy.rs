@@ -3,6 +3,7 @@
 //! To add one: write `strategy/<name>.rs` and its line in [`ALL`]. Config name, help, schema, the laws in
 //! `tests/laws.rs` and the benchmark follow from the list.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -22,6 +23,7 @@ mod lottery;
 mod maglev;
 mod minimum_dispersion;
 mod peak_ewma;
+mod prequal;
 mod random;
 mod rendezvous;
 mod reported;
@@ -29,6 +31,8 @@ mod round_robin;
 mod schedule;
 mod usage;
 mod weighted_round_robin;
+
+pub(crate) use prequal::Pool;
 
 /// Every strategy there is, the default one first.
 pub const ALL: &[&Strategy] = &[
@@ -39,6 +43,7 @@ pub const ALL: &[&Strategy] = &[
     &random::STRATEGY,
     &least_request::STRATEGY,
     &peak_ewma::STRATEGY,
+    &prequal::STRATEGY,
     &rendezvous::STRATEGY,
     &maglev::STRATEGY,
     &lottery::STRATEGY,
@@ -62,16 +67,25 @@ pub struct Strategy {
     pub about: &'static str,
     /// Its settings.
     pub knobs: &'static [Knob],
+    /// Do these settings, each within its range, contradict one another? Then a plan takes them nevertheless, and does
+    /// what its author cannot have meant.
+    pub clash: fn(&Knobs) -> Option<Clash>,
     /// Does it read [`Vitals::latency`]? If not, nobody keeps it.
     pub reads_latency: bool,
     /// Does it read [`Member::effective`](crate::Member) or [`Member::usage`](crate::Member)? If not, a report makes
     /// no new plan.
     pub reads_load: bool,
+    /// Does it read [`Member::usage`](crate::Member)? If not, nobody asks members for it.
+    pub reads_usage: bool,
     /// Does it read [`Ask::key`]? If not, nobody computes it.
     pub reads_key: bool,
+    /// Does it send a member no more than what its knee allows ([`Reading::knee`])?
+    pub by_knee: bool,
     /// Of members that answer alike, does each get a share of the requests that is its share of the weights
     /// (over many keys, if it reads them)?
     pub shares: bool,
+    /// Does it heed the limits that [`Analyzer::watch`](crate::Analyzer::watch) finds for members that say nothing?
+    pub limits: bool,
     /// Slow path: what to compute when members or weights change.
     pub prepare: fn(&[Member], &Knobs) -> Table,
     /// When a member is under alert, where clients are bound on demand.
@@ -108,6 +122,19 @@ pub struct Knob {
     pub min: f64,
     /// Greatest allowed value.
     pub max: f64,
+}
+
+/// Settings that cannot go together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clash {
+    /// The one to change.
+    pub knob: &'static str,
+    /// The other one, if it is not wrong by itself.
+    pub with: Option<&'static str>,
+    /// What is wrong, for people.
+    pub why: String,
+    /// What would be right.
+    pub hint: &'static str,
 }
 
 /// Values of a strategy's knobs, in the order of [`Strategy::knobs`].
@@ -151,10 +178,14 @@ const PLAIN: Strategy = Strategy {
     name: "",
     about: "",
     knobs: &[],
+    clash: |_| None,
     reads_latency: false,
     reads_load: false,
+    reads_usage: false,
     reads_key: false,
+    by_knee: false,
     shares: true,
+    limits: false,
     prepare: |_, _| Table::None,
     rule: |_| Rule::Surplus,
     choose: |plan, hand, ask| fewest(plan, hand, ask, &|_| true).unwrap_or(NONE),

@@ -8,7 +8,7 @@ mod farm;
 
 use farm::ours::Ours;
 use farm::peers::{Oracle, Prequal, Reported};
-use farm::{Discipline, Outcome, Policy, Setting, run};
+use farm::{Discipline, Outcome, Policy, Setting, Work, run};
 
 /// How much is run.
 #[derive(Clone, Copy)]
@@ -37,6 +37,12 @@ struct Row {
     cv: f64,
     knee_error: f64,
     ejections: u64,
+    /// 99th percentile where a refusal counts as one that was given up.
+    strict: f64,
+    /// Median time to a refusal, ms; those that waited, per cent, and their mean wait, ms.
+    refusal: f64,
+    waited: f64,
+    wait: f64,
 }
 
 /// Runs a policy of this name at a setting.
@@ -72,7 +78,8 @@ fn measure(name: &'static str, setting: &Setting, effort: Effort) -> Row {
     }
     println!(
         "{name:20} load {:4} N {:3}  p50 {:6.1}  p99 {:7.1}  p99.9 {:7.1} ms  failed {:6.3} %  shed {:5.2} %  in time {:5.1} %  \
-         goodput {:.3}  messages {:.2}  cv {:.2}  knee off by {:3.0} %  ejections {}",
+         goodput {:.3}  messages {:.2}  cv {:.2}  knee off by {:3.0} %  ejections {}  \
+         strict p99 {:6.1}  refused after {:.1} ms  waited {:.2} % for {:.1} ms",
         setting.load,
         setting.balancers,
         row.p50,
@@ -86,6 +93,10 @@ fn measure(name: &'static str, setting: &Setting, effort: Effort) -> Row {
         row.cv,
         100.0 * row.knee_error,
         row.ejections,
+        row.strict,
+        row.refusal,
+        row.waited,
+        row.wait,
     );
     row
 }
@@ -100,6 +111,10 @@ fn add(row: &mut Row, outcome: &Outcome, runs: f64) {
     row.goodput += outcome.good as f64 / outcome.seconds / outcome.capacity / runs;
     row.messages += outcome.messages as f64 / outcome.requests as f64 / runs;
     row.cv += outcome.cv / runs;
+    row.strict += outcome.strict(0.99) / runs;
+    row.refusal += outcome.refusal(0.5) / runs;
+    row.waited += outcome.share(outcome.waited) / runs;
+    row.wait += 1e3 * outcome.waits / outcome.waited.max(1) as f64 / runs;
     row.knee_error += outcome.knee_error / runs;
 }
 
@@ -132,6 +147,10 @@ fn latency(effort: Effort) {
         least("L3, p99 to prequal as tuned", ours.p99 / tuned, [1.0, 0.95, 0.90]);
         least("L4, p99 to the oracle, with offers", offers.p99 / oracle, [1.2; 3]);
         least("L4, p99 to the oracle, without a message", ours.p99 / oracle, [1.25; 3]);
+        // The short form is too short for the first second to weigh little.
+        let even = if long { 0.45 } else { 0.50 };
+        least("L6, dispersion of the requests in flight, with offers", offers.cv, [even; 3]);
+        least("L6, dispersion of the requests in flight, without a message", ours.cv, [0.85, 0.60, 0.45]);
         assert_eq!(ours.messages, 0.0, "L5: nothing but requests and answers");
         least("L5, messages with offers", offers.messages, [0.8, 0.2, 0.05]);
         least("L8, agentless p99 to peak_ewma", agentless / peak_ewma, [0.90, 0.75, 0.65]);
@@ -185,10 +204,20 @@ fn overload(effort: Effort) {
     let ideal = 100.0 * (1.0 - capacity / 1.05).max(0.0);
     assert!((over.shed - ideal).abs() <= 1.5, "O1, shed at 105 %: {:.2} %, not {ideal:.2} %", over.shed);
     assert!(over.in_time >= 85.0, "O1, in time at 105 %: {:.1} %", over.in_time);
-    assert!(over.knee_error <= 0.10, "C1, knees at 105 %: {:.3} off", over.knee_error);
+    // The short form has fewer completions to learn from.
+    let (off, refused) = if effort.seeds > 2 { (0.10, 2.5) } else { (0.15, 4.0) };
+    assert!(over.knee_error <= off, "C1, knees at 105 %: {:.3} off", over.knee_error);
     let deaf = Setting { ignore_cancel: true, ..at(1.3) };
+    let far = measure("adaptive", &Setting { load: 2.0, ..deaf.clone() }, effort);
     let ours = measure("adaptive", &deaf, effort);
     assert!(ours.goodput >= 0.90, "O2, goodput at 130 %: {:.3} of the capacity", ours.goodput);
+    assert!(far.goodput >= 0.90, "O2, goodput at 200 %: {:.3} of the capacity", far.goodput);
+    // What is refused is so within a fraction of what a request takes, and what is served takes hardly longer.
+    assert!(far.refusal <= 5.0 && ours.refusal <= 5.0, "{:.1} ms, {:.1} ms", ours.refusal, far.refusal);
+    assert!(far.p99 <= 1.15 * over.p99, "p99 at 200 %: {:.1} ms, at 105 % {:.1} ms", far.p99, over.p99);
+    // Where all are busy, members let fewer in now and then to see whether that costs anything (`meter/knee/flow.rs`).
+    let brink = measure("adaptive", &at(1.0), effort);
+    assert!(brink.shed <= refused, "shed at 100 %: {:.2} %", brink.shed);
     // Without a limit the small requests squeeze past the large ones, all of them late.
     for name in ["least_connections", "peak_ewma"] {
         let others = measure(name, &deaf, effort).in_time;
@@ -249,6 +278,36 @@ fn unproven(effort: Effort) {
     );
 }
 
+/// Members that say nothing: a limit where requests pile up, and none where they do not.
+fn silence(effort: Effort) {
+    let balancers: &[usize] = if effort.seeds > 2 { &[1, 2, 20] } else { &[1, 20] };
+    for balancers in balancers {
+        let quiet = |setting: Setting| {
+            measure("adaptive, agentless", &Setting { balancers: *balancers, ..setting }, effort)
+        };
+        for discipline in [Discipline::Sharing, Discipline::Fifo] {
+            let over = quiet(Setting { ignore_cancel: true, discipline, ..at(1.3) });
+            assert!(over.goodput >= 0.90, "{discipline:?}, goodput at 130 %: {:.3}", over.goodput);
+            assert!(over.failed <= 3.0, "{discipline:?}, too late at 130 %: {:.2} %", over.failed);
+        }
+        // Balancers that have never seen the members at rest.
+        let cold = Setting { balancers: *balancers, ignore_cancel: true, ..at(1.3) };
+        let cold = measure("adaptive, agentless", &cold, Effort { warmup: 0.0, measured: 15.0, seeds: 1 });
+        assert!(cold.goodput >= 0.90, "goodput at 130 % from the start: {:.3}", cold.goodput);
+        let loads: &[f64] = if effort.seeds > 2 { &LOADS } else { &[0.9] };
+        for load in loads {
+            for (what, setting) in [
+                ("neighbours", at(*load)),
+                ("work by Pareto", Setting { work: Work::Pareto, ..at(*load) }),
+                ("work five times as long", Setting { heavier: true, ..at(*load / 5.0) }),
+            ] {
+                let row = quiet(setting);
+                assert!(row.shed <= 0.05, "{what}, refused at {load}: {:.3} %", row.shed);
+            }
+        }
+    }
+}
+
 /// F4: nobody is ejected from a healthy fleet.
 fn false_alarms(effort: Effort) {
     let row = measure("adaptive", &at(0.75), effort);
@@ -281,6 +340,11 @@ fn other_kinds_of_members() {
 }
 
 #[test]
+fn members_that_say_nothing() {
+    silence(SHORT);
+}
+
+#[test]
 #[ignore = "long: make bench-sim"]
 fn long_form() {
     println!("L1 to L6, L8, S1");
@@ -295,4 +359,6 @@ fn long_form() {
     false_alarms(Effort { measured: 260.0, ..LONG });
     println!("members of other kinds");
     unproven(LONG);
+    println!("members that say nothing");
+    silence(LONG);
 }

@@ -118,9 +118,9 @@ fn dampening_is_once_for_each_report() {
 /// the past is always 0, and dampening just makes loads smaller.
 #[test]
 fn dampening_remembers() {
-    let mut group = Group::new("least_loaded", 1, &[("dampening", 0.1), ("critical", 35_000.0)]);
+    let mut group = Group::new("least_loaded", 2, &[("dampening", 0.1), ("critical", 35_000.0)]);
     for _ in 0..4 {
-        group.report(&[36_000.0]);
+        group.report(&[36_000.0, 0.0]);
     }
     let tao = 0.1 * 0.0 + 0.9 * 36_000.0;
     assert!(tao < 35_000.0, "TAO sees no reason for an alert");
@@ -161,13 +161,17 @@ fn a_member_that_is_rejected_hides_nobody() {
     assert_eq!(group.report(&[25_000.0, 3.0, 1e9]).choices(), [0, 1_000, 0]);
 }
 
-/// TAO leaves the alert of a member as it was while that member is the least loaded so far.
+/// TAO leaves the alert of a member as it was while that member is the least loaded so far: all may be under alert, and
+/// their clients go round between them. Here one is always open.
 #[test]
-fn the_least_loaded_is_under_alert_too() {
+fn the_least_loaded_is_not_under_alert() {
     let mut group = Group::new("least_loaded", 2, &[("critical", 10.0)]);
-    assert_eq!(group.report(&[20.0, 30.0]).alerts(), [0, 1]);
-    assert_eq!(group.kinds, [EventKind::AlertRaised; 2]);
-    assert_eq!(group.report(&[10.0, 30.0]).alerts(), [1], "a load that is the threshold is not above it");
+    assert_eq!(group.report(&[20.0, 30.0]).alerts(), [1]);
+    assert_eq!(group.kinds, [EventKind::AlertRaised]);
+    // For a round the last that is open stays so, though it is not the least loaded any more.
+    assert_eq!(group.report(&[40.0, 30.0]).alerts(), []);
+    assert_eq!(group.report(&[40.0, 30.0]).alerts(), [0]);
+    assert_eq!(group.report(&[10.0, 10.0]).alerts(), [], "a load that is the threshold is not above it");
     assert_eq!(group.kinds, [EventKind::AlertCleared]);
     assert_eq!(group.report(&[5.0, 5.0]).alerts(), []);
 }

@@ -82,6 +82,11 @@ impl Analyzer {
         self.rebind.iter().flat_map(Rebind::alerts)
     }
 
+    /// The member's alert in force, or else its last one: what sessions that leave it, or just left, were asked by.
+    pub fn last_alert(&self, member: MemberId) -> Option<&Alert> {
+        self.rebind.as_ref()?.last_alert(member)
+    }
+
     /// The group's mean load, of members that may be chosen.
     pub(super) fn mean_load(&self) -> f64 {
         let usable = self.entries.iter().filter(|entry| entry.state.eligible());

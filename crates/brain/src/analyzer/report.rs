@@ -6,10 +6,11 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::time::Duration;
 
-use super::{Analyzer, Entry};
-use crate::status::{Latency, MemberStatus};
-use crate::{Event, EventKind, MemberId, State, Time};
+use super::{Analyzer, Entry, MemberSpec};
+use crate::status::{Latency, LoadExplanation, MemberStatus};
+use crate::{Event, EventKind, MemberId, State, Time, meter};
 
 impl Analyzer {
     /// All members in the order of the configuration. What only the data plane counts (requests, answers,
@@ -17,6 +18,16 @@ impl Analyzer {
     pub fn status(&self, now: Time) -> Vec<(MemberId, MemberStatus)> {
         let now = now.max(self.now);
         let entries = self.entries.iter().zip(&self.spec.members);
+        let mean = self.mean_load();
+        let knee = |entry: &Entry| {
+            let said = entry.vitals.heard.view().filter(|said| now.since(said.at) <= SAID)?;
+            Some(f64::from(said.reading.knee))
+        };
+        let limit = |entry: &Entry, spec: &MemberSpec| {
+            let knee = knee(entry).filter(|_| self.spec.strategy.by_knee);
+            Some(knee.map_or(spec.limit, |knee| meter::limit(knee).min(spec.limit)))
+                .filter(|limit| *limit < u32::MAX)
+        };
         let status = entries.map(|(entry, spec)| MemberStatus {
             name: spec.name.to_string(),
             address: spec.address.to_string(),
@@ -26,6 +37,17 @@ impl Analyzer {
             capacity: spec.capacity,
             weight: self.weight(entry, spec),
             in_flight: entry.vitals.in_flight(),
+            limit: limit(entry, spec),
+            knee: knee(entry),
+            load: entry.load.map(|load| LoadExplanation {
+                value: load.value,
+                age_seconds: now.since(load.at).as_secs_f64(),
+            }),
+            load_effective: entry
+                .reports
+                .as_ref()
+                .and_then(|reports| Some(reports.effective(mean, now)?.value)),
+            alert_share: self.rebind.as_ref().map_or(0.0, |rebind| f64::from(rebind.shed(entry.id).share)),
             idle_connections: 0,
             requests: 0,
             failures: 0,
@@ -37,6 +59,15 @@ impl Analyzer {
             latency: Latency::default(),
         });
         self.entries.iter().map(|entry| entry.id).zip(status).collect()
+    }
+
+    /// Mean of the loads that strategies go by, of members that can be used; `None` without a report that counts.
+    pub fn load(&self, now: Time) -> Option<f64> {
+        let now = now.max(self.now);
+        let counts = |entry: &Entry| {
+            entry.state.eligible() && entry.reports.as_ref().is_some_and(|reports| reports.say(now).is_some())
+        };
+        self.entries.iter().any(counts).then(|| self.mean_load())
     }
 
     /// Those that an operator drains: they get nothing new and keep what they have.
@@ -113,6 +144,9 @@ impl Analyzer {
 
 /// Events that are kept for whoever asks, at least.
 const LIMIT_EVENTS: usize = 4096;
+
+/// Time after which what a member said of itself is forgotten.
+const SAID: Duration = Duration::from_secs(10);
 
 /// Names in an error message, at most.
 const LIMIT_NAMES: usize = 20;

@@ -1,44 +1,67 @@
 //! How many requests a member can work on at once before they slow one another down.
 //!
-//! A member with c processors gives each of n requests the share min(1, c/n) of one. So the more run at once,
-//! the less often they end, and from c on in proportion to c/n. How long requests are is not known, and need not
-//! be: of all requests that have had the same service so far, the next one to end is any of them with a
-//! chance in proportion to its share at that moment. That is the partial likelihood of Cox (Regression models
-//! and life-tables, 1972) with the service attained as the age and min(1, c/n) as the hazard ratio; it depends
-//! neither on the distribution of work nor on how fast the member is, only on c.
+//! A member with c processors gives each of n requests the share min(1, c/n) of one, or works on c and lets the others
+//! wait. Neither how long requests are nor how fast the member is need be known. Three witnesses say what c is:
 //!
-//! Every [`WINDOW`] completions the log-likelihood of each candidate c is added to its score. Scores fade by as
-//! much as the window could tell the candidates apart, so a member that idles does not forget what it is.
+//! - `shares`: where processors are shared, requests end as often as their shares say. That takes the least traffic, and
+//!   is nonsense where requests wait in order.
+//! - `visits`: what a request finds when it comes does not depend on how long it is. So with the right c, neither
+//!   does the service it gets. That bounds what the first one says, and needs moments with few and with many.
+//! - `flow`: with the right c completions keep step with the time at each level times min(n, c). It alone is asked where more
+//!   are in flight than fit nearly all the time. Then refusals make the levels; now and then it has fewer let in, to
+//!   see what that changes.
+//!
+//! Each time a witness is heard, the log-likelihoods of all candidates are added to its scores. Scores fade by as much as
+//! it could tell the candidates apart, so a member that idles does not forget what it is. Of those about as likely as the
+//! likeliest the smallest is believed: a member believed too small gets less, runs with fewer requests at once and shows what
+//! it can do; one believed too large never again runs with few enough to be found out.
+//!
+//! What cannot be told: with clients that wait for their answers, a few more of them than fit and none refused, the number
+//! in flight never changes, and any knee up to that is as good. With a queue in order `visits` finds the knee too small, by
+//! a third and in the worst case half. A batch is twice its size: one is done while the next one fills. All of that is
+//! harmless, since what is promised and refused goes by the knee and twice its square root.
 
 use alloc::vec;
 use alloc::vec::Vec;
+
+use flow::Flow;
+use shares::Shares;
+pub(super) use visits::Seat;
+use visits::Visits;
+
+mod flow;
+mod shares;
+mod visits;
 
 /// The learner.
 #[derive(Clone, Debug)]
 pub(super) struct Knee {
     estimate: f64,
-    /// Log-likelihood of each candidate, by its level, less that of the best.
-    scores: Vec<f64>,
     /// The highest level there was.
     highest: usize,
-    /// Of this window: seconds that requests of each bin were in flight at each level.
-    exposure: Vec<[f32; BINS]>,
-    /// Of this window: completions of each bin, and at each level.
-    ended_in_bin: [f32; BINS],
-    ended_at_level: Vec<f32>,
-    ended: u32,
+    shares: Shares,
+    visits: Visits,
+    flow: Flow,
+    /// What `shares` has come to.
+    guess: Scores,
+    /// What the other two have.
+    bounds: Scores,
 }
+
+/// Log-likelihood of each candidate, by its level, less that of the likeliest.
+#[derive(Clone, Debug)]
+struct Scores(Vec<f64>);
 
 impl Default for Knee {
     fn default() -> Self {
         Self {
             estimate: 2.0,
-            scores: vec![0.0; LEVELS + 1],
             highest: 1,
-            exposure: vec![[0.0; BINS]; LEVELS + 1],
-            ended_in_bin: [0.0; BINS],
-            ended_at_level: vec![0.0; LEVELS + 1],
-            ended: 0,
+            shares: Shares::default(),
+            visits: Visits::default(),
+            flow: Flow::default(),
+            guess: Scores(vec![0.0; LEVELS + 1]),
+            bounds: Scores(vec![0.0; LEVELS + 1]),
         }
     }
 }
@@ -48,86 +71,85 @@ impl Knee {
         self.estimate
     }
 
-    /// So many requests are in flight.
-    pub(super) fn saw(&mut self, in_flight: u32) {
-        self.highest = self.highest.max(level(in_flight));
+    /// Requests in flight at which one more is refused.
+    pub(super) fn most(&self) -> f64 {
+        self.flow.most(self.estimate)
     }
 
-    /// A request of this bin was in flight with so many for these seconds.
-    pub(super) fn exposed(&mut self, bin: usize, in_flight: u32, seconds: f32) {
-        self.exposure[level(in_flight)][bin] += seconds;
+    /// A request has come and found so many.
+    pub(super) fn came(&mut self, job: u32, found: u32) -> Seat {
+        self.highest = self.highest.max(level(found.saturating_add(1)));
+        self.shares.came(job);
+        self.visits.came(found)
     }
 
-    /// A request of this bin ended when so many were in flight, itself among them.
-    pub(super) fn ended(&mut self, bin: usize, in_flight: u32) {
-        self.ended_in_bin[bin] += 1.0;
-        self.ended_at_level[level(in_flight)] += 1.0;
-        self.ended += 1;
-        if self.ended == WINDOW {
-            self.learn();
+    /// A request that came so has left when so many were in flight, itself among them; `work` is what one needs.
+    pub(super) fn left(&mut self, job: u32, seat: Seat, succeeded: bool, in_flight: u32, work: f64) {
+        if succeeded {
+            self.flow.ended();
+        }
+        let top = self.top();
+        let shares = self.shares.left(job, succeeded, in_flight, work, top);
+        let visits = self.visits.left(seat, succeeded, top);
+        if self.flow.pressed() {
+            return;
+        }
+        if let Some(gains) = visits {
+            self.bounds.add(&gains, top);
+        }
+        if let Some(gains) = shares {
+            self.guess.add(&gains, top);
+            let (least, most) = self.bounds.within(BOUND, top);
+            let (smallest, _) = self.guess.within(DOUBT, top);
+            self.follow(smallest.clamp(least, most));
         }
     }
 
-    fn learn(&mut self) {
-        let top = (self.highest + 1).min(LEVELS);
-        let gains: Vec<f64> = (1..=top).map(|candidate| self.likelihood(value(candidate))).collect();
-        let most = gains.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let least = gains.iter().copied().fold(f64::INFINITY, f64::min);
-        let told = ((most - least) / core::f64::consts::LN_2).min(1.0);
-        for (index, gain) in gains.iter().enumerate() {
-            let score = &mut self.scores[index + 1];
-            *score = (1.0 - FORGET * told) * *score + gain - most;
+    /// So many were in flight for these seconds. Requests take `sojourn` lately, of which `work` is their own, and
+    /// there are `mean` of them.
+    pub(super) fn passed(&mut self, in_flight: u32, seconds: f64, sojourn: f64, work: f64, mean: f64) {
+        self.shares.passed(in_flight, seconds, self.estimate, work);
+        self.visits.passed(in_flight, seconds);
+        self.flow.passed(in_flight, seconds, self.estimate);
+        let top = self.top();
+        if let Some(gains) = self.flow.judge(sojourn, mean, self.estimate, top) {
+            self.bounds.add(&gains, top);
+            let (smallest, _) = self.bounds.within(CLOSE, top);
+            self.follow(smallest);
         }
-        // The smallest that is about as likely as the likeliest. A member believed too small gets less, runs with
-        // fewer requests at once and shows what it can do; one believed too large never again runs with few enough
-        // to be found out.
-        let likeliest = self.scores[1..=top].iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let best = (1..=top).find(|level| self.scores[*level] >= likeliest - DOUBT).unwrap_or(top);
-        // Candidates above anything seen are like the highest that was.
-        for candidate in top + 1..=LEVELS {
-            self.scores[candidate] = self.scores[top];
-        }
-        let found = if best >= self.highest { value((self.highest + 1).min(LEVELS)) } else { value(best) };
-        self.estimate += (found - self.estimate) / 4.0;
-        self.exposure[1..=top].fill([0.0; BINS]);
-        self.ended_in_bin = [0.0; BINS];
-        self.ended_at_level[1..=top].fill(0.0);
-        self.ended = 0;
     }
 
-    /// Log partial likelihood of this window if `knee` requests fit.
-    fn likelihood(&self, knee: f64) -> f64 {
-        let mut sum = 0.0;
-        let mut at_risk = [0.0_f64; BINS];
-        for level in 1..=self.highest {
-            let share = (knee / value(level)).min(1.0);
-            let ended = f64::from(self.ended_at_level[level]);
-            if ended > 0.0 {
-                sum += ended * libm::log(share);
-            }
-            for (risk, exposure) in at_risk.iter_mut().zip(&self.exposure[level]) {
-                *risk += f64::from(*exposure) * share;
-            }
-        }
-        for (risk, ended) in at_risk.iter().zip(&self.ended_in_bin) {
-            if *ended > 0.0 && *risk > 0.0 {
-                sum -= f64::from(*ended) * libm::log(*risk);
-            }
-        }
-        sum
+    fn follow(&mut self, level: usize) {
+        self.estimate += (value(level) - self.estimate) / 4.0;
+    }
+
+    /// The last candidate: what is above is like it.
+    fn top(&self) -> usize {
+        (self.highest + 1).min(LEVELS)
     }
 }
 
-/// Which part of its life a request is in that has attained so many seconds of service, where a request needs
-/// `work` of them: bins double in width, from a sixteenth of the work to sixteen times.
-pub(super) fn bin(attained: f32, work: f32) -> usize {
-    let ratio = attained / work;
-    // The exponent is the whole part of the logarithm. What is no ratio (no work known yet) is young.
-    if !(ratio.is_finite() && ratio > 0.0) {
-        return 0;
+impl Scores {
+    /// A witness finds candidates from 1 to `top` as likely as that.
+    fn add(&mut self, gains: &[f64], top: usize) {
+        let most = gains.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let least = gains.iter().copied().fold(f64::INFINITY, f64::min);
+        let told = ((most - least) / core::f64::consts::LN_2).min(1.0);
+        for (score, gain) in self.0[1..].iter_mut().zip(gains) {
+            *score = (1.0 - FORGET * told) * *score + gain - most;
+        }
+        let above = self.0[top];
+        self.0[top + 1..].fill(above);
     }
-    let exponent = (ratio.to_bits() >> 23) as i32 - 127;
-    (exponent + 4).clamp(0, BINS as i32 - 1) as usize
+
+    /// The smallest and the largest candidate that are not less likely than the likeliest by more than this.
+    fn within(&self, doubt: f64, top: usize) -> (usize, usize) {
+        let scores = &self.0[1..=top];
+        let likely = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max) - doubt;
+        let smallest = scores.iter().position(|score| *score >= likely);
+        let largest = scores.iter().rposition(|score| *score >= likely);
+        (smallest.map_or(1, |place| place + 1), largest.map_or(top, |place| place + 1))
+    }
 }
 
 /// Levels of requests in flight: every number up to [`EXACT`], then eight to each doubling, up to 4096.
@@ -148,16 +170,18 @@ fn value(level: usize) -> f64 {
     EXACT as f64 * libm::exp2((level - EXACT) as f64 / STEPS as f64)
 }
 
-/// Completions after which the scores are brought up to date.
-const WINDOW: u32 = 64;
-
 /// Share of the scores that a window makes forget that told the candidates well apart.
 const FORGET: f64 = 0.01;
 
 /// Log-likelihood by which a larger candidate must be better.
 const DOUBT: f64 = 2.0;
 
-const BINS: usize = 9;
+/// The same where refusals have made the levels differ.
+const CLOSE: f64 = 0.5;
+
+/// Log-likelihood by which a candidate must be worse to be ruled out.
+const BOUND: f64 = 3.0;
+
 const EXACT: usize = 64;
 const STEPS: usize = 8;
 const LEVELS: usize = EXACT + 6 * STEPS;
@@ -171,11 +195,5 @@ mod tests {
         assert_eq!((level(0), level(1), level(64), level(65)), (1, 1, 64, 65));
         assert_eq!((level(128), level(4096), level(u32::MAX)), (EXACT + STEPS, LEVELS, LEVELS));
         assert!((value(level(4096)) - 4096.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn bins_double() {
-        assert_eq!((bin(0.0, 1.0), bin(1.0, 1.0), bin(2.0, 1.0), bin(100.0, 1.0)), (0, 4, 5, 8));
-        assert_eq!((bin(1.0, 0.0), bin(f32::NAN, 1.0)), (0, 0));
     }
 }

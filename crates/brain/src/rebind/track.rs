@@ -23,6 +23,8 @@ pub(super) struct Track {
     /// The same, each part times the seconds from the last report to its coming.
     came_late: f64,
     pub(super) alert: Option<Alert>,
+    /// The alert before, as it was when it was cleared.
+    pub(super) past: Option<Alert>,
 }
 
 impl Track {
@@ -40,6 +42,7 @@ impl Track {
             came: 0.0,
             came_late: 0.0,
             alert: None,
+            past: None,
         }
     }
 
@@ -97,7 +100,8 @@ impl Track {
     pub(super) fn surplus(&self, fair: f64) -> f64 {
         let Some(noise) = self.noise() else { return 0.0 };
         let gate = (GATE * noise).max(LEAST * fair);
-        (self.counted - fair - gate).max(0.0) * self.capacity
+        // The doubt is about what was reported: a load far above the bound is above it beyond doubt.
+        ((self.estimate() - gate).min(self.bound) - fair).max(0.0) * self.capacity
     }
 
     /// What it lacks of the fair load.

@@ -9,7 +9,8 @@
 //!    give to each (`level`). Where what is known is fresh this is nearly the best member; the staler it is, the
 //!    more it is a draw in proportion to capacity: no herd can form.
 //! 3. **Members say nothing.** Fewest requests in flight from here, and among equals the one whose turn it is
-//!    when each gets turns in inverse proportion to its latency (`quiet`).
+//!    when each gets turns in inverse proportion to its latency (`quiet`). Where requests pile up, each member gets a
+//!    limit from what is seen of it (`member::ceiling`).
 //!
 //! A member that fails more than the fleet does looks as much more expensive. When every member has as many
 //! requests as it can work on and twice the square root of that on top, the next one is refused: it would only
@@ -31,7 +32,9 @@ pub(super) static STRATEGY: Strategy = Strategy {
     about: "by what members say of themselves with their answers, else by what is seen of them; nothing to set",
     knobs: &[],
     reads_latency: true,
+    by_knee: true,
     shares: false,
+    limits: true,
     choose,
     second,
     observe,
@@ -51,7 +54,7 @@ fn second(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usi
 fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
     let members = plan.members();
     if !hand.heard {
-        return quiet::choose(members, hand, left);
+        return quiet::choose(plan, hand, left);
     }
     if hand.held() > 0 {
         if let Some(index) = unheard(members, hand, ask).filter(|index| left(&members[*index])) {
@@ -64,7 +67,7 @@ fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize
     match level::draw(members, ask, hand.failing(), left) {
         level::Draw::Member(index) => Some(index),
         level::Draw::Full => None,
-        level::Draw::Unknown => quiet::choose(members, hand, left),
+        level::Draw::Unknown => quiet::choose(plan, hand, left),
     }
 }
 
@@ -113,6 +116,9 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
     let suspicion = &member.vitals.suspicion;
     figures.extend([("suspicion", suspicion.sum()), ("failing_at_least", suspicion.failing())]);
     let Some(said) = view(member, now) else {
+        if let Some(ceiling) = member.vitals.ceiling() {
+            figures.push(("limit", f64::from(ceiling)));
+        }
         // What decides where members say nothing is how many requests they have from here, and that is shown anyway.
         let heard = plan.members().iter().filter(|member| view(member, now).is_some()).count();
         figures.push(("members_that_speak", heard as f64));

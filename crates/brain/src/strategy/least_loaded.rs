@@ -5,8 +5,10 @@
 //! over the fair load (see `rebind`). What the papers set, with requests a second as the metric: reject 25 000,
 //! critical 35 000, dampening 0.1, a report every 3 s. How the choice is made: see `reported`.
 
+use alloc::format;
+
 use super::reported::{self, DAMPENING, PER_BALANCE_LOAD, tolerance};
-use super::{Knob, Knobs, PLAIN, Strategy};
+use super::{Clash, Knob, Knobs, PLAIN, Strategy};
 use crate::Rule;
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -31,6 +33,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
             max: 1e12,
         },
     ],
+    clash,
     reads_load: true,
     shares: true,
     prepare: reported::prepare,
@@ -39,6 +42,17 @@ pub(super) static STRATEGY: Strategy = Strategy {
     second: reported::second,
     ..PLAIN
 };
+
+/// A member that sheds before it is full sends sessions away that it may get back at once; TAO refuses this as well.
+fn clash(knobs: &Knobs) -> Option<Clash> {
+    let (reject, critical) = (knobs.at(3), knobs.at(4));
+    (reject > 0.0 && critical > 0.0 && critical <= reject).then(|| Clash {
+        knob: "critical",
+        with: Some("reject"),
+        why: format!("`critical` ({critical}) must be above `reject` ({reject})"),
+        hint: "between the two a member keeps what it has and gets nothing new",
+    })
+}
 
 fn rule(knobs: &Knobs) -> Rule {
     let critical = knobs.at(4);

@@ -12,7 +12,9 @@
 //! loads, 2018; HAProxy's `hash-balance-factor`). The request then goes to the next member in the order of
 //! scores, the same one each time, and so does that of a member that is full or was tried.
 
-use super::{Knob, Knobs, Left, PLAIN, Strategy, relative_load};
+use alloc::format;
+
+use super::{Clash, Knob, Knobs, Left, PLAIN, Strategy, relative_load};
 use crate::hash::unit;
 use crate::{Ask, Hand, Member, Plan, Table, mix};
 
@@ -26,6 +28,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
         min: 0.0,
         max: 100.0,
     }],
+    clash,
     reads_key: true,
     shares: true,
     prepare,
@@ -34,6 +37,16 @@ pub(super) static STRATEGY: Strategy = Strategy {
     explain: relative_load,
     ..PLAIN
 };
+
+fn clash(knobs: &Knobs) -> Option<Clash> {
+    let factor = knobs.at(0);
+    (factor > 0.0 && factor < 1.0).then(|| Clash {
+        knob: "load_factor",
+        with: None,
+        why: format!("`load_factor` ({factor}) is below 1: no member could have its share"),
+        hint: "write 0 for no bound, or 1.25",
+    })
+}
 
 fn prepare(members: &[Member], _: &Knobs) -> Table {
     let even = members.windows(2).all(|pair| pair[0].weight == pair[1].weight);

@@ -2,8 +2,10 @@
 //! what members say they could do, where they report requests a second and utilization (see `usage`), and the
 //! configured capacity elsewhere.
 
-use super::{Knob, Knobs, PLAIN, Strategy, schedule, share, usage};
-use crate::{Ask, Hand, Member, Plan, Table};
+use alloc::vec::Vec;
+
+use super::{Knob, Knobs, PLAIN, Strategy, schedule, usage};
+use crate::{Ask, Hand, Member, Plan, Table, Time};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "weighted_round_robin",
@@ -32,10 +34,11 @@ pub(super) static STRATEGY: Strategy = Strategy {
         },
     ],
     reads_load: true,
+    reads_usage: true,
     shares: true,
     prepare,
     choose,
-    explain: share,
+    explain,
     ..PLAIN
 };
 
@@ -45,4 +48,14 @@ fn prepare(members: &[Member], knobs: &Knobs) -> Table {
 
 fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     schedule::at(plan, ask.turn)
+}
+
+fn explain(plan: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
+    let weights = usage::weights(plan.members(), plan.knobs().at(0));
+    let all: f64 = weights.iter().sum();
+    let place = plan.members().iter().position(|one| one.id == member.id);
+    let share = place.and_then(|place| weights.get(place)).map(|weight| ("share", weight / all));
+    let said =
+        member.usage.map(|usage| [("requests_per_second", usage.rps), ("utilization", usage.utilization)]);
+    share.into_iter().chain(said.into_iter().flatten()).collect()
 }

@@ -11,13 +11,19 @@ use plimsoll_brain::Time;
 use plimsoll_brain::meter::Reading;
 
 pub(crate) mod dice;
+mod flight;
 pub(crate) mod ours;
+mod outcome;
 pub(crate) mod peers;
 mod run;
 mod server;
 
-pub(crate) use run::{Outcome, run};
+pub(crate) use outcome::Outcome;
+pub(crate) use run::run;
 pub(crate) use server::Fleet;
+
+/// Seconds after which a client gives up.
+const DEADLINE: f64 = 1.0;
 
 /// What a run is like.
 #[derive(Clone)]
@@ -40,6 +46,10 @@ pub(crate) struct Setting {
     pub(crate) ignore_cancel: bool,
     /// Tries of a failed request on another member, as a share of the requests.
     pub(crate) retries: f64,
+    /// How long requests are.
+    pub(crate) work: Work,
+    /// Are all requests five times as long from the middle on?
+    pub(crate) heavier: bool,
     /// One way, seconds.
     pub(crate) network: f64,
     /// How a member shares its processors.
@@ -52,6 +62,15 @@ pub(crate) struct Setting {
     pub(crate) push: bool,
     /// Is every balancer started anew in the middle?
     pub(crate) crash: bool,
+}
+
+/// How long requests are, 10 ms in the mean.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Work {
+    /// A spread of 1.2, up to 300 ms.
+    Lognormal,
+    /// With an exponent of 1.5, from 4 ms to 300 ms.
+    Pareto,
 }
 
 /// How a member works on several requests.
@@ -79,6 +98,8 @@ impl Setting {
             slow: None,
             ignore_cancel: false,
             retries: 0.0,
+            work: Work::Lognormal,
+            heavier: false,
             network: 0.000_25,
             discipline: Discipline::Sharing,
             silent: 0,
@@ -93,6 +114,25 @@ impl Setting {
 pub(crate) trait Policy {
     /// A member for a request of balancer `who`, not `failed`,; `None` refuses it.
     fn choose(&mut self, who: usize, now: f64, fleet: &Fleet, failed: Option<usize>) -> Option<usize>;
+
+    /// A request that found no member, for the first time at `since`: until when it waits for one; `None` if it does not.
+    fn wait(&mut self, _who: usize, _now: f64, _since: f64, _flight: usize) -> Option<f64> {
+        None
+    }
+
+    /// What became of those that wait, after something happened that may have made room or was one too many: a member
+    /// for a request, or none for one that is to wait no longer.
+    fn turns(&mut self, _who: usize, _now: f64, _fleet: &Fleet) -> Vec<(usize, Option<usize>)> {
+        Vec::new()
+    }
+
+    /// The wait of a request is over, if it still waits: it may look a last time.
+    fn late(&mut self, _who: usize, _now: f64, _flight: usize) -> Option<Option<usize>> {
+        None
+    }
+
+    /// A request that may wait has lost its client.
+    fn left(&mut self, _who: usize, _now: f64, _flight: usize) {}
 
     /// A request of balancer `who` is over.
     fn ended(&mut self, who: usize, now: f64, answer: &Answer);

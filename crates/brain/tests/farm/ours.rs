@@ -1,12 +1,13 @@
 //! Our own strategies, as the data plane uses them: an analyzer, a plan and a hand for each balancer.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_brain::meter::Reading;
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, GroupSpec, Hand, Knobs, MemberId, MemberSpec, OutlierSpec, Plan, Time, Vitals,
-    WhenAllDown, strategy,
+    Analyzer, Ask, Choice, GroupSpec, Hand, Knobs, Line, MemberId, MemberSpec, OutlierSpec, Plan, Ticket,
+    Time, Turn, Vitals, WhenAllDown, strategy,
 };
 
 use super::dice::Dice;
@@ -27,6 +28,11 @@ struct Balancer {
     hand: Hand,
     vitals: Vec<Arc<Vitals>>,
     turn: u64,
+    /// Requests that wait for room.
+    line: Line<usize>,
+    tickets: BTreeMap<usize, Ticket>,
+    /// May room have come free since the last look?
+    rung: bool,
     /// Counted in before it started anew: what ends of it says nothing.
     strangers: u64,
 }
@@ -80,7 +86,27 @@ impl Balancer {
         let mut analyzer = Analyzer::new(spec, Time(0));
         let plan = analyzer.plan(Time(0)).expect("the first plan");
         let vitals = analyzer.members().map(|(_, _, vitals)| vitals.clone()).collect();
-        Self { analyzer, plan, hand: Hand::new(seed), vitals, turn: dice.bits(), strangers: 0 }
+        Self {
+            analyzer,
+            plan,
+            hand: Hand::new(seed),
+            vitals,
+            turn: dice.bits(),
+            line: Line::default(),
+            tickets: BTreeMap::new(),
+            rung: false,
+            strangers: 0,
+        }
+    }
+
+    fn pick(&mut self, now: f64, failed: Option<usize>, chance: u64) -> Option<usize> {
+        self.turn += 1;
+        let ask = Ask { turn: self.turn, chance, key: 0, now: time(now) };
+        let tried: Vec<MemberId> = failed.map(|member| MemberId(member as u32)).into_iter().collect();
+        let Choice::Member(index) = self.plan.choose(&mut self.hand, &ask, &tried) else { return None };
+        let member = &self.plan.members()[index];
+        member.vitals.begin();
+        Some(member.id.0 as usize)
     }
 
     fn settle(&mut self, now: Time) {
@@ -99,17 +125,58 @@ fn time(seconds: f64) -> Time {
 
 impl Policy for Ours {
     fn choose(&mut self, who: usize, now: f64, _: &Fleet, failed: Option<usize>) -> Option<usize> {
+        let chance = self.dice.bits();
         let balancer = &mut self.balancers[who];
-        balancer.turn += 1;
-        let ask = Ask { turn: balancer.turn, chance: self.dice.bits(), key: 0, now: time(now) };
-        let tried: Vec<MemberId> = failed.map(|member| MemberId(member as u32)).into_iter().collect();
-        match balancer.plan.choose(&mut balancer.hand, &ask, &tried) {
-            Choice::Member(index) => {
-                let member = &balancer.plan.members()[index];
-                member.vitals.begin();
-                Some(member.id.0 as usize)
+        let member = balancer.pick(now, failed, chance)?;
+        // Where one found room there may be more.
+        balancer.rung = !balancer.line.is_empty();
+        Some(member)
+    }
+
+    fn wait(&mut self, who: usize, now: f64, since: f64, flight: usize) -> Option<f64> {
+        let balancer = &mut self.balancers[who];
+        let pace = balancer.plan.pace(&balancer.hand);
+        let ticket = balancer.line.enter(flight, pace, time(since), time(now))?;
+        balancer.tickets.insert(flight, ticket);
+        Some(ticket.until.0 as f64 / 1e9)
+    }
+
+    fn turns(&mut self, who: usize, now: f64, _: &Fleet) -> Vec<(usize, Option<usize>)> {
+        let mut turns = Vec::new();
+        let balancer = &mut self.balancers[who];
+        while std::mem::take(&mut balancer.rung)
+            && let Some(flight) = balancer.line.call().copied()
+        {
+            let ticket = balancer.tickets[&flight];
+            assert_eq!(balancer.line.turn(ticket), Turn::Look);
+            if let Some(member) = balancer.pick(now, None, self.dice.bits()) {
+                balancer.line.leave(ticket, true, time(now));
+                balancer.tickets.remove(&flight);
+                turns.push((flight, Some(member)));
+                balancer.rung = true;
             }
-            _ => None,
+        }
+        while let Some(flight) = balancer.line.dismiss(time(now)) {
+            balancer.tickets.remove(&flight);
+            turns.push((flight, None));
+        }
+        turns
+    }
+
+    fn late(&mut self, who: usize, now: f64, flight: usize) -> Option<Option<usize>> {
+        let chance = self.dice.bits();
+        let balancer = &mut self.balancers[who];
+        let ticket = balancer.tickets.remove(&flight)?;
+        let member = balancer.pick(now, None, chance);
+        balancer.line.leave(ticket, member.is_some(), time(now));
+        balancer.rung = member.is_some();
+        Some(member)
+    }
+
+    fn left(&mut self, who: usize, now: f64, flight: usize) {
+        let balancer = &mut self.balancers[who];
+        if let Some(ticket) = balancer.tickets.remove(&flight) {
+            balancer.line.leave(ticket, false, time(now));
         }
     }
 
@@ -122,6 +189,7 @@ impl Policy for Ours {
             return;
         }
         vitals.end();
+        balancer.rung = true;
         let id = MemberId(answer.member as u32);
         let latency = Duration::from_secs_f64(answer.latency);
         if let Some(reading) = &answer.reading
@@ -149,6 +217,7 @@ impl Policy for Ours {
 
     fn tick(&mut self, now: f64, _: &Fleet) {
         for balancer in &mut self.balancers {
+            balancer.analyzer.watch(true, time(now));
             balancer.settle(time(now));
         }
     }

@@ -3,42 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use plimsoll_brain::meter::{Job, Reading};
+use plimsoll_brain::meter::Reading;
 
 use super::dice::Dice;
+use super::flight::{Flight, State};
+use super::outcome::Outcome;
 use super::server::Server;
-use super::{Answer, Discipline, Fleet, Policy, Setting, time};
-
-/// A request under way.
-struct Flight {
-    who: usize,
-    member: usize,
-    came: f64,
-    sent: f64,
-    work: f64,
-    job: Option<Job>,
-    reading: Option<Reading>,
-    /// Jobs found at the member, and when.
-    met: usize,
-    reached: f64,
-    state: State,
-    failed: bool,
-    /// By the member, which is full.
-    refused: bool,
-    tries: u32,
-    measured: bool,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum State {
-    Travelling,
-    Waiting,
-    Running,
-    /// Left the member, or was taken from it.
-    Gone,
-    /// Its client has what it gets.
-    Over,
-}
+use super::{Answer, DEADLINE, Discipline, Fleet, Policy, Setting, Work, time};
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -51,6 +22,8 @@ enum Event {
     Fail(usize),
     /// The answer reaches the balancer.
     Back(usize),
+    /// A request has waited for a member for as long as it may.
+    Patience(usize),
     /// A slot of a member may have expired without use.
     Offer(usize),
     /// A neighbour comes or goes.
@@ -58,42 +31,11 @@ enum Event {
     Tick,
 }
 
-/// What came of a run.
-pub(crate) struct Outcome {
-    /// Seconds, sorted; what was given up counts as a second, what was refused does not count.
-    latencies: Vec<f64>,
-    pub(crate) requests: u64,
-    pub(crate) failed: u64,
-    pub(crate) shed: u64,
-    pub(crate) good: u64,
-    pub(crate) in_time: u64,
-    pub(crate) messages: u64,
-    pub(crate) cv: f64,
-    pub(crate) seconds: f64,
-    /// Mean relative error of the knees that members learned, at the end.
-    pub(crate) knee_error: f64,
-    /// Capacity, requests per second.
-    pub(crate) capacity: f64,
-}
-
-impl Outcome {
-    pub(crate) fn quantile(&self, q: f64) -> f64 {
-        let last = self.latencies.len().saturating_sub(1);
-        self.latencies.get((q * last as f64) as usize).copied().unwrap_or(f64::NAN) * 1e3
-    }
-
-    pub(crate) fn share(&self, count: u64) -> f64 {
-        100.0 * count as f64 / self.requests.max(1) as f64
-    }
-}
-
 /// Instead of a balancer: its client has what it gets.
 const NOBODY: usize = usize::MAX;
 
 /// For one request.
 const TRIES: u32 = 4;
-
-const DEADLINE: f64 = 1.0;
 
 /// Mean, seconds of a processor of speed 1.
 pub(super) const WORK: f64 = 0.010;
@@ -128,6 +70,9 @@ pub(crate) fn run(setting: &Setting, policy: &mut dyn Policy) -> Outcome {
         tokens: 0.0,
         outcome: Outcome {
             latencies: Vec::new(),
+            refusals: Vec::new(),
+            waited: 0,
+            waits: 0.0,
             requests: 0,
             failed: 0,
             shed: 0,
@@ -144,6 +89,7 @@ pub(crate) fn run(setting: &Setting, policy: &mut dyn Policy) -> Outcome {
     run.go(policy);
     let mut outcome = run.outcome;
     outcome.latencies.sort_by(f64::total_cmp);
+    outcome.refusals.sort_by(f64::total_cmp);
     outcome.cv = run.dispersions.iter().sum::<f64>() / run.dispersions.len().max(1) as f64;
     let errors = run
         .fleet
@@ -190,7 +136,12 @@ impl Run<'_> {
                     // Members learn at 75 % before the load that is measured begins.
                     let load = if now < self.setting.warmup { 0.75 } else { self.setting.load };
                     self.at(now + arrivals.exp(1.0 / (load * self.outcome.capacity)), Event::Arrival);
-                    let work = works.lognormal(WORK, 1.2).min(0.3);
+                    let work = match self.setting.work {
+                        Work::Lognormal => works.lognormal(WORK, 1.2).min(0.3),
+                        Work::Pareto => works.pareto(0.3),
+                    };
+                    let middle = self.setting.warmup + self.setting.measured / 2.0;
+                    let work = if self.setting.heavier && now > middle { 5.0 * work } else { work };
                     let who = whos.below(self.setting.balancers);
                     self.arrive(who, work, now, policy);
                 }
@@ -204,6 +155,16 @@ impl Run<'_> {
                         self.outcome.messages += u64::from((self.setting.warmup..end).contains(&now));
                         policy.offered(who, now + self.setting.network, member, &reading);
                         self.at(now + f64::from(reading.sojourn) + 1e-6, Event::Offer(member));
+                    }
+                }
+                Event::Patience(flight) => {
+                    let who = self.flights[flight].who;
+                    if self.flights[flight].state == State::Queued
+                        && who != NOBODY
+                        && let Some(member) = policy.late(who, now, flight)
+                    {
+                        self.dispatch(flight, member, now);
+                        self.settle(who, now, policy);
                     }
                 }
                 Event::Neighbour(member) => self.neighbour(member, now),
@@ -234,13 +195,9 @@ impl Run<'_> {
         let measured = now >= self.setting.warmup;
         self.outcome.requests += u64::from(measured);
         self.tokens = (self.tokens + self.setting.retries).min(100.0);
-        let Some(member) = policy.choose(who, now, &self.fleet, None) else {
-            self.outcome.shed += u64::from(measured);
-            return;
-        };
         let flight = Flight {
             who,
-            member,
+            member: NOBODY,
             came: now,
             sent: now,
             work,
@@ -248,15 +205,66 @@ impl Run<'_> {
             reading: None,
             met: 0,
             reached: now,
-            state: State::Travelling,
+            state: State::Queued,
             failed: false,
             refused: false,
-            tries: 1,
+            tries: 0,
+            full: None,
             measured,
         };
         self.flights.push(flight);
         let flight = self.flights.len() - 1;
         self.deadlines.push_back((now + DEADLINE, flight));
+        self.seek(flight, None, now, policy);
+    }
+
+    /// A request looks for a member, and waits for one if it may.
+    fn seek(&mut self, flight: usize, failed: Option<usize>, now: f64, policy: &mut dyn Policy) {
+        let who = self.flights[flight].who;
+        self.flights[flight].state = State::Queued;
+        let member = match self.flights[flight].tries {
+            TRIES.. => None,
+            _ => policy.choose(who, now, &self.fleet, failed),
+        };
+        match member {
+            Some(member) => self.dispatch(flight, Some(member), now),
+            None => {
+                let since = *self.flights[flight].full.get_or_insert(now);
+                match policy.wait(who, now, since, flight) {
+                    Some(until) => self.at(until + 1e-9, Event::Patience(flight)),
+                    None => self.dispatch(flight, None, now),
+                }
+            }
+        }
+        self.settle(who, now, policy);
+    }
+
+    /// Balancer `who` looks after those that wait.
+    fn settle(&mut self, who: usize, now: f64, policy: &mut dyn Policy) {
+        for (flight, member) in policy.turns(who, now, &self.fleet) {
+            self.dispatch(flight, member, now);
+        }
+    }
+
+    /// A request is on its way to a member, or refused.
+    fn dispatch(&mut self, flight: usize, member: Option<usize>, now: f64) {
+        let entry = &mut self.flights[flight];
+        let Some(member) = member else {
+            (entry.state, entry.who) = (State::Over, NOBODY);
+            if entry.measured {
+                self.outcome.shed += 1;
+                self.outcome.refusals.push(now - entry.came);
+            }
+            return;
+        };
+        if let Some(since) = entry.full.filter(|_| entry.measured) {
+            self.outcome.waited += 1;
+            self.outcome.waits += now - since;
+        }
+        (entry.member, entry.sent) = (member, now);
+        (entry.failed, entry.refused) = (false, false);
+        (entry.state, entry.reading) = (State::Travelling, None);
+        entry.tries += 1;
         self.at(now + self.setting.network, Event::Reach(flight));
     }
 
@@ -382,23 +390,23 @@ impl Run<'_> {
         let (who, failed, refused, member) = (entry.who, entry.failed, entry.refused, entry.member);
         let answer = Answer { member, latency: now - entry.sent, failed, refused, reading: entry.reading };
         policy.ended(who, now, &answer);
-        if (refused || (failed && self.tokens >= 1.0)) && self.flights[flight].tries < TRIES {
+        if refused || (failed && self.tokens >= 1.0 && self.flights[flight].tries < TRIES) {
             self.tokens -= if failed { 1.0 } else { 0.0 };
-            if let Some(member) = policy.choose(who, now, &self.fleet, Some(member)) {
-                let entry = &mut self.flights[flight];
-                (entry.member, entry.sent) = (member, now);
-                (entry.failed, entry.refused) = (false, false);
-                (entry.state, entry.reading) = (State::Travelling, None);
-                entry.tries += 1;
-                self.at(now + self.setting.network, Event::Reach(flight));
+            if failed {
+                // What failed is answered as it is if nobody else can be had.
+                if let Some(member) = policy.choose(who, now, &self.fleet, Some(member)) {
+                    self.dispatch(flight, Some(member), now);
+                    return;
+                }
+            } else {
+                self.seek(flight, Some(member), now, policy);
                 return;
             }
         }
+        self.settle(who, now, policy);
         let entry = &mut self.flights[flight];
         (entry.state, entry.who) = (State::Over, NOBODY);
-        if refused {
-            self.outcome.shed += u64::from(entry.measured);
-        } else if entry.measured {
+        if entry.measured {
             let latency = now - entry.came;
             self.outcome.latencies.push(latency);
             self.outcome.failed += u64::from(failed);
@@ -428,6 +436,14 @@ impl Run<'_> {
             self.flights[flight].state = State::Over;
             self.start(member);
             self.schedule(member, now);
+        }
+        if state == State::Queued {
+            policy.left(who, now, flight);
+            if self.flights[flight].measured {
+                self.outcome.latencies.push(DEADLINE + 2e-3);
+                self.outcome.failed += 1;
+            }
+            return;
         }
         policy.ended(
             who,

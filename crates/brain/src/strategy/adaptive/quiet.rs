@@ -10,10 +10,14 @@
 //! balancers, each sees then enough of few members instead of too little of all.
 
 use super::Left;
-use crate::{Hand, Member};
+use crate::{Hand, Member, Plan};
 
 /// Index of the member; `None` if none is left.
-pub(super) fn choose(members: &[Member], hand: &mut Hand, left: Left<'_>) -> Option<usize> {
+pub(super) fn choose(plan: &Plan, hand: &mut Hand, left: Left<'_>) -> Option<usize> {
+    if plan.crowded() {
+        return None;
+    }
+    let members = plan.members();
     let count = members.len();
     let width = libm::ceil(2.0 * hand.busy) as usize;
     let width = width.clamp(LEAST.min(count), count);
@@ -41,12 +45,24 @@ pub(super) fn choose(members: &[Member], hand: &mut Hand, left: Left<'_>) -> Opt
         }
     }
     hand.busy += (busy - hand.busy) / CHOICES;
-    let (index, _, deadline) = best?;
+    let (mut index, _, mut deadline) = best?;
+    if members[index].vitals.crowded() {
+        index = uncrowded(members, left)?;
+        deadline = hand.deadline_at(index);
+    }
     let member = &members[index];
     let latency = f64::from(member.vitals.blended().unwrap_or(0.0)) * 1e-9 / member.weight;
     hand.promise(index, deadline.max(hand.deadline - latency) + latency);
     hand.deadline = deadline;
     Some(index)
+}
+
+/// Where there are fewest in flight, of those below their ceiling; `None` if all are there: one more would only wait.
+#[cold]
+fn uncrowded(members: &[Member], left: Left<'_>) -> Option<usize> {
+    let load = |member: &Member| f64::from(member.in_flight()) / member.weight;
+    let room = members.iter().enumerate().filter(|(_, member)| left(member) && !member.vitals.crowded());
+    room.min_by(|(_, a), (_, b)| load(a).total_cmp(&load(b))).map(|(index, _)| index)
 }
 
 /// Members in the aperture, at least.

@@ -1,0 +1,35 @@
+//! The lottery without a balancer: the protocol that daemons beside the servers speak with clients and with one
+//! another, as values. No socket, no clock, no chance.
+//!
+//! AGS (1997) let every server draw the winner of each request for itself. Here it is done again, with what went wrong there put
+//! right:
+//!
+//! * [`draw`](mod@draw): weighted rendezvous in whole numbers, so that daemons that know the same draw the same to the bit, and
+//!   those that know a little different differ only a little. A daemon draws for itself with the weight it last told the others.
+//! * [`Daemon`]: reports, the ladder of those who answer if the winner does not, commits, referrals.
+//! * [`Client`]: asks one daemon, another, then all.
+//!
+//! Loads are no part of trust here: messages are believed once crate `wire` has checked their tag.
+//! `tests/lottery` simulates whole clusters in virtual time with every fault that is easy to think of.
+
+mod client;
+pub mod code;
+mod daemon;
+pub mod draw;
+mod gauge;
+mod memory;
+mod message;
+mod pace;
+mod sip;
+mod sources;
+mod table;
+
+pub use client::{Client, ClientConfig, Outcome, Picked};
+pub use daemon::{Config, Daemon, Statistics};
+pub use message::{
+    Answer, Commit, FURTHER, Fetch, Further, IDS, Listed, Message, Mode, Offer, PART, Report, Request,
+    SERVICES, Share, Standing, Status, Table, To,
+};
+pub use pace::REFERRAL;
+pub use sip::Key;
+pub use table::MEMBERS;

@@ -1,0 +1,389 @@
+//! The client's side, as a value: [`pick`](Client::pick) a member for a service, send what
+//! [`poll_transmit`](Client::poll_transmit) gives, pass on what comes, and look at [`poll_outcome`](Client::poll_outcome).
+//!
+//! A request goes to one daemon, drawn from those known, which refers to the winner. If nothing comes within 20 ms or three
+//! round trips it goes to another; then to all by multicast, where the ladder answers even if most are dead; then, after
+//! longer and longer waits, to one and to all in turn. All attempts carry the same id, so that whoever answered answers
+//! again. The first answer that names a member ends it; later ones find nobody waiting.
+//!
+//! A member that failed is avoided for five seconds: it is listed in requests, and its answers are not used again. An answer with a
+//! ttl is used again for so long.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use super::message::{Answer, Fetch, Message, Mode, Request, Status, Table, To};
+use crate::{Time, mix};
+
+/// What a client is told when it starts.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientConfig {
+    /// 64 random bits: two clients with the same seed would choose the same ids.
+    pub seed: u64,
+    /// How to ask first: one daemon, or all.
+    pub mode: Mode,
+    /// Can it ask all? If not, it always asks one.
+    pub multicast: bool,
+    /// The first wait for an answer at the least.
+    pub patience: Duration,
+    /// After so many attempts it gives up.
+    pub attempts: u8,
+}
+
+impl ClientConfig {
+    /// Referrals; 20 ms; eight attempts, which take 1.3 s where round trips are short.
+    pub fn new(seed: u64) -> Self {
+        Self { seed, mode: Mode::Referral, multicast: true, patience: Duration::from_millis(20), attempts: 8 }
+    }
+}
+
+/// What came of [`Client::pick`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Picked {
+    /// An answer that may still be used.
+    Again(Answer),
+    /// A request is on its way: its id.
+    Asked(u64),
+    /// Too many are on their way.
+    Full,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A member.
+    Member(Answer),
+    /// No member, and why; `None` if nobody said anything.
+    Nobody(u64, Option<Status>),
+}
+
+/// A client of a cluster.
+#[derive(Clone, Debug)]
+pub struct Client {
+    config: ClientConfig,
+    daemons: Vec<Known>,
+    generation: u32,
+    /// The table that comes.
+    coming: Vec<Known>,
+    fetched: Option<Time>,
+    open: BTreeMap<u64, Open>,
+    due: BTreeSet<(Time, u64)>,
+    /// By service, and until when.
+    cache: BTreeMap<u32, (Answer, Time)>,
+    avoid: Vec<(u16, Time)>,
+    /// Smoothed round trip and its deviation.
+    trip: Option<(Duration, Duration)>,
+    turn: u64,
+    outbox: VecDeque<(To, Message)>,
+    outcomes: VecDeque<Outcome>,
+}
+
+/// A daemon that can be asked.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    member: u16,
+    address: SocketAddr,
+    /// Requests in a row that it left without an answer, and until when it is left alone for that.
+    silent: u8,
+    until: Time,
+}
+
+/// A request without an answer.
+#[derive(Clone, Debug)]
+struct Open {
+    service: u32,
+    info: Vec<u8>,
+    attempt: u8,
+    due: Time,
+    /// The daemon asked last.
+    asked: Option<SocketAddr>,
+    /// What daemons said instead of naming a member.
+    refused: Option<Status>,
+}
+
+/// Most requests on their way, daemons known, services remembered, members avoided.
+const OPEN: usize = 4096;
+const DAEMONS: usize = 1024;
+const SERVICES: usize = 256;
+const AVOID: usize = 16;
+
+/// How long a member that failed is avoided.
+const GRUDGE: Duration = Duration::from_secs(5);
+
+/// After so many requests in a row without an answer a daemon is left alone for as long: a loss is no death.
+const SILENT: u8 = 2;
+
+/// The longest wait between two attempts.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Between two requests for a table.
+const FETCH: Duration = Duration::from_secs(1);
+
+impl Client {
+    /// A client that knows nobody yet: it asks all until it does.
+    pub fn new(config: ClientConfig) -> Self {
+        Self {
+            config,
+            daemons: Vec::new(),
+            generation: 0,
+            coming: Vec::new(),
+            fetched: None,
+            open: BTreeMap::new(),
+            due: BTreeSet::new(),
+            cache: BTreeMap::new(),
+            avoid: Vec::new(),
+            trip: None,
+            turn: 0,
+            outbox: VecDeque::new(),
+            outcomes: VecDeque::new(),
+        }
+    }
+
+    /// The daemons to ask, by number and address.
+    pub fn learn(&mut self, daemons: impl IntoIterator<Item = (u16, SocketAddr)>) {
+        self.daemons = daemons.into_iter().take(DAEMONS).map(Known::new).collect();
+    }
+
+    /// Wants a member for `service`; `info` is for the application (at most 1000 bytes go).
+    pub fn pick(&mut self, now: Time, service: u32, info: &[u8]) -> Picked {
+        self.avoid.retain(|(_, until)| *until > now);
+        if let Some((answer, until)) = self.cache.get(&service)
+            && *until > now
+            && !self.avoids(answer.member)
+        {
+            return Picked::Again(answer.clone());
+        }
+        if self.open.len() >= OPEN {
+            return Picked::Full;
+        }
+        let id = self.bits();
+        let info = info.get(..1000).unwrap_or(info).to_vec();
+        self.open.insert(id, Open { service, info, attempt: 0, due: now, asked: None, refused: None });
+        self.ask(now, id);
+        Picked::Asked(id)
+    }
+
+    /// A member failed a moment ago: not that one again for a while.
+    pub fn failed(&mut self, now: Time, member: u16) {
+        self.avoid.retain(|(other, until)| *other != member && *until > now);
+        if self.avoid.len() >= AVOID {
+            self.avoid.remove(0);
+        }
+        self.avoid.push((member, now + GRUDGE));
+        self.cache.retain(|_, (answer, _)| answer.member != member);
+    }
+
+    /// A message came.
+    pub fn handle(&mut self, now: Time, from: SocketAddr, message: Message) {
+        match message {
+            Message::Answer(answer) => self.answered(now, from, answer),
+            Message::Table(table) => self.told(table),
+            _ => {}
+        }
+    }
+
+    /// The next message to send.
+    pub fn poll_transmit(&mut self) -> Option<(To, Message)> {
+        self.outbox.pop_front()
+    }
+
+    /// The next request that has ended.
+    pub fn poll_outcome(&mut self) -> Option<Outcome> {
+        self.outcomes.pop_front()
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout).
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    /// Asks again what got no answer in time.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let due: Vec<u64> = self.due.iter().take_while(|(due, _)| *due <= now).map(|(_, id)| *id).collect();
+        for id in due {
+            let asked = self.open.get(&id).and_then(|open| open.asked);
+            if let Some(known) = self.daemons.iter_mut().find(|known| Some(known.address) == asked) {
+                known.silent = known.silent.saturating_add(1);
+                if known.silent >= SILENT {
+                    known.until = now + GRUDGE;
+                }
+            }
+            self.again(now, id);
+        }
+    }
+
+    /// How many requests are on their way.
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    fn again(&mut self, now: Time, id: u64) {
+        let Some(open) = self.open.get_mut(&id) else { return };
+        open.attempt = open.attempt.saturating_add(1);
+        if open.attempt >= self.config.attempts {
+            let refused = open.refused;
+            self.close(id);
+            self.outcomes.push_back(Outcome::Nobody(id, refused));
+        } else {
+            self.ask(now, id);
+        }
+    }
+
+    fn close(&mut self, id: u64) {
+        if let Some(open) = self.open.remove(&id) {
+            self.due.remove(&(open.due, id));
+        }
+    }
+
+    fn ask(&mut self, now: Time, id: u64) {
+        let bits = self.bits();
+        let wait = self.wait();
+        let Some(open) = self.open.get_mut(&id) else { return };
+        let everyone = self.config.multicast
+            && (self.daemons.is_empty()
+                || match self.config.mode {
+                    // All but the fourth and every second one from there.
+                    Mode::Lottery => open.attempt < 3 || open.attempt % 2 == 0,
+                    // The third, and every second one from there.
+                    Mode::Referral => open.attempt >= 2 && open.attempt % 2 == 0,
+                });
+        let avoided = |member: &u16| self.avoid.iter().any(|(other, _)| other == member);
+        let (to, mode) = if everyone {
+            open.asked = None;
+            (To::Everyone, Mode::Lottery)
+        } else {
+            // Not the one asked last, nor one that is silent or beside a member that failed, if there is another.
+            let good: Vec<SocketAddr> = self
+                .daemons
+                .iter()
+                .filter(|known| {
+                    Some(known.address) != open.asked && known.until <= now && !avoided(&known.member)
+                })
+                .map(|known| known.address)
+                .collect();
+            let any = self
+                .daemons
+                .get((bits % self.daemons.len().max(1) as u64) as usize)
+                .map(|known| known.address);
+            let one = good.get((bits % good.len().max(1) as u64) as usize).copied().or(any);
+            let Some(one) = one else {
+                // Nobody is known and nobody can be found out.
+                open.attempt = self.config.attempts;
+                self.due.remove(&(open.due, id));
+                open.due = now;
+                self.due.insert((now, id));
+                return;
+            };
+            open.asked = Some(one);
+            (To::Address(one), Mode::Referral)
+        };
+        // Three times the same, then twice as long each time.
+        let times = 1_u32 << open.attempt.saturating_sub(2).min(10);
+        self.due.remove(&(open.due, id));
+        open.due = now + (wait * times).min(LONGEST.max(wait));
+        self.due.insert((open.due, id));
+        let request = Request {
+            id,
+            service: open.service,
+            attempt: open.attempt,
+            mode,
+            generation: self.generation,
+            client_time: micros(now),
+            avoid: self.avoid.iter().map(|(member, _)| *member).collect(),
+            info: open.info.clone(),
+        };
+        if self.outbox.len() < 2 * OPEN {
+            self.outbox.push_back((to, Message::Request(request)));
+        }
+    }
+
+    fn answered(&mut self, now: Time, from: SocketAddr, answer: Answer) {
+        if let Some(known) = self.daemons.iter_mut().find(|known| known.address == from) {
+            (known.silent, known.until) = (0, now);
+        }
+        let Some(open) = self.open.get_mut(&answer.id) else { return };
+        if open.service != answer.service {
+            return;
+        }
+        let trip = Duration::from_micros(u64::from(micros(now).wrapping_sub(answer.client_time)));
+        // What is longer than any attempt is no round trip.
+        if trip <= 4 * LONGEST {
+            let (mean, deviation) = self.trip.unwrap_or((trip, trip / 2));
+            let off = mean.abs_diff(trip);
+            self.trip = Some(((mean * 7 + trip) / 8, (deviation * 3 + off) / 4));
+        }
+        if answer.generation != self.generation && self.fetched.is_none_or(|when| now.since(when) >= FETCH) {
+            self.fetched = Some(now);
+            self.outbox.push_back((To::Address(from), Message::Fetch(Fetch { generation: self.generation })));
+        }
+        if answer.status != Status::Ok {
+            // One that answers no has answered: another at once, if it was asked last; nobody else knows if the second says so.
+            let known =
+                open.refused == Some(Status::UnknownService) && answer.status == Status::UnknownService;
+            open.refused = Some(answer.status);
+            if known {
+                self.close(answer.id);
+                self.outcomes.push_back(Outcome::Nobody(answer.id, Some(answer.status)));
+            } else if open.asked == Some(from) && open.attempt < 2 {
+                self.again(now, answer.id);
+            }
+            return;
+        }
+        self.close(answer.id);
+        if answer.ttl > 0 && (self.cache.len() < SERVICES || self.cache.contains_key(&answer.service)) {
+            let until = now + Duration::from_millis(u64::from(answer.ttl));
+            self.cache.insert(answer.service, (answer.clone(), until));
+        }
+        self.cache.retain(|_, (_, until)| *until > now);
+        self.outcomes.push_back(Outcome::Member(answer));
+    }
+
+    /// A part of the table: when all have come, they are the daemons to ask.
+    fn told(&mut self, table: Table) {
+        if table.generation == self.generation || self.fetched.is_none() {
+            return;
+        }
+        if table.part == 0 {
+            self.coming.clear();
+        }
+        // Parts that come out of turn are not worth keeping: the next answer asks anew.
+        if self.coming.len() != usize::from(table.part) * super::PART {
+            return;
+        }
+        self.coming.extend(table.members.iter().map(|listed| Known::new((listed.member, listed.address))));
+        self.coming.truncate(DAEMONS);
+        if table.part.checked_add(1) == Some(table.parts) && !self.coming.is_empty() {
+            self.daemons = core::mem::take(&mut self.coming);
+            self.generation = table.generation;
+        }
+    }
+
+    fn avoids(&self, member: u16) -> bool {
+        self.avoid.iter().any(|(other, _)| *other == member)
+    }
+
+    /// Three round trips, and more where they differ.
+    fn wait(&self) -> Duration {
+        let trips =
+            self.trip.map_or(Duration::ZERO, |(mean, deviation)| (3 * mean).max(mean + 4 * deviation));
+        self.config.patience.max(trips).min(LONGEST)
+    }
+
+    fn bits(&mut self) -> u64 {
+        self.turn += 1;
+        mix(self.config.seed ^ mix(self.turn))
+    }
+}
+
+impl Known {
+    fn new((member, address): (u16, SocketAddr)) -> Self {
+        Self { member, address, silent: 0, until: Time(0) }
+    }
+}
+
+/// The client's clock in requests: wraps after 71 minutes.
+fn micros(now: Time) -> u32 {
+    (now.0 / 1000) as u32
+}

@@ -1,0 +1,60 @@
+//! Weights on the wire: a logarithmic scale in sixteenths of an octave (4.4 %), the same number on every machine.
+//!
+//! The code c stands for 2^((c - 128) / 16); 0 stands for no weight. What is decoded is a whole number in units of 2^-14.
+//! From 2^-7.9 (a twentieth of a quarter of the least capacity is 2^-6.4) to 2^18.9 (four times the greatest is 2^18).
+
+/// The greatest code; any above it is read as this one.
+pub const MOST: u16 = 431;
+
+/// The code of the weight 1.
+pub const ONE: u16 = 128;
+
+/// The weight of a code, in units of 2^-14: below 2^33.
+pub fn decode(code: u16) -> u64 {
+    let code = usize::from(code.min(MOST));
+    if code == 0 { 0 } else { OCTAVE[code % 16] << (code / 16) >> 10 }
+}
+
+/// The code nearest to a weight; 0 for what is not above 0.
+pub fn of(weight: f64) -> u16 {
+    let units = weight * f64::from(1 << 14);
+    if units.is_nan() || units <= 0.0 {
+        return 0;
+    }
+    // The first code that is as great, or the one before it if that is nearer on the scale.
+    let (mut low, mut high) = (1, MOST);
+    while low < high {
+        let middle = (low + high) / 2;
+        if (decode(middle) as f64) < units { low = middle + 1 } else { high = middle }
+    }
+    let nearer = low > 1 && units * units < decode(low) as f64 * decode(low - 1) as f64;
+    if nearer { low - 1 } else { low }
+}
+
+/// 2^(i / 16) in units of 2^-16.
+static OCTAVE: [u64; 16] = [
+    65_536, 68_438, 71_468, 74_632, 77_936, 81_386, 84_990, 88_752, 92_682, 96_785, 101_070, 105_545,
+    110_218, 115_098, 120_194, 125_515,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_stand_for_what_they_say() {
+        for code in 1..=MOST {
+            let exact = libm::exp2((f64::from(code) - 128.0) / 16.0) * 16_384.0;
+            let off = (decode(code) as f64 - exact).abs();
+            assert!(off <= 1.0 + exact * 1e-5, "{code}: {} for {exact}", decode(code));
+            assert_eq!(of(exact / 16_384.0), code);
+        }
+        assert_eq!((decode(0), decode(ONE), decode(u16::MAX)), (0, 1 << 14, decode(MOST)));
+    }
+
+    #[test]
+    fn whatever_a_weight_is_it_has_a_code() {
+        assert_eq!([of(0.0), of(-1.0), of(f64::NAN), of(1e-9), of(f64::INFINITY)], [0, 0, 0, 1, MOST]);
+        assert_eq!([of(1.0), of(1.02), of(1.03)], [128, 128, 129]);
+    }
+}

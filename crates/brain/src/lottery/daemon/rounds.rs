@@ -1,0 +1,177 @@
+//! What daemons tell one another: reports each quarter of a second, commits, tables.
+//!
+//! A daemon draws for itself with the weight that it last *sent*, as that is what the others draw with. (AGS's daemons knew
+//! their own load of now, and the others' of a second ago; that alone made 20 to 30 % of its duplicates.)
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use super::Daemon;
+use crate::hash::unit;
+use crate::lottery::message::{Commit, Fetch, IDS, Message, Report, Share, Standing, Table, To};
+use crate::lottery::table::News;
+use crate::{Time, mix};
+
+/// Reports in which an id answered is listed.
+const LISTED: u8 = 2;
+
+/// Between two requests for a table; and for how long what comes is taken.
+const FETCH: Duration = Duration::from_secs(1);
+
+/// What a table costs its asker, in requests: it is many times as long as the question.
+const TABLE: u32 = 100;
+
+impl Daemon {
+    /// It is time for something, or was.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if let Some(due) = self.poll_timeout() {
+            self.lag.note(now, now.since(due));
+        }
+        self.climbed(now);
+        while let Some(repeat) = self.repeats.front().copied().filter(|repeat| repeat.due <= now) {
+            self.repeats.pop_front();
+            self.commit(repeat.id, &repeat.others);
+        }
+        if self.state == Standing::Joining && now >= self.joined {
+            self.state = Standing::Up;
+            self.since = now;
+            self.next_report = now;
+        }
+        if now >= self.next_report {
+            self.table.sweep(now);
+            self.report(now);
+        }
+    }
+
+    /// Sends a report; from now on it draws with what it says there.
+    fn report(&mut self, now: Time) {
+        let services = self.services.iter_mut().map(|local| {
+            local.sent = local.gauge.weight(local.capacity, self.since, now);
+            Share {
+                service: local.service,
+                capacity: local.capacity,
+                weight: local.sent,
+                load: local.gauge.load(),
+                in_flight: local.in_flight,
+            }
+        });
+        let services: Vec<Share> = services.collect();
+        self.seq = self.seq.saturating_add(1);
+        let ids = self.recent.iter().rev().take(IDS).map(|(id, _)| *id).collect();
+        for (_, listed) in self.recent.iter_mut().rev().take(IDS) {
+            *listed += 1;
+        }
+        self.recent.retain(|(_, listed)| *listed < LISTED);
+        let (member, incarnation, seq) = (self.config.member, self.config.incarnation, self.seq);
+        let mut report = Report { member, incarnation, seq, state: self.state, digest: 0, services, ids };
+        self.table.hear(now, &report);
+        report.digest = self.table.digest;
+        self.statistics.reports += 1;
+        self.send(To::Everyone, Message::Report(report));
+        self.reported = now;
+        // Daemons that start together are not to report together.
+        let spread = 0.9 + 0.2 * unit(mix(self.config.seed ^ mix(u64::from(seq))));
+        self.next_report = now + self.config.interval.mul_f64(spread);
+    }
+
+    /// Another reports.
+    pub(super) fn reported(&mut self, now: Time, from: SocketAddr, report: &Report) {
+        if report.member == self.config.member {
+            return;
+        }
+        match self.table.hear(now, report) {
+            News::Stranger => {
+                if self.fetched.is_none_or(|(_, when)| now.since(when) >= FETCH) {
+                    self.fetched = Some((from, now));
+                    let generation = self.table.generation;
+                    self.send(To::Address(from), Message::Fetch(Fetch { generation }));
+                }
+                return;
+            }
+            News::Old => {
+                self.statistics.stale += 1;
+                return;
+            }
+            News::Fresh => self.statistics.heard += 1,
+        }
+        self.table.compare(report.member, report.digest);
+        for id in report.ids.iter().take(IDS) {
+            // Ids of requests that did not come here are of no use: they are for everybody, and many.
+            if self.memory.find(now, *id).is_some() {
+                self.answered(now, report.member, *id, false);
+            }
+        }
+    }
+
+    pub(super) fn committed(&mut self, now: Time, commit: &Commit) {
+        let known = self.table.incarnation(commit.member);
+        if commit.member == self.config.member || known.is_none_or(|known| commit.incarnation < known) {
+            return;
+        }
+        for id in commit.ids.iter().take(IDS) {
+            self.answered(now, commit.member, *id, true);
+        }
+    }
+
+    /// `member` has answered request `id`. `committed`: it says so in a commit, not in a report.
+    fn answered(&mut self, now: Time, member: u16, id: u64, committed: bool) {
+        let record = self.memory.enter(now, id);
+        let first = record.by.is_none();
+        let won = record.said.is_some();
+        let mut delay = None;
+        match &mut record.by {
+            Some((by, when)) if *by == member => {
+                // Two commits came, so the first to come was the first that was sent. If one of them had been lost, nobody
+                // could tell how long the other took, and a step that makes the pause between them would feed on it.
+                if committed {
+                    // A winner that only heard the second attempt waited for the client.
+                    if record.first.take() == Some(member) && record.attempt == 0 {
+                        delay = Some(when.since(record.since));
+                    }
+                    *when = now;
+                }
+            }
+            by => *by = Some((member, now)),
+        }
+        self.statistics.duplicates += u64::from(first && won);
+        if let Some(delay) = delay {
+            self.measure(delay);
+        }
+        self.settle(id);
+    }
+
+    /// `id` goes into the next reports.
+    pub(super) fn remember(&mut self, id: u64) {
+        if self.recent.len() >= 2 * IDS {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((id, 0));
+    }
+
+    pub(super) fn asked_for_table(&mut self, now: Time, from: SocketAddr, fetch: Fetch) {
+        if fetch.generation == self.table.generation {
+            return;
+        }
+        if !self.sources.admit(now, from.ip(), TABLE) {
+            self.statistics.limited += 1;
+            return;
+        }
+        for part in self.table.parts() {
+            self.send(To::Address(from), Message::Table(part));
+        }
+    }
+
+    /// Takes descriptions of members it does not know from the daemon it asked. Who is dead is for the membership
+    /// protocol to say.
+    pub(super) fn told_table(&mut self, now: Time, from: SocketAddr, table: Table) {
+        if self.fetched.is_none_or(|(asked, when)| asked != from || now.since(when) >= FETCH) {
+            return;
+        }
+        for listed in table.members {
+            if listed.member != self.config.member {
+                self.table.describe(listed, false);
+            }
+        }
+    }
+}

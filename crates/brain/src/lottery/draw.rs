@@ -1,0 +1,322 @@
+//! The draw: who is to serve a request, the same on every machine that knows the same weights.
+//!
+//! Weighted rendezvous. Each member j draws h_j, uniform between 0 and 1, out of the request; its score is
+//! w_j / -log2(h_j), and the order of the scores is the ranking (Thaler and Ravishankar, 1998; Schindelhauer and
+//! Schomaker, 2005). Each wins as often as its weight says; a change of one weight moves only requests from or to that
+//! member; and who comes second is known without another draw.
+//!
+//! Everything is whole numbers. The logarithm comes from a table of 257 entries in units of 2^-24, interpolated, which is
+//! off by 2.8e-6 at most; scores are compared by cross-multiplication, which is exact. h_j is SipHash-2-4 of request id,
+//! service and member number in this order, each as it is on the wire (big-endian): 14 bytes, of which the first eight are
+//! hashed once for all members.
+//!
+//! Only the first few by *capacity* over -log2(h) take part (`k` of them), with the same h. Capacities hardly ever change, so all
+//! agree on who takes part, whatever they think of loads; and as a weight is never far from its capacity, these are
+//! nearly always those who would have won anyway.
+
+use super::code;
+use super::sip::{Key, State};
+
+/// Most candidates of a request.
+pub const CANDIDATES: usize = 8;
+
+/// A member in the drum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entrant {
+    /// Its number.
+    pub member: u16,
+    /// What it can do beside the others, in any unit; 0 takes no part.
+    pub capacity: u16,
+    /// What it wants of it now, on the scale of [`code`]; 0 takes no part.
+    pub weight: u16,
+}
+
+/// A candidate and what it drew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the member.
+    pub member: u16,
+    capacity: u16,
+    /// Decoded: below 2^33.
+    weight: u64,
+    /// -log2(h), in 2^-24: 1 to 2^30.
+    cost: u64,
+}
+
+impl Place {
+    /// Does it come before `other` by weight?
+    fn beats(&self, other: &Self) -> bool {
+        before((self.weight, self.cost, self.member), (other.weight, other.cost, other.member))
+    }
+
+    /// Does it come before `other` by capacity, on which all agree?
+    fn stands_before(&self, other: &Self) -> bool {
+        let key = |place: &Self| (u64::from(place.capacity), place.cost, place.member);
+        before(key(self), key(other))
+    }
+}
+
+/// (weight, cost, member): is a's score the greater?
+fn before(a: (u64, u64, u16), b: (u64, u64, u16)) -> bool {
+    // Below 2^33 times 2^30.
+    let (left, right) = (a.0 * b.1, b.0 * a.1);
+    left > right || (left == right && (a.1, a.2) < (b.1, b.2))
+}
+
+/// The candidates of a request, the winner first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ranking {
+    places: [Place; CANDIDATES],
+    count: usize,
+}
+
+impl Ranking {
+    /// In order.
+    pub fn places(&self) -> &[Place] {
+        self.places.get(..self.count).unwrap_or(&[])
+    }
+
+    /// The rank of a member, 0 for the winner.
+    pub fn rank(&self, member: u16) -> Option<usize> {
+        self.places().iter().position(|place| place.member == member)
+    }
+
+    /// Puts `place` where `order` wants it, and lets the last go if there are more than `most`.
+    fn insert(&mut self, place: Place, most: usize, order: fn(&Place, &Place) -> bool) {
+        let at = self.places().iter().position(|other| order(&place, other)).unwrap_or(self.count);
+        if at >= most {
+            return;
+        }
+        self.count = (self.count + 1).min(most);
+        // `at` < `most` <= CANDIDATES, and `count` > `at`.
+        self.places[at..self.count].rotate_right(1);
+        self.places[at] = place;
+    }
+}
+
+/// The `k` candidates (at most [`CANDIDATES`]) of request `id` for `service`, in order.
+pub fn rank(
+    key: &Key,
+    id: u64,
+    service: u32,
+    entrants: impl IntoIterator<Item = Entrant>,
+    k: usize,
+) -> Ranking {
+    let mut state = key.begin();
+    state.absorb(u64::from_le_bytes(id.to_be_bytes()));
+    let most = k.min(CANDIDATES);
+    let mut first = Ranking::default();
+    for entrant in entrants {
+        if entrant.capacity == 0 || entrant.weight == 0 {
+            continue;
+        }
+        let place = Place {
+            member: entrant.member,
+            capacity: entrant.capacity,
+            weight: code::decode(entrant.weight),
+            cost: cost(hash(state, service, entrant.member)),
+        };
+        first.insert(place, most, Place::stands_before);
+    }
+    let mut ranking = Ranking::default();
+    for place in first.places() {
+        ranking.insert(*place, most, Place::beats);
+    }
+    ranking
+}
+
+/// The last six of the fourteen bytes, and their number.
+fn hash(state: State, service: u32, member: u16) -> u64 {
+    let [a, b, c, d] = service.to_be_bytes();
+    let [e, f] = member.to_be_bytes();
+    state.finish(u64::from_le_bytes([a, b, c, d, e, f, 0, 14]))
+}
+
+/// -log2(hash / 2^64) in units of 2^-24: 1 to 2^30.
+fn cost(hash: u64) -> u64 {
+    let hash = hash | 1;
+    let zeros = hash.leading_zeros();
+    // 1.xxx in binary: eight bits choose the entry, the next 24 go between it and the following one.
+    let mantissa = hash << zeros;
+    let index = (mantissa >> 55 & 0xff) as usize;
+    let (low, high) = (u64::from(LOG[index]), u64::from(LOG[index + 1]));
+    let log = low + (((high - low) * (mantissa >> 31 & 0xff_ffff)) >> 24);
+    (((u64::from(zeros) + 1) << 24) - log).max(1)
+}
+
+/// log2(1 + i / 256) in units of 2^-24, for i from 0 to 256.
+static LOG: [u32; 257] = table();
+
+/// Bit after bit: the square of a number has twice its logarithm.
+const fn table() -> [u32; 257] {
+    let mut table = [0; 257];
+    let mut index = 0;
+    while index <= 256 {
+        // Between 1 and 2, in units of 2^-62.
+        let mut number = (256 + index as u128) << 54;
+        let mut log = 0_u64;
+        if index == 256 {
+            log = 1 << 28;
+        }
+        let mut bit = 0;
+        while bit < 28 && index < 256 {
+            number = (number * number) >> 62;
+            log <<= 1;
+            if number >> 63 != 0 {
+                log |= 1;
+                number >>= 1;
+            }
+            bit += 1;
+        }
+        table[index] = ((log + 8) >> 4) as u32;
+        index += 1;
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::mix;
+
+    fn key() -> Key {
+        Key::new(*b"of sixteen bytes")
+    }
+
+    fn entrants(weights: &[u16]) -> Vec<Entrant> {
+        (1..)
+            .zip(weights)
+            .map(|(member, weight)| Entrant {
+                member,
+                capacity: *weight,
+                weight: code::of(f64::from(*weight)),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_logarithm_is_as_good_as_it_says() {
+        let (mut worst, mut least, mut most) = (0.0_f64, u64::MAX, 0);
+        for turn in 0..200_000_u64 {
+            let hash = mix(turn) >> (turn % 40);
+            let exact = 64.0 - libm::log2((hash | 1) as f64);
+            let ours = cost(hash);
+            worst = worst.max((ours as f64 / f64::from(1 << 24) - exact).abs());
+            (least, most) = (least.min(ours), most.max(ours));
+        }
+        assert!(worst < 2.9e-6, "{worst:e}");
+        assert!(
+            (cost(u64::MAX), cost(0), cost(1 << 63)) == (1, 64 << 24, 1 << 24)
+                && least > 0
+                && most <= 1 << 30
+        );
+        assert!((1..=256).all(|index| LOG[index] > LOG[index - 1]));
+    }
+
+    /// Daemons of different releases agree only as long as these stand.
+    #[test]
+    fn values_are_forever() {
+        let drum = entrants(&[1, 2, 4, 8, 2, 1, 2, 4, 8, 2]);
+        let order = |id| {
+            rank(&key(), id, 80, drum.clone(), 4)
+                .places()
+                .iter()
+                .map(|place| place.member)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(LOG[..4], GOLDEN_LOG);
+        assert_eq!((0..6).map(order).collect::<Vec<_>>(), GOLDEN);
+        let drawn = rank(&key(), 0x0102_0304_0506_0708, 0x0a0b_0c0d, entrants(&[1]), 1);
+        assert_eq!(drawn.places()[0].cost, cost(key().hash(&[1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 0, 1])));
+    }
+
+    const GOLDEN_LOG: [u32; 4] = [0, 94_364, 188_362, 281_996];
+    /// As another program has it, which takes the logarithms in floating point.
+    const GOLDEN: [[u16; 4]; 6] =
+        [[9, 3, 4, 1], [8, 4, 7, 9], [9, 4, 8, 7], [9, 8, 7, 2], [10, 8, 2, 9], [9, 8, 4, 1]];
+
+    #[test]
+    fn shares_are_weights() {
+        for k in [4, 8] {
+            let weights = [1, 2, 4, 8, 2, 3, 5, 1];
+            let drum = entrants(&weights);
+            let turns = 100_000;
+            let mut wins = vec![0_u32; weights.len()];
+            for turn in 0..turns {
+                let ranking = rank(&key(), mix(turn), 7, drum.clone(), k);
+                wins[usize::from(ranking.places()[0].member) - 1] += 1;
+            }
+            let sum: u64 = drum.iter().map(|entrant| code::decode(entrant.weight)).sum();
+            let chi: f64 = wins
+                .iter()
+                .zip(&drum)
+                .map(|(wins, entrant)| {
+                    let due = turns as f64 * code::decode(entrant.weight) as f64 / sum as f64;
+                    (f64::from(*wins) - due).powi(2) / due
+                })
+                .sum();
+            // Seven degrees of freedom: above this with one key in a thousand.
+            assert!(chi < 24.3, "k = {k}: {chi} from {wins:?}");
+        }
+    }
+
+    #[test]
+    fn a_changed_weight_moves_only_requests_of_that_member() {
+        let before = entrants(&[4, 4, 4, 4, 4, 4]);
+        let mut after = before.clone();
+        after[2].weight -= 16;
+        let (mut from, mut others) = (0, 0);
+        for turn in 0..20_000 {
+            let winner = |drum: &[Entrant]| rank(&key(), mix(turn), 7, drum.to_vec(), 6).places()[0].member;
+            match (winner(&before), winner(&after)) {
+                (3, new) => from += u32::from(new != 3),
+                (old, new) => others += u32::from(old != new),
+            }
+        }
+        assert_eq!(others, 0, "a lower weight takes from nobody else");
+        // From a share of 1/6 to one of 1/11.
+        assert!((f64::from(from) / 20_000.0 - (1.0 / 6.0 - 1.0 / 11.0)).abs() < 0.006, "{from}");
+    }
+
+    #[test]
+    fn the_first_by_capacity_are_nearly_always_enough() {
+        let mut drum = entrants(&[2; 50]);
+        for (entrant, turn) in drum.iter_mut().zip(0_u64..) {
+            entrant.weight = code::of(2.0 * (0.5 + crate::hash::unit(mix(turn))));
+        }
+        let other = (0..5_000)
+            .filter(|turn| {
+                let winner = |k| {
+                    // All 50 cannot be ranked: the winner of all is the best of the winners of tens.
+                    let mut best: Option<Place> = None;
+                    for part in drum.chunks(if k == 8 { 8 } else { 50 }) {
+                        for place in rank(&key(), mix(*turn), 7, part.to_vec(), k).places() {
+                            if best.is_none_or(|best| place.beats(&best)) {
+                                best = Some(*place);
+                            }
+                        }
+                    }
+                    best.map(|place| place.member)
+                };
+                winner(4) != winner(8)
+            })
+            .count();
+        assert!(other < 250, "{other} of 5000");
+    }
+
+    #[test]
+    fn nobody_without_weight_or_capacity_is_drawn() {
+        let drum = [(1, 0, 128), (2, 5, 0), (3, 1, 1), (4, u16::MAX, u16::MAX)]
+            .map(|(member, capacity, weight)| Entrant { member, capacity, weight });
+        for turn in 0..100 {
+            let ranking = rank(&key(), mix(turn), 7, drum, 4);
+            assert!(ranking.places().len() == 2 && ranking.rank(1).is_none() && ranking.rank(2).is_none());
+        }
+        assert!(rank(&key(), 1, 1, [], 4).places().is_empty());
+        assert!(rank(&key(), 1, 1, drum, 0).places().is_empty());
+        assert_eq!(rank(&key(), 1, 1, entrants(&[1; 100]), 99).places().len(), CANDIDATES);
+    }
+}

@@ -1,0 +1,226 @@
+//! What daemons and clients say to one another. Their bytes are crate `wire`'s affair.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+/// One datagram, as a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A client wants a member.
+    Request(Request),
+    /// It gets one.
+    Answer(Answer),
+    /// Requests that a member has answered.
+    Commit(Commit),
+    /// How a member does.
+    Report(Report),
+    /// Tell me of the members.
+    Fetch(Fetch),
+    /// Of the members, a part.
+    Table(Table),
+}
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// To one address.
+    Address(SocketAddr),
+    /// To every daemon of the cluster: by multicast, or to one after the other.
+    Everyone,
+}
+
+/// How a request wants to be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// By the daemon that gets it, for whoever wins.
+    Referral,
+    /// By the winner: every daemon got it.
+    Lottery,
+}
+
+/// From a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Random; the same in every attempt.
+    pub id: u64,
+    /// What is wanted.
+    pub service: u32,
+    /// 0, and one more each time it is sent.
+    pub attempt: u8,
+    /// Who is to answer.
+    pub mode: Mode,
+    /// Of the table that the client knows; 0 for none.
+    pub generation: u32,
+    /// The client's clock, in any unit: comes back with the answer.
+    pub client_time: u32,
+    /// Members that failed it a moment ago.
+    pub avoid: Vec<u16>,
+    /// For the application.
+    pub info: Vec<u8>,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// There is a member.
+    Ok,
+    /// There are members, but none can be used now; or the daemon has only begun.
+    Busy,
+    /// Nobody offers the service.
+    UnknownService,
+    /// All who offer the service are going.
+    Draining,
+}
+
+/// From a daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Of the request.
+    pub id: u64,
+    /// Of the request.
+    pub service: u32,
+    /// If it is not `Ok`, `member` is who says so.
+    pub status: Status,
+    /// The rank of `member` in the lottery, 0 for the winner.
+    pub rank: u8,
+    /// For so many milliseconds the client may use it again.
+    pub ttl: u16,
+    /// Who is to serve it.
+    pub member: u16,
+    /// Where: of the service, not of the daemon.
+    pub endpoint: SocketAddr,
+    /// Of the request.
+    pub client_time: u32,
+    /// Of the daemon's table.
+    pub generation: u32,
+    /// For the application.
+    pub info: Arc<[u8]>,
+    /// Who comes next in the lottery, at most [`FURTHER`]. A shell sends as many as fit.
+    pub further: Vec<Further>,
+}
+
+/// Most further endpoints in an answer.
+pub const FURTHER: usize = 4;
+
+/// A member to try if the one answered does not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Further {
+    /// Its number.
+    pub member: u16,
+    /// Where it serves.
+    pub endpoint: SocketAddr,
+}
+
+/// Requests that a member has answered for itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Commit {
+    /// Who answered.
+    pub member: u16,
+    /// Which life of it.
+    pub incarnation: u32,
+    /// Request ids, at most [`IDS`].
+    pub ids: Vec<u64>,
+}
+
+/// Most request ids in a commit or a report.
+pub const IDS: usize = 64;
+
+/// What a member is about. The numbers are part of the digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It gathers who is there, and takes nothing yet.
+    Joining = 0,
+    /// It takes its share.
+    Up = 1,
+    /// It ends what it has, and refers clients to others.
+    Draining = 2,
+    /// It is about to stop.
+    Leaving = 3,
+}
+
+/// How a member does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Who says so.
+    pub member: u16,
+    /// Which life of it: greater each time it starts or was thought dead.
+    pub incarnation: u32,
+    /// Greater with each report of a life.
+    pub seq: u32,
+    /// What it is about.
+    pub state: Standing,
+    /// Of all that it knows of weights and states: equal where the same is known.
+    pub digest: u64,
+    /// At most [`SERVICES`].
+    pub services: Vec<Share>,
+    /// Requests that it answered lately, at most [`IDS`].
+    pub ids: Vec<u64>,
+}
+
+/// Most services of a member.
+pub const SERVICES: usize = 64;
+
+/// How a member does in one service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Which.
+    pub service: u32,
+    /// What it can do beside the others, in any unit.
+    pub capacity: u16,
+    /// What it wants of it: 2^((weight - 128) / 16) in the same unit (see [`code`](super::code)); 0 for nothing.
+    pub weight: u16,
+    /// In thousandths of what it can do, smoothed.
+    pub load: u16,
+    /// Requests that it works on.
+    pub in_flight: u16,
+}
+
+/// Asks for the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    /// Of the table known; 0 for none. Nothing comes if it is the daemon's own.
+    pub generation: u32,
+}
+
+/// Who is there: one part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// The same in all parts, and on every daemon that knows the same of all members.
+    pub generation: u32,
+    /// From 0.
+    pub part: u8,
+    /// How many there are.
+    pub parts: u8,
+    /// At most [`PART`].
+    pub members: Vec<Listed>,
+}
+
+/// Most members in a part of the table.
+pub const PART: usize = 16;
+
+/// Who a member is, and what it offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its number, alone in the cluster.
+    pub member: u16,
+    /// Which life of it.
+    pub incarnation: u32,
+    /// Of its daemon.
+    pub address: SocketAddr,
+    /// At most [`SERVICES`].
+    pub offers: Vec<Offer>,
+}
+
+/// A service of a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Which.
+    pub service: u32,
+    /// What the member can do beside the others, in any unit.
+    pub capacity: u16,
+    /// Where it serves.
+    pub endpoint: SocketAddr,
+    /// For clients' applications, goes with each answer.
+    pub info: Arc<[u8]>,
+}

@@ -1,0 +1,165 @@
+//! How long the next in line waits: measured, not guessed. And how late this daemon is itself.
+//!
+//! Whoever comes second answers unless it hears of the first's commit within a *step*. A step too short makes duplicates: with
+//! journeys of 0.5 ms and more, steps of 1, 2, 4 and 10 ms gave 42, 9.7, 0.9 and 0.45 % (`docs/decisions/0005`). So a daemon
+//! measures from the arrival of a request to the arrival of the winner's commit, and a step is five times what 39 of 40 take.
+//!
+//! What must not be measured is a wait that follows from the step itself, or the step would feed on it. So the pause between a
+//! commit and its repetition is fixed; a delay counts only if both came, as then the first to come was the first sent; and only
+//! for first attempts. What losses still put in (a winner that missed the first attempt, where the second was missed
+//! here) is rarer than one in 40 up to 5 % loss: the step stays at 4 ms. At 10 % it does not, and goes to 0.05 s.
+
+use core::time::Duration;
+
+use crate::Time;
+
+/// No step is shorter.
+pub(super) const LEAST: Duration = Duration::from_millis(4);
+
+/// The step as long as little was measured.
+const UNKNOWN: Duration = Duration::from_millis(10);
+
+/// No step is longer: nobody waits for that.
+const MOST: Duration = Duration::from_millis(250);
+
+/// With a longer step, clients do better to ask one daemon for a referral.
+pub const REFERRAL: Duration = Duration::from_millis(20);
+
+/// Commits measured before a step follows from them.
+const ENOUGH: u32 = 32;
+
+/// When so many were measured, the old count half.
+const MANY: u32 = 2048;
+
+const BUCKETS: usize = 64;
+
+/// Delays of commits: a histogram in quarters of an octave from 16 us.
+#[derive(Clone, Debug)]
+pub(super) struct Delays {
+    counts: [u32; BUCKETS],
+    total: u32,
+}
+
+impl Default for Delays {
+    fn default() -> Self {
+        Self { counts: [0; BUCKETS], total: 0 }
+    }
+}
+
+impl Delays {
+    pub(super) fn note(&mut self, delay: Duration) {
+        self.counts[bucket(delay)] += 1;
+        self.total += 1;
+        if self.total >= MANY {
+            for count in &mut self.counts {
+                *count /= 2;
+            }
+            self.total = self.counts.iter().sum();
+        }
+    }
+
+    /// What 39 of 40 stay within, up to a fourth too great; `None` as long as too few are known.
+    pub(super) fn most(&self) -> Option<Duration> {
+        if self.total < ENOUGH {
+            return None;
+        }
+        let mut above = self.total / 40;
+        for (bucket, count) in self.counts.iter().enumerate().rev() {
+            if *count > above {
+                return Some(edge(bucket));
+            }
+            above -= count;
+        }
+        None
+    }
+
+    pub(super) fn step(&self) -> Duration {
+        self.most().map_or(UNKNOWN, |delay| (5 * delay).clamp(LEAST, MOST))
+    }
+}
+
+fn bucket(delay: Duration) -> usize {
+    let units = (delay.as_micros() >> 4).clamp(4, 1 << 17) as usize;
+    let octave = units.ilog2() as usize;
+    ((octave - 2) * 4 + (units >> (octave - 2) & 3)).min(BUCKETS - 1)
+}
+
+/// The greatest delay of a bucket.
+fn edge(bucket: usize) -> Duration {
+    let (octave, quarter) = (bucket / 4 + 2, bucket % 4);
+    Duration::from_micros(((5 + quarter as u64) << (octave - 2)) << 4)
+}
+
+/// How late this daemon is: the worst of late, half forgotten in each twentieth of a second. What a daemon missed in
+/// a third of a second it reads in a moment: were it forgotten more slowly, every stall would cost it seconds of work.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lag {
+    worst: Duration,
+    at: Time,
+}
+
+impl Lag {
+    pub(super) fn note(&mut self, now: Time, late: Duration) {
+        if late >= self.now(now) {
+            *self = Self { worst: late, at: now };
+        }
+    }
+
+    /// Is it so late that another has taken its turn, or is about to?
+    pub(super) fn doubtful(&self, now: Time, step: Duration) -> bool {
+        self.now(now) >= step * 3 / 4
+    }
+
+    pub(super) fn now(&self, now: Time) -> Duration {
+        let halves = (now.since(self.at).as_millis() / 50).min(31) as u32;
+        self.worst / (1 << halves)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn micros(micros: u64) -> Duration {
+        Duration::from_micros(micros)
+    }
+
+    #[test]
+    fn buckets_hold_what_they_say() {
+        for delay in (1..2_000_000).step_by(37).map(micros) {
+            let bucket = bucket(delay);
+            assert!(bucket < BUCKETS);
+            if (micros(64)..micros(900_000)).contains(&delay) {
+                assert!(
+                    edge(bucket) >= delay && edge(bucket).as_secs_f64() <= delay.as_secs_f64() * 1.26 + 2e-5,
+                    "{delay:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_follows_the_delays() {
+        let mut delays = Delays::default();
+        assert_eq!(delays.step(), UNKNOWN);
+        (0..1000).for_each(|_| delays.note(micros(300)));
+        assert_eq!(delays.step(), LEAST);
+        // One in ten takes 10 ms: that is what is waited for.
+        (0..1000).for_each(|turn| delays.note(if turn % 10 == 0 { micros(10_000) } else { micros(300) }));
+        assert!((micros(50_000)..micros(63_000)).contains(&delays.step()), "{:?}", delays.step());
+        (0..20_000).for_each(|_| delays.note(micros(2_000)));
+        assert!((micros(10_000)..micros(12_600)).contains(&delays.step()), "{:?}", delays.step());
+        (0..20_000).for_each(|_| delays.note(Duration::MAX));
+        assert_eq!(delays.step(), MOST);
+    }
+
+    #[test]
+    fn lateness_is_forgotten_soon() {
+        let mut lag = Lag::default();
+        lag.note(Time(0), micros(80_000));
+        lag.note(Time(1), micros(10));
+        assert_eq!(lag.now(Time(49_999_999)), micros(80_000));
+        assert_eq!(lag.now(Time(150_000_000)), micros(10_000));
+        assert_eq!(lag.now(Time(u64::MAX)), micros(0));
+    }
+}

@@ -1,0 +1,96 @@
+//! How much one source may ask: so many requests per second, and some more at once.
+//!
+//! A generic cell rate: for each source the time at which it will have paid for what it asked. In a table of fixed size, four
+//! places to a row; what goes where a row is full is the source that has the least to pay.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use core::time::Duration;
+
+use super::sip::Key;
+use crate::Time;
+
+const WAYS: usize = 4;
+
+/// 1024 sources in all. One that has paid for what it asked needs no place.
+const ROWS: usize = 256;
+
+#[derive(Clone, Debug)]
+pub(super) struct Sources {
+    rows: Vec<[(u64, Time); WAYS]>,
+    key: Key,
+    /// What one request costs.
+    cost: Duration,
+    /// How far ahead a source may be.
+    credit: Duration,
+}
+
+impl Sources {
+    /// `rate` requests per second, and `burst` at once. Zero: as many as there are.
+    pub(super) fn new(key: Key, rate: u32, burst: u32) -> Self {
+        let cost = Duration::from_secs(1).checked_div(rate).unwrap_or_default();
+        Self { rows: vec![[(0, Time(0)); WAYS]; ROWS], key, cost, credit: cost * burst }
+    }
+
+    /// May `source` ask what costs as much as `count` requests? An IPv6 source is its network of 64 bits.
+    pub(super) fn admit(&mut self, now: Time, source: IpAddr, count: u32) -> bool {
+        if self.cost.is_zero() {
+            return true;
+        }
+        let hash = match source {
+            IpAddr::V4(address) => self.key.hash(&address.octets()),
+            IpAddr::V6(address) => match address.to_ipv4_mapped() {
+                Some(address) => self.key.hash(&address.octets()),
+                None => self.key.hash(&address.octets()[..8]),
+            },
+        };
+        let row = &mut self.rows[hash as usize % ROWS];
+        let at = row.iter().position(|place| place.0 == hash);
+        let at = at.or_else(|| (0..WAYS).min_by_key(|at| row[*at].1)).unwrap_or(0);
+        let place = &mut row[at];
+        if place.0 != hash {
+            *place = (hash, now);
+        }
+        let paid = place.1.max(now) + self.cost * count;
+        let within = paid <= now + self.credit;
+        if within {
+            place.1 = paid;
+        }
+        within
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn a_source_gets_its_rate_and_a_burst_whatever_others_do() {
+        let mut sources = Sources::new(Key::new([1; 16]), 100, 20);
+        let one = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+        assert_eq!((0..50).filter(|_| sources.admit(Time(0), one, 1)).count(), 20);
+        let mut passed = 0;
+        for millis in 0..10_000_u64 {
+            let now = Time(millis * 1_000_000);
+            passed += u32::from(sources.admit(now, one, 1));
+            let other = IpAddr::V4(Ipv4Addr::from(0x0b00_0000 + millis as u32 % 500));
+            assert!(sources.admit(now, other, 1), "2 per second");
+        }
+        assert!((995..=1001).contains(&passed), "{passed}");
+    }
+
+    #[test]
+    fn neighbours_in_a_network_are_one_source() {
+        let mut sources = Sources::new(Key::new([1; 16]), 10, 10);
+        let passed = (0..100_u16).filter(|host| {
+            let address = core::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, *host, 0, 0, 1);
+            sources.admit(Time(0), IpAddr::V6(address), 1)
+        });
+        assert_eq!(passed.count(), 10);
+        let mut endless = Sources::new(Key::new([1; 16]), 0, 0);
+        assert!((0..1000).all(|_| endless.admit(Time(0), IpAddr::V4(Ipv4Addr::LOCALHOST), 1)));
+    }
+}

@@ -1,0 +1,306 @@
+//! Who is there, what each said of itself last, and who therefore is in the drum.
+//!
+//! A member is in the drum of a service if it was described (by the membership protocol or another daemon's table), is not
+//! down, and reported itself `Up` in its present life. Not heard of yet means not drawn. A member that is quiet for three
+//! reports is a *suspect*: it stays in the drum, as others may have heard of it, but nobody waits for it. One that is quiet for
+//! [`SILENT`] reports is out, whatever the membership protocol says.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::draw::Entrant;
+use super::message::{self, Listed, Offer, PART, Report, SERVICES, Share, Standing};
+use crate::{Time, hash, mix};
+
+/// Most members of a cluster.
+pub const MEMBERS: usize = 1024;
+
+/// Reports missed after which a member is not drawn.
+const SILENT: u32 = 20;
+
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    /// Whose table it is.
+    me: u16,
+    peers: BTreeMap<u16, Peer>,
+    /// Per service, by number of the member.
+    drums: BTreeMap<u32, Vec<Entrant>>,
+    /// Of all that was heard.
+    pub(super) digest: u64,
+    /// Of all descriptions of members that are not down; not 0.
+    pub(super) generation: u32,
+    prints: u64,
+    interval: Duration,
+}
+
+#[derive(Clone, Debug)]
+struct Peer {
+    listed: Listed,
+    /// Not down.
+    up: bool,
+    heard: Option<Heard>,
+    /// Its last digest was not ours.
+    differs: bool,
+    /// Of its description; 0 if it is down.
+    print: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Heard {
+    incarnation: u32,
+    seq: u32,
+    at: Time,
+    state: Standing,
+    services: Vec<Share>,
+    hash: u64,
+}
+
+/// What a report was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// Of a member never described.
+    Stranger,
+    /// Older than what is known, or of a life that is over.
+    Old,
+    Fresh,
+}
+
+impl Table {
+    pub(super) fn new(me: u16, interval: Duration) -> Self {
+        Self {
+            me,
+            peers: BTreeMap::new(),
+            drums: BTreeMap::new(),
+            digest: 0,
+            generation: 1,
+            prints: 0,
+            interval,
+        }
+    }
+
+    /// A description of a member. `alive`: by somebody who knows that it is not down. False if there is no room for it
+    /// or it is of a life that is over.
+    pub(super) fn describe(&mut self, mut listed: Listed, alive: bool) -> bool {
+        listed.offers.truncate(SERVICES);
+        let member = listed.member;
+        let full = self.peers.len() >= MEMBERS;
+        match self.peers.get_mut(&member) {
+            Some(peer) if listed.incarnation < peer.listed.incarnation => return false,
+            Some(peer) => {
+                peer.up |= alive || listed.incarnation > peer.listed.incarnation;
+                peer.listed = listed;
+            }
+            None if full => return false,
+            None => {
+                self.peers.insert(member, Peer { listed, up: true, heard: None, differs: false, print: 0 });
+            }
+        }
+        self.changed(member);
+        true
+    }
+
+    /// A member's life is over, unless a later one is known.
+    pub(super) fn down(&mut self, member: u16, incarnation: u32) {
+        if let Some(peer) = self.peers.get_mut(&member)
+            && incarnation >= peer.listed.incarnation
+        {
+            peer.up = false;
+            peer.listed.incarnation = incarnation;
+            self.forget(member);
+            self.changed(member);
+        }
+    }
+
+    pub(super) fn hear(&mut self, now: Time, report: &Report) -> News {
+        let Some(peer) = self.peers.get_mut(&report.member) else { return News::Stranger };
+        let later = report.incarnation > peer.listed.incarnation;
+        if report.incarnation < peer.listed.incarnation || (!peer.up && !later) {
+            return News::Old;
+        }
+        if peer
+            .heard
+            .as_ref()
+            .is_some_and(|heard| (report.incarnation, report.seq) <= (heard.incarnation, heard.seq))
+        {
+            return News::Old;
+        }
+        let hash = fingerprint(report);
+        let before = peer.heard.as_ref().map_or(0, |heard| heard.hash);
+        let services = report.services.iter().take(SERVICES).copied().collect();
+        let Report { incarnation, seq, state, .. } = *report;
+        peer.heard = Some(Heard { incarnation, seq, at: now, state, services, hash });
+        self.digest ^= before ^ hash;
+        if later {
+            // It is back: what it offers is what it offered, until somebody says otherwise.
+            peer.up = true;
+            peer.listed.incarnation = incarnation;
+            self.changed(report.member);
+        } else if state == Standing::Leaving {
+            // As good as dead, and clients are to know.
+            peer.up = false;
+            self.changed(report.member);
+        } else if before != hash {
+            self.redraw(report.member);
+        }
+        News::Fresh
+    }
+
+    /// Notes whether a member knows what we know. Call after [`hear`](Self::hear).
+    pub(super) fn compare(&mut self, member: u16, digest: u64) {
+        let differs = digest != self.digest;
+        if let Some(peer) = self.peers.get_mut(&member) {
+            peer.differs = differs;
+        }
+    }
+
+    /// Lets those go that have been quiet for too long.
+    pub(super) fn sweep(&mut self, now: Time) {
+        let quiet = |peer: &Peer| {
+            peer.heard.as_ref().is_some_and(|heard| now.since(heard.at) > self.interval * SILENT)
+        };
+        let gone: Vec<u16> = self
+            .peers
+            .iter()
+            .filter(|(member, peer)| **member != self.me && quiet(peer))
+            .map(|(member, _)| *member)
+            .collect();
+        for member in gone {
+            self.forget(member);
+            self.redraw(member);
+        }
+    }
+
+    /// Those who take part in the lottery for a service.
+    pub(super) fn drum(&self, service: u32) -> &[Entrant] {
+        self.drums.get(&service).map_or(&[], Vec::as_slice)
+    }
+
+    /// Members that may say something of a service that nobody can be drawn for, all alike.
+    pub(super) fn speakers(&self) -> impl Iterator<Item = Entrant> {
+        let up = |peer: &Peer| peer.heard.as_ref().is_some_and(|heard| heard.state != Standing::Leaving);
+        let entrant = |member: &u16| Entrant { member: *member, capacity: 1, weight: super::code::ONE };
+        self.peers.iter().filter(move |(_, peer)| up(peer)).map(move |(member, _)| entrant(member))
+    }
+
+    /// The states of those that offer a service and are not down; `None` for one that was not heard of.
+    pub(super) fn states(&self, service: u32) -> impl Iterator<Item = Option<Standing>> {
+        let offers =
+            move |peer: &&Peer| peer.up && peer.listed.offers.iter().any(|offer| offer.service == service);
+        self.peers.values().filter(offers).map(|peer| peer.heard.as_ref().map(|heard| heard.state))
+    }
+
+    pub(super) fn draws(&self, member: u16, service: u32) -> bool {
+        self.drum(service).binary_search_by_key(&member, |entrant| entrant.member).is_ok()
+    }
+
+    /// Quiet for three reports, give or take the spread of their times.
+    pub(super) fn suspect(&self, member: u16, now: Time) -> bool {
+        let heard = self.peers.get(&member).and_then(|peer| peer.heard.as_ref());
+        member != self.me && heard.is_none_or(|heard| now.since(heard.at) > self.interval * 33 / 10)
+    }
+
+    pub(super) fn offer(&self, member: u16, service: u32) -> Option<&Offer> {
+        self.peers.get(&member)?.listed.offers.iter().find(|offer| offer.service == service)
+    }
+
+    pub(super) fn listed(&self, member: u16) -> Option<&Listed> {
+        self.peers.get(&member).filter(|peer| peer.up).map(|peer| &peer.listed)
+    }
+
+    /// The incarnation of a member that is not down.
+    pub(super) fn incarnation(&self, member: u16) -> Option<u32> {
+        self.listed(member).map(|listed| listed.incarnation)
+    }
+
+    /// Members that are not down, without this one; those of them that were heard of; those whose digest differed.
+    pub(super) fn count(&self) -> (usize, usize, usize) {
+        let others = self.peers.iter().filter(|(member, peer)| **member != self.me && peer.up);
+        others.fold((0, 0, 0), |(up, heard, differ), (_, peer)| {
+            let known = peer.heard.is_some();
+            (up + 1, heard + usize::from(known), differ + usize::from(known && peer.differs))
+        })
+    }
+
+    /// The whole of it as messages.
+    pub(super) fn parts(&self) -> Vec<message::Table> {
+        let all: Vec<&Listed> = self.peers.values().filter(|peer| peer.up).map(|peer| &peer.listed).collect();
+        // At most MEMBERS / PART.
+        let parts = all.len().div_ceil(PART) as u8;
+        let part = |(part, members): (u8, &[&Listed])| {
+            let members = members.iter().map(|listed| (*listed).clone()).collect();
+            message::Table { generation: self.generation, part, parts, members }
+        };
+        (0..).zip(all.chunks(PART)).map(part).collect()
+    }
+
+    /// What was heard of a member counts no more.
+    fn forget(&mut self, member: u16) {
+        if let Some(heard) = self.peers.get_mut(&member).and_then(|peer| peer.heard.take()) {
+            self.digest ^= heard.hash;
+        }
+    }
+
+    /// A description or a life changed.
+    fn changed(&mut self, member: u16) {
+        if let Some(peer) = self.peers.get_mut(&member) {
+            let print = if peer.up { description(&peer.listed) } else { 0 };
+            self.prints ^= peer.print ^ print;
+            peer.print = print;
+            self.generation = (self.prints as u32).max(1);
+        }
+        self.redraw(member);
+    }
+
+    /// Puts a member into the drums it belongs to, and takes it out of all others.
+    fn redraw(&mut self, member: u16) {
+        self.drums.retain(|_, drum| {
+            drum.retain(|entrant| entrant.member != member);
+            !drum.is_empty()
+        });
+        let Some(peer) = self.peers.get(&member).filter(|peer| peer.up) else { return };
+        let Some(heard) = &peer.heard else { return };
+        if heard.state != Standing::Up || heard.incarnation != peer.listed.incarnation {
+            return;
+        }
+        for share in &heard.services {
+            if share.weight == 0 || !peer.listed.offers.iter().any(|offer| offer.service == share.service) {
+                continue;
+            }
+            let entrant = Entrant { member, capacity: share.capacity, weight: share.weight };
+            let drum = self.drums.entry(share.service).or_default();
+            match drum.binary_search_by_key(&member, |entrant| entrant.member) {
+                Ok(at) => drum[at] = entrant,
+                Err(at) => drum.insert(at, entrant),
+            }
+        }
+    }
+}
+
+/// Of what a report says of weights and states; 0 is nothing.
+fn fingerprint(report: &Report) -> u64 {
+    let mut state =
+        mix(u64::from(report.member) << 40 | u64::from(report.incarnation) << 8 | report.state as u64);
+    for share in report.services.iter().take(SERVICES) {
+        let figures = u64::from(share.capacity) << 16 | u64::from(share.weight);
+        state = mix(state ^ u64::from(share.service) << 32 ^ figures);
+    }
+    state
+}
+
+fn description(listed: &Listed) -> u64 {
+    let address = |address: &core::net::SocketAddr| {
+        let ip = match address.ip() {
+            core::net::IpAddr::V4(ip) => hash(&ip.octets()),
+            core::net::IpAddr::V6(ip) => hash(&ip.octets()),
+        };
+        mix(ip ^ u64::from(address.port()))
+    };
+    let mut state =
+        mix(u64::from(listed.member) << 32 | u64::from(listed.incarnation)) ^ address(&listed.address);
+    for offer in &listed.offers {
+        let figures = u64::from(offer.service) << 16 | u64::from(offer.capacity);
+        state = mix(mix(state ^ figures) ^ address(&offer.endpoint) ^ hash(&offer.info));
+    }
+    state
+}

@@ -1,0 +1,118 @@
+//! Several servers on one host: each has a meter of its own, and what they do to the host's processors together is
+//! counted by one more.
+//!
+//! A server's own meter cannot know that its neighbours are about to use the same processors: each of two servers on a
+//! host would promise all of them, to different balancers. So what is promised needs room at both, at the server, which
+//! may have fewer workers than the host has processors, and at the host. A refusal needs only one of them to be full.
+//!
+//! All else that a server says is of itself, neighbours showing as slower work. To say the host's numbers in place of its own
+//! was tried, always and only while the host has too much: balancers then see the neighbours, but also what half of it
+//! comes from balancers of which they hear nothing, late. They wait less and refuse more than they need, up to a tenth of what the host
+//! could do.
+
+use super::{Job, Meter, Reading};
+use crate::Time;
+
+/// The meter of all requests at the servers of one host.
+#[derive(Clone, Debug)]
+pub struct Host(Meter);
+
+/// One request between [`Host::begin`] and [`Host::end`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct Jobs {
+    own: Job,
+    host: Job,
+}
+
+impl Host {
+    /// A host whose servers have just come up.
+    pub fn new(now: Time) -> Self {
+        Self(Meter::new(now))
+    }
+
+    /// A request has come to the server whose meter is `own`.
+    pub fn begin(&mut self, own: &mut Meter, now: Time) -> Jobs {
+        let jobs = Jobs { own: own.came(now), host: self.0.came(now) };
+        // Of the host's slots it spends the one that was promised with its server's.
+        if let Some(until) = own.slots.pop_front() {
+            self.0.withdraw(until);
+        }
+        jobs
+    }
+
+    /// A request has been answered by the server whose meter is `own`, well or not; what the answer is to say. See
+    /// [`Meter::end`].
+    pub fn end(&mut self, own: &mut Meter, jobs: Jobs, succeeded: bool, now: Time) -> Reading {
+        self.0.left(jobs.host, succeeded, now);
+        own.left(jobs.own, succeeded, now);
+        let slot = succeeded && own.has_room() && self.0.has_room();
+        if slot {
+            let until = own.promise();
+            self.0.promise_until(until);
+        }
+        Reading { slot, ..own.reading() }
+    }
+
+    /// Is one more request better refused than served, for the sake of its server or of the host?
+    pub fn full(&self, own: &Meter) -> bool {
+        own.full() || self.0.full()
+    }
+
+    /// What all servers of the host do together.
+    pub fn reading(&self) -> Reading {
+        self.0.reading()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(milliseconds: u64) -> Time {
+        Time(milliseconds * 1_000_000)
+    }
+
+    #[test]
+    fn a_slot_needs_room_at_the_server_and_at_the_host_and_is_spent_at_both() {
+        let mut host = Host::new(at(0));
+        let mut own = [Meter::new(at(0)), Meter::new(at(0))];
+        let first = host.begin(&mut own[0], at(0));
+        let second = host.begin(&mut own[1], at(0));
+        let third = host.begin(&mut own[1], at(0));
+        assert!(
+            !host.end(&mut own[0], first, true, at(10)).slot,
+            "two are there, and it is believed to take two"
+        );
+        assert!(host.end(&mut own[1], second, true, at(20)).slot);
+        // One is in flight, one is promised.
+        let fourth = host.begin(&mut own[0], at(20));
+        assert!(!host.end(&mut own[0], fourth, true, at(21)).slot);
+        // The server's client comes with what it was promised, which the host has back as well.
+        let fifth = host.begin(&mut own[1], at(22));
+        assert!(host.end(&mut own[1], third, true, at(23)).slot);
+        assert!(!host.end(&mut own[1], fifth, false, at(24)).slot, "a failure promises nothing");
+        assert_eq!(
+            [host.reading().in_flight, own[0].reading().in_flight, own[1].reading().in_flight],
+            [0; 3]
+        );
+        let sixth = host.begin(&mut own[0], at(25));
+        assert!(host.end(&mut own[0], sixth, true, at(26)).slot, "what is not used leaves room for one");
+        let seventh = host.begin(&mut own[0], at(10_000));
+        assert!(host.end(&mut own[0], seventh, true, at(10_001)).slot, "what is not used expires");
+    }
+
+    #[test]
+    fn what_is_too_much_for_the_host_is_refused_by_servers_that_are_not_full() {
+        let mut host = Host::new(at(0));
+        let mut own = [Meter::new(at(0)), Meter::new(at(0))];
+        for _ in 0..4 {
+            host.begin(&mut own[0], at(0));
+        }
+        for _ in 0..3 {
+            assert_eq!(own.each_ref().map(|own| host.full(own)), [false, false]);
+            host.begin(&mut own[1], at(0));
+        }
+        assert_eq!(own.each_ref().map(Meter::full), [false, false]);
+        assert_eq!(own.each_ref().map(|own| host.full(own)), [true, true]);
+    }
+}

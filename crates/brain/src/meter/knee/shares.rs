@@ -1,0 +1,148 @@
+//! When requests end, against how many share the processors.
+//!
+//! How long requests are is not known, and need not be: of all requests that have had the same service so far, the next
+//! one to end is any of them with a chance in proportion to its share at that moment. That is the partial
+//! likelihood of Cox (Regression models and life-tables, 1972) with the service attained as the age and min(1, c/n)
+//! as the hazard ratio; it depends neither on the distribution of work nor on how fast the member is, only on c.
+//!
+//! It takes the least traffic to find c where processors are shared. Where requests wait in order it finds
+//! nonsense: those just come cannot end next.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::{LEVELS, level, value};
+
+/// The witness.
+#[derive(Clone, Debug)]
+pub(super) struct Shares {
+    /// Requests whose service is followed.
+    followed: Vec<Followed>,
+    /// Of this window: seconds that requests of each bin were in flight at each level.
+    exposure: Vec<[f32; BINS]>,
+    /// Of this window: completions of each bin, and at each level.
+    ended_in_bin: [f32; BINS],
+    ended_at_level: Vec<f32>,
+    ended: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Followed {
+    job: u32,
+    /// Service it got so far, seconds of a member that has nothing else to do.
+    attained: f32,
+}
+
+impl Default for Shares {
+    fn default() -> Self {
+        Self {
+            followed: Vec::new(),
+            exposure: vec![[0.0; BINS]; LEVELS + 1],
+            ended_in_bin: [0.0; BINS],
+            ended_at_level: vec![0.0; LEVELS + 1],
+            ended: 0,
+        }
+    }
+}
+
+impl Shares {
+    /// So many were in flight for these seconds, of which `knee` are believed to fit, and a request needs `work` of them.
+    pub(super) fn passed(&mut self, in_flight: u32, seconds: f64, knee: f64, work: f64) {
+        let gained = (seconds * (knee / f64::from(in_flight.max(1))).min(1.0)) as f32;
+        let exposure = &mut self.exposure[level(in_flight)];
+        for request in &mut self.followed {
+            exposure[bin(request.attained, work as f32)] += seconds as f32;
+            request.attained += gained;
+        }
+    }
+
+    /// A request has come.
+    pub(super) fn came(&mut self, job: u32) {
+        if self.followed.len() < FOLLOWED {
+            self.followed.push(Followed { job, attained: 0.0 });
+        }
+    }
+
+    /// It has left when so many were in flight, itself among them; the log-likelihoods of the candidates from 1 to
+    /// `top` at the end of a window.
+    pub(super) fn left(
+        &mut self,
+        job: u32,
+        succeeded: bool,
+        in_flight: u32,
+        work: f64,
+        top: usize,
+    ) -> Option<Vec<f64>> {
+        let place = self.followed.iter().position(|request| request.job == job)?;
+        let request = self.followed.swap_remove(place);
+        if !succeeded {
+            return None;
+        }
+        self.ended_in_bin[bin(request.attained, work as f32)] += 1.0;
+        self.ended_at_level[level(in_flight)] += 1.0;
+        self.ended += 1;
+        if self.ended < WINDOW {
+            return None;
+        }
+        let gains = (1..=top).map(|candidate| self.likelihood(value(candidate), top)).collect();
+        self.exposure[..=top].fill([0.0; BINS]);
+        self.ended_in_bin = [0.0; BINS];
+        self.ended_at_level[..=top].fill(0.0);
+        self.ended = 0;
+        Some(gains)
+    }
+
+    /// Log partial likelihood of this window if `knee` requests fit.
+    fn likelihood(&self, knee: f64, top: usize) -> f64 {
+        let mut sum = 0.0;
+        let mut at_risk = [0.0_f64; BINS];
+        for level in 1..=top {
+            let share = (knee / value(level)).min(1.0);
+            let ended = f64::from(self.ended_at_level[level]);
+            if ended > 0.0 {
+                sum += ended * libm::log(share);
+            }
+            for (risk, exposure) in at_risk.iter_mut().zip(&self.exposure[level]) {
+                *risk += f64::from(*exposure) * share;
+            }
+        }
+        for (risk, ended) in at_risk.iter().zip(&self.ended_in_bin) {
+            if *ended > 0.0 && *risk > 0.0 {
+                sum -= f64::from(*ended) * libm::log(*risk);
+            }
+        }
+        sum
+    }
+}
+
+/// Which part of its life a request is in that has attained so many seconds of service, where a request needs
+/// `work` of them: bins double in width, from a sixteenth of the work to sixteen times.
+fn bin(attained: f32, work: f32) -> usize {
+    let ratio = attained / work;
+    // The exponent is the whole part of the logarithm. What is no ratio (no work known yet) is young.
+    if !(ratio.is_finite() && ratio > 0.0) {
+        return 0;
+    }
+    let exponent = (ratio.to_bits() >> 23) as i32 - 127;
+    (exponent + 4).clamp(0, BINS as i32 - 1) as usize
+}
+
+/// Completions of a window.
+const WINDOW: u32 = 64;
+
+/// Requests whose service is followed at once. The followed ones are a sample that does not depend on how long
+/// they take, so the estimate is not biased by the others.
+const FOLLOWED: usize = 128;
+
+const BINS: usize = 9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bins_double() {
+        assert_eq!((bin(0.0, 1.0), bin(1.0, 1.0), bin(2.0, 1.0), bin(100.0, 1.0)), (0, 4, 5, 8));
+        assert_eq!((bin(1.0, 0.0), bin(f32::NAN, 1.0)), (0, 0));
+    }
+}

@@ -1,0 +1,175 @@
+//! What requests found when they came, against the service they got.
+//!
+//! Candidate c says that a request gets min(1, c/n) of a processor while n are in flight, so for each candidate the
+//! service that a request got is the growth of one sum between its coming and its going. If c is right, that is the
+//! request's own length, and has nothing to do with what it found. If c is too large, those that found many seem to
+//! be longer; if it is too small, shorter. The likelihood of a candidate is that of no correlation between the
+//! logarithms of both.
+//!
+//! How many were found does depend on those that came before, and long ones among them. So what was found is held
+//! against what was found *before*, and the service of a request against that of those which came *after* it (forward
+//! orthogonal deviations; Arellano and Bover 1995): held against the mean of all, short requests would seem to find more.
+//! And requests are taken in cohorts by when they came: by when they went, long ones of other times would stand beside short ones of now.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::{LEVELS, value};
+
+/// Where a request sits, if it is one of a cohort.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::meter) struct Seat {
+    /// Number of the cohort; 0 for none.
+    cohort: u32,
+    place: u32,
+}
+
+/// The witness.
+#[derive(Clone, Debug)]
+pub(super) struct Visits {
+    /// Service given to a request that was there all along, by candidate, seconds.
+    given: Vec<f64>,
+    /// Mean of the logarithms of what was found lately.
+    usual: f64,
+    /// One takes requests in; of the one before some have not left yet.
+    cohorts: [Cohort; 2],
+    /// The one that takes in.
+    open: usize,
+    /// Cohorts so far.
+    count: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Cohort {
+    number: u32,
+    came: usize,
+    left: usize,
+    /// Requests that have ended since it was full, its own or not.
+    waited: usize,
+    /// Of each request: how much more than usual it found, as a logarithm, and whether it was served.
+    found: Vec<(f64, bool)>,
+    /// Of each request and candidate: the sums when it came; once it has left, the logarithm of the service it got.
+    services: Vec<f64>,
+}
+
+impl Default for Visits {
+    fn default() -> Self {
+        let cohort = |number| Cohort {
+            number,
+            came: 0,
+            left: 0,
+            waited: 0,
+            found: vec![(0.0, false); COHORT],
+            services: vec![0.0; COHORT * WIDTH],
+        };
+        Self { given: vec![0.0; WIDTH], usual: 0.0, cohorts: [cohort(1), cohort(2)], open: 0, count: 2 }
+    }
+}
+
+impl Visits {
+    /// So many were in flight for these seconds.
+    pub(super) fn passed(&mut self, in_flight: u32, seconds: f64) {
+        if in_flight == 0 {
+            return;
+        }
+        let each = seconds / f64::from(in_flight);
+        let level = super::level(in_flight);
+        for (candidate, given) in self.given.iter_mut().enumerate().take(level) {
+            *given += each * value(candidate);
+        }
+        for given in &mut self.given[level..] {
+            *given += seconds;
+        }
+    }
+
+    /// A request has come and found so many.
+    pub(super) fn came(&mut self, found: u32) -> Seat {
+        let found = libm::log(f64::from(found) + 1.0);
+        let more = found - self.usual;
+        self.usual += more / USUAL;
+        if self.cohorts[self.open].came == COHORT {
+            if self.cohorts[1 - self.open].came > 0 {
+                return Seat::default();
+            }
+            self.open = 1 - self.open;
+        }
+        let cohort = &mut self.cohorts[self.open];
+        let place = cohort.came;
+        cohort.found[place] = (more, false);
+        cohort.services[place * WIDTH..][..WIDTH].copy_from_slice(&self.given);
+        cohort.came += 1;
+        Seat { cohort: cohort.number, place: place as u32 }
+    }
+
+    /// A request has left; the log-likelihoods of the candidates from 1 to `top` if it was the last of its cohort.
+    pub(super) fn left(&mut self, seat: Seat, succeeded: bool, top: usize) -> Option<Vec<f64>> {
+        if let Some(cohort) = self.cohorts.iter_mut().find(|cohort| cohort.number == seat.cohort) {
+            let place = seat.place as usize;
+            cohort.left += 1;
+            cohort.found[place].1 = succeeded;
+            for (service, given) in cohort.services[place * WIDTH..][..=top].iter_mut().zip(&self.given) {
+                *service = libm::log((given - *service).max(LEAST));
+            }
+        }
+        let mut gains = None;
+        for cohort in &mut self.cohorts {
+            if cohort.came < COHORT {
+                continue;
+            }
+            cohort.waited += 1;
+            // Some requests never end.
+            if cohort.left == COHORT || cohort.waited >= PATIENCE {
+                gains = Some((1..=top).map(|candidate| cohort.likelihood(candidate)).collect());
+                self.count = self.count.wrapping_add(1).max(1);
+                (cohort.number, cohort.came, cohort.left, cohort.waited) = (self.count, 0, 0, 0);
+            }
+        }
+        gains
+    }
+}
+
+impl Cohort {
+    fn likelihood(&self, candidate: usize) -> f64 {
+        let (mut count, mut sum) = (0.0, 0.0);
+        let (mut levels, mut services, mut both) = (0.0, 0.0, 0.0);
+        for (place, (more, served)) in self.found.iter().enumerate().rev() {
+            if !served {
+                continue;
+            }
+            let service = self.services[place * WIDTH + candidate];
+            if count > 0.0 {
+                let apart = (service - sum / count) * libm::sqrt(count / (count + 1.0));
+                levels += more * more;
+                services += apart * apart + NOISE;
+                both += more * apart;
+            }
+            count += 1.0;
+            sum += service;
+        }
+        if count < FEWEST || levels < 1e-6 {
+            return 0.0;
+        }
+        let correlation = (both * both / (levels * services)).min(0.999);
+        0.5 * (count - 2.0) * libm::log(1.0 - correlation)
+    }
+}
+
+const WIDTH: usize = LEVELS + 1;
+
+/// Requests in a cohort.
+const COHORT: usize = 32;
+
+/// Requests of a cohort that are to be served for it to say anything.
+const FEWEST: f64 = 8.0;
+
+/// Requests over which the mean of what is found is taken.
+const USUAL: f64 = 64.0;
+
+/// Requests that end after a cohort is full until it is judged without those that have not.
+const PATIENCE: usize = 16 * COHORT;
+
+/// No service is shorter, seconds.
+const LEAST: f64 = 1e-9;
+
+/// Variance of the logarithm of a service that nothing can be read from: a tenth, squared.
+const NOISE: f64 = 0.01;

@@ -1,0 +1,226 @@
+//! Of a pool of members looked at lately, the fastest of those that have not too many requests (Wydrowski, Kleinberg,
+//! Rumble and Archer, Load is not what you should balance: introducing Prequal, NSDI 2024).
+//!
+//! A member is *hot* if it has more requests in flight than the quantile `q_rif` of those looked at lately. A
+//! request goes to the cold one with the least latency, or to the one with the fewest requests if all are hot. So
+//! latency decides as long as nobody is crowded, and the crowd does where somebody is.
+//!
+//! Where this differs from the paper:
+//! - **No probes are sent.** What a member says of itself with an answer (see [`Meter`](crate::meter::Meter)) is a
+//!   result; besides, each choice looks at `probes` members drawn by chance, by what they last said to any core. So a
+//!   result costs no message, but it is as old as the member's last answer, and a member that has had no request for
+//!   `age` has none.
+//! - **A member that says nothing** is judged by what is in flight from here and by the latency of the last few
+//!   answers, which is all that a client knows of such a server; it is hot by the quantile of others that say nothing.
+//!   One without either gets one request at a time.
+//! - The paper's members say the median of what requests took at the number that they have now. Here that is worked
+//!   out: the work of a request, times requests over the knee where there are more than that. And as a word may be
+//!   older than a probe would be, the requests that it told of fade into the member's mean.
+//! - Requests in flight count for the member's weight, so capacities and slow start hold; the paper's members are all
+//!   alike. A member is in the pool once: a new result takes the old one's place. Where results may be used for as
+//!   long as they are young, because the whole group fits into the pool, none is removed before.
+//! - The paper keeps away from members that fail fast by a heuristic; here latency grows by the inverse square of
+//!   what a member does not fail beyond all others, and ejection does the rest.
+//!
+//! The times that a result may be used are the paper's: max(1, (1 + δ) / ((1 − m/n) r_probe − r_remove)), with δ and
+//! r_remove 1, for a pool of m in a group of n.
+
+use alloc::format;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::{Clash, Knob, Knobs, Left, NONE, PLAIN, Strategy, fewest};
+use crate::meter::Reading;
+use crate::{Ask, Hand, Member, Plan, Time, Vitals, mix};
+use pool::Probe;
+
+mod pool;
+
+pub(crate) use pool::Pool;
+
+pub(super) static STRATEGY: Strategy = Strategy {
+    name: "prequal",
+    about: "of members looked at lately the fastest that has not too many requests (Prequal, without its probes)",
+    knobs: &[
+        Knob {
+            name: "q_rif",
+            about: "quantile of requests in flight above which a member is hot; 1 for latency alone",
+            default: 0.84,
+            min: 0.0,
+            max: 1.0,
+        },
+        Knob {
+            name: "pool",
+            about: "results that each thread keeps at most",
+            default: 16.0,
+            min: 4.0,
+            max: 64.0,
+        },
+        Knob {
+            name: "probes",
+            about: "members looked at for each request",
+            default: 3.0,
+            min: 1.0,
+            max: 16.0,
+        },
+        Knob {
+            name: "reuse",
+            about: "times that a result is used at most; 0 for as many as the paper's formula gives",
+            default: 0.0,
+            min: 0.0,
+            max: 1e6,
+        },
+        Knob {
+            name: "age",
+            about: "seconds after which a result counts no more",
+            default: 1.0,
+            min: 0.01,
+            max: 60.0,
+        },
+    ],
+    clash,
+    reads_latency: true,
+    shares: false,
+    choose,
+    second: pick,
+    observe,
+    hear,
+    explain,
+    ..PLAIN
+};
+
+fn clash(knobs: &Knobs) -> Option<Clash> {
+    let (pool, probes) = (knobs.at(POOL), knobs.at(PROBES));
+    (probes > pool).then(|| Clash {
+        knob: "probes",
+        with: Some("pool"),
+        why: format!("`probes` ({probes}) must not be above `pool` ({pool})"),
+        hint: "results for which there is no room would never be used",
+    })
+}
+
+fn choose(plan: &Plan, hand: &mut Hand, ask: &Ask) -> usize {
+    pick(plan, hand, ask, &|member| !member.full()).unwrap_or(NONE)
+}
+
+fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
+    let (members, knobs) = (plan.members(), plan.knobs());
+    let (room, looks, age) = (knobs.at(POOL) as usize, knobs.at(PROBES) as usize, seconds(knobs.at(AGE)));
+    let fleet = hand.failing();
+    let pool = &mut hand.probes;
+    pool.set(room, uses(knobs, members.len()));
+    pool.expire(members, ask.now, age);
+    let mut bits = ask.chance;
+    for look in 0..looks.min(members.len()) {
+        bits = mix(bits);
+        let drawn = (((bits >> 32) * members.len() as u64) >> 32) as usize;
+        let place = if members.len() <= looks { look } else { drawn };
+        let member = &members[place];
+        pool.add(result(place, member, ask.now, age), member, bits, ask.now);
+    }
+    let hot = pool.hot(knobs.at(Q_RIF));
+    let mut best: Option<(usize, usize, [f64; 3])> = None;
+    for (index, probe) in pool.probes().iter().enumerate() {
+        let Some(member) = members.get(probe.place).filter(|member| left(member)) else { continue };
+        let load = hot.times(probe, member, ask.now);
+        let crowded = load > 1.0;
+        let latency = if crowded { 0.0 } else { probe.latency(member, ask.now) * scorn(member, fleet) };
+        let rank = [f64::from(u8::from(crowded)), latency, load];
+        if best.is_none_or(|(_, _, least)| rank < least) {
+            best = Some((index, probe.place, rank));
+        }
+    }
+    if let Some((index, ..)) = best {
+        pool.spend(index);
+    }
+    pool.renew(members, &hot, ask.now);
+    best.map(|(_, place, _)| place).or_else(|| fewest(plan, hand, ask, left))
+}
+
+fn observe(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
+    let latency = latency.as_secs() as f32 * 1e9 + latency.subsec_nanos() as f32;
+    let counted = match vitals.blended() {
+        _ if !failed => latency,
+        // A failure is never fast.
+        Some(mean) => latency.max(2.0 * mean),
+        None => latency.max(FAILURE),
+    };
+    vitals.blend(counted, LATENCIES, now);
+}
+
+fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
+    member.vitals.heard.take(reading, member.vitals.begun(), now);
+    let Some(place) = hand.place(member.id) else { return };
+    let result = result(place, member, now, Duration::ZERO);
+    // What cannot be true was not taken.
+    if result.said.is_some() {
+        hand.probes.add(result, member, mix(now.0), now);
+    }
+}
+
+fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
+    let probe = result(0, member, now, seconds(plan.knobs().at(AGE)));
+    let mut figures = Vec::from([("load", probe.load(member, now))]);
+    let latency = probe.latency(member, now);
+    if latency > 0.0 && latency < UNKNOWN {
+        figures.push(("latency_ms", latency * 1e3));
+    }
+    if probe.said.is_some() {
+        figures.push(("heard_ms_ago", now.since(probe.at).as_secs_f64() * 1e3));
+    }
+    figures.push(("failing_at_least", member.vitals.suspicion.failing()));
+    figures
+}
+
+/// What is known of a member now, if it spoke within `age` from itself.
+fn result(place: usize, member: &Member, now: Time, age: Duration) -> Probe {
+    if let Some(view) = member.vitals.heard.view().filter(|view| now.since(view.at) <= age) {
+        return Probe { said: Some(view.reading), begun: view.begun, ..Probe::new(place, member, view.at) };
+    }
+    let latency = match member.vitals.blended_at(now).filter(|(_, age)| *age <= RETRY) {
+        Some((latency, _)) => f64::from(latency) * 1e-9,
+        None if member.in_flight() == 0 => 0.0,
+        None => UNKNOWN,
+    };
+    Probe { latency, ..Probe::new(place, member, now) }
+}
+
+/// By how much a member's failures make it look slower: the inverse square of the share of its requests that it does
+/// not fail beyond what all fail.
+fn scorn(member: &Member, fleet: f64) -> f64 {
+    let good = (1.0 - (member.vitals.suspicion.failing() - fleet).max(0.0)).max(0.01);
+    1.0 / (good * good)
+}
+
+/// How often a result may be used in a group of so many.
+fn uses(knobs: &Knobs, members: usize) -> f64 {
+    if knobs.at(REUSE) >= 1.0 {
+        return knobs.at(REUSE);
+    }
+    let beyond = 1.0 - (knobs.at(POOL) / members.max(1) as f64).min(1.0);
+    let rate = beyond * knobs.at(PROBES) - 1.0;
+    if rate > 0.0 { (2.0 / rate).max(1.0) } else { f64::INFINITY }
+}
+
+fn seconds(knob: f64) -> Duration {
+    Duration::try_from_secs_f64(knob).unwrap_or_default()
+}
+
+/// Places of the knobs.
+const Q_RIF: usize = 0;
+const POOL: usize = 1;
+const PROBES: usize = 2;
+const REUSE: usize = 3;
+const AGE: usize = 4;
+
+/// Latencies over which a member's is averaged that says nothing.
+const LATENCIES: f32 = 8.0;
+
+/// Nanoseconds that a failure counts as where nothing is known.
+const FAILURE: f32 = 5e9;
+
+/// Time after which a member that says nothing and had no requests is tried again, however slow it was.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Seconds: more than any latency that is known.
+const UNKNOWN: f64 = 1e6;

@@ -1,0 +1,106 @@
+//! What must hold after every step, whatever happens.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+
+use plimsoll_brain::Time;
+use plimsoll_brain::lottery::{Answer, Daemon, FURTHER, IDS, Message, PART, Status, To};
+
+/// What was said so far.
+#[derive(Default)]
+pub(crate) struct Checks {
+    /// By daemon, life and request: the member named.
+    said: HashMap<(usize, u64, u64), u16>,
+    /// By daemon and life: the last report.
+    seq: HashMap<(usize, u64), (u32, u32)>,
+    /// By request: members that answers named, as sent and as received.
+    pub(crate) named: HashMap<u64, HashSet<u16>>,
+    pub(crate) got: HashMap<u64, HashSet<u16>>,
+    /// Members that a request avoided when it was sent last.
+    pub(crate) avoided: HashMap<u64, Vec<u16>>,
+}
+
+impl Checks {
+    /// A daemon was called and is at rest.
+    pub(crate) fn rest(&self, daemon: &Daemon, now: Time, timed: bool) {
+        let statistics = daemon.statistics(now);
+        assert!(statistics.waiting <= 8192 && statistics.dropped == 0, "{statistics:?}");
+        assert!(
+            statistics.members_heard <= statistics.members
+                && statistics.members_differ <= statistics.members_heard
+        );
+        // Commits go within two milliseconds: what waits for that is far less than the queues may hold.
+        assert!(statistics.queued <= 2 * 8192, "{statistics:?}");
+        if timed {
+            let next = daemon.poll_timeout().expect("it always has something to do");
+            assert!(next > now, "it was called at {now:?} and wants to be called at {next:?}");
+        }
+    }
+
+    /// A daemon sends.
+    pub(crate) fn sent(&mut self, who: usize, life: u64, daemon: &Daemon, to: &To, message: &Message) {
+        match message {
+            Message::Answer(answer) => {
+                assert!(matches!(to, To::Address(_)));
+                self.answer(who, life, daemon, answer);
+            }
+            Message::Report(report) => {
+                assert!(report.ids.len() <= IDS && report.member == who as u16 + 1);
+                let last = self.seq.insert((who, life), (report.incarnation, report.seq));
+                assert!(last.is_none_or(|last| last < (report.incarnation, report.seq)), "reports count up");
+            }
+            Message::Commit(commit) => {
+                assert!(!commit.ids.is_empty() && commit.ids.len() <= IDS && commit.member == who as u16 + 1);
+            }
+            Message::Table(table) => assert!(table.members.len() <= PART && table.part < table.parts),
+            Message::Fetch(_) => {}
+            Message::Request(_) => panic!("a daemon asks for nothing"),
+        }
+    }
+
+    fn answer(&mut self, who: usize, life: u64, daemon: &Daemon, answer: &Answer) {
+        assert!(answer.further.len() <= FURTHER);
+        if answer.status != Status::Ok {
+            return;
+        }
+        assert!(
+            daemon.draws(answer.member, answer.service),
+            "it names {}, which it does not draw",
+            answer.member
+        );
+        assert_eq!(answer.endpoint, endpoint(usize::from(answer.member) - 1));
+        for further in &answer.further {
+            assert!(further.member != answer.member && daemon.draws(further.member, answer.service));
+            assert_eq!(further.endpoint, endpoint(usize::from(further.member) - 1));
+        }
+        let before = self.said.insert((who, life, answer.id), answer.member);
+        if let Some(before) = before.filter(|before| *before != answer.member) {
+            let avoided = self.avoided.get(&answer.id).is_some_and(|avoided| avoided.contains(&before));
+            assert!(
+                avoided || !daemon.draws(before, answer.service),
+                "the same request, {before} and {}",
+                answer.member
+            );
+        }
+        self.named.entry(answer.id).or_default().insert(answer.member);
+    }
+}
+
+pub(crate) fn address(who: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, (who / 250) as u8, (who % 250) as u8], 7447))
+}
+
+pub(crate) fn endpoint(who: usize) -> SocketAddr {
+    SocketAddr::from(([10, 1, (who / 250) as u8, (who % 250) as u8], 80))
+}
+
+pub(crate) fn client(who: usize) -> SocketAddr {
+    SocketAddr::from(([10, 2, (who / 250) as u8, (who % 250) as u8], 9))
+}
+
+/// The network (0 daemons, 1 servers, 2 clients) and the host.
+pub(crate) fn host(address: SocketAddr) -> (u8, usize) {
+    let std::net::IpAddr::V4(ip) = address.ip() else { panic!("{address}") };
+    let [_, kind, high, low] = ip.octets();
+    (kind, usize::from(high) * 250 + usize::from(low))
+}

@@ -1,0 +1,280 @@
+//! The lottery in simulated clusters: what it promises at 1 % loss, and what must hold whatever goes wrong.
+//!
+//! A run that fails prints its seed: `PLIMSOLL_SEED=n cargo test -p plimsoll-brain --test lottery` runs that one alone.
+//! `make bench-sim` runs many and prints the tables.
+
+#![expect(clippy::print_stdout, reason = "the tables of the long form")]
+
+mod checks;
+mod dice;
+mod floods;
+mod rules;
+mod server;
+mod setting;
+mod world;
+
+use std::ops::Range;
+
+use dice::Dice;
+use plimsoll_brain::lottery::Mode;
+use setting::{Fault, Outcome, Setting};
+
+/// Runs a setting, and says how to do it again if anything is wrong with it.
+fn run(name: &str, setting: &Setting, check: impl FnOnce(&Outcome)) -> Outcome {
+    struct Again<'a>(&'a str, &'a Setting);
+    impl Drop for Again<'_> {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                println!("{}: to see it again: PLIMSOLL_SEED={} with {:?}", self.0, self.1.seed, self.1);
+            }
+        }
+    }
+    let _again = Again(name, setting);
+    let outcome = world::run(setting);
+    let mode = format!("{:?}", setting.mode);
+    println!("{name:<10} {:>3} {mode:<8} {}", setting.daemons, outcome.line());
+    check(&outcome);
+    outcome
+}
+
+/// The seeds of a test, or the one that was asked for.
+fn seeds(range: Range<u64>) -> Vec<u64> {
+    match std::env::var("PLIMSOLL_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => vec![seed],
+        None => range.collect(),
+    }
+}
+
+/// One daemon is asked and answers for the winner.
+fn referral(daemons: usize, seconds: f64, seed: u64) {
+    let setting = Setting { measured: seconds, ..Setting::base(daemons, Mode::Referral, seed) };
+    run("referral", &setting, |outcome| {
+        // No member hears of a referral but by the client's coming, and that comes once. Where the first daemon was slow
+        // and a second one was asked, which may know other loads, the client has two names and uses the first.
+        assert_eq!(outcome.begun_twice, 0);
+        assert!(outcome.percent(outcome.received_twice) < 0.01, "clients that got two names");
+        assert_eq!(outcome.unanswered, 0);
+        assert!(outcome.per_request(outcome.packets) <= 2.1, "packets, reports included");
+        assert!(outcome.cv() <= 10.0, "imbalance");
+    });
+}
+
+/// All are asked and the winner answers. Requests are the longer the more daemons there are, so that every size costs the
+/// same to simulate.
+fn lottery(daemons: usize, seconds: f64, seed: u64) -> Outcome {
+    let mut setting = Setting { measured: seconds, ..Setting::base(daemons, Mode::Lottery, seed) };
+    setting.work *= (daemons as f64 / 5.0).max(1.0);
+    run("lottery", &setting, |outcome| assert_eq!((outcome.unanswered, outcome.begun_twice), (0, 0)))
+}
+
+/// What goes wrong with ten daemons, from the sixth second to the twelfth.
+fn faults(mode: Mode, seed: u64) {
+    let (at, until, who) = (6.0, 12.0, 1);
+    let during = |outcome: &Outcome, who: usize, seconds: Range<usize>| -> f64 {
+        let count = seconds.len() as f64;
+        outcome.seconds[seconds].iter().map(|second| f64::from(second[who])).sum::<f64>() / count
+    };
+    let base = Setting::base(10, mode, seed);
+    let with = |name: &str, fault: Fault, check: &dyn Fn(&Outcome)| {
+        let setting = Setting { faults: vec![fault], ..base.clone() };
+        run(name, &setting, |outcome| {
+            assert_eq!((outcome.unanswered, outcome.left_over), (0, 0), "unanswered");
+            // Where the sides wait for members that they do not hear of any more, they see different ranks for a second.
+            let most = if matches!(fault, Fault::Partition { .. }) { 1.0 } else { 0.4 };
+            assert!(outcome.percent(outcome.duplicates) <= most, "duplicates");
+            check(outcome);
+        });
+    };
+    with("crash", Fault::Crash { who, at, back: until }, &|outcome| {
+        // It is drawn until it is known to be dead, about a second; each client finds out once.
+        assert!(outcome.in_vain <= base.clients as u64 + 10, "in vain");
+        assert!(during(outcome, who, 8..12) == 0.0 && during(outcome, who, 13..20) > 0.0);
+    });
+    with("drain", Fault::Drain { who, at, until }, &|outcome| {
+        assert!(during(outcome, who, 7..12) == 0.0, "a member that drains gets nothing");
+        assert!(during(outcome, who, 14..20) > 0.0);
+    });
+    with("leave", Fault::Leave { who, at }, &|outcome| assert!(during(outcome, who, 7..20) == 0.0));
+    with("slow", Fault::Slow { who: 3, at, until }, &|outcome| {
+        let less = during(outcome, 3, 8..12) / during(outcome, 3, 4..6);
+        assert!((0.4..0.85).contains(&less), "a member at half its speed gets {less}");
+    });
+    for stamps in [true, false] {
+        let setting = Setting { stamps, faults: vec![Fault::Lag { who: 3, at, until }], ..base.clone() };
+        run("lag", &setting, |outcome| {
+            assert_eq!(outcome.unanswered, 0);
+            assert!(outcome.percent(outcome.duplicates) <= 0.4, "a daemon that lags answers after others");
+            let more = during(outcome, 3, 6..12) / during(outcome, 3, 4..6);
+            assert!((0.3..1.2).contains(&more), "it takes {more} of what it took");
+        });
+    }
+    with("partition", Fault::Partition { split: 4, at, until }, &|_| {});
+}
+
+/// A member of five that was away for ten seconds: what it gets, over its usual rate.
+fn comes_back(mode: Mode, load: f64, seeds: &[u64]) {
+    let (mut usual, mut after) = (0.0, [0.0; 12]);
+    for seed in seeds {
+        let faults = vec![Fault::Crash { who: 2, at: 16.0, back: 26.0 }];
+        let setting = Setting { measured: 34.0, even: true, load, faults, ..Setting::base(5, mode, *seed) };
+        let outcome = run("return", &setting, |outcome| assert_eq!(outcome.unanswered, 0));
+        usual += outcome.seconds[6..16].iter().map(|second| f64::from(second[2])).sum::<f64>() / 10.0;
+        for (sum, second) in after.iter_mut().zip(&outcome.seconds[26..]) {
+            *sum += f64::from(second[2]);
+        }
+    }
+    let times = after.map(|after| after / usual);
+    println!("{mode:?} at {load}: {times:.2?}");
+    assert!(times[0] <= 1.1 && times[0] > 0.0, "{times:?}");
+    assert!(times.iter().all(|times| *times < 1.3) && times[8..].iter().sum::<f64>() > 3.0, "{times:?}");
+}
+
+/// A setting by chance with up to four faults at once. Whatever they are: no step breaks a rule, and once all is well
+/// everybody is answered.
+fn chaos(seed: u64) {
+    let mut dice = Dice::new(seed, 99);
+    let daemons = 3 + dice.below(10);
+    let mode = if dice.unit() < 0.5 { Mode::Referral } else { Mode::Lottery };
+    let mut setting = Setting {
+        load: dice.between(0.2, 1.0),
+        work: dice.between(0.05, 0.2),
+        warmup: 2.0,
+        measured: 16.0,
+        loss: [0.0, 0.01, 0.03, 0.05][dice.below(4)],
+        twice: [0.0, 0.01, 0.2][dice.below(3)],
+        delay: [0.000_05, 0.000_5, 0.002][dice.below(3)],
+        tail: dice.between(0.0, 0.02),
+        stamps: dice.unit() < 0.5,
+        even: dice.unit() < 0.5,
+        clients: 1 + dice.below(20),
+        ..Setting::base(daemons, mode, seed)
+    };
+    for _ in 0..dice.below(5) {
+        let who = dice.below(daemons);
+        let at = dice.between(2.0, 6.0);
+        let until = at + dice.between(0.1, 5.0);
+        setting.faults.push(match dice.below(5) {
+            0 => Fault::Crash { who, at, back: until },
+            1 => Fault::Lag { who, at, until },
+            2 => Fault::Partition { split: dice.below(daemons), at, until },
+            3 => Fault::Drain { who, at, until },
+            _ => Fault::Slow { who, at, until },
+        });
+    }
+    run("chaos", &setting, |outcome| {
+        assert_eq!(
+            (outcome.left_over, outcome.begun_twice),
+            (0, 0),
+            "unanswered when all is well, or begun twice"
+        );
+    });
+}
+
+#[test]
+fn a_referral_is_one_answer_and_two_packets() {
+    for seed in seeds(1..2) {
+        for (daemons, seconds) in [(3, 16.0), (10, 8.0), (30, 4.0), (100, 2.0)] {
+            referral(daemons, seconds, seed);
+        }
+    }
+}
+
+#[test]
+fn the_lottery_rarely_answers_twice() {
+    for seed in seeds(1..2) {
+        for (daemons, seconds) in [(3, 20.0), (10, 12.0), (30, 8.0), (100, 4.0)] {
+            let outcome = lottery(daemons, seconds, seed);
+            assert!(outcome.percent(outcome.duplicates) <= 0.4);
+            assert!(daemons > 30 || outcome.cv() <= 10.0);
+        }
+    }
+}
+
+#[test]
+fn where_journeys_are_long_the_step_is() {
+    for seed in seeds(1..2) {
+        let far = Setting { delay: 0.005, measured: 8.0, ..Setting::base(10, Mode::Lottery, seed) };
+        run("far", &far, |outcome| {
+            assert_eq!(outcome.unanswered, 0);
+            // With a step of 4 ms it would be 81 %.
+            assert!(outcome.percent(outcome.duplicates) < 1.0);
+            assert!(outcome.step > 0.050, "{}", outcome.step);
+        });
+    }
+}
+
+#[test]
+fn losses_do_not_lengthen_the_step() {
+    for seed in seeds(1..3) {
+        let lossy = Setting { loss: 0.05, measured: 12.0, ..Setting::base(7, Mode::Lottery, seed) };
+        run("lossy", &lossy, |outcome| {
+            // What is late is late by loss: by a repeated commit, by another attempt of the client.
+            assert!(outcome.step < 0.012, "{}", outcome.step);
+            assert!(outcome.percent(outcome.duplicates) < 2.5);
+        });
+    }
+}
+
+#[test]
+fn no_fault_leaves_a_client_without_a_member() {
+    for seed in seeds(1..2) {
+        for mode in [Mode::Referral, Mode::Lottery] {
+            faults(mode, seed);
+        }
+    }
+}
+
+#[test]
+fn a_member_that_comes_back_is_not_overrun() {
+    comes_back(Mode::Referral, 0.7, &seeds(1..3));
+    comes_back(Mode::Lottery, 0.7, &seeds(1..2));
+}
+
+#[test]
+fn whatever_goes_wrong_the_rules_hold() {
+    seeds(1..16).into_iter().for_each(chaos);
+}
+
+#[test]
+fn a_run_can_be_replayed() {
+    let setting = Setting { measured: 2.0, ..Setting::base(10, Mode::Lottery, 7) };
+    assert_eq!(world::run(&setting), world::run(&setting));
+    assert_ne!(world::run(&setting), world::run(&Setting { seed: 8, ..setting }));
+}
+
+#[test]
+#[ignore = "long: make bench-sim"]
+fn long() {
+    for seed in seeds(1..5) {
+        for daemons in [3, 10, 30, 100] {
+            referral(daemons, 16.0, seed);
+        }
+    }
+    for daemons in [3, 10, 30, 100] {
+        let (mut requests, mut duplicates) = (0, 0);
+        for seed in seeds(1..5) {
+            let outcome = lottery(daemons, 40.0, seed);
+            assert!(outcome.cv() <= 10.0, "imbalance");
+            requests += outcome.requests;
+            duplicates += outcome.duplicates;
+        }
+        let percent = 100.0 * duplicates as f64 / requests as f64;
+        println!("{daemons} daemons: {percent:.3} % of {requests} requests were answered twice");
+        assert!(percent <= 0.4);
+    }
+    for load in [0.48, 0.64, 0.72] {
+        for mode in [Mode::Referral, Mode::Lottery] {
+            comes_back(mode, load, &seeds(1..9));
+        }
+    }
+    for seed in seeds(1..9) {
+        faults(Mode::Referral, seed);
+        faults(Mode::Lottery, seed);
+    }
+}
+
+#[test]
+#[ignore = "long: make bench-sim"]
+fn long_chaos() {
+    seeds(1..2000).into_iter().for_each(chaos);
+}

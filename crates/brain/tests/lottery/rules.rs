@@ -1,0 +1,399 @@
+//! Single rules of the protocol, one daemon or client at a time.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use plimsoll_brain::lottery::{
+    Answer, Client, ClientConfig, Commit, Config, Daemon, Fetch, Key, Listed, Message, Mode, Offer, Outcome,
+    Picked, Report, Request, Share, Standing, Status, Table, To, code,
+};
+use plimsoll_brain::{Time, mix};
+
+use super::checks::{address, client, endpoint};
+
+pub(crate) const SERVICE: u32 = 80;
+
+pub(crate) fn millis(millis: u64) -> Time {
+    Time(millis * 1_000_000)
+}
+
+fn listed(who: usize) -> Listed {
+    let none: &[u8] = b"";
+    let offers = vec![Offer { service: SERVICE, capacity: 4, endpoint: endpoint(who), info: none.into() }];
+    Listed { member: who as u16 + 1, incarnation: 1, address: address(who), offers }
+}
+
+fn report(who: usize, seq: u32, state: Standing, weight: f64) -> Message {
+    let share = Share { service: SERVICE, capacity: 4, weight: code::of(weight), load: 0, in_flight: 0 };
+    let member = who as u16 + 1;
+    let (services, ids) = (vec![share], vec![]);
+    Message::Report(Report { member, incarnation: 1, seq, state, digest: 0, services, ids })
+}
+
+/// Daemon `who` of `count`, which knows all others and is up since 700 ms.
+pub(crate) fn daemon(who: usize, count: usize) -> Daemon {
+    let Listed { member, incarnation, address: own, offers } = listed(who);
+    let config =
+        Config { rate: 1000, burst: 100, ..Config::new(member, incarnation, own, offers, Key::new([3; 16])) };
+    let mut daemon = Daemon::new(config, Time(0));
+    for other in (0..count).filter(|other| *other != who) {
+        assert!(daemon.member_up(listed(other)));
+        daemon.handle(millis(650), address(other), report(other, 1, Standing::Up, 4.0));
+    }
+    daemon.set_load(Time(0), SERVICE, 750, 0);
+    while let Some(due) = daemon.poll_timeout().filter(|due| *due <= millis(700)) {
+        daemon.handle_timeout(due);
+    }
+    assert_eq!(daemon.state(), Standing::Up);
+    sent(&mut daemon);
+    daemon
+}
+
+pub(crate) fn sent(daemon: &mut Daemon) -> Vec<(To, Message)> {
+    std::iter::from_fn(|| daemon.poll_transmit()).collect()
+}
+
+pub(crate) fn request(id: u64, mode: Mode) -> Request {
+    Request {
+        id,
+        service: SERVICE,
+        attempt: 0,
+        mode,
+        generation: 0,
+        client_time: 9,
+        avoid: vec![],
+        info: vec![],
+    }
+}
+
+/// What a daemon says to a request, if it answers at once.
+fn ask(daemon: &mut Daemon, now: Time, request: Request) -> Option<Answer> {
+    let from = client((request.id % 200) as usize);
+    daemon.handle(now, from, Message::Request(request));
+    let answers = sent(daemon).into_iter().filter_map(|(to, message)| match message {
+        Message::Answer(answer) => {
+            assert_eq!(to, To::Address(from));
+            Some(answer)
+        }
+        _ => None,
+    });
+    answers.last()
+}
+
+fn refer(daemon: &mut Daemon, now: Time, id: u64) -> Answer {
+    ask(daemon, now, request(id, Mode::Referral)).expect("a referral is answered at once")
+}
+
+/// A request for which daemon `who` has this rank among all alike.
+fn won_by(count: usize, who: usize, rank: usize) -> u64 {
+    let fits = |id: &u64| {
+        let mut one = daemon(0, count);
+        let mut last = None;
+        // Who is first, second, ...: the first that is left when the others are avoided.
+        let mut avoid = vec![];
+        for _ in 0..=rank {
+            let answer =
+                ask(&mut one, millis(701), Request { avoid: avoid.clone(), ..request(*id, Mode::Referral) });
+            last = answer.map(|answer| answer.member);
+            avoid.extend(last);
+        }
+        last == Some(who as u16 + 1)
+    };
+    (0..1000).map(mix).find(fits).expect("one in so many")
+}
+
+#[test]
+fn a_repeated_request_gets_the_same_answer() {
+    let mut daemon = daemon(0, 5);
+    let first: Vec<Answer> = (0..50).map(|id| refer(&mut daemon, millis(701), id)).collect();
+    // Loads change, and most draws with them.
+    for other in 1..5 {
+        let weight = if other == 1 { 16.0 } else { 1.0 };
+        daemon.handle(millis(702), address(other), report(other, 2, Standing::Up, weight));
+    }
+    let again: Vec<Answer> = (0..50).map(|id| refer(&mut daemon, millis(900), id)).collect();
+    assert_eq!(first, again);
+    let anew = (0..50).filter(|id| refer(&mut daemon, millis(900), id + 1000).member == 2).count();
+    assert!(anew > 20, "{anew}");
+    // But for a member that is there no more.
+    daemon.handle(millis(903), address(1), report(1, 3, Standing::Draining, 16.0));
+    assert!((0..50).all(|id| refer(&mut daemon, millis(904), id).member != 2));
+}
+
+#[test]
+fn it_draws_for_itself_with_what_it_told_the_others() {
+    let mut one = daemon(0, 3);
+    one.handle_timeout(one.poll_timeout().expect("a report"));
+    let mut two = one.clone();
+    two.set_load(millis(1100), SERVICE, 60_000, 9);
+    let draws = |daemon: &mut Daemon, from: u64| -> Vec<u16> {
+        (from..from + 60).map(|id| refer(daemon, millis(1101), id).member).collect()
+    };
+    assert_eq!(draws(&mut one, 0), draws(&mut two, 0), "nobody knows of its load yet");
+    two.set_load(millis(3100), SERVICE, 60_000, 9);
+    two.handle_timeout(two.poll_timeout().expect("a report"));
+    let own = |members: Vec<u16>| members.iter().filter(|member| **member == 1).count();
+    assert!(own(draws(&mut two, 100)) < own(draws(&mut one, 100)));
+}
+
+#[test]
+fn who_has_nobody_says_why() {
+    let mut one = daemon(0, 3);
+    let status = |daemon: &mut Daemon, service, id| {
+        ask(daemon, millis(750), Request { service, ..request(id, Mode::Referral) })
+            .map(|answer| answer.status)
+    };
+    assert_eq!(status(&mut one, 81, 1), Some(Status::UnknownService));
+    one.drain(millis(710), true);
+    one.handle_timeout(millis(710));
+    for other in 1..3 {
+        one.handle(millis(710), address(other), report(other, 2, Standing::Draining, 4.0));
+    }
+    assert_eq!(status(&mut one, SERVICE, 2), Some(Status::Draining));
+    for other in 1..3 {
+        one.handle(millis(711), address(other), report(other, 3, Standing::Joining, 4.0));
+    }
+    assert_eq!(status(&mut one, SERVICE, 3), Some(Status::Busy));
+    one.drain(millis(712), false);
+    one.handle_timeout(millis(712));
+    assert_eq!(status(&mut one, SERVICE, 3), Some(Status::Ok), "what was refused is drawn anew");
+    one.leave(millis(713));
+    assert_eq!(status(&mut one, SERVICE, 4), None);
+}
+
+#[test]
+fn the_winner_answers_and_commits_twice_and_the_second_waits_for_that() {
+    let id = won_by(3, 0, 0);
+    let mut winner = daemon(0, 3);
+    let now = millis(701);
+    winner.handle(now, client(1), Message::Request(request(id, Mode::Lottery)));
+    let commits = |messages: &[(To, Message)]| {
+        messages
+            .iter()
+            .filter(|(_, message)| matches!(message, Message::Commit(commit) if commit.ids == [id]))
+            .count()
+    };
+    let said = sent(&mut winner);
+    assert!(matches!(&said[0].1, Message::Answer(answer) if answer.member == 1 && answer.rank == 0));
+    assert_eq!((commits(&said), winner.statistics(now).won), (2, 1));
+    winner.handle_timeout(now + Duration::from_micros(1600));
+    assert_eq!(commits(&sent(&mut winner)), 2);
+
+    let id = won_by(3, 0, 1);
+    let second = || {
+        let mut second = daemon(0, 3);
+        assert_eq!(ask(&mut second, now, request(id, Mode::Lottery)), None);
+        second
+    };
+    let due = second().poll_timeout().expect("its turn");
+    assert_eq!(due, now + Duration::from_millis(10), "the step as long as nothing was measured");
+    let mut waits = second();
+    waits.handle_timeout(due);
+    let said = sent(&mut waits);
+    assert!(matches!(&said[0].1, Message::Answer(answer) if answer.rank == 1 && answer.member == 1));
+    assert_eq!(waits.statistics(now).stood_in, 1);
+
+    let mut silent = second();
+    let commit = Commit { member: 2, incarnation: 1, ids: vec![id] };
+    silent.handle(now + Duration::from_millis(3), address(1), Message::Commit(commit.clone()));
+    assert_eq!(silent.statistics(now).waiting, 0);
+    silent.handle_timeout(due);
+    assert!(sent(&mut silent).iter().all(|(_, message)| !matches!(message, Message::Answer(_))));
+    // Asked for a referral meanwhile, it waits no longer.
+    let again = Request { attempt: 3, ..request(id, Mode::Referral) };
+    let mut asked = second();
+    assert!(ask(&mut asked, now, again).is_some_and(|answer| answer.member == 2));
+    assert_eq!(asked.statistics(now).waiting, 0);
+    // A commit that comes before its request counts as well.
+    let mut early = daemon(0, 3);
+    early.handle(now, address(1), Message::Commit(commit));
+    assert_eq!(ask(&mut early, now, request(id, Mode::Lottery)), None);
+    assert_eq!(early.statistics(now).waiting, 0);
+}
+
+#[test]
+fn a_daemon_that_is_late_lets_others_go_first() {
+    let id = won_by(3, 0, 0);
+    let mut late = daemon(0, 3);
+    late.note_lag(millis(701), Duration::from_millis(300));
+    assert_eq!(ask(&mut late, millis(701), request(id, Mode::Lottery)), None);
+    assert_eq!((late.statistics(millis(701)).doubted, late.statistics(millis(701)).waiting), (1, 1));
+    // If nobody does, it does.
+    late.handle_timeout(millis(741));
+    assert!(sent(&mut late).iter().any(|(_, message)| matches!(message, Message::Answer(_))));
+}
+
+#[test]
+fn nobody_waits_for_a_member_that_is_quiet() {
+    let id = won_by(2, 1, 0);
+    let mut one = daemon(0, 2);
+    assert_eq!(refer(&mut one.clone(), millis(1400), id).member, 2);
+    assert_eq!(refer(&mut one.clone(), millis(1500), id).member, 1, "quiet since 650 ms");
+    assert!(ask(&mut one, millis(1500), request(id, Mode::Lottery)).is_some_and(|answer| answer.rank == 1));
+    one.member_down(2, 1);
+    one.handle(millis(1501), address(1), report(1, 9, Standing::Up, 4.0));
+    assert!(!one.draws(2, SERVICE), "its life is over");
+    assert!(one.member_up(Listed { incarnation: 2, ..listed(1) }));
+    assert!(!one.draws(2, SERVICE), "not heard of in its new life");
+}
+
+#[test]
+fn old_reports_count_for_nothing() {
+    let mut one = daemon(0, 2);
+    one.handle(millis(701), address(1), report(1, 5, Standing::Draining, 4.0));
+    one.handle(millis(702), address(1), report(1, 4, Standing::Up, 4.0));
+    one.handle(millis(702), address(1), report(1, 5, Standing::Up, 4.0));
+    assert!(!one.draws(2, SERVICE) && one.statistics(millis(702)).stale == 2);
+    one.handle(millis(703), address(1), report(1, 6, Standing::Up, 4.0));
+    assert!(one.draws(2, SERVICE));
+}
+
+#[test]
+fn a_source_that_asks_too_much_is_not_heard() {
+    let mut one = daemon(0, 2);
+    for id in 0..500 {
+        one.handle(millis(701), client(3), Message::Request(request(mix(id), Mode::Referral)));
+    }
+    let statistics = one.statistics(millis(701));
+    assert_eq!((statistics.limited, sent(&mut one).len()), (400, 100));
+    assert_eq!(refer(&mut one, millis(701), 4).status, Status::Ok, "others are");
+}
+
+#[test]
+fn a_daemon_asks_who_a_stranger_is() {
+    let mut one = daemon(0, 2);
+    let mut other = daemon(2, 5);
+    one.handle(millis(710), address(2), report(2, 7, Standing::Up, 4.0));
+    let (to, fetch) = sent(&mut one).pop().expect("a question");
+    assert!(to == To::Address(address(2)) && matches!(fetch, Message::Fetch(_)));
+    other.handle(millis(711), address(0), fetch.clone());
+    other.handle(millis(711), address(0), fetch);
+    let parts = sent(&mut other);
+    assert_eq!((parts.len(), other.statistics(millis(711)).limited), (1, 1), "a table costs a burst");
+    for (_, part) in parts {
+        one.handle(millis(712), address(9), part.clone());
+        assert_eq!(one.statistics(millis(712)).members, 1, "nobody asked that one");
+        one.handle(millis(712), address(2), part);
+    }
+    assert_eq!(one.statistics(millis(712)).members, 4);
+    one.handle(millis(713), address(2), report(2, 8, Standing::Up, 4.0));
+    assert!(one.draws(3, SERVICE) && !one.draws(4, SERVICE));
+    let generation = refer(&mut one, millis(714), 1).generation;
+    assert_eq!(generation, refer(&mut other, millis(714), 1).generation, "both know the same members");
+    other.handle(millis(2000), address(0), Message::Fetch(Fetch { generation }));
+    assert!(sent(&mut other).is_empty(), "there is nothing to tell");
+}
+
+fn asks(client: &mut Client) -> Vec<(To, Request)> {
+    let requests = std::iter::from_fn(|| client.poll_transmit()).filter_map(|(to, message)| match message {
+        Message::Request(request) => Some((to, request)),
+        _ => None,
+    });
+    requests.collect()
+}
+
+fn known() -> Client {
+    let mut client = Client::new(ClientConfig::new(5));
+    client.learn((0..4).map(|who| (who as u16 + 1, address(who))));
+    client
+}
+
+fn answer(request: &Request, now: Time, status: Status, ttl: u16) -> Message {
+    let mut daemon = daemon(0, 2);
+    let mut answer = refer(&mut daemon, millis(701), request.id);
+    (answer.status, answer.ttl, answer.client_time) = (status, ttl, request.client_time);
+    assert!(now >= Time(0));
+    Message::Answer(answer)
+}
+
+#[test]
+fn a_client_asks_one_then_another_then_all() {
+    let mut client = known();
+    let Picked::Asked(id) = client.pick(Time(0), SERVICE, b"x") else { panic!() };
+    let (mut times, mut tos) = (vec![], vec![]);
+    loop {
+        for (to, request) in asks(&mut client) {
+            assert_eq!((request.id, usize::from(request.attempt)), (id, tos.len()));
+            tos.push((to, request.mode));
+        }
+        let Some(due) = client.poll_timeout() else { break };
+        times.push(due.0 / 1_000_000);
+        client.handle_timeout(due);
+    }
+    assert_eq!(times, [20, 40, 60, 100, 180, 340, 660, 1300]);
+    assert!(tos[0].0 != tos[1].0 && tos[0].1 == Mode::Referral && tos[1].1 == Mode::Referral);
+    assert!(
+        tos[2] == (To::Everyone, Mode::Lottery) && tos[3].1 == Mode::Referral && tos[4].0 == To::Everyone
+    );
+    assert_eq!(client.poll_outcome(), Some(Outcome::Nobody(id, None)));
+    assert_eq!(client.open(), 0);
+}
+
+#[test]
+fn a_client_that_knows_nobody_asks_all_and_learns() {
+    let mut client = Client::new(ClientConfig::new(6));
+    client.pick(Time(0), SERVICE, b"");
+    let (to, request) = asks(&mut client).remove(0);
+    assert_eq!((to, request.mode), (To::Everyone, Mode::Lottery));
+    client.handle(millis(1), address(0), answer(&request, millis(1), Status::Ok, 0));
+    assert!(matches!(client.poll_outcome(), Some(Outcome::Member(_))));
+    assert!(matches!(client.poll_transmit(), Some((To::Address(to), Message::Fetch(_))) if to == address(0)));
+    let members = (0..3).map(listed).collect();
+    client.handle(millis(2), address(0), Message::Table(Table { generation: 7, part: 0, parts: 1, members }));
+    client.pick(millis(3), SERVICE, b"");
+    assert!(matches!(asks(&mut client)[..], [(To::Address(_), Request { generation: 7, .. })]));
+}
+
+#[test]
+fn a_client_uses_an_answer_again_until_its_member_fails() {
+    let mut client = known();
+    client.pick(Time(0), SERVICE, b"");
+    let (_, request) = asks(&mut client).remove(0);
+    client.handle(millis(1), address(0), answer(&request, millis(1), Status::Ok, 100));
+    let Some(Outcome::Member(first)) = client.poll_outcome() else { panic!() };
+    assert_eq!(client.pick(millis(100), SERVICE, b""), Picked::Again(first.clone()));
+    assert!(matches!(client.clone().pick(millis(101), SERVICE, b""), Picked::Asked(_)), "its time is over");
+    client.failed(millis(50), first.member);
+    assert!(matches!(client.pick(millis(51), SERVICE, b""), Picked::Asked(_)));
+    let (_, request) = asks(&mut client).remove(0);
+    assert_eq!(request.avoid, [first.member]);
+    // Not before: the second answer to the first request finds nobody waiting.
+    client.handle(millis(52), address(1), Message::Answer(first));
+    assert_eq!(client.poll_outcome(), None);
+}
+
+#[test]
+fn a_client_that_is_told_no_asks_another() {
+    let mut client = known();
+    client.pick(Time(0), SERVICE, b"");
+    let mut asked = HashMap::new();
+    for turn in 1..=2 {
+        let (to, request) = asks(&mut client).remove(0);
+        let To::Address(to) = to else { panic!() };
+        asked.insert(to, ());
+        client.handle(millis(turn), to, answer(&request, millis(turn), Status::UnknownService, 0));
+    }
+    assert_eq!(asked.len(), 2);
+    assert!(matches!(client.poll_outcome(), Some(Outcome::Nobody(_, Some(Status::UnknownService)))));
+}
+
+#[test]
+fn a_client_leaves_a_silent_daemon_alone() {
+    let mut client = known();
+    let dead = address(2);
+    let mut met = 0;
+    for turn in 0..200 {
+        let now = millis(1000 + turn * 10);
+        client.pick(now, SERVICE, b"");
+        let (to, request) = asks(&mut client).remove(0);
+        let To::Address(to) = to else { panic!() };
+        if to == dead {
+            met += 1;
+            let due = client.poll_timeout().expect("a second attempt");
+            client.handle_timeout(due);
+            asks(&mut client);
+        }
+        client.handle(now, address(0), answer(&request, now, Status::Ok, 0));
+    }
+    assert_eq!(met, 2, "of two hundred");
+}
