@@ -43,7 +43,7 @@ use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
 
-pub use subject::{Changed, Entry, Refused, Report, Subject};
+pub use subject::{Changed, Entry, Reference, Refused, Report, Subject};
 
 /// Connections that the door for reports takes at once; each is a file.
 pub const REPORTERS: u32 = serve::REPORTERS;
@@ -55,7 +55,7 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// Control socket; none if `None`.
     pub control: Option<PathBuf>,
-    /// Door for reports of members and nothing else; none if `None`. Port 0 takes a free one.
+    /// Door for reports of members, which also shows object references, and nothing else; none if `None`. Port 0 takes a free one.
     pub reports: Option<SocketAddr>,
 }
 

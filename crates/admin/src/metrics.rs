@@ -143,9 +143,26 @@ fn groups(page: &mut Page, groups: &[GroupStatus]) {
         "Retries not done because the budget was spent.",
         |g| g.retries_denied as f64,
     );
-    each("plimsoll_queued", Kind::Gauge, "Requests waiting for a member below its limit.", |g| {
-        g.queued as f64
-    });
+    each("plimsoll_queued", Kind::Gauge, "Requests waiting for a member.", |g| g.queued as f64);
+    page.family(
+        "plimsoll_hand_overs_total",
+        Kind::Counter,
+        "Sessions' state handed over before a drain, by outcome.",
+    );
+    for group in groups {
+        for (outcome, count) in [("ok", group.hand_overs), ("failed", group.hand_overs_failed)] {
+            page.sample("", &[("group", &group.name), ("outcome", outcome)], count as f64);
+        }
+    }
+    page.family(
+        "plimsoll_queue_wait_seconds",
+        Kind::Summary,
+        "How long requests waited for a member, whatever came of it.",
+    );
+    for group in groups {
+        page.sample("_sum", &[("group", &group.name)], group.waits.sum);
+        page.sample("_count", &[("group", &group.name)], group.waits.count as f64);
+    }
     page.family("plimsoll_rejected_total", Kind::Counter, "Requests answered by the balancer itself.");
     for group in groups {
         for (reason, &count) in &group.rejected {
@@ -216,6 +233,12 @@ fn members(page: &mut Page, groups: &[GroupStatus]) {
     each("plimsoll_member_idle_connections", Kind::Gauge, "Connections kept for reuse.", |m| {
         m.idle_connections as f64
     });
+    each(
+        "plimsoll_member_alert_share",
+        Kind::Gauge,
+        "Part of its sessions that is to go; 0 without an alert.",
+        |m| m.alert_share,
+    );
     each("plimsoll_member_failures_total", Kind::Counter, "Requests that failed.", |m| m.failures as f64);
     each("plimsoll_member_moved_total", Kind::Counter, "Sessions sent elsewhere under alert.", |m| {
         m.moved as f64
@@ -224,6 +247,40 @@ fn members(page: &mut Page, groups: &[GroupStatus]) {
     each("plimsoll_member_sent_bytes_total", Kind::Counter, "Bytes sent to it.", |m| m.bytes_out as f64);
     each("plimsoll_member_received_bytes_total", Kind::Counter, "Bytes received from it.", |m| {
         m.bytes_in as f64
+    });
+    loads(page, groups);
+}
+
+/// What is known of members' work. There is no sample where nothing is known: 0 would be an idle member.
+fn loads(page: &mut Page, groups: &[GroupStatus]) {
+    page.family("plimsoll_group_load", Kind::Gauge, "Mean of the loads that strategies go by.");
+    for group in groups {
+        if let Some(load) = group.load {
+            page.sample("", &[("group", &group.name)], load);
+        }
+    }
+    let mut each = |name, help, value: fn(&MemberStatus) -> Option<f64>| {
+        page.family(name, Kind::Gauge, help);
+        for (group, member) in
+            groups.iter().flat_map(|group| group.members.iter().map(move |one| (group, one)))
+        {
+            if let Some(value) = value(member) {
+                page.sample("", &[("group", &group.name), ("member", &member.name)], value);
+            }
+        }
+    };
+    each("plimsoll_member_load", "As last reported, in the unit of the group's metric.", |m| {
+        m.load.map(|load| load.value)
+    });
+    each("plimsoll_member_report_age_seconds", "Since its load was measured.", |m| {
+        m.load.map(|load| load.age_seconds)
+    });
+    each("plimsoll_member_load_effective", "What strategies make of its loads.", |m| m.load_effective);
+    each("plimsoll_member_knee", "Requests it works on at once before they slow one another down.", |m| {
+        m.knee
+    });
+    each("plimsoll_member_limit", "Most requests at once, configured or by its knee.", |m| {
+        m.limit.map(f64::from)
     });
 }
 

@@ -34,6 +34,8 @@ const INDEX: &str = "plimsoll
            ?since=SEQ (or Last-Event-ID) resumes, ?follow=0 gives a JSON array
 /v1/groups/NAME/explain
            what is known of each member and what the strategy makes of it, JSON
+/v1/groups/NAME/ior
+           the object reference of a group with an iiop listener, JSON
 ";
 const INDEX_ACTS: &str = "
 POST /v1/report   member=10.0.0.1:80&name=cpu&value=0.4, or JSON
@@ -53,7 +55,8 @@ pub(crate) enum Powers {
     Show,
     /// Look and act.
     Act,
-    /// Hand in reports, and no more.
+    /// Hand in reports, see the object references of groups, and no more: a side-car of a CORBA server sends its
+    /// clients there.
     Report,
 }
 
@@ -110,8 +113,14 @@ pub(crate) async fn answer(
         return Ok(parting(&plane, answer));
     }
     if plane.powers == Powers::Report {
-        let why = format!("there is nothing here but POST {REPORT}");
-        return Ok(parting(&plane, error(StatusCode::NOT_FOUND, why)));
+        let reference = matches!(group_of(request.uri().path()), Some((_, What::Reference)));
+        let answer = if reference && reads {
+            show(&plane, &request)
+        } else {
+            let why = format!("there is nothing here but POST {REPORT} and GET /v1/groups/NAME/ior");
+            error(StatusCode::NOT_FOUND, why)
+        };
+        return Ok(parting(&plane, answer));
     }
     let act = Act::named(request.uri().path()).filter(|_| acts);
     Ok(match act {
@@ -142,24 +151,42 @@ fn show(plane: &Arc<Plane>, request: &Request<Incoming>) -> Response<Body> {
         }
         "/events" => log(plane, request),
         path if group_of(path).is_some() => {
-            let group = group_of(path).unwrap_or_default();
-            match plane.subject.explain(group) {
-                Some(explanation) => to_json(StatusCode::OK, &explanation),
-                None => {
-                    let status = plane.subject.status();
-                    let names: Vec<&str> = status.groups.iter().map(|group| &*group.name).collect();
-                    let why = format!("there is no group {group}; there are: {}", names.join(", "));
-                    error(StatusCode::NOT_FOUND, why)
-                }
-            }
+            let (group, what) = group_of(path).unwrap_or_default();
+            let subject = &plane.subject;
+            let found = match what {
+                What::Explanation => subject.explain(group).map(|found| to_json(StatusCode::OK, &found)),
+                What::Reference => subject.reference(group).map(|found| to_json(StatusCode::OK, &found)),
+            };
+            found.unwrap_or_else(|| {
+                let status = subject.status();
+                let names: Vec<&str> = status.groups.iter().map(|group| &*group.name).collect();
+                let why = match names.contains(&group) {
+                    true => format!("group {group} has no iiop listener"),
+                    false => format!("there is no group {group}; there are: {}", names.join(", ")),
+                };
+                error(StatusCode::NOT_FOUND, why)
+            })
         }
         path => error(StatusCode::NOT_FOUND, format!("there is no {path}: see / for what there is")),
     }
 }
 
-/// The group that an explanation is asked of. Names of groups need no escapes.
-fn group_of(path: &str) -> Option<&str> {
-    path.strip_prefix("/v1/groups/")?.strip_suffix("/explain").filter(|name| !name.contains('/'))
+/// What can be asked of one group.
+#[derive(Clone, Copy, Default)]
+enum What {
+    #[default]
+    Explanation,
+    Reference,
+}
+
+/// Which group is asked about, and what. Names of groups need no escapes.
+fn group_of(path: &str) -> Option<(&str, What)> {
+    let (group, what) = path.strip_prefix("/v1/groups/")?.split_once('/')?;
+    match what {
+        "explain" => Some((group, What::Explanation)),
+        "ior" => Some((group, What::Reference)),
+        _ => None,
+    }
 }
 
 /// Takes a report. Many come, and each is done in microseconds: none waits for its turn, none is logged.

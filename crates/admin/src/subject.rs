@@ -45,6 +45,9 @@ pub trait Subject: Send + Sync + 'static {
     /// A group explained; `None` if there is no such group.
     fn explain(&self, group: &str) -> Option<GroupExplanation>;
 
+    /// The object reference by which CORBA clients reach a group; `None` if there is no such group, or they do not.
+    fn reference(&self, group: &str) -> Option<Reference>;
+
     /// Changes a setting of a group while it runs, until the next reload: `key` is `strategy`, `value` is written
     /// as in the configuration. What changed, one line each.
     fn set(&self, group: &str, key: &str, value: &str) -> Result<Vec<String>, String>;
@@ -52,6 +55,19 @@ pub trait Subject: Send + Sync + 'static {
     /// Takes numbers that were told of a member: which part of its sessions is to go, if it is under alert. Called
     /// on the admin thread, unlike the other acts.
     fn report(&self, report: Report) -> Result<Option<Shed>, Refused>;
+}
+
+/// The object reference of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reference {
+    /// Whose.
+    pub group: String,
+    /// The object's type; may be empty.
+    pub type_id: String,
+    /// As `IOR:…`.
+    pub ior: String,
+    /// As `corbaloc:…`.
+    pub corbaloc: String,
 }
 
 /// Numbers told of a member.

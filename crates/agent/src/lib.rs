@@ -11,6 +11,9 @@
 //!  programs ─ listener, Told ┘              └ listener: /load /metrics
 //! ```
 //!
+//! A machine may have several servers, each with numbers of its own: then these are reported of each, under its own name, and
+//! what the sensors read of the machine.
+//!
 //! One thread is enough. A balancer that hangs, a page that does not come and a file that cannot be read delay and stop
 //! nothing else; each is told once.
 
@@ -29,6 +32,7 @@ mod scrape;
 mod sensor;
 mod serve;
 mod shared;
+mod subject;
 mod window;
 
 use std::future::Future;
@@ -65,8 +69,12 @@ const GAP: Duration = Duration::from_millis(100);
 pub struct Config {
     /// Group of the server, for balancers that have its address in several.
     pub group: Option<String>,
-    /// Address of the server as the balancers know it; needed if there is somebody to report to.
+    /// Address of the server as the balancers know it; needed if there is somebody to report to. With `servers` the
+    /// host's, without a port, or none if balancers are told of the servers only.
     pub member: Option<String>,
+    /// Several servers of this host, as the balancers know them, which have numbers of their own besides those of the host:
+    /// see [`Agent::servers`].
+    pub servers: Vec<String>,
     /// Balancers to push to, each with `/v1/report` if it has no path.
     pub report_to: Vec<Url>,
     /// Between two reports, give or take a tenth; and between two scrapes.
@@ -89,6 +97,7 @@ impl Default for Config {
         Self {
             group: None,
             member: None,
+            servers: Vec::new(),
             report_to: Vec::new(),
             interval: Duration::from_secs(1),
             listen: None,
@@ -138,13 +147,17 @@ pub struct Agent {
 
 impl std::fmt::Debug for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Agent").field("member", &self.shared.member).finish_non_exhaustive()
+        f.debug_struct("Agent").field("member", &self.shared.whole.member).finish_non_exhaustive()
     }
 }
 
 /// By which a part of the same process tells numbers to its agent. Cheap to clone; may be used from any thread.
 #[derive(Clone)]
-pub struct Told(Arc<Shared>);
+pub struct Told {
+    shared: Arc<Shared>,
+    /// Of the subject that the numbers are of.
+    place: usize,
+}
 
 impl std::fmt::Debug for Told {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -159,7 +172,8 @@ impl Told {
     /// # Errors
     /// One sentence if the name or the value cannot be, or 40 names are told already.
     pub fn tell(&self, name: &str, value: f64) -> Result<(), String> {
-        self.0.write(name, value, Source::Told, Duration::ZERO, false)
+        let subject = self.shared.subject(self.place).unwrap_or(&self.shared.whole);
+        self.shared.write_of(subject, name, value, Source::Told, Duration::ZERO, false)
     }
 }
 
@@ -169,7 +183,7 @@ impl Agent {
     /// # Errors
     /// The address or the control group cannot be had, or there is somebody to report to but no member.
     pub async fn open(config: Config) -> Result<Self, Error> {
-        if config.member.is_none() && !config.report_to.is_empty() {
+        if config.member.is_none() && config.servers.is_empty() && !config.report_to.is_empty() {
             return Err(Error::Member);
         }
         let cgroup = config.cgroup.folder(&config.proc)?;
@@ -190,7 +204,7 @@ impl Agent {
         let targets: Vec<_> = config.report_to.into_iter().map(|url| url.or_path("/v1/report")).collect();
         let place = Place { proc: config.proc, cgroup, port: config.port };
         Ok(Self {
-            shared: Arc::new(Shared::new(config.group, config.member, &targets)),
+            shared: Arc::new(Shared::new(config.group, config.member, config.servers, &targets)),
             sensors: Sensors::open(place, config.interval),
             targets,
             interval: config.interval.max(GAP),
@@ -204,14 +218,21 @@ impl Agent {
         self.listener.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
-    /// For a part of this process that has something to tell.
+    /// For a part of this process that has something to tell of the machine.
     pub fn told(&self) -> Told {
-        Told(self.shared.clone())
+        Told { shared: self.shared.clone(), place: 0 }
+    }
+
+    /// The same for each of [`Config::servers`], with what balancers want that server to do.
+    pub fn servers(&self) -> Vec<(Told, watch::Receiver<Alert>)> {
+        let servers = self.shared.servers.iter().enumerate();
+        let told = |place| Told { shared: self.shared.clone(), place: place + 1 };
+        servers.map(|(place, server)| (told(place), server.alerts().subscribe())).collect()
     }
 
     /// What balancers want the server to do, as it changes: they say so in their answers to reports.
     pub fn alerts(&self) -> watch::Receiver<Alert> {
-        self.shared.alerts().subscribe()
+        self.shared.whole.alerts().subscribe()
     }
 
     /// Measures, reports and shows until `stop` comes true; what is under way then is cut.
@@ -219,8 +240,11 @@ impl Agent {
         let Self { shared, sensors, targets, interval, listener, scraper } = self;
         let (beats, _) = watch::channel(0);
         let mut parts = JoinSet::new();
-        for (number, url) in targets.into_iter().enumerate() {
-            parts.spawn(push::run(shared.clone(), number, url, beats.subscribe()));
+        for (place, subject) in shared.subjects().enumerate() {
+            // Of a machine without a name that balancers know there is nobody to tell.
+            for (number, url) in targets.iter().enumerate().filter(|_| subject.member.is_some()) {
+                parts.spawn(push::run(shared.clone(), place, number, url.clone(), beats.subscribe()));
+            }
         }
         if let Some(listener) = listener {
             parts.spawn(serve::run(listener, shared.clone()));
@@ -271,8 +295,10 @@ async fn beat(shared: &Shared, mut sensors: Sensors, interval: Duration, beats: 
             next_look = now + pause;
         }
         if now >= due || (stirred && now >= last + GAP) {
-            shared.alerts().forget(shared.now());
-            shared.board().tell();
+            for subject in shared.subjects() {
+                subject.alerts().forget(shared.now());
+                subject.board().tell();
+            }
             beats.send_modify(|beats| *beats += 1);
             (last, stirred, due) = (now, false, now + chance.about(interval, 0.9, 1.1));
         }

@@ -8,6 +8,7 @@ use crate::board::Value;
 use crate::report::tidy;
 use crate::sensor::Unread;
 use crate::shared::Shared;
+use crate::subject::{Subject, Tally};
 
 /// What an agent knows at one moment.
 #[derive(Clone, Debug)]
@@ -18,14 +19,36 @@ pub struct Snapshot {
     pub member: Option<String>,
     /// By name.
     pub values: Vec<Value>,
+    /// Those of several servers, each with its address.
+    pub servers: Vec<(String, Vec<Value>)>,
     /// What could not be read.
     pub unread: Vec<Unread>,
 }
 
 impl Snapshot {
     pub(crate) fn of(shared: &Shared) -> Self {
-        let (values, _) = shared.board().since(0, shared.now());
-        Self { group: shared.group.clone(), member: shared.member.clone(), values, unread: shared.unread() }
+        let known = |subject: &Subject| subject.board().since(0, shared.now()).0;
+        let servers = shared.servers.iter();
+        Self {
+            group: shared.group.clone(),
+            member: shared.whole.member.clone(),
+            values: known(&shared.whole),
+            servers: servers.filter_map(|one| Some((one.member.clone()?, known(one)))).collect(),
+            unread: shared.unread(),
+        }
+    }
+
+    /// What is known of one server, and of the machine where that says nothing else.
+    pub(crate) fn of_one(shared: &Shared, subject: &Subject) -> Self {
+        let (mut values, _) = subject.board().since(0, shared.now());
+        if !std::ptr::eq(subject, &shared.whole) {
+            let (others, _) = shared.whole.board().since(0, shared.now());
+            let others = others.into_iter().filter(|other| values.iter().all(|own| own.name != other.name));
+            let others: Vec<Value> = others.collect();
+            values.extend(others);
+        }
+        let (group, member) = (shared.group.clone(), subject.member.clone());
+        Self { group, member, values, servers: Vec::new(), unread: shared.unread() }
     }
 
     /// `{"group": …, "member": …, "values": {"cpu": {"value": 0.43, "age_seconds": 0.2}}}`: what balancers pull.
@@ -53,16 +76,35 @@ impl Snapshot {
                 json.insert(key.to_owned(), json!(value));
             }
         }
-        let values: Map<_, _> = self.values.iter().map(|value| (value.name.clone(), each(value))).collect();
-        json.insert("values".to_owned(), values.into());
+        let map = |values: &[Value]| -> Json {
+            values.iter().map(|value| (value.name.clone(), each(value))).collect::<Map<_, _>>().into()
+        };
+        json.insert("values".to_owned(), map(&self.values));
+        if !self.servers.is_empty() {
+            let servers = self.servers.iter();
+            let servers: Map<_, _> =
+                servers.map(|(member, values)| (member.clone(), json!({"values": map(values)}))).collect();
+            json.insert("servers".to_owned(), servers.into());
+        }
         json.into()
     }
 }
 
 /// The page for Prometheus, text format 0.0.4.
 pub(crate) fn metrics(shared: &Shared) -> String {
-    let Snapshot { values, unread, .. } = Snapshot::of(shared);
-    let tally = shared.tally();
+    let Snapshot { values, servers, unread, .. } = Snapshot::of(shared);
+    // Which of several servers a number or a report is of is a label more; the machine's have none.
+    let of =
+        |member: Option<&str>| member.map_or_else(String::new, |one| format!(",member=\"{}\"", escaped(one)));
+    let mut known: Vec<(String, &Value)> = values.iter().map(|value| (String::new(), value)).collect();
+    for (member, values) in &servers {
+        known.extend(values.iter().map(|value| (of(Some(member)), value)));
+    }
+    let mut tally = Vec::new();
+    for subject in shared.subjects().filter(|subject| subject.member.is_some()) {
+        let server = subject.member.as_deref().filter(|_| !std::ptr::eq(subject, &shared.whole));
+        tally.extend(subject.tally().into_iter().map(|tally| (of(server), tally)));
+    }
     let mut page = String::new();
     let mut family =
         |name: &str, kind: &str, help: &str, samples: &mut dyn Iterator<Item = (String, f64)>| {
@@ -75,17 +117,19 @@ pub(crate) fn metrics(shared: &Shared) -> String {
         };
     let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
     family("build_info", "gauge", "What runs; always 1.", &mut std::iter::once((version, 1.0)));
-    let each = |value: &Value| format!("name=\"{}\",source=\"{}\"", value.name, value.source.name());
-    let said = &mut values.iter().map(|value| (each(value), value.value));
+    let each = |(of, value): &(String, &Value)| {
+        format!("name=\"{}\",source=\"{}\"{of}", value.name, value.source.name())
+    };
+    let said = &mut known.iter().map(|known| (each(known), known.1.value));
     family("value", "gauge", "What the agent knows.", said);
-    let ages = &mut values.iter().map(|value| (each(value), value.age.as_secs_f64()));
+    let ages = &mut known.iter().map(|known| (each(known), known.1.age.as_secs_f64()));
     family("value_age_seconds", "gauge", "Since it was read or told.", ages);
-    let to = |target: &str| format!("target=\"{}\"", escaped(target));
-    let sent = &mut tally.iter().map(|tally| (to(&tally.target), tally.reports as f64));
+    let to = |(of, tally): &(String, Tally)| format!("target=\"{}\"{of}", escaped(&tally.target));
+    let sent = &mut tally.iter().map(|tally| (to(tally), tally.1.reports as f64));
     family("reports_total", "counter", "Reports that arrived.", sent);
-    let failed = &mut tally.iter().map(|tally| (to(&tally.target), tally.failures as f64));
+    let failed = &mut tally.iter().map(|tally| (to(tally), tally.1.failures as f64));
     family("report_failures_total", "counter", "Attempts to report that failed.", failed);
-    let up = &mut tally.iter().map(|tally| (to(&tally.target), f64::from(tally.well())));
+    let up = &mut tally.iter().map(|tally| (to(tally), f64::from(tally.1.well())));
     family("target_up", "gauge", "1 if the last report arrived.", up);
     let lost = &mut unread
         .iter()
@@ -110,11 +154,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn both_forms_say_the_same() {
         let targets = ["http://127.0.0.1:1/".parse().unwrap()];
-        let shared = Shared::new(Some("web".into()), Some("a:80".into()), &targets);
+        let shared = Shared::new(Some("web".into()), Some("a:80".into()), Vec::new(), &targets);
         shared.write("cpu", 0.25, Source::Told, Duration::ZERO, true).unwrap();
         let what = "/x\"y".to_owned();
         shared.unread_by_sensors(vec![Unread { sensor: "cpu", what, why: "gone".into() }]);
-        shared.delivered(0, 3);
+        shared.whole.delivered(0, 3);
         tokio::time::advance(Duration::from_secs(2)).await;
         let snapshot = Snapshot::of(&shared);
         assert_eq!(

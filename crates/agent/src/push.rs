@@ -18,6 +18,7 @@ use crate::chance::Chance;
 use crate::link::{Link, Trouble, Url};
 use crate::report::{FRESH, Report};
 use crate::shared::Shared;
+use crate::subject::Subject;
 
 /// After the first failure.
 const FIRST: Duration = Duration::from_millis(500);
@@ -26,8 +27,15 @@ const MOST: Duration = Duration::from_secs(30);
 /// Of an answer, bytes.
 const ANSWER: usize = 64 * 1024;
 
-/// Sends reports to `url`, the target with this number, at every beat.
-pub(crate) async fn run(shared: Arc<Shared>, number: usize, url: Url, mut beat: watch::Receiver<u64>) {
+/// Sends reports of the subject in this place to `url`, the target with this number, at every beat.
+pub(crate) async fn run(
+    shared: Arc<Shared>,
+    place: usize,
+    number: usize,
+    url: Url,
+    mut beat: watch::Receiver<u64>,
+) {
+    let Some(subject) = shared.subject(place) else { return };
     let mut link = Link::new(url);
     let mut chance = Chance::new();
     // Turn of the board until which the balancer knows all.
@@ -37,18 +45,18 @@ pub(crate) async fn run(shared: Arc<Shared>, number: usize, url: Url, mut beat: 
         if !link.is_open() {
             known = 0;
         }
-        let (values, turn) = shared.board().since(known, shared.now());
+        let (values, turn) = subject.board().since(known, shared.now());
         let made = link.made();
-        match send(&shared, number, &mut link, values).await {
+        match send(&shared, subject, number, &mut link, values).await {
             Ok(reports) => {
                 // The old connection was dead: the new one knows no more than this.
                 let renewed = known > 0 && link.made() != made;
                 known = if renewed { 0 } else { turn };
                 wait = FIRST;
-                shared.delivered(number, reports);
+                subject.delivered(number, reports);
             }
             Err(trouble) => {
-                shared.failed(number, trouble);
+                subject.failed(number, trouble);
                 sleep(chance.about(wait, 0.5, 1.0)).await;
                 wait = (wait * 2).min(MOST);
             }
@@ -76,28 +84,37 @@ impl From<Trouble> for Failure {
 }
 
 /// Sends what is fresh in one report and what is not in another, which says its age. How many that were.
-async fn send(shared: &Shared, number: usize, link: &mut Link, values: Vec<Value>) -> Result<u64, Failure> {
+async fn send(
+    shared: &Shared,
+    subject: &Subject,
+    number: usize,
+    link: &mut Link,
+    values: Vec<Value>,
+) -> Result<u64, Failure> {
     let (fresh, old): (Vec<_>, Vec<_>) = values.into_iter().partition(|value| value.age < FRESH);
     let mut sent = 0;
     for values in [old, fresh] {
         if values.is_empty() {
             continue;
         }
-        let report = Report::of(shared.group.as_deref(), shared.member.as_deref(), &values);
+        let report = Report::of(shared.group.as_deref(), subject.member.as_deref(), &values);
         let body =
             serde_json::to_vec(&report).map_err(|error| Failure { kind: 4, why: error.to_string() })?;
         let (status, answer) = link.ask(Method::POST, Some(body.into()), ANSWER).await?;
         if !status.is_success() {
             return Err(Failure { kind: status.as_u16(), why: refusal(status.as_u16(), &answer) });
         }
-        shared.asked(number, decision(&answer));
+        // What is said of a machine is said of any one of its servers, which hears of it by itself.
+        if shared.servers.is_empty() || !std::ptr::eq(subject, &shared.whole) {
+            subject.asked(number, decision(&answer), shared.now());
+        }
         sent += 1;
     }
     Ok(sent)
 }
 
 /// `answered 422: there is no member 10.0.0.9:80`
-fn refusal(status: u16, answer: &[u8]) -> String {
+pub(crate) fn refusal(status: u16, answer: &[u8]) -> String {
     let json = serde_json::from_slice::<serde_json::Value>(answer).ok();
     let said = json.as_ref().and_then(|json| json["error"].as_str().map(str::to_owned));
     let said = said.unwrap_or_else(|| String::from_utf8_lossy(answer).into_owned());

@@ -149,7 +149,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_page_gives_numbers_and_says_what_it_lacks() {
-        let shared = Shared::new(None, None, &[]);
+        let shared = Shared::new(None, None, Vec::new(), &[]);
         let metrics = ["queue=jobs", "requests_per_second=rate(http_requests_total)", "nothing"];
         let metrics = metrics.map(|metric| metric.parse().unwrap()).to_vec();
         let mut scraper =
@@ -160,7 +160,7 @@ mod tests {
             scraper.take(&shared, "jobs 4\njobs{x=\"y\"} 1\nhttp_requests_total 300\nnothing NaN\n");
         assert_eq!(missing.len(), 1);
         assert!(missing[0].0.starts_with("nothing on http://"), "{missing:?}");
-        let (values, _) = shared.board().since(0, shared.now());
+        let (values, _) = shared.whole.board().since(0, shared.now());
         let values: Vec<_> = values.iter().map(|value| (value.name.as_str(), value.value)).collect();
         assert_eq!(values, [("queue", 5.0), ("requests_per_second", 100.0)]);
     }

@@ -47,7 +47,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 const INDEX: &str = "plimsoll agent
 
-/load        what it knows, JSON
+/load        what it knows, JSON; /load?member=HOST:PORT of one of several servers
 /metrics     the same for Prometheus
 /healthz     200 ok
 POST /v1/report   name=NAME&value=NUMBER, or {\"values\": {NAME: NUMBER}}; from this machine only
@@ -116,12 +116,26 @@ async fn answer(shared: Arc<Shared>, near: bool, request: Request<Incoming>) -> 
         _ if !reads => not_allowed("GET, HEAD", "use GET here, POST on /v1/report"),
         "/" => full(StatusCode::OK, "text/plain; charset=utf-8", INDEX.into()),
         "/healthz" => full(StatusCode::OK, "text/plain; charset=utf-8", "ok\n".into()),
-        "/load" => to_json(StatusCode::OK, &Snapshot::of(&shared).load()),
+        "/load" => load(&shared, request.uri().query()),
         "/metrics" => {
             full(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page::metrics(&shared))
         }
         path => error(StatusCode::NOT_FOUND, format!("there is no {path}: see / for what there is")),
     })
+}
+
+/// All numbers, or with `member=` those of one of several servers and of their machine.
+fn load(shared: &Shared, query: Option<&str>) -> Answer {
+    let member = query.and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("member=")));
+    // A colon may be written either way; nothing else in an address need be.
+    let member = member.filter(|_| !shared.servers.is_empty());
+    match member.map(|member| member.replace("%3A", ":").replace("%3a", ":")) {
+        None => to_json(StatusCode::OK, &Snapshot::of(shared).load()),
+        Some(member) => match shared.named(&member) {
+            Some(subject) => to_json(StatusCode::OK, &Snapshot::of_one(shared, subject).load()),
+            None => error(StatusCode::NOT_FOUND, unknown(shared)),
+        },
+    }
 }
 
 async fn report(shared: &Shared, request: Request<Incoming>) -> Answer {
@@ -144,21 +158,27 @@ async fn report(shared: &Shared, request: Request<Incoming>) -> Answer {
 fn take(shared: &Shared, body: &[u8]) -> Result<(), (StatusCode, String)> {
     let report = Report::read(body).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
     let unfit = |why| (StatusCode::UNPROCESSABLE_ENTITY, why);
-    for (what, ours, theirs) in
-        [("group", &shared.group, &report.group), ("member", &shared.member, &report.member)]
+    if let (Some(ours), Some(theirs)) = (&shared.group, &report.group)
+        && ours != theirs
     {
-        if let (Some(ours), Some(theirs)) = (ours, theirs)
-            && ours != theirs
-        {
-            return Err(unfit(format!(
-                "this agent reports for {what} {ours}: leave {what} out, or give that"
-            )));
-        }
+        return Err(unfit(format!("this agent reports for group {ours}: leave group out, or give that")));
     }
+    let subject = match &report.member {
+        None => &shared.whole,
+        Some(_) if shared.subjects().all(|subject| subject.member.is_none()) => &shared.whole,
+        Some(member) => shared.named(member).ok_or_else(|| unfit(unknown(shared)))?,
+    };
     let age = report.age();
-    let wrote = |(name, value): (&String, &f64)| shared.write(name, *value, Source::Told, age, false);
+    let wrote =
+        |(name, value): (&String, &f64)| shared.write_of(subject, name, *value, Source::Told, age, false);
     // The rest is taken even if one cannot be.
     report.values.iter().map(wrote).fold(Ok(()), Result::and).map_err(unfit)
+}
+
+/// Whom it reports for, since that is somebody else.
+fn unknown(shared: &Shared) -> String {
+    let ours: Vec<&str> = shared.subjects().filter_map(|subject| subject.member.as_deref()).collect();
+    format!("this agent reports for member {}: leave member out, or give that", ours.join(" or "))
 }
 
 /// All of a body, or `None` if it is too long. Even then it is read to its end: a socket closed over unread bytes
@@ -216,7 +236,7 @@ mod tests {
 
     #[tokio::test]
     async fn reports_are_taken_or_refused() {
-        let shared = Shared::new(Some("web".into()), Some("a:80".into()), &[]);
+        let shared = Shared::new(Some("web".into()), Some("a:80".into()), Vec::new(), &[]);
         assert_eq!(take(&shared, b"name=x&value=1"), Ok(()));
         assert_eq!(take(&shared, b"{\"member\": \"a:80\", \"values\": {\"y\": 2, \"z\": 3}}"), Ok(()));
         let refused = |body: &str| take(&shared, body.as_bytes()).unwrap_err();
@@ -224,7 +244,7 @@ mod tests {
         assert!(refused("member=b%3A80&name=x&value=1").1.contains("for member a:80"));
         assert!(refused("group=db&name=x&value=1").1.contains("for group web"));
         assert!(refused("name=no+name&value=1").1.contains("is no name"));
-        let (values, _) = shared.board().since(0, shared.now());
+        let (values, _) = shared.whole.board().since(0, shared.now());
         assert_eq!(values.iter().map(|value| value.value).collect::<Vec<_>>(), [1.0, 2.0, 3.0]);
     }
 }

@@ -1,4 +1,4 @@
-//! What the parts of an agent share: the board, what cannot be read, and how the reports fare.
+//! What the parts of an agent share: the subjects with their boards, and what cannot be read.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::alert::{Alerts, Decision};
-use crate::board::{Board, Source};
+use crate::board::Source;
 use crate::link::Url;
-use crate::push::Failure;
 use crate::report::OLDEST;
 use crate::sensor::Unread;
+use crate::subject::Subject;
 
 /// Most things that cannot be read and are remembered as said.
 const SAID: usize = 1000;
@@ -20,31 +19,14 @@ const SAID: usize = 1000;
 /// What the parts share.
 pub(crate) struct Shared {
     pub(crate) group: Option<String>,
-    pub(crate) member: Option<String>,
+    /// What the sensors read belongs to.
+    pub(crate) whole: Subject,
+    /// Servers that have numbers of their own besides.
+    pub(crate) servers: Vec<Subject>,
     begin: Instant,
-    board: Mutex<Board>,
     /// Something was written that matters.
     pub(crate) stirred: Notify,
     unread: Mutex<Notes>,
-    targets: Mutex<Vec<Tally>>,
-    alerts: Mutex<Alerts>,
-}
-
-/// How reports to one balancer fare.
-#[derive(Clone, Debug)]
-pub(crate) struct Tally {
-    pub(crate) target: String,
-    pub(crate) reports: u64,
-    pub(crate) failures: u64,
-    /// Kind of the failure that was told last, if it lasts.
-    trouble: Option<u16>,
-}
-
-impl Tally {
-    /// Has the last report arrived?
-    pub(crate) fn well(&self) -> bool {
-        self.trouble.is_none()
-    }
 }
 
 #[derive(Default)]
@@ -55,18 +37,37 @@ struct Notes {
 }
 
 impl Shared {
-    pub(crate) fn new(group: Option<String>, member: Option<String>, targets: &[Url]) -> Self {
-        let tally = |url: &Url| Tally { target: url.to_string(), reports: 0, failures: 0, trouble: None };
+    /// Of a machine with one server, or with `servers` that have numbers of their own.
+    pub(crate) fn new(
+        group: Option<String>,
+        member: Option<String>,
+        servers: Vec<String>,
+        targets: &[Url],
+    ) -> Self {
+        let several = !servers.is_empty();
         Self {
             group,
-            member,
+            whole: Subject::new(member, several, targets),
+            servers: servers.into_iter().map(|one| Subject::new(Some(one), true, targets)).collect(),
             begin: Instant::now(),
-            board: Mutex::default(),
             stirred: Notify::new(),
             unread: Mutex::default(),
-            targets: Mutex::new(targets.iter().map(tally).collect()),
-            alerts: Mutex::new(Alerts::new(targets.len())),
         }
+    }
+
+    /// All subjects, the whole first.
+    pub(crate) fn subjects(&self) -> impl Iterator<Item = &Subject> {
+        std::iter::once(&self.whole).chain(&self.servers)
+    }
+
+    /// One of them, by its place in that order.
+    pub(crate) fn subject(&self, place: usize) -> Option<&Subject> {
+        self.subjects().nth(place)
+    }
+
+    /// The subject that balancers know by this name.
+    pub(crate) fn named(&self, member: &str) -> Option<&Subject> {
+        self.subjects().find(|subject| subject.member.as_deref() == Some(member))
     }
 
     /// On the agent's own clock, which begins so late that no age goes back before it.
@@ -74,13 +75,7 @@ impl Shared {
         OLDEST + self.begin.elapsed()
     }
 
-    /// The board; whoever has it must not wait for anything.
-    pub(crate) fn board(&self) -> MutexGuard<'_, Board> {
-        // Nobody leaves it half written, not even by a panic.
-        self.board.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Writes a number that was read `age` ago, and says so if it matters; see [`Board::write`].
+    /// Writes a number of the whole; see [`Self::write_of`].
     pub(crate) fn write(
         &self,
         name: &str,
@@ -89,8 +84,22 @@ impl Shared {
         age: Duration,
         share: bool,
     ) -> Result<(), String> {
+        self.write_of(&self.whole, name, value, source, age, share)
+    }
+
+    /// Writes a number of a subject that was read `age` ago, and says so if it matters; see
+    /// [`Board::write`](crate::board::Board::write).
+    pub(crate) fn write_of(
+        &self,
+        subject: &Subject,
+        name: &str,
+        value: f64,
+        source: Source,
+        age: Duration,
+        share: bool,
+    ) -> Result<(), String> {
         let at = self.now().saturating_sub(age);
-        if self.board().write(name, value, source, at, share)? {
+        if subject.board().write(name, value, source, at, share)? {
             self.stirred.notify_one();
         }
         Ok(())
@@ -118,55 +127,6 @@ impl Shared {
 
     fn notes(&self) -> MutexGuard<'_, Notes> {
         self.unread.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// So many reports have arrived at the target with this number.
-    pub(crate) fn delivered(&self, number: usize, reports: u64) {
-        if let Some(tally) = self.tallies().get_mut(number) {
-            tally.reports += reports;
-            if tally.trouble.take().is_some() {
-                tracing::info!("reports to {} arrive again", tally.target);
-            }
-        }
-    }
-
-    /// What the target with this number wants shed, as its answer to a report said.
-    pub(crate) fn asked(&self, number: usize, decision: Option<Decision>) {
-        let news = self.alerts().heard(number, decision, self.now());
-        if let (Some(share), Some(tally)) = (news, self.tallies().get(number)) {
-            tracing::info!(
-                "{} wants {:.0} % of the connections to go elsewhere",
-                tally.target,
-                share * 100.0
-            );
-        }
-    }
-
-    /// What balancers decided; whoever has it must not wait for anything.
-    pub(crate) fn alerts(&self) -> MutexGuard<'_, Alerts> {
-        self.alerts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// One has not.
-    pub(crate) fn failed(&self, number: usize, Failure { kind, why }: Failure) {
-        if let Some(tally) = self.tallies().get_mut(number) {
-            tally.failures += 1;
-            if tally.trouble.replace(kind) != Some(kind) {
-                tracing::warn!(
-                    "reports to {} do not arrive: {why}; trying again until they do",
-                    tally.target
-                );
-            }
-        }
-    }
-
-    /// How the reports fare.
-    pub(crate) fn tally(&self) -> Vec<Tally> {
-        self.tallies().clone()
-    }
-
-    fn tallies(&self) -> MutexGuard<'_, Vec<Tally>> {
-        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,8 +8,8 @@ fn nothing_to_read() -> Sensors {
 
 /// How often balancers are told in ten seconds while `tell` is called every ten milliseconds with the time.
 async fn beats(tell: impl Fn(&Told, u64)) -> u64 {
-    let shared = Arc::new(Shared::new(None, None, &[]));
-    let told = Told(shared.clone());
+    let shared = Arc::new(Shared::new(None, None, Vec::new(), &[]));
+    let told = Told { shared: shared.clone(), place: 0 };
     let (sender, receiver) = watch::channel(0);
     let beating = tokio::spawn(async move {
         beat(&shared, nothing_to_read(), Duration::from_secs(1), &sender).await;

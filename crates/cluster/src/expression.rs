@@ -5,7 +5,8 @@
 //! Whole and decimal numbers may be mixed, `/` never rounds, and a division by zero is an error rather than an
 //! infinity. There are no loops, and each evaluation may take only so many steps, so that one costs microseconds.
 //!
-//! A text that is a name by itself is that name, dots and colons included, which names of metrics may have.
+//! A text that is a name by itself is that name, dots and colons included, which names of metrics may have. Within an
+//! expression a name may have dots (`utilization.queue * 2`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -67,7 +68,7 @@ impl Expression {
         }
         let program =
             ENVIRONMENT.compile_expression_owned(text.to_owned()).map_err(|error| read(text, &error))?;
-        let mut names: Vec<String> = program.undeclared_variables(false).into_iter().collect();
+        let mut names: Vec<String> = program.undeclared_variables(true).into_iter().collect();
         names.sort_unstable();
         let form = Form::Program(std::sync::Arc::new(program));
         let expression = Self { text: text.into(), names, form };
@@ -93,11 +94,13 @@ impl Expression {
         let value = match &self.form {
             Form::Name => lookup(&self.text).ok_or_else(|| format!("`{}` is not known", self.text))?,
             Form::Program(program) => {
-                let given = |name: &String| Some((name.clone(), Value::from(lookup(name)?)));
-                let given: BTreeMap<String, Value> = self.names.iter().filter_map(given).collect();
-                let missing: Vec<&str> =
-                    self.names.iter().filter(|name| !given.contains_key(*name)).map(String::as_str).collect();
-                let value = program.eval(Value::from_pairs(given)).map_err(|error| {
+                let (mut given, mut missing) = (Given::default(), Vec::new());
+                for name in &self.names {
+                    let value = lookup(name);
+                    given.insert(name, value);
+                    missing.extend(value.is_none().then_some(name.as_str()));
+                }
+                let value = program.eval(given.value()).map_err(|error| {
                     match (missing.is_empty(), error.kind()) {
                         // Whatever else it says, this is why.
                         (false, _) => format!("`{}` is not known", missing.join("`, `")),
@@ -116,8 +119,9 @@ impl Expression {
         let Form::Program(program) = &self.form else { return Ok(()) };
         let mut wrong = None;
         for number in [0.5, 1.0, 3.0] {
-            let given = self.names.iter().map(|name| (name.clone(), Value::from(number)));
-            match program.eval(Value::from_pairs(given)) {
+            let mut given = Given::default();
+            self.names.iter().for_each(|name| given.insert(name, Some(number)));
+            match program.eval(given.value()) {
                 Ok(value) if f64::try_from(value.clone()).is_ok() => return Ok(()),
                 Ok(value) => {
                     let why = format!("gives {value}, not a number");
@@ -128,6 +132,35 @@ impl Expression {
         }
         // With some number it must give one.
         wrong.map_or(Ok(()), Err)
+    }
+}
+
+/// What names stand for; one with dots is in what its beginning stands for, where the language looks for it.
+#[derive(Default)]
+struct Given {
+    number: Option<f64>,
+    below: BTreeMap<String, Self>,
+}
+
+impl Given {
+    /// One without a value is not defined, but what it is in is.
+    fn insert(&mut self, name: &str, number: Option<f64>) {
+        let (inside, last) = match name.rsplit_once('.') {
+            Some((inside, last)) => (inside.split('.').collect(), last),
+            None => (Vec::new(), name),
+        };
+        let place =
+            inside.into_iter().fold(self, |given, part| given.below.entry(part.to_owned()).or_default());
+        if number.is_some() {
+            place.below.entry(last.to_owned()).or_default().number = number;
+        }
+    }
+
+    fn value(self) -> Value {
+        match self.number.filter(|_| self.below.is_empty()) {
+            Some(number) => Value::from(number),
+            None => Value::from_pairs(self.below.into_iter().map(|(name, given)| (name, given.value()))),
+        }
     }
 }
 
@@ -211,6 +244,7 @@ mod tests {
             "in_flight" => Some(20.0),
             "capacity" => Some(3.0),
             "zero" => Some(0.0),
+            "utilization.queue" => Some(0.75),
             _ => None,
         };
         Expression::new(text).map_err(|fault| format!("{fault}"))?.eval(known)
@@ -229,6 +263,10 @@ mod tests {
             ("memory|default(0.25)", 0.25),
             ("memory if memory is defined else in_flight", 20.0),
             ("42", 42.0),
+            ("utilization.queue", 0.75),
+            ("utilization.queue * 2 + cpu", 2.0),
+            ("utilization.disk|default(0.125)", 0.125),
+            ("[utilization.queue, named_metrics.x|default(9)]|max", 9.0),
         ] {
             let found = value(text).unwrap_or_else(|why| panic!("{text}: {why}"));
             assert!((found - expected).abs() < 1e-12, "{text}: {found}");
@@ -267,6 +305,7 @@ mod tests {
     #[test]
     fn values_that_are_none_say_why() {
         assert_eq!(value("disk").unwrap_err(), "`disk` is not known");
+        assert_eq!(value("1 + utilization.disk").unwrap_err(), "`utilization.disk` is not known");
         assert_eq!(value("cpu + disk * net").unwrap_err(), "`disk`, `net` is not known");
         assert!(value("cpu / zero").unwrap_err().contains('/'), "{:?}", value("cpu / zero"));
         assert!(value("10 ** 300 * 10.0 ** 300").is_err());

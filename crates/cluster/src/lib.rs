@@ -12,6 +12,7 @@
 
 mod answer;
 mod bucket;
+pub mod corba;
 mod expression;
 mod facts;
 mod own;
@@ -33,6 +34,7 @@ pub use expression::{Expression, Fault, LONGEST, is_name};
 pub use facts::{LIMIT_AGE, LIMIT_NAMES};
 pub use own::Counters;
 pub use settings::{GroupSettings, MemberSettings, MonitorSettings, Source, Target};
+pub use watch::{OWN, is_own};
 
 use pull::{Answer, Pulls};
 use watch::{Said, Watch};
@@ -45,6 +47,9 @@ pub trait Balancer: Send + Sync + 'static {
     /// The load of a member, measured `age` ago: finite, not negative.
     fn load(&self, group: &str, member: &str, value: f64, age: Duration);
 
+    /// What a member does, measured `age` ago: finite, not negative.
+    fn usage(&self, group: &str, member: &str, usage: Usage, age: Duration);
+
     /// The weights of all members of a group; `None` for one that is not known.
     fn weights(&self, group: &str, weights: &[(Arc<str>, Option<f64>)]);
 
@@ -52,12 +57,23 @@ pub trait Balancer: Send + Sync + 'static {
     fn flooded(&self, group: &str, member: &str);
 }
 
+/// How much a member does and how busy that makes it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Usage {
+    /// Requests a second.
+    pub rps: f64,
+    /// 1 for fully busy; may exceed 1.
+    pub utilization: f64,
+    /// Failed requests a second.
+    pub eps: f64,
+}
+
 /// Numbers told of a member.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// Its group; `None` for all that have it.
     pub group: Option<String>,
-    /// As configured (`host:port`), or its address.
+    /// As configured (`host:port`), or its address; without a port, every member at that host.
     pub member: String,
     /// By name.
     pub values: Vec<(String, f64)>,
@@ -233,6 +249,9 @@ impl Inner {
         for one in said {
             match one {
                 Said::Load { group, member, value, age } => self.balancer.load(&group, &member, value, age),
+                Said::Usage { group, member, usage, age } => {
+                    self.balancer.usage(&group, &member, usage, age);
+                }
                 Said::Weights { group, weights } => self.balancer.weights(&group, &weights),
                 Said::Flood { group, member } => self.balancer.flooded(&group, &member),
             }

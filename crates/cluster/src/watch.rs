@@ -9,8 +9,8 @@
 //! it needs. It is as old as the oldest figure in it. Where a figure is missing there is no load, and the strategy
 //! sees how the last one ages.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,11 +19,13 @@ use plimsoll_brain::status::{FactExplanation, LoadExplanation, MonitorExplanatio
 use crate::bucket::{Bucket, Passage};
 use crate::facts::{Facts, LIMIT_AGE, LIMIT_NAMES};
 use crate::own::{Counters, Own};
-use crate::{Expression, GroupSettings, Known, MemberKnown, Refusal, Report, Source, is_name};
+use crate::{Expression, GroupSettings, Known, MemberKnown, Refusal, Report, Source, Usage, is_name};
 
 mod group;
 #[cfg(test)]
 mod tests;
+
+pub use group::{OWN, is_own};
 
 /// Everything that is known.
 #[derive(Debug, Default)]
@@ -35,6 +37,7 @@ pub(crate) struct Watch {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Said {
     Load { group: Arc<str>, member: Arc<str>, value: f64, age: Duration },
+    Usage { group: Arc<str>, member: Arc<str>, usage: Usage, age: Duration },
     Weights { group: Arc<str>, weights: Vec<(Arc<str>, Option<f64>)> },
     Flood { group: Arc<str>, member: Arc<str> },
 }
@@ -48,6 +51,8 @@ struct Group {
     names: BTreeMap<Arc<str>, usize>,
     /// Where a member is, by its address; the first one, if several have it.
     addresses: BTreeMap<SocketAddr, usize>,
+    /// Where the members of a host are, by its address and by its name as configured.
+    hosts: BTreeMap<String, Vec<usize>>,
     /// When loads were last made of the balancer's own figures.
     looked: Option<Instant>,
 }
@@ -89,7 +94,8 @@ impl Watch {
             let names = names.map(|(place, spec)| (spec.name.clone(), place)).collect();
             let addresses = settings.members.iter().enumerate().rev();
             let addresses = addresses.map(|(place, spec)| (spec.address, place)).collect();
-            let group = Group { settings, members, names, addresses, looked: None };
+            let hosts = hosts(&settings.members);
+            let group = Group { settings, members, names, addresses, hosts, looked: None };
             self.groups.insert(group.settings.name.clone(), group);
         }
     }
@@ -157,7 +163,7 @@ impl Watch {
         let Some(&place) = group.names.get(member) else { return Vec::new() };
         let sound = values.iter().filter(|(name, value)| is_name(name) && value.is_finite());
         let sound: Vec<(String, f64)> = sound.cloned().collect();
-        group.tell(place, &sound, Duration::ZERO, source, now).0.into_iter().collect()
+        group.tell(place, &sound, Duration::ZERO, source, now).0
     }
 
     /// Takes what a monitor answered.
@@ -179,7 +185,7 @@ impl Watch {
                 for (name, value, age) in values {
                     group.put(place, &name, value, age, source, now);
                 }
-                group.load(place, now).into_iter().collect()
+                group.load(place, now).into_iter().chain(group.usage(place, now)).collect()
             }
             Err(why) => {
                 group.members[place].trouble = Some(why);
@@ -258,10 +264,16 @@ impl Watch {
     /// Where a member is: in the group that is named, or else in all that have it.
     fn places(&self, group: Option<&str>, member: &str) -> Result<Vec<(Arc<str>, usize)>, Refusal> {
         let address: Option<SocketAddr> = member.parse().ok();
-        // By what it is called, or by where it is: an agent knows its address, not what we call it.
-        let place = |group: &Group| {
+        let host = host_of(member);
+        // By what it is called, or by where it is: an agent knows its address, not what we call it. Of a host are all
+        // that are there: what the host works on counts in every group alike.
+        let place = |group: &Group| -> Vec<usize> {
             let by_address = || group.addresses.get(&address?).copied();
-            group.names.get(member).copied().or_else(by_address)
+            let one = group.names.get(member).copied().or_else(by_address);
+            match one {
+                Some(place) => vec![place],
+                None => group.hosts.get(&host).cloned().unwrap_or_default(),
+            }
         };
         if let Some(name) = group {
             let Some(group) = self.groups.get(name) else {
@@ -272,18 +284,22 @@ impl Watch {
                     some(&names)
                 )));
             };
-            let Some(place) = place(group) else {
+            let found = place(group);
+            if found.is_empty() {
                 let names: Vec<&str> = group.settings.members.iter().map(|spec| &*spec.name).collect();
                 let member = short(member);
                 return Err(Refusal::Unknown(format!(
                     "group {name} has no member {member}; it has: {}",
                     some(&names)
                 )));
-            };
-            return Ok(vec![(group.settings.name.clone(), place)]);
+            }
+            return Ok(found.into_iter().map(|place| (group.settings.name.clone(), place)).collect());
         }
-        let found: Vec<_> =
-            self.groups.iter().filter_map(|(name, group)| Some((name.clone(), place(group)?))).collect();
+        let found: Vec<_> = self
+            .groups
+            .iter()
+            .flat_map(|(name, group)| place(group).into_iter().map(|place| (name.clone(), place)))
+            .collect();
         if found.is_empty() {
             let all = self.groups.values().flat_map(|group| &group.settings.members);
             let names: Vec<&str> = all.map(|spec| &*spec.name).collect();
@@ -306,6 +322,27 @@ impl Member {
             load: None,
             trouble: None,
         }
+    }
+}
+
+/// Where the members of each host are.
+fn hosts(members: &[crate::MemberSettings]) -> BTreeMap<String, Vec<usize>> {
+    let mut hosts: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (place, spec) in members.iter().enumerate() {
+        let name = spec.name.rsplit_once(':').map_or(&*spec.name, |(host, _)| host);
+        for host in BTreeSet::from([host_of(name), spec.address.ip().to_canonical().to_string()]) {
+            hosts.entry(host).or_default().push(place);
+        }
+    }
+    hosts
+}
+
+/// A host as it is looked for: an address in its shortest form, a name in lower case.
+fn host_of(text: &str) -> String {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    match bare.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().to_string(),
+        Err(_) => bare.to_ascii_lowercase(),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::Protocol;
 use crate::connect::{Peer, exhausted};
 use crate::core::Core;
 use crate::listener::{Listener, Visit};
-use crate::{http, preface, tcp};
+use crate::{http, iiop, preface, tcp};
 
 /// Accepts connections until the listener is closed, then those that already wait.
 pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, socket: TcpListener) {
@@ -86,6 +86,12 @@ fn begin(
             tokio::task::spawn_local(async move {
                 let _visit = visit;
                 tcp::serve(core, listener, stream, peer, unread).await;
+            });
+        }
+        Protocol::Iiop => {
+            tokio::task::spawn_local(async move {
+                let _visit = visit;
+                iiop::serve(core, listener, stream, peer, unread).await;
             });
         }
         // It has no connections.

@@ -1,19 +1,35 @@
-//! From a piece of work to a member that may take it: at once, or after a wait in the group's queue.
+//! From a piece of work to a member that may take it: at once, or after a wait.
+//!
+//! There are two waits. Where every member is at its configured limit, the work waits in the group's queue, as long as
+//! the configuration says. Where the strategy finds that one more would be too much for each of them, it waits in the
+//! group's line, as long as that may still help. See [`Room`](crate::room::Room).
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
-use plimsoll_brain::{MemberId, Time};
+use plimsoll_brain::{MemberId, Time, Turn};
 
 use crate::core::Core;
-use crate::pool::{Admission, Pool, View, Waiting};
+use crate::pool::{Admission, Pool, View};
 use crate::reason::Reason;
 use crate::trip::Trip;
 use crate::wheel::Timer;
 
-/// Finds a member that is below its limit now. Nobody overtakes those who wait already: they make it
+/// What somebody wants who may wait for it.
+pub(crate) struct Wish<'a> {
+    pub(crate) key: u64,
+    /// Members that are not to be asked.
+    pub(crate) tried: &'a [MemberId],
+    /// When no answer is of use any more.
+    pub(crate) deadline: Time,
+    /// When it came: the time that it may wait for room begins there.
+    pub(crate) since: Time,
+    /// Is a look at once in vain? Members have just said so themselves.
+    pub(crate) refused: bool,
+}
+
+/// Finds a member that is below its limit now. Nobody overtakes those who are in the queue already: they make it
 /// [`Admission::Full`].
 pub(crate) fn at_once(
     core: &Core,
@@ -23,10 +39,16 @@ pub(crate) fn at_once(
     tried: &[MemberId],
     now: Time,
 ) -> Admission {
-    match pool.contended() {
-        true => Admission::Full,
-        false => pool.admit_by(view, key, core.chance(), now, tried),
+    let calm = pool.group.room.calm();
+    if !calm && pool.contended() {
+        return Admission::Full;
     }
+    let admission = pool.admit_by(view, key, core.chance(), now, tried);
+    if !calm && let Admission::Trip(_) = &admission {
+        // Where one found room there may be more.
+        pool.group.room.ring();
+    }
+    admission
 }
 
 /// Finds a member for a new session while one is under alert, where its sessions come back as new ones: as likely as
@@ -39,10 +61,10 @@ pub(crate) fn returning(core: &Core, pool: &Pool, view: &Rc<View>, now: Time) ->
     plan.target(core.chance(), &[]).and_then(|place| pool.admit_to(view, place, now))
 }
 
-/// Finds a member that is below its limit; waits for one if the group has a queue, until `deadline` at most.
+/// Finds a member that is below its limit and has room; waits for one, until `deadline` at most.
 ///
 /// # Errors
-/// There is no member but those `tried`, the queue is full, or the wait was too long.
+/// There is no member but those `tried`, the queue is full, or the wait was too long or would be in vain.
 pub(crate) async fn admit(
     core: &Core,
     pool: &Pool,
@@ -51,47 +73,42 @@ pub(crate) async fn admit(
     tried: &[MemberId],
     deadline: Time,
 ) -> Result<Trip, Reason> {
+    let wish = Wish { key, tried, deadline, since: core.now(), refused: false };
     match at_once(core, pool, pool.view(), key, tried, core.now()) {
         Admission::Trip(trip) => Ok(trip),
         Admission::Nobody => Err(Reason::NoMember),
-        Admission::Shed => Err(Reason::Shed),
-        Admission::Full => wait(core, pool, timer, key, tried, deadline).await,
+        Admission::Shed => line_up(core, pool, timer, &wish, |_| false).await,
+        Admission::Full => wait(core, pool, timer, &wish).await,
     }
 }
 
-/// Waits for a member to come below its limit, if the group has a queue.
+/// Waits in the queue for a member to come below its limit, if the group has a queue.
 ///
 /// # Errors
 /// As [`admit`].
-pub(crate) async fn wait(
-    core: &Core,
-    pool: &Pool,
-    timer: &Timer,
-    key: u64,
-    tried: &[MemberId],
-    deadline: Time,
-) -> Result<Trip, Reason> {
+pub(crate) async fn wait(core: &Core, pool: &Pool, timer: &Timer, wish: &Wish<'_>) -> Result<Trip, Reason> {
     let (most, patience) = {
         let view = pool.view();
         (view.published.settings.queue, view.published.settings.queue_timeout)
     };
-    let waiting = Waiting::enter(&pool.group, most).ok_or(Reason::QueueFull)?;
-    timer.set(deadline.min(core.now() + patience));
-    let mut freed = Box::pin(waiting.freed());
+    let queued = pool.group.room.queue(most).ok_or(Reason::QueueFull)?;
+    timer.set(wish.deadline.min(core.now() + patience));
+    let mut freed = Box::pin(queued.freed());
     // A place given up before this wait was counted was told to nobody: whoever waits alone looks once more.
-    let mut look = pool.group.waiting.load(Relaxed) == 1;
-    poll_fn(|cx| {
+    let mut look = pool.group.room.queued() == 1;
+    let begun = core.now();
+    let found = poll_fn(|cx| {
         loop {
             if timer.fired() {
-                let late = core.tick() >= deadline;
+                let late = core.tick() >= wish.deadline;
                 return Poll::Ready(Err(if late { Reason::TotalTimeout } else { Reason::QueueTimeout }));
             }
             if freed.as_mut().poll(cx).is_ready() {
-                freed.set(waiting.freed());
+                freed.set(queued.freed());
             } else if !std::mem::take(&mut look) {
                 return Poll::Pending;
             }
-            match pool.admit(key, core.chance(), core.tick(), tried) {
+            match pool.admit(wish.key, core.chance(), core.tick(), wish.tried) {
                 Admission::Trip(trip) => return Poll::Ready(Ok(trip)),
                 Admission::Nobody => return Poll::Ready(Err(Reason::NoMember)),
                 Admission::Shed => return Poll::Ready(Err(Reason::Shed)),
@@ -99,5 +116,57 @@ pub(crate) async fn wait(
             }
         }
     })
-    .await
+    .await;
+    pool.tally().waits.record(core.now().since(begun));
+    found
+}
+
+/// Waits in the line for a member to have room, as long as that may help. `gone`: has the client gone? Asked whenever
+/// the task is woken.
+///
+/// # Errors
+/// As [`admit`]; a client that has gone is turned away as any other.
+pub(crate) async fn line_up(
+    core: &Core,
+    pool: &Pool,
+    timer: &Timer,
+    wish: &Wish<'_>,
+    mut gone: impl FnMut(&mut Context<'_>) -> bool,
+) -> Result<Trip, Reason> {
+    let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+    let begun = core.now();
+    let lined = pool.group.room.line(core, &waker, pool.pace(), wish.since).ok_or(Reason::Shed)?;
+    timer.set(wish.deadline.min(lined.until()));
+    // As in the queue.
+    let mut look = !wish.refused && lined.alone();
+    let found = poll_fn(|cx| {
+        let now = core.tick();
+        if gone(cx) {
+            return Poll::Ready(Err(Reason::Shed));
+        }
+        loop {
+            // The last to ask is whoever nobody told of anything: what is known of members changes with time, too.
+            let late = timer.fired();
+            match lined.turn() {
+                Turn::Go => return Poll::Ready(Err(Reason::Shed)),
+                Turn::Wait if !late && !std::mem::take(&mut look) => return Poll::Pending,
+                Turn::Look | Turn::Wait => {}
+            }
+            match pool.admit(wish.key, core.chance(), now, wish.tried) {
+                Admission::Trip(trip) => return Poll::Ready(Ok(trip)),
+                Admission::Nobody => return Poll::Ready(Err(Reason::NoMember)),
+                Admission::Full | Admission::Shed if late && now >= wish.deadline => {
+                    return Poll::Ready(Err(Reason::TotalTimeout));
+                }
+                Admission::Full | Admission::Shed if late => return Poll::Ready(Err(Reason::Shed)),
+                Admission::Full | Admission::Shed => {}
+            }
+        }
+    })
+    .await;
+    if found.is_ok() {
+        lined.serve();
+    }
+    pool.tally().waits.record(core.now().since(begun));
+    found
 }

@@ -107,7 +107,8 @@ fn rule(control: &mut Control, next: &Settings, now: Time) {
         match control.groups.get_mut(&settings.spec.name) {
             Some(ruled) => ruled.update(settings.clone(), control.cores, now),
             None => {
-                let ruled = Ruled::new(settings.clone(), control.cores, control.strikes.clone(), now);
+                let (wires, host) = (control.wires.clone(), &control.host);
+                let ruled = Ruled::new(settings.clone(), control.cores, wires, host, now);
                 control.groups.insert(Arc::clone(&settings.spec.name), ruled);
             }
         }

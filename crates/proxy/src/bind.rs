@@ -40,7 +40,7 @@ fn socket(settings: &ListenerSettings) -> io::Result<Socket> {
             udp::prepare(&socket, &settings.address)?;
             socket
         }
-        Protocol::Http | Protocol::Tcp => {
+        Protocol::Http | Protocol::Tcp | Protocol::Iiop => {
             let socket = Socket::new(domain, Type::STREAM, Some(Transport::TCP))?;
             socket.set_reuse_address(true)?;
             socket

@@ -168,11 +168,13 @@ impl Bond {
         self.seat.as_ref().is_some_and(|seat| seat.tie.record.id == member)
     }
 
-    /// Counts the session as sent elsewhere by the member it is bound to.
-    pub(crate) fn moved(&self) {
+    /// Counts the session as sent elsewhere by the member it is bound to: to another one, or to come back by itself.
+    pub(crate) fn moved(&self, to: Option<&Trip>) {
         if let Some(seat) = &self.seat {
             seat.count().moved.add(1);
-            seat.tie.record.stripes[seat.core].moved.add(1);
+            let stripe = &seat.tie.record.stripes[seat.core];
+            stripe.moved.add(1);
+            stripe.moves.note(to.map(Trip::member));
         }
     }
 }

@@ -1,17 +1,22 @@
 //! The slow path: analyzers, plans, listeners. Behind one lock that the data path never takes.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use plimsoll_brain::{Analyzer, Event, EventKind, Knobs, Load, MemberId, Shed, Strategy, Time, Totals};
-use tokio::sync::{broadcast, mpsc};
+use plimsoll_brain::{
+    Analyzer, Event, EventKind, Knobs, Load, MemberId, MemberSpec, Shed, Strategy, Time, Totals, Usage,
+};
+use tokio::sync::broadcast;
 
-use crate::group::{Group, Published, Record, Strike};
+use crate::group::{Group, Published, Record, Strike, Wires};
 use crate::listener::Door;
+use crate::metered::HostMeter;
+use crate::moves::{self, Targets};
+use crate::report;
 use crate::worker::{Order, Worker};
-use crate::{GroupSettings, Settings};
+use crate::{Binding, GroupSettings, HandOverSettings, Protocol, Settings};
 
 /// Events that are kept.
 const HISTORY: usize = 1000;
@@ -85,7 +90,11 @@ pub(crate) struct Ruled {
     pub(crate) group: Arc<Group>,
     pub(crate) settings: Arc<GroupSettings>,
     records: BTreeMap<MemberId, Arc<Record>>,
+    /// Sessions that left members, as far as events told of them.
+    told: BTreeMap<MemberId, u64>,
     ids: BTreeMap<Arc<str>, MemberId>,
+    /// Members' sessions that were handed over before they went, and that were not.
+    pub(crate) hand_overs: (u64, u64),
 }
 
 /// A listener as the slow path sees it.
@@ -111,14 +120,17 @@ pub(crate) struct Control {
     pub(crate) listeners: Vec<Opened>,
     pub(crate) workers: Vec<Worker>,
     pub(crate) journal: Journal,
-    pub(crate) strikes: mpsc::Sender<Strike>,
+    pub(crate) wires: Wires,
+    /// Of side-cars that share their host.
+    pub(crate) host: Arc<HostMeter>,
 }
 
 impl Ruled {
     pub(crate) fn new(
         settings: GroupSettings,
         cores: usize,
-        strikes: mpsc::Sender<Strike>,
+        wires: Wires,
+        host: &Arc<HostMeter>,
         now: Time,
     ) -> Self {
         let mut analyzer = Analyzer::new(settings.spec.clone(), now);
@@ -131,9 +143,9 @@ impl Ruled {
             draining: Vec::new(),
             settings: Arc::clone(&settings),
         });
-        let group = Group::new(first, cores, strikes);
+        let group = Group::new(first, cores, wires, host);
         let ids = ids(&analyzer);
-        Self { analyzer, group, settings, records, ids }
+        Self { analyzer, group, settings, records, told: BTreeMap::new(), ids, hand_overs: (0, 0) }
     }
 
     /// Puts other settings in force; members that stay keep their state and counts.
@@ -169,14 +181,51 @@ impl Ruled {
         self.ids.get(member).copied()
     }
 
-    /// The member at an address.
-    fn at(&self, address: &str) -> Option<MemberId> {
-        let address: SocketAddr = address.parse().ok()?;
-        self.analyzer.members().find(|(_, spec, _)| spec.address == address).map(|(id, ..)| id)
+    /// The member at an address, or all of them at a host.
+    fn at(&self, place: &str) -> Vec<MemberId> {
+        let bare = place.strip_prefix('[').and_then(|place| place.strip_suffix(']')).unwrap_or(place);
+        let (address, ip) = (place.parse::<SocketAddr>().ok(), bare.parse::<IpAddr>().ok());
+        let here = |spec: &MemberSpec| {
+            let host = spec.name.rsplit_once(':').map_or(&*spec.name, |(host, _)| host);
+            match (address, ip) {
+                (Some(address), _) => spec.address == address,
+                (None, Some(ip)) => spec.address.ip().to_canonical() == ip.to_canonical(),
+                (None, None) => host.eq_ignore_ascii_case(place),
+            }
+        };
+        self.analyzer.members().filter(|(_, spec, _)| here(spec)).map(|(id, ..)| id).collect()
     }
 
     pub(crate) fn record(&self, member: MemberId) -> Option<&Arc<Record>> {
         self.records.get(&member)
+    }
+
+    /// Writes down where sessions went since the last time.
+    fn tell_moves(&mut self, journal: &mut Journal) {
+        self.told.retain(|member, _| self.records.contains_key(member));
+        for (id, record) in &self.records {
+            let told = self.told.entry(*id).or_default();
+            if report::moved(record) == *told {
+                continue;
+            }
+            // A core may be between counting a session and saying where it went: then the next time tells.
+            let mut targets = Targets::new();
+            record.stripes.iter().for_each(|stripe| stripe.moves.take(&mut targets));
+            if targets.is_empty() {
+                continue;
+            }
+            *told = told.wrapping_add(targets.values().sum());
+            let total = *told;
+            let name = |wanted: MemberId| {
+                self.analyzer
+                    .members()
+                    .find(|(id, ..)| *id == wanted)
+                    .map(|(_, spec, _)| spec.name.to_string())
+            };
+            let alert = self.analyzer.last_alert(*id);
+            let from = name(*id).unwrap_or_default();
+            journal.write(moves::event((&self.group.name, &from), &targets, alert, total, name));
+        }
     }
 
     fn totals(&self) -> Vec<(MemberId, Totals)> {
@@ -251,6 +300,7 @@ impl Control {
             let totals = ruled.totals();
             ruled.analyzer.handle_totals(&totals, now);
             ruled.settle(self.cores, now, &mut self.journal);
+            ruled.tell_moves(&mut self.journal);
         }
     }
 
@@ -262,6 +312,22 @@ impl Control {
                 ruled.settle(self.cores, now, &mut self.journal);
             }
         }
+    }
+
+    /// Looks at the traffic; for how long not again.
+    pub(crate) fn watch(&mut self, now: Time) -> Duration {
+        // Sessions last as long as they like; that many are open says nothing about how busy a member is.
+        let listeners = &self.settings.listeners;
+        let requests = |group: &str| {
+            let mut its = listeners.iter().filter(|listener| *listener.group == *group);
+            its.all(|listener| match listener.protocol {
+                Protocol::Http => true,
+                Protocol::Iiop => listener.binding == Binding::PerRequest,
+                Protocol::Tcp | Protocol::Udp => false,
+            })
+        };
+        let looks = self.groups.iter_mut().map(|(name, ruled)| ruled.analyzer.watch(requests(name), now));
+        looks.min().unwrap_or(Duration::from_secs(1))
     }
 
     /// When something is due next.
@@ -284,21 +350,7 @@ impl Control {
         now: Time,
         act: impl Fn(&mut Analyzer) -> Result<(), String>,
     ) -> Result<(), String> {
-        let has = |ruled: &Ruled| ruled.analyzer.members().any(|(_, spec, _)| &*spec.name == member);
-        let group: Arc<str> = match group {
-            Some(name) => name.into(),
-            None => {
-                let mut found =
-                    self.groups.iter().filter(|(_, ruled)| has(ruled)).map(|(name, _)| Arc::clone(name));
-                match (found.next(), found.next()) {
-                    (Some(group), None) => group,
-                    (None, _) => return Err(format!("no group has a member {member}")),
-                    (Some(one), Some(other)) => {
-                        return Err(format!("{member} is a member of {one} and of {other}: name the group"));
-                    }
-                }
-            }
-        };
+        let group = self.group_of(group, member)?;
         let Some(ruled) = self.groups.get_mut(&group) else {
             let names: Vec<&str> = self.groups.keys().map(|name| &**name).collect();
             return Err(format!("no group {group}; there are: {}", names.join(", ")));
@@ -306,6 +358,53 @@ impl Control {
         act(&mut ruled.analyzer)?;
         ruled.settle(self.cores, now, &mut self.journal);
         Ok(())
+    }
+
+    /// The group that is named, or the only one that has the member.
+    fn group_of(&self, group: Option<&str>, member: &str) -> Result<Arc<str>, String> {
+        if let Some(name) = group {
+            return Ok(name.into());
+        }
+        let has = |ruled: &Ruled| ruled.analyzer.members().any(|(_, spec, _)| &*spec.name == member);
+        let mut found = self.groups.iter().filter(|(_, ruled)| has(ruled)).map(|(name, _)| Arc::clone(name));
+        match (found.next(), found.next()) {
+            (Some(group), None) => Ok(group),
+            (None, _) => Err(format!("no group has a member {member}")),
+            (Some(one), Some(other)) => {
+                Err(format!("{member} is a member of {one} and of {other}: name the group"))
+            }
+        }
+    }
+
+    /// Who is to be told before a member is drained, of which group and for which time; `None` if nobody is, or it is
+    /// draining already.
+    pub(crate) fn hand_over(
+        &self,
+        group: Option<&str>,
+        member: &str,
+    ) -> Option<(Arc<str>, HandOverSettings, u64)> {
+        let group = self.group_of(group, member).ok()?;
+        let ruled = self.groups.get(&group)?;
+        let (id, settings) = (ruled.id(member)?, ruled.settings.hand_over.clone()?);
+        let epoch = ruled.hand_overs.0 + ruled.hand_overs.1 + 1;
+        (!ruled.analyzer.draining().any(|draining| draining == id)).then_some((group, settings, epoch))
+    }
+
+    /// They have been told, or could not be.
+    pub(crate) fn handed_over(&mut self, group: &Arc<str>, member: &str, outcome: Result<(), String>) {
+        let Some(ruled) = self.groups.get_mut(group) else { return };
+        let why = match outcome {
+            Ok(()) => {
+                ruled.hand_overs.0 += 1;
+                "its sessions were handed over before it is drained".to_owned()
+            }
+            Err(why) => {
+                ruled.hand_overs.1 += 1;
+                format!("its sessions were not handed over ({why}); it is drained all the same")
+            }
+        };
+        let (kind, member) = (EventKind::HandedOver, Some(member.into()));
+        self.journal.write(Event { kind, group: Arc::clone(group), member, why, inputs: Vec::new() });
     }
 
     /// A monitor measured a load.
@@ -316,6 +415,14 @@ impl Control {
         ruled.settle(self.cores, now, &mut self.journal);
     }
 
+    /// A member said how much it does and how busy that makes it.
+    pub(crate) fn used(&mut self, group: &str, member: &str, usage: Usage, now: Time) {
+        let Some(ruled) = self.groups.get_mut(group) else { return };
+        let Some(id) = ruled.id(member) else { return };
+        ruled.analyzer.handle_usage(id, usage, now);
+        ruled.settle(self.cores, now, &mut self.journal);
+    }
+
     /// See [`Engine::shed`](crate::Engine::shed).
     pub(crate) fn shed(&self, group: Option<&str>, member: &str) -> Option<Shed> {
         let groups = self.groups.iter().filter(|(name, _)| group.is_none_or(|group| ***name == *group));
@@ -323,8 +430,9 @@ impl Control {
             // The name first: it costs nothing to look at, and is what nearly all say.
             let alerts = || ruled.analyzer.alerts();
             alerts().next()?;
-            let id = ruled.id(member).or_else(|| ruled.at(member))?;
-            alerts().find(|alert| alert.member == id).map(|alert| alert.shed)
+            let ids = ruled.id(member).map_or_else(|| ruled.at(member), |id| vec![id]);
+            let sheds = alerts().filter(|alert| ids.contains(&alert.member)).map(|alert| alert.shed);
+            sheds.max_by(|one, other| one.share.total_cmp(&other.share))
         };
         groups.filter_map(|(_, ruled)| of(ruled)).max_by(|one, other| one.share.total_cmp(&other.share))
     }

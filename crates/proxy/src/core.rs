@@ -2,10 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::hash::{BuildHasher, Hasher};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::Poll;
 use std::time::Duration;
 
 use plimsoll_brain::Time;
@@ -144,6 +147,24 @@ impl Core {
             vector.clear();
             spare.push(vector);
         }
+    }
+
+    /// What comes of `future`, unless that takes longer than `span`.
+    pub(crate) async fn within<T>(&self, span: Duration, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        let mut timer = None;
+        poll_fn(|cx| {
+            if let Poll::Ready(outcome) = future.as_mut().poll(cx) {
+                return Poll::Ready(Some(outcome));
+            }
+            let timer = timer.get_or_insert_with(|| {
+                let timer = self.wheel.timer(cx.waker());
+                timer.set(self.tick() + span);
+                timer
+            });
+            if timer.fired() { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await
     }
 
     /// 64 random bits (splitmix64, Steele, Lea and Flood 2014).

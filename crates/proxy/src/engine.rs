@@ -7,26 +7,41 @@ use std::time::Duration;
 
 use plimsoll_brain::meter::Reading;
 use plimsoll_brain::status::GroupExplanation;
-use plimsoll_brain::{Event, EventKind, Knobs, Load, Shed, Strategy, Time};
+use plimsoll_brain::{Event, EventKind, Knobs, Load, Shed, Strategy, Time, Usage};
+use plimsoll_wire::giop::Ior;
 use tokio::sync::{Notify, broadcast, mpsc};
 
 use crate::clock::Clock;
 use crate::control::{Control, Journal, Stamped};
 use crate::core::{Census, PARTING};
-use crate::group::Strike;
+use crate::group::{Said, Strike, Wires};
 use crate::inner::{Inner, lock};
+use crate::metered::HostMeter;
 use crate::probe::{self, Probes};
 use crate::worker::{self, Order, Worker};
-use crate::{MemberCounters, Settings, StartError, apply, explain, report};
+use crate::{MemberCounters, Protocol, Settings, StartError, apply, explain, hand_over, iiop, report};
 
 /// Strikes that may wait for the control thread.
 const STRIKES: usize = 256;
+/// Words of members that may wait to be heard.
+const SAID: usize = 1024;
 /// How often success rates are looked at.
 const COMPARE: Duration = Duration::from_secs(1);
 
 /// A running data plane. Cloning gives another handle of the same. Every method may be called from any thread.
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
+
+/// How much a member does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Requests it ends a second.
+    pub rps: f64,
+    /// How busy it is, 1 for fully; may exceed 1.
+    pub utilization: f64,
+    /// Requests it fails a second.
+    pub eps: f64,
+}
 
 impl Engine {
     /// Binds every listener and starts the threads.
@@ -39,6 +54,7 @@ impl Engine {
         let cores = settings.threads.max(1);
         let census = Census::new(settings.max_connections);
         let (strikes, inbox) = mpsc::channel(STRIKES);
+        let (said, heard) = mpsc::channel(SAID);
         let processors = worker::processors(cores);
         let workers = (0..cores)
             .map(|index| {
@@ -58,7 +74,8 @@ impl Engine {
             listeners: Vec::new(),
             workers,
             journal: Journal::new(),
-            strikes,
+            wires: Wires { strikes, said },
+            host: HostMeter::new(clock.now()),
         };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
@@ -68,6 +85,7 @@ impl Engine {
             control: Mutex::new(control),
             census,
             probes: Mutex::new(probes),
+            said: Mutex::new(Some(heard)),
             access: Mutex::default(),
             access_dropped: Arc::default(),
             reloads: AtomicU64::new(0),
@@ -132,11 +150,19 @@ impl Engine {
         report::buckets(&self.0, group)
     }
 
-    /// Lets a member's work end and gives it nothing new.
+    /// Lets a member's work end and gives it nothing new. If its group has
+    /// [`hand_over`](crate::GroupSettings::hand_over) that is told first, and this waits for the answer: not to be called
+    /// where waiting is not allowed.
     ///
     /// # Errors
     /// There is no such member, or more than one group has it and none is named.
     pub fn drain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
+        let told = lock(&self.0.control).hand_over(group, member);
+        if let Some((group, settings, epoch)) = told {
+            // Behind no lock.
+            let outcome = hand_over::tell(&settings, &hand_over::Told { group: &group, member, epoch });
+            lock(&self.0.control).handed_over(&group, member, outcome);
+        }
         let now = self.0.clock.now();
         lock(&self.0.control).operate(group, member, now, |analyzer| analyzer.drain(member, now))?;
         self.0.wake.notify_one();
@@ -168,6 +194,22 @@ impl Engine {
         self.0.wake.notify_one();
     }
 
+    /// What members say with their answers of what the choice does not need, sampled as the groups' settings ask; what is
+    /// not taken out in time is dropped. There is one listener: `None` after the first call.
+    pub fn said(&self) -> Option<mpsc::Receiver<Said>> {
+        lock(&self.0.said).take()
+    }
+
+    /// How much a member does and how busy that makes it, measured `age` ago; for strategies that weigh members by it.
+    /// What cannot be used (no such member, not a number, negative) is ignored.
+    pub fn usage(&self, group: &str, member: &str, rates: Rates, age: Duration) {
+        let now = self.0.clock.now();
+        let at = Time(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
+        let Rates { rps, utilization, eps } = rates;
+        lock(&self.0.control).used(group, member, Usage { rps, utilization, eps, at }, now);
+        self.0.wake.notify_one();
+    }
+
     /// Which part of a member's sessions is to go elsewhere, if it is under alert: by its name or address, in one group
     /// or in the one of all that have it that asks for most.
     pub fn asked_to_shed(&self, group: Option<&str>, member: &str) -> Option<Shed> {
@@ -179,10 +221,15 @@ impl Engine {
         lock(&self.0.control).weighed(group, weights, self.0.clock.now());
     }
 
-    /// What the meter of a side-car says now; `None` if there is no such group, or it is none.
+    /// What the meter of a side-car's own server says now; `None` if there is no such group, or it is none.
     pub fn reading(&self, group: &str) -> Option<Reading> {
         let control = lock(&self.0.control);
         Some(control.groups.get(group)?.group.side_car.as_ref()?.reading())
+    }
+
+    /// What the meter of all servers says that share this host: see [`SideCarSettings::shares_host`](crate::SideCarSettings).
+    pub fn host_reading(&self) -> Reading {
+        lock(&self.0.control).host.reading()
     }
 
     /// Balancers want this share (0 to 1) of the connections to a side-car's server to go elsewhere: each that is
@@ -243,6 +290,19 @@ impl Engine {
         lock(&self.0.control).listeners.iter().map(|listener| listener.door.address).collect()
     }
 
+    /// The object reference by which clients reach a group: `None` if there is no such group, or no iiop listener of it.
+    pub fn reference(&self, group: &str) -> Option<Ior> {
+        let control = lock(&self.0.control);
+        let iiop = control.groups.get(group)?.settings.iiop.clone()?;
+        let listeners = control.settings.listeners.iter().zip(&control.listeners);
+        let mut listeners = listeners
+            .filter(|(listener, _)| listener.protocol == Protocol::Iiop && &*listener.group == group)
+            .map(|(listener, open)| (listener, open.door.address))
+            .peekable();
+        listeners.peek()?;
+        Some(iiop::reference::reference(&iiop, listeners))
+    }
+
     /// Closes the listeners and lets requests in flight end until the deadline of the settings; how many
     /// connections were cut. Must be called within a tokio runtime that has timers.
     pub async fn stop(&self) -> u64 {
@@ -295,6 +355,7 @@ fn end(inner: &Inner) {
 async fn govern(inner: &Inner, mut strikes: mpsc::Receiver<Strike>) {
     let mut compare = tokio::time::interval(COMPARE);
     compare.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut look = tokio::time::Instant::now();
     while !inner.ended.load(Relaxed) {
         let due = lock(&inner.control).due();
         let wait = due.map_or(Duration::from_secs(3600), |due| due.since(inner.clock.now()));
@@ -302,6 +363,10 @@ async fn govern(inner: &Inner, mut strikes: mpsc::Receiver<Strike>) {
             Some(strike) = strikes.recv() => lock(&inner.control).struck(&strike, inner.clock.now()),
             _ = compare.tick() => lock(&inner.control).compare(inner.clock.now()),
             () = tokio::time::sleep(wait) => lock(&inner.control).tick(inner.clock.now()),
+            () = tokio::time::sleep_until(look) => {
+                let rest = lock(&inner.control).watch(inner.clock.now());
+                look = tokio::time::Instant::now() + rest;
+            }
             () = inner.wake.notified() => {}
         }
     }

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use plimsoll_brain::{Analyzer, GroupSpec, Knobs, MemberSpec, Strategy, Time, WhenAllDown, strategy};
 use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::mpsc;
 
 use crate::alarm::Alarm;
 use crate::clock::Clock;
 use crate::core::{Census, Core};
-use crate::group::{Group, Published, Record};
+use crate::group::{Group, Published, Record, Said, Wires};
+use crate::metered::HostMeter;
 use crate::pool::{Admission, Pool};
 use crate::trip::Trip;
 use crate::{GroupSettings, Key, MemberTimeouts, RetrySettings};
@@ -21,6 +23,11 @@ pub(crate) const LOOPBACK: SocketAddr =
 
 /// A core's side of the group.
 pub(crate) fn pool(core: &Core) -> Rc<Pool> {
+    listened(core, None).0
+}
+
+/// The same, and what its member says with its answers, looked at once in so long.
+pub(crate) fn listened(core: &Core, sample: Option<Duration>) -> (Rc<Pool>, mpsc::Receiver<Said>) {
     let strategy: &'static Strategy = strategy::find("round_robin").expect("there is one");
     let member = MemberSpec { name: "m:80".into(), address: LOOPBACK, capacity: 1.0, limit: u32::MAX };
     let spec = GroupSpec {
@@ -35,9 +42,12 @@ pub(crate) fn pool(core: &Core) -> Rc<Pool> {
     };
     let minute = Duration::from_secs(60);
     let settings = Arc::new(GroupSettings {
+        iiop: None,
         strip_reports: true,
+        sample_reports: sample,
         public: Default::default(),
         side_car: None,
+        hand_over: None,
         spec: spec.clone(),
         probe: None,
         key: Key::Client,
@@ -52,9 +62,15 @@ pub(crate) fn pool(core: &Core) -> Rc<Pool> {
     let mut analyzer = Analyzer::new(spec, Time(0));
     let plan = analyzer.plan(Time(0)).expect("the first");
     let records = analyzer.members().map(|(id, _, vitals)| Record::new(id, Arc::clone(vitals), 1)).collect();
-    let strikes = tokio::sync::mpsc::channel(1).0;
-    let group = Group::new(Published { plan, records, draining: Vec::new(), settings }, 1, strikes);
-    core.pool(&group)
+    let (said, heard) = mpsc::channel(100);
+    let wires = Wires { strikes: mpsc::channel(1).0, said };
+    let group = Group::new(
+        Published { plan, records, draining: Vec::new(), settings },
+        1,
+        wires,
+        &HostMeter::new(Time(0)),
+    );
+    (core.pool(&group), heard)
 }
 
 /// Does something on a core whose timers run; it must end within a minute.
@@ -71,7 +87,12 @@ pub(crate) fn run<F: Future>(work: impl FnOnce(Rc<Core>) -> F) -> F::Output {
 
 /// A piece of work for the member.
 pub(crate) fn trip(core: &Core) -> Trip {
-    match pool(core).admit(0, 0, Time(0), &[]) {
+    trip_of(&pool(core))
+}
+
+/// The same in a group that is there.
+pub(crate) fn trip_of(pool: &Rc<Pool>) -> Trip {
+    match pool.admit(0, 0, Time(0), &[]) {
         Admission::Trip(trip) => trip,
         Admission::Full | Admission::Shed | Admission::Nobody => panic!("no member"),
     }

@@ -1,15 +1,17 @@
 //! A group as all cores share it: the plan in force, and counts that each core writes for itself.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use plimsoll_brain::{MemberId, Plan, Time, Vitals};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use crate::GroupSettings;
-use crate::metered::SideCar;
+use crate::metered::{HostMeter, SideCar};
+use crate::moves::Moves;
 use crate::reason::{REASONS, Reason};
+use crate::room::Room;
 use crate::stats::{Count, Histogram};
 
 /// What the cores read of a group, and the control thread publishes.
@@ -17,13 +19,12 @@ pub(crate) struct Group {
     pub(crate) name: Arc<str>,
     published: ArcSwap<Published>,
     version: AtomicU64,
-    /// Requests that wait for a member below its limit, over all cores.
-    pub(crate) waiting: AtomicU32,
-    /// Told when a member below its limit may have come free.
-    pub(crate) freed: Notify,
+    /// Sessions begun, over all cores: the turns of their choices.
+    sessions: AtomicU64,
+    pub(crate) room: Room,
     /// One for each core.
     pub(crate) tallies: Box<[Tally]>,
-    strikes: mpsc::Sender<Strike>,
+    wires: Wires,
     /// If this process is the side-car of the group's server.
     pub(crate) side_car: Option<Arc<SideCar>>,
 }
@@ -46,12 +47,33 @@ pub(crate) struct Strike {
     pub(crate) suspicion: bool,
 }
 
+/// What a member said with an answer, beyond what the choice needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Said {
+    /// Of the group.
+    pub group: Arc<str>,
+    /// As configured.
+    pub member: Arc<str>,
+    /// By name: fields of the report by their own, others after the name of their map (`utilization.`,
+    /// `named_metrics.`). Finite.
+    pub values: Vec<(String, f64)>,
+}
+
+/// What cores tell the slow path, as far as there is room.
+#[derive(Clone)]
+pub(crate) struct Wires {
+    pub(crate) strikes: mpsc::Sender<Strike>,
+    pub(crate) said: mpsc::Sender<Said>,
+}
+
 /// What one core counts of a group.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Tally {
     /// Whole requests, from the first byte of the head to the last of the answer.
     pub(crate) latency: Histogram,
+    /// Of those that waited for a member: for how long, whatever came of it.
+    pub(crate) waits: Histogram,
     pub(crate) rejected: [Count; REASONS],
     pub(crate) retries: Count,
     pub(crate) retries_denied: Count,
@@ -78,8 +100,12 @@ pub(crate) struct Stripe {
     pub(crate) bytes_out: Count,
     pub(crate) bytes_in: Count,
     pub(crate) latency: Histogram,
+    /// When all that it said with an answer was last looked at, nanoseconds; 0 for never.
+    pub(crate) sampled: AtomicU64,
     /// Sessions that left it because it was under alert.
     pub(crate) moved: Count,
+    /// Where those went, until it was told.
+    pub(crate) moves: Moves,
 }
 
 impl Record {
@@ -89,23 +115,34 @@ impl Record {
 }
 
 impl Group {
-    pub(crate) fn new(first: Published, cores: usize, strikes: mpsc::Sender<Strike>) -> Arc<Self> {
+    /// `host` is the meter for side-cars that share theirs.
+    pub(crate) fn new(first: Published, cores: usize, wires: Wires, host: &Arc<HostMeter>) -> Arc<Self> {
+        let side_car = first.settings.side_car.map(|settings| {
+            let host = settings.shares_host.then(|| Arc::clone(host));
+            Arc::new(SideCar::new(host, Time(0)))
+        });
         Arc::new(Self {
-            side_car: first.settings.side_car.as_ref().map(|_| Arc::new(SideCar::new(Time(0)))),
+            side_car,
             name: Arc::clone(&first.settings.spec.name),
             published: ArcSwap::from_pointee(first),
             version: AtomicU64::new(1),
-            waiting: AtomicU32::new(0),
-            freed: Notify::new(),
+            sessions: AtomicU64::new(0),
+            room: Room::default(),
             tallies: per_core(cores),
-            strikes,
+            wires,
         })
     }
 
     pub(crate) fn publish(&self, next: Published) {
         self.published.store(Arc::new(next));
         self.version.fetch_add(1, Ordering::Release);
-        self.freed.notify_waiters();
+        self.room.ring_all();
+    }
+
+    /// The turn of the next session. There are few enough for all cores to share it, and too few for each core to go round
+    /// by itself.
+    pub(crate) fn turn(&self) -> u64 {
+        self.sessions.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Changes whenever something new is published.
@@ -119,7 +156,12 @@ impl Group {
 
     /// Asks the control thread to eject a member. If it is that busy, the next failure asks again.
     pub(crate) fn strike(&self, member: MemberId, suspicion: bool) {
-        let _ = self.strikes.try_send(Strike { group: Arc::clone(&self.name), member, suspicion });
+        let _ = self.wires.strikes.try_send(Strike { group: Arc::clone(&self.name), member, suspicion });
+    }
+
+    /// Passes on what a member said. If nobody has time for it, the next word will do.
+    pub(crate) fn pass_on(&self, member: Arc<str>, values: Vec<(String, f64)>) {
+        let _ = self.wires.said.try_send(Said { group: Arc::clone(&self.name), member, values });
     }
 
     pub(crate) fn reject(&self, core: usize, reason: Reason) {

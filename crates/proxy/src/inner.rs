@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 use crate::access::AccessLog;
 use crate::clock::Clock;
 use crate::control::Control;
 use crate::core::Census;
+use crate::group::Said;
 use crate::probe::Probes;
 
 /// A running data plane, from the slow side. Where two locks are held, `control` is the first.
@@ -18,6 +19,8 @@ pub(crate) struct Inner {
     pub(crate) control: Mutex<Control>,
     pub(crate) census: Arc<Census>,
     pub(crate) probes: Mutex<Probes>,
+    /// What members say, until somebody listens.
+    pub(crate) said: Mutex<Option<mpsc::Receiver<Said>>>,
     pub(crate) access: Mutex<Option<AccessLog>>,
     pub(crate) access_dropped: Arc<AtomicU64>,
     pub(crate) reloads: AtomicU64,

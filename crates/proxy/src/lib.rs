@@ -1,4 +1,4 @@
-//! Carry traffic: tcp, udp and http over pools of members.
+//! Carry traffic: tcp, udp, http and iiop over pools of members.
 //!
 //! One control thread owns the brain's analyzers, the health probes and everything slow; `threads` worker
 //! threads, one tokio `LocalRuntime` each, own listeners, connections and pools, and share nothing on the
@@ -21,11 +21,14 @@ mod explain;
 #[cfg(test)]
 mod fixture;
 mod group;
+mod hand_over;
 mod http;
+mod iiop;
 mod inner;
 mod key;
 mod listener;
 mod metered;
+mod moves;
 mod pool;
 mod preface;
 mod probe;
@@ -33,6 +36,7 @@ mod reason;
 mod relay;
 mod report;
 mod residue;
+mod room;
 mod settings;
 mod splice;
 mod stats;
@@ -44,7 +48,8 @@ mod wheel;
 mod worker;
 
 pub use control::Stamped;
-pub use engine::Engine;
+pub use engine::{Engine, Rates};
 pub use error::StartError;
+pub use group::Said;
 pub use report::MemberCounters;
 pub use settings::*;

@@ -5,31 +5,78 @@
 //! can still be said with it; a byte stream, which can say nothing, from its beginning to its end. When balancers
 //! alert the server, each connection that was there then goes with the chance that they give, drawn once
 //! ([`Heed`]): at the boundary of a request, or while a byte stream is quiet.
+//!
+//! Side-cars of servers on one host count into that host's meter as well ([`HostMeter`]). A meter learns from the order of
+//! events, so each is behind a lock, which is free whenever somebody wants it: a side-car's data plane has one worker
+//! for all of its servers, and the only other that looks does so ten times a second. With several workers the host's lock
+//! is what they would meet at.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use plimsoll_brain::Time;
-use plimsoll_brain::meter::{Job, Meter, Reading};
+use plimsoll_brain::meter::{Host, Job, Jobs, Meter, Reading};
 use plimsoll_wire::reading::{self, Said};
 
 use crate::inner::lock;
 
+/// What is known of a host by all side-cars of this process together.
+pub(crate) struct HostMeter(Mutex<Host>);
+
+impl HostMeter {
+    pub(crate) fn new(now: Time) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Host::new(now))))
+    }
+
+    /// What the meter says now.
+    pub(crate) fn reading(&self) -> Reading {
+        lock(&self.0).reading()
+    }
+}
+
 /// What is known of the server behind a side-car.
 pub(crate) struct SideCar {
+    /// Always locked before that of the host.
     meter: Mutex<Meter>,
+    /// If other servers share its host.
+    host: Option<Arc<HostMeter>>,
     /// The number of the last alert, and the bits of its share as an `f32`; 0 before the first.
     alert: AtomicU64,
 }
 
 impl SideCar {
-    pub(crate) fn new(now: Time) -> Self {
-        Self { meter: Mutex::new(Meter::new(now)), alert: AtomicU64::new(0) }
+    pub(crate) fn new(host: Option<Arc<HostMeter>>, now: Time) -> Self {
+        Self { meter: Mutex::new(Meter::new(now)), host, alert: AtomicU64::new(0) }
     }
 
-    /// What the meter says now.
+    /// What the server's own meter says now.
     pub(crate) fn reading(&self) -> Reading {
         lock(&self.meter).reading()
+    }
+
+    /// Counts a request in; if `refuse` and there is no room for it, what the answer that says so is to say.
+    fn begin(&self, refuse: bool, now: Time) -> Result<Seat, Reading> {
+        let mut own = lock(&self.meter);
+        let Some(host) = &self.host else {
+            return if refuse && own.full() { Err(own.reading()) } else { Ok(Seat::Own(own.begin(now))) };
+        };
+        let mut host = lock(&host.0);
+        if refuse && host.full(&own) {
+            return Err(own.reading());
+        }
+        Ok(Seat::Shared(host.begin(&mut own, now)))
+    }
+
+    /// Counts it out.
+    fn end(&self, seat: Seat, succeeded: bool, now: Time) -> Reading {
+        let mut own = lock(&self.meter);
+        match (seat, &self.host) {
+            (Seat::Own(job), _) => own.end(job, succeeded, now),
+            (Seat::Shared(jobs), Some(host)) => lock(&host.0).end(&mut own, jobs, succeeded, now),
+            // Whoever has a seat at the host has the host.
+            (Seat::Shared(_), None) => own.reading(),
+        }
     }
 
     /// This share of the connections is to go: another alert, or with 0 the end of the last.
@@ -47,18 +94,23 @@ pub(crate) struct Metered(Option<Box<Count>>);
 
 enum Count {
     /// It is in the meter since then.
-    In { side_car: Arc<SideCar>, job: Job, begun: Time },
+    In { side_car: Arc<SideCar>, seat: Seat, begun: Time },
     /// There was no room: the header that says so.
     Refused(Vec<u8>),
+}
+
+/// A request's place in the meter of its server, or in that and the host's.
+enum Seat {
+    Own(Job),
+    Shared(Jobs),
 }
 
 impl Metered {
     /// Counts a request in, if there is room or it is not to be refused anyway.
     pub(crate) fn begin(side_car: &Arc<SideCar>, refuse: bool, now: Time) -> Self {
-        let mut meter = lock(&side_car.meter);
-        let count = match refuse && meter.full() {
-            true => Count::Refused(line(meter.reading(), true)),
-            false => Count::In { side_car: Arc::clone(side_car), job: meter.begin(now), begun: now },
+        let count = match side_car.begin(refuse, now) {
+            Ok(seat) => Count::In { side_car: Arc::clone(side_car), seat, begun: now },
+            Err(reading) => Count::Refused(line(reading, true)),
         };
         Self(Some(Box::new(count)))
     }
@@ -93,7 +145,7 @@ impl Metered {
     /// It is over; what the meter makes of it, if this is a side-car.
     pub(crate) fn end(&mut self, succeeded: bool, now: Time) -> Option<Reading> {
         match *self.0.take()? {
-            Count::In { side_car, job, .. } => Some(lock(&side_car.meter).end(job, succeeded, now)),
+            Count::In { side_car, seat, .. } => Some(side_car.end(seat, succeeded, now)),
             Count::Refused(_) => None,
         }
     }
@@ -108,23 +160,55 @@ impl Drop for Metered {
     }
 }
 
-/// What a client's connection knows of alerts: which was the last that it was asked by, or came after.
+/// What a client's connection knows of alerts.
 #[derive(Default)]
-pub(crate) struct Heed(Option<(Arc<SideCar>, u32)>);
+pub(crate) struct Heed(Option<Heard>);
+
+struct Heard {
+    side_car: Arc<SideCar>,
+    /// The number of the last alert that it was asked by, or came after.
+    number: u32,
+    /// Has its client gone, though the connection is kept? And how often.
+    left: bool,
+    times: u32,
+    /// Since its client is back it is left alone, until then.
+    rests: Time,
+}
+
+/// How long a client stays that has come back to where it was sent away, at least; twice as long each further time.
+const REST: Duration = Duration::from_secs(8);
 
 impl Heed {
     /// Of a connection that begins now: alerts so far are not about it.
     pub(crate) fn begin(side_car: Option<&Arc<SideCar>>) -> Self {
         Self(side_car.map(|side_car| {
             let number = (side_car.alert.load(Relaxed) >> 32) as u32;
-            (Arc::clone(side_car), number)
+            Heard { side_car: Arc::clone(side_car), number, left: false, times: 0, rests: Time(0) }
         }))
+    }
+
+    /// Its client goes, and may come back on the same connection.
+    pub(crate) fn left(&mut self) {
+        if let Some(heard) = &mut self.0 {
+            heard.left = true;
+        }
+    }
+
+    /// Is its client back here, and not for long? Then alerts are not about it: a few that go to and fro make no load
+    /// more even.
+    pub(crate) fn rests(&mut self, now: Time) -> bool {
+        let Some(heard) = &mut self.0 else { return false };
+        if std::mem::take(&mut heard.left) {
+            heard.rests = now + REST * (1 << heard.times.min(8));
+            heard.times += 1;
+        }
+        now < heard.rests
     }
 
     /// Is the connection to go now? Drawn once for each alert, from 64 random bits; always `false` where this is no
     /// side-car.
     pub(crate) fn goes(&mut self, chance: impl FnOnce() -> u64) -> bool {
-        let Some((side_car, heard)) = &mut self.0 else { return false };
+        let Some(Heard { side_car, number: heard, .. }) = &mut self.0 else { return false };
         let alert = side_car.alert.load(Relaxed);
         let (number, share) = ((alert >> 32) as u32, f32::from_bits(alert as u32));
         if std::mem::replace(heard, number) == number {
@@ -147,7 +231,7 @@ mod tests {
 
     #[test]
     fn connections_are_asked_once_by_each_alert_and_not_by_those_before_them() {
-        let side_car = Arc::new(SideCar::new(Time(0)));
+        let side_car = Arc::new(SideCar::new(None, Time(0)));
         let mut early: Vec<Heed> = (0..1000).map(|_| Heed::begin(Some(&side_car))).collect();
         let mut chance = 0_u64;
         let mut gone = |all: &mut [Heed]| {
@@ -166,6 +250,17 @@ mod tests {
         assert_eq!((gone(&mut early), gone(&mut late)), (0, 0));
         side_car.shed(1.0);
         assert_eq!((gone(&mut early), gone(&mut late)), (1000, 1));
+        side_car.shed(1.0);
+        assert_eq!(gone(&mut early), 1000);
+        let mut one = early.remove(0);
+        for (time, rest) in [8, 16, 32].into_iter().enumerate() {
+            let back = Time(0) + Duration::from_secs(100) * time as u32;
+            assert!(!one.rests(back));
+            one.left();
+            assert!(one.rests(back), "it is back");
+            assert!(one.rests(back + Duration::from_millis(rest * 1000 - 1)));
+            assert!(!one.rests(back + Duration::from_secs(rest)));
+        }
         side_car.shed(0.0);
         assert_eq!(gone(&mut early), 0);
         side_car.shed(f64::NAN);
@@ -174,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_meter_that_is_full_refuses_if_it_may() {
-        let side_car = Arc::new(SideCar::new(Time(0)));
+        let side_car = Arc::new(SideCar::new(None, Time(0)));
         let mut held: Vec<Metered> = (0..7).map(|_| Metered::begin(&side_car, true, Time(0))).collect();
         assert!(held.iter().all(|one| one.refusal().is_empty()));
         let refused = Metered::begin(&side_car, true, Time(0));
@@ -189,5 +284,32 @@ mod tests {
         );
         drop(held);
         assert_eq!(side_car.reading().in_flight, 0);
+    }
+
+    #[test]
+    fn servers_of_one_host_refuse_for_each_other_and_share_its_slots() {
+        let host = HostMeter::new(Time(0));
+        let [one, other] = [(), ()].map(|()| Arc::new(SideCar::new(Some(Arc::clone(&host)), Time(0))));
+        let mut held: Vec<Metered> = (0..4).map(|_| Metered::begin(&one, true, Time(0))).collect();
+        held.extend((0..3).map(|_| Metered::begin(&other, true, Time(0))));
+        assert!(held.iter().all(|one| one.refusal().is_empty()), "neither is full, nor was the host");
+        for (side_car, own) in [(&one, "rif=4,"), (&other, "rif=3,")] {
+            let refused = Metered::begin(side_car, true, Time(0));
+            let said = String::from_utf8_lossy(refused.refusal()).into_owned();
+            assert!(said.contains(own) && said.contains("full=1"), "{said}");
+        }
+        assert_eq!([one.reading().in_flight, other.reading().in_flight, host.reading().in_flight], [4, 3, 7]);
+        let answered = |metered: Option<Metered>, at| {
+            let header = metered.unwrap().answered(200, None, || Time(at));
+            String::from_utf8(header).unwrap().contains("slot=1")
+        };
+        held.drain(2..6).for_each(drop);
+        assert_eq!(host.reading().in_flight, 3);
+        assert!(!answered(held.pop(), 1_000_000), "the host believes in 2, and has them");
+        assert_eq!(other.reading().in_flight, 0);
+        assert!(answered(held.pop(), 2_000_000), "one is promised, one is there");
+        assert!(!answered(Some(Metered::begin(&other, true, Time(2_000_000))), 2_500_000), "and no more");
+        drop(held);
+        assert_eq!(host.reading().in_flight, 0);
     }
 }

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, LazyLock};
 
-use plimsoll_brain::{Ask, Choice, Hand, MemberId, RetryBudget, Time};
+use plimsoll_brain::{Ask, Choice, Hand, MemberId, Pace, RetryBudget, Time};
 use tokio::net::TcpStream;
 
 use crate::group::{Group, Published, Record, Stripe, Tally};
+use crate::iiop;
 use crate::trip::Trip;
 
 /// One core's side of a group.
@@ -24,6 +24,8 @@ pub(crate) struct Pool {
     turn: Cell<u64>,
     budget: RefCell<RetryBudget>,
     hand: Rc<RefCell<Hand>>,
+    /// If its members speak GIOP.
+    pub(crate) iiop: iiop::Side,
 }
 
 /// What was published last, with this core's upstreams beside the plan's members.
@@ -77,6 +79,7 @@ impl Pool {
             turn: Cell::new(core as u64),
             hand: Rc::new(RefCell::new(Hand::new(seat(core, group.tallies.len())))),
             budget: RefCell::new(budget(&published, group.tallies.len())),
+            iiop: iiop::Side::default(),
             group,
         });
         pool.take_over(published);
@@ -100,6 +103,11 @@ impl Pool {
     /// Chooses a member and counts the request in.
     pub(crate) fn admit(&self, key: u64, chance: u64, now: Time, tried: &[MemberId]) -> Admission {
         self.admit_by(self.view(), key, chance, now, tried)
+    }
+
+    /// The next choice is a session's.
+    pub(crate) fn session(&self) {
+        self.turn.set(self.group.turn());
     }
 
     /// The same by a view at hand.
@@ -150,9 +158,14 @@ impl Pool {
         self.upstreams.borrow().contains_key(&member) || published.draining.contains(&member)
     }
 
+    /// How quickly places come free.
+    pub(crate) fn pace(&self) -> Pace {
+        self.view().published.plan.pace(&self.hand.borrow())
+    }
+
     /// Do requests wait for a member below its limit?
     pub(crate) fn contended(&self) -> bool {
-        self.group.waiting.load(Relaxed) > 0
+        self.group.room.queued() > 0
     }
 
     /// Counts a request towards the retry budget.
@@ -184,6 +197,7 @@ impl Pool {
     /// Closes all idle connections.
     pub(crate) fn close(&self) {
         self.upstreams.borrow().values().for_each(|upstream| upstream.retain(|_| false));
+        self.iiop.close();
     }
 
     fn take_over(&self, published: Arc<Published>) {
@@ -294,33 +308,5 @@ impl Idle {
     /// tokio asks the kernel only if it was told that there is something.
     fn quiet(&self) -> bool {
         matches!(self.stream.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
-    }
-}
-
-/// A place in the queue of those that wait for a member below its limit.
-pub(crate) struct Waiting<'a>(&'a Group);
-
-impl<'a> Waiting<'a> {
-    /// A place, unless `most` wait already.
-    pub(crate) fn enter(group: &'a Group, most: usize) -> Option<Self> {
-        if group.waiting.fetch_add(1, Relaxed) as usize >= most {
-            group.waiting.fetch_sub(1, Relaxed);
-            return None;
-        }
-        Some(Self(group))
-    }
-
-    /// Resolves when a member may have come below its limit.
-    pub(crate) fn freed(&self) -> tokio::sync::futures::Notified<'a> {
-        self.0.freed.notified()
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        // Whoever leaves without a member passes on what it may have been told.
-        if self.0.waiting.fetch_sub(1, Relaxed) > 1 {
-            self.0.freed.notify_one();
-        }
     }
 }

@@ -23,8 +23,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::control::{Control, Finding};
+use crate::iiop::question;
 use crate::inner::{Inner, lock};
-use crate::{GroupSettings, ProbeKind, ProbeSettings};
+use crate::{GroupSettings, Object, ProbeKind, ProbeSettings};
 
 mod ask;
 
@@ -148,6 +149,10 @@ impl Target {
     fn new(probe: &ProbeSettings, group: &GroupSettings, name: &str, address: SocketAddr) -> Self {
         let request = match &probe.kind {
             ProbeKind::Tcp => Vec::new(),
+            ProbeKind::Iiop => {
+                let object = group.iiop.as_ref().and_then(|iiop| iiop.objects.get(name));
+                question::locate(object.map_or(&[], Object::key))
+            }
             ProbeKind::Http { path, host, .. } => {
                 ask::request(path, host.as_deref().unwrap_or(name), group.send_proxy)
             }

@@ -150,11 +150,15 @@ fn group(ruled: &Ruled, now: plimsoll_brain::Time) -> GroupStatus {
         strategy: ruled.settings.spec.strategy.name.to_owned(),
         verdict: ruled.analyzer.verdict(),
         healthy: !ruled.group.published().plan.members().is_empty(),
+        load: ruled.analyzer.load(now),
         members,
         rejected,
         retries: sum(&|tally| tally.retries.value()),
         retries_denied: sum(&|tally| tally.retries_denied.value()),
-        queued: u64::from(ruled.group.waiting.load(Relaxed)),
+        hand_overs: ruled.hand_overs.0,
+        hand_overs_failed: ruled.hand_overs.1,
+        queued: ruled.group.room.waiting(),
+        waits: Merged::of(tallies.iter().map(|tally| &tally.waits)).latency(),
         latency: latency(tallies).latency(),
     }
 }

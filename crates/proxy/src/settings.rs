@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use plimsoll_brain::GroupSpec;
+use plimsoll_wire::giop::Ior;
 
 /// The whole data plane.
 #[derive(Clone, Debug)]
@@ -44,6 +45,8 @@ pub enum Protocol {
     Tcp,
     /// Datagrams; a choice per flow (client address).
     Udp,
+    /// GIOP 1.0 to 1.2: clients are sent to a member, or their requests are relayed ([`Binding::PerRequest`]).
+    Iiop,
 }
 
 /// One address to accept clients on.
@@ -57,6 +60,8 @@ pub struct ListenerSettings {
     pub group: Arc<str>,
     /// How long a client stays with a member.
     pub binding: Binding,
+    /// Host and port that clients are told to reach it by, where they are told (iiop); its address if `None`.
+    pub public: Option<(Box<str>, u16)>,
     /// Bound on demand: a connection to a member under alert may be closed once nothing has moved for so long, either
     /// way (tcp). Zero for never.
     pub move_idle: Duration,
@@ -79,9 +84,9 @@ pub struct ListenerSettings {
 /// How long a client stays with a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// A member is chosen for each request (http).
+    /// A member is chosen for each request (http, iiop).
     PerRequest,
-    /// A client's connection or flow keeps its member while that may be used.
+    /// A client's connection, flow or object reference keeps its member while that may be used.
     PerSession,
     /// The same, until the member is under alert and it is the session's turn to go.
     OnDemand(Rebind),
@@ -134,6 +139,8 @@ pub struct GroupSettings {
     pub public: BTreeMap<Arc<str>, Box<str>>,
     /// How to probe members; `None` if the group has no health checks.
     pub probe: Option<ProbeSettings>,
+    /// What clients of iiop listeners ask for; `None` where none is.
+    pub iiop: Option<IiopSettings>,
     /// What sticks to one member, for strategies that read a key.
     pub key: Key,
     /// Waits on the members' side.
@@ -142,9 +149,14 @@ pub struct GroupSettings {
     pub retry: RetrySettings,
     /// Keep from clients what members say of their load (ORCA) with their answers?
     pub strip_reports: bool,
+    /// Between two looks, per thread and member, at all that a member says with its answers (ORCA), whatever it is about;
+    /// `None` if nothing but what the choice needs is read.
+    pub sample_reports: Option<Duration>,
     /// Is the group one server behind this process, which is to say how loaded that server is? Fixed when the group is
     /// made.
     pub side_car: Option<SideCarSettings>,
+    /// Who is told before a member that is drained loses its sessions.
+    pub hand_over: Option<HandOverSettings>,
     /// Requests that wait when every member is at its limit; more are refused. 0 refuses at once.
     pub queue: usize,
     /// How long they wait.
@@ -157,6 +169,85 @@ pub struct GroupSettings {
     pub send_proxy: Option<u8>,
 }
 
+/// The object that clients of a group's iiop listeners ask for, and those of the members that they get.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IiopSettings {
+    /// The key of the group's object. `None` lets every key through as it is: the server behind a side-car has objects
+    /// of its own.
+    pub key: Option<Vec<u8>>,
+    /// Its type; may be empty.
+    pub type_id: Vec<u8>,
+    /// By member. In a side-car, that of the server that the group's clients come for, if it is known: those of its
+    /// other objects are not sent to the group. If it is not, all are taken for the group's.
+    pub objects: BTreeMap<Arc<str>, Object>,
+    /// Most bytes of a message, its fragments together.
+    pub max_message: usize,
+    /// Connections to a member and thread above which requests that are relayed share one; at least 1.
+    pub connections: usize,
+    /// In a side-car: other keys of the server's object, those that it had before it was started again.
+    pub former: Vec<Vec<u8>>,
+    /// Where clients go that a side-car sheds: the reference of the group that its server is a member of.
+    pub home: Option<Ior>,
+}
+
+impl IiopSettings {
+    /// In a side-car: is the object of this key the one that the group has, too?
+    pub(crate) fn is_shared(&self, key: Option<&[u8]>) -> bool {
+        self.objects.is_empty()
+            || self.objects.values().any(|object| key == Some(object.key()))
+            || self.is_former(key)
+    }
+
+    /// What the member knows the object by that is asked for with this key; `None` if by the same.
+    pub(crate) fn key_at(&self, member: &str, asked: Option<&[u8]>) -> Option<&[u8]> {
+        let object = match self.key {
+            Some(_) => self.objects.get(member),
+            None => self.objects.values().next().filter(|_| self.is_former(asked)),
+        };
+        object.map(Object::key)
+    }
+
+    fn is_former(&self, key: Option<&[u8]>) -> bool {
+        self.former.iter().any(|former| key == Some(former))
+    }
+}
+
+/// A member's object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Object {
+    ior: Ior,
+    key: Vec<u8>,
+}
+
+impl Object {
+    /// `None` if it cannot be reached over IIOP.
+    pub fn new(ior: Ior) -> Option<Self> {
+        let key = ior.iiop()?.key;
+        Some(Self { ior, key })
+    }
+
+    /// What clients are sent to.
+    pub fn ior(&self) -> &Ior {
+        &self.ior
+    }
+
+    /// What the member knows it by.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+}
+
+impl GroupSettings {
+    /// Between two looks at all that a member says, if anybody wants to know.
+    pub(crate) fn samples(&self) -> Option<Duration> {
+        let usage = self.spec.strategy.reads_usage.then_some(SAMPLE);
+        self.sample_reports.or(usage)
+    }
+}
+
+/// Where only the strategy wants to know.
+const SAMPLE: Duration = Duration::from_millis(250);
+
 /// What this process does as the side-car of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SideCarSettings {
@@ -164,6 +255,22 @@ pub struct SideCarSettings {
     pub refuse: bool,
     /// A byte stream that is to go because of an alert goes when nothing moved for so long; `None` lets them stay.
     pub shed_idle: Option<Duration>,
+    /// Other groups of this kind have servers on the same host: room is promised, and found wanting, for all together.
+    /// Fixed when the group is made.
+    pub shares_host: bool,
+}
+
+/// Who is told before sessions are taken from a member: `http://host:port/path`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandOverSettings {
+    /// A name, which is looked up each time, or an address without brackets.
+    pub host: Box<str>,
+    /// Its port.
+    pub port: u16,
+    /// Begins with `/`, and has a query if there is one. `{member}` in it stands for the member's name.
+    pub path: Box<str>,
+    /// How long an answer is waited for, looking the name up not counted.
+    pub timeout: Duration,
 }
 
 /// How to probe members.
@@ -182,6 +289,8 @@ pub struct ProbeSettings {
 pub enum ProbeKind {
     /// Connects.
     Tcp,
+    /// Asks for the member's object (LocateRequest) and expects to hear where it is.
+    Iiop,
     /// GETs a path and expects a 2xx or 3xx (or the given status).
     Http {
         /// Begins with `/`.

@@ -48,39 +48,51 @@ impl Stream for TcpStream {
         buffer: &mut [u8],
         watched: &mut bool,
     ) -> Poll<io::Result<usize>> {
-        let room = buffer.len();
-        loop {
-            let read = attempt(self, Interest::READABLE, room, || {
-                // Being ready, it has woken the task and forgotten it.
-                *watched = false;
-                rustix::net::recv(&*self, &mut *buffer, RecvFlags::empty()).map(|(bytes, _)| bytes)
-            });
-            match read {
-                Some(read) => return Poll::Ready(read),
-                None if *watched => return Poll::Pending,
-                None => {}
-            }
-            match self.poll_read_ready(cx) {
-                Poll::Ready(ready) => ready?,
-                Poll::Pending => {
-                    *watched = true;
-                    return Poll::Pending;
-                }
-            }
-        }
+        poll_recv(self, cx, buffer, watched)
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
-            let sent = attempt(self, Interest::WRITABLE, bytes.len(), || {
-                rustix::net::send(&*self, bytes, SendFlags::NOSIGNAL)
-            });
-            match sent {
+            match send_now(self, bytes) {
                 Some(sent) => return Poll::Ready(sent),
                 None => ready!(self.poll_write_ready(cx))?,
             }
         }
     }
+}
+
+/// What [`Stream::poll_recv`] does, for a socket that others write to.
+pub(crate) fn poll_recv(
+    socket: &TcpStream,
+    cx: &mut Context<'_>,
+    buffer: &mut [u8],
+    watched: &mut bool,
+) -> Poll<io::Result<usize>> {
+    let room = buffer.len();
+    loop {
+        let read = attempt(socket, Interest::READABLE, room, || {
+            // Being ready, it has woken the task and forgotten it.
+            *watched = false;
+            rustix::net::recv(socket, &mut *buffer, RecvFlags::empty()).map(|(bytes, _)| bytes)
+        });
+        match read {
+            Some(read) => return Poll::Ready(read),
+            None if *watched => return Poll::Pending,
+            None => {}
+        }
+        match socket.poll_read_ready(cx) {
+            Poll::Ready(ready) => ready?,
+            Poll::Pending => {
+                *watched = true;
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+/// Sends what the socket takes at this moment; `None` if it takes nothing.
+pub(crate) fn send_now(socket: &TcpStream, bytes: &[u8]) -> Option<io::Result<usize>> {
+    attempt(socket, Interest::WRITABLE, bytes.len(), || rustix::net::send(socket, bytes, SendFlags::NOSIGNAL))
 }
 
 /// Does something with a socket that is ready; `None` if it is not, or no longer. Moving fewer bytes than

@@ -75,7 +75,7 @@ pub(crate) async fn serve(
     };
     let end = relay::copy(&core, &timer, quiet, (&mut client, &mut member), ahead, &trip.upstream).await;
     if end.left {
-        bond.moved();
+        bond.moved(None);
         relay::part(&core, &timer, (&mut client, &mut member)).await;
     }
     if end.reset {
@@ -122,6 +122,7 @@ async fn reach(
     begun: Time,
 ) -> Result<(Trip, TcpStream), Reason> {
     pool.deposit(begun);
+    pool.session();
     let reads_key = pool.view().published.plan.strategy().reads_key;
     let key = if reads_key { crate::key::of_client(peer.client.ip()) } else { 0 };
     let never = Time(u64::MAX);

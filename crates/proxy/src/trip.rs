@@ -4,9 +4,11 @@
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
-use plimsoll_brain::meter::Reading;
 use plimsoll_brain::{MemberId, Time};
+use plimsoll_wire::orca::{Kind, Metric};
+use plimsoll_wire::reading;
 
 use crate::GroupSettings;
 use crate::group::{Group, Stripe};
@@ -48,6 +50,16 @@ impl Trip {
         self.index
     }
 
+    /// The view it was chosen from, until it is settled.
+    pub(crate) fn view(&self) -> &Rc<View> {
+        &self.view
+    }
+
+    /// The member's name; empty once it is settled.
+    pub(crate) fn name(&self) -> &str {
+        self.view.published.plan.members().get(self.index).map_or("", |member| &member.name)
+    }
+
     pub(crate) fn settings(&self) -> &GroupSettings {
         &self.view.published.settings
     }
@@ -56,9 +68,38 @@ impl Trip {
         self.upstream.stripe()
     }
 
-    /// The member said something of itself with an answer.
-    pub(crate) fn hear(&self, reading: &Reading, now: Time) {
-        self.view.published.plan.hear(&mut self.upstream.hand.borrow_mut(), self.index, reading, now);
+    /// Takes what the member said of itself with an answer, the value of the header; true if it said that it has no
+    /// room for this request.
+    pub(crate) fn hear(&self, value: &[u8], now: Time) -> bool {
+        let mut sample = self.samples(now).then(Vec::new);
+        let said = reading::read(value, |metric| {
+            if let Some(sample) = &mut sample {
+                sample.extend(named(metric).map(|name| (name, metric.value)));
+            }
+        });
+        // It may say something else, or nothing that makes sense: that is the member's business.
+        let Ok(said) = said else { return false };
+        let plan = &self.view.published.plan;
+        if let Some(values) = sample.filter(|values| !values.is_empty())
+            && let Some(member) = plan.members().get(self.index)
+        {
+            self.group.pass_on(Arc::clone(&member.name), values);
+        }
+        let Some(said) = said else { return false };
+        plan.hear(&mut self.upstream.hand.borrow_mut(), self.index, &said.reading, now);
+        said.full
+    }
+
+    /// Is all that the member says to be looked at this time?
+    fn samples(&self, now: Time) -> bool {
+        let Some(apart) = self.settings().samples() else { return false };
+        let sampled = &self.stripe().sampled;
+        let last = sampled.load(Relaxed);
+        let due = last == 0 || now.since(Time(last)) >= apart;
+        if due {
+            sampled.store(now.0.max(1), Relaxed);
+        }
+        due
     }
 
     /// The member answered with a status. 5xx counts as failure.
@@ -87,19 +128,42 @@ impl Trip {
         stripe.latency.record(now.since(self.begun));
     }
 
+    /// A client was sent to the member and goes there itself: counted now, for when it will be over is not known.
+    pub(crate) fn sent(&self, now: Time) {
+        let stripe = self.stripe();
+        stripe.answers[0].add(1);
+        stripe.requests.add(1);
+        stripe.latency.record(now.since(self.begun));
+    }
+
+    /// The member was asked whether it is there, which took so long.
+    pub(crate) fn asked(&self, latency: Duration, there: bool, now: Time) {
+        self.judge(latency, !there, now);
+    }
+
     /// Nothing came of it, which is not the member's fault: the client went away, or the connection had gone stale.
-    pub(crate) fn abandoned(self) {}
+    pub(crate) fn abandoned(self) {
+        self.upstream.record.vitals.lose();
+    }
 
     fn end(self, failed: bool, now: Time) {
         let stripe = self.stripe();
         let latency = now.since(self.begun);
-        let vitals = &self.upstream.record.vitals;
         stripe.requests.add(1);
         stripe.latency.record(latency);
+        if failed {
+            stripe.failures.add(1);
+        }
+        self.judge(latency, failed, now);
+    }
+
+    /// What the brain makes of it.
+    #[inline]
+    fn judge(&self, latency: Duration, failed: bool, now: Time) {
+        let vitals = &self.upstream.record.vitals;
         let plan = &self.view.published.plan;
         let suspect = plan.observe(&mut self.upstream.hand.borrow_mut(), vitals, latency, failed, now);
         if failed {
-            stripe.failures.add(1);
             if suspect {
                 self.group.strike(self.member(), true);
             }
@@ -117,8 +181,55 @@ impl Trip {
 impl Drop for Trip {
     fn drop(&mut self) {
         self.upstream.record.vitals.end();
-        if self.group.waiting.load(Relaxed) > 0 {
-            self.group.freed.notify_one();
+        if !self.group.room.calm() {
+            self.group.room.ring();
         }
+    }
+}
+
+/// What a figure is called outside; `None` for what is about one request.
+fn named(metric: &Metric<'_>) -> Option<String> {
+    match metric.kind {
+        Kind::Field => Some(metric.name.to_owned()),
+        Kind::Named => Some(format!("named_metrics.{}", metric.name)),
+        Kind::Utilization => Some(format!("utilization.{}", metric.name)),
+        Kind::RequestCost => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::fixture::{listened, run, trip_of};
+
+    /// Says the same with 1000 answers, one in a millisecond; what was passed on.
+    fn passed_on(sample: Option<Duration>, header: &'static [u8]) -> Vec<Vec<(String, f64)>> {
+        run(|core| async move {
+            let (pool, mut heard) = listened(&core, sample);
+            let trip = trip_of(&pool);
+            for millisecond in 0..1000 {
+                assert!(!trip.hear(header, Time(1 + millisecond * 1_000_000)));
+            }
+            std::iter::from_fn(|| Some(heard.try_recv().ok()?.values)).collect()
+        })
+    }
+
+    #[test]
+    fn what_a_member_says_is_looked_at_now_and_then() {
+        let header = b"TEXT cpu_utilization=0.5, named_metrics.x=7, utilization.q=0.25, request_cost.y=3";
+        let said = passed_on(Some(Duration::from_millis(100)), header);
+        assert_eq!(said.len(), 10);
+        let names: Vec<&str> = said[0].iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["cpu_utilization", "named_metrics.x", "utilization.q"],
+            "no single request's cost"
+        );
+        assert!(passed_on(None, header).is_empty(), "nobody asked");
+        assert!(passed_on(Some(Duration::from_millis(100)), b"TEXT cpu_utilization=much").is_empty());
+        // Nobody listens: what there is no room for is dropped.
+        assert_eq!(passed_on(Some(Duration::ZERO), header).len(), 100);
     }
 }

@@ -155,7 +155,7 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
 
 fn open(core: &Rc<Core>, listener: &Rc<Listener>, protocol: Protocol, socket: Socket) -> io::Result<()> {
     match protocol {
-        Protocol::Http | Protocol::Tcp => {
+        Protocol::Http | Protocol::Tcp | Protocol::Iiop => {
             let socket = TcpListener::from_std(socket.into())?;
             tokio::task::spawn_local(accept(Rc::clone(core), Rc::clone(listener), socket));
         }

@@ -27,6 +27,18 @@ fn the_page_is_valid_and_complete() {
         1_099_511_627_776.0
     );
     assert_eq!(value(r#"plimsoll_connections{group="",listener="[::]:80",protocol=""}"#), 0.0);
+    for (name, expected) in [
+        ("load", 0.75),
+        ("report_age_seconds", 2.5),
+        ("load_effective", 0.5),
+        ("knee", 5.5),
+        ("limit", 12.0),
+        ("alert_share", 0.25),
+    ] {
+        let series = format!(r#"plimsoll_member_{name}{{group="web",member="10.0.0.1:80"}}"#);
+        assert_eq!(value(&series), expected, "{series}");
+    }
+    assert_eq!(value(r#"plimsoll_group_load{group="web"}"#), 0.625);
     assert!(value("process_resident_memory_bytes") > 0.0);
 }
 

@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use plimsoll_admin::{Admin, Changed, Config, Entry, Refused, Report, Subject, start};
-use plimsoll_brain::status::{GroupExplanation, GroupStatus, Latency, ListenerStatus, MemberStatus, Status};
+use plimsoll_admin::{Admin, Changed, Config, Entry, Reference, Refused, Report, Subject, start};
+use plimsoll_brain::status::{
+    GroupExplanation, GroupStatus, Latency, ListenerStatus, LoadExplanation, MemberStatus, Status,
+};
 use plimsoll_brain::{EventKind, Shed, State};
 use tokio::sync::broadcast;
 
@@ -92,6 +94,12 @@ impl Subject for Script {
         (group == "web").then(|| GroupExplanation { name: "web".into(), ..GroupExplanation::default() })
     }
 
+    fn reference(&self, group: &str) -> Option<Reference> {
+        let (type_id, ior, corbaloc) =
+            ("IDL:Test/Latency:1.0".into(), "IOR:00".into(), "corbaloc::one:1/web".into());
+        (group == "web").then(|| Reference { group: group.into(), type_id, ior, corbaloc })
+    }
+
     fn set(&self, group: &str, key: &str, value: &str) -> Result<Vec<String>, String> {
         self.call(format!("set {group} {key} {value}"));
         if key == "strategy" { Ok(vec!["~ a".into()]) } else { Err(format!("{key} cannot be set")) }
@@ -131,6 +139,11 @@ fn status() -> Status {
         capacity: 2.0,
         weight: 0.5,
         in_flight: 3,
+        limit: Some(12),
+        knee: (state == State::Up).then_some(5.5),
+        load: (state == State::Up).then_some(LoadExplanation { value: 0.75, age_seconds: 2.5 }),
+        load_effective: (state == State::Up).then_some(0.5),
+        alert_share: 0.25,
         idle_connections: 4,
         requests: 7,
         failures: 1,
@@ -146,6 +159,7 @@ fn status() -> Status {
         strategy: "least_connections".into(),
         verdict: "1/2 members up".into(),
         healthy: true,
+        load: (name == "web").then_some(0.625),
         members,
         rejected: BTreeMap::from([("no_member".to_owned(), 2)]),
         latency: Latency { count: 11, sum: 0.5, ..Latency::default() },

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{Group, Said};
 use crate::facts::LIMIT_AGE;
-use crate::{MonitorSettings, Source};
+use crate::{MonitorSettings, Source, Usage};
 
 impl Group {
     /// Takes what was told of a member; was there room for all of it?
@@ -15,7 +15,7 @@ impl Group {
         age: Duration,
         source: Source,
         now: Instant,
-    ) -> (Option<Said>, bool) {
+    ) -> (Vec<Said>, bool) {
         let mut room = true;
         for (name, value) in values {
             room &= self.put(place, name, *value, age, source, now);
@@ -29,7 +29,11 @@ impl Group {
             values.iter().any(named)
         };
         let concerned = self.settings.monitor.as_ref().is_some_and(reads);
-        (if concerned { self.load(place, now) } else { None }, room)
+        let mut said: Vec<Said> = if concerned { self.load(place, now) } else { None }.into_iter().collect();
+        if values.iter().any(|(name, _)| BUSY.contains(&name.as_str())) {
+            said.extend(self.usage(place, now));
+        }
+        (said, room)
     }
 
     pub(super) fn put(
@@ -49,7 +53,7 @@ impl Group {
     /// The interval of a metric that needs nothing but the balancer's own figures.
     pub(super) fn passive(&self) -> Option<Duration> {
         let monitor = self.settings.monitor.as_ref()?;
-        let own = |name: &String| name == CAPACITY || OWN.contains(&name.as_str());
+        let own = |name: &String| is_own(name);
         let told = |name: &String| self.members.iter().any(|member| member.facts.find(name).is_some());
         let names = monitor.metric.names();
         let passive = monitor.source == Source::Passive
@@ -66,6 +70,26 @@ impl Group {
             member: self.settings.members[place].name.clone(),
             value,
             age: now.saturating_duration_since(at),
+        })
+    }
+
+    /// What a member does, if it tells its requests a second and how busy they make it: as gRPC's proposal A58 takes it,
+    /// the application's own utilization before that of the processors.
+    pub(super) fn usage(&self, place: usize, now: Instant) -> Option<Said> {
+        let facts = &self.members[place].facts;
+        let fresh = |name: &&str| {
+            let fact = facts.find(name)?;
+            let counts = now.saturating_duration_since(fact.at) <= self.settings.life();
+            (counts && fact.value >= 0.0).then_some(fact)
+        };
+        let rps = RATES.iter().find_map(fresh)?;
+        let busy = BUSY.iter().filter_map(fresh).find(|fact| fact.value > 0.0)?;
+        let eps = fresh(&"eps").map_or(0.0, |fact| fact.value);
+        Some(Said::Usage {
+            group: self.settings.name.clone(),
+            member: self.settings.members[place].name.clone(),
+            usage: Usage { rps: rps.value, utilization: busy.value, eps },
+            age: now.saturating_duration_since(rps.at.min(busy.at)),
         })
     }
 
@@ -162,5 +186,17 @@ impl Group {
 }
 
 const CAPACITY: &str = "capacity";
-const OWN: [&str; 3] = ["in_flight", "requests_per_second", "latency"];
+
+/// The balancer's own figures, which need nobody's word.
+pub const OWN: [&str; 4] = ["in_flight", "requests_per_second", "latency", CAPACITY];
+
+/// Is this one of them?
+pub fn is_own(name: &str) -> bool {
+    OWN.contains(&name)
+}
+
+/// What requests a second are called by those who tell them, and how busy a member is; the first one counts.
+const RATES: [&str; 3] = ["rps_fractional", "rps", "requests_per_second"];
+const BUSY: [&str; 3] = ["application_utilization", "cpu_utilization", "cpu"];
+
 const PER_SECOND: &str = "_per_second";

@@ -278,3 +278,51 @@ fn what_answers_carry_counts_as_far_as_it_can_be_used() {
     let facts = &watch.known("web", now).unwrap().members[0].facts;
     assert_eq!((facts.len(), &*facts[0].source), (1, "orca"));
 }
+
+/// As gRPC's proposal A58 has it: requests a second and what they use, whoever tells them.
+#[test]
+fn rates_and_utilization_make_a_usage() {
+    let now = Instant::now();
+    let mut watch = watch(vec![group("web", Source::Orca, "utilization.queue", None)], now);
+    let mut seen = |values: &[(&str, f64)], seconds: f64| {
+        let values: Vec<_> = values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        watch.observe("web", "app1:80", &values, Source::Orca, after(now, seconds))
+    };
+    let usage = |rps: f64, utilization: f64, eps: f64, age: f64| Said::Usage {
+        group: "web".into(),
+        member: "app1:80".into(),
+        usage: Usage { rps, utilization, eps },
+        age: Duration::from_secs_f64(age),
+    };
+    assert_eq!(seen(&[("cpu_utilization", 0.5)], 0.0), [], "of how many requests?");
+    assert_eq!(
+        seen(&[("rps_fractional", 80.0), ("cpu_utilization", 0.5)], 1.0),
+        [usage(80.0, 0.5, 0.0, 0.0)]
+    );
+    // What the application says of itself counts before its processors, and a load is made of what it is asked for.
+    let all = [("application_utilization", 0.9), ("eps", 4.0), ("utilization.queue", 0.25)];
+    assert_eq!(seen(&all, 3.0), [load("web", "app1:80", 0.25, 0.0), usage(80.0, 0.9, 4.0, 2.0)]);
+    assert_eq!(seen(&[("named_metrics.x", 1.0)], 4.0), []);
+    assert_eq!(seen(&[("cpu_utilization", 0.5)], 60.0), [], "the rate is forgotten");
+}
+
+/// What a host works on is told once and counts for every member there, in every group.
+#[test]
+fn a_host_is_all_its_members() {
+    let now = Instant::now();
+    let mut other = group("api", Source::Push, "cpu", None);
+    for (member, number) in other.members.iter_mut().zip([1_u8, 9]) {
+        member.name = format!("10.0.0.{number}:81").into();
+        member.address = ([10, 0, 0, number], 81).into();
+    }
+    let mut watch = watch(vec![other, group("web", Source::Push, "cpu", None)], now);
+    let mut said = |member: &str, value: f64| watch.report(&report(member, &[("cpu", value)]), now);
+    let both = |value: f64| vec![load("api", "10.0.0.1:81", value, 0.0), load("web", "app1:80", value, 0.0)];
+    assert_eq!(said("10.0.0.1", 0.5).unwrap(), both(0.5));
+    assert_eq!(said("::ffff:10.0.0.1", 0.75).unwrap(), both(0.75));
+    assert_eq!(said("APP1", 0.25).unwrap(), [load("web", "app1:80", 0.25, 0.0)], "by its name as configured");
+    assert_eq!(said("10.0.0.1:81", 0.5).unwrap(), [load("api", "10.0.0.1:81", 0.5, 0.0)], "one of them");
+    assert!(why(said("10.0.0.7", 0.5)).contains("no group has a member `10.0.0.7`"));
+    let one = Report { group: Some("web".into()), ..report("10.0.0.1", &[("cpu", 1.0)]) };
+    assert_eq!(watch.report(&one, now).unwrap(), [load("web", "app1:80", 1.0, 0.0)]);
+}

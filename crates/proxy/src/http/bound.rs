@@ -47,12 +47,12 @@ impl<S: Stream> Session<S> {
                 (_, true) if !bond.leaves(&view, self.core.chance(), now) => None,
                 (Rebind::Close, true) => {
                     asked.keep_alive = false;
-                    bond.moved();
+                    bond.moved(None);
                     None
                 }
                 (Rebind::Silent | Rebind::Redirect, true) => {
                     let ask = (asked.key, self.core.chance());
-                    bond.elsewhere(pool, &view, ask, now).inspect(|_| bond.moved())
+                    bond.elsewhere(pool, &view, ask, now).inspect(|there| bond.moved(Some(there)))
                 }
             };
             if let (Rebind::Redirect, true, Some(there)) = (rebind, bond.is_bound(), &trip)

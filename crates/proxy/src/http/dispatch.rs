@@ -1,22 +1,34 @@
 //! From a request to an answer: choose, connect, relay; try again where that is safe and allowed.
 
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 use plimsoll_brain::{MemberId, Time};
 use tokio::net::TcpStream;
 
 use super::bound::Location;
-use super::exchange::{End, Failure};
+use super::exchange::{AHEAD, End, Failure};
 use super::{Asked, Session, Stream};
-use crate::admit;
+use crate::admit::{self, Wish};
 use crate::connect::connect;
+use crate::core::Core;
 use crate::metered::Metered;
 use crate::pool::{Admission, Pool};
 use crate::reason::Reason;
 use crate::trip::Trip;
 
-/// Members that may refuse a request before it is shed.
-const REFUSALS: u32 = 4;
+/// Members that may refuse a request before it is to wait; and as many again, if it may wait.
+const REFUSALS: u8 = 4;
+
+/// Why a request is to wait.
+enum Known {
+    /// Every member is at its limit.
+    Full,
+    /// No member has room, by what is known of them.
+    Shed,
+    /// Members have just said so themselves.
+    Refused,
+}
 
 /// How an attempt to have a request answered ended.
 enum Outcome {
@@ -78,27 +90,33 @@ impl<S: Stream> Session<S> {
         let mut last = Reason::NoMember;
         let mut fresh = false;
         let mut refusals = 0;
-        let mut retries = 0;
+        let mut retries: u16 = 0;
         let mut now = asked.begun;
         loop {
             let view = if tried.is_empty() { Rc::clone(&asked.view) } else { pool.view() };
             let admission = match &self.bond {
+                _ if refusals == REFUSALS => Admission::Shed,
                 None => admit::at_once(&self.core, pool, view, asked.key, &tried, now),
                 Some(_) => match self.admit_bound(pool, view, asked, &tried, now) {
                     Ok(admission) => admission,
                     Err(location) => return Outcome::Redirected(location),
                 },
             };
+            let full = matches!(admission, Admission::Full);
             let trip = match admission {
                 Admission::Trip(trip) => trip,
-                Admission::Nobody => return Outcome::Reject(last),
-                Admission::Shed => return Outcome::Reject(Reason::Shed),
-                Admission::Full => {
-                    match admit::wait(&self.core, pool, &self.timer, asked.key, &tried, deadline).await {
-                        Ok(trip) => {
-                            self.hold(&trip);
-                            trip
-                        }
+                Admission::Nobody if last != Reason::Shed => return Outcome::Reject(last),
+                Admission::Full | Admission::Shed | Admission::Nobody => {
+                    // Those that refused it may have room by then.
+                    tried.truncate(usize::from(retries));
+                    let known = match refusals {
+                        _ if full => Known::Full,
+                        0 => Known::Shed,
+                        _ => Known::Refused,
+                    };
+                    // On the heap: few requests wait, and all would be larger for it.
+                    match Box::pin(self.wait(pool, asked, &tried, deadline, known)).await {
+                        Ok(trip) => trip,
                         Err(Reason::NoMember) => return Outcome::Reject(last),
                         Err(reason) => return Outcome::Reject(reason),
                     }
@@ -112,7 +130,7 @@ impl<S: Stream> Session<S> {
                     trip.abandoned();
                     now = end.at;
                     last = Reason::Shed;
-                    if refusals == REFUSALS || !asked.repeatable() {
+                    if refusals == 2 * REFUSALS || !asked.repeatable() {
                         return Outcome::Reject(Reason::Shed);
                     }
                     continue;
@@ -156,7 +174,7 @@ impl<S: Stream> Session<S> {
             let retry = trip.settings().retry;
             let member = trip.member();
             trip.failed(now);
-            let allowed = retries < retry.attempts
+            let allowed = u32::from(retries) < retry.attempts
                 && !asked.streamed
                 && (unsent || asked.method.idempotent())
                 && now < deadline
@@ -164,11 +182,45 @@ impl<S: Stream> Session<S> {
             if !allowed {
                 return Outcome::Reject(reason);
             }
-            tried.push(member);
-            retries += 1;
+            // Before those that only refused it.
+            tried.insert(usize::from(retries), member);
+            retries = retries.saturating_add(1);
             last = reason;
             fresh = false;
         }
+    }
+
+    /// Waits for a member: in the queue where all are at their limit, else in the line.
+    #[cold]
+    async fn wait(
+        &mut self,
+        pool: &Pool,
+        asked: &Asked,
+        tried: &[MemberId],
+        deadline: Time,
+        known: Known,
+    ) -> Result<Trip, Reason> {
+        let wish = Wish {
+            key: asked.key,
+            tried,
+            deadline,
+            since: asked.begun,
+            refused: matches!(known, Known::Refused),
+        };
+        let queued = match known {
+            Known::Full => admit::wait(&self.core, pool, &self.timer, &wish).await,
+            Known::Shed | Known::Refused => Err(Reason::Shed),
+        };
+        let found = match queued {
+            Err(Reason::Shed) => {
+                let Self { core, timer, stream, watched, unread, .. } = self;
+                let watch = asked.body.done();
+                let gone = |cx: &mut Context<'_>| watch && ended(core, stream, watched, unread, cx);
+                admit::line_up(core, pool, timer, &wish, gone).await
+            }
+            queued => queued,
+        };
+        found.inspect(|trip| self.hold(trip))
     }
 
     /// Gives the request to one member.
@@ -194,4 +246,25 @@ impl<S: Stream> Session<S> {
         }
         Ok(end)
     }
+}
+
+/// Has a client that waits ended its side? Then it has most likely given up. What it sends ahead is kept.
+fn ended<S: Stream>(
+    core: &Core,
+    stream: &mut S,
+    watched: &mut bool,
+    unread: &mut Vec<u8>,
+    cx: &mut Context<'_>,
+) -> bool {
+    core.lend(|buffer, _| {
+        while unread.len() < AHEAD {
+            let most = (AHEAD - unread.len()).min(buffer.len());
+            match stream.poll_recv(cx, &mut buffer[..most], watched) {
+                Poll::Ready(Ok(came)) if came > 0 => unread.extend_from_slice(&buffer[..came]),
+                Poll::Ready(_) => return true,
+                Poll::Pending => return false,
+            }
+        }
+        false
+    })
 }

@@ -11,11 +11,9 @@ use std::time::Duration;
 
 use plimsoll_brain::Time;
 use plimsoll_wire::http1::{self, Body, Method, Piece, Rewrite};
-use plimsoll_wire::reading;
 
 use super::{Asked, Session, Stream};
 use crate::ListenerSettings;
-use crate::core::Core;
 use crate::reason::Reason;
 use crate::relay;
 use crate::residue::Residue;
@@ -24,7 +22,7 @@ use crate::trip::Trip;
 /// A body up to this long is copied behind its head, to be sent by one call without gathering.
 const COPY: usize = 4096;
 /// Bytes of requests sent ahead (pipelining) that are kept; beyond that the client is not read.
-const AHEAD: usize = 64 * 1024;
+pub(super) const AHEAD: usize = 64 * 1024;
 /// Interim answers (1xx) to one request; more are not taken for an answer.
 const INTERIM: u32 = 32;
 /// Reads and writes of one connection before others get their turn.
@@ -166,14 +164,15 @@ impl<S: Stream> Session<S> {
             let idle = exchange.settings.timeouts.tunnel;
             let (session, member) = (exchange.session, exchange.member);
             let unread = std::mem::take(&mut session.unread);
-            relay::copy(
+            // On the heap: few connections need it, and all would be larger for it.
+            Box::pin(relay::copy(
                 &session.core,
                 &session.timer,
                 relay::Quiet::end(idle),
                 (&mut session.stream, member),
                 unread,
                 &trip.upstream,
-            )
+            ))
             .await;
             (end.keep_member, end.keep_client) = (false, false);
         }
@@ -366,7 +365,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 && !self.session.ending()
                 && !self.session.sheds();
             if let Some(value) = head.report {
-                self.refused = heard(self.trip, value, &core) && head.status == 503;
+                self.refused = self.trip.hear(value, core.now()) && head.status == 503;
             }
             if !self.refused {
                 let strip_report = self.trip.settings().strip_reports;
@@ -476,18 +475,6 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             () => Reason::AnswerTimeout,
         };
         if self.answered { Failure::Broken } else { Failure::Member(reason, false) }
-    }
-}
-
-/// Takes what a member said of itself with its answer; true if it said that it has no room for this request.
-fn heard(trip: &Trip, value: &[u8], core: &Core) -> bool {
-    match reading::read(value, |_| {}) {
-        Ok(Some(said)) => {
-            trip.hear(&said.reading, core.now());
-            said.full
-        }
-        // It says something else, or nothing that makes sense: that is the member's business.
-        Ok(None) | Err(_) => false,
     }
 }
 

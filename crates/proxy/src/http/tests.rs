@@ -132,6 +132,7 @@ fn session(client: Script) -> Session<Script> {
     let core = Core::new(0, Clock::start(), Census::new(10));
     let minute = Duration::from_secs(60);
     let settings = ListenerSettings {
+        public: None,
         address: LOOPBACK,
         protocol: Protocol::Http,
         group: "g".into(),

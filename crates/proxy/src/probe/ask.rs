@@ -1,4 +1,4 @@
-//! One probe: a connection, and for http one request and the head of its answer.
+//! One probe: a connection, and for http and iiop one request and (the head of) its answer.
 
 use std::io;
 
@@ -8,6 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::Target;
+use crate::iiop::question::{self, Answer};
 use crate::{ProbeKind, preface};
 
 /// Bytes of an answer's head that are read before it is given up.
@@ -36,6 +37,10 @@ pub(super) async fn ask(target: &Target) -> Result<(), String> {
     let _ = stream.set_zero_linger();
     match &target.settings.kind {
         ProbeKind::Tcp => Ok(()),
+        ProbeKind::Iiop => match question::ask(stream, &target.request).await {
+            Answer::Here | Answer::Elsewhere => Ok(()),
+            Answer::Not(why) => Err(why),
+        },
         ProbeKind::Http { expect, .. } => {
             let status = get(stream, &target.request).await?;
             match expect {

@@ -202,7 +202,7 @@ impl Flow {
         let reads_key = view.published.plan.strategy().reads_key;
         let key = if reads_key { crate::key::of_client(self.client.ip()) } else { 0 };
         if let Some(trip) = bond.elsewhere(&pool, &view, (key, core.chance()), now) {
-            bond.moved();
+            bond.moved(Some(&trip));
             drop(bond);
             self.part(now);
             self.bind(service, now, Some(trip));
@@ -219,7 +219,10 @@ impl Flow {
         let trip = loop {
             let admission = match given.take() {
                 Some(trip) => Admission::Trip(trip),
-                None => pool.admit(key, core.chance(), now, &failed),
+                None => {
+                    pool.session();
+                    pool.admit(key, core.chance(), now, &failed)
+                }
             };
             match admission {
                 Admission::Trip(trip) => break trip,

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests end the test, as tests do")]
 
 mod bindings;
+mod line;
 mod probe;
 mod proxy_protocol;
 mod rig;

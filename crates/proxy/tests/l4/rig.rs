@@ -25,9 +25,12 @@ pub(crate) fn member(address: SocketAddr) -> MemberSpec {
 pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
     let strategy = strategy::find("least_connections").unwrap();
     GroupSettings {
+        iiop: None,
         strip_reports: true,
+        sample_reports: None,
         public: Default::default(),
         side_car: None,
+        hand_over: None,
         spec: GroupSpec {
             name: "g".into(),
             strategy,
@@ -64,6 +67,7 @@ pub(crate) fn by(group: GroupSettings, name: &str) -> GroupSettings {
 /// A listener on a free port of the loopback.
 pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
     ListenerSettings {
+        public: None,
         address: "127.0.0.1:0".parse().unwrap(),
         protocol,
         group: "g".into(),

@@ -1,0 +1,133 @@
+//! What comes of an operation of the load manager, as a reply says it.
+
+use plimsoll_wire::giop::write::{self, Form};
+use plimsoll_wire::giop::{Any, Ior, Status, SystemException, Writer};
+
+use super::Location;
+use super::call::Loads;
+use super::properties::Property;
+
+/// What comes of an operation.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Answer {
+    Nothing,
+    Truth(bool),
+    Loads(Loads),
+    Object(Ior),
+    Objects(Vec<Ior>),
+    Locations(Vec<Location>),
+    Number(u64),
+    Properties(Vec<Property>),
+    /// A new group and what it is deleted by.
+    Created(Ior, Any),
+}
+
+/// Why nothing comes of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Fault {
+    User(Raised),
+    System(SystemException<'static>),
+}
+
+/// The exceptions of the interface.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Raised {
+    MonitorAlreadyPresent,
+    LocationNotFound,
+    LoadAlertNotFound,
+    LoadAlertAlreadyPresent,
+    ObjectGroupNotFound,
+    MemberNotFound,
+    MemberAlreadyPresent,
+    ObjectNotAdded,
+    ObjectNotFound,
+    ObjectNotCreated,
+    InvalidProperty(Property),
+    InvalidCriteria(Property),
+    CannotMeetCriteria(Property),
+}
+
+impl From<Raised> for Fault {
+    fn from(raised: Raised) -> Self {
+        Self::User(raised)
+    }
+}
+
+impl From<SystemException<'static>> for Fault {
+    fn from(exception: SystemException<'static>) -> Self {
+        Self::System(exception)
+    }
+}
+
+/// Appends the reply to a request.
+pub(super) fn reply(out: &mut Vec<u8>, form: Form, id: u32, outcome: &Result<Answer, Fault>) {
+    match outcome {
+        Ok(answer) => write::reply(out, form, id, Status::Done, &[], |writer| answer.write(writer)),
+        Err(Fault::System(why)) => write::exception(out, form, id, why),
+        Err(Fault::User(raised)) => {
+            write::reply(out, form, id, Status::UserException, &[], |writer| raised.write(writer));
+        }
+    }
+}
+
+impl Answer {
+    fn write(&self, writer: &mut Writer<'_>) {
+        match self {
+            Self::Nothing => {}
+            Self::Truth(truth) => writer.bool(*truth),
+            Self::Loads(loads) => {
+                writer.count(loads.len());
+                for (id, value) in loads {
+                    writer.u32(*id);
+                    writer.f32(*value);
+                }
+            }
+            Self::Object(object) => object.write(writer),
+            Self::Objects(objects) => {
+                writer.count(objects.len());
+                objects.iter().for_each(|object| object.write(writer));
+            }
+            Self::Locations(locations) => {
+                writer.count(locations.len());
+                locations.iter().for_each(|location| location.write(writer));
+            }
+            Self::Number(number) => writer.u64(*number),
+            Self::Properties(properties) => Property::write_all(properties, writer),
+            Self::Created(group, deleted_by) => {
+                group.write(writer);
+                deleted_by.write(writer);
+            }
+        }
+    }
+}
+
+impl Raised {
+    fn type_id(&self) -> &'static str {
+        match self {
+            Self::MonitorAlreadyPresent => "IDL:tao.lb/CosLoadBalancing/MonitorAlreadyPresent:1.0",
+            Self::LocationNotFound => "IDL:tao.lb/CosLoadBalancing/LocationNotFound:1.0",
+            Self::LoadAlertNotFound => "IDL:tao.lb/CosLoadBalancing/LoadAlertNotFound:1.0",
+            Self::LoadAlertAlreadyPresent => "IDL:tao.lb/CosLoadBalancing/LoadAlertAlreadyPresent:1.0",
+            Self::ObjectGroupNotFound => "IDL:omg.org/PortableGroup/ObjectGroupNotFound:1.0",
+            Self::MemberNotFound => "IDL:omg.org/PortableGroup/MemberNotFound:1.0",
+            Self::MemberAlreadyPresent => "IDL:omg.org/PortableGroup/MemberAlreadyPresent:1.0",
+            Self::ObjectNotAdded => "IDL:omg.org/PortableGroup/ObjectNotAdded:1.0",
+            Self::ObjectNotFound => "IDL:omg.org/PortableGroup/ObjectNotFound:1.0",
+            Self::ObjectNotCreated => "IDL:omg.org/PortableGroup/ObjectNotCreated:1.0",
+            Self::InvalidProperty(_) => "IDL:omg.org/PortableGroup/InvalidProperty:1.0",
+            Self::InvalidCriteria(_) => "IDL:omg.org/PortableGroup/InvalidCriteria:1.0",
+            Self::CannotMeetCriteria(_) => "IDL:omg.org/PortableGroup/CannotMeetCriteria:1.0",
+        }
+    }
+
+    fn write(&self, writer: &mut Writer<'_>) {
+        writer.string(self.type_id().as_bytes());
+        match self {
+            Self::InvalidProperty(property) => property.write(writer),
+            Self::InvalidCriteria(property) | Self::CannotMeetCriteria(property) => {
+                Property::write_all(std::slice::from_ref(property), writer);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The operations of the load manager: what is asked, read from a request.
+
+use plimsoll_wire::giop::{Any, BadGiop, Ior, Reader, SystemException};
+
+use super::Location;
+use super::properties::Property;
+
+/// Loads at once.
+const LOADS: usize = 32;
+/// Longest repository id.
+const ID: usize = 1024;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Call {
+    IsA(Vec<u8>),
+    NonExistent,
+    PushLoads(Location, Loads),
+    Loads(Location),
+    EnableAlert(Location),
+    DisableAlert(Location),
+    RegisterAlert(Location, Ior),
+    Alert(Location),
+    RemoveAlert(Location),
+    RegisterMonitor(Location, Ior),
+    Monitor(Location),
+    RemoveMonitor(Location),
+    SetDefaults(Vec<Property>),
+    Defaults,
+    RemoveDefaults(Vec<Property>),
+    Properties(Ior),
+    AddMember(Ior, Location, Ior),
+    RemoveMember(Ior, Location),
+    Locations(Ior),
+    GroupsAt(Location),
+    GroupId(Ior),
+    GroupReference(Ior),
+    GroupById(u64),
+    MemberReference(Ior, Location),
+    Create(String, Vec<Property>),
+    Delete(Any),
+}
+
+/// Loads by their number.
+pub(super) type Loads = Vec<(u32, f32)>;
+
+impl Call {
+    /// Reads an operation's arguments.
+    ///
+    /// # Errors
+    /// What the client is told: there is no such operation, it does nothing here, or its arguments are no such.
+    pub(super) fn read(operation: &[u8], reader: &mut Reader<'_>) -> Result<Self, SystemException<'static>> {
+        let mut arguments = Arguments(reader);
+        let call = match operation {
+            b"_is_a" => Self::IsA(arguments.text()?),
+            b"_non_existent" => Self::NonExistent,
+            b"push_loads" => Self::PushLoads(arguments.location()?, arguments.loads()?),
+            b"get_loads" => Self::Loads(arguments.location()?),
+            b"enable_alert" => Self::EnableAlert(arguments.location()?),
+            b"disable_alert" => Self::DisableAlert(arguments.location()?),
+            b"register_load_alert" => Self::RegisterAlert(arguments.location()?, arguments.object()?),
+            b"get_load_alert" => Self::Alert(arguments.location()?),
+            b"remove_load_alert" => Self::RemoveAlert(arguments.location()?),
+            b"register_load_monitor" => Self::RegisterMonitor(arguments.location()?, arguments.object()?),
+            b"get_load_monitor" => Self::Monitor(arguments.location()?),
+            b"remove_load_monitor" => Self::RemoveMonitor(arguments.location()?),
+            b"set_default_properties" => Self::SetDefaults(arguments.properties()?),
+            b"get_default_properties" => Self::Defaults,
+            b"remove_default_properties" => Self::RemoveDefaults(arguments.properties()?),
+            b"get_properties" => Self::Properties(arguments.group()?),
+            b"add_member" => Self::AddMember(arguments.group()?, arguments.location()?, arguments.object()?),
+            b"remove_member" => Self::RemoveMember(arguments.group()?, arguments.location()?),
+            b"locations_of_members" => Self::Locations(arguments.group()?),
+            b"groups_at_location" => Self::GroupsAt(arguments.location()?),
+            b"get_object_group_id" => Self::GroupId(arguments.group()?),
+            b"get_object_group_ref" => Self::GroupReference(arguments.group()?),
+            b"get_object_group_ref_from_id" => Self::GroupById(arguments.0.u64().map_err(unread)?),
+            b"get_member_ref" => Self::MemberReference(arguments.group()?, arguments.location()?),
+            b"create_object" => Self::Create(arguments.type_id()?, arguments.properties()?),
+            b"delete_object" => Self::Delete(Any::read(arguments.0).map_err(unread)?),
+            b"create_member"
+            | b"set_properties_dynamically"
+            | b"set_type_properties"
+            | b"get_type_properties"
+            | b"remove_type_properties"
+            | b"_interface"
+            | b"_component" => {
+                return Err(SystemException::NO_IMPLEMENT);
+            }
+            _ => return Err(SystemException::BAD_OPERATION),
+        };
+        Ok(call)
+    }
+}
+
+/// Reads `sequence<Load>`.
+///
+/// # Errors
+/// It is not all there. `Ok(None)` if it is too long, or a value is no finite number.
+pub(super) fn loads(reader: &mut Reader<'_>) -> Result<Option<Loads>, BadGiop> {
+    let count = reader.count(8)?;
+    if count > LOADS {
+        return Ok(None);
+    }
+    let loads = (0..count).map(|_| Ok((reader.u32()?, reader.f32()?))).collect::<Result<Loads, BadGiop>>()?;
+    Ok(loads.iter().all(|(_, value)| value.is_finite()).then_some(loads))
+}
+
+struct Arguments<'a, 'b>(&'a mut Reader<'b>);
+
+impl Arguments<'_, '_> {
+    fn text(&mut self) -> Result<Vec<u8>, SystemException<'static>> {
+        Ok(self.0.string().map_err(unread)?.to_vec())
+    }
+
+    fn type_id(&mut self) -> Result<String, SystemException<'static>> {
+        let text = self.text()?;
+        let sound = text.len() <= ID && text.iter().all(u8::is_ascii_graphic);
+        String::from_utf8(text).ok().filter(|_| sound).ok_or(SystemException::BAD_PARAM)
+    }
+
+    fn location(&mut self) -> Result<Location, SystemException<'static>> {
+        Location::read(self.0).map_err(unread)?.ok_or(SystemException::BAD_PARAM)
+    }
+
+    fn loads(&mut self) -> Result<Loads, SystemException<'static>> {
+        loads(self.0).map_err(unread)?.ok_or(SystemException::BAD_PARAM)
+    }
+
+    fn properties(&mut self) -> Result<Vec<Property>, SystemException<'static>> {
+        Property::read_all(self.0).map_err(unread)?.ok_or(SystemException::BAD_PARAM)
+    }
+
+    /// A reference to a group, which may be anything: it is looked for, not called.
+    fn group(&mut self) -> Result<Ior, SystemException<'static>> {
+        Ior::read(self.0).map_err(unread)
+    }
+
+    /// A reference to an object that can be called.
+    fn object(&mut self) -> Result<Ior, SystemException<'static>> {
+        let object = self.group()?;
+        if object.iiop().is_some() { Ok(object) } else { Err(SystemException::BAD_PARAM) }
+    }
+}
+
+fn unread(_: BadGiop) -> SystemException<'static> {
+    SystemException::MARSHAL
+}

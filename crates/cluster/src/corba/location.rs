@@ -1,0 +1,63 @@
+//! Locations: where members are, as names of the naming service's kind (sequences of id and kind).
+
+use std::fmt;
+
+use plimsoll_wire::giop::{BadGiop, Reader, Writer};
+
+/// Longest location, bytes of its text.
+const LONGEST: usize = 255;
+
+/// Where a member is. Two are the same if their texts are.
+#[derive(Clone, Debug)]
+pub struct Location {
+    parts: Vec<(String, String)>,
+    text: String,
+}
+
+impl Location {
+    /// The one that a text stands for: one part, without a kind.
+    pub fn new(text: &str) -> Self {
+        Self { parts: vec![(text.to_owned(), String::new())], text: text.to_owned() }
+    }
+
+    /// Its parts with `/` between them, each its id, or `id.kind` if it has a kind. What is a separator within a part
+    /// is not marked as such: a location is compared, never taken apart.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Reads one; `None` for one that is empty, too long, or no text that can be shown.
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, BadGiop> {
+        let mut parts = Vec::new();
+        for _ in 0..reader.count(8)? {
+            let mut part = || Ok(String::from_utf8_lossy(reader.string()?).into_owned());
+            parts.push((part()?, part()?));
+        }
+        let written = |(id, kind): &(String, String)| {
+            if kind.is_empty() { id.clone() } else { format!("{id}.{kind}") }
+        };
+        let text = parts.iter().map(written).collect::<Vec<_>>().join("/");
+        let sound = !text.is_empty() && text.len() <= LONGEST && !text.chars().any(char::is_control);
+        Ok(sound.then_some(Self { parts, text }))
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer<'_>) {
+        writer.count(self.parts.len());
+        for (id, kind) in &self.parts {
+            writer.string(id.as_bytes());
+            writer.string(kind.as_bytes());
+        }
+    }
+}
+
+impl PartialEq for Location {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.text)
+    }
+}

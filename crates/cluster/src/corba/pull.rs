@@ -1,0 +1,85 @@
+//! Load monitors that are asked for their loads (`CosLoadBalancing::LoadMonitor`), each by a task of its own.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use plimsoll_brain::hash;
+use plimsoll_wire::giop::{BadGiop, Ior};
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
+
+use super::Location;
+use super::call::loads;
+use super::invoke::invoke;
+use super::servant::Servant;
+
+/// A monitor that is asked until this is dropped.
+#[derive(Debug)]
+pub(super) struct Monitor {
+    pub(super) object: Ior,
+    /// Did it not answer the last time?
+    lost: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+impl Monitor {
+    /// Asks at once, and then once per interval; each wait is varied by a tenth, so that monitors are not asked in step.
+    pub(super) fn start(
+        runtime: &Handle,
+        servant: Weak<Servant>,
+        location: Location,
+        object: Ior,
+        interval: Duration,
+    ) -> Self {
+        let lost = Arc::new(AtomicBool::new(false));
+        let task = runtime.spawn(watch(servant, location, object.clone(), interval, Arc::clone(&lost)));
+        Self { object, lost, task: task.abort_handle() }
+    }
+
+    /// Whether another may take its place: it did not answer the last time.
+    pub(super) fn lost(&self) -> bool {
+        self.lost.load(Relaxed)
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn watch(
+    servant: Weak<Servant>,
+    location: Location,
+    object: Ior,
+    interval: Duration,
+    lost: Arc<AtomicBool>,
+) {
+    let mut turn: u64 = 0;
+    loop {
+        let begun = Instant::now();
+        let outcome = invoke(&object, "_get_loads", |reader| {
+            loads(reader)?.ok_or(BadGiop::Malformed("its loads are too many, or no finite numbers"))
+        })
+        .await;
+        let Some(servant) = servant.upgrade() else { return };
+        let before = lost.swap(outcome.is_err(), Relaxed);
+        match outcome {
+            Ok(loads) => {
+                if before {
+                    tracing::info!("the load monitor of {location} answers again");
+                }
+                servant.pulled(location.clone(), loads).await;
+            }
+            Err(why) if !before => tracing::warn!("the load monitor of {location} gives no loads: {why}"),
+            Err(_) => {}
+        }
+        drop(servant);
+        turn += 1;
+        let varied =
+            f64::from(u8::try_from(hash(format!("{location} {turn}").as_bytes()) >> 56).unwrap_or(0)) / 255.0;
+        sleep_until(begun + interval.mul_f64(0.9 + 0.2 * varied)).await;
+    }
+}

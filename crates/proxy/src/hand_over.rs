@@ -1,0 +1,184 @@
+//! Before a member that is drained loses its sessions, somebody is told: what keeps the members' state can then take it
+//! to where the sessions go next.
+//!
+//! One POST over a connection of its own, from the thread of whoever wants the member drained, which waits for the
+//! answer and for no longer than it may: nothing here is seen by the data path, which goes on with the plan it has. Whatever
+//! comes of it, the member is drained then: a hook that is down keeps nobody from taking a member out of service.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::time::{Duration, Instant};
+
+use plimsoll_wire::http1::{self, Marks};
+
+use crate::HandOverSettings;
+
+/// Bytes of an answer's head that are read before it is given up.
+const MAX_HEAD: usize = 16 * 1024;
+/// Of one read.
+const PIECE: usize = 4 * 1024;
+
+/// What is told.
+pub(crate) struct Told<'a> {
+    pub(crate) group: &'a str,
+    pub(crate) member: &'a str,
+    /// Counts the decisions of the group.
+    pub(crate) epoch: u64,
+}
+
+impl Told<'_> {
+    /// `{"group": "web", "member": "10.0.0.1:80", "share": 1, "epoch": 3, "reason": "drain"}`
+    fn body(&self) -> String {
+        let Self { group, member, epoch } = self;
+        let (group, member) = (quoted(group), quoted(member));
+        format!(
+            r#"{{"group": {group}, "member": {member}, "share": 1, "epoch": {epoch}, "reason": "drain"}}"#
+        )
+    }
+}
+
+/// Tells, and waits until the answer is 2xx. To be called where waiting is allowed.
+///
+/// # Errors
+/// Why nobody has taken it over, for people.
+pub(crate) fn tell(settings: &HandOverSettings, told: &Told<'_>) -> Result<(), String> {
+    let end = Instant::now() + settings.timeout;
+    let path = settings.path.replace("{member}", told.member);
+    let status = ask(settings, &path, &told.body(), end).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            format!("no answer in {:?}", settings.timeout)
+        }
+        io::ErrorKind::ConnectionRefused => "connection refused".into(),
+        _ => error.to_string(),
+    })?;
+    if (200..300).contains(&status) { Ok(()) } else { Err(format!("answered {status}")) }
+}
+
+/// The status of the answer.
+fn ask(settings: &HandOverSettings, path: &str, body: &str, end: Instant) -> io::Result<u16> {
+    let HandOverSettings { host, port, .. } = settings;
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "it has no address");
+    let mut stream = None;
+    for address in (&**host, *port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, left(end)?) {
+            Ok(connected) => {
+                stream = Some(connected);
+                break;
+            }
+            Err(error) => failure = error,
+        }
+    }
+    let Some(mut stream) = stream else { return Err(failure) };
+    let named = if host.contains(':') { format!("[{host}]") } else { host.to_string() };
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: {named}:{port}\r\nUser-Agent: plimsoll/{}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        env!("CARGO_PKG_VERSION"),
+        body.len()
+    );
+    // Short enough for the socket's buffer: only a kernel without memory makes it wait.
+    stream.set_write_timeout(Some(left(end)?))?;
+    stream.write_all((head + body).as_bytes())?;
+    let mut answer = Vec::new();
+    let (mut marks, mut begin) = (Marks::default(), 0);
+    loop {
+        stream.set_read_timeout(Some(left(end)?))?;
+        let mut piece = [0; PIECE];
+        match stream.read(&mut piece)? {
+            0 => return Err(io::Error::other("closed the connection before it answered")),
+            read => answer.extend_from_slice(piece.get(..read).unwrap_or_default()),
+        }
+        while let Some(head) =
+            http1::response(answer.get(begin..).unwrap_or_default(), MAX_HEAD, false, &mut marks)
+                .map_err(|bad| io::Error::other(bad.to_string()))?
+        {
+            if !head.interim() {
+                return Ok(head.status);
+            }
+            begin += head.len;
+            if begin > MAX_HEAD {
+                return Err(io::Error::other("answered with nothing but interim answers"));
+            }
+        }
+    }
+}
+
+/// What is left of the time; never nothing, which sockets take for ever.
+fn left(end: Instant) -> io::Result<Duration> {
+    let left = end.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// A string as JSON has it.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for one in text.chars() {
+        match one {
+            '"' | '\\' => quoted.extend(['\\', one]),
+            control if control < ' ' => quoted += &format!("\\u{:04x}", u32::from(control)),
+            _ => quoted.push(one),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// What comes of it where this is answered, and what was asked.
+    fn told(answer: &'static str, timeout: Duration) -> (Result<(), String>, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let settings =
+            HandOverSettings { host: "127.0.0.1".into(), port, path: "/x?y={member}".into(), timeout };
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = String::new();
+            while !asked.ends_with('}') {
+                let mut piece = [0; 100];
+                let read = stream.read(&mut piece).unwrap();
+                asked += std::str::from_utf8(&piece[..read]).unwrap();
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+            // It hears of the end, whoever makes it.
+            if answer.is_empty() {
+                let _ = stream.read(&mut [0]);
+            }
+            asked
+        });
+        let outcome = tell(&settings, &Told { group: "a \"b\"", member: "10.0.0.1:80", epoch: 7 });
+        (outcome, server.join().unwrap())
+    }
+
+    #[test]
+    fn whoever_keeps_the_state_is_told_once_and_waited_for() {
+        let second = Duration::from_secs(10);
+        let (outcome, asked) = told("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n", second);
+        assert_eq!(outcome, Ok(()));
+        assert!(asked.starts_with("POST /x?y=10.0.0.1:80 HTTP/1.1\r\nHost: 127.0.0.1:"), "{asked}");
+        let body =
+            r#"{"group": "a \"b\"", "member": "10.0.0.1:80", "share": 1, "epoch": 7, "reason": "drain"}"#;
+        assert!(asked.contains(&format!("Content-Length: {}\r\n", body.len())), "{asked}");
+        assert!(asked.ends_with(&format!("\r\n\r\n{body}")), "{asked}");
+    }
+
+    #[test]
+    fn what_went_wrong_is_said() {
+        let second = Duration::from_secs(10);
+        for (answer, why) in [
+            ("HTTP/1.1 503 Service Unavailable\r\n\r\n", "answered 503"),
+            ("HTTP/1.1 20", "closed the connection"),
+            ("what?\r\n\r\n", ""),
+        ] {
+            let (outcome, _) = told(answer, second);
+            assert!(outcome.as_ref().unwrap_err().contains(why), "{outcome:?}");
+        }
+        let (outcome, _) = told("", Duration::from_millis(100));
+        assert_eq!(outcome, Err("no answer in 100ms".into()));
+    }
+}

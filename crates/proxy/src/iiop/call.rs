@@ -1,0 +1,189 @@
+//! One request of a client's, from when it was read to when it was answered.
+
+use std::rc::Rc;
+
+use plimsoll_brain::{MemberId, Time};
+use plimsoll_wire::giop::write::{self, Form};
+use plimsoll_wire::giop::{
+    BadGiop, CODE_SETS, Completed, Content, Context, Ior, Message, SystemException, Target, rewrite,
+};
+
+use super::session::Session;
+use crate::metered::Metered;
+use crate::reason::Reason;
+
+/// The request.
+pub(super) struct Call {
+    pub(super) session: Rc<Session>,
+    /// The client's number of it.
+    pub(super) id: u32,
+    pub(super) form: Form,
+    pub(super) kind: Ask,
+    /// As it came, header and all: it may have to be sent again.
+    pub(super) message: Vec<u8>,
+    /// How long it is.
+    pub(super) bytes: usize,
+    /// If it came in fragments, how long the first one was.
+    pub(super) piece: Option<usize>,
+    /// Members that did not take it.
+    pub(super) tried: Vec<MemberId>,
+    /// Was it sent again because a member closed its connection?
+    pub(super) resent: bool,
+    pub(super) begun: Time,
+    /// In a side-car: the meter that it is counted by.
+    pub(super) metered: Metered,
+}
+
+/// What a client asks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// To be done, and to hear of it.
+    Request,
+    /// To be done. There is no answering it.
+    Oneway,
+    /// Where the object is.
+    Locate,
+}
+
+impl Call {
+    /// The client is to go elsewhere.
+    pub(super) fn forward(self, to: &Ior) {
+        match self.kind {
+            Ask::Locate => self.answer(|out, form, id| write::locate_forward(out, form, id, to)),
+            _ => self.answer(|out, form, id| write::forward(out, form, id, to)),
+        }
+    }
+
+    /// The object is here, or nowhere.
+    pub(super) fn located(self, here: bool) {
+        self.answer(|out, form, id| write::located(out, form, id, here));
+    }
+
+    /// There is no such object.
+    pub(super) fn unknown(self) {
+        match self.kind {
+            Ask::Locate => self.located(false),
+            _ => self.except(&SystemException::OBJECT_NOT_EXIST),
+        }
+    }
+
+    /// It was not done, or that is not known.
+    pub(super) fn refuse(self, reason: Reason) {
+        let session = &self.session;
+        let pool = session.listener.pool();
+        pool.group.reject(session.core.index, reason);
+        let broken = matches!(reason, Reason::ConnectFailed | Reason::ConnectTimeout | Reason::Reset);
+        if broken && pool.group.side_car.is_some() {
+            drop(pool);
+            return self.orphan(reason);
+        }
+        drop(pool);
+        let why = match reason {
+            Reason::Reset => SystemException::COMM_FAILURE,
+            Reason::AnswerTimeout | Reason::TotalTimeout => TIMEOUT,
+            Reason::BadRequest => SystemException::MARSHAL,
+            Reason::Exhausted => SystemException::NO_RESOURCES,
+            // What does not take it now may take it later.
+            _ => SystemException::TRANSIENT,
+        };
+        self.except(&why);
+    }
+
+    /// The reply that a member gave, for this request's client.
+    pub(super) fn reply(self, message: &mut [u8], piece: Option<usize>) {
+        // It has a number: it was found by it.
+        if rewrite::set_id(message, self.id).is_ok() {
+            self.session.write(message, piece);
+        }
+        self.count();
+    }
+
+    /// The request for a member, by another number and for another object if `key` says which, given the one that was
+    /// asked for; with what the client said of code sets where the member has not heard it.
+    pub(super) fn rewritten<'k>(
+        &self,
+        id: u32,
+        key: impl FnOnce(Option<&[u8]>) -> Option<&'k [u8]>,
+        code_sets: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), BadGiop> {
+        let message = Message::parse(&self.message)?;
+        match &message.content {
+            Content::Request(request) => {
+                let asked = request.target.key();
+                let key = key(asked).or(asked).unwrap_or_default();
+                let context = code_sets.map(|data| Context { id: CODE_SETS, data });
+                let change = rewrite::Change { id, key, context };
+                rewrite::request(&message.header, &self.message, request, &change, out)
+            }
+            Content::LocateRequest(request) if let Some(key) = key(request.target.key()) => {
+                write::locate_request(out, self.form, id, &Target::Key(key));
+                Ok(())
+            }
+            _ => {
+                out.extend_from_slice(&self.message);
+                rewrite::set_id(out, id)
+            }
+        }
+    }
+
+    /// The server behind this side-car is gone. If it may have begun, or asks not for the group's object, the client's
+    /// connection ends as it would have without a side-car. Else the client is sent to the group at once: some ORBs
+    /// tell their users of a connection that ends, or try for seconds to get another.
+    fn orphan(self, reason: Reason) {
+        let view = self.session.listener.pool().view();
+        let iiop = view.published.settings.iiop.as_ref();
+        let home = iiop.and_then(|iiop| iiop.home.as_ref()).filter(|_| reason != Reason::Reset);
+        let asked = match Message::parse(&self.message).map(|message| message.content) {
+            Ok(Content::Request(request)) if self.kind == Ask::Request => Some(request),
+            _ => None,
+        };
+        match (home, asked) {
+            // The balancer itself asks this to know whether to send clients here.
+            (Some(_), Some(asked)) if asked.operation == b"_non_existent" => {
+                self.except(&SystemException { completed: Completed::No, ..SystemException::COMM_FAILURE });
+            }
+            (Some(home), Some(asked)) if iiop.is_some_and(|iiop| iiop.is_shared(asked.target.key())) => {
+                self.forward(home);
+            }
+            _ => {
+                self.session.outbox.close();
+                self.count();
+            }
+        }
+    }
+
+    /// Nothing more is to be heard of it.
+    pub(super) fn count(&self) {
+        let now = self.session.core.now();
+        self.session.listener.pool().tally().latency.record(now.since(self.begun));
+    }
+
+    fn except(self, why: &SystemException<'_>) {
+        match self.kind {
+            Ask::Locate => self.answer(|out, form, id| write::locate_exception(out, form, id, why)),
+            _ => self.answer(|out, form, id| write::exception(out, form, id, why)),
+        }
+    }
+
+    fn answer(self, write: impl FnOnce(&mut Vec<u8>, Form, u32)) {
+        if self.kind != Ask::Oneway {
+            let mut out = self.session.core.vector();
+            write(&mut out, self.form, self.id);
+            self.session.outbox.push(&out);
+            self.session.core.recycle(out);
+        }
+        self.count();
+    }
+}
+
+/// The member takes too long; it may still do it.
+const TIMEOUT: SystemException<'static> =
+    SystemException { type_id: b"IDL:omg.org/CORBA/TIMEOUT:1.0", minor: 0, completed: Completed::Maybe };
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.session.answered(self.id, self.bytes);
+        self.session.core.recycle(std::mem::take(&mut self.message));
+    }
+}

@@ -1,0 +1,139 @@
+//! Whole messages out of the bytes of a connection, fragments put together.
+
+use std::borrow::Cow;
+use std::task::{Context, Poll};
+
+use plimsoll_wire::giop::{Assembler, BadGiop, Cut, Kind, Limits, cut};
+
+use super::outbox::Outbox;
+use crate::core::Core;
+use crate::stream::poll_recv;
+
+/// Room made at once for what a message still lacks; more only as it comes.
+const AHEAD: usize = 64 * 1024;
+
+/// Messages of a connection that may come in fragments at once.
+const PIECES: usize = 64;
+
+/// The reading side of a connection.
+pub(super) struct Inbound {
+    /// Bytes that came and were not looked at, from `at` on.
+    unread: Vec<u8>,
+    at: usize,
+    /// On the heap: few connections see a fragment.
+    assembler: Option<Box<Assembler>>,
+    /// Bytes of the first fragment that came last.
+    piece: usize,
+    /// Most bytes of a message, its fragments together.
+    most: usize,
+    watched: bool,
+}
+
+/// What came of reading.
+pub(super) enum Came {
+    /// One message.
+    Message(Whole),
+    /// The other side is done, or the connection is broken.
+    End,
+    /// It is not GIOP, or larger than allowed.
+    Bad(BadGiop),
+}
+
+/// A message, all of it.
+pub(super) struct Whole {
+    /// Header and all.
+    pub(super) bytes: Vec<u8>,
+    /// If it came in fragments, how long the first one was.
+    pub(super) piece: Option<usize>,
+}
+
+impl Inbound {
+    /// `unread` are bytes that were read from the connection already.
+    pub(super) fn new(unread: Vec<u8>, most: usize) -> Self {
+        Self { unread, at: 0, assembler: None, piece: 0, most, watched: false }
+    }
+
+    /// Bytes of messages that are not complete.
+    pub(super) fn held(&self) -> usize {
+        let pieces = self.assembler.as_ref().map_or(0, |assembler| assembler.bytes());
+        self.unread.len() - self.at + pieces
+    }
+
+    /// Is part of a message here?
+    pub(super) fn begun(&self) -> bool {
+        self.at < self.unread.len() || self.assembler.is_some()
+    }
+
+    /// The next message. Reads no further than it has to.
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>, core: &Core, outbox: &Outbox) -> Poll<Came> {
+        loop {
+            match self.take(core) {
+                Ok(Some(whole)) => return Poll::Ready(Came::Message(whole)),
+                Ok(None) => {}
+                Err(bad) => return Poll::Ready(Came::Bad(bad)),
+            }
+            let came =
+                core.lend(|buffer, _| match poll_recv(&outbox.socket, cx, buffer, &mut self.watched) {
+                    Poll::Ready(Ok(came)) => {
+                        self.unread.extend_from_slice(&buffer[..came]);
+                        Poll::Ready(came > 0)
+                    }
+                    Poll::Ready(Err(_)) => Poll::Ready(false),
+                    Poll::Pending => Poll::Pending,
+                });
+            match came {
+                Poll::Ready(true) => {}
+                Poll::Ready(false) => return Poll::Ready(Came::End),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Takes the next message off the bytes that are here.
+    fn take(&mut self, core: &Core) -> Result<Option<Whole>, BadGiop> {
+        loop {
+            let rest = &self.unread[self.at..];
+            let (header, len) = match cut(rest, self.most)? {
+                Cut::Whole { header, len } => (header, len),
+                Cut::Partial { missing, .. } => {
+                    self.tidy();
+                    // Whoever announces much may send nothing.
+                    self.unread.reserve(if self.unread.is_empty() { 0 } else { missing.min(AHEAD) });
+                    return Ok(None);
+                }
+            };
+            let message = &rest[..len];
+            if !header.more && header.kind != Kind::Fragment && self.assembler.is_none() {
+                let mut bytes = core.vector();
+                bytes.extend_from_slice(message);
+                self.at += len;
+                return Ok(Some(Whole { bytes, piece: None }));
+            }
+            let limits = Limits { messages: PIECES, bytes: self.most };
+            let assembler = self.assembler.get_or_insert_with(|| Box::new(Assembler::new(limits)));
+            let whole = assembler.take(message)?.map(Cow::into_owned);
+            if assembler.is_empty() {
+                self.assembler = None;
+            }
+            if header.more && header.kind != Kind::Fragment {
+                self.piece = len;
+            }
+            self.at += len;
+            if let Some(bytes) = whole {
+                let piece = (header.kind == Kind::Fragment).then_some(self.piece);
+                return Ok(Some(Whole { bytes, piece }));
+            }
+        }
+    }
+
+    /// Lets go of what was looked at.
+    fn tidy(&mut self) {
+        if self.at == self.unread.len() {
+            // An idle connection owns no buffer.
+            self.unread = Vec::new();
+        } else if self.at > 0 {
+            self.unread.drain(..self.at);
+        }
+        self.at = 0;
+    }
+}

@@ -1,0 +1,320 @@
+//! A connection to a member that the requests of many clients share.
+//!
+//! Clients number their requests as they please, so each gets a number of this connection's own on the way to the member
+//! and its old one back on the way to the client; replies come in any order. What is said once for each connection (the
+//! code sets that client and server agreed on) keeps connections apart: clients that agreed on others do not share
+//! one, and the first request on each carries the agreement whether or not its client said it again.
+//!
+//! A member that says CloseConnection has not begun what it has not answered (CORBA 3.3, 9.7.3): that is sent again, once,
+//! to whoever is chosen. One that just goes away may have: that is the client's to decide, and it is told
+//! COMM_FAILURE with COMPLETED_MAYBE.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use plimsoll_brain::{MemberId, Time};
+use plimsoll_wire::giop::write::{self, Form};
+use plimsoll_wire::giop::{Content, Message, Version};
+use tokio::net::TcpStream;
+
+use super::call::{Ask, Call};
+use super::inbound::{Came, Inbound, Whole};
+use super::outbox::Outbox;
+use super::relay;
+use crate::core::Core;
+use crate::reason::Reason;
+use crate::trip::Trip;
+
+/// What clients whose requests share a connection have in common.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Manner {
+    pub(super) version: Version,
+    /// The code sets agreed on: the data of the service context.
+    pub(super) code_sets: Option<Rc<[u8]>>,
+}
+
+/// One core's connections to the members of a group.
+#[derive(Default)]
+pub(crate) struct Lines(RefCell<Vec<Rc<Line>>>);
+
+/// One connection.
+pub(super) struct Line {
+    member: MemberId,
+    manner: Manner,
+    outbox: Outbox,
+    /// By its number here.
+    calls: RefCell<BTreeMap<u32, Placed>>,
+    next: Cell<u32>,
+    /// Has the agreement on code sets been sent?
+    agreed: Cell<bool>,
+    /// Takes no more.
+    closing: Cell<bool>,
+    quiet_since: Cell<Time>,
+}
+
+struct Placed {
+    call: Call,
+    trip: Trip,
+    /// When the member has taken too long; `Time(u64::MAX)` for never.
+    due: Time,
+}
+
+impl Lines {
+    /// A connection to a member that is free, or the least busy one if there are `most` already.
+    pub(super) fn find(&self, member: MemberId, manner: &Manner, most: usize) -> Option<Rc<Line>> {
+        let lines = self.0.borrow();
+        let mut count = 0;
+        let mut best: Option<(usize, &Rc<Line>)> = None;
+        for line in lines.iter().filter(|line| line.member == member && line.manner == *manner) {
+            if line.closing.get() || line.outbox.closed() {
+                continue;
+            }
+            count += 1;
+            // Oneways leave no trace but what the member has not read yet.
+            let busy = line.calls.borrow().len() + usize::from(line.outbox.full());
+            if best.is_none_or(|(least, _)| busy < least) {
+                best = Some((busy, line));
+            }
+        }
+        best.filter(|(busy, _)| *busy == 0 || count >= most).map(|(_, line)| Rc::clone(line))
+    }
+
+    /// May there be another connection to a member? If there are `most`, those on which nothing is under way are ended.
+    pub(super) fn has_room(&self, member: MemberId, most: usize) -> bool {
+        let lines = self.0.borrow();
+        let its = || lines.iter().filter(|line| line.member == member);
+        if its().count() < most {
+            return true;
+        }
+        for line in its().filter(|line| line.idle()) {
+            line.closing.set(true);
+            line.outbox.wake();
+        }
+        false
+    }
+
+    /// Adds a connection, and reads what comes on it until it ends.
+    pub(super) fn add(
+        self: &Rc<Self>,
+        core: &Rc<Core>,
+        member: MemberId,
+        manner: Manner,
+        socket: TcpStream,
+        settings: Settings,
+    ) -> Rc<Line> {
+        let line = Rc::new(Line {
+            member,
+            manner,
+            outbox: Outbox::new(socket),
+            calls: RefCell::default(),
+            next: Cell::new(1),
+            agreed: Cell::new(false),
+            closing: Cell::new(false),
+            quiet_since: Cell::new(core.now()),
+        });
+        self.0.borrow_mut().push(Rc::clone(&line));
+        let (core, lines, own) = (Rc::clone(core), Rc::clone(self), Rc::clone(&line));
+        tokio::task::spawn_local(async move {
+            let end = own.read(&core, &settings).await;
+            own.closing.set(true);
+            own.outbox.close();
+            lines.0.borrow_mut().retain(|line| !Rc::ptr_eq(line, &own));
+            own.end(&core, end);
+        });
+        line
+    }
+
+    /// Ends connections on which nothing is under way.
+    pub(crate) fn close(&self) {
+        for line in self.0.borrow().iter() {
+            line.closing.set(true);
+            line.outbox.wake();
+        }
+    }
+}
+
+/// What a connection needs to know of its group.
+#[derive(Clone, Copy)]
+pub(super) struct Settings {
+    /// A connection is ended when nothing was asked for so long.
+    pub(super) idle: Duration,
+    /// Most bytes of a message.
+    pub(super) most: usize,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The member said that it has not begun what it has not answered.
+    Said,
+    /// It did not.
+    Broke,
+}
+
+impl Line {
+    /// Sends a request, and keeps it until its reply comes if there is to be one.
+    pub(super) fn send(self: &Rc<Self>, call: Call, trip: Trip, now: Time) {
+        let id = self.next.get();
+        self.next.set(id.wrapping_add(1));
+        let fresh = !self.agreed.replace(true);
+        let code_sets = self.manner.code_sets.as_deref().filter(|_| fresh);
+        let core = Rc::clone(&call.session.core);
+        let mut bytes = core.vector();
+        let view = Rc::clone(trip.view());
+        let iiop = view.published.settings.iiop.as_ref();
+        let key = |asked: Option<&[u8]>| iiop.and_then(|iiop| iiop.key_at(trip.name(), asked));
+        if call.rewritten(id, key, code_sets, &mut bytes).is_err() {
+            trip.abandoned();
+            return call.refuse(Reason::BadRequest);
+        }
+        trip.stripe().bytes_out.add(bytes.len() as u64);
+        self.outbox.push_as(&bytes, call.piece);
+        self.quiet_since.set(now);
+        core.recycle(bytes);
+        if call.kind == Ask::Oneway {
+            call.count();
+            trip.over(now);
+            return;
+        }
+        let patience = trip.settings().timeouts.per_try;
+        let due = if patience.is_zero() { NEVER } else { now + patience };
+        call.session.placed(call.id, self, id);
+        self.calls.borrow_mut().insert(id, Placed { call, trip, due });
+        if due != NEVER {
+            self.outbox.wake();
+        }
+    }
+
+    /// Tells the member that nobody waits for this reply any more.
+    pub(super) fn cancel(&self, id: u32) {
+        let placed = self.calls.borrow_mut().remove(&id);
+        let Some(Placed { call, trip, .. }) = placed else { return };
+        self.forget(&call, id);
+        trip.abandoned();
+    }
+
+    /// Before GIOP 1.2 omniORB takes this for the end of the connection, and other clients' requests with it; nobody has
+    /// to be told.
+    fn forget(&self, call: &Call, id: u32) {
+        if self.manner.version < Version::V1_2 {
+            return;
+        }
+        let mut out = Vec::new();
+        write::cancel(&mut out, Form { version: self.manner.version, order: call.form.order }, id);
+        self.outbox.push(&out);
+    }
+
+    /// Resolves when more may be sent.
+    pub(super) async fn room(&self) {
+        self.outbox.room().await;
+    }
+
+    /// Reads replies until the connection ends.
+    async fn read(self: &Rc<Self>, core: &Rc<Core>, settings: &Settings) -> End {
+        let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
+        let mut inbound = Inbound::new(Vec::new(), settings.most);
+        loop {
+            let came = poll_fn(|cx| {
+                if let Poll::Ready(false) = self.outbox.poll_flush(cx) {
+                    return Poll::Ready(Came::End);
+                }
+                if let Poll::Ready(came) = inbound.poll_next(cx, core, &self.outbox) {
+                    return Poll::Ready(came);
+                }
+                if timer.fired() {
+                    self.overdue(core.tick());
+                }
+                let idle = self.idle();
+                if idle && (self.closing.get() || core.now() >= self.quiet_since.get() + settings.idle) {
+                    return Poll::Ready(Came::End);
+                }
+                timer.set(self.wakes(settings));
+                Poll::Pending
+            })
+            .await;
+            let now = core.tick();
+            match came {
+                Came::Message(mut whole) => match self.take(&mut whole, now) {
+                    Some(end) => return end,
+                    None => core.recycle(whole.bytes),
+                },
+                Came::End | Came::Bad(_) => return End::Broke,
+            }
+        }
+    }
+
+    /// Is nothing under way?
+    fn idle(&self) -> bool {
+        self.calls.borrow().is_empty() && self.outbox.kept() == 0
+    }
+
+    /// When there is something to do next though nothing comes.
+    fn wakes(&self, settings: &Settings) -> Time {
+        let calls = self.calls.borrow();
+        match calls.values().map(|placed| placed.due).min() {
+            Some(due) => due,
+            None => self.quiet_since.get() + settings.idle,
+        }
+    }
+
+    /// Takes in one message of the member's; `Some` if it was the last.
+    fn take(&self, Whole { bytes: message, piece }: &mut Whole, now: Time) -> Option<End> {
+        let id = match Message::parse(message).map(|message| message.content) {
+            Ok(Content::Reply(reply)) => reply.id,
+            Ok(Content::LocateReply(reply)) => reply.id,
+            Ok(Content::CloseConnection) => return Some(End::Said),
+            // Requests of a server to its client (bidirectional GIOP) were never agreed to.
+            _ => return Some(End::Broke),
+        };
+        // One that was cancelled, or came too late, is nobody's.
+        let placed = self.calls.borrow_mut().remove(&id);
+        let Placed { call, trip, .. } = placed?;
+        self.quiet_since.set(now);
+        trip.stripe().bytes_in.add(message.len() as u64);
+        relay::answered(call, trip, message, *piece, now);
+        None
+    }
+
+    /// Answers in place of a member that takes too long.
+    fn overdue(&self, now: Time) {
+        let late = |calls: &BTreeMap<u32, Placed>| {
+            calls.iter().find(|(_, placed)| placed.due <= now).map(|(id, _)| *id)
+        };
+        loop {
+            let Some(id) = late(&self.calls.borrow()) else { return };
+            let placed = self.calls.borrow_mut().remove(&id);
+            let Some(Placed { call, trip, .. }) = placed else { return };
+            self.forget(&call, id);
+            trip.failed(now);
+            call.refuse(Reason::AnswerTimeout);
+        }
+    }
+
+    /// The connection is over: what becomes of the requests that were not answered.
+    fn end(&self, core: &Rc<Core>, end: End) {
+        let now = core.tick();
+        let left = std::mem::take(&mut *self.calls.borrow_mut());
+        for Placed { mut call, trip, .. } in left.into_values() {
+            if end == End::Said && !std::mem::replace(&mut call.resent, true) {
+                trip.abandoned();
+                tokio::task::spawn_local(relay::relay(call, None));
+            } else {
+                trip.failed(now);
+                call.refuse(Reason::Reset);
+            }
+        }
+    }
+}
+
+impl Settings {
+    pub(super) fn of(trip: &Trip) -> Self {
+        let settings = trip.settings();
+        Self { idle: settings.pool_idle, most: settings.iiop.as_ref().map_or(0, |iiop| iiop.max_message) }
+    }
+}
+
+const NEVER: Time = Time(u64::MAX);

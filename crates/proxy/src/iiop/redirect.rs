@@ -1,0 +1,153 @@
+//! Clients that are told where a member is, and go there themselves (LOCATION_FORWARD).
+//!
+//! From then on the balancer sees nothing of them until they come back: because the member shed them, because it is gone,
+//! or because they have another reference to the group. So a member is proved to be there first ([`super::proof`]), a
+//! client that comes back is not sent where it came from if there is another, and while members are under alert a client
+//! that comes back at once is held: an ORB follows forwards as fast as it gets them, and would otherwise go round
+//! thousands of times a second. Where members send clients away of their own accord, and all do, it is held as well.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use plimsoll_brain::{MemberId, Time};
+
+use super::call::Call;
+use super::pace::Pace;
+use super::proof::Found;
+use crate::Binding;
+use crate::admit::{self, admit};
+use crate::bond::Bond;
+use crate::pool::Pool;
+use crate::reason::Reason;
+use crate::trip::Trip;
+use crate::wheel::Timer;
+
+/// A client that comes back after longer has not fled from where it was sent.
+const FLED: Duration = Duration::from_secs(10);
+
+/// How long a client is held while all members send theirs away, and how often they are looked at meanwhile.
+const HELD: Duration = Duration::from_millis(250);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a connection remembers of where its client was sent.
+#[derive(Default)]
+pub(super) struct Bound {
+    bond: Bond,
+    /// Counts the client with its member for as long as its connection shows that it is there.
+    held: Option<Trip>,
+    last: Option<(MemberId, Time)>,
+    pace: Pace,
+}
+
+/// Answers with a member's reference.
+pub(super) async fn redirect(call: Call, bound: &mut Bound, timer: &Timer) {
+    let session = Rc::clone(&call.session);
+    let core = &session.core;
+    let pool = session.listener.pool();
+    let mut tried: Vec<MemberId> = Vec::new();
+    // While it asks it is nowhere.
+    bound.held = None;
+    pool.session();
+    let reads_key = pool.view().published.plan.strategy().reads_key;
+    let mut left = None;
+    if let Some((member, since)) = bound.last {
+        pool.iiop.proofs.doubt(member);
+        // By key it belongs there, if the member is there.
+        left = Some(member).filter(|_| !reads_key && call.begun.since(since) < FLED);
+        tried.extend(left);
+    }
+    if pool.view().alert {
+        let held = bound.hold(&pool, &call);
+        if !held.is_zero() {
+            core.wheel.sleep(held).await;
+        }
+    }
+    let key = if reads_key { crate::key::of_client(session.peer.client.ip()) } else { 0 };
+    let deadline = core.tick() + pool.view().published.settings.queue_timeout;
+    let on_demand = matches!(session.listener.settings().binding, Binding::OnDemand(_));
+    let mut last = Reason::NoMember;
+    let mut sheds = false;
+    loop {
+        let view = pool.view();
+        let chosen = match on_demand && tried.len() == usize::from(left.is_some()) {
+            true => admit::returning(core, &pool, &view, core.now())
+                .filter(|trip| !tried.contains(&trip.member())),
+            false => None,
+        };
+        let admitted = match chosen {
+            Some(trip) => Ok(trip),
+            None => admit(core, &pool, timer, key, &tried, deadline).await,
+        };
+        let mut trip = match admitted {
+            Ok(trip) => trip,
+            Err(Reason::NoMember) => match left.take() {
+                // There is no other: it may be there all the same.
+                Some(member) => {
+                    tried.retain(|other| *other != member);
+                    continue;
+                }
+                // All that there are send their clients away.
+                None if std::mem::take(&mut sheds) && !session.outbox.closed() => {
+                    tried.clear();
+                    core.wheel.sleep(LOOK).await;
+                    core.tick();
+                    continue;
+                }
+                None => return call.refuse(last),
+            },
+            Err(reason) => return call.refuse(reason),
+        };
+        let chosen = Rc::clone(trip.view());
+        let iiop = chosen.published.settings.iiop.as_ref();
+        let Some(object) = iiop.and_then(|iiop| iiop.objects.get(trip.name())) else {
+            tried.push(trip.member());
+            continue;
+        };
+        match pool.iiop.proofs.prove(core, &trip, object.key()).await {
+            Found::There => {}
+            // Who has waited is sent there all the same: it knows what it does.
+            Found::Sheds if core.now() >= call.begun + HELD => {}
+            found => {
+                last = if found == Found::Gone { Reason::ConnectFailed } else { Reason::Shed };
+                sheds |= found == Found::Sheds;
+                tried.push(trip.member());
+                left = left.filter(|member| *member != trip.member());
+                continue;
+            }
+        }
+        let now = core.now();
+        // Otherwise it may have another reference, or its member may be gone.
+        if on_demand && view.alert && bound.last.is_some_and(|(member, _)| member != trip.member()) {
+            bound.bond.moved(Some(&trip));
+        }
+        bound.bond.hold(&session.listener, &trip);
+        bound.last = Some((trip.member(), now));
+        trip.sent(now);
+        trip.settle();
+        bound.held = Some(trip);
+        return call.forward(object.ior());
+    }
+}
+
+impl Bound {
+    /// How long a client waits that comes back while members are under alert: by its connection, and if that is new by its
+    /// address.
+    fn hold(&mut self, pool: &Pool, call: &Call) -> Duration {
+        let own = self.pace.hold(call.begun, CONNECTION, 1);
+        if self.last.is_some() {
+            return own;
+        }
+        let mut paces = pool.iiop.paces.borrow_mut();
+        // Those that are full again say nothing.
+        if paces.len() >= 1024 {
+            paces.retain(|_, pace| !pace.full(call.begun));
+        }
+        let pace = paces.entry(call.session.peer.client.ip()).or_default();
+        let cores = pool.group.tallies.len() as u32;
+        own.max(pace.hold(call.begun, ADDRESS, cores))
+    }
+}
+
+/// Forwards that a connection, and those from an address, get at once; the others come 40 a second.
+const CONNECTION: u32 = 4;
+const ADDRESS: u32 = 64;

@@ -1,0 +1,185 @@
+//! Requests that are relayed: a member for each, a connection to it, and what its reply means.
+//!
+//! A request that no member has begun may be tried with another: the connection could not be made, or the member says
+//! TRANSIENT, or that it has no resources, with COMPLETED_NO. The retry budget bounds it.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use plimsoll_brain::Time;
+use plimsoll_wire::giop::{Completed, Content, Message, Order, Reply, Status};
+
+use super::call::{Ask, Call};
+use super::line::{Line, Manner, Settings};
+use crate::admit::{self, admit};
+use crate::connect::connect;
+use crate::pool::{Admission, Pool};
+use crate::reason::Reason;
+use crate::trip::Trip;
+
+/// Sends a request at once if a member and a connection to it are at hand, else as soon as they are; the connection, if
+/// it has been sent.
+pub(super) fn begin(call: Call) -> Option<Rc<Line>> {
+    let session = Rc::clone(&call.session);
+    let core = &session.core;
+    let pool = session.listener.pool();
+    pool.deposit(call.begun);
+    let admission = admit::at_once(core, &pool, pool.view(), key(&call, &pool), &[], call.begun);
+    if let Admission::Trip(trip) = admission {
+        let Some(line) = find(&call, &pool, &trip) else {
+            tokio::task::spawn_local(relay(call, Some(trip)));
+            return None;
+        };
+        line.send(call, trip, core.now());
+        return Some(line);
+    }
+    tokio::task::spawn_local(relay(call, None));
+    None
+}
+
+/// Finds a member for a request, if `trip` is not one already, and a connection to it, and sends it.
+pub(super) async fn relay(mut call: Call, mut trip: Option<Trip>) {
+    let session = Rc::clone(&call.session);
+    let core = &session.core;
+    let pool = session.listener.pool();
+    let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
+    let never = Time(u64::MAX);
+    let mut last = Reason::NoMember;
+    loop {
+        let admitted = match trip.take() {
+            Some(trip) => Ok(trip),
+            None => admit(core, &pool, &timer, key(&call, &pool), &call.tried, never).await,
+        };
+        let found = match admitted {
+            Ok(trip) => trip,
+            Err(Reason::NoMember) => return call.refuse(last),
+            Err(reason) => return call.refuse(reason),
+        };
+        // Nobody waits for the answer to a oneway: its client may be gone by right.
+        if call.kind != Ask::Oneway && session.outbox.closed() {
+            return found.abandoned();
+        }
+        if let Some(line) = find(&call, &pool, &found) {
+            return line.send(call, found, core.now());
+        }
+        let most = found.settings().iiop.as_ref().map_or(1, |iiop| iiop.connections);
+        if !pool.iiop.lines.has_room(found.member(), MANNERS * most) {
+            found.abandoned();
+            return call.refuse(Reason::Exhausted);
+        }
+        last = match connect(core, &found, &timer, never, &session.peer).await {
+            Ok(socket) => {
+                let (manner, settings) = (manner(&call), Settings::of(&found));
+                let line = pool.iiop.lines.add(core, found.member(), manner, socket, settings);
+                return line.send(call, found, core.now());
+            }
+            // Trying the others would only blame them too.
+            Err(Reason::Exhausted) => {
+                found.abandoned();
+                return call.refuse(Reason::Exhausted);
+            }
+            Err(reason) => reason,
+        };
+        let now = core.tick();
+        if !again(&mut call, &pool, found, now) {
+            return call.refuse(last);
+        }
+    }
+}
+
+/// A member's reply has come.
+pub(super) fn answered(mut call: Call, trip: Trip, message: &mut [u8], piece: Option<usize>, now: Time) {
+    let judged = match Message::parse(message) {
+        Ok(Message { header, content: Content::Reply(reply) }) => {
+            let own = trip.settings().iiop.as_ref().and_then(|iiop| iiop.key.as_deref());
+            let order = header.form().order;
+            let (judged, for_good) = (judge(&reply, order, own), reply.status == Status::ForwardForGood);
+            if for_good && own.is_some() {
+                // For now: a client that takes it for good never comes back to the group.
+                let status = Status::Forward as u32;
+                let bytes = if order == Order::Big { status.to_be_bytes() } else { status.to_le_bytes() };
+                // Behind the header and the id, since 1.2, which alone has it.
+                message[16..20].copy_from_slice(&bytes);
+            }
+            judged
+        }
+        _ => Judged::Fine,
+    };
+    call.metered.end(judged != Judged::Failed, now);
+    match judged {
+        Judged::Refused => {
+            let pool = call.session.listener.pool();
+            if again(&mut call, &pool, trip, now) {
+                tokio::task::spawn_local(relay(call, None));
+                return;
+            }
+        }
+        Judged::Failed => trip.failed(now),
+        Judged::Fine if call.kind == Ask::Locate => trip.abandoned(),
+        Judged::Fine => trip.succeeded(now),
+    }
+    call.reply(message, piece);
+}
+
+/// Of how many kinds the connections to a member may be, each with as many as are configured.
+const MANNERS: usize = 4;
+
+/// What a reply says of the member.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Judged {
+    /// It did what was asked, or said what is wrong with that.
+    Fine,
+    /// It has not begun, and will not now.
+    Refused,
+    /// It could not.
+    Failed,
+}
+
+fn judge(reply: &Reply<'_>, order: Order, own: Option<&[u8]>) -> Judged {
+    if reply.status != Status::SystemException {
+        // Back to the group, which is here.
+        let home =
+            reply.forward(order).and_then(|ior| ior.iiop()).is_some_and(|profile| Some(&*profile.key) == own);
+        return if home { Judged::Refused } else { Judged::Fine };
+    }
+    let Some(why) = reply.exception(order) else { return Judged::Failed };
+    match (why.name(), why.completed) {
+        ("TRANSIENT" | "NO_RESOURCES" | "NO_MEMORY" | "COMM_FAILURE", Completed::No) => Judged::Refused,
+        (
+            "TRANSIENT" | "NO_RESOURCES" | "NO_MEMORY" | "COMM_FAILURE" | "INTERNAL" | "INITIALIZE"
+            | "TIMEOUT" | "IMP_LIMIT" | "UNKNOWN" | "PERSIST_STORE",
+            _,
+        ) => Judged::Failed,
+        // What was asked was wrong: any member would say so.
+        _ => Judged::Fine,
+    }
+}
+
+/// A member did not take a request: is it to be tried with another?
+fn again(call: &mut Call, pool: &Pool, trip: Trip, now: Time) -> bool {
+    let attempts = trip.settings().retry.attempts as usize;
+    let member = trip.member();
+    trip.failed(now);
+    if call.tried.len() >= attempts || !pool.withdraw(now) {
+        return false;
+    }
+    call.tried.push(member);
+    true
+}
+
+fn find(call: &Call, pool: &Pool, trip: &Trip) -> Option<Rc<Line>> {
+    let most = trip.settings().iiop.as_ref().map_or(1, |iiop| iiop.connections);
+    pool.iiop.lines.find(trip.member(), &manner(call), most)
+}
+
+fn manner(call: &Call) -> Manner {
+    Manner { version: call.form.version, code_sets: call.session.code_sets() }
+}
+
+fn key(call: &Call, pool: &Pool) -> u64 {
+    match pool.view().published.plan.strategy().reads_key {
+        true => crate::key::of_client(call.session.peer.client.ip()),
+        false => 0,
+    }
+}

@@ -1,0 +1,109 @@
+//! Sessions that left a member under alert: counted by the cores, told as events.
+//!
+//! A move is a rare thing, but many come together: a decision of the brain may move thousands of sessions. Cores count
+//! where each went, and once a second an event is made for each member that sessions left since: how many, to whom,
+//! and the numbers that the alert was decided on. Nothing is lost, so the sum of what events say is the count of the
+//! moves.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use plimsoll_brain::{Alert, Event, EventKind, MemberId};
+
+use crate::inner::lock;
+
+/// Where sessions of one member went, as one core counted them since somebody last looked; `None` for those that were
+/// closed, to come back and be bound anew.
+#[derive(Debug, Default)]
+pub(crate) struct Moves(Mutex<Targets>);
+
+/// Sessions by where they went.
+pub(crate) type Targets = BTreeMap<Option<MemberId>, u64>;
+
+impl Moves {
+    /// Counts one.
+    pub(crate) fn note(&self, to: Option<MemberId>) {
+        *lock(&self.0).entry(to).or_default() += 1;
+    }
+
+    /// Takes what was counted since the last time, in addition to `sum`.
+    pub(crate) fn take(&self, sum: &mut Targets) {
+        for (to, count) in std::mem::take(&mut *lock(&self.0)) {
+            *sum.entry(to).or_default() += count;
+        }
+    }
+}
+
+/// The event of sessions that left a member. `alert` is what asked them to, if the member is still known; `total` are
+/// all that left the member so far; `name` knows members.
+pub(crate) fn event(
+    (group, from): (&str, &str),
+    targets: &Targets,
+    alert: Option<&Alert>,
+    total: u64,
+    name: impl Fn(MemberId) -> Option<String>,
+) -> Event {
+    let sessions: u64 = targets.values().sum();
+    let mut most: Vec<(u64, String)> = targets
+        .iter()
+        .map(|(to, count)| match to {
+            Some(to) => (*count, format!("to {}", name(*to).unwrap_or_else(|| "a member that left".into()))),
+            None => (*count, "closed, to be bound anew".to_owned()),
+        })
+        .collect();
+    most.sort_by(|one, other| other.0.cmp(&one.0).then_with(|| one.1.cmp(&other.1)));
+    let rest: u64 = most.iter().skip(NAMED).map(|(count, _)| count).sum();
+    let mut parts: Vec<String> =
+        most.iter().take(NAMED).map(|(count, where_to)| format!("{count} {where_to}")).collect();
+    if rest > 0 {
+        parts.push(format!("{rest} to others"));
+    }
+    let noun = if sessions == 1 { "session" } else { "sessions" };
+    let mut inputs =
+        vec![("sessions".to_owned(), sessions as f64), ("sessions_so_far".to_owned(), total as f64)];
+    if let Some(alert) = alert {
+        inputs.push(("share".to_owned(), f64::from(alert.shed.share)));
+        inputs.push(("decision".to_owned(), f64::from(alert.shed.epoch)));
+        let known = alert.inputs.iter().filter(|(name, _)| *name != "share");
+        inputs.extend(known.map(|(name, value)| ((*name).to_owned(), *value)));
+    }
+    Event {
+        kind: EventKind::Moved,
+        group: group.into(),
+        member: Some(from.into()),
+        why: format!("{sessions} {noun} left: {}", parts.join(", ")),
+        inputs,
+    }
+}
+
+/// Members that an event names.
+const NAMED: usize = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_says_how_many_went_where() {
+        let cores = [Moves::default(), Moves::default()];
+        for to in 0..8 {
+            for turn in 0..=to {
+                cores[turn as usize % 2].note(Some(MemberId(to)));
+            }
+        }
+        cores[0].note(None);
+        let mut targets = Targets::new();
+        cores.iter().for_each(|core| core.take(&mut targets));
+        let name = |id: MemberId| (id.0 != 7).then(|| format!("10.0.0.{}:80", id.0));
+        let event = event(("web", "10.0.1.1:80"), &targets, None, 100, name);
+        assert_eq!(
+            event.why,
+            "37 sessions left: 8 to a member that left, 7 to 10.0.0.6:80, 6 to 10.0.0.5:80, 5 to 10.0.0.4:80, \
+             4 to 10.0.0.3:80, 7 to others"
+        );
+        assert_eq!(event.inputs, [("sessions".to_owned(), 37.0), ("sessions_so_far".to_owned(), 100.0)]);
+        let mut none = Targets::new();
+        cores.iter().for_each(|core| core.take(&mut none));
+        assert!(none.is_empty(), "what was taken is gone");
+    }
+}

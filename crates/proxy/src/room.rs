@@ -1,0 +1,261 @@
+//! Those that wait for a member of a group, over all cores.
+//!
+//! Two kinds wait. In the *queue* are those that found every member at its configured limit: in order, as many and as
+//! long as the configuration says. In the *line* are those that the strategy found no room for: [`Line`] says for how
+//! long and who goes first. A piece of work that ends tells one of each, and who is told and finds a member tells the
+//! next: one wake-up for each place that comes free, and one in vain.
+//!
+//! While nobody waits, all this is one load of a word.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::Waker;
+
+use plimsoll_brain::{Line, Pace, Ticket, Time, Turn};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
+use crate::core::Core;
+use crate::inner::lock;
+
+/// Who waits.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    /// How many: in the queue below, in the line above, 32 bits each, so that one load says whether anybody does.
+    waiting: AtomicU64,
+    /// Told when a member may have come below its limit.
+    freed: Notify,
+    line: Mutex<Line<Waker>>,
+}
+
+/// A place in the queue.
+pub(crate) struct Queued<'a>(&'a Room);
+
+/// A place in the line.
+pub(crate) struct Lined<'a> {
+    room: &'a Room,
+    core: &'a Core,
+    ticket: Ticket,
+    served: bool,
+}
+
+impl Room {
+    /// Does nobody wait?
+    #[inline]
+    pub(crate) fn calm(&self) -> bool {
+        self.waiting.load(Relaxed) == 0
+    }
+
+    /// How many are in the queue.
+    pub(crate) fn queued(&self) -> u32 {
+        self.waiting.load(Relaxed) as u32
+    }
+
+    /// How many wait.
+    pub(crate) fn waiting(&self) -> u64 {
+        let waiting = self.waiting.load(Relaxed);
+        (waiting >> 32) + (waiting & u64::from(u32::MAX))
+    }
+
+    /// A place may have come free: somebody looks.
+    #[cold]
+    pub(crate) fn ring(&self) {
+        if self.queued() > 0 {
+            self.freed.notify_one();
+        }
+        self.call();
+    }
+
+    /// Everything may have changed.
+    pub(crate) fn ring_all(&self) {
+        self.freed.notify_waiters();
+        self.call();
+    }
+
+    /// A place in the queue, unless `most` are in it already.
+    pub(crate) fn queue(&self, most: usize) -> Option<Queued<'_>> {
+        if (self.waiting.fetch_add(1, Relaxed) as u32) as usize >= most {
+            self.waiting.fetch_sub(1, Relaxed);
+            return None;
+        }
+        Some(Queued(self))
+    }
+
+    /// A place in the line for one that found no room at `since` for the first time; `None` if it would wait in vain.
+    /// The waker is told to look or to go.
+    pub(crate) fn line<'a>(
+        &'a self,
+        core: &'a Core,
+        waker: &Waker,
+        pace: Pace,
+        since: Time,
+    ) -> Option<Lined<'a>> {
+        let ticket = lock(&self.line).enter(waker.clone(), pace, since, core.now())?;
+        self.waiting.fetch_add(LINED, Relaxed);
+        self.dismiss(core.now());
+        Some(Lined { room: self, core, ticket, served: false })
+    }
+
+    /// Tells one of the line to look.
+    fn call(&self) {
+        if self.waiting.load(Relaxed) >= LINED {
+            // Not woken under the lock.
+            let next = lock(&self.line).call().cloned();
+            next.iter().for_each(Waker::wake_by_ref);
+        }
+    }
+
+    /// Tells those of the line to go that have waited long enough.
+    fn dismiss(&self, now: Time) {
+        loop {
+            let Some(gone) = lock(&self.line).dismiss(now) else { return };
+            gone.wake();
+        }
+    }
+}
+
+impl<'a> Queued<'a> {
+    /// Resolves when a member may have come below its limit.
+    pub(crate) fn freed(&self) -> Notified<'a> {
+        self.0.freed.notified()
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        // Whoever leaves without a member passes on what it may have been told.
+        if self.0.waiting.fetch_sub(1, Relaxed) as u32 > 1 {
+            self.0.freed.notify_one();
+        }
+    }
+}
+
+impl Lined<'_> {
+    /// When the wait is over at the latest.
+    pub(crate) fn until(&self) -> Time {
+        self.ticket.until
+    }
+
+    /// Is it the only one?
+    pub(crate) fn alone(&self) -> bool {
+        self.room.waiting.load(Relaxed) >> 32 == 1
+    }
+
+    /// Woken: what is to be done?
+    pub(crate) fn turn(&self) -> Turn {
+        lock(&self.room.line).turn(self.ticket)
+    }
+
+    /// It has found a member.
+    pub(crate) fn serve(mut self) {
+        self.served = true;
+    }
+}
+
+impl Drop for Lined<'_> {
+    fn drop(&mut self) {
+        let now = self.core.now();
+        let called = lock(&self.room.line).leave(self.ticket, self.served, now);
+        self.room.waiting.fetch_sub(LINED, Relaxed);
+        self.room.dismiss(now);
+        // Where one found room there may be more, and what it was told and did not look at is for others.
+        if called || self.served {
+            self.room.call();
+        }
+    }
+}
+
+/// One in the line, as it is counted in [`Room::waiting`].
+const LINED: u64 = 1 << 32;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::fixture::run;
+
+    #[derive(Default)]
+    struct Bell(AtomicUsize);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn bell() -> (Arc<Bell>, Waker) {
+        let bell = Arc::new(Bell::default());
+        (Arc::clone(&bell), Waker::from(bell))
+    }
+
+    fn rung(bells: &[(Arc<Bell>, Waker)]) -> Vec<usize> {
+        bells.iter().map(|(bell, _)| bell.0.load(Relaxed)).collect()
+    }
+
+    const PACE: Pace = Pace { sojourn: Duration::from_millis(20), in_flight: 16 };
+
+    #[test]
+    fn each_place_that_comes_free_wakes_one() {
+        run(|core| async move {
+            let room = Room::default();
+            assert!(room.calm());
+            let bells: Vec<_> = (0..4).map(|_| bell()).collect();
+            let enter = |place: usize| room.line(&core, &bells[place].1, PACE, core.now()).expect("a place");
+            let (first, second, third, fourth) = (enter(0), enter(1), enter(2), enter(3));
+            assert_eq!((room.waiting(), room.queued(), rung(&bells)), (4, 0, vec![0; 4]));
+            room.ring();
+            room.ring();
+            assert_eq!(rung(&bells), [1, 1, 0, 0], "in the order in which they came");
+            assert_eq!((first.turn(), first.turn(), third.turn()), (Turn::Look, Turn::Wait, Turn::Wait));
+            // It leaves without having looked, so that the next is told: the first again, which has looked.
+            drop(second);
+            assert_eq!(rung(&bells), [2, 1, 0, 0]);
+            // Where one found room there may be more.
+            assert_eq!(first.turn(), Turn::Look);
+            first.serve();
+            assert_eq!(rung(&bells), [2, 1, 1, 0]);
+            assert_eq!(third.turn(), Turn::Look);
+            drop(third);
+            assert_eq!(rung(&bells), [2, 1, 1, 0], "what was looked at in vain is nobody's");
+            drop(fourth);
+            assert!(room.calm());
+            room.ring();
+        });
+    }
+
+    #[test]
+    fn in_overload_the_last_to_come_is_woken_first_and_the_oldest_sent_away() {
+        run(|core| async move {
+            let room = Room::default();
+            let enter =
+                |waker: &Waker| room.line(&core, waker, PACE, core.now()).expect("a place in the line");
+            // The line is never empty for long enough.
+            let mut last = enter(Waker::noop());
+            while !lock(&room.line).hurried() {
+                core.wheel.sleep(Duration::from_millis(1)).await;
+                core.tick();
+                let next = enter(Waker::noop());
+                last.serve();
+                last = next;
+            }
+            drop(last);
+            let bells: Vec<_> = (0..3).map(|_| bell()).collect();
+            let (first, second) = (enter(&bells[0].1), enter(&bells[1].1));
+            room.ring();
+            assert_eq!((rung(&bells), second.turn(), first.turn()), (vec![0, 1, 0], Turn::Look, Turn::Wait));
+            // Two come free while one may wait.
+            let third = enter(&bells[2].1);
+            assert_eq!((rung(&bells), first.turn()), (vec![1, 1, 0], Turn::Go));
+            core.wheel.sleep(Duration::from_millis(3)).await;
+            core.tick();
+            drop(first);
+            assert_eq!((rung(&bells), third.turn()), (vec![1, 2, 1], Turn::Go), "no time to wait longer");
+            drop((second, third));
+            assert!(room.calm());
+        });
+    }
+}

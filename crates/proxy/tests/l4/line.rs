@@ -1,0 +1,233 @@
+//! Requests that find every member with as many as it can work on: they wait for a little, and no longer than helps.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use plimsoll_brain::meter::Reading;
+use plimsoll_proxy::{Engine, GroupSettings, ListenerSettings, Protocol};
+use plimsoll_wire::reading::{self, Said};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::rig::{MILLI, by, group, listener, settings, start_with, status, until, within};
+
+/// A server that can work on one request at once, and says so with each answer: a balancer gives it three. Each
+/// answer takes so long, and none goes while the gate is closed.
+struct Server {
+    address: SocketAddr,
+    gate: watch::Sender<bool>,
+    running: Arc<AtomicU32>,
+    /// Milliseconds.
+    takes: Arc<AtomicU64>,
+}
+
+impl Server {
+    async fn start(takes: u64) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (gate, open) = watch::channel(true);
+        let running = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&running);
+        let takes = Arc::new(AtomicU64::new(takes));
+        let time = Arc::clone(&takes);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (count, time, mut open) = (Arc::clone(&count), Arc::clone(&time), open.clone());
+                tokio::spawn(async move {
+                    while head(&mut stream).await.is_some() {
+                        count.fetch_add(1, Relaxed);
+                        sleep(MILLI * time.load(Relaxed) as u32).await;
+                        if open.wait_for(|open| *open).await.is_err() {
+                            return;
+                        }
+                        let left = count.fetch_sub(1, Relaxed) - 1;
+                        if stream.write_all(&answer(left)).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        Self { address, gate, running, takes }
+    }
+
+    async fn has(&self, requests: u32) {
+        until("the requests are there", || self.running.load(Relaxed) == requests).await;
+    }
+}
+
+fn answer(in_flight: u32) -> Vec<u8> {
+    // What it had is forgotten at once: what counts is what the balancer has sent.
+    let (work, sojourn) = (0.001, 0.001);
+    let reading = Reading { in_flight, knee: 1.0, work, mean_in_flight: 0.0, sojourn, slot: false };
+    let mut answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n".to_vec();
+    reading::write(&Said { reading, full: false }, &mut answer);
+    answer.extend_from_slice(b"\r\n");
+    answer
+}
+
+/// Reads up to an empty line; `None` at the end.
+async fn head(stream: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        if stream.read_buf(&mut head).await.ok()? == 0 {
+            return None;
+        }
+    }
+    Some(String::from_utf8_lossy(&head).into_owned())
+}
+
+fn balancer(server: &Server, threads: usize) -> (Engine, SocketAddr) {
+    let group = by(GroupSettings { queue: 0, ..group(&[server.address]) }, "adaptive");
+    let mut settings = settings(ListenerSettings { ..listener(Protocol::Http) }, group);
+    settings.threads = threads;
+    start_with(settings)
+}
+
+async fn send(balancer: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(balancer).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    stream
+}
+
+/// Sends a request; the status of its answer.
+fn ask(balancer: SocketAddr) -> JoinHandle<u16> {
+    tokio::spawn(async move {
+        let mut stream = send(balancer).await;
+        let head = head(&mut stream).await.unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        assert_eq!(status == 503, head.contains("plimsoll-reason: shed"), "{head}");
+        status
+    })
+}
+
+/// Lets each thread learn how long a request takes. Until a thread has heard the server, nothing limits what it sends.
+async fn learn(balancer: SocketAddr, requests: usize) {
+    let asked: Vec<JoinHandle<u16>> = (0..requests).map(|_| ask(balancer)).collect();
+    for asked in asked {
+        assert_eq!(asked.await.unwrap(), 200);
+    }
+    // The threads may hear the answers in another order than that in which they were given, and the last they hear says
+    // that some are in flight still. That fades with the time that the server says a request takes: a millisecond.
+    sleep(50 * MILLI).await;
+}
+
+/// Three requests that the server does not answer until the gate is opened; then it does at once.
+async fn fill(server: &Server, balancer: SocketAddr) -> Vec<JoinHandle<u16>> {
+    server.gate.send_replace(false);
+    server.takes.store(0, Relaxed);
+    let asked = (0..3).map(|_| ask(balancer)).collect();
+    server.has(3).await;
+    asked
+}
+
+#[tokio::test]
+async fn a_short_burst_waits_and_is_not_refused() {
+    within(async {
+        for threads in [1, 2] {
+            let server = Server::start(1000).await;
+            let (engine, address) = balancer(&server, threads);
+            learn(address, 24).await;
+            let mut asked = fill(&server, address).await;
+            // As many as come free within two sojourns, which is how long one may wait.
+            asked.extend((0..6).map(|_| ask(address)));
+            until("six wait", || status(&engine).queued == 6).await;
+            assert_eq!(ask(address).await.unwrap(), 503, "the seventh would wait in vain");
+            assert_eq!(server.running.load(Relaxed), 3, "the server has what it can work on");
+            server.gate.send_replace(true);
+            for asked in asked {
+                assert_eq!(asked.await.unwrap(), 200);
+            }
+            let status = status(&engine);
+            assert_eq!((status.queued, status.waits.count, status.rejected["shed"]), (0, 6, 1));
+            assert!(status.waits.sum > 0.0 && status.waits.sum < 12.1, "{:?}", status.waits);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_waits_in_vain_is_refused_in_time() {
+    within(async {
+        let server = Server::start(300).await;
+        let (engine, address) = balancer(&server, 1);
+        learn(address, 8).await;
+        let asked = fill(&server, address).await;
+        let begun = Instant::now();
+        assert_eq!(ask(address).await.unwrap(), 503);
+        let took = begun.elapsed();
+        assert!((400..2000).contains(&took.as_millis()), "two sojourns of 300 ms: {took:?}");
+        assert_eq!(status(&engine).rejected["shed"], 1);
+        server.gate.send_replace(true);
+        for asked in asked {
+            assert_eq!(asked.await.unwrap(), 200);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_leaves_the_line() {
+    within(async {
+        let server = Server::start(1000).await;
+        let (engine, address) = balancer(&server, 1);
+        learn(address, 8).await;
+        let mut asked = fill(&server, address).await;
+        let first = send(address).await;
+        until("one waits", || status(&engine).queued == 1).await;
+        asked.push(ask(address));
+        until("two wait", || status(&engine).queued == 2).await;
+        drop(first);
+        until("one has left", || status(&engine).queued == 1).await;
+        server.gate.send_replace(true);
+        for asked in asked {
+            assert_eq!(asked.await.unwrap(), 200);
+        }
+        until("all are counted", || status(&engine).members[0].in_flight == 0).await;
+        assert_eq!(status(&engine).members[0].requests, 8 + 4, "the server never saw it");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn in_lasting_overload_what_is_served_is_fresh_and_the_rest_told_quickly() {
+    within(async {
+        let server = Server::start(100).await;
+        let (engine, address) = balancer(&server, 1);
+        learn(address, 8).await;
+        // The server answers 30 in a second, and gets 150.
+        let mut asked = Vec::new();
+        let begun = Instant::now();
+        for turn in 0..600 {
+            sleep_until(begun + turn * MILLI * 20 / 3).await;
+            asked.push(tokio::spawn(async move {
+                let begun = Instant::now();
+                (ask(address).await.unwrap(), begun.elapsed())
+            }));
+        }
+        let elapsed = begun.elapsed().as_secs_f64();
+        let (mut served, mut refused) = (Vec::new(), Vec::new());
+        for asked in asked.split_off(300) {
+            let (status, took) = asked.await.unwrap();
+            if status == 200 { served.push(took) } else { refused.push(took) }
+        }
+        for asked in asked {
+            asked.await.unwrap();
+        }
+        served.sort();
+        refused.sort();
+        let (median, told) = (served[served.len() / 2], refused[refused.len() / 2]);
+        // In order of arrival it would be three times as long.
+        assert!(median < 200 * MILLI, "100 ms of work take {median:?}");
+        assert!(told < 60 * MILLI, "told after {told:?}");
+        let status = status(&engine);
+        let answered = status.members[0].requests as f64;
+        assert!(answered > 0.7 * 30.0 * elapsed, "{answered} in {elapsed} s");
+        assert!(status.waits.count > 100, "{:?}", status.waits);
+    })
+    .await;
+}
