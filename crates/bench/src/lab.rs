@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 mod arrivals;
+mod back;
 mod child;
 pub mod claim;
 pub mod compare;
@@ -19,11 +20,13 @@ mod front;
 pub mod library;
 mod measure;
 pub mod metric;
+mod moves;
 mod network;
 pub mod plan;
 mod point;
 pub mod report;
 pub mod runner;
+mod side_car;
 mod stage;
 pub mod statistics;
 pub mod store;

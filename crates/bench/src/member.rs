@@ -22,6 +22,7 @@ use tokio::sync::watch;
 mod antagonist;
 mod echo;
 mod http;
+mod iiop;
 mod metered;
 mod processor;
 mod service;
@@ -32,6 +33,8 @@ mod work;
 
 pub use antagonist::Antagonist;
 pub use http::Refusal;
+pub(crate) use iiop::is_prime;
+pub use iiop::{MEMBER_CONTEXT, TYPE_ID, reference};
 pub use service::{Service, Slowdown};
 pub use shuffle::shuffle;
 
@@ -72,12 +75,12 @@ pub struct Spec {
     /// With cores, go on with the work for a client that has closed its connection. Otherwise it is given up, as is what
     /// a client asked for that only ended its own side.
     pub ignore_cancel: bool,
-    /// Most requests that wait for a worker, or that share the cores; more are refused with 503 (http), dropped (udp) or
-    /// end their connection (tcp).
+    /// Most requests that wait for a worker, or that share the cores; more are refused with 503 (http) or
+    /// TRANSIENT (iiop), dropped (udp) or end their connection (tcp).
     pub queue: usize,
     /// Burn the processor for the service time instead of waiting.
     pub burn: bool,
-    /// How much longer a worker holds the first request of a connection (http): what a server spends on
+    /// How much longer a worker holds the first request of a connection (http, iiop): what a server spends on
     /// setting a session up.
     pub session: Duration,
     /// Answer with the integers of the request's body after so many swaps of two of them (http): real work,
@@ -85,11 +88,11 @@ pub struct Spec {
     pub swaps: Option<u32>,
     /// Length of an answer's body (http); the member's name and a line end if `None`.
     pub body: Option<usize>,
-    /// Share of the requests that fail, from 0 to 1 (http).
+    /// Share of the requests that fail, from 0 to 1 (http, iiop).
     pub fail_rate: f64,
     /// After what time they fail, without being served; as long as they would have been served if `None`.
     pub fail_after: Option<Duration>,
-    /// How they fail.
+    /// How they fail; a status is the system exception UNKNOWN (iiop).
     pub refusal: Refusal,
     /// Becomes slower by itself.
     pub slow_after: Option<Slowdown>,
@@ -116,6 +119,8 @@ pub enum Kind {
     Tcp,
     /// Sends back each datagram.
     Udp,
+    /// GIOP over TCP: a CORBA object that says whether a number is prime.
+    Iiop,
 }
 
 impl Kind {
@@ -125,6 +130,7 @@ impl Kind {
             Self::Http | Self::HttpEcho => "http",
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::Iiop => "iiop",
         }
     }
 }
@@ -173,8 +179,10 @@ struct Member {
     stopping: watch::Receiver<bool>,
     /// TCP connections open.
     connections: Cell<usize>,
-    /// HTTP requests that have come, operators' orders left out.
+    /// HTTP or CORBA requests that have come, operators' orders left out.
     requests: Cell<u64>,
+    /// Oneways that have come (iiop).
+    notes: Cell<u32>,
 }
 
 /// Which requests fail, and how.
@@ -192,11 +200,23 @@ impl Member {
         let page = Page::new(&name, spec.body);
         // Not the seed of the service times: the two must not go together.
         let chance = RefCell::new(Chance::new(spec.seed ^ 0x5eed_0fa1_1ed0_0d1e));
-        let (connections, requests) = (Cell::new(0), Cell::new(0));
+        let (connections, requests, notes) = (Cell::new(0), Cell::new(0), Cell::new(0));
         let failing =
             Cell::new(Failing { rate: spec.fail_rate, after: spec.fail_after, refusal: spec.refusal });
         let meter = spec.meter.then(Gauge::new);
-        Ok(Rc::new(Self { spec, name, work, page, chance, failing, meter, stopping, connections, requests }))
+        Ok(Rc::new(Self {
+            spec,
+            name,
+            work,
+            page,
+            chance,
+            failing,
+            meter,
+            stopping,
+            connections,
+            requests,
+            notes,
+        }))
     }
 }
 
@@ -311,6 +331,7 @@ async fn accept(listener: TcpListener, member: Rc<Member>) {
             // An error is the client's going away, which is no business of a test server's.
             let _ = match member.spec.kind {
                 Kind::Tcp => echo::connection(stream, &member).await,
+                Kind::Iiop => iiop::connection(stream, member.clone()).await,
                 _ => http::connection(stream, &member).await,
             };
             member.connections.set(member.connections.get() - 1);

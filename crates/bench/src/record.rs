@@ -34,6 +34,8 @@ pub enum Fault {
     Status,
     /// The 503 of a balancer that sheds load, by its `plimsoll-reason`: it is no member that failed.
     Shed,
+    /// An answer that is an exception (iiop).
+    Exception,
     /// An answer that is not one.
     Malformed,
     /// The generator could not send it: too many in flight, or no more sockets.
@@ -42,13 +44,14 @@ pub enum Fault {
 
 impl Fault {
     /// Every one.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Connect,
         Self::ConnectTimeout,
         Self::Closed,
         Self::Timeout,
         Self::Status,
         Self::Shed,
+        Self::Exception,
         Self::Malformed,
         Self::Unsent,
     ];
@@ -67,6 +70,7 @@ impl Fault {
             Self::Timeout => "timeout",
             Self::Status => "status",
             Self::Shed => "shed",
+            Self::Exception => "exception",
             Self::Malformed => "malformed",
             Self::Unsent => "unsent",
         }
@@ -92,6 +96,12 @@ pub struct Record {
     pub ok: u64,
     /// The others, by reason. Every request that was due is in the end in `ok`, in here or in `cut`.
     pub failed: BTreeMap<Fault, u64>,
+    /// Of those, exceptions by their names (iiop).
+    pub exceptions: BTreeMap<Arc<str>, u64>,
+    /// How often a server sent a request elsewhere (iiop).
+    pub forwarded: u64,
+    /// How often a session that had been sent elsewhere ended there and began anew where it had first begun (iiop).
+    pub returned: u64,
     /// Requests still in flight when the run was stopped before its end. They count in the latencies with
     /// what they had taken until then.
     pub cut: u64,
@@ -127,6 +137,9 @@ impl Record {
             waited: 0,
             ok: 0,
             failed: BTreeMap::new(),
+            exceptions: BTreeMap::new(),
+            forwarded: 0,
+            returned: 0,
             cut: 0,
             latency: Latencies::new(),
             service: Latencies::new(),
@@ -163,6 +176,11 @@ impl Record {
         for (fault, count) in &other.failed {
             *self.failed.entry(*fault).or_default() += count;
         }
+        for (name, count) in &other.exceptions {
+            *self.exceptions.entry(name.clone()).or_default() += count;
+        }
+        self.forwarded += other.forwarded;
+        self.returned += other.returned;
         self.latency.add(&other.latency);
         self.service.add(&other.service);
         self.lateness.add(&other.lateness);
@@ -210,6 +228,13 @@ impl Record {
         self.latency.record(latency);
         if let Some(name) = member {
             self.tally(name).failed += 1;
+        }
+    }
+
+    /// Counts the name of an exception.
+    pub(crate) fn named(&mut self, reason: Option<&Arc<str>>) {
+        if let Some(reason) = reason {
+            *self.exceptions.entry(reason.clone()).or_default() += 1;
         }
     }
 

@@ -53,6 +53,8 @@ pub struct Limits {
     /// May a connection carry one request after another? If not, each has a new one, and an HTTP target
     /// should say so to the server with `connection: close`.
     pub reuse: bool,
+    /// How long a client of a closed loop waits after an answer before it sends its next request.
+    pub think: Duration,
 }
 
 impl Default for Limits {
@@ -64,6 +66,7 @@ impl Default for Limits {
             tolerance: Duration::from_millis(5),
             connections: None,
             reuse: true,
+            think: Duration::ZERO,
         }
     }
 }

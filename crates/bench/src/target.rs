@@ -10,11 +10,13 @@ use crate::record::Fault;
 
 mod echo;
 mod http;
+mod iiop;
 mod tcp_echo;
 mod udp_echo;
 
 pub use echo::EchoError;
 pub use http::{Http, HttpError, Request};
+pub use iiop::{Iiop, IiopError};
 pub use tcp_echo::TcpEcho;
 pub use udp_echo::UdpEcho;
 
@@ -23,7 +25,7 @@ pub trait Target {
     /// What is known of an answer while it comes in; one per request.
     type State: Send;
 
-    /// Where requests go; at least one, and always the same.
+    /// Where requests go; at least one. The list only grows, and only by a [`Step::Elsewhere`].
     fn addresses(&self) -> &[SocketAddr];
 
     /// What carries them.
@@ -31,11 +33,23 @@ pub trait Target {
         Transport::Tcp
     }
 
+    /// Is each connection a session of its own, that may be sent elsewhere?
+    fn sessions(&self) -> bool {
+        false
+    }
+
     /// The next request.
     fn request(&mut self) -> Ask<Self::State>;
 
     /// Takes the next bytes of an answer: of a stream whatever has come, or one datagram.
     fn answer(&mut self, state: &mut Self::State, bytes: &[u8]) -> Step;
+
+    /// The bytes of a request again, for another of the addresses: it has been told to go there, or its connection
+    /// leads there from an earlier request. `None` if it has been sent about too often.
+    fn readdress(&mut self, state: &mut Self::State, place: usize) -> Option<Arc<[u8]>> {
+        let _ = (state, place);
+        None
+    }
 
     /// The connection ended: the answer, if that is how it ends.
     fn end(&mut self, state: &mut Self::State) -> Option<Answer>;
@@ -70,6 +84,10 @@ pub enum Step {
     Done(Answer),
     /// This is no answer.
     Malformed,
+    /// The request, and those that follow it in its session, are to go to another of the addresses.
+    Elsewhere(usize),
+    /// The request was not looked at; it is to go to where its session began.
+    Back,
 }
 
 /// An answer that is whole.
@@ -79,6 +97,8 @@ pub struct Answer {
     pub member: Option<Arc<str>>,
     /// What is wrong with it, if anything.
     pub fault: Option<Fault>,
+    /// What the server calls that, where it has a name for it.
+    pub reason: Option<Arc<str>>,
     /// May the connection carry another request?
     pub reusable: bool,
 }

@@ -8,6 +8,7 @@ mod demo;
 mod drain;
 mod events;
 mod explain;
+mod ior;
 mod lab;
 mod load;
 mod man;
@@ -59,6 +60,7 @@ pub(crate) enum Command {
     Stop(stop::Args),
     Member(member::Args),
     Load(load::Args),
+    Ior(ior::Args),
     Lab(lab::Args),
     Config(config::Args),
     Completions(completions::Args),
@@ -68,8 +70,16 @@ pub(crate) enum Command {
 impl Command {
     /// Does it.
     pub(crate) fn run(&self, globals: &Globals) -> Result<ExitCode, Failure> {
-        if globals.output.of_load() && !matches!(self, Self::Load(_)) {
-            return Err(Failure::new(Exit::Usage, "this command knows --output table and json only"));
+        let (of_load, of_references) = (globals.output.of_load(), globals.output.of_references());
+        let known = match self {
+            Self::Load(_) if of_references => "table, json, hgrm and html",
+            Self::Ior(_) if of_load => "table, json, ior and corbaloc",
+            Self::Load(_) | Self::Ior(_) => "",
+            _ if of_load || of_references => "table and json",
+            _ => "",
+        };
+        if !known.is_empty() {
+            return Err(Failure::new(Exit::Usage, format_args!("this command knows --output {known} only")));
         }
         match self {
             Self::Up(args) => up::run(args, globals),
@@ -87,6 +97,7 @@ impl Command {
             Self::Stop(args) => stop::run(args, globals),
             Self::Member(args) => member::run(args, globals),
             Self::Load(args) => load::run(args, globals),
+            Self::Ior(args) => ior::run(args, globals),
             Self::Lab(args) => lab::run(args, globals),
             Self::Config(args) => config::run(args, globals),
             Self::Completions(args) => completions::run(args),

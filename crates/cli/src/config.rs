@@ -7,7 +7,9 @@
 
 mod address;
 mod check;
+mod corba;
 mod group;
+mod hand_over;
 mod listener;
 mod monitor;
 mod name;
@@ -36,7 +38,9 @@ use serde_json::Value;
 use toml::de::DeTable;
 
 pub(crate) use address::{AdminListen, Control, ListenAddress, MemberAddress, Network};
-pub(crate) use group::{Group, Health, Member, ProxyVersion, ReportHeader, WhenAllDown};
+pub(crate) use corba::{Iiop, MemberLocation, ObjectKey, Reference, TypeId};
+pub(crate) use group::{Group, Health, Member, MemberTable, ProxyVersion, ReportHeader, WhenAllDown};
+pub(crate) use hand_over::HandOver;
 pub(crate) use listener::{Binding, Forwarded, Listener, Protocol, Rebind};
 pub(crate) use monitor::{Formula, Monitor, MonitorUrl};
 pub(crate) use name::{Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl};

@@ -3,9 +3,11 @@
 mod command;
 mod config;
 mod control;
+mod desk;
 mod failure;
 mod limits;
 mod log;
+mod made;
 mod running;
 mod talk;
 

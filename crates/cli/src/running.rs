@@ -6,24 +6,31 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use plimsoll_admin::{Changed, Entry, Refused, Report, Subject};
-use plimsoll_brain::Shed;
+use plimsoll_admin::{Changed, Entry, Reference, Refused, Report, Subject};
 use plimsoll_brain::status::{GroupExplanation, Status};
+use plimsoll_brain::{Knobs, Shed, Strategy};
+use plimsoll_cluster::corba::Refusal;
 use plimsoll_cluster::{self as cluster, Cluster};
-use plimsoll_proxy::{Engine, Stamped};
+use plimsoll_proxy::{self as proxy, Engine, Rates, Stamped};
+use plimsoll_wire::giop::Corbaloc;
 use sd_notify::NotifyState;
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::config::{self, AdminConfig, File, Machine, look_up};
+use crate::config::{self, AdminConfig, Config, File, Machine, look_up};
 use crate::limits;
+use crate::made::{Base, Force, Made};
 
 /// The data plane and where its configuration comes from.
 pub(crate) struct Running {
     engine: Engine,
     cluster: Cluster,
-    /// What the cluster was last told to watch.
-    watched: Mutex<Vec<cluster::GroupSettings>>,
+    /// What the file says.
+    base: Mutex<Base>,
+    /// What clients of the load manager changed.
+    made: Mutex<Made>,
+    /// What both come to.
+    force: Mutex<Arc<Force>>,
     file: PathBuf,
     /// What the data plane was started with and a reload cannot change.
     machine: Machine,
@@ -40,15 +47,18 @@ impl Running {
     /// The system gives no thread for the monitors.
     pub(crate) fn new(
         engine: Engine,
-        watched: Vec<cluster::GroupSettings>,
+        base: Base,
         file: &Path,
         machine: Machine,
         admin: AdminConfig,
     ) -> io::Result<Arc<Self>> {
-        let cluster = Cluster::start(watched.clone(), Arc::new(Joint(engine.clone())))?;
+        let mut made = Made::default();
+        made.count(&base);
+        let force = base.with(&made);
+        let cluster = Cluster::start(force.watched.clone(), Arc::new(Joint(engine.clone())))?;
         let (file, reloading, stop) = (file.to_owned(), Mutex::default(), Notify::new());
-        let watched = Mutex::new(watched);
-        Ok(Arc::new(Self { engine, cluster, watched, file, machine, admin, reloading, stop }))
+        let (base, made, force) = (Mutex::new(base), Mutex::new(made), Mutex::new(Arc::new(force)));
+        Ok(Arc::new(Self { engine, cluster, base, made, force, file, machine, admin, reloading, stop }))
     }
 
     /// The data plane.
@@ -56,9 +66,31 @@ impl Running {
         &self.engine
     }
 
+    /// Takes what members say with their answers to those who make loads of it, for ever.
+    pub(crate) async fn listen(&self) {
+        let Some(mut said) = self.engine.said() else { return };
+        while let Some(one) = said.recv().await {
+            self.cluster.observe(&one.group, &one.member, &one.values, cluster::Source::Orca);
+        }
+    }
+
     /// Returns once the end was asked for.
     pub(crate) async fn stopped(&self) {
         self.stop.notified().await;
+    }
+
+    /// Writes the object references of the groups to the files that the configuration names for them.
+    pub(crate) fn write_references(&self, config: &Config) {
+        for group in &config.groups {
+            let Some(path) = group.iiop.as_ref().and_then(|iiop| iiop.ior_file.as_ref()) else { continue };
+            let Some(ior) = self.engine.reference(&group.name.0) else { continue };
+            // Whoever reads it meanwhile reads the one before.
+            let beside = path.0.with_added_extension("new");
+            let written = std::fs::write(&beside, format!("{ior}\n"));
+            if let Err(error) = written.and_then(|()| std::fs::rename(&beside, &path.0)) {
+                tracing::warn!("cannot write the reference of group {} to {path}: {error}", group.name);
+            }
+        }
     }
 
     fn apply(&self) -> Result<Vec<String>, String> {
@@ -71,17 +103,93 @@ impl Running {
         limits::check_files(&file.config, limits::raise()).map_err(refuse)?;
         let settings =
             file.settings(self.machine, look_up).map_err(|problems| refuse(problems.headline()))?;
-        let watched = file.watched(&settings);
-        let mut beside = differences(&lock(&self.watched), &watched);
+        let base = Base::new(&file, settings);
+        lock(&self.made).count(&base);
+        let force = base.with(&lock(&self.made));
+        let mut beside = differences(&self.force().watched, &force.watched);
         if file.admin() != self.admin {
             let note = "[admin] differs: it takes effect when the process is started again";
             tracing::warn!("{note}");
             beside.push(format!("! {note}"));
         }
-        let changes = self.engine.reload(settings, beside).map_err(|error| error.to_string())?;
-        self.cluster.update(watched.clone());
-        *lock(&self.watched) = watched;
+        let changes = self.enforce(force, beside)?;
+        *lock(&self.base) = base;
+        self.write_references(&file.config);
         Ok(changes)
+    }
+
+    /// Puts settings in force; what that changes. One at a time.
+    fn enforce(&self, force: Force, beside: Vec<String>) -> Result<Vec<String>, String> {
+        let changes =
+            self.engine.reload(force.settings.clone(), beside).map_err(|error| error.to_string())?;
+        self.cluster.update(force.watched.clone());
+        *lock(&self.force) = Arc::new(force);
+        Ok(changes)
+    }
+
+    /// What is in force.
+    pub(crate) fn force(&self) -> Arc<Force> {
+        Arc::clone(&lock(&self.force))
+    }
+
+    /// The number by which a group is known to clients of the load manager.
+    pub(crate) fn number(&self, group: &Arc<str>) -> u64 {
+        lock(&self.made).number(group)
+    }
+
+    /// Has a client of the load manager change something, and puts that in force.
+    ///
+    /// # Errors
+    /// It cannot be done; nothing is changed then.
+    pub(crate) fn change<T>(
+        &self,
+        change: impl FnOnce(&mut Made, &Base, &Force, Machine) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let _one = lock(&self.reloading);
+        let mut made = lock(&self.made).clone();
+        let base = lock(&self.base).clone();
+        let done = change(&mut made, &base, &self.force(), self.machine)?;
+        self.enforce(base.with(&made), Vec::new()).map_err(Refusal::Impossible)?;
+        *lock(&self.made) = made;
+        Ok(done)
+    }
+
+    /// Keeps an operator's choice, so that what a client of the load manager changes does not undo it.
+    fn chosen(
+        &self,
+        group: &str,
+        strategy: &'static Strategy,
+        knobs: &Knobs,
+        weight: Option<&cluster::Expression>,
+    ) {
+        let choose = |settings: &mut proxy::GroupSettings| {
+            settings.spec.strategy = strategy;
+            settings.spec.knobs = knobs.clone();
+        };
+        let mut base = lock(&self.base);
+        if !lock(&self.made).choose(group, choose)
+            && let Some(settings) = base.settings.groups.iter_mut().find(|one| *one.spec.name == *group)
+        {
+            choose(settings);
+        }
+        if let Some(watched) = base.watched.iter_mut().find(|watched| *watched.name == *group) {
+            watched.weight = weight.cloned();
+        }
+        let force = base.with(&lock(&self.made));
+        *lock(&self.force) = Arc::new(force);
+    }
+
+    /// Takes loads of the members at a location, in every group.
+    pub(crate) fn located(&self, location: &str, values: &[(String, f64)]) {
+        for (group, member, at) in self.force().located() {
+            if at.text() == location {
+                let (group, member) = (Some(group.to_string()), member.name.to_string());
+                let report = cluster::Report { group, member, values: values.to_vec(), age_seconds: None };
+                if let Err(why) = self.cluster.report(&report) {
+                    tracing::debug!("loads at {location} were not taken: {why}");
+                }
+            }
+        }
     }
 }
 
@@ -151,6 +259,13 @@ impl Subject for Running {
         Some(explanation)
     }
 
+    fn reference(&self, group: &str) -> Option<Reference> {
+        let ior = self.engine.reference(group)?;
+        let corbaloc = Corbaloc::of(&ior).map(|corbaloc| corbaloc.to_string()).unwrap_or_default();
+        let type_id = String::from_utf8_lossy(&ior.type_id).into_owned();
+        Some(Reference { group: group.into(), type_id, ior: ior.to_string(), corbaloc })
+    }
+
     fn set(&self, group: &str, key: &str, value: &str) -> Result<Vec<String>, String> {
         if key != "strategy" {
             return Err(format!(
@@ -162,11 +277,9 @@ impl Subject for Running {
         let weight = wanted.weight().and_then(|weight| cluster::Expression::new(&weight.0).ok());
         // Not between the two halves of a reload.
         let _one = lock(&self.reloading);
-        let before = self.engine.choose_by(group, strategy, knobs, value.trim())?;
+        let before = self.engine.choose_by(group, strategy, knobs.clone(), value.trim())?;
         self.cluster.weigh(group, weight.clone());
-        if let Some(watched) = lock(&self.watched).iter_mut().find(|watched| *watched.name == *group) {
-            watched.weight = weight;
-        }
+        self.chosen(group, strategy, &knobs, weight.as_ref());
         Ok(vec![format!("~ group {group}: strategy {before} -> {}", value.trim())])
     }
 
@@ -196,6 +309,11 @@ impl cluster::Balancer for Joint {
 
     fn load(&self, group: &str, member: &str, value: f64, age: Duration) {
         self.0.load(group, member, value, age);
+    }
+
+    fn usage(&self, group: &str, member: &str, usage: cluster::Usage, age: Duration) {
+        let cluster::Usage { rps, utilization, eps } = usage;
+        self.0.usage(group, member, Rates { rps, utilization, eps }, age);
     }
 
     fn weights(&self, group: &str, weights: &[(Arc<str>, Option<f64>)]) {

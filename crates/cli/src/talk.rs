@@ -40,12 +40,23 @@ pub(crate) enum Output {
     /// One self-contained page (load).
     #[value(hide = true)]
     Html,
+    /// An object reference in digits (ior).
+    #[value(hide = true)]
+    Ior,
+    /// An object reference as an address and a key (ior).
+    #[value(hide = true)]
+    Corbaloc,
 }
 
 impl Output {
     /// Is it a form that only results of `plimsoll load` have?
     pub(crate) fn of_load(self) -> bool {
         matches!(self, Self::Hgrm | Self::Html)
+    }
+
+    /// Is it a form that only object references have?
+    pub(crate) fn of_references(self) -> bool {
+        matches!(self, Self::Ior | Self::Corbaloc)
     }
 }
 

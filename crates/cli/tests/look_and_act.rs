@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll_admin::{Admin, Changed, Config, Entry, Refused, Report, Subject, start};
+use plimsoll_admin::{Admin, Changed, Config, Entry, Reference, Refused, Report, Subject, start};
 use plimsoll_brain::status::{GroupExplanation, GroupStatus, Latency, MemberStatus, Status};
 use plimsoll_brain::{EventKind, Shed, State};
 use serde_json::{Value, json};
@@ -102,6 +102,12 @@ impl Subject for Script {
         (group == "web").then_some(explanation)
     }
 
+    fn reference(&self, group: &str) -> Option<Reference> {
+        let (type_id, ior, corbaloc) =
+            ("IDL:Test/Latency:1.0".into(), "IOR:00".into(), "corbaloc::one:1/web".into());
+        (group == "web").then(|| Reference { group: group.into(), type_id, ior, corbaloc })
+    }
+
     fn set(&self, group: &str, key: &str, value: &str) -> Result<Vec<String>, String> {
         match key {
             "strategy" => Ok(vec![format!("~ group {group}: strategy round_robin -> {value}")]),
@@ -136,6 +142,11 @@ impl Stage {
             capacity: 1.0,
             weight: 1.0,
             in_flight: 3,
+            limit: None,
+            knee: None,
+            load: None,
+            load_effective: None,
+            alert_share: 0.0,
             idle_connections: 0,
             requests: 10,
             failures: 0,

@@ -91,7 +91,7 @@ impl Test {
         let absent = table.absent(|levels| self.looks_at(levels));
         // A point that breaks a bound breaks it whatever the others would be; a shape needs all its points.
         let by_points = matches!(self, Self::AtLeast(_) | Self::AtMost(_) | Self::RatioToBest(_));
-        let refuted = by_points && verdict.saw() && !verdict.pass;
+        let refuted = by_points && verdict.saw() && !verdict.pass && verdict.decided;
         if !absent.is_empty() && !refuted {
             (verdict.pass, verdict.decided) = (false, false);
         }

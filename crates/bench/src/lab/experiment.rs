@@ -13,14 +13,16 @@ mod balancer;
 mod check;
 mod fleet;
 mod level;
+mod load;
 mod value;
 
-pub use balancer::{Balancer, BalancerKind};
+pub use balancer::{Balancer, BalancerKind, Binding};
 pub use fleet::{Fleet, Members, Session};
 pub use level::{Factor, Level};
+pub use load::{Load, Protocol, Sessions};
 pub use value::{Bytes, Span};
 
-use super::claim::Test;
+use super::claim::{Only, Test};
 use super::metric::Metric;
 use crate::member::Refusal;
 use crate::pace::Arrival;
@@ -133,6 +135,13 @@ pub struct Own {
     pub group: toml::Table,
 }
 
+impl Own {
+    /// How often members report, as far as the group's monitor says so.
+    pub(super) fn interval(&self) -> Option<Duration> {
+        units::duration(self.group.get("monitor")?.get("interval")?.as_str()?).ok()
+    }
+}
+
 /// How a balancer checks its members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -155,47 +164,6 @@ pub struct Network {
     pub namespaces: bool,
     /// How long a packet takes from one host to another.
     pub delay: Option<Span>,
-}
-
-/// What the clients do. Open loop by `rate`, `share` or `clients`, closed loop by `concurrency`; exactly one of them
-/// is given here or, but for `clients`, as a factor.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Load {
-    /// Requests per second.
-    #[serde(default)]
-    pub rate: Option<f64>,
-    /// Requests per second as a share of the capacity measured before the run.
-    #[serde(default)]
-    pub share: Option<f64>,
-    /// Clients that each send their next request when the last has been answered.
-    #[serde(default)]
-    pub concurrency: Option<usize>,
-    /// Clients that each send requests at a rate of their own over one connection: sessions.
-    #[serde(default)]
-    pub clients: Vec<Sessions>,
-    /// How requests follow one another in an open loop.
-    #[serde(default = "poisson", deserialize_with = "value::arrival")]
-    pub arrival: Arrival,
-    /// Keep connections, or open one for each request.
-    #[serde(default = "yes")]
-    pub keep_alive: bool,
-    /// From when a request is due to the end of its answer.
-    #[serde(default = "five_seconds")]
-    pub timeout: Span,
-    /// Length of a request's body; with one the method is POST.
-    #[serde(default)]
-    pub body: Option<Bytes>,
-}
-
-/// Clients that are alike.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Sessions {
-    /// How many.
-    pub count: usize,
-    /// Requests per second of each. One that is due before the last one was answered waits for that.
-    pub rate: f64,
 }
 
 /// How long and how often.
@@ -323,6 +291,9 @@ pub struct Figure {
     /// A line for each level; for each member if `x` is `seconds` and this is not given.
     #[serde(default)]
     pub series: Option<Spanned<Factor>>,
+    /// Of points with all of these levels.
+    #[serde(default)]
+    pub only: Vec<Only>,
     /// Draw the vertical axis by powers of ten.
     #[serde(default)]
     pub log: bool,
@@ -373,6 +344,9 @@ pub struct Claim {
     /// like any other, but the run does not fail by it.
     #[serde(default = "yes")]
     pub required: bool,
+    /// By points with all of these levels.
+    #[serde(default)]
+    pub only: Vec<Only>,
     /// How it is decided.
     pub test: Spanned<Test>,
 }
@@ -402,10 +376,22 @@ impl Experiment {
 
     /// Are the members asked how many requests came to them?
     pub fn counts(&self) -> bool {
-        let asked = |metric: Metric| matches!(metric, Metric::Arrivals | Metric::Dispersion);
-        !self.faults.is_empty()
-            || self.figures.iter().any(|figure| asked(figure.y))
-            || self.claims.iter().any(|claim| asked(claim.test.get_ref().metric()))
+        !self.faults.is_empty() || self.asks(&[Metric::Arrivals, Metric::Dispersion])
+    }
+
+    /// Is the balancer asked how many sessions it moved?
+    pub fn follows(&self) -> bool {
+        self.asks(&[Metric::Moves, Metric::Moved])
+    }
+
+    fn asks(&self, metrics: &[Metric]) -> bool {
+        self.figures.iter().any(|figure| metrics.contains(&figure.y))
+            || self.claims.iter().any(|claim| metrics.contains(&claim.test.get_ref().metric()))
+    }
+
+    /// What clients, balancer and members speak, where `protocol` is no factor.
+    pub fn protocol(&self) -> Protocol {
+        self.load.protocol.as_ref().map(|protocol| *protocol.get_ref()).unwrap_or_default()
     }
 
     /// The factor's levels, if it is varied.

@@ -12,6 +12,7 @@ use crate::plot::{Axis, Chart, Point, Series, Style};
 
 /// Draws one.
 pub(super) fn chart(figure: &Figure, experiment: &Experiment, points: &[PointFile], table: &Table) -> Chart {
+    let table = &table.only(&figure.only);
     let (label, series) = match figure.x.get_ref().factor() {
         Some(along) => (along.label(), curves(figure, table, along)),
         None => ("seconds since the load began", times(figure, points)),
@@ -61,7 +62,8 @@ fn curves(figure: &Figure, table: &Table, along: Factor) -> Vec<Series> {
 /// A line by time: for each member, or for each level.
 fn times(figure: &Figure, points: &[PointFile]) -> Vec<Series> {
     let mut all = Vec::new();
-    for file in points {
+    let keeps = |file: &&PointFile| figure.only.iter().all(|only| only.keeps(&file.levels));
+    for file in points.iter().filter(keeps) {
         let of = if points.len() == 1 { String::new() } else { format!("{} ", name(&file.levels)) };
         if figure.y == Metric::Arrivals {
             let ticks = file.outcome.timelines.iter().flatten();

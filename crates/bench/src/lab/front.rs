@@ -10,9 +10,13 @@ use rustix::process::Signal;
 
 use super::Trouble;
 use super::child::{Child, LOOK, Tie};
-use super::experiment::{Balancer, BalancerKind, Health, Settings, Span};
+use super::drive::Door;
+use super::experiment::{Balancer, BalancerKind, Health, Protocol, Settings};
 
 mod envoy;
+mod plimsoll;
+
+pub(super) use plimsoll::KEY;
 
 /// For it to be ready to use every member.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,12 +25,29 @@ const TRIES: usize = 10;
 /// Between two health checks where the experiment does not say.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// Name of plimsoll's group, and key of its object (iiop).
+pub(super) const GROUP: &str = "lab";
+
+/// What a balancer is joined by to those around it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wiring {
+    /// What clients and members speak.
+    pub(super) protocol: Protocol,
+    /// Where plimsoll listens, if that had to be known before.
+    pub(super) listen: Option<SocketAddr>,
+    /// Where it takes reports.
+    pub(super) reports: Option<SocketAddr>,
+    /// Between two of them.
+    pub(super) interval: Option<Duration>,
+}
+
 /// A running balancer, or the member that stands in its place.
 #[derive(Debug)]
 pub(super) struct Front {
     child: Option<Child>,
     balancer: Balancer,
     settings: Settings,
+    wiring: Wiring,
     /// Where it listens.
     host: IpAddr,
     folder: PathBuf,
@@ -42,6 +63,7 @@ impl Front {
         tie: &Tie,
         balancer: &Balancer,
         settings: &Settings,
+        wiring: Wiring,
         members: &[SocketAddr],
         host: IpAddr,
         folder: &Path,
@@ -51,22 +73,50 @@ impl Front {
         Ok(match (balancer.kind, members) {
             (BalancerKind::None, [member, ..]) => {
                 let address = *member;
-                return Ok(Self { child: None, balancer, settings, host, folder, address, admin: None });
+                return Ok(Self {
+                    child: None,
+                    balancer,
+                    settings,
+                    wiring,
+                    host,
+                    folder,
+                    address,
+                    admin: None,
+                });
             }
             (BalancerKind::None, []) => return Err(Trouble::failed("no member to go to")),
             (BalancerKind::Plimsoll, _) => {
-                write(&folder.join("plimsoll.toml"), &plimsoll(&balancer, &settings, host, members)?)?;
+                let text = plimsoll::file(&balancer, &settings, &wiring, host, members)?;
+                write(&folder.join("plimsoll.toml"), &text)?;
                 let arguments = ["up", "-c", "plimsoll.toml"].map(str::to_owned);
                 let mut child = Child::start(tie, name, &tie.program, &arguments, &folder)?;
-                let (admin, address) = (child.address("admin")?, child.address(protocol(&settings))?);
-                Self { child: Some(child), balancer, settings, host, folder, address, admin: Some(admin) }
+                let (admin, address) = (child.address("admin")?, child.address(protocol(&settings, wiring))?);
+                let admin = Some(admin);
+                Self { child: Some(child), balancer, settings, wiring, host, folder, address, admin }
             }
             (BalancerKind::Haproxy | BalancerKind::Nginx | BalancerKind::Envoy, _) => {
                 let (child, address, admin) = settle(tie, &balancer, &settings, members, host, &folder)?;
                 let admin = Some(admin).filter(|_| balancer.kind == BalancerKind::Envoy);
-                Self { child: Some(child), balancer, settings, host, folder, address, admin }
+                Self { child: Some(child), balancer, settings, wiring, host, folder, address, admin }
             }
         })
+    }
+
+    /// Where clients go.
+    pub(super) fn door(&self) -> Door {
+        let key = match self.balancer.kind {
+            BalancerKind::None => KEY,
+            _ => GROUP,
+        };
+        match self.wiring.protocol {
+            Protocol::Http => Door::Http(self.address),
+            Protocol::Iiop => Door::Iiop(format!("iiop://{}/{key}", self.address)),
+        }
+    }
+
+    /// Sessions that it has sent to another member so far; `None` if it does not say.
+    pub(super) fn moved(&self) -> Option<u64> {
+        moved(&self.status()?)
     }
 
     /// Its process, if it has one.
@@ -90,7 +140,7 @@ impl Front {
         let Some(child) = self.child.as_mut().filter(|_| self.balancer.kind == BalancerKind::Plimsoll) else {
             return Err(Trouble::failed("members can only be added to plimsoll"));
         };
-        let text = plimsoll(&self.balancer, &self.settings, self.host, members)?;
+        let text = plimsoll::file(&self.balancer, &self.settings, &self.wiring, self.host, members)?;
         write(&self.folder.join("plimsoll.toml"), &text)?;
         child.signal(Signal::HUP)
     }
@@ -120,8 +170,16 @@ impl Front {
 }
 
 /// What the listener of plimsoll speaks.
-fn protocol(settings: &Settings) -> &str {
-    settings.plimsoll.listener.get("protocol").and_then(toml::Value::as_str).unwrap_or("http")
+fn protocol(settings: &Settings, wiring: Wiring) -> &str {
+    let own = settings.plimsoll.listener.get("protocol").and_then(toml::Value::as_str);
+    own.unwrap_or_else(|| wiring.protocol.name())
+}
+
+/// Sessions that have left a member of the first group.
+fn moved(status: &str) -> Option<u64> {
+    let status: serde_json::Value = serde_json::from_str(status).ok()?;
+    let members = status["groups"][0]["members"].as_array()?;
+    members.iter().map(|member| member["moved"].as_u64()).sum()
 }
 
 /// Why a balancer cannot be run on this machine; `None` if it can.
@@ -238,69 +296,6 @@ fn write(path: &Path, text: &str) -> Result<(), Trouble> {
         .map_err(|error| Trouble::failed(format!("cannot write {}: {error}", path.display())))
 }
 
-/// The file of plimsoll.
-fn plimsoll(
-    balancer: &Balancer,
-    settings: &Settings,
-    host: IpAddr,
-    members: &[SocketAddr],
-) -> Result<String, Trouble> {
-    let time = |span: Span| format!("{}us", span.0.as_micros());
-    let members: Vec<String> = members.iter().map(SocketAddr::to_string).collect();
-    let interval = settings.health_interval.unwrap_or(Span(INTERVAL));
-    let mut group = serde_json::json!({
-        "name": "lab",
-        "strategy": match balancer.knobs() {
-            (name, knobs) if knobs.is_empty() => serde_json::json!(name),
-            (name, knobs) => serde_json::json!({ name: knobs }),
-        },
-        "members": members,
-    });
-    let mut set = |key: &str, value: Option<serde_json::Value>| {
-        if let (Some(value), Some(group)) = (value, group.as_object_mut()) {
-            group.insert(key.to_owned(), value);
-        }
-    };
-    set(
-        "health",
-        match settings.health {
-            Health::Http => Some(serde_json::json!({ "http": "/healthz", "interval": time(interval) })),
-            Health::Tcp => Some(serde_json::json!({ "tcp": true, "interval": time(interval) })),
-            Health::Off => None,
-        },
-    );
-    set("pool", settings.pool.map(Into::into));
-    set("pool_idle", settings.pool_idle.map(|span| time(span).into()));
-    set("max_connections", settings.max_connections.map(Into::into));
-    set("queue", settings.queue.map(Into::into));
-    set("queue_timeout", settings.queue_timeout.map(|span| time(span).into()));
-    set("retry", settings.retries.map(|count| serde_json::json!({ "attempts": count })));
-    set("outlier", settings.ejection.map(Into::into));
-    set("slow_start", settings.slow_start.map(|span| time(span).into()));
-    set("timeouts", settings.per_try.map(|span| serde_json::json!({ "per_try": time(span) })));
-    let mut listener =
-        serde_json::json!({ "address": SocketAddr::new(host, 0), "protocol": "http", "group": "lab" });
-    for (section, own) in
-        [(&mut listener, &settings.plimsoll.listener), (&mut group, &settings.plimsoll.group)]
-    {
-        for (key, value) in own {
-            let value = serde_json::to_value(value)
-                .map_err(|error| Trouble::failed(format!("cannot write the configuration: {error}")))?;
-            section[key.as_str()] = value;
-        }
-    }
-    let mut file = serde_json::json!({
-        "admin": { "listen": "127.0.0.1:0", "control": "off" },
-        "listener": [listener],
-        "group": [group],
-    });
-    if let Some(threads) = settings.threads {
-        file["threads"] = threads.into();
-    }
-    toml::to_string(&file)
-        .map_err(|error| Trouble::failed(format!("cannot write the configuration: {error}")))
-}
-
 /// The file of HAProxy, with what corresponds to the settings.
 fn haproxy(balancer: &Balancer, settings: &Settings, address: SocketAddr, members: &[SocketAddr]) -> String {
     let algorithm = balancer.algorithm();
@@ -384,6 +379,7 @@ fn nginx(balancer: &Balancer, settings: &Settings, address: SocketAddr, members:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lab::experiment::Span;
 
     #[test]
     fn settings_reach_every_balancer() {
@@ -401,10 +397,12 @@ mod tests {
         let members = [SocketAddr::from(([127, 0, 0, 1], 4001)), SocketAddr::from(([127, 0, 0, 1], 4002))];
         let round: Balancer = "plimsoll:round_robin".parse().unwrap();
         let host = IpAddr::from([198, 18, 0, 2]);
-        let tuned = "plimsoll:least_request(choices=3)".parse().unwrap();
-        let tuned = plimsoll(&tuned, &settings, host, &members).unwrap();
+        let plimsoll = |balancer: &Balancer| {
+            plimsoll::file(balancer, &settings, &Wiring::default(), host, &members).unwrap()
+        };
+        let tuned = plimsoll(&"plimsoll:least_request(choices=3)".parse().unwrap());
         assert!(tuned.contains("least_request]\nchoices = 3"), "{tuned}");
-        let text = plimsoll(&round, &settings, host, &members).unwrap();
+        let text = plimsoll(&round);
         for part in [
             "strategy = \"round_robin\"",
             "max_connections = 7",
@@ -438,6 +436,14 @@ mod tests {
                 && !text.contains("least_conn"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn moves_are_added_up() {
+        let status = |first: u64| {
+            serde_json::json!({ "groups": [{ "members": [{ "moved": first }, { "moved": 4 }] }] }).to_string()
+        };
+        assert_eq!((moved(&status(3)), moved("{}"), moved("no")), (Some(7), None, None));
     }
 
     #[test]

@@ -161,7 +161,7 @@ impl Before {
         let clients = CLIENTS * experiment.members.first().workers * point.members;
         let mut load = experiment.load.clone();
         load.keep_alive = true;
-        let run = stage.load(&load, Drive::Closed(clients), PART * (PARTS + 2), point.seed)?;
+        let run = stage.load(&load, Drive::Closed(clients), point.offer, PART * (PARTS + 2), point.seed)?;
         let mut capacity = Vec::new();
         let (mut last, mut number) = (Duration::ZERO, 0);
         while number <= PARTS {

@@ -46,6 +46,11 @@ pub enum Metric {
     /// Its rate of arrivals from ten seconds and the slow start after it was started again, for five seconds, over
     /// its usual rate.
     Regained,
+    /// Sessions that were sent to another member, per session and minute: by each batch. (iiop: forwards of clients,
+    /// which come of servers that ended, too.)
+    Moves,
+    /// The same, per session since the load began; the first binding is no move.
+    Moved,
     /// Processor time of the balancer, or of all its instances, for a request.
     BalancerCpu,
     /// Share of the machine's processors that was busy.
@@ -73,6 +78,8 @@ impl Metric {
             Self::Dispersion => "dispersion",
             Self::Surge => "surge",
             Self::Regained => "regained",
+            Self::Moves => "moves",
+            Self::Moved => "moved",
             Self::BalancerCpu => "balancer_cpu",
             Self::HostCpu => "host_cpu",
         }
@@ -98,6 +105,8 @@ impl Metric {
             Self::Dispersion => "dispersion of arrivals over members",
             Self::Surge => "arrivals after return / usual",
             Self::Regained => "arrivals regained / usual",
+            Self::Moves => "moves per session and minute",
+            Self::Moved => "moves per session",
             Self::BalancerCpu => "balancer's processor time (µs/request)",
             Self::HostCpu => "share of the machine's processors in use",
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::experiment::{Balancer, BalancerKind, Experiment, Factor, Level, Mode};
+use super::experiment::{Balancer, BalancerKind, Experiment, Factor, Level, Mode, Protocol};
 use super::table::Levels;
 
 /// One combination of levels.
@@ -16,6 +16,10 @@ pub struct Point {
     pub balancer: Balancer,
     /// What the clients do.
     pub offer: Offer,
+    /// What they speak, and all others.
+    pub protocol: Protocol,
+    /// Are there side-cars of plimsoll's agent before the members?
+    pub side_cars: bool,
     /// Tries after the first that the balancer may make; as it does by itself if `None`.
     pub retries: Option<u32>,
     /// Of service times and arrivals. Points that differ in the balancer alone have the same: its luck is no part of
@@ -67,12 +71,19 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
             _ => experiment.balancer.kind.clone().unwrap_or_default(),
         };
         let load = &experiment.load;
+        let protocol = match levels.get(&Factor::Protocol) {
+            Some(Level::Text(text)) => Protocol::named(text).unwrap_or_default(),
+            _ => experiment.protocol(),
+        };
         let clients = number(Factor::Concurrency).map(|count| count as usize).or(load.concurrency);
+        // With rates of their own, or without: then a client of a group is as any other of a closed loop.
+        let each = load.each(clients.unwrap_or(0));
+        let clients = if each.is_empty() { clients } else { load.answered().then_some(each.len()) };
         let offer = match (clients, number(Factor::Share).or(load.share)) {
             (Some(clients), _) => Offer::Concurrency(clients),
             (None, Some(share)) => Offer::Share(share),
             (None, None) => {
-                let sessions: f64 = load.clients.iter().map(|group| group.count as f64 * group.rate).sum();
+                let sessions: f64 = each.iter().filter_map(|client| client.rate).sum();
                 Offer::Rate(number(Factor::Rate).or(load.rate).unwrap_or(sessions))
             }
         };
@@ -84,10 +95,13 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
             }
             count => (count.unwrap_or_else(|| experiment.members.count()), balancer),
         };
+        let said = experiment.members.groups().iter().any(|members| members.side_car);
+        let side_cars = balancer.kind == BalancerKind::Plimsoll
+            && (said || balancer.agents && protocol == Protocol::Iiop);
         if points.iter().all(|point| point.levels != levels) {
             let alike = points.iter().find(|point| rivals(&point.levels, &levels));
             let seed = alike.map_or(points.len() as u64 + 1, |point| point.seed);
-            points.push(Point { levels, members, balancer, offer, retries, seed });
+            points.push(Point { levels, members, balancer, offer, protocol, side_cars, retries, seed });
         }
     }
     points

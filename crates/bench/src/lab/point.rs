@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::arrivals::Arrivals;
+use super::back::back;
 use super::child::Tie;
 use super::drive::{Clients, Drive};
-use super::experiment::{Act, Experiment, Fault, Mode};
+use super::experiment::{Experiment, Fault, Mode, Protocol};
 use super::metric::Metric;
+use super::moves::Moves;
 use super::plan::{Point, SETTLED, each, repetitions};
 use super::stage::Stage;
 use super::{Trouble, Watch, usage};
@@ -57,14 +59,6 @@ const NAP: Duration = Duration::from_millis(20);
 /// Longest that the warm-up of a closed loop goes on, and its steps.
 const WARM: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(100);
-/// A member that came back is watched for a surge for so long beyond its slow start, in seconds, from when it
-/// gets this share of its usual requests again.
-const RETURN: f64 = 5.0;
-const USED: f64 = 0.05;
-/// It may take so long, in seconds, until it is used again; after that and its slow start its requests are counted
-/// for so long.
-const CHECKED: f64 = 10.0;
-const COUNTED: f64 = 5.0;
 /// An open loop in which less left on time proves nothing.
 pub(super) const PUNCTUAL: f64 = 0.99;
 
@@ -138,7 +132,8 @@ fn once(
         Drive::Open(_) => (0, each(experiment, mode)),
         Drive::Closed(clients) => (clients as u64, each(experiment, mode) + WARM),
     };
-    let run = stage.load(&experiment.load, drive, length, point.seed)?;
+    let moves = Moves::of(experiment, point);
+    let run = stage.load(&experiment.load, drive, point.offer, length, point.seed)?;
     let mut wait = |run: &Clients, stage: &mut Stage, until: Duration| -> Result<(), Trouble> {
         loop {
             let now = run.elapsed();
@@ -165,12 +160,24 @@ fn once(
             wait(run, stage, until)?;
             let now = run.elapsed();
             let record = run.take();
-            let counts = if experiment.counts() { stage.counts() } else { Vec::new() };
+            if let Some(moves) = &moves {
+                moves.forwarded(record.forwarded);
+            }
+            let iiop = point.protocol == Protocol::Iiop;
+            let counts = if experiment.counts() && !iiop { stage.counts() } else { Vec::new() };
             let (end, seconds) = (now.as_secs_f64(), (now - last).as_secs_f64());
             let arrived = stage.names().into_iter().zip(counts).filter_map(|(name, count)| {
                 let came = arrivals.tick(&name, count, end, seconds)?;
                 Some((name, came))
             });
+            let mut arrived: BTreeMap<String, u64> = arrived.collect();
+            if iiop {
+                // Their answers say who gave them, and nobody else counts.
+                arrived.extend(stage.names().into_iter().map(|name| {
+                    let came = record.members.get(name.as_str()).map_or(0, |tally| tally.ok + tally.failed);
+                    (name, came)
+                }));
+            }
             timeline.push(Tick {
                 at: end,
                 seconds,
@@ -179,7 +186,7 @@ fn once(
                 failed: record.failures(),
                 response: record.service.mean().as_secs_f64(),
                 p99: record.latency.quantile(0.99).as_secs_f64(),
-                arrived: arrived.collect(),
+                arrived,
             });
             last = now;
             Ok((record, now))
@@ -203,6 +210,7 @@ fn once(
     let mut due = 0;
     for number in 1..=batches as u32 {
         let (start, host) = (stage.used(), usage::of_host());
+        let moved = moves.as_ref().and_then(|moves| moves.so_far(stage));
         let mut whole = Record::new();
         let mut now = previous;
         for part in 1..=parts {
@@ -215,6 +223,14 @@ fn once(
             balancer: stage.used().0 - start.0,
             host: host.zip(usage::of_host()),
         };
+        let now_moved = moves.as_ref().and_then(|moves| moves.so_far(stage));
+        if let (Some(before), Some(after)) = (moved, now_moved) {
+            let each_minute = (after - before) / (seen.seconds / 60.0);
+            outcome.samples.entry(Metric::Moves).or_default().push(each_minute);
+            if number == batches as u32 {
+                outcome.samples.entry(Metric::Moved).or_default().push(after);
+            }
+        }
         previous = now;
         due += whole.due;
         if matches!(drive, Drive::Open(_)) {
@@ -342,119 +358,9 @@ fn mean(record: &Record) -> f64 {
     if record.service.count() == 0 { f64::NAN } else { record.service.mean().as_secs_f64() }
 }
 
-/// Arrivals at a member after it was started again, or joined the network again, over its usual rate before.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Back {
-    /// Greatest rate while it comes back.
-    surge: f64,
-    /// Rate once that should be over; `None` if the run ended before.
-    regained: Option<f64>,
-}
-
-fn back(experiment: &Experiment, mode: Mode, timeline: &[Tick]) -> Option<Back> {
-    let faults = &experiment.faults;
-    let start = faults.iter().find(|fault| matches!(fault.act, Act::Start | Act::Join))?;
-    let away = if start.act == Act::Start { Act::Kill } else { Act::CutOff };
-    let kill = faults.iter().find(|fault| fault.act == away && fault.member == start.member)?;
-    let seconds = |fault: &Fault| fault.at.of(mode).0.as_secs_f64();
-    let name = format!("m{}", start.member);
-    // End, beginning and rate of each tick in which it is known.
-    let rates: Vec<(f64, f64, f64)> = timeline
-        .iter()
-        .filter(|tick| tick.seconds > 0.0)
-        .filter_map(|t| Some((t.at, t.at - t.seconds, *t.arrived.get(&name)? as f64 / t.seconds)))
-        .collect();
-    let mean = |keep: &dyn Fn(f64, f64) -> bool| {
-        let kept: Vec<f64> =
-            rates.iter().filter(|(end, begin, _)| keep(*end, *begin)).map(|(_, _, rate)| *rate).collect();
-        (!kept.is_empty()).then(|| kept.iter().sum::<f64>() / kept.len() as f64)
-    };
-    let warm = experiment.plan.warmup.of(mode).0.as_secs_f64();
-    let usual =
-        mean(&|end, begin| begin >= warm - 0.1 && end <= seconds(kill)).filter(|usual| *usual > 0.0)?;
-    let slow_start = experiment.balancer.slow_start.map_or(0.0, |span| span.0.as_secs_f64());
-    // The balancer may take its time: the first seconds are those in which it is used again.
-    let after = || rates.iter().filter(|(end, ..)| *end > seconds(start));
-    let used = after().find(|(_, _, rate)| *rate >= USED * usual).map_or(0.0, |(_, begin, _)| *begin);
-    let watched = after().filter(|(_, begin, _)| *begin < used + slow_start + RETURN);
-    let most = watched.map(|(_, _, rate)| *rate).fold(0.0, f64::max);
-    let from = seconds(start) + slow_start + CHECKED;
-    let long_enough = rates.last().is_some_and(|(end, ..)| *end >= from + COUNTED - 0.5);
-    let regained = mean(&|end, begin| begin >= from - 0.1 && end <= from + COUNTED + 0.5);
-    Some(Back { surge: most / usual, regained: regained.filter(|_| long_enough).map(|rate| rate / usual) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::experiment::Experiment;
-    use crate::lab::fixture::TEXT;
-
-    fn faulty() -> Experiment {
-        let fault = |act, at| {
-            format!(
-                "[[fault]]\nact = \"{act}\"\nat = {{ full = \"{at}s\", quick = \"{at}s\" }}\nmember = 2\n"
-            )
-        };
-        // Both members are there in every point, for long enough.
-        let text = TEXT.replace("full = \"3s\", quick = \"1s\"", "full = \"15s\", quick = \"15s\"");
-        let text = text.replace("full = [0, 2]", "full = [2]").replace("quick = [1]", "quick = [2]");
-        let text = format!("{text}{}{}", fault("kill", 4), fault("start", 6));
-        Experiment::parse(&text).unwrap_or_else(|wrong| panic!("{wrong:?}"))
-    }
-
-    /// Arrivals at member 2 in each second.
-    fn timeline(arrivals: &[u64]) -> Vec<Tick> {
-        let tick = |(second, count): (usize, &u64)| Tick {
-            at: (second + 1) as f64,
-            seconds: 1.0,
-            arrived: BTreeMap::from([("m2".to_owned(), *count)]),
-            ..Tick::default()
-        };
-        arrivals.iter().enumerate().map(tick).collect()
-    }
-
-    #[test]
-    fn a_surge_is_seen_in_the_first_seconds_in_which_the_member_is_used_again() {
-        let surge = |arrivals: &[u64]| back(&faulty(), Mode::Full, &timeline(arrivals)).unwrap().surge;
-        // The first second is the warm-up; the usual rate is 100.
-        assert_eq!(surge(&[900, 100, 110, 90, 0, 0, 300, 100, 100]), 3.0);
-        assert_eq!(surge(&[900, 100, 100, 100, 0, 0, 1, 1, 1, 1, 1, 1, 50, 250, 100]), 2.5);
-        assert_eq!(surge(&[900, 100, 100, 100, 0, 0, 10, 50, 100, 100, 100, 400]), 1.0);
-        assert_eq!(surge(&[900, 100, 100, 100, 0, 0, 0, 0, 0]), 0.0);
-        // The slow start is watched to its end.
-        let mut slow = faulty();
-        slow.balancer.slow_start = Some(crate::lab::experiment::Span(Duration::from_secs(3)));
-        let late = timeline(&[900, 100, 100, 100, 0, 0, 10, 50, 100, 100, 100, 400]);
-        assert_eq!(back(&slow, Mode::Full, &late).unwrap().surge, 4.0);
-    }
-
-    #[test]
-    fn one_that_joins_the_network_again_returns_as_well() {
-        let mut cut = faulty();
-        cut.faults[0].act = Act::CutOff;
-        cut.faults[1].act = Act::Join;
-        let surge = |experiment: &Experiment| {
-            back(experiment, Mode::Full, &timeline(&[900, 100, 100, 100, 0, 0, 250, 100]))
-        };
-        assert_eq!(surge(&cut).unwrap().surge, 2.5);
-        // One is not the return from the other.
-        cut.faults[1].act = Act::Start;
-        assert_eq!(surge(&cut), None);
-    }
-
-    #[test]
-    fn a_member_that_never_gets_its_requests_back_is_told() {
-        let regained = |after: [u64; 15]| {
-            let arrivals = [[900, 100, 110, 90, 0, 0].as_slice(), &after].concat();
-            back(&faulty(), Mode::Full, &timeline(&arrivals)).unwrap().regained
-        };
-        assert_eq!(regained([0; 15]), Some(0.0));
-        assert_eq!(regained([1, 2, 5, 100, 100, 100, 100, 100, 100, 100, 90, 90, 90, 90, 90]), Some(0.9));
-        // The run ended before it could be known.
-        let short = timeline(&[900, 100, 110, 90, 0, 0, 100, 100, 100]);
-        assert_eq!(back(&faulty(), Mode::Full, &short).unwrap().regained, None);
-    }
 
     #[test]
     fn dispersion_is_over_members_and_needs_all_of_them() {

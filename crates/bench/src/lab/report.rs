@@ -80,7 +80,7 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
     }
     let claims = experiment.claims.iter().map(|claim| {
         let Verdict { pass, decided, numbers } = match &run.skipped {
-            None => claim.test.get_ref().decide(&table),
+            None => claim.test.get_ref().decide(&table.only(&claim.only)),
             Some(_) => Verdict::open("not decided: the run was skipped"),
         };
         Decided {
@@ -234,6 +234,8 @@ fn numbers(table: &Table, points: &[PointFile]) -> String {
         Metric::Refused,
         Metric::Shed,
         Metric::Dispersion,
+        Metric::Moves,
+        Metric::Moved,
         Metric::Surge,
         Metric::Regained,
         Metric::BalancerCpu,

@@ -11,7 +11,7 @@ use super::metric::Metric;
 use super::point::Outcome;
 use super::statistics::Estimate;
 use super::store::{self, PointFile, RunFile};
-use super::{Before, Trouble, Watch, claim, front, network, plan, point, table};
+use super::{Before, Trouble, Watch, claim, front, network, plan, point, side_car, table};
 
 /// What to run, and where.
 #[derive(Clone, Debug)]
@@ -167,7 +167,9 @@ impl Runner {
         self.file.missing.clear();
         for point in &self.points {
             let Some(level) = point.levels.get(&Factor::Balancer) else { continue };
-            if let Some(why) = front::missing(&self.order.tie, &point.balancer) {
+            let tie = &self.order.tie;
+            let side_car = || point.side_cars.then(|| side_car::missing(tie, point.protocol)).flatten();
+            if let Some(why) = front::missing(tie, &point.balancer).or_else(side_car) {
                 self.file.missing.insert(level.to_string(), why);
             }
         }

@@ -9,11 +9,12 @@ use rustix::process::Signal;
 use super::Trouble;
 use super::arrivals::Count;
 use super::child::{Child, Tie};
-use super::drive::{self, Clients, Drive};
-use super::experiment::{Act, Experiment, Fault, Load, Members, Settings};
-use super::front::{Front, ask, ask_within};
+use super::drive::{self, Clients, Door, Drive};
+use super::experiment::{Act, Experiment, Fault, Load, Members, Protocol, Settings};
+use super::front::{Front, Wiring, ask, ask_within};
 use super::network::{Network, Seat};
-use super::plan::Point;
+use super::plan::{Offer, Point};
+use super::side_car::{self, SideCar};
 use super::usage;
 use crate::member::Refusal;
 
@@ -21,6 +22,7 @@ use crate::member::Refusal;
 #[derive(Debug)]
 pub(super) struct Stage {
     fronts: Vec<Front>,
+    side_cars: Vec<SideCar>,
     members: Vec<Member>,
     tie: Tie,
     folder: PathBuf,
@@ -61,9 +63,8 @@ impl Stage {
         session: Duration,
         folder: &Path,
     ) -> Result<Self, Trouble> {
-        let told: Vec<Vec<String>> = (1..=point.members)
-            .map(|number| told(experiment.members.of(number), session, point.balancer.agents))
-            .collect();
+        let told: Vec<Vec<String>> =
+            (1..=point.members).map(|number| told(experiment.members.of(number), session, point)).collect();
         let mut network = Network::build(&experiment.network)?;
         let mut started = Vec::new();
         for (number, told) in (1..).zip(&told) {
@@ -74,13 +75,27 @@ impl Stage {
         let mut members = Vec::new();
         let mut commands = Vec::new();
         for (name, mut child) in started {
-            let address = child.address("http")?;
+            let address = child.address(point.protocol.name())?;
             commands.push(child.command().to_owned());
             members.push(Member::new(name, address, child));
         }
-        let addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
+        let mut addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
         let settings = Settings { retries: point.retries, ..experiment.balancer.clone() };
         let host = network.listen(Seat::Balancer)?.ip();
+        let mut wiring = Wiring { protocol: point.protocol, ..Wiring::default() };
+        let mut side_cars = Vec::new();
+        if point.side_cars {
+            let free = || network.at(Seat::Balancer, || side_car::free(host));
+            (wiring.listen, wiring.reports) = (Some(free()?), Some(free()?));
+            wiring.interval = settings.plimsoll.interval();
+            for (number, address) in (1..).zip(&mut addresses) {
+                let start = || SideCar::start(tie, wiring, number, *address, folder);
+                let side_car = network.at(Seat::Member(number), start)?;
+                commands.push(side_car.child.command().to_owned());
+                *address = side_car.address;
+                side_cars.push(side_car);
+            }
+        }
         let mut fronts = Vec::new();
         for number in 1..=settings.instances.unwrap_or(1) {
             let folder =
@@ -88,7 +103,7 @@ impl Stage {
             std::fs::create_dir_all(&folder)
                 .map_err(|error| Trouble::failed(format!("cannot make {}: {error}", folder.display())))?;
             fronts.push(network.at(Seat::Balancer, || {
-                Front::start(tie, &point.balancer, &settings, &addresses, host, &folder)
+                Front::start(tie, &point.balancer, &settings, wiring, &addresses, host, &folder)
             })?);
         }
         for front in &mut fronts {
@@ -97,6 +112,7 @@ impl Stage {
         commands.extend(fronts.iter().filter_map(|front| Some(front.child()?.command().to_owned())));
         Ok(Self {
             fronts,
+            side_cars,
             members,
             tie: tie.clone(),
             folder: folder.to_owned(),
@@ -112,11 +128,13 @@ impl Stage {
         &self,
         load: &Load,
         drive: Drive,
+        offer: Offer,
         length: Duration,
         seed: u64,
     ) -> Result<Clients, Trouble> {
-        let addresses: Vec<SocketAddr> = self.fronts.iter().map(|front| front.address).collect();
-        self.network.at(Seat::Client, || drive::start(load, drive, &addresses, length, seed))
+        let doors: Vec<Door> = self.fronts.iter().map(Front::door).collect();
+        let clients = if let Offer::Concurrency(clients) = offer { clients } else { 0 };
+        self.network.at(Seat::Client, || drive::start(load, drive, clients, &doors, length, seed))
     }
 
     /// The command lines of all processes, as they were started.
@@ -130,9 +148,16 @@ impl Stage {
         self.network.at(Seat::Balancer, || Ok(first.status())).ok().flatten()
     }
 
-    /// An error if a balancer has ended, or a member that nobody killed.
+    /// Sessions that the balancers have sent to another member so far; `None` if one does not say.
+    pub(super) fn moved(&self) -> Option<u64> {
+        let moved = |front: &Front| self.network.at(Seat::Balancer, || Ok(front.moved())).ok().flatten();
+        self.fronts.iter().map(moved).sum()
+    }
+
+    /// An error if a balancer has ended, or a side-car, or a member that nobody killed.
     pub(super) fn alive(&mut self) -> Result<(), Trouble> {
         self.fronts.iter_mut().try_for_each(Front::alive)?;
+        self.side_cars.iter_mut().try_for_each(|side_car| side_car.child.alive())?;
         self.members.iter_mut().filter_map(|member| member.child.as_mut()).try_for_each(Child::alive)
     }
 
@@ -259,8 +284,10 @@ fn order(fault: &Fault) -> String {
 }
 
 /// The flags of a member.
-fn told(members: &Members, session: Duration, agents: bool) -> Vec<String> {
-    let mut told = vec!["--admin".to_owned(), format!("--queue={}", members.queue)];
+fn told(members: &Members, session: Duration, point: &Point) -> Vec<String> {
+    let iiop = point.protocol == Protocol::Iiop;
+    let first = if iiop { "--iiop" } else { "--admin" };
+    let mut told = vec![first.to_owned(), format!("--queue={}", members.queue)];
     match members.cores {
         Some(cores) => {
             told.push(format!("--cores={cores}"));
@@ -276,7 +303,7 @@ fn told(members: &Members, session: Duration, agents: bool) -> Vec<String> {
     if let Some(swaps) = members.swaps {
         told.push(format!("--swaps={swaps}"));
     }
-    if members.meter || agents {
+    if members.meter || point.balancer.agents && !iiop {
         told.push("--meter".to_owned());
     }
     if members.burn {
@@ -317,16 +344,23 @@ fn start(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::fixture;
+    use crate::lab::experiment::Mode;
+    use crate::lab::{fixture, plan};
 
     #[test]
     fn members_have_meters_if_they_or_the_balancers_level_say_so() {
-        let mut members = fixture::experiment().members.first().clone();
-        let metered = |members: &Members, agents| {
-            told(members, Duration::ZERO, agents).iter().any(|flag| flag == "--meter")
+        let experiment = fixture::experiment();
+        let mut point = plan::points(&experiment, Mode::Full).remove(0);
+        let mut members = experiment.members.first().clone();
+        let said = |members: &Members, point: &Point, flag: &str| {
+            told(members, Duration::ZERO, point).iter().any(|said| said == flag)
         };
-        assert!(!metered(&members, false) && metered(&members, true));
-        members.meter = true;
-        assert!(metered(&members, false));
+        assert!(!said(&members, &point, "--meter"));
+        point.balancer.agents = true;
+        assert!(said(&members, &point, "--meter") && !said(&members, &point, "--iiop"));
+        point.protocol = Protocol::Iiop;
+        assert!(!said(&members, &point, "--meter") && said(&members, &point, "--iiop"));
+        (members.meter, point.protocol) = (true, Protocol::Http);
+        assert!(said(&members, &point, "--meter"));
     }
 }

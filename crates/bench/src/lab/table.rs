@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::claim::Only;
 use super::experiment::{Factor, Level};
 use super::metric::Metric;
 use super::statistics::Estimate;
@@ -41,6 +42,14 @@ impl Table {
     pub fn absent(&self, keep: impl Fn(&Levels) -> bool) -> Vec<(&Levels, &str)> {
         let absent = self.absent.iter().filter(|(levels, _)| keep(levels));
         absent.map(|(levels, why)| (levels, why.as_str())).collect()
+    }
+
+    /// The part of it whose points have all of these levels.
+    pub fn only(&self, only: &[Only]) -> Self {
+        let keeps = |levels: &Levels| only.iter().all(|only| only.keeps(levels));
+        let rows = self.rows.iter().filter(|row| keeps(&row.levels)).cloned().collect();
+        let absent = self.absent.iter().filter(|(levels, _)| keeps(levels)).cloned().collect();
+        Self { rows, absent }
     }
 
     /// Computes speed-up and efficiency, where there is a point with the same other levels and no balancer.
@@ -128,6 +137,26 @@ mod tests {
 
     fn response(mean: f64) -> BTreeMap<Metric, Estimate> {
         BTreeMap::from([(Metric::Response, Estimate { mean, half: 0.0, samples: 5 })])
+    }
+
+    #[test]
+    fn a_part_has_the_points_that_are_wanted() {
+        let mut table = Table::default();
+        table.push(at(1.0, 50.0), response(1.0));
+        table.push(at(2.0, 50.0), response(2.0));
+        table.leave_out(at(4.0, 50.0), "not here");
+        let among = |count: f64| Only {
+            factor: Factor::Endpoints,
+            from: None,
+            to: None,
+            among: Some(vec![Level::Number(count)]),
+        };
+        let two = table.only(&[among(2.0)]);
+        assert_eq!(
+            (two.levels(Factor::Endpoints), two.absent(|_| true).len()),
+            (vec![Level::Number(2.0)], 0)
+        );
+        assert_eq!(table.only(&[among(4.0)]).absent(|_| true).len(), 1);
     }
 
     #[test]

@@ -56,13 +56,18 @@ impl Work {
         })
     }
 
+    /// Whether a request, the `first` of its connection or another, takes no time at all.
+    pub(super) fn is_instant(&self, first: bool) -> bool {
+        self.service == Service::None && (!first || self.session.is_zero())
+    }
+
     /// Waits for a worker and holds it for a service time; longer if the request is the `first` of its
     /// connection. What is dropped gives its worker, or its share of the processors, back.
     pub(super) async fn serve(&self, first: bool) -> Result<(), Full> {
-        let session = if first { self.session } else { Duration::ZERO };
-        if self.service == Service::None && session.is_zero() {
+        if self.is_instant(first) {
             return Ok(());
         }
+        let session = if first { self.session } else { Duration::ZERO };
         // Drawn on arrival: the n-th request of a run has the n-th service time whoever waits for whom.
         let time = self.service.draw(&mut self.chance.borrow_mut()) + session;
         if let Some(processor) = &self.processor {

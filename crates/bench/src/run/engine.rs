@@ -3,6 +3,8 @@
 //! A turn of its loop looks at what is due, at deadlines, and at what happened on sockets, a batch of each.
 //! The record is shared with the owner of the run and locked once a turn, not once a request.
 
+mod ending;
+
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use super::poll::Poll;
 use super::slots::{Connection, Job, Key, Slots};
 use super::{Limits, Shared};
 use crate::record::{Fault, Record};
-use crate::target::{Answer, Ask, Step, Target, Transport};
+use crate::target::{Ask, Step, Target, Transport};
 
 /// How long requests in flight may take to end after a stop.
 const GRACE: Duration = Duration::from_secs(1);
@@ -61,7 +63,7 @@ pub(super) struct Engine<T: Target, P> {
     waiting: VecDeque<Waiting<T::State>>,
     /// Slots of connections that may have more to read.
     unread: VecDeque<u32>,
-    /// When clients of a closed loop that failed go on.
+    /// When clients of a closed loop that failed, or think, go on; in order, as all wait for equally long.
     paused: VecDeque<Instant>,
     connects: Deadlines,
     requests: Deadlines,
@@ -213,8 +215,13 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
 
     /// A client of a closed loop has not been answered.
     fn pause(&mut self) {
-        if matches!(self.when, When::Closed { .. }) {
-            self.paused.push_back(Instant::now() + PAUSE);
+        self.rest(if self.limits.think.is_zero() { PAUSE } else { self.limits.think });
+    }
+
+    /// A client of a closed loop sends nothing for a while.
+    fn rest(&mut self, time: Duration) {
+        if matches!(self.when, When::Closed { .. }) && !time.is_zero() {
+            self.paused.push_back(Instant::now() + time);
         }
     }
 
@@ -252,25 +259,51 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
     fn send(&mut self, record: &mut Record, due: Instant, now: Instant, ask: Ask<T::State>) -> bool {
         let Ask { route, bytes, state } = ask;
         let mut job = Job { connecting: false, due, left: now, bytes, written: 0, state };
-        while let Some(slot) = self.slots.wake(route) {
+        // As many sessions as there may be, each of which sends as much as another.
+        let sessions = self.target.sessions();
+        let begins = sessions && self.limits.connections.is_some_and(|most| self.slots.open() < most);
+        while !begins
+            && let Some(slot) =
+                if sessions { self.slots.wake_by_chance(route) } else { self.slots.wake(route) }
+        {
             let Some(connection) = self.slots.connection(slot) else { continue };
+            let first = job.bytes.clone();
+            if connection.place != route
+                && let Some(bytes) = self.target.readdress(&mut job.state, connection.place)
+            {
+                job.bytes = bytes;
+            }
             // A connection that its peer has closed meanwhile has taken nothing: try another.
             if job.write(&connection.socket) {
                 let key = self.slots.employ(slot, job);
                 self.began(due, key);
                 return true;
             }
-            self.slots.remove(slot);
+            self.cut_off(record, slot);
             job.written = 0;
+            job.bytes = first;
         }
         if self.slots.open() >= self.most
             && let Some(slot) = self.slots.wake_any()
         {
             self.slots.remove(slot);
         }
+        self.carry(record, route, route, now, job)
+    }
+
+    /// Sends a request on a new connection to one of the addresses; false if there is none to be had.
+    fn carry(
+        &mut self,
+        record: &mut Record,
+        route: usize,
+        place: usize,
+        now: Instant,
+        job: Job<T::State>,
+    ) -> bool {
+        let due = job.due;
         // If it fails it is for want of a socket, a port or memory on this side: nothing that the server
         // could have helped.
-        match self.open(route, job) {
+        match self.open(route, place, job) {
             Ok((key, connecting)) => {
                 self.began(due, key);
                 match connecting {
@@ -289,8 +322,8 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
     }
 
     /// Opens a connection for a request.
-    fn open(&mut self, route: usize, mut job: Job<T::State>) -> io::Result<(Key, Connecting)> {
-        let address = self.target.addresses()[route];
+    fn open(&mut self, route: usize, place: usize, mut job: Job<T::State>) -> io::Result<(Key, Connecting)> {
+        let address = self.target.addresses()[place];
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (socket, outcome) = match self.target.transport() {
@@ -321,7 +354,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             // A datagram that does not fit. What a stream does not take fails when it is read.
             return Err(Errno::MSGSIZE.into());
         }
-        let key = self.slots.insert(Connection::new(socket, route, job));
+        let key = self.slots.insert(Connection::new(socket, route, place, job));
         let Some(connection) = self.slots.connection(key.slot) else { return Ok((key, connecting)) };
         if let Err(error) = self.poll.add(&connection.socket, key) {
             self.slots.remove(key.slot);
@@ -372,7 +405,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         let Some(job) = &mut connection.job else {
             // Nobody asked for anything: the peer closes it, or breaks the protocol.
             if readable {
-                self.slots.remove(key.slot);
+                self.cut_off(record, key.slot);
             }
             return;
         };
@@ -423,6 +456,11 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
                 Ok(Step::More) => {}
                 Ok(Step::Done(answer)) => return self.done(record, slot, &answer),
                 Ok(Step::Malformed) => return self.fail(record, slot, Fault::Malformed),
+                Ok(Step::Elsewhere(place)) => {
+                    record.forwarded += 1;
+                    return self.go(record, slot, Some(place), Fault::Exception);
+                }
+                Ok(Step::Back) => return self.go(record, slot, None, Fault::Closed),
                 Err(fault) => return self.fail(record, slot, fault),
             }
         }
@@ -431,42 +469,6 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             && !std::mem::replace(&mut connection.unread, true)
         {
             self.unread.push_back(slot);
-        }
-    }
-
-    /// The answer is whole.
-    fn done(&mut self, record: &mut Record, slot: u32, answer: &Answer) {
-        let Some(connection) = self.slots.connection(slot) else { return };
-        let Some(job) = connection.job.take() else { return };
-        self.in_flight -= 1;
-        let now = Instant::now();
-        let latency = now.saturating_duration_since(job.due);
-        let member = answer.member.as_ref();
-        match answer.fault {
-            None => record.answered(member, latency, now.saturating_duration_since(job.left)),
-            Some(fault) => record.failed(member, fault, latency.max(self.limits.timeout)),
-        }
-        // An answer that came before the request was all sent leaves the rest of it in the way.
-        if self.limits.reuse && answer.reusable && !connection.half_closed && job.is_sent() {
-            return self.slots.rest(slot);
-        }
-        // Who closes first keeps the port for a minute (TIME_WAIT), and a generator that opens thousands
-        // of connections per second runs out of ports. The answer is whole and nothing is left to lose:
-        // if the server has not closed yet, a reset ends the connection on both sides at once.
-        if !connection.half_closed && self.target.transport() == Transport::Tcp {
-            // If it is refused the connection closes as any other.
-            let _ = sockopt::set_socket_linger(&connection.socket, Some(Duration::ZERO));
-        }
-        self.slots.remove(slot);
-    }
-
-    /// The request of this connection failed.
-    fn fail(&mut self, record: &mut Record, slot: u32, fault: Fault) {
-        let job = self.slots.remove(slot).and_then(|connection| connection.job);
-        if let Some(job) = job {
-            self.in_flight -= 1;
-            record.failed(None, fault, job.due.elapsed().max(self.limits.timeout));
-            self.pause();
         }
     }
 }

@@ -10,6 +10,8 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::net::{self, SendFlags};
 
+use crate::chance::Chance;
+
 /// A slot and how often it has been used: names one request, or one connection while it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
@@ -33,8 +35,10 @@ impl From<u64> for Key {
 #[derive(Debug)]
 pub(super) struct Connection<S> {
     pub(super) socket: OwnedFd,
-    /// Index of its peer's address.
+    /// Index of the address that its requests are meant for.
     pub(super) route: usize,
+    /// Index of its peer's address: another one if its session was sent elsewhere.
+    pub(super) place: usize,
     /// The peer will send no more after what is in the socket.
     pub(super) half_closed: bool,
     /// Is it in the list of those that have more to read?
@@ -45,8 +49,8 @@ pub(super) struct Connection<S> {
 }
 
 impl<S> Connection<S> {
-    pub(super) fn new(socket: OwnedFd, route: usize, job: Job<S>) -> Self {
-        Self { socket, route, half_closed: false, unread: false, rank: 0, job: Some(job) }
+    pub(super) fn new(socket: OwnedFd, route: usize, place: usize, job: Job<S>) -> Self {
+        Self { socket, route, place, half_closed: false, unread: false, rank: 0, job: Some(job) }
     }
 }
 
@@ -99,12 +103,19 @@ pub(super) struct Slots<S> {
     /// Slots of connections that wait for a request, by route, the one used last on top: few stay warm
     /// and the others may go.
     idle: Vec<Vec<u32>>,
+    /// Of which session is next.
+    chance: Chance,
 }
 
 impl<S> Slots<S> {
     /// For so many routes.
     pub(super) fn new(routes: usize) -> Self {
-        Self { all: Vec::new(), free: Vec::new(), idle: (0..routes).map(|_| Vec::new()).collect() }
+        Self {
+            all: Vec::new(),
+            free: Vec::new(),
+            idle: (0..routes).map(|_| Vec::new()).collect(),
+            chance: Chance::new(1),
+        }
     }
 
     /// How many connections there are, idle or not.
@@ -132,15 +143,9 @@ impl<S> Slots<S> {
         place.serial = place.serial.wrapping_add(1);
         self.free.push(slot);
         if connection.job.is_none() {
-            let idle = &mut self.idle[connection.route];
             // A slot that is elsewhere is in the hands of the one that removes it.
-            if idle.get(connection.rank) == Some(&slot) {
-                idle.swap_remove(connection.rank);
-                if let Some(moved) = idle.get(connection.rank)
-                    && let Some(moved) = &mut self.all[*moved as usize].connection
-                {
-                    moved.rank = connection.rank;
-                }
+            if self.idle[connection.route].get(connection.rank) == Some(&slot) {
+                self.take_idle(connection.route, connection.rank);
             }
         }
         Some(connection)
@@ -194,6 +199,25 @@ impl<S> Slots<S> {
     /// Takes the idle connection of a route that was used last.
     pub(super) fn wake(&mut self, route: usize) -> Option<u32> {
         self.idle[route].pop()
+    }
+
+    /// Takes one of the idle connections of a route, each as likely as another.
+    pub(super) fn wake_by_chance(&mut self, route: usize) -> Option<u32> {
+        let drawn = self.chance.bits() as usize;
+        let rank = drawn.checked_rem(self.idle[route].len())?;
+        Some(self.take_idle(route, rank))
+    }
+
+    /// Takes the idle connection of a rank out; the last one takes its place.
+    fn take_idle(&mut self, route: usize, rank: usize) -> u32 {
+        let idle = &mut self.idle[route];
+        let slot = idle.swap_remove(rank);
+        if let Some(moved) = idle.get(rank)
+            && let Some(moved) = &mut self.all[*moved as usize].connection
+        {
+            moved.rank = rank;
+        }
+        slot
     }
 
     /// Takes an idle connection of any route.

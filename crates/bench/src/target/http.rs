@@ -141,6 +141,7 @@ impl Http {
         let answer = Answer {
             member: member.map(|name| self.member(name)),
             fault: (status >= 400).then_some(if shed { Fault::Shed } else { Fault::Status }),
+            reason: None,
             reusable: body::keeps_alive(head.version.unwrap_or(0), head.headers),
         };
         let body = Body::of_answer(status, bare, head.headers)?;
@@ -310,7 +311,7 @@ mod tests {
 
     #[test]
     fn answers_in_any_pieces() {
-        let ok = |reusable| Answer { member: Some("m1".into()), fault: None, reusable };
+        let ok = |reusable| Answer { member: Some("m1".into()), fault: None, reason: None, reusable };
         let whole = [
             ("HTTP/1.1 200 OK\r\nx-member: m1\r\ncontent-length: 3\r\n\r\nabc", ok(true)),
             ("HTTP/1.1 204 No Content\r\nX-Member: m1\r\n\r\n", ok(true)),
@@ -326,15 +327,15 @@ mod tests {
             ("HTTP/1.1 200 OK\r\nx-member: m1\r\nconnection: close\r\ncontent-length: 1\r\n\r\na", ok(false)),
             (
                 "HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n",
-                Answer { member: None, fault: Some(Fault::Status), reusable: true },
+                Answer { member: None, fault: Some(Fault::Status), reason: None, reusable: true },
             ),
             (
                 "HTTP/1.1 503 No\r\nplimsoll-reason: exhausted\r\ncontent-length: 0\r\n\r\n",
-                Answer { member: None, fault: Some(Fault::Status), reusable: true },
+                Answer { member: None, fault: Some(Fault::Status), reason: None, reusable: true },
             ),
             (
                 "HTTP/1.1 503 No\r\nplimsoll-reason: shed\r\ncontent-length: 0\r\n\r\n",
-                Answer { member: None, fault: Some(Fault::Shed), reusable: true },
+                Answer { member: None, fault: Some(Fault::Shed), reason: None, reusable: true },
             ),
         ];
         for (text, answer) in whole {

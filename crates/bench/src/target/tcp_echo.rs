@@ -53,7 +53,7 @@ impl Target for TcpEcho {
         if end < state.bytes.len() {
             return Step::More;
         }
-        Step::Done(Answer { member: None, fault: None, reusable: true })
+        Step::Done(Answer { member: None, fault: None, reason: None, reusable: true })
     }
 
     fn end(&mut self, _: &mut Expected) -> Option<Answer> {
@@ -106,7 +106,7 @@ mod tests {
                 }
                 step
             };
-            let whole = Answer { member: None, fault: None, reusable: true };
+            let whole = Answer { member: None, fault: None, reason: None, reusable: true };
             prop_assert_eq!(feed(&mut target, false), Step::Done(whole));
             prop_assert_eq!(feed(&mut target, true), Step::Malformed);
         }

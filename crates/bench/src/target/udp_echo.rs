@@ -43,7 +43,7 @@ impl Target for UdpEcho {
 
     fn answer(&mut self, expected: &mut Arc<[u8]>, bytes: &[u8]) -> Step {
         if bytes == &**expected {
-            return Step::Done(Answer { member: None, fault: None, reusable: true });
+            return Step::Done(Answer { member: None, fault: None, reason: None, reusable: true });
         }
         // A network may deliver a datagram twice: the second copy of an earlier echo answers nothing.
         let number = |bytes: &[u8]| bytes.first_chunk::<NUMBER>().map(|number| u64::from_be_bytes(*number));

@@ -54,6 +54,18 @@ fn clients_without_a_server_try_again_in_peace() {
 }
 
 #[test]
+fn clients_think_before_they_go_on() {
+    let (address, seen) = watched(OK, |now| now);
+    let limits = Limits { think: 50 * MS, connections: Some(1), ..Limits::default() };
+    let record = run::closed(get(address), 1, 1000 * MS, limits).unwrap().join().unwrap();
+    // One at 0, 50, 100 and so on, or later.
+    assert!((5..=20).contains(&record.ok) && record.failures() == 0, "{} {:?}", record.ok, record.failed);
+    assert_eq!(seen.connections.load(Relaxed), 1);
+    // Thinking is no part of any request.
+    assert!(record.latency.quantile(0.5) < 40 * MS, "{:?}", record.latency.quantile(0.5));
+}
+
+#[test]
 fn a_stop_ends_it() {
     let (address, _) = watched(OK, |now| now + MS);
     let run = run::closed(get(address), 4, Duration::from_secs(600), Limits::default()).unwrap();

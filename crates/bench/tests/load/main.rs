@@ -4,6 +4,7 @@
 mod closed_loop;
 mod connections;
 mod echo;
+mod iiop;
 mod mix;
 mod open_loop;
 mod rate;

@@ -12,6 +12,7 @@ use plimsoll_bench::chance::Chance;
 use plimsoll_bench::member::{self, Kind, Refusal, Spec};
 use tokio::sync::oneshot;
 
+mod iiop;
 mod metered;
 mod sharing;
 

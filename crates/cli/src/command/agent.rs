@@ -1,10 +1,12 @@
 //! `plimsoll agent`: run beside a server, measure how loaded it is and tell the balancers.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use corba::{References, Said, Spot, Stand};
 use plimsoll_agent::{Agent, Cgroup, Config, Error, Metric, Scrape, Snapshot, Url};
 use plimsoll_bench::units;
 use sd_notify::NotifyState;
@@ -16,6 +18,8 @@ use crate::control::text::{Cell, Tone, table};
 use crate::log;
 use crate::running::notify;
 
+mod corba;
+mod servers;
 mod side_car;
 
 /// Measure this machine beside a server and report its load to the balancers
@@ -25,8 +29,9 @@ mod side_car;
 /// privileges; what it cannot read it names once. Ends with SIGTERM or Ctrl-C, a side-car after what is under way.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Address of the server, as the balancer's configuration has it
-    #[arg(short, long, value_name = "HOST:PORT", required_unless_present_any = ["listen", "once", "side_car"])]
+    /// Address of the server, as the balancer's configuration has it; without a port, of all servers of that host, as it
+    /// is with several --side-car [default with --iiop and several --side-car: where those listen]
+    #[arg(short, long, value_name = "HOST:PORT", required_unless_present_any = ["listen", "once", "stand"])]
     member: Option<String>,
 
     /// Its group, if the address is in several
@@ -35,8 +40,8 @@ pub(crate) struct Args {
 
     /// Push to these balancers: http://HOST:PORT of `admin.reports`, or unix:/PATH of the control socket; one
     /// that is down delays no other
-    #[arg(short, long, value_name = "URL", value_delimiter = ',', requires = "member",
-          required_unless_present_any = ["listen", "once", "side_car"])]
+    #[arg(short, long, value_name = "URL", value_delimiter = ',',
+          required_unless_present_any = ["listen", "once", "stand"])]
     report_to: Vec<Url>,
 
     /// Between two reports, give or take a tenth; what moves more than its noise is reported at once
@@ -49,12 +54,31 @@ pub(crate) struct Args {
     listen: Option<SocketAddr>,
 
     /// Stand in the way of the server's requests (http) or connections (tcp:): count them, say with each answer how
-    /// loaded the server is, refuse what is too much for it, and let connections go when a balancer alerts
-    #[arg(long, value_name = "[http:|tcp:]ADDRESS=SERVER", conflicts_with = "once")]
-    side_car: Option<Place>,
+    /// loaded the server is, refuse what is too much for it, and let connections go when a balancer alerts. As often as
+    /// there are servers on this host: they then promise and refuse by what the host has left for all of them
+    #[arg(long, value_name = "[http:|tcp:]ADDRESS=SERVER", conflicts_with = "once", group = "stand")]
+    side_car: Vec<Place>,
 
-    /// Let a side-car refuse plain connections (tcp:), too, when the server has as many as it can work on
-    #[arg(long, requires = "side_car")]
+    /// The same for the requests of a CORBA server: clients go back to the group when a balancer alerts, or when the
+    /// server is gone. SERVER may be left out with --server-ior
+    #[arg(long, value_name = "ADDRESS[=SERVER]", conflicts_with = "once", group = "stand")]
+    iiop: Option<Stand>,
+
+    /// Reference of the server's object: IOR:..., corbaloc:... or a file, which is read again when it changes
+    #[arg(long, value_name = "REFERENCE", requires = "iiop")]
+    server_ior: Option<Spot>,
+
+    /// Write that reference here with the side-car's address in it: it is what the balancer's `ior` is to be
+    #[arg(long, value_name = "FILE", requires = "server_ior")]
+    ior_file: Option<PathBuf>,
+
+    /// Reference of the group, where clients go back to [default: asked of the balancers for --group]
+    #[arg(long, value_name = "REFERENCE", requires = "iiop")]
+    group_ior: Option<Spot>,
+
+    /// Let a side-car refuse plain connections (tcp:) and CORBA requests, too, when the server has as many as it can
+    /// work on
+    #[arg(long, requires = "stand")]
     refuse: bool,
 
     /// On an alert close plain connections (tcp:) that have been quiet for so long [default: none]
@@ -121,18 +145,44 @@ async fn on(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let (Ok(mut term), Ok(mut int)) = signals else {
         return Err(Failure::failed("cannot take signals"));
     };
-    let agent = Agent::open(config(args)).await.map_err(refused)?;
-    let start = |place| SideCar::start(place, args.refuse, args.shed_idle);
-    let side_car = args.side_car.as_ref().map(start).transpose()?;
+    let start = |places| SideCar::start(places, args.refuse, args.shed_idle);
+    let mut config = config(args);
+    let mut references = None;
+    let side_car = match &args.iiop {
+        Some(stand) => {
+            let said = said(args, stand);
+            let side_car = start(vec![Place::iiop(stand.listen, said.server()?)])?;
+            let listen = side_car.listen().first().copied().unwrap_or(stand.listen);
+            let known = references.insert(References::new(said, listen));
+            config.member = Some(known.member());
+            Some(side_car)
+        }
+        None if args.side_car.is_empty() => None,
+        None => Some(start(args.side_car.clone())?),
+    };
+    if let Some(side_car) = side_car.as_ref().filter(|side_car| side_car.listen().len() > 1) {
+        let names = servers::names(args.member.as_deref(), side_car.listen(), !args.report_to.is_empty())?;
+        (config.member, config.servers) = (names.host, names.servers);
+    }
+    let servers = config.servers.clone();
+    let member = config.member.clone().unwrap_or_default();
+    let agent = Agent::open(config).await.map_err(refused)?;
     if let Some(address) = agent.addr() {
         tracing::info!("listening agent {address}: /load, /metrics, /v1/report");
     }
     for url in &args.report_to {
-        let member = args.member.as_deref().unwrap_or_default();
-        tracing::info!("reporting to {url} as {member} every {}", units::short(args.interval));
+        let every = units::short(args.interval);
+        match servers.as_slice() {
+            [] => tracing::info!("reporting to {url} as {member} every {every}"),
+            servers => tracing::info!("reporting to {url} as {} every {every}", servers.join(", ")),
+        }
     }
-    if let Some(side_car) = &side_car {
-        tracing::info!("listening {}", side_car.line());
+    for line in side_car.iter().flat_map(SideCar::lines) {
+        tracing::info!("listening {line}");
+    }
+    if let (Some(references), Some(side_car)) = (&mut references, &side_car) {
+        // What is there is known before anybody is told that this is.
+        let _ = references.look(side_car);
     }
     notify(&[NotifyState::Ready]);
     let Some(side_car) = side_car else {
@@ -140,10 +190,11 @@ async fn on(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         notify(&[NotifyState::Stopping]);
         return Ok(ExitCode::SUCCESS);
     };
-    let (told, alerts) = (agent.told(), agent.alerts());
+    let telling = side_car.tell(&agent);
     let carried = async {
         tokio::select! {
-            never = side_car.run(told, alerts) => match never {},
+            never = telling => match never {},
+            never = follow(references, &side_car) => match never {},
             () = told_to_stop(&mut term, &mut int) => {}
         }
         notify(&[NotifyState::Stopping]);
@@ -161,11 +212,32 @@ async fn on(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Keeps the references of a CORBA server's side-car as they are elsewhere.
+async fn follow(references: Option<References>, side_car: &SideCar) -> Infallible {
+    match references {
+        Some(mut references) => references.follow(side_car).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn said(args: &Args, stand: &Stand) -> Said {
+    Said {
+        stand: stand.clone(),
+        server: args.server_ior.clone(),
+        file: args.ior_file.clone(),
+        group: args.group_ior.clone(),
+        name: args.group.clone(),
+        balancers: args.report_to.clone(),
+        member: args.member.clone(),
+    }
+}
+
 fn config(args: &Args) -> Config {
     let scrape = args.scrape.as_ref().map(|url| Scrape { url: url.clone(), metrics: args.metric.clone() });
     Config {
         group: args.group.clone(),
         member: args.member.clone(),
+        servers: Vec::new(),
         report_to: args.report_to.clone(),
         interval: args.interval,
         listen: args.listen,
@@ -255,6 +327,7 @@ mod tests {
         let snapshot = Snapshot {
             group: None,
             member: None,
+            servers: Vec::new(),
             values: vec![
                 value("cpu", 0.43, Source::Sensed, 0),
                 value("requests_per_second", 1234.5, Source::Scraped, 1000),

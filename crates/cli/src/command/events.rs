@@ -208,6 +208,8 @@ pub(super) fn kind(kind: EventKind) -> (&'static str, Tone) {
         EventKind::FullShare => ("full share", Tone::Good),
         EventKind::AlertRaised => ("alert", Tone::Fair),
         EventKind::AlertCleared => ("alert over", Tone::Good),
+        EventKind::Moved => ("moved", Tone::Plain),
+        EventKind::HandedOver => ("handed over", Tone::Plain),
         EventKind::AllDown => ("all down", Tone::Bad),
         EventKind::Recovered => ("recovered", Tone::Good),
         EventKind::Changed => ("changed", Tone::Plain),

@@ -38,7 +38,8 @@ use crate::talk::{self, Output};
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Where to: http://HOST/PATH, or tcp://HOST:PORT and udp://HOST:PORT for echo servers; several share the
-    /// requests by weight, such as 3=http://a/ 1=http://b/
+    /// requests by weight, such as 3=http://a/ 1=http://b/. Or one CORBA object that says whether a number is prime:
+    /// iiop://HOST:PORT/KEY, corbaloc:..., IOR:... or file:PATH
     #[arg(value_name = "[WEIGHT=]URL", required_unless_present = "merge")]
     urls: Vec<String>,
 
@@ -66,6 +67,10 @@ pub(crate) struct Args {
     /// A new connection for each request
     #[arg(long)]
     no_keepalive: bool,
+
+    /// Do not go where a CORBA object sends its clients: being sent there is the answer
+    #[arg(long)]
+    no_follow: bool,
 
     /// Closed loop instead, as wrk does it: so many clients that each wait for the answer before they ask
     /// again. Their latency hides what an overloaded server does to others
@@ -155,7 +160,10 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let judged: Vec<_> = args.fail_if.iter().map(|threshold| threshold.judge(&outcome)).collect();
     match globals.output {
         Output::Json => globals.show(&outcome.json(&judged), String::new)?,
-        Output::Table => talk::write(&text::render(&outcome, &judged, globals.color()))?,
+        // References have forms of their own, which are refused for anything else before it begins.
+        Output::Table | Output::Ior | Output::Corbaloc => {
+            talk::write(&text::render(&outcome, &judged, globals.color()))?
+        }
         Output::Hgrm => talk::write(&text::percentiles(&outcome.record.latency))?,
         Output::Html => talk::write(&page::render(&outcome, &judged))?,
     }

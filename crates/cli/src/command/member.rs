@@ -1,6 +1,9 @@
 //! `plimsoll member`: a test server that can be told how fast and how badly it serves.
 
+mod references;
+
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,6 +12,7 @@ use plimsoll_bench::member::{self, Antagonist, Kind, Refusal, Service, Slowdown,
 use plimsoll_bench::units;
 use tokio::signal::unix::{SignalKind, signal};
 
+use self::references::References;
 use super::{Failure, Globals};
 
 /// Run a test server
@@ -59,7 +63,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "cores")]
     ignore_cancel: bool,
 
-    /// Requests that may wait for a worker, or share the cores; more get 503
+    /// Requests that may wait for a worker, or share the cores; more get 503, or TRANSIENT (iiop)
     #[arg(long, value_name = "N", default_value_t = 1024)]
     queue: usize,
 
@@ -67,7 +71,7 @@ pub(crate) struct Args {
     #[arg(long)]
     burn: bool,
 
-    /// How much longer a worker holds the first request of a connection (http), such as 2ms
+    /// How much longer a worker holds the first request of a connection (http, iiop), such as 2ms
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration)]
     session: Duration,
 
@@ -84,6 +88,15 @@ pub(crate) struct Args {
     /// Begin each connection (tcp) or datagram (udp) with the name
     #[arg(long, requires = "echo")]
     greet: bool,
+
+    /// Serve CORBA clients instead: the object Test::Latency, which says whether a number is prime, under any key; GIOP
+    /// 1.0 to 1.2
+    #[arg(long, conflicts_with_all = ["echo", "swaps", "body", "meter", "admin"])]
+    iiop: bool,
+
+    /// Write the object's reference (IOR) there once it listens, a line for each member [default: print it]
+    #[arg(long, value_name = "FILE", requires = "iiop")]
+    ior_file: Option<PathBuf>,
 
     /// Length of an answer's body, such as 1KiB [default: the name]
     #[arg(long, value_name = "SIZE", value_parser = body)]
@@ -131,6 +144,7 @@ enum Echo {
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let spec = Spec {
         kind: match args.echo {
+            None if args.iiop => Kind::Iiop,
             None => Kind::Http,
             Some(Echo::Http) => Kind::HttpEcho,
             Some(Echo::Tcp) => Kind::Tcp,
@@ -160,10 +174,21 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         ..Spec::new(args.listen)
     };
     let kind = spec.kind.name();
-    member::serve(spec, |address| globals.say(&format!("listening {kind} {address}\n")), told_to_stop())
-        .map_err(|error| {
-            Failure::failed(format_args!("cannot serve on {}: {error}; {}", args.listen, hint(&error)))
-        })?;
+    let references = References::new(if args.iiop { args.count } else { 0 }, args.ior_file.as_deref());
+    let listening = |address| {
+        globals.say(&format!("listening {kind} {address}\n"));
+        references.add(address);
+    };
+    let stop = async {
+        tokio::select! {
+            () = told_to_stop() => {}
+            () = references.failed() => {}
+        }
+    };
+    member::serve(spec, listening, stop).map_err(|error| {
+        Failure::failed(format_args!("cannot serve on {}: {error}; {}", args.listen, hint(&error)))
+    })?;
+    references.told()?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use plimsoll_admin::Subject as _;
+use plimsoll_cluster::corba::LoadManager;
 use plimsoll_proxy::Engine;
 use rustix::fs::{Access, access};
 use sd_notify::NotifyState;
@@ -17,6 +18,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Exit, Failure, Globals};
 use crate::config::{self, AdminConfig, Config, File, Machine, count, look_up};
+use crate::desk::Office;
+use crate::made::Base;
 use crate::running::{Running, notify, warn};
 use crate::{limits, log};
 
@@ -53,11 +56,13 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         let _context = runtime.enter();
         Signals::new().map_err(|error| Failure::failed(format_args!("cannot take signals: {error}")))?
     };
-    let watched = file.watched(&settings);
-    let engine = Engine::start(settings).map_err(Failure::failed)?;
-    let running = Running::new(engine, watched, &args.config, machine, file.admin())
+    let base = Base::new(&file, settings);
+    let engine = Engine::start(base.settings.clone()).map_err(Failure::failed)?;
+    let running = Running::new(engine, base, &args.config, machine, file.admin())
         .map_err(|error| Failure::failed(format_args!("cannot start the thread of the monitors: {error}")))?;
     let admin = plimsoll_admin::start(doors(&file), Arc::clone(&running) as _).map_err(Failure::failed)?;
+    let load_manager = load_manager(&file, &running).map_err(Failure::failed)?;
+    running.write_references(&file.config);
     for line in listening(&file.config, &running.engine().addresses()) {
         tracing::info!("{line}");
     }
@@ -65,11 +70,14 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         tracing::info!("listening admin {address}: status, metrics, events");
     }
     if let Some(address) = admin.reports() {
-        tracing::info!("listening reports {address}: POST /v1/report, nothing else");
+        tracing::info!("listening reports {address}: POST /v1/report, object references, nothing else");
+    }
+    if let Some(load_manager) = &load_manager {
+        tracing::info!("listening load manager {}: corbaloc::{0}/LoadManager", load_manager.address());
     }
     let status = format!("running {}", args.config.display());
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
-    let outcome = runtime.block_on(serve(&running, signals));
+    let outcome = runtime.block_on(serve(&running, signals, load_manager));
     // Last, so that what stops can be watched.
     drop(admin);
     outcome
@@ -92,7 +100,13 @@ impl Signals {
 }
 
 /// Waits for signals and for the end, and ends.
-async fn serve(running: &Arc<Running>, mut signals: Signals) -> Result<ExitCode, Failure> {
+async fn serve(
+    running: &Arc<Running>,
+    mut signals: Signals,
+    load_manager: Option<LoadManager>,
+) -> Result<ExitCode, Failure> {
+    let ears = Arc::clone(running);
+    let ears = tokio::spawn(async move { ears.listen().await });
     loop {
         tokio::select! {
             _ = signals.hangup.recv() => {
@@ -105,7 +119,10 @@ async fn serve(running: &Arc<Running>, mut signals: Signals) -> Result<ExitCode,
             () = running.stopped() => break,
         }
     }
+    ears.abort();
     notify(&[NotifyState::Stopping]);
+    // Nobody makes a group of what is about to end.
+    drop(load_manager);
     tokio::select! {
         cut = running.engine().stop() => {
             if cut > 0 {
@@ -122,7 +139,7 @@ async fn serve(running: &Arc<Running>, mut signals: Signals) -> Result<ExitCode,
 /// Where the admin plane is to be reached. A control socket that nobody asked for is no reason not to start
 /// where its folder belongs to root.
 fn doors(file: &File) -> plimsoll_admin::Config {
-    let AdminConfig { listen, mut control, reports, written } = file.admin();
+    let AdminConfig { listen, mut control, reports, written, .. } = file.admin();
     let folder = control.as_deref().and_then(Path::parent);
     if let Some(folder) = folder.filter(|folder| !written && access(*folder, Access::WRITE_OK).is_err()) {
         tracing::warn!(
@@ -132,6 +149,15 @@ fn doors(file: &File) -> plimsoll_admin::Config {
         control = None;
     }
     plimsoll_admin::Config { listen, control, reports }
+}
+
+/// The load manager, if there is to be one.
+fn load_manager(file: &File, running: &Arc<Running>) -> Result<Option<LoadManager>, String> {
+    let Some((address, interval)) = file.admin().load_manager else { return Ok(None) };
+    let desk = Arc::new(Office(Arc::clone(running)));
+    let started = LoadManager::start(address, interval, desk);
+    let hint = "stop the process that has it, or set [admin] load_manager to another address";
+    started.map(Some).map_err(|error| format!("cannot listen on {address}: {error}; {hint}"))
 }
 
 /// One line per listener: `listening http 127.0.0.1:8080 -> web (2 members, least_connections)`

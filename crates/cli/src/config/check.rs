@@ -6,6 +6,9 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
+use plimsoll_brain::Knobs;
+use plimsoll_cluster as cluster;
+
 use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
@@ -85,7 +88,11 @@ fn check_addresses(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
         }
     }
     let admin = spots.key("admin");
-    for (key, address) in [("listen", config.admin.listen.0), ("reports", config.admin.reports.0)] {
+    for (key, address) in [
+        ("listen", config.admin.listen.0),
+        ("reports", config.admin.reports.0),
+        ("load_manager", config.admin.load_manager.0),
+    ] {
         if let Some(address) = address
             && let Some(index) = taken.get(&(address, "tcp"))
         {
@@ -99,15 +106,20 @@ fn check_addresses(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
             found.push(problem);
         }
     }
-    if config
-        .admin
-        .reports
-        .0
-        .is_some_and(|reports| reports.port() != 0 && config.admin.listen.0 == Some(reports))
-    {
-        let message = "`reports` is also the address of `listen`";
-        let problem = Problem::error(admin.key("reports").value(), message);
-        found.push(problem.hint("give it a port of its own, such as 9901"));
+    let doors = [
+        ("listen", config.admin.listen.0, "9900"),
+        ("reports", config.admin.reports.0, "9901"),
+        ("load_manager", config.admin.load_manager.0, "9904"),
+    ];
+    for (place, (key, address, port)) in doors.into_iter().enumerate() {
+        let same = |other: &&(&str, Option<SocketAddr>, &str)| {
+            address.is_some_and(|address| address.port() != 0) && other.1 == address
+        };
+        if let Some((other, ..)) = doors[..place].iter().find(same) {
+            let message = format!("`{key}` is also the address of `{other}`");
+            let problem = Problem::error(admin.key(key).value(), message);
+            found.push(problem.hint(format!("give it a port of its own, such as {port}")));
+        }
     }
 }
 
@@ -130,13 +142,15 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     for key in ["forwarded", "trusted", "max_head"] {
         idle(spot, key, &[Protocol::Http]);
     }
-    idle(spot, "backlog", &[Protocol::Http, Protocol::Tcp]);
+    idle(spot, "backlog", &[Protocol::Http, Protocol::Tcp, Protocol::Iiop]);
+    idle(spot, "public", &[Protocol::Iiop]);
     idle(spot, "max_flows", &[Protocol::Udp]);
     idle(spot, "move_idle", &[Protocol::Tcp]);
     if spot.has("timeouts") {
-        for key in ["head", "body", "tunnel"] {
+        for key in ["head", "tunnel"] {
             idle(spot.key("timeouts"), key, &[Protocol::Http]);
         }
+        idle(spot.key("timeouts"), "body", &[Protocol::Http, Protocol::Iiop]);
     }
 }
 
@@ -146,7 +160,7 @@ fn check_binding(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     }
     let protocol = listener.protocol;
     let binding = listener.binding.unwrap_or_else(|| protocol.binding());
-    if binding == Binding::PerRequest && protocol != Protocol::Http {
+    if binding == Binding::PerRequest && !matches!(protocol, Protocol::Http | Protocol::Iiop) {
         let message = format!("binding `{}` is not supported for {}", binding.name(), protocol.name());
         let hint = format!("{} can be bound per_session or on_demand", protocol.name());
         found.push(Problem::error(spot.key("binding").value(), message).hint(hint));
@@ -173,19 +187,48 @@ fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>)
         found.push(Problem::error(members.value(), format!("group `{}` has no members", group.name)));
     }
     let mut first = HashMap::new();
+    let mut located = HashMap::new();
+    let named = |spot: &'_ Spot| spot.key(if spot.has("ior") { "ior" } else { "address" }).clone();
     for (index, member) in group.members.iter().enumerate() {
-        match first.get(member.address()) {
-            Some(other) => found.push(
-                Problem::error(
-                    members.item(index).key("address").value(),
-                    format!("member {} is in group `{}` twice", member.address(), group.name),
-                )
-                .also(members.item(*other).key("address").value(), "the first is here"),
-            ),
-            None => drop(first.insert(member.address(), index)),
+        let spot = members.item(index);
+        let Some(address) = member.address() else {
+            if !spot.broken("address") && !spot.broken("ior") {
+                let problem = Problem::error(spot.value(), "a member without an `address`");
+                found.push(problem.hint("write \"host:port\", or its object reference as `ior`"));
+            }
+            continue;
+        };
+        match first.get(address) {
+            Some(other) => {
+                let message = format!("member {address} is in group `{}` twice", group.name);
+                let place = named(members.item(*other)).value();
+                found.push(Problem::error(named(spot).value(), message).also(place, "the first is here"));
+            }
+            None => drop(first.insert(address, index)),
+        }
+        if let Some(location) = member.table().location {
+            if let Some(other) = located.get(&location) {
+                let message = format!("a second member at `{location}` in group `{}`", group.name);
+                let place = members.item(*other).key("location").value();
+                let problem = Problem::error(spot.key("location").value(), message);
+                found.push(problem.also(place, "the first is here"));
+            } else {
+                located.insert(location, index);
+            }
+        }
+        for key in ["address", "key"].into_iter().filter(|key| spot.has("ior") && spot.has(key)) {
+            let message = format!("either `ior` or `{key}`, not both");
+            let problem = Problem::error(spot.name(key), message);
+            found.push(problem.also(spot.name("ior"), "this says where the object is"));
         }
     }
-    if let Some((strategy, _)) = group.strategy.find() {
+    if let Some((strategy, knobs)) = group.strategy.find() {
+        check_knobs(strategy, &knobs, spot.key("strategy"), found);
+        if strategy.reads_load && !usable_without_loads(strategy) && group.monitor.is_none() {
+            let message = format!("strategy `{}` has no loads to go by: no [group.monitor]", strategy.name);
+            let hint = "say where members' load comes from, such as { source = \"push\", metric = \"cpu\" }";
+            found.push(Problem::warning(spot.key("strategy").value(), message).hint(hint));
+        }
         if spot.has("key") && !strategy.reads_key {
             let readers = plimsoll_brain::strategy::ALL.iter().filter(|strategy| strategy.reads_key);
             let readers: Vec<&str> = readers.map(|strategy| strategy.name).collect();
@@ -220,26 +263,48 @@ fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>)
     }
 }
 
+/// Settings that contradict one another.
+fn check_knobs(strategy: &plimsoll_brain::Strategy, knobs: &Knobs, spot: &Spot, found: &mut Vec<Problem>) {
+    let Some(clash) = (strategy.clash)(knobs) else { return };
+    let spot = spot.key(strategy.name);
+    let written = |knob: &&str| spot.has(knob);
+    let other = clash.with.filter(written);
+    let knob = Some(clash.knob).filter(written).or(other);
+    let at = knob.map_or_else(|| spot.value(), |knob| spot.key(knob).value());
+    let mut problem = Problem::error(at, clash.why).hint(clash.hint);
+    if let Some(other) = other.filter(|other| Some(*other) != knob) {
+        problem = problem.also(spot.key(other).value(), "here");
+    }
+    found.push(problem);
+}
+
+/// Does it go by something else where members report nothing?
+fn usable_without_loads(strategy: &plimsoll_brain::Strategy) -> bool {
+    strategy.name == "weighted_round_robin" || strategy.name == plimsoll_brain::strategy::EXPRESSION.name
+}
+
 fn check_health(health: &Health, spot: &Spot, found: &mut Vec<Problem>) {
-    if spot.broken("http") || spot.broken("tcp") {
+    if ["http", "tcp", "iiop"].into_iter().any(|kind| spot.broken(kind)) {
         return;
     }
-    match (&health.http, health.tcp) {
-        (None, false) => {
+    let kinds = [("http", health.http.is_some()), ("tcp", health.tcp), ("iiop", health.iiop)];
+    let set: Vec<&str> = kinds.iter().filter(|(_, set)| *set).map(|(kind, _)| *kind).collect();
+    match set.as_slice() {
+        [] => {
             let problem = Problem::error(spot.value(), "[group.health] does not say how to check");
-            found.push(problem.hint("add http = \"/healthz\" or tcp = true"));
+            found.push(problem.hint("add http = \"/healthz\", tcp = true or iiop = true"));
         }
-        (Some(_), true) => found.push(
-            Problem::error(spot.name("tcp"), "either `http` or `tcp`, not both")
-                .also(spot.name("http"), "an http check connects, too"),
-        ),
-        (None, true) => {
+        ["http"] => {}
+        [_] => {
             for key in ["host", "expect"].into_iter().filter(|key| spot.has(key)) {
-                let message = format!("`{key}` has no effect: this check only connects");
+                let message = format!("`{key}` has no effect: this check is none of http");
                 found.push(Problem::warning(spot.name(key), message));
             }
         }
-        (Some(_), false) => {}
+        [one, .., other] => found.push(
+            Problem::error(spot.name(other), format!("either `{one}` or `{other}`, not both"))
+                .also(spot.name(one), "this check connects, too"),
+        ),
     }
 }
 
@@ -249,6 +314,16 @@ fn check_monitor(monitor: &Monitor, spot: &Spot, text: &str, found: &mut Vec<Pro
     }
     if spot.broken("source") {
         return;
+    }
+    if monitor.source.own() {
+        let metric = cluster::Expression::new(&monitor.metric.0);
+        let names = metric.iter().flat_map(cluster::Expression::names);
+        if let Some(name) = names.into_iter().find(|name| !cluster::is_own(name)) {
+            let message = format!("{} is not known: the source is `passive`", quoted(name));
+            let at = if spot.has("metric") { spot.key("metric").value() } else { spot.key("source").value() };
+            let hint = format!("the balancer's own figures: {}", cluster::OWN.join(", "));
+            found.push(Problem::error(at, message).hint(hint));
+        }
     }
     for key in ["port", "path"].into_iter().filter(|key| spot.has("url") && spot.has(key)) {
         let message = format!("either `url` or `{key}`, not both");
@@ -322,12 +397,21 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
     if on_demand && protocol == Protocol::Http && listener.rebind == Rebind::Redirect {
         let bare = group.members.iter().position(|member| member.table().public.is_none());
         if let Some(bare) = bare {
-            let member = group.members[bare].address();
+            let member = group.members[bare].name();
             let message = format!("clients cannot be sent to member {member}: it has no `public` address");
             let problem = Problem::warning(at.key("rebind").value(), message);
             let place = spot.key("members").item(bare).value();
             found.push(problem.also(place, "here").hint("sessions that go there stay behind this listener"));
         }
+    }
+    if let (Protocol::Iiop, Some(health)) = (protocol, &group.health)
+        && health.http.is_some()
+    {
+        let message = format!("group `{}` is checked by http, and its clients speak iiop", group.name);
+        let hint =
+            "iiop = true asks members for their objects; leave it if they do answer http on the same port";
+        let place = spot.key("health").key("http").value();
+        found.push(Problem::warning(place, message).hint(hint));
     }
     let reads_key = group.strategy.find().is_some_and(|(strategy, _)| strategy.reads_key);
     if protocol != Protocol::Http && reads_key && group.key.0 != Key::Client {

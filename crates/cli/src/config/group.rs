@@ -4,7 +4,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::root::{count, millis, one};
-use super::{Key, MemberAddress, Monitor, Name, Outlier, PublicUrl, Strategy, TimeSpan};
+use super::{
+    HandOver, Iiop, Key, MemberAddress, MemberLocation, Monitor, Name, ObjectKey, Outlier, PublicUrl,
+    Reference, Strategy, TimeSpan,
+};
 
 /// A set of members that do the same work, and how work is shared among them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -92,6 +95,14 @@ pub(crate) struct Group {
     /// Taking members out whose traffic fails; `false` for off.
     #[serde(default)]
     pub(crate) outlier: Outlier,
+
+    /// Who is told before a member that is drained loses its sessions. Default: nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) hand_over: Option<HandOver>,
+
+    /// The object that clients of iiop listeners ask for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) iiop: Option<Iiop>,
 }
 
 /// One that does the work.
@@ -101,25 +112,39 @@ pub(crate) enum Member {
     /// Only its address.
     Address(MemberAddress),
     /// Its address and more.
-    Table(MemberTable),
+    Table(Box<MemberTable>),
 }
 
 impl Member {
     /// With everything set.
     pub(crate) fn table(&self) -> MemberTable {
         match self {
-            Self::Address(address) => {
-                MemberTable { address: address.clone(), capacity: one(), max_connections: None, public: None }
-            }
-            Self::Table(table) => table.clone(),
+            Self::Address(address) => MemberTable {
+                address: Some(address.clone()),
+                capacity: one(),
+                max_connections: None,
+                public: None,
+                ior: None,
+                key: None,
+                location: None,
+            },
+            Self::Table(table) => MemberTable::clone(table),
         }
     }
 
-    /// Host and port.
-    pub(crate) fn address(&self) -> &MemberAddress {
+    /// Host and port; `None` for one that names neither an address nor a reference, which a checked file does not have.
+    pub(crate) fn address(&self) -> Option<&MemberAddress> {
         match self {
-            Self::Address(address) | Self::Table(MemberTable { address, .. }) => address,
+            Self::Address(address) => Some(address),
+            Self::Table(table) => {
+                table.address.as_ref().or_else(|| table.ior.as_ref().map(|ior| &ior.address))
+            }
         }
+    }
+
+    /// As it stands in commands, metrics and events: host and port.
+    pub(crate) fn name(&self) -> String {
+        self.address().map_or_else(String::new, ToString::to_string)
     }
 }
 
@@ -127,8 +152,9 @@ impl Member {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MemberTable {
-    /// Host name or IP address, and port.
-    pub(crate) address: MemberAddress,
+    /// Host name or IP address, and port. Left out where `ior` says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) address: Option<MemberAddress>,
 
     /// How much it can do relative to the other members: 2 gets twice as much as 1.
     #[schemars(range(min = 0.001, max = 1_000_000.0))]
@@ -143,6 +169,20 @@ pub(crate) struct MemberTable {
     /// Where clients reach it themselves, for listeners with `rebind = "redirect"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) public: Option<PublicUrl>,
+
+    /// Its object (iiop): `IOR:…`, `corbaloc:…`, or `file:` and the path of a file that holds one of them, which is read
+    /// whenever this file is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ior: Option<Reference>,
+
+    /// The key of its object (iiop), where there is no `ior`. Default: the group's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<ObjectKey>,
+
+    /// Its location, by which monitors say loads of it to the load manager (`[admin] load_manager`); members of other
+    /// groups may have the same. Default: its address as written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) location: Option<MemberLocation>,
 }
 
 /// What clients see of members' reports.
@@ -177,7 +217,7 @@ pub(crate) enum ProxyVersion {
     V2,
 }
 
-/// Active health checks: either `http` or `tcp`. A member that has not been checked yet is not used.
+/// Active health checks: one of `http`, `tcp` and `iiop`. A member that has not been checked yet is not used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Health {
@@ -188,6 +228,10 @@ pub(crate) struct Health {
     /// Connect, and no more.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) tcp: bool,
+
+    /// Ask whether the member has its object (LocateRequest).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) iiop: bool,
 
     /// Between two checks of one member. Each wait is varied by a tenth, so that checks spread.
     #[schemars(extend("x-minimum" = "10ms"))]
@@ -220,6 +264,7 @@ impl Default for Health {
         Self {
             http: None,
             tcp: false,
+            iiop: false,
             interval: TimeSpan::millis(2_000),
             timeout: TimeSpan::millis(1_000),
             rise: 2,

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::root::{count, millis};
-use super::{ListenAddress, Name, Network, TimeSpan};
+use super::{ListenAddress, MemberAddress, Name, Network, TimeSpan};
 
 /// An address to accept clients on, and the group they are sent to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -20,9 +20,14 @@ pub(crate) struct Listener {
     /// Name of the group that serves this listener.
     pub(crate) group: Name,
 
-    /// How long a client stays with a member. Default: `per_request` for http, `per_session` for tcp and udp.
+    /// How long a client stays with a member. Default: `per_request` for http, `per_session` for tcp, udp and iiop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) binding: Option<Binding>,
+
+    /// Host and port that clients are to reach this listener by, where they are told: in a group's object reference
+    /// (iiop). Default: `address`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) public: Option<MemberAddress>,
 
     /// How a session that is bound `on_demand` leaves a member under alert.
     #[serde(default)]
@@ -79,6 +84,9 @@ pub(crate) enum Protocol {
     Tcp,
     /// Datagrams: a member is chosen for each flow, that is, each client address and port.
     Udp,
+    /// CORBA: a client that asks for the group's object is sent to a member (LOCATION_FORWARD), or each of its requests
+    /// is relayed to one (`per_request`).
+    Iiop,
 }
 
 impl Protocol {
@@ -88,6 +96,7 @@ impl Protocol {
             Self::Http => "http",
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::Iiop => "iiop",
         }
     }
 
@@ -95,14 +104,14 @@ impl Protocol {
     pub(crate) fn binding(self) -> Binding {
         match self {
             Self::Http => Binding::PerRequest,
-            Self::Tcp | Self::Udp => Binding::PerSession,
+            Self::Tcp | Self::Udp | Self::Iiop => Binding::PerSession,
         }
     }
 
     /// The transport, on which addresses must be unique.
     pub(crate) fn transport(self) -> &'static str {
         match self {
-            Self::Http | Self::Tcp => "tcp",
+            Self::Http | Self::Tcp | Self::Iiop => "tcp",
             Self::Udp => "udp",
         }
     }
@@ -112,7 +121,7 @@ impl Protocol {
     pub(crate) fn idle(self) -> TimeSpan {
         match self {
             Self::Http | Self::Udp => TimeSpan::millis(60_000),
-            Self::Tcp => TimeSpan::millis(3_600_000),
+            Self::Tcp | Self::Iiop => TimeSpan::millis(3_600_000),
         }
     }
 }
@@ -121,9 +130,9 @@ impl Protocol {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Binding {
-    /// A member is chosen for each request (http).
+    /// A member is chosen for each request (http, iiop).
     PerRequest,
-    /// A client's connection (http, tcp) or flow (udp) keeps its member while that may be used.
+    /// A client's connection (http, tcp), flow (udp) or object reference (iiop) keeps its member while that may be used.
     PerSession,
     /// The same, until the member has more load than its share and it is this session's turn to go.
     OnDemand,
@@ -198,7 +207,7 @@ pub(crate) struct ClientTimeouts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) idle: Option<TimeSpan>,
 
-    /// Without a byte of the request body coming in or of the answer going out (http).
+    /// Without a byte of the request body coming in or of the answer going out (http), of a message either way (iiop).
     #[schemars(extend("x-minimum" = "1ms"))]
     pub(crate) body: TimeSpan,
 

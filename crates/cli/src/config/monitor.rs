@@ -65,6 +65,11 @@ impl Default for Monitor {
 }
 
 impl Monitor {
+    /// Between two looks at what a member says with its answers: several to an interval, and no more than ten a second.
+    pub(crate) fn samples(&self) -> Option<Duration> {
+        (self.source == Source::Orca).then(|| (self.interval.0 / 4).max(Duration::from_millis(100)))
+    }
+
     /// As the part that watches takes it; `None` only for a metric that is not one, which a checked file has not.
     pub(crate) fn settings(&self) -> Option<cluster::MonitorSettings> {
         let path = self.path.as_ref().map_or_else(|| self.source.path(), |path| &path.0);
@@ -109,6 +114,11 @@ impl Source {
         matches!(self, Self::Pull | Self::Prometheus)
     }
 
+    /// Do only the balancer's own figures count?
+    pub(crate) fn own(self) -> bool {
+        self == Self::Passive
+    }
+
     fn path(self) -> &'static str {
         if self == Self::Prometheus { "/metrics" } else { "/load" }
     }
@@ -130,10 +140,10 @@ impl From<Source> for cluster::Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MonitorUrl {
     /// A name, or an address without brackets.
-    host: String,
-    port: u16,
+    pub(crate) host: String,
+    pub(crate) port: u16,
     /// Begins with `/`.
-    path: String,
+    pub(crate) path: String,
 }
 
 text! {

@@ -81,9 +81,19 @@ pub(crate) struct Admin {
     /// Unix socket for commands, mode 0600. `off` for none.
     pub(crate) control: Control,
 
-    /// Address that takes reports of members (`POST /v1/report`) and nothing else, in a network where only members
-    /// are: whoever can reach it can say anything of any member's load. `off` for none, which is the default.
+    /// Address that takes reports of members (`POST /v1/report`), shows the object references of
+    /// groups, and does nothing else, in a network where only members are: whoever can reach it can say anything of
+    /// any member's load. `off` for none, which is the default.
     pub(crate) reports: AdminListen,
+
+    /// Address that serves a `CosLoadBalancing::LoadManager` over IIOP, the interface of TAO's load monitors and alerts
+    /// (`corbaloc::HOST:PORT/LoadManager`), in a network where only members are: whoever can reach it can say anything
+    /// of any member's load, and make and change groups. `off` for none, which is the default.
+    pub(crate) load_manager: AdminListen,
+
+    /// How often load monitors that registered there are asked.
+    #[schemars(extend("x-minimum" = "10ms"))]
+    pub(crate) load_interval: TimeSpan,
 }
 
 impl Default for Admin {
@@ -92,6 +102,8 @@ impl Default for Admin {
             listen: AdminListen(Some(([127, 0, 0, 1], 9900).into())),
             control: Control(Some("/run/plimsoll.sock".into())),
             reports: AdminListen(None),
+            load_manager: AdminListen(None),
+            load_interval: TimeSpan::millis(5_000),
         }
     }
 }

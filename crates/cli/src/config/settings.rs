@@ -6,15 +6,17 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use plimsoll_brain::{self as brain, GroupSpec, HealthSpec, MemberSpec, OutlierSpec};
 use plimsoll_cluster as cluster;
 use plimsoll_proxy as proxy;
+use plimsoll_wire::giop::{CodeSets, IiopProfile, Ior, Order, Version};
 
 use super::problem::{Problem, Problems};
 use super::{
-    Binding, Config, File, Forwarded, Group, Health, Listener, Member, MemberAddress, Monitor, Outlier,
-    Protocol, ProxyVersion, Rebind, ReportHeader, WhenAllDown,
+    Binding, Config, File, Forwarded, Group, HandOver, Health, Listener, Member, MemberAddress, MemberTable,
+    Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, WhenAllDown,
 };
 
 /// Where the balancer is watched and controlled.
@@ -26,6 +28,8 @@ pub(crate) struct AdminConfig {
     pub(crate) control: Option<PathBuf>,
     /// Reports of members, and nothing else. `None` for off.
     pub(crate) reports: Option<SocketAddr>,
+    /// The load manager, and how often it asks. `None` for off.
+    pub(crate) load_manager: Option<(SocketAddr, Duration)>,
     /// Is `control` in the file, or the default?
     pub(crate) written: bool,
 }
@@ -77,7 +81,7 @@ impl File {
             let spot = self.spots.key("group").item(index).key("members");
             let mut members = Vec::new();
             for (index, member) in group.members.iter().enumerate() {
-                let address = member.address();
+                let Some(address) = member.address() else { continue };
                 let found = known.entry(address.clone()).or_insert_with(|| match resolve(address) {
                     Ok(found) => Some(found),
                     Err(error) => {
@@ -122,12 +126,23 @@ impl File {
         groups.map(watched).collect()
     }
 
+    /// Of members that have one of their own, by group and member.
+    pub(crate) fn locations(&self) -> BTreeMap<(String, String), String> {
+        let of = |group: &Group| {
+            let of =
+                |member: &Member| Some(((group.name.0.clone(), member.name()), member.table().location?.0));
+            group.members.iter().filter_map(of).collect::<Vec<_>>()
+        };
+        self.config.groups.iter().flat_map(of).collect()
+    }
+
     /// Where the balancer is watched and controlled.
     pub(crate) fn admin(&self) -> AdminConfig {
         let admin = &self.config.admin;
         let written = self.spots.has("admin") && self.spots.key("admin").has("control");
         let (listen, control, reports) = (admin.listen.0, admin.control.0.clone(), admin.reports.0);
-        AdminConfig { listen, control, reports, written }
+        let load_manager = admin.load_manager.0.map(|address| (address, admin.load_interval.0));
+        AdminConfig { listen, control, reports, load_manager, written }
     }
 }
 
@@ -147,7 +162,7 @@ impl Config {
             for member in &mut group.members {
                 let mut table = member.table();
                 table.max_connections = table.max_connections.or(group.max_connections);
-                *member = Member::Table(table);
+                *member = Member::Table(Box::new(table));
             }
         }
         config
@@ -167,6 +182,7 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
             Protocol::Http => proxy::Protocol::Http,
             Protocol::Tcp => proxy::Protocol::Tcp,
             Protocol::Udp => proxy::Protocol::Udp,
+            Protocol::Iiop => proxy::Protocol::Iiop,
         },
         group: listener.group.0.as_str().into(),
         binding: match listener.binding.unwrap_or_else(|| listener.protocol.binding()) {
@@ -179,6 +195,7 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
                 Rebind::Agent => proxy::Rebind::Agent,
             }),
         },
+        public: listener.public.as_ref().map(|public| (public.host.as_str().into(), public.port)),
         move_idle: listener.move_idle.0,
         backlog: u32::try_from(listener.backlog).unwrap_or(u32::MAX),
         accept_proxy: listener.accept_proxy,
@@ -227,8 +244,11 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
     };
     Some(proxy::GroupSettings {
         strip_reports: group.report_header == ReportHeader::Strip,
+        sample_reports: group.monitor.as_ref().and_then(Monitor::samples),
         public: public(group),
+        iiop: Some(iiop_settings(group)),
         side_car: None,
+        hand_over: group.hand_over.as_ref().map(HandOver::settings),
         spec,
         probe: group.health.as_ref().map(probe),
         key: group.key.0.clone(),
@@ -255,8 +275,48 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
 }
 
 fn public(group: &Group) -> BTreeMap<Arc<str>, Box<str>> {
-    let tables = group.members.iter().map(Member::table);
-    tables.filter_map(|table| Some((table.address.to_string().into(), table.public?.0.into()))).collect()
+    let public = |member: &Member| Some((member.name().into(), member.table().public?.0.into()));
+    group.members.iter().filter_map(public).collect()
+}
+
+/// A group's object and those of its members. Made for every group: what is spoken is up to the listeners.
+fn iiop_settings(group: &Group) -> proxy::IiopSettings {
+    let iiop = group.iiop.clone().unwrap_or_default();
+    let key = iiop.key.map_or_else(|| group.name.0.clone().into_bytes(), |key| key.bytes);
+    let tables = || group.members.iter().map(|member| (member.name(), member.table()));
+    let said = |(_, table): (String, MemberTable)| table.ior.map(|ior| ior.ior.type_id);
+    let type_id = match iiop.type_id {
+        Some(type_id) => type_id.0.into_bytes(),
+        None => tables().filter_map(said).find(|type_id| !type_id.is_empty()).unwrap_or_default(),
+    };
+    let object = |(name, table): (String, MemberTable)| {
+        let mut ior = match table.ior {
+            Some(reference) => reference.ior,
+            None => {
+                let address = table.address?;
+                let key = table.key.map_or_else(|| key.clone(), |key| key.bytes);
+                let host = address.host;
+                let version = Version::V1_2;
+                let components = vec![CodeSets::common().component(Order::NATIVE)];
+                let profile = IiopProfile { version, host, port: address.port, key, components };
+                Ior { type_id: type_id.clone(), profiles: vec![profile.profile(Order::NATIVE)] }
+            }
+        };
+        if ior.type_id.is_empty() {
+            ior.type_id = type_id.clone();
+        }
+        Some((Arc::from(name), proxy::Object::new(ior)?))
+    };
+    let objects: BTreeMap<Arc<str>, proxy::Object> = tables().filter_map(object).collect();
+    proxy::IiopSettings {
+        key: Some(key),
+        type_id,
+        objects,
+        max_message: iiop.max_message,
+        connections: iiop.connections,
+        former: Vec::new(),
+        home: None,
+    }
 }
 
 fn watched_member(spec: &MemberSpec) -> cluster::MemberSettings {
@@ -270,6 +330,7 @@ fn probe(health: &Health) -> proxy::ProbeSettings {
             host: health.host.as_ref().map(|host| host.0.clone()),
             expect: health.expect,
         },
+        None if health.iiop => proxy::ProbeKind::Iiop,
         None => proxy::ProbeKind::Tcp,
     };
     proxy::ProbeSettings { kind, interval: health.interval.0, timeout: health.timeout.0 }
@@ -278,7 +339,7 @@ fn probe(health: &Health) -> proxy::ProbeSettings {
 fn member_spec(group: &Group, member: &Member, address: SocketAddr) -> MemberSpec {
     let table = member.table();
     MemberSpec {
-        name: table.address.to_string().into(),
+        name: member.name().into(),
         address,
         capacity: table.capacity,
         limit: table.max_connections.or(group.max_connections).unwrap_or(u32::MAX),

@@ -38,6 +38,10 @@ const FORMATS: &[(&str, Check)] = &[
     format::<super::LogPath>(),
     format::<super::Formula>(),
     format::<super::MonitorUrl>(),
+    format::<super::TypeId>(),
+    format::<super::ObjectKey>(),
+    format::<super::Reference>(),
+    format::<super::MemberLocation>(),
 ];
 
 /// Derives the serde and schema sides of a [`Text`] type from its `FromStr` and `Display`.

@@ -38,7 +38,13 @@ pub struct Only {
 }
 
 impl Only {
-    pub(super) fn keeps(&self, levels: &Levels) -> bool {
+    /// Does it leave one level only?
+    pub fn pins(&self) -> bool {
+        self.among.as_ref().is_some_and(|among| among.len() == 1)
+    }
+
+    /// Are these levels among those it leaves?
+    pub fn keeps(&self, levels: &Levels) -> bool {
         let Some(level) = levels.get(&self.factor) else { return false };
         let fits = |bound: Option<f64>, holds: fn(f64, f64) -> bool| {
             bound.is_none_or(|bound| level.number().is_some_and(|number| holds(number, bound)))

@@ -30,6 +30,10 @@ pub struct RatioToBest {
     /// Least ratio, of a metric that is better when it is more: the best has the most.
     #[serde(default)]
     pub at_least: Option<f64>,
+    /// A mean that misses the bound by less than the ratio's interval leaves the claim undecided: more or longer
+    /// repetitions, or a machine with nothing else to do, would tell.
+    #[serde(default)]
+    pub clear: bool,
     /// Only points with all of these.
     #[serde(default)]
     pub only: Vec<Only>,
@@ -74,6 +78,13 @@ impl RatioToBest {
         }
     }
 
+    /// Does it miss the bound by so little that it may be chance?
+    fn open(&self, ratio: &Estimate) -> bool {
+        let bound = self.bound();
+        let reached = if self.at_most.is_some() { ratio.low() <= bound } else { ratio.high() >= bound };
+        self.clear && reached && !self.holds(ratio)
+    }
+
     pub(super) fn decide(&self, table: &Table) -> Verdict {
         let rest = |levels: &Levels| {
             let mut rest = levels.clone();
@@ -87,6 +98,7 @@ impl RatioToBest {
             return Verdict::nothing(&format!("no point of {} with `{}`", self.of, self.metric.name()));
         }
         let mut verdict = Verdict::new(true);
+        let mut refuted = false;
         for (levels, value) in own {
             let place = rest(levels);
             let rivals = others.iter().filter(|(levels, _)| rest(levels) == place);
@@ -95,12 +107,17 @@ impl RatioToBest {
                 return Verdict::nothing(&format!("nothing to compare with at {}", name(&place)));
             };
             let ratio = value.over(best);
-            let holds = self.holds(&ratio);
+            let (holds, open) = (self.holds(&ratio), self.open(&ratio));
             verdict.pass &= holds;
+            refuted |= !holds && !open;
             let against = rival.get(&self.series).map_or_else(String::new, Level::to_string);
             verdict.numbers.push(format!(
                 "{}{}: {} against {} of {against}: a ratio of {}, bound {}",
-                if holds { "" } else { "not at " },
+                match (holds, open) {
+                    (true, _) => "",
+                    (false, true) => "not clear at ",
+                    (false, false) => "not at ",
+                },
                 name(&place),
                 shown(&value),
                 shown(best),
@@ -110,6 +127,7 @@ impl RatioToBest {
         }
         let lacking = table.lacking(self.metric, |levels| self.looks_at(levels));
         verdict.pass &= lacking.is_empty();
+        verdict.decided = verdict.pass || refuted || !lacking.is_empty();
         verdict
             .numbers
             .extend(lacking.iter().take(5).map(|levels| format!("not measured: {}", name(levels))));
@@ -131,6 +149,7 @@ mod tests {
             among: vec![Level::Number(2.0), Level::Number(3.0)],
             at_most,
             at_least,
+            clear: false,
             only: vec![],
         }
     }
@@ -139,6 +158,21 @@ mod tests {
     fn table(half: f64, own: f64) -> Table {
         let (two, three): (&[_], &[_]) = (&[(50.0, 10.0), (75.0, 30.0)], &[(50.0, 12.0), (75.0, 20.0)]);
         curves(Metric::P99, half, &[(1.0, &[(50.0, own), (75.0, 2.0 * own)]), (2.0, two), (3.0, three)])
+    }
+
+    #[test]
+    fn what_may_be_chance_is_left_open() {
+        let clear =
+            |half, own| RatioToBest { clear: true, ..test(Some(0.8), None) }.decide(&table(half, own));
+        // 9 against 10, and 18 against 20.
+        let said = |verdict: &Verdict| (verdict.pass, verdict.decided);
+        assert_eq!(said(&clear(0.1, 9.0)), (false, true));
+        let open = clear(3.0, 9.0);
+        assert_eq!(said(&open), (false, false));
+        assert!(open.numbers[0].starts_with("not clear at "), "{open:?}");
+        assert_eq!(said(&clear(0.1, 7.0)), (true, true));
+        // One place that is clear is enough to refute it: 9.5 against 10 is not, 19 against 20 is.
+        assert_eq!(said(&clear(1.2, 9.5)), (false, true));
     }
 
     #[test]

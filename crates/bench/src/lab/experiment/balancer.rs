@@ -7,7 +7,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 /// A balancer and how it chooses: `none`, `plimsoll:round_robin`, `haproxy:leastconn`, `nginx:random two least_conn`;
-/// `plimsoll:adaptive+agents` before members that say how loaded they are.
+/// `plimsoll:adaptive+agents` before members that say how loaded they are, `plimsoll:adaptive@on_demand` with a binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Balancer {
     /// Which.
@@ -15,8 +15,36 @@ pub struct Balancer {
     /// A strategy of plimsoll, which may have settings: `least_request(choices=3)`. For the others as their own
     /// configuration has it, or `round_robin` or `least_connections`, which is the default.
     pub strategy: String,
+    /// How long a client stays with a member (plimsoll); as the listener is configured if `None`.
+    pub binding: Option<Binding>,
     /// Do the members say with each answer how loaded they are, as those with agents do?
     pub agents: bool,
+}
+
+/// How long a client stays with a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// A request.
+    PerRequest,
+    /// A session.
+    PerSession,
+    /// A session, unless the member has too much.
+    OnDemand,
+}
+
+impl Binding {
+    /// As in the configuration of plimsoll.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PerRequest => "per_request",
+            Self::PerSession => "per_session",
+            Self::OnDemand => "on_demand",
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        [Self::PerRequest, Self::PerSession, Self::OnDemand].into_iter().find(|one| one.name() == name)
+    }
 }
 
 /// Which balancer.
@@ -120,7 +148,12 @@ fn draws(algorithm: &str) -> bool {
 
 impl Default for Balancer {
     fn default() -> Self {
-        Self { kind: BalancerKind::Plimsoll, strategy: "least_connections".to_owned(), agents: false }
+        Self {
+            kind: BalancerKind::Plimsoll,
+            strategy: "least_connections".to_owned(),
+            binding: None,
+            agents: false,
+        }
     }
 }
 
@@ -129,6 +162,17 @@ impl FromStr for Balancer {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (bare, agents) = text.strip_suffix("+agents").map_or((text, false), |bare| (bare, true));
+        let (bare, binding) = match bare.split_once('@') {
+            Some((bare, name)) => match Binding::named(name) {
+                Some(binding) => (bare, Some(binding)),
+                None => {
+                    return Err(format!(
+                        "`{text}`: after @ expected `per_request`, `per_session` or `on_demand`"
+                    ));
+                }
+            },
+            None => (bare, None),
+        };
         let (kind, strategy) = bare.split_once(':').unwrap_or((bare, "least_connections"));
         let kind = match kind {
             "none" => BalancerKind::None,
@@ -143,7 +187,10 @@ impl FromStr for Balancer {
                 ));
             }
         };
-        let balancer = Self { kind, strategy: strategy.to_owned(), agents };
+        if binding.is_some() && kind != BalancerKind::Plimsoll {
+            return Err(format!("`{text}`: only plimsoll can be told how long clients stay with a member"));
+        }
+        let balancer = Self { kind, strategy: strategy.to_owned(), binding, agents };
         if balancer.known() {
             return Ok(balancer);
         }
@@ -206,6 +253,10 @@ mod tests {
             "plimsoll:a(b=c)",
             "plimsoll:a(b=1)c",
             "none:x",
+            "plimsoll:adaptive@",
+            "plimsoll:adaptive@sometimes",
+            "plimsoll:adaptive+agents@on_demand",
+            "haproxy:leastconn@per_session",
         ] {
             assert!(algorithm(text).is_err(), "{text}");
         }
@@ -213,6 +264,11 @@ mod tests {
         assert_eq!(tuned.knobs(), ("least_loaded", BTreeMap::from([("reject", 0.5), ("critical", 2.0)])));
         let with: Balancer = "plimsoll:adaptive+agents".parse().unwrap();
         assert_eq!((with.algorithm(), with.agents, tuned.agents), ("adaptive", true, false));
+        let bound: Balancer = "plimsoll:least_loaded(reject=2)@on_demand+agents".parse().unwrap();
+        assert_eq!(
+            (bound.knobs().0, bound.binding, bound.agents),
+            ("least_loaded", Some(Binding::OnDemand), true)
+        );
         assert_eq!(Balancer::default().knobs(), ("least_connections", BTreeMap::new()));
     }
 }

@@ -1,9 +1,13 @@
 //! What the parts of an experiment file say of one another.
 
+mod load;
+
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
-use super::{Act, Along, Balancer, BalancerKind, Experiment, Factor, Fault, Level, Mode, Vary, Wrong};
+use super::{
+    Act, Along, Balancer, BalancerKind, Experiment, Factor, Fault, Level, Mode, Protocol, Vary, Wrong,
+};
 use crate::lab::claim::Test;
 use crate::lab::metric::Metric;
 use crate::lab::plan::{self, Point};
@@ -13,8 +17,6 @@ const SAMPLES: usize = 5;
 /// Most members; most clients of a closed loop.
 const MEMBERS: f64 = 64.0;
 const CLIENTS: f64 = 16_384.0;
-/// Most clients with a rate of their own: each has a thread.
-const SESSIONS: usize = 64;
 /// Most balancers at once.
 const INSTANCES: usize = 64;
 /// Most retries.
@@ -60,6 +62,12 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         }
     }
 
+    if let Some(levels) = direct(experiment)
+        && (experiment.members.count() != 1 || varied.contains(&Factor::Endpoints))
+    {
+        let message = "`none` goes straight to the only member: elsewhere write no balancer as 0 endpoints";
+        say(levels, message.to_owned());
+    }
     let plan = &experiment.plan;
     for mode in [Mode::Quick, Mode::Full] {
         let repetitions = plan.repetitions.of(mode);
@@ -84,30 +92,10 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
     }
 
     let top = 0..0;
+    for (at, why) in load::check(experiment, &varied) {
+        say(at, why);
+    }
     let load = &experiment.load;
-    let given = [
-        load.rate.is_some() || varied.contains(&Factor::Rate),
-        load.share.is_some() || varied.contains(&Factor::Share),
-        load.concurrency.is_some() || varied.contains(&Factor::Concurrency),
-        !load.clients.is_empty(),
-    ];
-    if given.iter().filter(|given| **given).count() != 1 {
-        let message = "the load needs exactly one of `rate`, `share` and `concurrency`, in [load] or as a factor, or [[load.clients]]";
-        say(top.clone(), message.to_owned());
-    }
-    let clients = load.clients.iter().map(|group| group.count).fold(0, usize::saturating_add);
-    let paced = |rate: f64| rate > 0.0 && rate <= RATE;
-    if clients > SESSIONS || load.clients.iter().any(|group| group.count == 0 || !paced(group.rate)) {
-        say(
-            top.clone(),
-            format!(
-                "[[load.clients]] are from 1 to {SESSIONS} in all, each with a `rate` above 0, up to {RATE}"
-            ),
-        );
-    }
-    if clients > 0 && !load.keep_alive {
-        say(top.clone(), "[[load.clients]] keep their connection: `keep_alive` cannot be false".to_owned());
-    }
     let level = |value: f64| Level::Number(value);
     if experiment.balancer.instances.is_some_and(|count| !(1..=INSTANCES).contains(&count)) {
         say(top.clone(), format!("[balancer] instances: expected from 1 to {INSTANCES}"));
@@ -170,6 +158,10 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         }
         let mut named: Vec<Factor> = figure.series.iter().map(|series| *series.get_ref()).collect();
         named.extend(figure.x.get_ref().factor());
+        named.extend(figure.only.iter().filter(|only| only.pins()).map(|only| only.factor));
+        if let Some(only) = figure.only.iter().find(|only| !varied.contains(&only.factor)) {
+            say(figure.x.span(), format!("`{}` is not varied", only.factor.name()));
+        }
         // Over time every point has lines of its own.
         if *figure.x.get_ref() != Along::Seconds
             && let Some(factor) = open(experiment, &named)
@@ -187,7 +179,9 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
     }
     for claim in &experiment.claims {
         let test = claim.test.get_ref();
-        for factor in test.factors() {
+        let mut named = test.factors();
+        named.extend(claim.only.iter().filter(|only| only.pins()).map(|only| only.factor));
+        for factor in test.factors().into_iter().chain(claim.only.iter().map(|only| only.factor)) {
             if !varied.contains(&factor) {
                 say(claim.test.span(), format!("`{}` is not varied", factor.name()));
             }
@@ -199,7 +193,7 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
             say(claim.test.span(), why.to_owned());
         }
         if !matches!(test, Test::AtLeast(_) | Test::AtMost(_) | Test::RatioToBest(_))
-            && let Some(factor) = open(experiment, &test.factors())
+            && let Some(factor) = open(experiment, &named)
         {
             say(claim.test.span(), mixed("claim", factor));
         }
@@ -216,7 +210,10 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
     if wrong.is_empty() {
         for mode in [Mode::Quick, Mode::Full] {
             let points = plan::points(experiment, mode);
-            if let Some(why) = points.iter().find_map(|point| faults(experiment, mode, point).err()) {
+            let fails = |point: &Point| {
+                faults(experiment, mode, point).and_then(|()| load::spoken(experiment, point)).err()
+            };
+            if let Some(why) = points.iter().find_map(fails) {
                 wrong.push(Wrong { at: top.clone(), message: format!("{why} ({})", mode.name()) });
             }
         }
@@ -270,6 +267,13 @@ fn members(experiment: &Experiment, varied: &[Factor]) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// Where `none` is among the levels of the balancer.
+fn direct(experiment: &Experiment) -> Option<Range<usize>> {
+    let none = Level::Text("none".to_owned());
+    let levels = experiment.factors.iter().flat_map(|vary| [&vary.full, &vary.quick]);
+    levels.into_iter().find(|levels| levels.get_ref().contains(&none)).map(toml::Spanned::span)
 }
 
 /// A factor with more than one level that is not among those named: its levels would be mixed in one curve.
@@ -337,12 +341,14 @@ fn fits(factor: Factor, level: &Level) -> Result<(), String> {
     match (factor, level) {
         (Factor::Balancer, Level::Text(text)) => {
             let balancer: Balancer = text.parse()?;
-            if balancer.kind == BalancerKind::None {
-                return Err("write no balancer as 0 endpoints".to_owned());
+            if balancer.kind == BalancerKind::None && *text != "none" {
+                return Err(format!("`{text}`: without a balancer nobody chooses: write `none`"));
             }
             Ok(())
         }
         (Factor::Balancer, Level::Number(_)) => Err("a balancer is given by its name".to_owned()),
+        (Factor::Protocol, Level::Text(text)) if Protocol::named(text).is_some() => Ok(()),
+        (Factor::Protocol, level) => Err(format!("`{level}`: expected `http` or `iiop`")),
         (_, Level::Text(text)) => Err(format!("`{text}`: `{}` takes numbers", factor.name())),
         (Factor::Endpoints, Level::Number(n)) if n.fract() != 0.0 || !(0.0..=MEMBERS).contains(n) => {
             Err(format!("`{n}`: expected a whole number of endpoints up to {MEMBERS}"))

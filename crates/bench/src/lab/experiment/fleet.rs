@@ -43,6 +43,10 @@ pub struct Members {
     /// level says `+agents`.
     #[serde(default)]
     pub meter: bool,
+    /// Each has `plimsoll agent` beside it as a side-car, through which its requests go and which reports to the balancer
+    /// (plimsoll only); so have all over iiop where the balancer's level says `+agents`.
+    #[serde(default)]
+    pub side_car: bool,
     /// Requests that may wait at each, or share its cores; more get 503.
     #[serde(default = "super::thousand")]
     pub queue: usize,

@@ -21,6 +21,8 @@ pub enum Factor {
     Rate,
     /// Tries after the first that the balancer may make.
     Retries,
+    /// What clients, balancer and members speak.
+    Protocol,
 }
 
 impl Factor {
@@ -33,6 +35,7 @@ impl Factor {
             Self::Share => "share",
             Self::Rate => "rate",
             Self::Retries => "retries",
+            Self::Protocol => "protocol",
         }
     }
 
@@ -45,6 +48,7 @@ impl Factor {
             Self::Share => "offered load / capacity",
             Self::Rate => "offered load (requests/s)",
             Self::Retries => "retries",
+            Self::Protocol => "protocol",
         }
     }
 }
@@ -52,9 +56,9 @@ impl Factor {
 /// One value of a factor: a number from 0 on, or text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Level {
-    /// Of all factors but the balancer.
+    /// Of all factors but the balancer and the protocol.
     Number(f64),
-    /// Of the balancer.
+    /// Of these.
     Text(String),
 }
 

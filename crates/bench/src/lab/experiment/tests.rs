@@ -126,3 +126,80 @@ fn the_load_must_be_one_kind() {
     );
     assert!(none.iter().any(|(_, why)| why.contains("above 0")), "{none:?}");
 }
+
+/// The fixture with groups of clients, over one balancer.
+fn sessions(groups: &str) -> Result<Experiment, Vec<(String, String)>> {
+    let text = TEXT.replace("keep_alive = false", &format!("timeout = \"2s\"\n{groups}"));
+    let text = text.replace(", \"haproxy\"", "");
+    let place = |wrong: &Wrong| text[wrong.at.clone()].to_owned();
+    Experiment::parse(&text)
+        .map_err(|wrong| wrong.iter().map(|one| (place(one), one.message.clone())).collect())
+}
+
+#[test]
+fn groups_of_clients_are_of_one_kind() {
+    const HALVES: &str = "[[load.clients]]\nshare = 0.5\nthink = \"1ms\"\n[[load.clients]]\nshare = 0.5\n";
+    let load = sessions(HALVES).unwrap().load;
+    assert!(load.shared() && load.answered());
+    let said = |from: &str, to: &str| {
+        assert!(HALVES.contains(from), "{from}");
+        sessions(&HALVES.replacen(from, to, 1)).unwrap_err()
+    };
+    let cases = [
+        ("share = 0.5\nthink", "share = 0.5\ncount = 2\nthink", "either a `count`"),
+        ("share = 0.5\nthink", "share = -0.5\nthink", "above 0"),
+        ("think = \"1ms\"", "rate = 5", "no `rate`"),
+        ("think = \"1ms\"", "rate = 5\nthink = \"1ms\"", "either a `rate`"),
+        ("share = 0.5\nthink", "count = 2\nthink", "all of one kind"),
+    ];
+    for (from, to, why) in cases {
+        let wrong = said(from, to);
+        let pointed = |(at, message): &(String, String)| at == "[[load.clients]]" && message.contains(why);
+        assert!(wrong.iter().any(pointed), "{to}: {wrong:?}");
+    }
+    assert!(said("0.5", "0.25").iter().any(|(_, why)| why.contains("1 together, not 0.75")));
+    let wrong = said("think = \"1ms\"", "think = \"1\"");
+    assert!(wrong[0].0 == "\"1\"" && wrong[0].1.contains("not a duration"), "{wrong:?}");
+    let counted = HALVES.replace("share = 0.5", "count = 2");
+    assert!(sessions(&counted).unwrap_err().iter().any(|(_, why)| why.contains("exactly one of")));
+}
+
+#[test]
+fn what_cannot_go_over_iiop_is_said() {
+    const IIOP: &str = "protocol = \"iiop\"\n";
+    assert!(sessions(IIOP).is_ok());
+    let wrong = sessions("protocol = \"ftp\"\n").unwrap_err();
+    assert!(wrong[0].0 == "\"ftp\"" && wrong[0].1.contains("unknown variant"), "{wrong:?}");
+    let factor = format!("{IIOP}[[factor]]\nvary = \"protocol\"\nfull = [\"iiop\"]\nquick = [\"tcp\"]\n");
+    let wrong = sessions(&factor).unwrap_err();
+    assert!(
+        wrong.contains(&("\"iiop\"".to_owned(), "`protocol` is a factor already".to_owned())),
+        "{wrong:?}"
+    );
+    assert!(wrong.iter().any(|(at, why)| at == "[\"tcp\"]" && why.contains("`http` or `iiop`")), "{wrong:?}");
+    let spoken = TEXT.replace("keep_alive = false", IIOP);
+    let wrong = Experiment::parse(&spoken).unwrap_err();
+    assert!(wrong[0].message.contains("haproxy cannot be had over iiop"), "{wrong:?}");
+    let own = spoken.replace(", \"haproxy\"", "");
+    assert!(Experiment::parse(&own).is_ok());
+    let wrong = Experiment::parse(&own.replace("const:1ms\"", "const:1ms\"\nmeter = true")).unwrap_err();
+    assert!(wrong[0].message.contains("`meter`"), "{wrong:?}");
+}
+
+#[test]
+fn a_part_of_the_points_is_named() {
+    let figure = |only: &str| {
+        let text =
+            TEXT.replace("x = \"seconds\"", &format!("x = \"concurrency\"\nseries = \"endpoints\"\n{only}"));
+        match Experiment::parse(&text) {
+            Ok(_) => String::new(),
+            Err(wrong) => wrong.into_iter().map(|wrong| wrong.message + "\n").collect(),
+        }
+    };
+    assert!(figure("").contains("mix the levels of `balancer`"));
+    assert_eq!(figure("only = [{ factor = \"balancer\", among = [\"haproxy\"] }]"), "");
+    assert!(figure("only = [{ factor = \"balancer\" }]").contains("mix the levels"));
+    assert!(figure("only = [{ factor = \"share\", from = 1 }]").contains("`share` is not varied"));
+    let direct = said("[\"plimsoll:round_robin\", \"haproxy\"]", "[\"none\", \"plimsoll\"]");
+    assert!(direct.contains("write no balancer as 0 endpoints"), "{direct}");
+}

@@ -1,40 +1,63 @@
-//! The agent as a side-car: it stands in the response path of the server, for http or plain connections.
+//! The agent as a side-car: it stands in the response path of the server, for http, plain connections or CORBA.
 //!
 //! A data plane of one listener and one member carries the traffic, on a thread of its own. Its meter counts what is
 //! there, learns how much the server can work on at once, says so with each answer of http, and refuses there what
-//! would be too much. Ten times in a second what it sees is told to the agent, which reports it as it does all
+//! would be too much. Of several servers on this host each has a listener and a meter, and one more meter counts what
+//! they do together; the thread is the same for all, so that nothing has to be waited for. Ten times in a second what it sees is told to the agent, which reports it as it does all
 //! numbers. Alerts of balancers are passed on to it: connections then go at the boundary of a request, or when they
-//! have been quiet for a while.
+//! have been quiet for a while. Clients of a CORBA server are sent to its group then.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_agent::{Alert, Told};
-use plimsoll_proxy::{Engine, SideCarSettings};
+use plimsoll_agent::{Agent, Alert, Told};
+use plimsoll_proxy::{Engine, Object, Protocol, Settings, SideCarSettings};
+use plimsoll_wire::giop::Ior;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use crate::command::{Exit, Failure};
-use crate::config::{self, ListenAddress, Machine, MemberAddress, look_up};
+use crate::config::{self, ListenAddress, Machine, MemberAddress, Problems, look_up};
 use crate::limits;
 
-/// Name of the only group.
+/// Name of the group, if there is only one.
 const SERVER: &str = "server";
 /// Between two looks at the meter.
 const LOOK: Duration = Duration::from_millis(100);
 /// Looks that rates and means are of: a second.
 const LOOKS: usize = 10;
 
+/// Keys of a CORBA server's object from before it was started again that are remembered.
+const FORMER: usize = 16;
+
 /// Where to stand: `[http:|tcp:]ADDRESS=SERVER`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    http: bool,
+    protocol: Protocol,
     listen: SocketAddr,
     server: MemberAddress,
+}
+
+impl Place {
+    /// Before a CORBA server.
+    pub(super) fn iiop(listen: SocketAddr, server: MemberAddress) -> Self {
+        Self { protocol: Protocol::Iiop, listen, server }
+    }
+
+    fn protocol(&self) -> &'static str {
+        match self.protocol {
+            Protocol::Http => "http",
+            Protocol::Iiop => "iiop",
+            Protocol::Tcp | Protocol::Udp => "tcp",
+        }
+    }
 }
 
 impl FromStr for Place {
@@ -42,68 +65,122 @@ impl FromStr for Place {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = "expected [http:|tcp:]ADDRESS=SERVER, such as 0.0.0.0:80=127.0.0.1:8080";
-        let (http, rest) = match text.strip_prefix("tcp:") {
-            Some(rest) => (false, rest),
-            None => (true, text.strip_prefix("http:").unwrap_or(text)),
+        let (protocol, rest) = match text.strip_prefix("tcp:") {
+            Some(rest) => (Protocol::Tcp, rest),
+            None => (Protocol::Http, text.strip_prefix("http:").unwrap_or(text)),
         };
         let (listen, server) = rest.split_once('=').ok_or_else(|| format!("there is no `=`; {expected}"))?;
         let ListenAddress(listen) =
             listen.parse().map_err(|why| format!("the address `{listen}` {why}; {expected}"))?;
         let server: MemberAddress =
             server.parse().map_err(|why| format!("the server `{server}` {why}; {expected}"))?;
-        Ok(Self { http, listen, server })
+        Ok(Self { protocol, listen, server })
     }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let protocol = if self.http { "http" } else { "tcp" };
-        write!(out, "{protocol}:{}={}", self.listen, self.server)
+        write!(out, "{}:{}={}", self.protocol(), self.listen, self.server)
     }
 }
 
 /// What it carries, and how.
 pub(super) struct SideCar {
     engine: Engine,
-    place: Place,
+    as_now: RefCell<Carried>,
+    /// Where it listens, as bound: for each server.
+    listen: Vec<SocketAddr>,
+}
+
+/// What may change while it runs.
+#[derive(Clone)]
+struct Carried {
+    /// One for each server; only one, if it is a CORBA server.
+    places: Vec<Place>,
+    manner: SideCarSettings,
+    /// The server's object, and the group's, if it is a CORBA server and they are known.
+    object: Option<Ior>,
+    home: Option<Ior>,
+    /// Keys that the object had before.
+    former: Vec<Vec<u8>>,
 }
 
 impl SideCar {
-    /// Begins to carry. `refuse` and `shed_idle` are about plain connections only.
-    pub(super) fn start(place: &Place, refuse: bool, shed_idle: Option<Duration>) -> Result<Self, Failure> {
-        // A balancer's configuration, so that all that nobody thinks about is as there.
-        let file = config::parse("the side-car", written(place).into_bytes())
-            .map_err(|problems| Failure::rendered(Exit::Usage, problems))?;
-        let machine = Machine::here(&file.config, limits::raise());
-        let mut settings =
-            file.settings(machine, look_up).map_err(|problems| Failure::rendered(Exit::Failed, problems))?;
-        for group in &mut settings.groups {
-            group.side_car = Some(SideCarSettings { refuse, shed_idle });
-        }
+    /// Begins to carry, for one server or more. `refuse` is not about http, `shed_idle` about plain connections only.
+    pub(super) fn start(
+        places: Vec<Place>,
+        refuse: bool,
+        shed_idle: Option<Duration>,
+    ) -> Result<Self, Failure> {
+        let manner = SideCarSettings { refuse, shed_idle, shares_host: false };
+        let carried = Carried { places, manner, object: None, former: Vec::new(), home: None };
+        let settings = carried.settings().map_err(|problems| Failure::rendered(Exit::Failed, problems))?;
         let engine = Engine::start(settings).map_err(Failure::failed)?;
-        Ok(Self { engine, place: place.clone() })
+        let listen = engine.addresses();
+        Ok(Self { engine, as_now: RefCell::new(carried), listen })
     }
 
-    /// `side-car http 0.0.0.0:80 -> 127.0.0.1:8080`
-    pub(super) fn line(&self) -> String {
-        let protocol = if self.place.http { "http" } else { "tcp" };
-        let listen = self.engine.addresses().first().copied().unwrap_or(self.place.listen);
-        format!("side-car {protocol} {listen} -> {}", self.place.server)
+    /// Where it listens, as bound: for each server, in the order in which they were given.
+    pub(super) fn listen(&self) -> &[SocketAddr] {
+        &self.listen
     }
 
-    /// Tells what it sees and does what balancers want, for ever.
-    pub(super) async fn run(&self, told: Told, mut alerts: watch::Receiver<Alert>) -> Infallible {
-        let mut looks = Looks::default();
-        let mut ticks = interval(LOOK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                _ = ticks.tick() => self.tell(&told, &mut looks),
-                Ok(()) = alerts.changed() => {
-                    let share = alerts.borrow_and_update().share;
-                    self.engine.shed(SERVER, share);
-                }
+    /// `side-car http 0.0.0.0:80 -> 127.0.0.1:8080`, for each server.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let places = &self.as_now.borrow().places;
+        let line = |(place, listen): (&Place, &SocketAddr)| {
+            format!("side-car {} {listen} -> {}", place.protocol(), place.server)
+        };
+        places.iter().zip(&self.listen).map(line).collect()
+    }
+
+    /// The object of the CORBA server that clients come for is this, and the server is here if that is said.
+    pub(super) fn serve(&self, object: &Ior, server: Option<MemberAddress>) -> Result<(), String> {
+        self.change(|carried| {
+            let key = |ior: &Ior| ior.iiop().map(|profile| profile.key);
+            let (before, now) = (carried.object.replace(object.clone()), key(object));
+            if let Some(before) = before.as_ref().and_then(key) {
+                carried.former.insert(0, before);
             }
+            carried.former.retain(|former| Some(former) != now.as_ref());
+            carried.former.truncate(FORMER);
+            if let (Some(server), Some(place)) = (server, carried.places.first_mut()) {
+                place.server = server;
+            }
+        })
+    }
+
+    /// Clients that are sent away go here.
+    pub(super) fn home(&self, home: &Ior) -> Result<(), String> {
+        self.change(|carried| carried.home = Some(home.clone()))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Carried)) -> Result<(), String> {
+        let mut next = self.as_now.borrow().clone();
+        change(&mut next);
+        let settings = next.settings().map_err(|problems| problems.headline())?;
+        self.engine.reload(settings, Vec::new()).map_err(|error| error.to_string())?;
+        *self.as_now.borrow_mut() = next;
+        Ok(())
+    }
+
+    /// To be run for as long as it carries: tells an agent what it sees, and does what balancers want. Of several servers
+    /// each is told of for itself, and of the host what is there together.
+    pub(super) fn tell(&self, agent: &Agent) -> impl Future<Output = Infallible> + use<> {
+        let mut parts = JoinSet::new();
+        let count = self.listen.len();
+        if count == 1 {
+            parts.spawn(serve(self.engine.clone(), SERVER.to_owned(), agent.told(), agent.alerts()));
+        } else {
+            for (number, (told, alerts)) in agent.servers().into_iter().enumerate() {
+                parts.spawn(serve(self.engine.clone(), name(number, count), told, alerts));
+            }
+            parts.spawn(tell_host(self.engine.clone(), agent.told()));
+        }
+        async move {
+            // None of them ends, unless it panics, which has been said then.
+            while parts.join_next().await.is_some() {}
+            std::future::pending().await
         }
     }
 
@@ -111,26 +188,97 @@ impl SideCar {
     pub(super) async fn stop(&self) -> u64 {
         self.engine.stop().await
     }
+}
 
-    fn tell(&self, told: &Told, looks: &mut Looks) {
-        let Some(reading) = self.engine.reading(SERVER) else { return };
-        let counted = self.engine.counters(SERVER);
-        let (requests, seconds) = counted.first().map_or((0, 0.0), |one| (one.requests, one.seconds));
-        let (rate, latency) = looks.push(Instant::now(), requests, seconds);
-        let sojourn = (reading.sojourn > 0.0).then_some(f64::from(reading.sojourn));
-        let values = [
+/// Tells of one server, and passes on what balancers want of it.
+async fn serve(engine: Engine, group: String, told: Told, mut alerts: watch::Receiver<Alert>) {
+    let mut looks = Looks::default();
+    let mut ticks = ticks();
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => tell(&engine, &group, &told, &mut looks),
+            Ok(()) = alerts.changed() => {
+                let share = alerts.borrow_and_update().share;
+                engine.shed(&group, share);
+            }
+        }
+    }
+}
+
+/// Tells of the host.
+async fn tell_host(engine: Engine, told: Told) {
+    let mut ticks = ticks();
+    loop {
+        ticks.tick().await;
+        let reading = engine.host_reading();
+        say(
+            &told,
+            [
+                ("host_in_flight", Some(f64::from(reading.in_flight))),
+                ("host_knee", Some(f64::from(reading.knee))),
+            ],
+        );
+    }
+}
+
+fn tell(engine: &Engine, group: &str, told: &Told, looks: &mut Looks) {
+    let Some(reading) = engine.reading(group) else { return };
+    let counted = engine.counters(group);
+    let (requests, seconds) = counted.first().map_or((0, 0.0), |one| (one.requests, one.seconds));
+    let (rate, latency) = looks.push(Instant::now(), requests, seconds);
+    let sojourn = (reading.sojourn > 0.0).then_some(f64::from(reading.sojourn));
+    say(
+        told,
+        [
             ("in_flight", Some(f64::from(reading.in_flight))),
             ("requests_per_second", rate),
             ("latency", latency),
             ("knee", Some(f64::from(reading.knee))),
             ("sojourn", sojourn),
-        ];
-        for (name, value) in values {
-            if let Some(value) = value {
-                // Refused only where programs have told 40 other names already, which they were told then.
-                let _ = told.tell(name, value);
-            }
+        ],
+    );
+}
+
+fn say<const N: usize>(told: &Told, values: [(&str, Option<f64>); N]) {
+    for (name, value) in values {
+        if let Some(value) = value {
+            // Refused only where programs have told 40 other names already, which they were told then.
+            let _ = told.tell(name, value);
         }
+    }
+}
+
+fn ticks() -> Interval {
+    let mut ticks = interval(LOOK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Name of the group of one of so many servers.
+fn name(number: usize, count: usize) -> String {
+    if count == 1 { SERVER.to_owned() } else { format!("{SERVER}-{}", number + 1) }
+}
+
+impl Carried {
+    /// A balancer's settings, so that all that nobody thinks about is as there.
+    fn settings(&self) -> Result<Settings, Problems> {
+        let file = config::parse("the side-car", written(&self.places).into_bytes())?;
+        let mut settings = file.settings(Machine::here(&file.config, limits::raise()), look_up)?;
+        for (group, place) in settings.groups.iter_mut().zip(&self.places) {
+            // That a connection is open says nothing of what it costs the host, unless so much is said of it that those
+            // that are too many are to be refused.
+            let works = place.protocol != Protocol::Tcp || self.manner.refuse;
+            let shares_host = works && self.places.len() > 1;
+            group.side_car = Some(SideCarSettings { shares_host, ..self.manner });
+            let Some(iiop) = &mut group.iiop else { continue };
+            // The server has many objects, which the side-car knows nothing of.
+            iiop.key = None;
+            let object = self.object.clone().and_then(Object::new);
+            iiop.objects = object.map(|object| (Arc::from(SERVER), object)).into_iter().collect();
+            iiop.former.clone_from(&self.former);
+            iiop.home.clone_from(&self.home);
+        }
+        Ok(settings)
     }
 }
 
@@ -156,14 +304,23 @@ impl Looks {
 }
 
 /// The configuration. What ends connections that are idle is left to the balancers and to the server.
-fn written(Place { http, listen, server }: &Place) -> String {
-    let protocol = if *http { "http" } else { "tcp" };
+fn written(places: &[Place]) -> String {
+    let mut text = "threads = 1\n".to_owned();
+    for (number, place) in places.iter().enumerate() {
+        text += &section(place, &name(number, places.len()));
+    }
+    text
+}
+
+fn section(place: &Place, group: &str) -> String {
+    let Place { listen, server, .. } = place;
+    let protocol = place.protocol();
+    let binding = if place.protocol == Protocol::Iiop { "binding = 'per_request'\n" } else { "" };
     format!(
-        "threads = 1\n\
-         [[listener]]\naddress = '{listen}'\nprotocol = '{protocol}'\ngroup = '{SERVER}'\nforwarded = 'off'\n\
-         timeouts.idle = '1d'\ntimeouts.tunnel = '1d'\n\
-         [[group]]\nname = '{SERVER}'\nstrategy = 'round_robin'\nmembers = ['{server}']\nretry.attempts = 0\n\
-         outlier = false\npool = 1024\ntimeouts.idle = '1d'\n"
+        "[[listener]]\naddress = '{listen}'\nprotocol = '{protocol}'\ngroup = '{group}'\nforwarded = 'off'\n\
+         {binding}timeouts.idle = '1d'\ntimeouts.tunnel = '1d'\n\
+         [[group]]\nname = '{group}'\nstrategy = 'round_robin'\nmembers = ['{server}']\nretry.attempts = 0\n\
+         outlier = false\npool = 1024\niiop.connections = 1024\ntimeouts.idle = '1d'\n"
     )
 }
 
@@ -193,9 +350,11 @@ mod tests {
 
     #[test]
     fn the_configuration_is_one() {
-        for text in ["0.0.0.0:80=127.0.0.1:8080", "tcp:[::]:5432=[::1]:15432"] {
-            let place: Place = text.parse().unwrap();
-            let file = config::parse("x", written(&place).into_bytes()).unwrap();
+        let places =
+            ["0.0.0.0:80=127.0.0.1:8080", "tcp:[::]:5432=[::1]:15432"].map(|text| text.parse().unwrap());
+        let server: MemberAddress = "127.0.0.1:1".parse().unwrap();
+        for place in places.into_iter().chain([Place::iiop("0.0.0.0:2809".parse().unwrap(), server)]) {
+            let file = config::parse("x", written(std::slice::from_ref(&place)).into_bytes()).unwrap();
             let settings = file.settings(Machine { threads: 8, max_connections: 10 }, look_up).unwrap();
             assert_eq!((settings.threads, settings.groups.len()), (1, 1));
             let (listener, group) = (&settings.listeners[0], &settings.groups[0]);

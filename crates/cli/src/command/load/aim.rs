@@ -1,6 +1,7 @@
 //! What the requests are: URLs with weights, method, headers, body.
 
-use plimsoll_bench::target::{Http, Request, TcpEcho, UdpEcho};
+use plimsoll_bench::target::{Http, Iiop, Request, TcpEcho, UdpEcho};
+use plimsoll_wire::giop::{Corbaloc, Ior};
 
 use super::{Args, Failure, usage};
 
@@ -12,6 +13,8 @@ pub(super) enum Aim {
     Tcp(TcpEcho),
     /// A server that sends datagrams back.
     Udp(UdpEcho),
+    /// A CORBA object.
+    Iiop(Iiop),
 }
 
 /// The URLs of the command line, without their weights.
@@ -22,8 +25,17 @@ pub(super) fn urls(args: &Args) -> Result<Vec<(u32, &str)>, Failure> {
 /// The requests that the command line describes.
 pub(super) fn aim(args: &Args) -> Result<Aim, Failure> {
     let urls = urls(args)?;
+    if let [(_, reference)] = urls[..]
+        && is_reference(reference)
+    {
+        return Iiop::new(reference, !args.no_follow).map(Aim::Iiop).map_err(usage);
+    }
     let scheme =
         |url: &str| url.split_once("://").map_or(String::new(), |(scheme, _)| scheme.to_ascii_lowercase());
+    if let Some((_, reference)) = urls.iter().find(|(_, url)| is_reference(url)) {
+        let begin: String = reference.chars().take(60).collect();
+        return Err(usage(format_args!("`{begin}`: a CORBA object is the only target of its run")));
+    }
     let first = scheme(urls[0].1);
     if let Some((_, other)) = urls.iter().find(|(_, url)| scheme(url) != first) {
         return Err(usage(format_args!(
@@ -52,10 +64,25 @@ pub(super) fn aim(args: &Args) -> Result<Aim, Failure> {
         "tcp" => TcpEcho::new(only()?, args.bytes).map(Aim::Tcp).map_err(usage),
         "udp" => UdpEcho::new(only()?, args.bytes).map(Aim::Udp).map_err(usage),
         _ => Err(usage(format_args!(
-            "`{}`: expected http://HOST[:PORT][/PATH], tcp://HOST:PORT or udp://HOST:PORT",
+            "`{}`: expected http://HOST[:PORT][/PATH], tcp://HOST:PORT, udp://HOST:PORT, or a CORBA object: \
+             iiop://HOST:PORT/KEY, corbaloc:..., IOR:... or file:PATH",
             urls[0].1
         ))),
     }
+}
+
+/// Does it refer to a CORBA object?
+fn is_reference(url: &str) -> bool {
+    let schemes = ["iiop:", "corbaloc:", "ior:", "file:"];
+    schemes
+        .iter()
+        .any(|scheme| url.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme)))
+}
+
+/// What a target is called: a reference in digits by what it says.
+pub(super) fn called(url: &str) -> String {
+    let ior = url.parse::<Ior>().ok();
+    ior.and_then(|ior| Corbaloc::of(&ior)).map_or_else(|| url.to_owned(), |place| place.to_string())
 }
 
 /// `3=http://…` is three parts of http://…; no URL begins with a digit.

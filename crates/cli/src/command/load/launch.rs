@@ -49,6 +49,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<Outcome, Failure> {
         Aim::Http(target) => go(target, plan, args, globals),
         Aim::Tcp(target) => go(target, plan, args, globals),
         Aim::Udp(target) => go(target, plan, args, globals),
+        Aim::Iiop(target) => go(target, plan, args, globals),
     }
 }
 
@@ -164,9 +165,10 @@ fn go<T: Target + Send + 'static>(
         connections: args.connections.map(|most| most as usize),
         reuse: !args.no_keepalive,
         tolerance: args.tolerance,
+        ..Limits::default()
     };
     let setup = Setup {
-        targets: aim::urls(args)?.iter().map(|(_, url)| (*url).to_owned()).collect(),
+        targets: aim::urls(args)?.iter().map(|(_, url)| aim::called(url)).collect(),
         pace: plan.words,
         closed: matches!(plan.dues, Dues::Closed(_)),
     };

@@ -162,6 +162,10 @@ impl Outcome {
             "ok": record.ok,
             "failed": record.failed.iter().map(|(fault, count)| (fault.name().to_owned(), json!(count)))
                 .collect::<serde_json::Map<_, _>>(),
+            "exceptions": record.exceptions.iter().map(|(name, count)| (name.to_string(), json!(count)))
+                .collect::<serde_json::Map<_, _>>(),
+            "forwarded": record.forwarded,
+            "returned": record.returned,
             "ok_in_time": self.in_time,
             "cut": record.cut,
             "offered_per_second": self.offered(),

@@ -23,6 +23,13 @@ struct Saved {
     waited: u64,
     ok: u64,
     failed: BTreeMap<String, u64>,
+    // Not in what was saved before there was a target that says them.
+    #[serde(default)]
+    exceptions: BTreeMap<String, u64>,
+    #[serde(default)]
+    forwarded: u64,
+    #[serde(default)]
+    returned: u64,
     ok_in_time: u64,
     cut: u64,
     cpu_seconds: f64,
@@ -108,7 +115,9 @@ fn read(file: &Path) -> Result<Outcome, String> {
     let slices = saved.timeline.iter().flat_map(|slice| [slice.due, slice.ok, slice.failed]);
     let members = saved.members.values().flat_map(|member| [member.ok, member.failed]);
     let counts = [saved.due, saved.on_time, saved.waited, saved.ok, saved.ok_in_time, saved.cut];
-    let mut counts = counts.into_iter().chain(saved.failed.values().copied()).chain(slices).chain(members);
+    let counts = counts.into_iter().chain([saved.forwarded, saved.returned]);
+    let reasons = saved.failed.values().chain(saved.exceptions.values()).copied();
+    let mut counts = counts.chain(reasons).chain(slices).chain(members);
     if let Some(count) = counts.find(|count| *count > 1_000_000_000_000_000) {
         return Err(format!("{count} is no number of requests"));
     }
@@ -117,6 +126,9 @@ fn read(file: &Path) -> Result<Outcome, String> {
         on_time: saved.on_time,
         waited: saved.waited,
         ok: saved.ok,
+        exceptions: saved.exceptions.into_iter().map(|(name, count)| (name.into(), count)).collect(),
+        forwarded: saved.forwarded,
+        returned: saved.returned,
         cut: saved.cut,
         latency: Latencies::decode(&saved.histograms.latency)?,
         service: Latencies::decode(&saved.histograms.service)?,

@@ -38,6 +38,13 @@ pub(super) fn render(outcome: &Outcome, judged: &[Judged], color: bool) -> Strin
     };
     let tone = if failed.is_empty() { Tone::Plain } else { Tone::Bad };
     line("failed", &tone.paint(&failures, color));
+    for (name, count) in &record.exceptions {
+        line("exception", &format!("{}  {}", grouped(*count), plain(name)));
+    }
+    if record.forwarded + record.returned > 0 {
+        let (forwarded, returned) = (grouped(record.forwarded), grouped(record.returned));
+        line("forwards", &format!("{forwarded} followed, {returned} sessions begun anew"));
+    }
     line("rate", &format!("offered {:.1}/s   completed {:.1}/s", outcome.offered(), outcome.completed()));
     if !outcome.setup.closed {
         line("latency", &format!("{}   from when it was due", quantiles(&record.latency)));

@@ -1,0 +1,130 @@
+//! A member that comes back: how much it gets at once, and whether it gets its share again.
+
+use super::experiment::{Act, Experiment, Fault, Mode};
+use super::point::Tick;
+
+/// A member that came back is watched for a surge for so long beyond its slow start, in seconds, from when it
+/// gets this share of its usual requests again.
+const RETURN: f64 = 5.0;
+const USED: f64 = 0.05;
+/// It may take so long, in seconds, until it is used again; after that and its slow start its requests are counted
+/// for so long.
+const CHECKED: f64 = 10.0;
+const COUNTED: f64 = 5.0;
+/// Arrivals at a member after it was started again, or joined the network again, over its usual rate before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Back {
+    /// Greatest rate while it comes back.
+    pub(super) surge: f64,
+    /// Rate once that should be over; `None` if the run ended before.
+    pub(super) regained: Option<f64>,
+}
+
+/// Of the member that a fault brings back; `None` if there is none, or it was not used before.
+pub(super) fn back(experiment: &Experiment, mode: Mode, timeline: &[Tick]) -> Option<Back> {
+    let faults = &experiment.faults;
+    let start = faults.iter().find(|fault| matches!(fault.act, Act::Start | Act::Join))?;
+    let away = if start.act == Act::Start { Act::Kill } else { Act::CutOff };
+    let kill = faults.iter().find(|fault| fault.act == away && fault.member == start.member)?;
+    let seconds = |fault: &Fault| fault.at.of(mode).0.as_secs_f64();
+    let name = format!("m{}", start.member);
+    // End, beginning and rate of each tick in which it is known.
+    let rates: Vec<(f64, f64, f64)> = timeline
+        .iter()
+        .filter(|tick| tick.seconds > 0.0)
+        .filter_map(|t| Some((t.at, t.at - t.seconds, *t.arrived.get(&name)? as f64 / t.seconds)))
+        .collect();
+    let mean = |keep: &dyn Fn(f64, f64) -> bool| {
+        let kept: Vec<f64> =
+            rates.iter().filter(|(end, begin, _)| keep(*end, *begin)).map(|(_, _, rate)| *rate).collect();
+        (!kept.is_empty()).then(|| kept.iter().sum::<f64>() / kept.len() as f64)
+    };
+    let warm = experiment.plan.warmup.of(mode).0.as_secs_f64();
+    let usual =
+        mean(&|end, begin| begin >= warm - 0.1 && end <= seconds(kill)).filter(|usual| *usual > 0.0)?;
+    let slow_start = experiment.balancer.slow_start.map_or(0.0, |span| span.0.as_secs_f64());
+    // The balancer may take its time: the first seconds are those in which it is used again.
+    let after = || rates.iter().filter(|(end, ..)| *end > seconds(start));
+    let used = after().find(|(_, _, rate)| *rate >= USED * usual).map_or(0.0, |(_, begin, _)| *begin);
+    let watched = after().filter(|(_, begin, _)| *begin < used + slow_start + RETURN);
+    let most = watched.map(|(_, _, rate)| *rate).fold(0.0, f64::max);
+    let from = seconds(start) + slow_start + CHECKED;
+    let long_enough = rates.last().is_some_and(|(end, ..)| *end >= from + COUNTED - 0.5);
+    let regained = mean(&|end, begin| begin >= from - 0.1 && end <= from + COUNTED + 0.5);
+    Some(Back { surge: most / usual, regained: regained.filter(|_| long_enough).map(|rate| rate / usual) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::lab::fixture::TEXT;
+
+    fn faulty() -> Experiment {
+        let fault = |act, at| {
+            format!(
+                "[[fault]]\nact = \"{act}\"\nat = {{ full = \"{at}s\", quick = \"{at}s\" }}\nmember = 2\n"
+            )
+        };
+        // Both members are there in every point, for long enough.
+        let text = TEXT.replace("full = \"3s\", quick = \"1s\"", "full = \"15s\", quick = \"15s\"");
+        let text = text.replace("full = [0, 2]", "full = [2]").replace("quick = [1]", "quick = [2]");
+        let text = format!("{text}{}{}", fault("kill", 4), fault("start", 6));
+        Experiment::parse(&text).unwrap_or_else(|wrong| panic!("{wrong:?}"))
+    }
+
+    /// Arrivals at member 2 in each second.
+    fn timeline(arrivals: &[u64]) -> Vec<Tick> {
+        let tick = |(second, count): (usize, &u64)| Tick {
+            at: (second + 1) as f64,
+            seconds: 1.0,
+            arrived: BTreeMap::from([("m2".to_owned(), *count)]),
+            ..Tick::default()
+        };
+        arrivals.iter().enumerate().map(tick).collect()
+    }
+
+    #[test]
+    fn a_surge_is_seen_in_the_first_seconds_in_which_the_member_is_used_again() {
+        let surge = |arrivals: &[u64]| back(&faulty(), Mode::Full, &timeline(arrivals)).unwrap().surge;
+        // The first second is the warm-up; the usual rate is 100.
+        assert_eq!(surge(&[900, 100, 110, 90, 0, 0, 300, 100, 100]), 3.0);
+        assert_eq!(surge(&[900, 100, 100, 100, 0, 0, 1, 1, 1, 1, 1, 1, 50, 250, 100]), 2.5);
+        assert_eq!(surge(&[900, 100, 100, 100, 0, 0, 10, 50, 100, 100, 100, 400]), 1.0);
+        assert_eq!(surge(&[900, 100, 100, 100, 0, 0, 0, 0, 0]), 0.0);
+        // The slow start is watched to its end.
+        let mut slow = faulty();
+        slow.balancer.slow_start = Some(crate::lab::experiment::Span(Duration::from_secs(3)));
+        let late = timeline(&[900, 100, 100, 100, 0, 0, 10, 50, 100, 100, 100, 400]);
+        assert_eq!(back(&slow, Mode::Full, &late).unwrap().surge, 4.0);
+    }
+
+    #[test]
+    fn one_that_joins_the_network_again_returns_as_well() {
+        let mut cut = faulty();
+        cut.faults[0].act = Act::CutOff;
+        cut.faults[1].act = Act::Join;
+        let surge = |experiment: &Experiment| {
+            back(experiment, Mode::Full, &timeline(&[900, 100, 100, 100, 0, 0, 250, 100]))
+        };
+        assert_eq!(surge(&cut).unwrap().surge, 2.5);
+        // One is not the return from the other.
+        cut.faults[1].act = Act::Start;
+        assert_eq!(surge(&cut), None);
+    }
+
+    #[test]
+    fn a_member_that_never_gets_its_requests_back_is_told() {
+        let regained = |after: [u64; 15]| {
+            let arrivals = [[900, 100, 110, 90, 0, 0].as_slice(), &after].concat();
+            back(&faulty(), Mode::Full, &timeline(&arrivals)).unwrap().regained
+        };
+        assert_eq!(regained([0; 15]), Some(0.0));
+        assert_eq!(regained([1, 2, 5, 100, 100, 100, 100, 100, 100, 100, 90, 90, 90, 90, 90]), Some(0.9));
+        // The run ended before it could be known.
+        let short = timeline(&[900, 100, 110, 90, 0, 0, 100, 100, 100]);
+        assert_eq!(back(&faulty(), Mode::Full, &short).unwrap().regained, None);
+    }
+}

@@ -1,0 +1,126 @@
+//! The load: what kind it is, what its groups of clients are, and what goes over which protocol.
+
+use std::ops::Range;
+
+use super::super::{Act, Balancer, BalancerKind, Experiment, Factor, Protocol, Sessions};
+use super::RATE;
+use crate::lab::metric::Metric;
+use crate::lab::plan::Point;
+
+/// Most clients in groups: each has a thread.
+const SESSIONS: usize = 64;
+
+/// All that is wrong with it, with its place.
+pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<usize>, String)> {
+    let load = &experiment.load;
+    let mut wrong = Vec::new();
+    let given = [
+        load.rate.is_some() || varied.contains(&Factor::Rate),
+        load.share.is_some() || varied.contains(&Factor::Share),
+        load.concurrency.is_some() || varied.contains(&Factor::Concurrency),
+        !load.clients.is_empty() && !load.shared(),
+    ];
+    let kinds = given.iter().filter(|given| **given).count();
+    if kinds != 1 || load.shared() && !given[2] {
+        let message = "the load needs exactly one of `rate`, `share` and `concurrency`, in [load] or as a factor, or \
+                       [[load.clients]], which may have shares of the `concurrency`";
+        wrong.push((0..0, message.to_owned()));
+    }
+    let first = load.clients.first().map(toml::Spanned::get_ref);
+    for group in &load.clients {
+        if let Some(why) = first.and_then(|first| fault(first, group.get_ref())) {
+            wrong.push((group.span(), why));
+        }
+    }
+    let shares: f64 = load.groups().filter_map(|group| group.share).sum();
+    if load.shared() && (shares - 1.0).abs() > 1e-9 {
+        wrong.push((0..0, format!("the shares of [[load.clients]] are 1 together, not {shares}")));
+    }
+    let most = |levels: &[super::Level]| levels.iter().filter_map(super::Level::number).fold(0.0, f64::max);
+    let concurrency = experiment
+        .factors
+        .iter()
+        .filter(|vary| *vary.vary.get_ref() == Factor::Concurrency)
+        .map(|vary| most(vary.full.get_ref()).max(most(vary.quick.get_ref())))
+        .fold(load.concurrency.unwrap_or(0) as f64, f64::max);
+    let counted = load.groups().filter_map(|group| group.count).fold(0, usize::saturating_add);
+    let clients = if load.shared() { concurrency } else { counted as f64 };
+    if clients > SESSIONS as f64 {
+        wrong.push((0..0, format!("[[load.clients]] are {SESSIONS} in all at most, not {clients}")));
+    }
+    if !load.clients.is_empty() && !load.keep_alive {
+        let message = "[[load.clients]] keep their connection: `keep_alive` cannot be false";
+        wrong.push((0..0, message.to_owned()));
+    }
+    if experiment.follows() && !given[2] && load.clients.is_empty() {
+        let name = Metric::Moves.name();
+        wrong.push((0..0, format!("`{name}` needs sessions: `concurrency` or [[load.clients]]")));
+    }
+    if let Some(protocol) = &load.protocol
+        && varied.contains(&Factor::Protocol)
+    {
+        wrong.push((protocol.span(), "`protocol` is a factor already".to_owned()));
+    }
+    wrong
+}
+
+/// What is wrong with a group, the first of which is given.
+fn fault(first: &Sessions, group: &Sessions) -> Option<String> {
+    let say = |why: &str| Some(format!("[[load.clients]] {why}"));
+    if group.count.is_some() == group.share.is_some() || group.count == Some(0) {
+        return say("need either a `count` from 1 on or a `share`");
+    }
+    if group.share.is_some_and(|share| !(share > 0.0 && share <= 1.0)) {
+        return say("`share` is a number above 0, up to 1");
+    }
+    if group.rate.is_some_and(|rate| !(rate > 0.0 && rate <= RATE)) {
+        return Some(format!("[[load.clients]] `rate` is a number above 0, up to {RATE}"));
+    }
+    if group.rate.is_some() && group.think.is_some() {
+        return say("have either a `rate` or a time to `think`");
+    }
+    if group.share.is_some() && group.rate.is_some() {
+        return say(
+            "with a `share` of the concurrency have no `rate`: they send when they have been answered",
+        );
+    }
+    if group.share.is_some() != first.share.is_some() || group.rate.is_some() != first.rate.is_some() {
+        return say("are all of one kind: by `count` or by `share`, with a `rate` or without");
+    }
+    None
+}
+
+/// Can what is asked for go over the point's protocol?
+pub(super) fn spoken(experiment: &Experiment, point: &Point) -> Result<(), String> {
+    let several = experiment.balancer.instances.is_some_and(|count| count > 1);
+    if point.side_cars && several {
+        return Err("side-cars report to one balancer: `instances` cannot be more".to_owned());
+    }
+    let outer: &Balancer = &point.balancer;
+    let side_cars = experiment.members.groups().iter().any(|members| members.side_car);
+    if side_cars && !matches!(outer.kind, BalancerKind::Plimsoll | BalancerKind::None) {
+        return Err(format!("side-cars report to plimsoll, not to {}", outer.kind.name()));
+    }
+    if point.side_cars && experiment.faults.iter().any(|fault| fault.act == Act::Add) {
+        return Err("a member with a side-car cannot be added".to_owned());
+    }
+    if point.protocol == Protocol::Http {
+        return Ok(());
+    }
+    let said = |what: &str| Err(format!("{what} cannot be had over iiop"));
+    if !matches!(outer.kind, BalancerKind::Plimsoll | BalancerKind::None) {
+        return said(outer.kind.name());
+    }
+    if experiment.load.body.is_some() || !experiment.load.keep_alive {
+        return said("`body` and a connection for each request");
+    }
+    let members = experiment.members.groups();
+    if members.iter().any(|members| members.meter || members.swaps.is_some() || members.body.is_some()) {
+        return said("`meter`, `swaps` and `body` of [members]");
+    }
+    let acts = [Act::Slow, Act::Fail, Act::Start];
+    if experiment.faults.iter().any(|fault| acts.contains(&fault.act)) {
+        return said("faults that talk to the member (`slow`, `fail`, `start`)");
+    }
+    Ok(())
+}

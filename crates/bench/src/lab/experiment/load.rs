@@ -1,0 +1,144 @@
+//! `[load]`: what the clients do.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{Bytes, Span, value};
+use crate::pace::Arrival;
+
+/// What the clients do. Open loop by `rate`, `share` or the rates of `clients`, closed loop by `concurrency` or `clients`
+/// without rates.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Load {
+    /// What clients, balancer and members speak, where `protocol` is no factor.
+    #[serde(default)]
+    pub protocol: Option<Spanned<Protocol>>,
+    /// Requests per second.
+    #[serde(default)]
+    pub rate: Option<f64>,
+    /// Requests per second as a share of the capacity measured before the run.
+    #[serde(default)]
+    pub share: Option<f64>,
+    /// Clients that each send their next request when the last has been answered.
+    #[serde(default)]
+    pub concurrency: Option<usize>,
+    /// Clients that each keep one connection, in groups: sessions. By `count`, or as shares of `concurrency`.
+    #[serde(default)]
+    pub clients: Vec<Spanned<Sessions>>,
+    /// How requests follow one another in an open loop.
+    #[serde(default = "super::poisson", deserialize_with = "value::arrival")]
+    pub arrival: Arrival,
+    /// Keep connections, or open one for each request.
+    #[serde(default = "super::yes")]
+    pub keep_alive: bool,
+    /// From when a request is due to the end of its answer.
+    #[serde(default = "super::five_seconds")]
+    pub timeout: Span,
+    /// Length of a request's body; with one the method is POST.
+    #[serde(default)]
+    pub body: Option<Bytes>,
+}
+
+/// What clients, balancer and members speak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// HTTP/1.1.
+    #[default]
+    Http,
+    /// CORBA: calls of the papers' object, is this number prime.
+    Iiop,
+}
+
+impl Protocol {
+    /// Of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Http, Self::Iiop].into_iter().find(|protocol| protocol.name() == name)
+    }
+
+    /// As in experiment files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Iiop => "iiop",
+        }
+    }
+}
+
+/// Clients that are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sessions {
+    /// How many.
+    #[serde(default)]
+    pub count: Option<usize>,
+    /// Which part of the `concurrency`, in the load or as a factor.
+    #[serde(default)]
+    pub share: Option<f64>,
+    /// Requests per second of each. One that is due before the last one was answered waits for that. Without a rate each
+    /// sends its next request when the last has been answered.
+    #[serde(default)]
+    pub rate: Option<f64>,
+    /// How long after that, where there is no rate.
+    #[serde(default)]
+    pub think: Option<Span>,
+}
+
+impl Load {
+    /// The groups of clients.
+    pub fn groups(&self) -> impl Iterator<Item = &Sessions> {
+        self.clients.iter().map(Spanned::get_ref)
+    }
+
+    /// Are the groups given by their shares of the concurrency?
+    pub fn shared(&self) -> bool {
+        self.groups().any(|group| group.share.is_some())
+    }
+
+    /// Do the groups send as they are answered, rather than at rates?
+    pub fn answered(&self) -> bool {
+        !self.clients.is_empty() && self.groups().all(|group| group.rate.is_none())
+    }
+
+    /// One for each client, in turn from group to group, as they come; `concurrency` is what shares are of. No client is
+    /// lost by rounding: groups end where their shares so far do.
+    pub fn each(&self, concurrency: usize) -> Vec<Sessions> {
+        let mut sums = (0.0, 0);
+        let mut counts: Vec<(Sessions, usize)> = Vec::new();
+        for group in self.groups() {
+            let count = group.count.unwrap_or_else(|| {
+                sums.0 += group.share.unwrap_or(0.0);
+                let end = (sums.0 * concurrency as f64).round() as usize;
+                let count = end.saturating_sub(sums.1);
+                sums.1 = end;
+                count
+            });
+            counts.push((*group, count));
+        }
+        let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
+        let turn = |number| counts.iter().filter(move |(_, count)| number < *count).map(|(group, _)| *group);
+        (0..most).flat_map(turn).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_come_in_turn_and_none_is_lost() {
+        let each = |text: &str, clients| {
+            let load: Load = toml::from_str(text).unwrap();
+            let each = load.each(clients);
+            each.iter().map(|one| one.rate.map_or('b', |_| 'a')).collect::<String>()
+        };
+        let halves = "[[clients]]\nshare = 0.5\nrate = 1\n[[clients]]\nshare = 0.5\n";
+        assert_eq!(each(halves, 4), "abab");
+        assert_eq!(each(halves, 3).len(), 3);
+        let third = halves.replacen("0.5", "0.25", 1).replacen("0.5", "0.75", 1);
+        assert_eq!((each(&third, 8), each(&third, 2).len()), ("ababbbbb".to_owned(), 2));
+        let counts = "[[clients]]\ncount = 1\n[[clients]]\ncount = 3\nrate = 5\n";
+        assert_eq!(each(counts, 0), "baaa");
+    }
+}

@@ -1,0 +1,122 @@
+//! The file of plimsoll.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::{GROUP, INTERVAL, Wiring};
+use crate::lab::Trouble;
+use crate::lab::experiment::{Balancer, Health, Protocol, Settings, Span};
+
+/// Key of the members' object (iiop), and its type.
+pub(in crate::lab) const KEY: &str = "Latency";
+const TYPE: &str = "IDL:Test/Latency:1.0";
+
+/// Its file.
+pub(super) fn file(
+    balancer: &Balancer,
+    settings: &Settings,
+    wiring: &Wiring,
+    host: IpAddr,
+    members: &[SocketAddr],
+) -> Result<String, Trouble> {
+    let time = |span: Span| format!("{}us", span.0.as_micros());
+    let iiop = wiring.protocol == Protocol::Iiop;
+    let members: Vec<serde_json::Value> = members
+        .iter()
+        .map(|address| match iiop {
+            true => serde_json::json!({ "address": address.to_string(), "key": KEY }),
+            false => address.to_string().into(),
+        })
+        .collect();
+    let interval = settings.health_interval.unwrap_or(Span(INTERVAL));
+    let mut group = serde_json::json!({
+        "name": GROUP,
+        "strategy": match balancer.knobs() {
+            (name, knobs) if knobs.is_empty() => serde_json::json!(name),
+            (name, knobs) => serde_json::json!({ name: knobs }),
+        },
+        "members": members,
+    });
+    let mut set = |key: &str, value: Option<serde_json::Value>| {
+        if let (Some(value), Some(group)) = (value, group.as_object_mut()) {
+            group.insert(key.to_owned(), value);
+        }
+    };
+    set(
+        "health",
+        match settings.health {
+            Health::Http if iiop => Some(serde_json::json!({ "iiop": true, "interval": time(interval) })),
+            Health::Http => Some(serde_json::json!({ "http": "/healthz", "interval": time(interval) })),
+            Health::Tcp => Some(serde_json::json!({ "tcp": true, "interval": time(interval) })),
+            Health::Off => None,
+        },
+    );
+    set("pool", settings.pool.map(Into::into));
+    set("pool_idle", settings.pool_idle.map(|span| time(span).into()));
+    set("max_connections", settings.max_connections.map(Into::into));
+    set("queue", settings.queue.map(Into::into));
+    set("queue_timeout", settings.queue_timeout.map(|span| time(span).into()));
+    set("retry", settings.retries.map(|count| serde_json::json!({ "attempts": count })));
+    set("outlier", settings.ejection.map(Into::into));
+    set("slow_start", settings.slow_start.map(|span| time(span).into()));
+    set("timeouts", settings.per_try.map(|span| serde_json::json!({ "per_try": time(span) })));
+    if iiop {
+        group["iiop"] = serde_json::json!({ "type_id": TYPE });
+    }
+    let address = wiring.listen.unwrap_or_else(|| SocketAddr::new(host, 0));
+    let mut listener =
+        serde_json::json!({ "address": address, "protocol": wiring.protocol.name(), "group": GROUP });
+    for (section, own) in
+        [(&mut listener, &settings.plimsoll.listener), (&mut group, &settings.plimsoll.group)]
+    {
+        for (key, value) in own {
+            let value = serde_json::to_value(value)
+                .map_err(|error| Trouble::failed(format!("cannot write the configuration: {error}")))?;
+            section[key.as_str()] = value;
+        }
+    }
+    if let Some(binding) = balancer.binding {
+        listener["binding"] = binding.name().into();
+    }
+    let mut file = serde_json::json!({
+        "admin": { "listen": "127.0.0.1:0", "control": "off" },
+        "listener": [listener],
+        "group": [group],
+    });
+    if let Some(reports) = wiring.reports {
+        file["admin"]["reports"] = reports.to_string().into();
+    }
+    if let Some(threads) = settings.threads {
+        file["threads"] = threads.into();
+    }
+    toml::to_string(&file)
+        .map_err(|error| Trouble::failed(format!("cannot write the configuration: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_named_and_bound_as_the_level_says() {
+        let balancer = "plimsoll:adaptive@on_demand+agents".parse().unwrap();
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let wiring = Wiring {
+            protocol: Protocol::Iiop,
+            listen: Some(at(4000)),
+            reports: Some(at(4001)),
+            interval: None,
+        };
+        let text = file(&balancer, &Settings::default(), &wiring, at(0).ip(), &[at(5001)]).unwrap();
+        for part in [
+            "protocol = \"iiop\"",
+            "binding = \"on_demand\"",
+            "address = \"127.0.0.1:4000\"",
+            "reports = \"127.0.0.1:4001\"",
+            "key = \"Latency\"",
+            "iiop = true",
+            "type_id = \"IDL:Test/Latency:1.0\"",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Side-cars: `plimsoll agent` as a process before each member, which carries the member's requests, counts them and
+//! reports to the balancer, and sends sessions away when the balancer's answer says so.
+//!
+//! Agents are told where the balancer takes reports, the balancer where the side-cars are, and over iiop the side-cars where
+//! the balancer is, to which they send clients back. So the ports are chosen before any of them runs.
+
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+
+use super::Trouble;
+use super::child::{Child, Tie};
+use super::experiment::Protocol;
+use super::front::{GROUP, KEY, Wiring};
+
+/// Ports that were free a moment ago and then were not.
+const TRIES: usize = 10;
+
+/// An agent that stands before a member.
+#[derive(Debug)]
+pub(super) struct SideCar {
+    /// Where it is reached.
+    pub(super) address: SocketAddr,
+    /// Its process.
+    pub(super) child: Child,
+}
+
+impl SideCar {
+    /// Starts the one of member `number`, beside it.
+    pub(super) fn start(
+        tie: &Tie,
+        wiring: Wiring,
+        number: usize,
+        member: SocketAddr,
+        folder: &Path,
+    ) -> Result<Self, Trouble> {
+        let name = format!("a{number}");
+        let what = format!("side-car {}", wiring.protocol.name());
+        let mut why = Trouble::failed("no port is free");
+        for _ in 0..TRIES {
+            let address = free(member.ip())?;
+            let arguments = arguments(wiring, address, member);
+            let mut child = Child::start(tie, &name, &tie.program, &arguments, folder)?;
+            match child.address(&what) {
+                Ok(_) => return Ok(Self { address, child }),
+                Err(ended) => why = ended,
+            }
+        }
+        Err(why)
+    }
+}
+
+/// Why this program has no side-car that speaks the protocol; `None` if it has.
+pub(super) fn missing(tie: &Tie, protocol: Protocol) -> Option<String> {
+    let help = Command::new(&tie.program).args(["agent", "--help"]).output();
+    let known = help.is_ok_and(|help| {
+        protocol == Protocol::Http || String::from_utf8_lossy(&help.stdout).contains("--iiop")
+    });
+    (!known).then(|| format!("this program's agent has no side-car for {}", protocol.name()))
+}
+
+/// A port that is free now.
+pub(super) fn free(host: IpAddr) -> Result<SocketAddr, Trouble> {
+    let port = TcpListener::bind((host, 0)).and_then(|listener| listener.local_addr());
+    port.map_err(|error| Trouble::failed(format!("no port is free on {host}: {error}")))
+}
+
+fn arguments(wiring: Wiring, address: SocketAddr, member: SocketAddr) -> Vec<String> {
+    let mut arguments = vec!["agent".to_owned()];
+    match wiring.protocol {
+        Protocol::Http => arguments.push(format!("--side-car=http:{address}={member}")),
+        Protocol::Iiop => {
+            arguments.push(format!("--iiop={address}"));
+            arguments.push(format!("--server-ior=corbaloc:iiop:1.2@{member}/{KEY}"));
+            let home = wiring.listen.map(|home| format!("--group-ior=corbaloc:iiop:1.2@{home}/{GROUP}"));
+            arguments.extend(home);
+        }
+    }
+    arguments.extend([format!("--member={address}"), format!("--group={GROUP}")]);
+    arguments.extend(wiring.reports.map(|reports| format!("--report-to=http://{reports}")));
+    arguments.extend(wiring.interval.map(|each| format!("--interval={}us", each.as_micros())));
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn side_cars_know_where_to_report_and_where_to_send_clients() {
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let interval = Some(Duration::from_secs(3));
+        let wiring = Wiring { protocol: Protocol::Iiop, listen: Some(at(1)), reports: Some(at(2)), interval };
+        let told = arguments(wiring, at(3), at(4)).join(" ");
+        assert_eq!(
+            told,
+            "agent --iiop=127.0.0.1:3 --server-ior=corbaloc:iiop:1.2@127.0.0.1:4/Latency \
+             --group-ior=corbaloc:iiop:1.2@127.0.0.1:1/lab --member=127.0.0.1:3 --group=lab \
+             --report-to=http://127.0.0.1:2 --interval=3000000us"
+        );
+        let http = arguments(Wiring { protocol: Protocol::Http, ..wiring }, at(3), at(4)).join(" ");
+        assert!(
+            http.contains("--side-car=http:127.0.0.1:3=127.0.0.1:4 ") && !http.contains("group-ior"),
+            "{http}"
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! The object itself: `Test::Latency`, after the class of that name in the papers' experiments, and what every object
+//! answers.
+//!
+//! ```idl
+//! module Test {
+//!   exception Oops { string why; };
+//!   typedef sequence<octet> Octets;
+//!   interface Latency {
+//!     boolean is_prime(in unsigned long number);
+//!     string echo(in string s);
+//!     wstring echo_wide(in wstring s);
+//!     double half(in double x);
+//!     Octets blob(in Octets data);
+//!     oneway void note(in unsigned long n);
+//!     unsigned long noted();
+//!     void fail(in boolean user) raises (Oops);
+//!     string who();
+//!   };
+//! };
+//! ```
+
+use plimsoll_wire::giop::write::{self, Form};
+use plimsoll_wire::giop::{
+    BadGiop, Context, Reader, Request, Status, SystemException, Version, Wanted, Writer,
+};
+
+use super::refusal;
+use crate::member::Member;
+
+/// The type of the object.
+pub const TYPE_ID: &[u8] = b"IDL:Test/Latency:1.0";
+
+const OBJECT: &[u8] = b"IDL:omg.org/CORBA/Object:1.0";
+const OOPS: &[u8] = b"IDL:Test/Oops:1.0";
+const FORBIDDEN: SystemException<'static> = SystemException {
+    type_id: b"IDL:omg.org/CORBA/NO_PERMISSION:1.0",
+    minor: 7,
+    ..SystemException::TRANSIENT
+};
+
+/// Performs an operation and appends its reply; nothing for a oneway.
+pub(super) fn reply(
+    out: &mut Vec<u8>,
+    form: Form,
+    request: &Request<'_>,
+    member: &Member,
+    contexts: &[Context<'_>],
+) {
+    let mut arguments = request.arguments(form.order);
+    let result = match perform(request.operation, &mut arguments, form.version, member) {
+        Ok(result) => result,
+        Err(_) => Answer::Failed(SystemException::MARSHAL),
+    };
+    let status = match &result {
+        Answer::Failed(why) => return refusal(out, form, request, why),
+        Answer::Oops => Status::UserException,
+        _ => Status::Done,
+    };
+    if request.wanted != Wanted::Nothing {
+        write::reply(out, form, request.id, status, contexts, |writer| result.write(member, writer));
+    }
+}
+
+/// What an operation comes to.
+enum Answer<'m> {
+    Nothing,
+    Bool(bool),
+    Long(u32),
+    Double(f64),
+    /// With its NUL.
+    Text(&'m [u8]),
+    Octets(&'m [u8]),
+    /// A wide string as it came: its length and its characters.
+    Wide(u32, &'m [u8]),
+    /// The member's name.
+    Name,
+    Oops,
+    Failed(SystemException<'static>),
+}
+
+fn perform<'m>(
+    operation: &[u8],
+    arguments: &mut Reader<'m>,
+    version: Version,
+    member: &Member,
+) -> Result<Answer<'m>, BadGiop> {
+    Ok(match operation {
+        b"is_prime" => Answer::Bool(is_prime(arguments.u32()?)),
+        b"echo" => Answer::Text(arguments.string()?),
+        b"echo_wide" => wide(arguments, version)?,
+        b"half" => Answer::Double(arguments.f64()? / 2.0),
+        b"blob" => Answer::Octets(arguments.octets()?),
+        b"note" => {
+            arguments.u32()?;
+            member.notes.set(member.notes.get().wrapping_add(1));
+            Answer::Nothing
+        }
+        b"noted" => Answer::Long(member.notes.get()),
+        b"fail" if arguments.bool()? => Answer::Oops,
+        b"fail" => Answer::Failed(FORBIDDEN),
+        b"who" => Answer::Name,
+        b"_is_a" => {
+            let type_id = arguments.string()?;
+            Answer::Bool(type_id == TYPE_ID || type_id == OBJECT)
+        }
+        b"_non_existent" | b"_not_existent" => Answer::Bool(false),
+        b"_repository_id" => Answer::Text(TYPE_ID),
+        _ => Answer::Failed(SystemException::BAD_OPERATION),
+    })
+}
+
+/// A wide string has its length in bytes since 1.2. In 1.1 some say it in characters and some in bytes: there it is
+/// whatever follows, as it is the last argument. Before there were none.
+fn wide<'m>(arguments: &mut Reader<'m>, version: Version) -> Result<Answer<'m>, BadGiop> {
+    if version == Version::V1_0 {
+        return Ok(Answer::Failed(SystemException::MARSHAL));
+    }
+    let count = arguments.count(1)?;
+    let length = u32::try_from(count).map_err(|_| BadGiop::Truncated)?;
+    let size = if version == Version::V1_1 { arguments.rest().len() } else { count };
+    arguments.take(size).map(|characters| Answer::Wide(length, characters))
+}
+
+impl Answer<'_> {
+    fn write(&self, member: &Member, writer: &mut Writer<'_>) {
+        match self {
+            Self::Nothing | Self::Failed(_) => {}
+            Self::Bool(value) => writer.bool(*value),
+            Self::Long(value) => writer.u32(*value),
+            Self::Double(value) => writer.f64(*value),
+            Self::Text(text) => writer.string(text),
+            Self::Octets(octets) => writer.octets(octets),
+            Self::Wide(length, characters) => {
+                writer.u32(*length);
+                writer.bytes(characters);
+            }
+            Self::Name => writer.string(member.name.as_bytes()),
+            Self::Oops => {
+                writer.string(OOPS);
+                writer.string(member.name.as_bytes());
+            }
+        }
+    }
+}
+
+/// By trial division, as in the papers: work that grows with the number.
+pub(crate) fn is_prime(number: u32) -> bool {
+    if number < 4 {
+        return number > 1;
+    }
+    if number.is_multiple_of(2) {
+        return false;
+    }
+    let divisors = (3..).step_by(2).take_while(|divisor: &u64| divisor * divisor <= u64::from(number));
+    !divisors.into_iter().any(|divisor| u64::from(number).is_multiple_of(divisor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_prime;
+
+    #[test]
+    fn primes() {
+        let primes: Vec<u32> = (0..32).filter(|number| is_prime(*number)).collect();
+        assert_eq!(primes, [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31]);
+        assert!(
+            is_prime(4_294_967_291) && !is_prime(u32::MAX) && !is_prime(65_521 * 65_519) && is_prime(65_521)
+        );
+    }
+}

@@ -1,0 +1,358 @@
+//! CORBA: calls of `is_prime`, the papers' operation, of one object; each connection is a session.
+//!
+//! A session follows the LOCATION_FORWARD of a balancer and stays where it was sent, until it is sent on, or nobody is
+//! there any more: then it goes back to the reference that it began with, as the standard has it. The next call of a
+//! session whose connection ended begins a new one. The number and the answer are checked; an exception is a failure,
+//! by its name.
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
+
+use plimsoll_wire::giop::write::{self, Form, Head};
+use plimsoll_wire::giop::{
+    BadGiop, Content, Corbaloc, Cut, Ior, Kind, Message, Order, Place, Reply, Status, Target as Aim, Version,
+    Wanted, cut,
+};
+
+use super::{Answer, Ask, Step, Target};
+use crate::member::{MEMBER_CONTEXT, is_prime};
+use crate::record::Fault;
+
+/// Longest reply.
+const MAX_REPLY: usize = 256 * 1024;
+/// Most members and exceptions told apart by their names.
+const MAX_NAMES: usize = 256;
+/// Most objects that sessions are sent to, in one run.
+const MAX_PLACES: usize = 4096;
+/// How often one request may be sent about.
+const MAX_HOPS: u8 = 16;
+/// Numbers that are asked for: 1 to this.
+const NUMBERS: u32 = 1000;
+
+/// Why there can be no such target.
+#[derive(Debug, thiserror::Error)]
+pub enum IiopError {
+    /// The reference cannot be read.
+    #[error("`{text}`: {why}")]
+    Reference {
+        /// As given, or its beginning.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Its host has no address.
+    #[error("`{place}`: {why}; expected a host that can be resolved")]
+    Resolve {
+        /// Host and port.
+        place: String,
+        /// What the resolver said.
+        why: String,
+    },
+}
+
+/// Calls of one object, wherever it sends its clients.
+#[derive(Debug)]
+pub struct Iiop {
+    /// The object, then those that it sent its clients to.
+    objects: Vec<Object>,
+    /// Theirs.
+    addresses: Vec<SocketAddr>,
+    names: Vec<Arc<str>>,
+    /// Follow a LOCATION_FORWARD; if not, it is an answer.
+    follow: bool,
+    next: u32,
+}
+
+/// An object and how to speak to it.
+#[derive(Debug)]
+struct Object {
+    version: Version,
+    key: Vec<u8>,
+    /// Its address, by which it is known if it does not say its name.
+    name: Arc<str>,
+}
+
+/// Progress of one call.
+#[derive(Debug)]
+pub struct IiopState {
+    id: u32,
+    number: u32,
+    /// Where it went.
+    place: usize,
+    hops: u8,
+    /// A reply that is not complete.
+    partial: Vec<u8>,
+}
+
+impl Iiop {
+    /// Calls of the object of a reference: `iiop://HOST:PORT/KEY` (GIOP 1.2), a corbaloc, an `IOR:` or `file:PATH` with
+    /// one of the latter two. Of several addresses the first counts. Without `follow`, being sent elsewhere is an answer.
+    ///
+    /// # Errors
+    /// It is none of these, or its host has no address.
+    pub fn new(reference: &str, follow: bool) -> Result<Self, IiopError> {
+        let (place, key) = read(reference)?;
+        let address = resolve(&place)?;
+        let object = Object { version: place.version, key, name: place.to_string().into() };
+        Ok(Self { objects: vec![object], addresses: vec![address], names: Vec::new(), follow, next: 0 })
+    }
+
+    /// The request of a call, for one of the objects.
+    fn bytes(&self, id: u32, number: u32, place: usize) -> Arc<[u8]> {
+        let Object { version, key, .. } = &self.objects[place];
+        let form = Form { version: *version, order: Order::NATIVE };
+        let target = Aim::Key(key);
+        let head = Head { id, wanted: Wanted::Result, target, operation: b"is_prime", contexts: &[] };
+        let mut bytes = Vec::with_capacity(96 + key.len());
+        write::request(&mut bytes, form, &head, |writer| writer.u32(number));
+        bytes.into()
+    }
+
+    /// The shared form of a name.
+    fn name(&mut self, name: &[u8]) -> Arc<str> {
+        if let Some(known) = self.names.iter().find(|known| known.as_bytes() == name) {
+            return known.clone();
+        }
+        let kept = if self.names.len() < MAX_NAMES { String::from_utf8_lossy(name) } else { "other".into() };
+        let fresh: Arc<str> = kept.into();
+        if self.names.len() < MAX_NAMES {
+            self.names.push(fresh.clone());
+        }
+        fresh
+    }
+
+    /// The index of the object of a reference.
+    fn place(&mut self, ior: &Ior) -> Option<usize> {
+        let profile = ior.iiop()?;
+        let place = profile.places().next()?;
+        let name = place.to_string();
+        let known = self.objects.iter().position(|object| object.key == profile.key && *object.name == *name);
+        if known.is_some() || self.objects.len() == MAX_PLACES {
+            return known;
+        }
+        let address = resolve(&place).ok()?;
+        self.objects.push(Object { version: place.version, key: profile.key, name: name.into() });
+        self.addresses.push(address);
+        Some(self.objects.len() - 1)
+    }
+
+    fn reply(&mut self, state: &IiopState, order: Order, reply: &Reply<'_>, reusable: bool) -> Step {
+        let fault = |reason: Arc<str>| Answer {
+            member: None,
+            fault: Some(Fault::Exception),
+            reason: Some(reason),
+            reusable,
+        };
+        match reply.status {
+            Status::Done => {
+                let right = reply.result(order).bool().is_ok_and(|said| said == is_prime(state.number));
+                if !right {
+                    return Step::Malformed;
+                }
+                let member = match reply.contexts.find(MEMBER_CONTEXT) {
+                    Some(name) => Some(self.name(name)),
+                    None => (state.place > 0).then(|| self.objects[state.place].name.clone()),
+                };
+                Step::Done(Answer { member, fault: None, reason: None, reusable })
+            }
+            Status::SystemException | Status::UserException => {
+                let name = reply.result(order).string().unwrap_or(b"unreadable");
+                Step::Done(fault(self.name(name)))
+            }
+            Status::Forward | Status::ForwardForGood => {
+                let place = reply.forward(order).and_then(|ior| self.place(&ior));
+                match place {
+                    None => Step::Done(fault(self.name(b"forwarded to no IIOP address"))),
+                    Some(_) if self.follow && state.hops >= MAX_HOPS => {
+                        Step::Done(fault(self.name(b"forwarded too often")))
+                    }
+                    Some(place) if self.follow => Step::Elsewhere(place),
+                    Some(place) => {
+                        let member = Some(self.objects[place].name.clone());
+                        Step::Done(Answer { member, fault: None, reason: None, reusable })
+                    }
+                }
+            }
+            Status::NeedsAddressing => Step::Done(fault(self.name(b"another way of addressing"))),
+        }
+    }
+}
+
+impl Target for Iiop {
+    type State = IiopState;
+
+    fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    fn sessions(&self) -> bool {
+        true
+    }
+
+    fn request(&mut self) -> Ask<IiopState> {
+        let id = self.next;
+        self.next = id.wrapping_add(1);
+        let number = 1 + id % NUMBERS;
+        let state = IiopState { id, number, place: 0, hops: 0, partial: Vec::new() };
+        Ask { route: 0, bytes: self.bytes(id, number, 0), state }
+    }
+
+    fn answer(&mut self, state: &mut IiopState, bytes: &[u8]) -> Step {
+        let mut partial = std::mem::take(&mut state.partial);
+        let whole = if partial.is_empty() {
+            bytes
+        } else {
+            partial.extend_from_slice(bytes);
+            &partial
+        };
+        let (header, len) = match cut(whole, MAX_REPLY) {
+            Err(_) => return Step::Malformed,
+            Ok(Cut::Partial { .. }) => {
+                state.partial = if partial.is_empty() { bytes.to_vec() } else { partial };
+                return Step::More;
+            }
+            Ok(Cut::Whole { header, len }) => (header, len),
+        };
+        // What it had not answered when it took its leave it has not performed.
+        if header.kind == Kind::CloseConnection {
+            return Step::Back;
+        }
+        match Message::parse(whole) {
+            Ok(Message { header, content: Content::Reply(reply) })
+                if reply.id == state.id && !header.more =>
+            {
+                // Bytes that nobody asked for, or a last word: the connection is of no more use.
+                self.reply(state, header.order, &reply, len == whole.len())
+            }
+            _ => Step::Malformed,
+        }
+    }
+
+    fn readdress(&mut self, state: &mut IiopState, place: usize) -> Option<Arc<[u8]>> {
+        if state.hops > MAX_HOPS {
+            return None;
+        }
+        state.hops += 1;
+        state.place = place;
+        state.partial.clear();
+        Some(self.bytes(state.id, state.number, place))
+    }
+
+    fn end(&mut self, _: &mut IiopState) -> Option<Answer> {
+        None
+    }
+}
+
+/// Where the object of a reference is, and its key.
+fn read(reference: &str) -> Result<(Place, Vec<u8>), IiopError> {
+    let fail = |why: String| {
+        let text: String = reference.chars().take(60).collect();
+        IiopError::Reference { text, why }
+    };
+    let scheme = |scheme: &str| match reference.split_at_checked(scheme.len()) {
+        Some((begin, rest)) if begin.eq_ignore_ascii_case(scheme) => Some(rest),
+        _ => None,
+    };
+    let file;
+    let reference = match scheme("file:") {
+        Some(path) => {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            file = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+            file.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim()
+        }
+        None => reference,
+    };
+    let location = if reference.get(..4).is_some_and(|begin| begin.eq_ignore_ascii_case("IOR:")) {
+        let ior: Ior = reference.parse().map_err(|error: BadGiop| fail(error.why().to_owned()))?;
+        Corbaloc::of(&ior)
+            .ok_or_else(|| fail("the reference has no IIOP profile that can be read".to_owned()))?
+    } else {
+        let place = match scheme("iiop://") {
+            Some(rest) => format!("corbaloc:iiop:1.2@{rest}"),
+            None => reference.to_owned(),
+        };
+        place.parse().map_err(|error: BadGiop| {
+            let why = error.why();
+            fail(format!("{why}; expected iiop://HOST:PORT/KEY, corbaloc:..., IOR:... or file:PATH"))
+        })?
+    };
+    match location.places.into_iter().next() {
+        Some(place) => Ok((place, location.key)),
+        None => Err(fail("it has no address".to_owned())),
+    }
+}
+
+fn resolve(place: &Place) -> Result<SocketAddr, IiopError> {
+    let fail = |why: String| IiopError::Resolve { place: place.to_string(), why };
+    let mut addresses = place.to_string().to_socket_addrs().map_err(|error| fail(error.to_string()))?;
+    addresses.next().ok_or_else(|| fail("the host has no address".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target() -> Iiop {
+        Iiop::new("iiop://127.0.0.1:9/key", true).unwrap()
+    }
+
+    /// Feeds what `write` answers the first call with, in pieces of `size` bytes.
+    fn feed(size: usize, write: impl Fn(&mut Vec<u8>, Form, u32)) -> Step {
+        let mut target = target();
+        let mut state = target.request().state;
+        let mut bytes = Vec::new();
+        write(&mut bytes, Form { version: Version::V1_2, order: Order::Big }, state.id);
+        for piece in bytes.chunks(size) {
+            match target.answer(&mut state, piece) {
+                Step::More => {}
+                step => return step,
+            }
+        }
+        Step::More
+    }
+
+    #[test]
+    fn answers_in_any_pieces() {
+        let done = |out: &mut Vec<u8>, form, id| {
+            write::reply(out, form, id, Status::Done, &[], |writer| writer.bool(is_prime(1)));
+        };
+        let answer = |reusable| Answer { member: None, fault: None, reason: None, reusable };
+        for size in [1, 2, 7, 12, 25, 999] {
+            assert_eq!(feed(size, done), Step::Done(answer(true)), "{size}");
+        }
+        let followed = |out: &mut Vec<u8>, form, id| {
+            done(out, form, id);
+            write::close(out, form);
+        };
+        assert_eq!(feed(999, followed), Step::Done(answer(false)));
+        assert_eq!(feed(1, |out, form, _| write::close(out, form)), Step::Back);
+    }
+
+    #[test]
+    fn what_is_no_answer_to_this_call_is_malformed() {
+        type Write = fn(&mut Vec<u8>, Form, u32);
+        let wrong: [Write; 4] = [
+            |out, form, id| {
+                write::reply(out, form, id, Status::Done, &[], |writer| writer.bool(!is_prime(1)))
+            },
+            |out, form, id| {
+                write::reply(out, form, id + 1, Status::Done, &[], |writer| writer.bool(is_prime(1)))
+            },
+            |out, form, id| write::located(out, form, id, true),
+            |out, _, _| out.extend_from_slice(b"HTTP/1.1 200 OK\r\n\r\n"),
+        ];
+        for write in wrong {
+            assert_eq!(feed(999, write), Step::Malformed);
+        }
+    }
+
+    #[test]
+    fn names_that_a_server_makes_up_are_bounded() {
+        let mut target = target();
+        for number in 0..1000 {
+            target.name(format!("member {number}").as_bytes());
+        }
+        assert_eq!(target.names.len(), MAX_NAMES);
+        assert_eq!(&*target.name(b"one more"), "other");
+    }
+}

@@ -1,0 +1,238 @@
+//! CORBA sessions: sent elsewhere, left alone there, and sent about.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use plimsoll_bench::member::{self, Kind, Spec, reference};
+use plimsoll_bench::pace::{Arrival, Pace};
+use plimsoll_bench::record::{Fault, Record};
+use plimsoll_bench::run::{self, Limits, Run};
+use plimsoll_bench::target::Iiop;
+use plimsoll_wire::giop::{Corbaloc, Cut, Ior, Message, cut, write};
+use tokio::sync::oneshot;
+
+use super::rig::MS;
+
+struct Served {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn served(name: &str, change: impl FnOnce(&mut Spec)) -> Served {
+    let mut spec = Spec::new("127.0.0.1:0".parse().unwrap());
+    (spec.kind, spec.name) = (Kind::Iiop, Some(name.to_owned()));
+    change(&mut spec);
+    let (tell, told) = mpsc::channel();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let stopped = async { drop(stopped.await) };
+        member::serve(spec, |address| tell.send(address).unwrap(), stopped).unwrap();
+    });
+    Served { address: told.recv().unwrap(), stop: Some(stop), thread: Some(thread) }
+}
+
+impl Served {
+    fn stop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// Sends each request to the next of some objects, and counts.
+fn redirector(to: Vec<Ior>) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counter = count.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (to, counter) = (to.clone(), counter.clone());
+            std::thread::spawn(move || redirect(stream.unwrap(), &to, &counter));
+        }
+    });
+    (address, count)
+}
+
+fn redirect(mut stream: TcpStream, to: &[Ior], counter: &AtomicUsize) {
+    let (mut input, mut buffer) = (Vec::new(), [0; 4096]);
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        input.extend_from_slice(&buffer[..count]);
+        while let Ok(Cut::Whole { header, len }) = cut(&input, 4096) {
+            let id = Message::parse(&input).unwrap().id().unwrap();
+            input.drain(..len);
+            let mut out = Vec::new();
+            write::forward(&mut out, header.form(), id, &to[counter.fetch_add(1, Relaxed) % to.len()]);
+            if stream.write_all(&out).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn closed(to: &str, follow: bool, clients: usize, time: Duration) -> Record {
+    let target = Iiop::new(to, follow).unwrap();
+    run::closed(target, clients, time, Limits::default()).unwrap().join().unwrap()
+}
+
+#[test]
+fn calls_an_object_by_each_kind_of_reference() {
+    let mut m1 = served("m1", |_| {});
+    let ior = reference(m1.address);
+    let file = std::env::temp_dir().join(format!("plimsoll-load-{}.ior", std::process::id()));
+    std::fs::write(&file, format!("\n{ior}\n")).unwrap();
+    let port = m1.address.port();
+    let references = [
+        format!("iiop://127.0.0.1:{port}/any%20key"),
+        format!("corbaloc::127.0.0.1:{port}/any"),
+        format!("corbaloc:iiop:1.1@127.0.0.1:{port}/any"),
+        ior.to_string(),
+        format!("file:{}", file.display()),
+        format!("file://{}", file.display()),
+    ];
+    for reference in &references {
+        let record = closed(reference, true, 2, 100 * MS);
+        assert!(record.ok > 10 && record.failures() == 0, "{reference}: {} {:?}", record.ok, record.failed);
+        assert_eq!((record.forwarded, record.members["m1"].ok), (0, record.ok));
+    }
+    std::fs::remove_file(&file).unwrap();
+    m1.stop();
+}
+
+#[test]
+fn other_references_are_refused() {
+    let nil = Ior::default().to_string();
+    for reference in [
+        "",
+        "http://a/",
+        "iiop://",
+        "corbaloc:rir:/x",
+        "IOR:00",
+        &nil,
+        "file:/nowhere/at/all",
+        "iiop://[::/x",
+    ] {
+        let error = Iiop::new(reference, true).unwrap_err().to_string();
+        assert!(error.contains(reference), "{error}");
+    }
+}
+
+/// Each session is forwarded once, and stays.
+#[test]
+fn a_session_follows_and_stays() {
+    let mut members = ["m1", "m2"].map(|name| served(name, |_| {}));
+    let (balancer, count) = redirector(members.iter().map(|member| reference(member.address)).collect());
+    let record = closed(&format!("corbaloc::{balancer}/group"), true, 6, 400 * MS);
+    assert!(record.ok > 100 && record.failures() == 0, "{} {:?}", record.ok, record.failed);
+    assert_eq!((record.forwarded, count.load(Relaxed), record.returned), (6, 6, 0));
+    assert_eq!(record.members.len(), 2);
+    members.iter_mut().for_each(Served::stop);
+}
+
+/// With so many connections in an open loop, each is a session and has its share.
+#[test]
+fn sessions_share_an_open_loop() {
+    let mut members: Vec<Served> = (1..=4).map(|n| served(&format!("m{n}"), |_| {})).collect();
+    let (balancer, _) = redirector(members.iter().map(|member| reference(member.address)).collect());
+    let target = Iiop::new(&format!("iiop://{balancer}/group"), true).unwrap();
+    let limits = Limits { connections: Some(4), ..Limits::default() };
+    let pace = Pace::new(Arrival::Constant, 2000.0, 600 * MS, 1);
+    let record = run::start(target, pace, limits).unwrap().join().unwrap();
+    assert_eq!((record.failures(), record.forwarded), (0, 4), "{:?}", record.failed);
+    for (name, share) in record.shares() {
+        assert!((0.15..0.35).contains(&share), "{name}: {share}");
+    }
+    members.iter_mut().for_each(Served::stop);
+}
+
+#[test]
+fn a_forward_is_an_answer_to_who_does_not_follow() {
+    let mut m1 = served("m1", |_| {});
+    let (balancer, count) = redirector(vec![reference(m1.address)]);
+    let record = closed(&format!("iiop://{balancer}/group"), false, 2, 100 * MS);
+    assert!(record.ok > 10 && record.failures() == 0, "{:?}", record.failed);
+    assert_eq!((record.ok, record.forwarded), (count.load(Relaxed) as u64, 0));
+    assert_eq!(record.members[&*m1.address.to_string()].ok, record.ok);
+    m1.stop();
+}
+
+/// Nobody is there: the session goes back and is sent to the next; no call fails.
+#[test]
+fn who_is_sent_to_nobody_goes_back() {
+    let mut m1 = served("m1", |_| {});
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (balancer, _) = redirector(vec![reference(free), reference(m1.address)]);
+    let record = closed(&format!("iiop://{balancer}/group"), true, 4, 200 * MS);
+    assert!(record.ok > 10 && record.failures() == 0, "{} {:?}", record.ok, record.failed);
+    assert_eq!(record.forwarded, 4 + record.returned);
+    assert!(record.returned >= 3, "{}", record.returned);
+    m1.stop();
+}
+
+/// Members stop, each after its last reply: what they had not performed is performed by another.
+#[test]
+fn sessions_of_a_member_that_stops_begin_anew() {
+    let mut members =
+        ["m1", "m2"].map(|name| served(name, |spec| spec.service = "const:2ms".parse().unwrap()));
+    let (balancer, _) = redirector(members.iter().map(|member| reference(member.address)).collect());
+    let target = Iiop::new(&format!("iiop://{balancer}/group"), true).unwrap();
+    let run = run::closed(target, 4, 700 * MS, Limits::default()).unwrap();
+    let mut record = until(&run, |record| record.members.len() == 2);
+    members[0].stop();
+    record.add(&run.take());
+    let before = record.members["m1"].ok;
+    record.add(&run.join().unwrap());
+    // A request may have been on its way when the connection was closed.
+    assert!(record.failures() <= 4, "{:?}", record.failed);
+    assert!(record.returned >= 2, "{}", record.returned);
+    assert_eq!(record.members["m1"].ok, before);
+    assert!(record.members["m2"].ok > before);
+    members[1].stop();
+}
+
+fn until(run: &Run, what: impl Fn(&Record) -> bool) -> Record {
+    let mut record = Record::new();
+    while !what(&record) {
+        std::thread::sleep(5 * MS);
+        record.add(&run.take());
+        assert!(run.elapsed() < Duration::from_secs(20));
+    }
+    record
+}
+
+/// An object that sends its clients to itself: a call ends after so many times.
+#[test]
+fn a_circle_ends() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let own: Corbaloc = format!("corbaloc::1.2@{address}/group").parse().unwrap();
+    drop(listener);
+    let counter = Arc::new(AtomicUsize::new(0));
+    let listener = TcpListener::bind(address).unwrap();
+    let counts = counter.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            redirect(stream.unwrap(), &[own.ior()], &counts);
+        }
+    });
+    let record = closed(&format!("iiop://{address}/group"), true, 1, 50 * MS);
+    assert!(record.due > 0 && record.ok == 0);
+    assert_eq!(record.failed.keys().collect::<Vec<_>>(), [&Fault::Exception], "{:?}", record.failed);
+    assert_eq!(record.exceptions["forwarded too often"], record.failures());
+    assert!((record.forwarded..=17 * record.due).contains(&(counter.load(Relaxed) as u64)));
+}
+
+#[test]
+fn exceptions_are_failures_by_their_names() {
+    let mut m1 = served("m1", |spec| spec.fail_rate = 0.5);
+    let record = closed(&format!("iiop://{}/k", m1.address), true, 2, 200 * MS);
+    assert!(record.ok > 10 && record.failed[&Fault::Exception] > 10);
+    let name = "IDL:omg.org/CORBA/UNKNOWN:1.0";
+    assert_eq!(record.exceptions[name], record.failures());
+    m1.stop();
+}

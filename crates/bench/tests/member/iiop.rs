@@ -1,0 +1,261 @@
+//! The CORBA member, spoken to message by message.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use plimsoll_bench::member::{Kind, MEMBER_CONTEXT, Spec, TYPE_ID, reference};
+use plimsoll_wire::giop::write::{self, Form, Head};
+use plimsoll_wire::giop::{
+    Content, Cut, LocateStatus, Message, Order, Reply, Status, Target, Version, Wanted, Writer, cut, split,
+};
+
+use super::{MS, Running, member};
+
+const MOST: usize = 64 << 20;
+
+fn iiop(change: impl FnOnce(&mut Spec)) -> Running {
+    member(|spec| {
+        spec.kind = Kind::Iiop;
+        change(spec);
+    })
+}
+
+fn forms() -> impl Iterator<Item = Form> {
+    Version::ALL
+        .into_iter()
+        .flat_map(|version| [Order::Big, Order::Little].map(|order| Form { version, order }))
+}
+
+fn request(form: Form, id: u32, operation: &str, body: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+    asked(form, id, operation, Wanted::Result, body)
+}
+
+fn asked(
+    form: Form,
+    id: u32,
+    operation: &str,
+    wanted: Wanted,
+    body: impl FnOnce(&mut Writer<'_>),
+) -> Vec<u8> {
+    let mut out = Vec::new();
+    let operation = operation.as_bytes();
+    let head = Head { id, wanted, target: Target::Key(b"any key at all"), operation, contexts: &[] };
+    write::request(&mut out, form, &head, body);
+    out
+}
+
+/// The next message.
+fn next(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        let missing = match cut(&bytes, MOST).unwrap() {
+            Cut::Whole { .. } => return bytes,
+            Cut::Partial { missing, .. } => missing,
+        };
+        let start = bytes.len();
+        bytes.resize(start + missing, 0);
+        stream.read_exact(&mut bytes[start..]).unwrap();
+    }
+}
+
+fn reply<T>(message: &[u8], read: impl FnOnce(&Reply<'_>, Order) -> T) -> T {
+    let Message { header, content: Content::Reply(reply) } = Message::parse(message).unwrap() else {
+        panic!("no reply: {}", message.escape_ascii())
+    };
+    read(&reply, header.order)
+}
+
+#[test]
+fn answers_every_operation_in_every_form() {
+    let m1 = iiop(|_| {});
+    for form in forms() {
+        let mut stream = m1.connect();
+        let mut ask = |operation: &str, body: &dyn Fn(&mut Writer<'_>)| {
+            stream.write_all(&request(form, 7, operation, |writer| body(writer))).unwrap();
+            let message = next(&mut stream);
+            assert_eq!(Message::parse(&message).unwrap().header.form(), form);
+            reply(&message, |reply, _| assert_eq!(reply.id, 7));
+            message
+        };
+        for (number, prime) in [(0, false), (2, true), (91, false), (97, true), (4_294_967_291, true)] {
+            let message = ask("is_prime", &|writer| writer.u32(number));
+            let said = reply(&message, |reply, order| {
+                assert_eq!(reply.contexts.find(MEMBER_CONTEXT), Some(&b"m1"[..]));
+                reply.result(order).bool().unwrap()
+            });
+            assert_eq!(said, prime, "{number}");
+        }
+        let half = ask("half", &|writer| writer.f64(-3.0));
+        assert_eq!(reply(&half, |reply, order| reply.result(order).f64().unwrap()), -1.5);
+        let echo = ask("echo", &|writer| writer.string(b"text"));
+        assert_eq!(reply(&echo, |reply, order| reply.result(order).string().unwrap().to_vec()), b"text");
+        let blob = ask("blob", &|writer| writer.octets(&[7; 100_000]));
+        assert_eq!(reply(&blob, |reply, order| reply.result(order).octets().unwrap().to_vec()), [7; 100_000]);
+        let who = ask("who", &|_| ());
+        assert_eq!(reply(&who, |reply, order| reply.result(order).string().unwrap().to_vec()), b"m1");
+        for (type_id, is_a) in
+            [(TYPE_ID, true), (b"IDL:omg.org/CORBA/Object:1.0", true), (b"IDL:Other:1.0", false)]
+        {
+            let message = ask("_is_a", &|writer| writer.string(type_id));
+            assert_eq!(reply(&message, |reply, order| reply.result(order).bool().unwrap()), is_a);
+        }
+        assert!(!reply(&ask("_non_existent", &|_| ()), |reply, order| reply.result(order).bool().unwrap()));
+        let oops = ask("fail", &|writer| writer.bool(true));
+        reply(&oops, |reply, order| {
+            let mut body = reply.result(order);
+            let said = (reply.status, body.string().unwrap(), body.string().unwrap());
+            assert_eq!(said, (Status::UserException, &b"IDL:Test/Oops:1.0"[..], &b"m1"[..]));
+        });
+        for (operation, body, why) in [
+            ("fail", &b"\0"[..], "NO_PERMISSION"),
+            ("nothing_of_the_kind", b"", "BAD_OPERATION"),
+            ("is_prime", b"\x01", "MARSHAL"),
+            ("echo", b"\xff\xff\xff\xff", "MARSHAL"),
+        ] {
+            let message = ask(operation, &|writer| writer.bytes(body));
+            let said = reply(&message, |reply, order| reply.exception(order).unwrap().type_id.to_vec());
+            assert_eq!(String::from_utf8(said).unwrap(), format!("IDL:omg.org/CORBA/{why}:1.0"));
+        }
+        let mut locate = Vec::new();
+        write::locate_request(&mut locate, form, 9, &Target::Key(b""));
+        stream.write_all(&locate).unwrap();
+        let message = next(&mut stream);
+        let Content::LocateReply(here) = Message::parse(&message).unwrap().content else {
+            panic!("no locate reply")
+        };
+        assert_eq!((here.id, here.status), (9, LocateStatus::Here));
+    }
+    m1.stop();
+}
+
+#[test]
+fn wide_strings_come_back_as_they_came() {
+    let m1 = iiop(|_| {});
+    let mut stream = m1.connect();
+    let form = Form { version: Version::V1_2, order: Order::Little };
+    stream.write_all(&request(form, 1, "echo_wide", |writer| writer.octets(b"a\0b\0"))).unwrap();
+    let said = reply(&next(&mut stream), |reply, order| reply.result(order).octets().unwrap().to_vec());
+    assert_eq!(said, b"a\0b\0");
+    let form = Form { version: Version::V1_1, ..form };
+    let body = |writer: &mut Writer<'_>| {
+        writer.u32(2);
+        writer.bytes(b"a\0\0\0");
+    };
+    stream.write_all(&request(form, 1, "echo_wide", body)).unwrap();
+    let said = reply(&next(&mut stream), |reply, _| reply.body.to_vec());
+    assert_eq!(said, b"\x02\0\0\0a\0\0\0");
+    m1.stop();
+}
+
+#[test]
+fn oneways_are_counted_and_not_answered() {
+    let m1 = iiop(|_| {});
+    let mut stream = m1.connect();
+    for form in forms() {
+        stream.write_all(&asked(form, 1, "note", Wanted::Nothing, |writer| writer.u32(5))).unwrap();
+    }
+    let form = Form { version: Version::V1_2, order: Order::Big };
+    stream.write_all(&request(form, 2, "noted", |_| ())).unwrap();
+    let noted = reply(&next(&mut stream), |reply, order| reply.result(order).u32().unwrap());
+    assert_eq!(noted, 6);
+    m1.stop();
+}
+
+/// Fragments of two requests take turns; both are put together.
+#[test]
+fn puts_fragments_together() {
+    let m1 = iiop(|_| {});
+    let mut stream = m1.connect();
+    let form = Form { version: Version::V1_2, order: Order::Little };
+    let pieces = |id: u32| {
+        let mut bytes = Vec::new();
+        let whole = request(form, id, "blob", |writer| writer.octets(&[id as u8; 5000]));
+        split(&whole, 1024, &mut bytes).unwrap();
+        let mut pieces = Vec::new();
+        while !bytes.is_empty() {
+            let Cut::Whole { len, .. } = cut(&bytes, MOST).unwrap() else { panic!("a whole piece") };
+            pieces.push(bytes.drain(..len).collect::<Vec<u8>>());
+        }
+        pieces
+    };
+    for (one, other) in pieces(1).into_iter().zip(pieces(2)) {
+        stream.write_all(&[one, other].concat()).unwrap();
+    }
+    for id in [1, 2] {
+        let message = next(&mut stream);
+        let said = reply(&message, |reply, order| (reply.id, reply.result(order).octets().unwrap().to_vec()));
+        assert_eq!(said, (id, vec![id as u8; 5000]));
+    }
+    m1.stop();
+}
+
+/// Requests of one connection are served side by side, and one more than there is room for is refused.
+#[test]
+fn serves_side_by_side_up_to_its_queue() {
+    let m1 = iiop(|spec| {
+        spec.service = "const:60ms".parse().unwrap();
+        spec.workers = 3;
+        spec.queue = 1;
+    });
+    let mut stream = m1.connect();
+    let form = Form { version: Version::V1_2, order: Order::Little };
+    let all: Vec<u8> = (0..5).flat_map(|id| request(form, id, "who", |_| ())).collect();
+    let begin = Instant::now();
+    stream.write_all(&all).unwrap();
+    let mut done = BTreeSet::new();
+    for turn in 0..5 {
+        reply(&next(&mut stream), |reply, order| {
+            done.insert(reply.id);
+            if turn == 0 {
+                let why = reply.exception(order).unwrap();
+                assert_eq!((reply.id, why.type_id), (4, &b"IDL:omg.org/CORBA/TRANSIENT:1.0"[..]));
+            }
+        });
+    }
+    assert_eq!(done.len(), 5);
+    // Two rounds of three workers; five rounds would be one after the other.
+    assert!(
+        (Duration::from_millis(120)..Duration::from_millis(290)).contains(&begin.elapsed()),
+        "{:?}",
+        begin.elapsed()
+    );
+    m1.stop();
+}
+
+#[test]
+fn says_that_it_does_not_understand() {
+    let m1 = iiop(|_| {});
+    for (junk, last) in [(&b"GET / HTTP/1.1\r\n\r\n"[..], 6), (b"GIOP\x01\x03\x00\x00\x00\x00\x00\x00", 6)] {
+        let mut stream = m1.connect();
+        stream.write_all(junk).unwrap();
+        let message = next(&mut stream);
+        assert_eq!(message[7], last);
+    }
+    m1.stop();
+}
+
+#[test]
+fn takes_its_leave_when_it_stops() {
+    let m1 = iiop(|spec| spec.service = "const:50ms".parse().unwrap());
+    let mut stream = m1.connect();
+    let form = Form { version: Version::V1_2, order: Order::Big };
+    stream.write_all(&request(form, 3, "who", |_| ())).unwrap();
+    std::thread::sleep(20 * MS);
+    m1.stop();
+    assert_eq!(reply(&next(&mut stream), |reply, _| reply.id), 3);
+    assert_eq!(Message::parse(&next(&mut stream)).unwrap().content, Content::CloseConnection);
+}
+
+#[test]
+fn its_reference_says_where_it_is() {
+    for (address, host) in
+        [("127.0.0.1:5", "127.0.0.1:5"), ("0.0.0.0:6", "127.0.0.1:6"), ("[::]:7", "[::1]:7")]
+    {
+        let ior = reference(address.parse().unwrap());
+        let profile = ior.iiop().unwrap();
+        assert_eq!(profile.places().next().unwrap().to_string(), host);
+        assert!(profile.components.iter().any(|component| component.code_sets().is_some()));
+    }
+}

@@ -1,0 +1,378 @@
+//! What a side-car of a CORBA server knows of references: that of the group, to which clients are sent when the server
+//! is under alert or gone; and the server's own, which is written to a file with the side-car's address in place of
+//! the server's, for the balancer to hand out.
+//!
+//! Both may come late and change: a server that starts again may have another key, a balancer may not be up yet. They
+//! are looked at again for as long as the side-car runs; what is known stays until something else is.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use plimsoll_agent::Url;
+use plimsoll_wire::giop::{
+    ALTERNATE_ADDRESS, CodeSets, Component, Corbaloc, IIOP, IiopProfile, Ior, Order, Version,
+};
+use tokio::time::sleep;
+
+use super::side_car::SideCar;
+use crate::command::{Exit, Failure};
+use crate::config::{ListenAddress, MemberAddress, Reference};
+
+/// Between two looks at a file.
+const LOOK: Duration = Duration::from_millis(500);
+/// Between two questions to balancers that have the group's reference, and at most to those that do not.
+const ASK: Duration = Duration::from_secs(30);
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+
+/// The type of a group of which nobody says any. Some clients take a reference without one for none.
+const ANY: &[u8] = b"IDL:omg.org/CORBA/Object:1.0";
+
+/// Where to stand: `ADDRESS`, or `ADDRESS=SERVER` if the server is not where its reference says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stand {
+    pub(super) listen: SocketAddr,
+    server: Option<MemberAddress>,
+}
+
+impl FromStr for Stand {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = "expected ADDRESS=SERVER, such as 0.0.0.0:2809=127.0.0.1:12809";
+        let (listen, server) = text.split_once('=').map_or((text, None), |(at, of)| (at, Some(of)));
+        let ListenAddress(listen) =
+            listen.parse().map_err(|why| format!("the address `{listen}` {why}; {expected}"))?;
+        let server = server
+            .map(|server| server.parse().map_err(|why| format!("the server `{server}` {why}; {expected}")));
+        Ok(Self { listen, server: server.transpose()? })
+    }
+}
+
+/// Where a reference is: itself, or a file with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Spot(String);
+
+impl FromStr for Spot {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let is =
+            |scheme: &str| text.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme));
+        if is("IOR:") || is("corbaloc:") {
+            text.parse::<Reference>().map_err(|why| format!("it {why}"))?;
+            return Ok(Self(text.to_owned()));
+        }
+        match text.strip_prefix("file:").unwrap_or(text) {
+            "" => Err("expected IOR:..., corbaloc:... or a file with one of them".to_owned()),
+            path => Ok(Self(format!("file:{path}"))),
+        }
+    }
+}
+
+impl fmt::Display for Spot {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let short: String = self.0.chars().take(60).collect();
+        write!(out, "{short}{}", if short.len() < self.0.len() { "…" } else { "" })
+    }
+}
+
+impl Spot {
+    fn read(&self) -> Result<Reference, String> {
+        self.0.parse().map_err(|why| format!("{self}: it {why}"))
+    }
+}
+
+/// What was said of them on the command line.
+#[derive(Clone, Debug)]
+pub(super) struct Said {
+    pub(super) stand: Stand,
+    /// The server's.
+    pub(super) server: Option<Spot>,
+    /// Where the server's goes with another address in it.
+    pub(super) file: Option<PathBuf>,
+    /// The group's.
+    pub(super) group: Option<Spot>,
+    /// The group's name, and balancers that know its reference.
+    pub(super) name: Option<String>,
+    pub(super) balancers: Vec<Url>,
+    /// What balancers call the server, if that is said.
+    pub(super) member: Option<String>,
+}
+
+/// The references.
+pub(super) struct References {
+    said: Said,
+    /// Where clients are to find the side-car.
+    own: MemberAddress,
+    /// The server's, as last seen.
+    seen: Option<Ior>,
+}
+
+impl Said {
+    /// Where the server is, from the command line or its reference.
+    pub(super) fn server(&self) -> Result<MemberAddress, Failure> {
+        let usage =
+            |what: &str| Failure::new(Exit::Usage, format_args!("--iiop {}: {what}", self.stand.listen));
+        if self.group.is_none() && self.name.is_none() && !self.balancers.is_empty() {
+            return Err(usage(
+                "where are clients to go that the server sends away? Give --group and the group's name, or --group-ior",
+            ));
+        }
+        match (&self.stand.server, &self.server) {
+            (Some(server), _) => Ok(server.clone()),
+            (None, Some(spot)) => {
+                let read = spot.read().map_err(|why| {
+                    Failure::failed(format_args!(
+                        "cannot tell where the server is: {why}; start it first, or say so: --iiop {}=HOST:PORT",
+                        self.stand.listen
+                    ))
+                });
+                read.map(|reference| reference.address)
+            }
+            (None, None) => Err(usage("where is the server? Say so with =HOST:PORT, or give --server-ior")),
+        }
+    }
+}
+
+impl References {
+    /// Of a side-car that listens there.
+    pub(super) fn new(said: Said, listens: SocketAddr) -> Self {
+        let own = match listens.ip().is_unspecified() {
+            false => None,
+            // Balancers know it by a name that leads there, it is hoped.
+            true => said.member.as_ref().and_then(|member| member.parse().ok()),
+        };
+        let own = own.unwrap_or_else(|| {
+            let host = match listens.ip().is_unspecified() {
+                true => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+                false => listens.ip().to_string(),
+            };
+            MemberAddress { host, port: listens.port() }
+        });
+        Self { said, own, seen: None }
+    }
+
+    /// What balancers call the server: as was said, or the address that clients find it by.
+    pub(super) fn member(&self) -> String {
+        self.said.member.clone().unwrap_or_else(|| self.own.to_string())
+    }
+
+    /// Takes in the server's reference if there is one that is not known, and writes it anew.
+    pub(super) fn look(&mut self, side_car: &SideCar) -> Result<(), String> {
+        let Some(spot) = &self.said.server else { return Ok(()) };
+        let Reference { ior, address, .. } = spot.read()?;
+        if self.seen.as_ref() == Some(&ior) {
+            return Ok(());
+        }
+        let address = self.said.stand.server.is_none().then_some(address);
+        side_car.serve(&ior, address)?;
+        if let Some(file) = &self.said.file {
+            let text = format!("{}\n", moved(&ior, &self.own));
+            write(file, &text).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        }
+        if let Some(place) = Corbaloc::of(&moved(&ior, &self.own)) {
+            tracing::info!("the server's object is at {place} now");
+        }
+        self.seen = Some(ior);
+        Ok(())
+    }
+
+    /// Looks again and again.
+    pub(super) async fn follow(&mut self, side_car: &SideCar) -> Infallible {
+        let said = self.said.clone();
+        let group = async {
+            match (&said.group, &said.name) {
+                (None, None) => std::future::pending().await,
+                _ => homes(&said, side_car).await,
+            }
+        };
+        let server = async {
+            let mut trouble = None;
+            loop {
+                let found = self.look(side_car);
+                tell(&mut trouble, found.err(), "the server's reference cannot be had yet");
+                sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            never = group => never,
+            never = server => never,
+        }
+    }
+}
+
+/// Keeps a side-car told where the group is.
+async fn homes(said: &Said, side_car: &SideCar) -> Infallible {
+    let (mut known, mut trouble) = (None, None);
+    let mut wait = LOOK;
+    loop {
+        match home(said).await {
+            Ok(home) => {
+                wait = if said.group.is_some() { LOOK } else { ASK };
+                if known.as_ref() != Some(&home) {
+                    let place = Corbaloc::of(&home).map(|place| place.to_string()).unwrap_or_default();
+                    let taken = side_car.home(&home);
+                    tell(&mut trouble, taken.err(), "the group's reference cannot be taken");
+                    tracing::info!("clients that the server sends away go to {place}");
+                    known = Some(home);
+                }
+            }
+            // What is known may still be right.
+            Err(_) if known.is_some() => wait = ASK_AGAIN,
+            Err(why) => {
+                let what = "clients stay until the group's reference is there";
+                tell(&mut trouble, Some(why), what);
+                wait = (wait * 2).min(ASK_AGAIN);
+            }
+        }
+        sleep(wait).await;
+    }
+}
+
+/// The group's reference, from where it was said to be or from the first balancer that has it.
+async fn home(said: &Said) -> Result<Ior, String> {
+    if let Some(spot) = &said.group {
+        return spot.read().map(|reference| typed(reference.ior));
+    }
+    let mut trouble = "there is no balancer to ask: give --report-to or --group-ior".to_owned();
+    let path = format!("/v1/groups/{}/ior", said.name.as_deref().unwrap_or_default());
+    for url in &said.balancers {
+        let found = url.fetch(&path).await.and_then(|body| {
+            let body: plimsoll_admin::Reference = serde_json::from_slice(&body)
+                .map_err(|error| format!("it answered something else: {error}"))?;
+            body.ior.parse::<Reference>().map_err(|why| format!("its reference {why}"))
+        });
+        match found {
+            Ok(reference) => return Ok(typed(reference.ior)),
+            Err(why) => trouble = format!("{url}: {why}"),
+        }
+    }
+    Err(trouble)
+}
+
+/// With a type and code sets, if it has none: some clients follow no forward to a reference without a type, and none
+/// sends a wide string to one without code sets.
+fn typed(mut ior: Ior) -> Ior {
+    if ior.type_id.is_empty() {
+        ior.type_id = ANY.to_vec();
+    }
+    for profile in &mut ior.profiles {
+        let read = IiopProfile::parse(&profile.data).ok().filter(|_| profile.tag == IIOP);
+        let Some(mut read) = read.filter(|read| read.version > Version::V1_0) else { continue };
+        if read.components.iter().all(|component| component.code_sets().is_none()) {
+            read.components.push(CodeSets::common().component(Order::NATIVE));
+            *profile = read.profile(Order::NATIVE);
+        }
+    }
+    ior
+}
+
+/// The same object behind another address: the key and all that is said of it stay, other addresses go, as they would
+/// lead past this one.
+fn moved(ior: &Ior, to: &MemberAddress) -> Ior {
+    let mut own = Vec::new();
+    if let Some(mut profile) = ior.iiop() {
+        (profile.host, profile.port) = (to.host.clone(), to.port);
+        profile.components.retain(|component: &Component| component.tag != ALTERNATE_ADDRESS);
+        own.push(profile.profile(Order::NATIVE));
+    }
+    let general = ior.profiles.iter().filter(|profile| profile.tag == GENERAL);
+    own.extend(general.cloned());
+    Ior { type_id: ior.type_id.clone(), profiles: own }
+}
+
+/// The tag of a profile that says no address, but what holds for all (TAG_MULTIPLE_COMPONENTS).
+const GENERAL: u32 = 1;
+
+/// Whoever reads it meanwhile reads the one before.
+fn write(file: &Path, text: &str) -> io::Result<()> {
+    let beside = file.with_added_extension("new");
+    std::fs::write(&beside, text)?;
+    std::fs::rename(&beside, file)
+}
+
+/// Says what is wrong, once for as long as it is the same.
+fn tell(before: &mut Option<String>, now: Option<String>, what: &str) {
+    if let Some(why) = now.as_ref().filter(|_| *before != now) {
+        tracing::warn!("{what}: {why}");
+    }
+    *before = now;
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_wire::giop::Profile;
+
+    use super::*;
+
+    #[test]
+    fn stands() {
+        let stand: Stand = "127.0.0.1:0=server:2809".parse().unwrap();
+        assert_eq!(stand.server.unwrap().to_string(), "server:2809");
+        assert_eq!("[::]:2809".parse::<Stand>().unwrap().server, None);
+        for wrong in ["", "2809", "0.0.0.0:80=", "0.0.0.0:80=x"] {
+            assert!(wrong.parse::<Stand>().unwrap_err().contains("expected ADDRESS=SERVER"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn spots() {
+        for (text, spot) in
+            [("/run/a.ior", "file:/run/a.ior"), ("file:a", "file:a"), ("corbaloc::h:1/k", "corbaloc::h:1/k")]
+        {
+            assert_eq!(text.parse::<Spot>().unwrap().0, spot);
+        }
+        for wrong in ["", "file:", "IOR:00", "IOR:zz", "corbaloc:rir:/k"] {
+            assert!(wrong.parse::<Spot>().is_err(), "{wrong}");
+        }
+        assert!("/no/such/file".parse::<Spot>().unwrap().read().unwrap_err().contains("/no/such/file"));
+    }
+
+    #[test]
+    fn only_the_address_is_another() {
+        let unknown = Component { tag: 77, data: vec![0, 1, 2, 3, 4] };
+        let components = vec![
+            CodeSets::common().component(Order::Big),
+            Component::alternate("elsewhere", 7, Order::Big),
+            unknown.clone(),
+        ];
+        let profile = IiopProfile {
+            version: Version::V1_2,
+            host: "10.0.0.1".into(),
+            port: 2809,
+            key: b"a\0key".to_vec(),
+            components: components.clone(),
+        };
+        let general = Profile { tag: GENERAL, data: vec![0, 0, 0, 0, 0] };
+        let other = Profile { tag: 99, data: vec![0] };
+        let type_id = b"IDL:Test/Latency:1.0".to_vec();
+        let second = IiopProfile { host: "10.0.0.2".into(), ..profile.clone() }.profile(Order::Big);
+        let profiles = vec![profile.profile(Order::Big), second, other, general.clone()];
+        let to = MemberAddress { host: "::1".into(), port: 9 };
+        let moved = moved(&Ior { type_id: type_id.clone(), profiles }, &to);
+        let expected = IiopProfile {
+            host: "::1".into(),
+            port: 9,
+            components: vec![components[0].clone(), unknown],
+            ..profile
+        };
+        assert_eq!((&moved.type_id, &moved.profiles[1..]), (&type_id, &[general][..]));
+        assert_eq!(moved.iiop(), Some(expected));
+    }
+
+    #[test]
+    fn a_group_has_a_type_and_code_sets() {
+        let bare = |text: &str| typed(text.parse::<Reference>().unwrap().ior);
+        let ior = bare("corbaloc:iiop:1.2@h:1/k");
+        assert_eq!(ior.type_id, ANY);
+        assert!(ior.iiop().unwrap().components[0].code_sets().is_some());
+        assert_eq!(typed(ior.clone()), ior);
+        assert_eq!(bare("corbaloc::h:1/k").iiop().unwrap().components, []);
+    }
+}

@@ -1,0 +1,226 @@
+//! `plimsoll ior`: references to CORBA objects, taken apart and made.
+
+mod page;
+
+use std::io::Read as _;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use plimsoll_admin::Reference;
+use plimsoll_wire::giop::{
+    BadGiop, CodeSets, Component, Corbaloc, Corbaname, IiopProfile, Ior, MAX_TEXT, Order, Version, escaped,
+};
+
+use super::{Exit, Failure, Globals};
+use crate::control::Where;
+use crate::control::text::plain;
+use crate::talk::{self, Output};
+
+/// Take references to CORBA objects apart, and make them
+///
+/// Output: -o table, json, ior (in digits) or corbaloc (an address and a key).
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// What a reference says: type, addresses, key, code sets and whatever else is in it
+    Show(Show),
+    /// Make the reference of an object from its address and key; prints it in digits
+    Make(Make),
+}
+
+#[derive(clap::Args, Debug)]
+#[command(group = clap::ArgGroup::new("which").required(true).args(["reference", "group"]))]
+struct Show {
+    /// IOR:..., corbaloc:..., corbaname:..., or a file with one of them; - reads standard input
+    #[arg(value_name = "REFERENCE")]
+    reference: Option<String>,
+
+    /// Name of a group with an iiop listener: the reference that its clients use, from the running balancer
+    #[arg(long, value_name = "NAME")]
+    group: Option<String>,
+
+    #[command(flatten)]
+    at: Where,
+}
+
+#[derive(clap::Args, Debug)]
+struct Make {
+    /// Where the object is, as `host:port` or `[::1]:port`; further ones are further addresses of the same object
+    #[arg(short, long, value_name = "ADDRESS", required = true)]
+    address: Vec<String>,
+
+    /// What the object is known by there; %xx stands for the byte xx
+    #[arg(short, long, value_name = "KEY")]
+    key: String,
+
+    /// Type of the object. Some clients take a reference without one for none at all
+    #[arg(short, long, value_name = "TYPE", default_value = "IDL:omg.org/CORBA/Object:1.0")]
+    type_id: String,
+
+    /// Newest version of GIOP that the server speaks: 1.0, 1.1 or 1.2
+    #[arg(long, value_name = "VERSION", default_value = "1.2", value_parser = ["1.0", "1.1", "1.2"])]
+    giop: String,
+
+    /// Leave out which character sets the server takes; clients then refuse to send wide strings
+    #[arg(long)]
+    no_code_sets: bool,
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    match &args.command {
+        Command::Show(Show { group: Some(group), at, .. }) => tell(&of_group(group, at)?, globals)?,
+        Command::Show(show) => tell(&read(show.reference.as_deref().unwrap_or_default())?, globals)?,
+        Command::Make(make) => {
+            let ior = made(make)?;
+            match globals.output {
+                Output::Table => talk::write(&format!("{ior}\n"))?,
+                _ => tell(&ior, globals)?,
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows a reference in the form that was asked for.
+fn tell(ior: &Ior, globals: &Globals) -> Result<(), Failure> {
+    match globals.output {
+        Output::Ior => talk::write(&format!("{ior}\n")),
+        Output::Corbaloc => match Corbaloc::of(ior) {
+            Some(place) => talk::write(&format!("{place}\n")),
+            None => Err(Failure::failed("the reference has no IIOP address, so that no corbaloc can say it")),
+        },
+        _ => globals.show(&page::json(ior), || page::table(ior, globals.color())),
+    }
+}
+
+/// The reference by which clients reach a group.
+fn of_group(group: &str, at: &Where) -> Result<Ior, Failure> {
+    if group.is_empty() || !group.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)) {
+        return Err(usage(format_args!("{} is not the name of a group", plain(group))));
+    }
+    let reference: Reference = at.balancer()?.get(&format!("/v1/groups/{group}/ior"))?;
+    let other =
+        |error: BadGiop| Failure::failed(format_args!("the balancer is of another version: {}", error.why()));
+    reference.ior.parse().map_err(other)
+}
+
+/// The reference of a text, or of the file that the text names.
+fn read(reference: &str) -> Result<Ior, Failure> {
+    if let Some(ior) = parse(reference) {
+        return ior;
+    }
+    let path =
+        reference.strip_prefix("file://").or_else(|| reference.strip_prefix("file:")).unwrap_or(reference);
+    let unreadable = |error: std::io::Error| {
+        usage(format_args!(
+            "cannot read {path}: {error}; expected IOR:..., corbaloc:..., corbaname:... or a file with one of them"
+        ))
+    };
+    let mut text = String::new();
+    let source: Box<dyn std::io::Read> = match path {
+        "-" => Box::new(std::io::stdin()),
+        path => Box::new(std::fs::File::open(path).map_err(unreadable)?),
+    };
+    source.take(2 * MAX_TEXT as u64).read_to_string(&mut text).map_err(unreadable)?;
+    let first = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    parse(first).unwrap_or_else(|| {
+        Err(usage(format_args!("{path}: its first line is no reference; expected IOR:... or corbaloc:...")))
+    })
+}
+
+/// `None` if it has the form of no reference.
+fn parse(text: &str) -> Option<Result<Ior, Failure>> {
+    let is = |scheme: &str| text.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme));
+    let ior = if is("IOR:") {
+        text.parse::<Ior>()
+    } else if is("corbaloc:") {
+        text.parse::<Corbaloc>().map(|place| place.ior())
+    } else if is("corbaname:") {
+        text.parse::<Corbaname>().map(|name| name.service.ior())
+    } else {
+        return None;
+    };
+    let begin: String = text.chars().take(60).collect();
+    Some(ior.map_err(|error| usage(format_args!("`{begin}`: {}", error.why()))))
+}
+
+fn made(make: &Make) -> Result<Ior, Failure> {
+    let mut places = Vec::new();
+    for address in &make.address {
+        // The key is percent-encoded as in a corbaloc, which says all of it.
+        let place = format!("corbaloc:iiop:{}@{address}/{}", make.giop, make.key);
+        let place: Corbaloc = place.parse().map_err(|error: BadGiop| {
+            usage(format_args!("`{address}` with key `{}`: {}", make.key, error.why()))
+        })?;
+        places.push(place);
+    }
+    let mut components = Vec::new();
+    if !make.no_code_sets {
+        components.push(CodeSets::common().component(Order::NATIVE));
+    }
+    let others = places.iter().skip(1).flat_map(|place| &place.places);
+    components.extend(others.map(|place| Component::alternate(&place.host, place.port, Order::NATIVE)));
+    let Some(Corbaloc { places, key }) = places.into_iter().next() else {
+        return Err(usage("give --address"));
+    };
+    let [place] = &places[..] else {
+        return Err(usage(format_args!("key `{}`: give one address each", escaped(&key))));
+    };
+    if place.version == Version::V1_0 {
+        // There is no room for any in a profile of 1.0.
+        components.clear();
+    }
+    let profile =
+        IiopProfile { version: place.version, host: place.host.clone(), port: place.port, key, components };
+    Ok(Ior { type_id: make.type_id.clone().into_bytes(), profiles: vec![profile.profile(Order::NATIVE)] })
+}
+
+fn usage(what: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::Usage, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn make(address: &[&str], key: &str) -> Make {
+        Make {
+            address: address.iter().map(|address| (*address).to_owned()).collect(),
+            key: key.to_owned(),
+            type_id: "IDL:Test/Latency:1.0".to_owned(),
+            giop: "1.2".to_owned(),
+            no_code_sets: false,
+        }
+    }
+
+    #[test]
+    fn what_is_made_is_read() {
+        let ior = made(&make(&["127.0.0.1:2809", "[::1]:99"], "a%00b")).unwrap();
+        let again = read(&ior.to_string()).unwrap();
+        assert_eq!(again, ior);
+        let location = Corbaloc::of(&ior).unwrap().to_string();
+        assert_eq!(location, "corbaloc:iiop:1.2@127.0.0.1:2809,iiop:1.2@[::1]:99/a%00b");
+        insta::assert_snapshot!(page::table(&ior, false), @r"
+        type       IDL:Test/Latency:1.0
+        address    127.0.0.1:2809  [::1]:99   GIOP 1.2
+        key        a%00b   3 bytes
+        char       UTF-8, also ISO 8859-1
+        wchar      UTF-16
+        ");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for (address, key) in [("h:x", "k"), ("", "k"), ("a,:b", "k"), ("h:1", "%zz")] {
+            assert!(made(&make(&[address], key)).is_err(), "{address} {key}");
+        }
+        for reference in ["IOR:00", "corbaloc:rir:/k", "/no/such/file", "corbaname::h#%ff"] {
+            assert!(read(reference).is_err(), "{reference}");
+        }
+    }
+}

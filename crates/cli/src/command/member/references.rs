@@ -1,0 +1,74 @@
+//! The references of CORBA members, told once all of them listen: in a file, which appears whole, or on standard output.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use plimsoll_bench::member;
+use tokio::sync::Notify;
+
+use super::Failure;
+use crate::talk;
+
+/// The references so far, and what became of telling them.
+pub(super) struct References {
+    /// How many there will be.
+    count: Cell<usize>,
+    text: RefCell<String>,
+    file: Option<PathBuf>,
+    failure: RefCell<Option<Failure>>,
+    failed: Notify,
+}
+
+impl References {
+    /// Of so many members, which are none if they are not of CORBA.
+    pub(super) fn new(count: usize, file: Option<&Path>) -> Self {
+        Self {
+            count: Cell::new(count),
+            text: RefCell::default(),
+            file: file.map(Path::to_path_buf),
+            failure: RefCell::default(),
+            failed: Notify::new(),
+        }
+    }
+
+    /// The next member listens.
+    pub(super) fn add(&self, address: SocketAddr) {
+        let Some(left) = self.count.get().checked_sub(1) else { return };
+        self.count.set(left);
+        let mut text = self.text.borrow_mut();
+        text.push_str(&member::reference(address).to_string());
+        text.push('\n');
+        if left > 0 {
+            return;
+        }
+        let told = match &self.file {
+            None => talk::write(&text),
+            Some(file) => write(file, &text),
+        };
+        if let Err(failure) = told {
+            *self.failure.borrow_mut() = Some(failure);
+            self.failed.notify_one();
+        }
+    }
+
+    /// Ends if they could not be told: nobody would find the members.
+    pub(super) async fn failed(&self) {
+        self.failed.notified().await;
+    }
+
+    /// What came of it.
+    pub(super) fn told(&self) -> Result<(), Failure> {
+        self.failure.borrow_mut().take().map_or(Ok(()), Err)
+    }
+}
+
+/// Whoever waits for the file finds it complete.
+fn write(file: &Path, text: &str) -> Result<(), Failure> {
+    let mut beside = file.as_os_str().to_owned();
+    beside.push(".new");
+    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, file));
+    written.map_err(|error| {
+        Failure::failed(format_args!("cannot write {}: {error}; choose another --ior-file", file.display()))
+    })
+}

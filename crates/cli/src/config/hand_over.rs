@@ -1,0 +1,39 @@
+//! `[group.hand_over]`: who is told before a member loses its sessions.
+
+use std::time::Duration;
+
+use plimsoll_proxy as proxy;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::root::millis;
+use super::{MonitorUrl, TimeSpan};
+
+/// Who is told before sessions of a member go elsewhere because it is drained, so that what the member keeps for them
+/// can be taken to where they go. It gets `POST` with
+/// `{"group": "web", "member": "10.0.0.1:80", "share": 1, "epoch": 3, "reason": "drain"}`, and sessions stay until it has
+/// answered with 2xx.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HandOver {
+    /// Where to tell. `{member}` in its path stands for the member as it is written in `members`.
+    pub(crate) url: MonitorUrl,
+
+    /// How long to wait for the answer; then, or if it is another, sessions go all the same.
+    #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "5s"))]
+    #[serde(default = "millis::<2000>")]
+    pub(crate) timeout: TimeSpan,
+}
+
+impl HandOver {
+    /// As the data plane takes it.
+    pub(crate) fn settings(&self) -> proxy::HandOverSettings {
+        let MonitorUrl { host, port, path } = &self.url;
+        proxy::HandOverSettings {
+            host: host.as_str().into(),
+            port: *port,
+            path: path.as_str().into(),
+            timeout: self.timeout.0.min(Duration::from_secs(5)),
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! What is said of files that are wrong: every snapshot is what a user reads.
+
+use super::*;
+
+#[test]
+fn a_typo_is_shown_with_what_was_meant() {
+    assert_snapshot!(errors(&LEAST.replace("members", "membres")), @r#"
+    error: plimsoll.toml:6:1: unknown key `membres` in [[group]]
+        6 | membres = ["127.0.0.1:1"]
+          | ^^^^^^^ did you mean `members`?   allowed: hand_over, health, iiop, key, max_connections, members, monitor, name, outlier, pool, pool_idle, queue, queue_timeout, report_header, retry, send_proxy, slow_start, strategy, timeouts, when_all_down
+    1 error
+    "#);
+    assert_snapshot!(errors(&format!("{LEAST}strategy = {{ least_request = {{ choises = 3 }} }}")), @r#"
+    error: plimsoll.toml:7:32: unknown key `choises` in [group.strategy.least_request]
+        7 | strategy = { least_request = { choises = 3 } }
+          |                                ^^^^^^^ did you mean `choices`?   allowed: choices
+    1 error
+    "#);
+}
+
+#[test]
+fn every_error_is_reported_at_once() {
+    let text = r#"threads = 0
+[[listener]]
+address = ":8080"
+group = "web"
+protocol = "tcpp"
+[[listener]]
+address = "127.0.0.1:80"
+group = "wbe"
+[[group]]
+name = "web"
+members = ["127.0.0.1", { address = "127.0.0.1:1", weight = 3, capacity = -1 }]
+[group.timeouts]
+connect = 5
+"#;
+    assert_snapshot!(errors(text), @r#"
+    error: plimsoll.toml:1:11: `threads` must be at least 1
+        1 | threads = 0
+          |           ^
+    error: plimsoll.toml:3:11: `address`: `:8080` names no address: write "0.0.0.0:8080" (IPv4) or "[::]:8080" (all)
+        3 | address = ":8080"
+          |           ^^^^^^^ an IP address and a port, such as "0.0.0.0:8080"
+    error: plimsoll.toml:5:12: unknown protocol `tcpp`
+        5 | protocol = "tcpp"
+          |            ^^^^^^ did you mean `tcp`?   allowed: http, tcp, udp, iiop
+    error: plimsoll.toml:8:9: there is no group named `wbe`
+        8 | group = "wbe"
+          |         ^^^^^ did you mean `web`?   groups: web
+    error: plimsoll.toml:11:12: `members`: `127.0.0.1` has no port
+       11 | members = ["127.0.0.1", { address = "127.0.0.1:1", weight = 3, capacity = -1 }]
+          |            ^^^^^^^^^^^ a host and a port, such as "10.0.0.1:80"
+    error: plimsoll.toml:11:52: unknown key `weight` in [group.members]
+       11 | members = ["127.0.0.1", { address = "127.0.0.1:1", weight = 3, capacity = -1 }]
+          |                                                    ^^^^^^ did you mean `capacity`?   allowed: address, capacity, ior, key, location, max_connections, public
+    error: plimsoll.toml:11:75: `capacity` must be at least 0.001
+       11 | members = ["127.0.0.1", { address = "127.0.0.1:1", weight = 3, capacity = -1 }]
+          |                                                                           ^^
+    error: plimsoll.toml:13:11: `connect` must be a duration in quotes, not an integer
+       13 | connect = 5
+          |           ^ write "5s" or "5ms"
+    8 errors
+    "#);
+}
+
+#[test]
+fn sections_are_held_against_one_another() {
+    let text = r#"[admin]
+listen = "127.0.0.1:80"
+[[listener]]
+address = "127.0.0.1:80"
+group = "a"
+binding = "per_session"
+[[listener]]
+address = "127.0.0.1:80"
+protocol = "tcp"
+group = "a"
+max_flows = 1
+binding = "per_request"
+[[listener]]
+address = "127.0.0.1:80"
+protocol = "udp"
+group = "a"
+accept_proxy = true
+[[group]]
+name = "a"
+key = "path"
+members = ["x:1", "X:1"]
+send_proxy = "v2"
+[group.health]
+rise = 1
+[group.timeouts]
+per_try = "5s"
+total = "4s"
+[group.outlier]
+ejection = "10m"
+[[group]]
+name = "a"
+members = ["x:1"]
+health = { http = "/", tcp = true }
+"#;
+    assert_snapshot!(errors(text), @r#"
+    error: plimsoll.toml:4:11: 127.0.0.1:80 is also the address of the admin side
+        4 | address = "127.0.0.1:80"
+          |           ^^^^^^^^^^^^^^ move one of them, or set listen = "off" in [admin]
+        2 | listen = "127.0.0.1:80"
+          |          ^^^^^^^^^^^^^^ here
+    error: plimsoll.toml:8:11: a second listener on 127.0.0.1:80 (tcp)
+        8 | address = "127.0.0.1:80"
+          |           ^^^^^^^^^^^^^^
+        4 | address = "127.0.0.1:80"
+          |           ^^^^^^^^^^^^^^ the first is here
+    warning: plimsoll.toml:11:1: `max_flows` has no effect: this listener speaks tcp
+       11 | max_flows = 1
+          | ^^^^^^^^^
+    error: plimsoll.toml:12:11: binding `per_request` is not supported for tcp
+       12 | binding = "per_request"
+          |           ^^^^^^^^^^^^^ tcp can be bound per_session or on_demand
+    error: plimsoll.toml:17:1: accept_proxy is not supported for udp
+       17 | accept_proxy = true
+          | ^^^^^^^^^^^^ take it out
+    warning: plimsoll.toml:20:1: `key` has no effect: strategy `adaptive` does not hash
+       20 | key = "path"
+          | ^^^ strategies that do: rendezvous, maglev
+    error: plimsoll.toml:21:19: member x:1 is in group `a` twice
+       21 | members = ["x:1", "X:1"]
+          |                   ^^^^^
+       21 | members = ["x:1", "X:1"]
+          |            ^^^^^ the first is here
+    warning: plimsoll.toml:22:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:80
+       22 | send_proxy = "v2"
+          | ^^^^^^^^^^
+    error: plimsoll.toml:23:1: [group.health] does not say how to check
+       23 | [group.health]
+          | ^^^^^^^^^^^^^^ add http = "/healthz", tcp = true or iiop = true
+    error: plimsoll.toml:26:11: `per_try` (5s) must not be longer than `total` (4s)
+       26 | per_try = "5s"
+          |           ^^^^
+       27 | total = "4s"
+          |         ^^^^ here
+    error: plimsoll.toml:29:12: `ejection` (10m) must not be longer than `max_ejection` (5m)
+       29 | ejection = "10m"
+          |            ^^^^^ `max_ejection` is at its default
+    error: plimsoll.toml:31:8: a second group named `a`
+       31 | name = "a"
+          |        ^^^
+       19 | name = "a"
+          |        ^^^ the first is here
+    error: plimsoll.toml:33:24: either `http` or `tcp`, not both
+       33 | health = { http = "/", tcp = true }
+          |                        ^^^
+       33 | health = { http = "/", tcp = true }
+          |            ^^^^ this check connects, too
+    10 errors, 3 warnings
+    "#);
+}
+
+#[test]
+fn bindings_are_held_against_protocol_and_group() {
+    let text = r#"[[listener]]
+address = "127.0.0.1:80"
+group = "a"
+rebind = "close"
+[[listener]]
+address = "127.0.0.1:81"
+protocol = "tcp"
+group = "a"
+binding = "on_demand"
+rebind = "redirect"
+move_idle = "5s"
+[[listener]]
+address = "127.0.0.1:82"
+group = "a"
+binding = "on_demand"
+rebind = "redirect"
+move_idle = "5s"
+[[group]]
+name = "a"
+members = [{ address = "x:1", public = "http://x" }, "y:1"]
+"#;
+    assert_snapshot!(errors(text), @r#"
+    warning: plimsoll.toml:4:1: `rebind` has no effect: clients are bound per_request
+        4 | rebind = "close"
+          | ^^^^^^ it is for binding = "on_demand"
+    warning: plimsoll.toml:9:11: nobody will be under alert: group `a` has no [group.monitor]
+        9 | binding = "on_demand"
+          |           ^^^^^^^^^^^ say where its members' load comes from, such as { source = "push", metric = "cpu" }
+    error: plimsoll.toml:10:10: rebind `redirect` is not supported for tcp
+       10 | rebind = "redirect"
+          |          ^^^^^^^^^^ silent and agent are
+    warning: plimsoll.toml:15:11: nobody will be under alert: group `a` has no [group.monitor]
+       15 | binding = "on_demand"
+          |           ^^^^^^^^^^^ say where its members' load comes from, such as { source = "push", metric = "cpu" }
+    warning: plimsoll.toml:16:10: clients cannot be sent to member y:1: it has no `public` address
+       16 | rebind = "redirect"
+          |          ^^^^^^^^^^ sessions that go there stay behind this listener
+       20 | members = [{ address = "x:1", public = "http://x" }, "y:1"]
+          |                                                      ^^^^^ here
+    warning: plimsoll.toml:17:1: `move_idle` has no effect: this listener speaks http
+       17 | move_idle = "5s"
+          | ^^^^^^^^^
+    1 error, 5 warnings
+    "#);
+}
+
+#[test]
+fn what_comes_later_says_so() {
+    let text = LEAST.replace("group = \"web\"", "group = \"web\"\nprotocol = \"https\"")
+        + "[group.monitor]\nmetric = \"cpu\"\n[admin.access]\nx = 1\n";
+    assert_snapshot!(errors(&text), @r#"
+    error: plimsoll.toml:4:12: protocol `https` is not supported yet
+        4 | protocol = "https"
+          |            ^^^^^^^ supported: http, tcp, udp, iiop
+    error: plimsoll.toml:10:8: `access` is not supported yet in [admin]
+       10 | [admin.access]
+          |        ^^^^^^ take it out
+    2 errors
+    "#);
+}
+
+#[test]
+fn broken_text_is_placed_too() {
+    assert_snapshot!(errors("[[listener]\naddress = \"x\ngroup = 1 2\n"), @r#"
+    error: plimsoll.toml:1:12: unclosed array table, expected `]`
+        1 | [[listener]
+          |            ^
+    1 error
+    "#);
+    assert_snapshot!(parse("x.toml", b"# \xc3\xa4\n  a = \xff\n".to_vec()).unwrap_err(), @r#"
+    error: x.toml:2:7: not UTF-8 text
+        2 |   a = �
+          |       ^ save the file as UTF-8
+    1 error
+    "#);
+    assert_snapshot!(errors(""), @r#"
+    error: plimsoll.toml:1:1: no [[listener]]: nothing would be served
+        1 |
+          | ^ add [[listener]] with an address and a group
+    1 error
+    "#);
+    assert_snapshot!(errors("listener = 3\ngroup = [1]\n"), @r#"
+    error: plimsoll.toml:1:12: `listener` must be an array, not an integer
+        1 | listener = 3
+          |            ^
+    error: plimsoll.toml:2:10: `group` must be a table, not an integer
+        2 | group = [1]
+          |          ^
+    2 errors
+    "#);
+}
+
+#[test]
+fn strategies_come_from_the_brain() {
+    let with = |strategy: &str| format!("{LEAST}strategy = {strategy}\n");
+    for strategy in plimsoll_brain::strategy::ALL {
+        assert!(read(&with(&format!("\"{}\"", strategy.name))).is_ok(), "{}", strategy.name);
+        for knob in strategy.knobs {
+            let set =
+                |value: f64| with(&format!("{{ {} = {{ {} = {value:?} }} }}", strategy.name, knob.name));
+            for value in [knob.min, knob.default, knob.max] {
+                let file = read(&set(value)).expect("a value within the bounds");
+                let settings = file.settings(HERE, nowhere).unwrap();
+                let index = strategy.knobs.iter().position(|other| other.name == knob.name).unwrap();
+                assert_eq!(settings.groups[0].spec.knobs.0[index], value);
+            }
+            assert!(errors(&set(knob.max * 2.0 + 1.0)).contains("must be at most"), "{}", knob.name);
+            assert!(errors(&set(knob.min - 1.0)).contains("must be at least"), "{}", knob.name);
+        }
+    }
+    let error = errors(&with("\"leastconn\""));
+    assert!(
+        error.contains("unknown strategy `leastconn`") && error.contains("`least_connections`?"),
+        "{error}"
+    );
+    let error = errors(&with("{ random = {}, round_robin = {} }"));
+    assert!(error.contains("exactly one strategy"), "{error}");
+    assert!(errors(&with("{}")).contains("exactly one strategy"));
+}
+
+#[test]
+fn expressions_are_checked_where_they_stand() {
+    let weight = |text: &str| format!("{LEAST}strategy = {{ expression = {{ weight = {text} }} }}");
+    let file = read(&weight("\"capacity / (1 + cpu)\"")).unwrap();
+    let (strategy, _) = file.config.groups[0].strategy.find().unwrap();
+    assert_eq!(strategy.name, "expression");
+    let watched = file.watched(&file.settings(HERE, nowhere).unwrap());
+    assert_eq!(watched[0].weight.as_ref().unwrap().text(), "capacity / (1 + cpu)");
+    assert_snapshot!(errors(&weight("\"capacity / / cpu\"")), @r#"
+    error: plimsoll.toml:7:50: `capacity / / cpu` is not an expression: unexpected `/`
+        7 | strategy = { expression = { weight = "capacity / / cpu" } }
+          |                                                  ^ such as cpu * 0.7 + in_flight / 100
+    1 error
+    "#);
+    assert_snapshot!(errors(&weight("\"\"")), @r#"
+    error: plimsoll.toml:7:38: `weight`: `` is empty
+        7 | strategy = { expression = { weight = "" } }
+          |                                      ^^ a name or an expression, such as "capacity / (1 + cpu)"
+    1 error
+    "#);
+    assert_snapshot!(errors(&format!("{LEAST}strategy = {{ expression = {{ weigth = \"1\" }} }}")), @r#"
+    error: plimsoll.toml:7:29: unknown key `weigth` in [group.strategy.expression]
+        7 | strategy = { expression = { weigth = "1" } }
+          |                             ^^^^^^ did you mean `weight`?   allowed: weight
+    1 error
+    "#);
+    let metric = |text: &str| format!("{LEAST}[group.monitor]\n{text}");
+    assert_snapshot!(errors(&metric("metric = 'cpu|maximum'\nsource = \"psuh\"")), @r#"
+    error: plimsoll.toml:8:15: `cpu|maximum` is not an expression: filter maximum is unknown
+        8 | metric = 'cpu|maximum'
+          |               ^^^^^^^ such as cpu * 0.7 + in_flight / 100
+    error: plimsoll.toml:9:10: unknown source `psuh`
+        9 | source = "psuh"
+          |          ^^^^^^ did you mean `push`?   allowed: push, pull, passive, orca, prometheus
+    2 errors
+    "#);
+    let both = errors(&metric("source = \"pull\"\nport = 9\nurl = \"http://m/\""));
+    assert!(both.contains("either `url` or `port`, not both"), "{both}");
+    let warned = read(&metric("port = 9\npath = \"/x\"")).unwrap().warnings.to_string();
+    assert_snapshot!(warned, @r#"
+    warning: plimsoll.toml:8:1: `port` has no effect: nobody is asked
+        8 | port = 9
+          | ^^^^ sources that are asked: pull, prometheus
+    warning: plimsoll.toml:9:1: `path` has no effect: nobody is asked
+        9 | path = "/x"
+          | ^^^^ sources that are asked: pull, prometheus
+    2 warnings
+    "#);
+}
+
+#[test]
+fn objects_are_no_addresses_and_not_asked_by_http() {
+    let text = r#"[[listener]]
+address = "127.0.0.1:81"
+protocol = "iiop"
+group = "a"
+[[group]]
+name = "a"
+members = ["corbaloc:iiop:1.2@x:1/A"]
+[group.health]
+http = "/"
+"#;
+    assert_snapshot!(errors(text), @r#"
+    error: plimsoll.toml:7:12: `members`: `corbaloc:iiop:1.2@x:1/A` is an object reference: write { ior = "…" } with it
+        7 | members = ["corbaloc:iiop:1.2@x:1/A"]
+          |            ^^^^^^^^^^^^^^^^^^^^^^^^^ a host and a port, such as "10.0.0.1:80"
+    warning: plimsoll.toml:9:8: group `a` is checked by http, and its clients speak iiop
+        9 | http = "/"
+          |        ^^^ iiop = true asks members for their objects; leave it if they do answer http on the same port
+    1 error, 1 warning
+    "#);
+}

@@ -1,0 +1,67 @@
+//! The balancer as the load manager sees it: its groups are object groups, its members are where their loads are said
+//! to come from.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use plimsoll_cluster::corba::{Desk, GroupMember, Location, ObjectGroup, Refusal, StrategyInfo};
+use plimsoll_wire::giop::Ior;
+
+use crate::running::Running;
+
+/// A running balancer.
+pub(crate) struct Office(pub(crate) Arc<Running>);
+
+impl Desk for Office {
+    fn report(&self, location: &str, values: &[(String, f64)]) {
+        self.0.located(location, values);
+    }
+
+    fn alerted(&self) -> BTreeSet<String> {
+        let force = self.0.force();
+        let engine = self.0.engine();
+        let alerted = force
+            .located()
+            .filter(|(group, member, _)| engine.asked_to_shed(Some(group), &member.name).is_some());
+        alerted.map(|(_, _, location)| location.text().to_owned()).collect()
+    }
+
+    fn groups(&self) -> Vec<ObjectGroup> {
+        let force = self.0.force();
+        let names = force.settings.groups.iter().map(|group| &group.spec.name);
+        names.map(|name| self.group(name)).collect()
+    }
+
+    fn create(&self, type_id: &str, strategy: Option<&StrategyInfo>) -> Result<ObjectGroup, Refusal> {
+        let name = self.0.change(|made, base, _, machine| made.create(base, machine, type_id, strategy))?;
+        Ok(self.group(&name))
+    }
+
+    fn delete(&self, id: u64) -> Result<(), Refusal> {
+        self.0.change(|made, _, _, _| made.delete(&made.named(id).ok_or(Refusal::NoGroup)?))
+    }
+
+    fn add(&self, id: u64, location: &Location, object: &Ior) -> Result<(), Refusal> {
+        self.0.change(|made, _, force, _| {
+            made.add(force, &made.named(id).ok_or(Refusal::NoGroup)?, location, object)
+        })
+    }
+
+    fn remove(&self, id: u64, location: &str) -> Result<(), Refusal> {
+        self.0.change(|made, _, force, _| {
+            made.remove(force, &made.named(id).ok_or(Refusal::NoGroup)?, location)
+        })
+    }
+}
+
+impl Office {
+    fn group(&self, name: &Arc<str>) -> ObjectGroup {
+        let members = self.0.force().objects(name);
+        let member = |(_, location, object)| GroupMember { location, object };
+        ObjectGroup {
+            id: self.0.number(name),
+            reference: self.0.engine().reference(name),
+            members: members.into_iter().map(member).collect(),
+        }
+    }
+}

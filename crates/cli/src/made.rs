@@ -1,0 +1,352 @@
+//! What clients of the load manager change while the balancer runs: groups that they make, members that they add and
+//! take out. It lies over what the file says, and over what it says after each reload, until the process ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use plimsoll_brain::MemberSpec;
+use plimsoll_cluster as cluster;
+use plimsoll_cluster::corba::{Location, Refusal, StrategyInfo};
+use plimsoll_proxy as proxy;
+use plimsoll_wire::giop::Ior;
+
+use crate::config::{self, File, Machine, MemberAddress, look_up};
+
+/// Members that clients add to one group.
+const MEMBERS: usize = 1024;
+
+/// What the file says, as the shells take it.
+#[derive(Clone, Debug)]
+pub(crate) struct Base {
+    /// For the data plane.
+    pub(crate) settings: proxy::Settings,
+    /// For what watches members.
+    pub(crate) watched: Vec<cluster::GroupSettings>,
+    /// Of members that have one of their own, by group and member.
+    pub(crate) locations: BTreeMap<(String, String), String>,
+}
+
+/// What clients changed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Made {
+    /// Of every group, the file's included, that was ever in force.
+    numbers: BTreeMap<Arc<str>, u64>,
+    /// The last one that was given.
+    last: u64,
+    groups: Vec<Group>,
+    /// Members, with the names of their groups.
+    added: Vec<(Arc<str>, Member)>,
+    /// Members that the file lists and that were taken out, by group and name.
+    removed: BTreeSet<(Arc<str>, Arc<str>)>,
+}
+
+#[derive(Clone, Debug)]
+struct Group {
+    settings: proxy::GroupSettings,
+    listener: proxy::ListenerSettings,
+    watched: cluster::GroupSettings,
+}
+
+#[derive(Clone, Debug)]
+struct Member {
+    spec: MemberSpec,
+    object: proxy::Object,
+    location: Location,
+}
+
+/// What is in force: the file's, and what was changed since.
+#[derive(Clone, Debug)]
+pub(crate) struct Force {
+    pub(crate) settings: proxy::Settings,
+    pub(crate) watched: Vec<cluster::GroupSettings>,
+    locations: BTreeMap<(Arc<str>, Arc<str>), Location>,
+}
+
+impl Base {
+    /// Of a file that was read and looked up.
+    pub(crate) fn new(file: &File, settings: proxy::Settings) -> Self {
+        let watched = file.watched(&settings);
+        Self { settings, watched, locations: file.locations() }
+    }
+
+    /// What is in force with these changes.
+    pub(crate) fn with(&self, made: &Made) -> Force {
+        let mut force = Force {
+            settings: self.settings.clone(),
+            watched: self.watched.clone(),
+            locations: BTreeMap::new(),
+        };
+        for ((group, member), location) in &self.locations {
+            let key = (group.as_str().into(), member.as_str().into());
+            force.locations.insert(key, Location::new(location));
+        }
+        for group in &made.groups {
+            // A file that was read again may have a group of this name now: its own comes first.
+            if force.group(&group.settings.spec.name).is_none() {
+                force.settings.groups.push(group.settings.clone());
+                force.settings.listeners.push(group.listener.clone());
+                force.watched.push(group.watched.clone());
+            }
+        }
+        for (group, member) in &made.removed {
+            force.remove(group, member);
+        }
+        for (group, member) in &made.added {
+            force.add(group, member);
+        }
+        force
+    }
+}
+
+impl Force {
+    /// The members of all groups with where they are: group, member, location.
+    pub(crate) fn located(&self) -> impl Iterator<Item = (&Arc<str>, &MemberSpec, Location)> {
+        self.settings.groups.iter().flat_map(move |group| {
+            let name = &group.spec.name;
+            group.spec.members.iter().map(move |member| (name, member, self.location(name, &member.name)))
+        })
+    }
+
+    /// The members of a group that have an object.
+    pub(crate) fn objects(&self, group: &str) -> Vec<(Arc<str>, Location, Ior)> {
+        let Some(settings) = self.group(group) else { return Vec::new() };
+        let Some(iiop) = &settings.iiop else { return Vec::new() };
+        let of = |member: &MemberSpec| {
+            let object = iiop.objects.get(&member.name)?;
+            Some((
+                Arc::clone(&member.name),
+                self.location(&settings.spec.name, &member.name),
+                object.ior().clone(),
+            ))
+        };
+        settings.spec.members.iter().filter_map(of).collect()
+    }
+
+    fn group(&self, name: &str) -> Option<&proxy::GroupSettings> {
+        self.settings.groups.iter().find(|group| *group.spec.name == *name)
+    }
+
+    fn location(&self, group: &Arc<str>, member: &Arc<str>) -> Location {
+        let known = self.locations.get(&(Arc::clone(group), Arc::clone(member)));
+        known.cloned().unwrap_or_else(|| Location::new(member))
+    }
+
+    fn remove(&mut self, group: &str, member: &str) {
+        if let Some(group) = self.settings.groups.iter_mut().find(|one| *one.spec.name == *group) {
+            group.spec.members.retain(|one| *one.name != *member);
+            if let Some(iiop) = &mut group.iiop {
+                iiop.objects.remove(member);
+            }
+        }
+        if let Some(group) = self.watched.iter_mut().find(|one| *one.name == *group) {
+            group.members.retain(|one| *one.name != *member);
+        }
+    }
+
+    fn add(&mut self, group: &Arc<str>, member: &Member) {
+        let Some(settings) = self.settings.groups.iter_mut().find(|one| one.spec.name == *group) else {
+            return;
+        };
+        let Some(iiop) = &mut settings.iiop else { return };
+        if settings.spec.members.iter().any(|one| one.name == member.spec.name) {
+            return;
+        }
+        settings.spec.members.push(member.spec.clone());
+        iiop.objects.insert(Arc::clone(&member.spec.name), member.object.clone());
+        self.locations.insert((Arc::clone(group), Arc::clone(&member.spec.name)), member.location.clone());
+        if let Some(watched) = self.watched.iter_mut().find(|one| one.name == *group) {
+            let MemberSpec { name, address, capacity, .. } = member.spec.clone();
+            watched.members.push(cluster::MemberSettings { name, address, capacity });
+        }
+    }
+}
+
+impl Made {
+    /// Gives numbers to the groups of a file that have none yet.
+    pub(crate) fn count(&mut self, base: &Base) {
+        for group in &base.settings.groups {
+            if !self.numbers.contains_key(&group.spec.name) {
+                self.last += 1;
+                self.numbers.insert(Arc::clone(&group.spec.name), self.last);
+            }
+        }
+    }
+
+    /// The number of a group, the same as long as this lives; 0 for one that was not counted.
+    pub(crate) fn number(&self, group: &str) -> u64 {
+        self.numbers.get(group).copied().unwrap_or_default()
+    }
+
+    /// The group of a number.
+    pub(crate) fn named(&self, number: u64) -> Option<Arc<str>> {
+        self.numbers.iter().find(|(_, known)| **known == number).map(|(name, _)| Arc::clone(name))
+    }
+
+    /// Makes a group; its name. It is served like the first iiop listener's, on a port of its own.
+    pub(crate) fn create(
+        &mut self,
+        base: &Base,
+        machine: Machine,
+        type_id: &str,
+        strategy: Option<&StrategyInfo>,
+    ) -> Result<Arc<str>, Refusal> {
+        let impossible = |why: String| Refusal::Impossible(why);
+        let mut listeners = base.settings.listeners.iter();
+        let like = listeners.find(|listener| listener.protocol == proxy::Protocol::Iiop);
+        let like = like.ok_or_else(|| impossible("no listener speaks iiop: add one to the file".into()))?;
+        let ip = like.address.ip();
+        let free = TcpListener::bind((ip, 0)).and_then(|socket| socket.local_addr());
+        let address = free.map_err(|error| impossible(format!("no port is free on {ip}: {error}")))?;
+        let name = (self.last + 1..).map(|number| format!("corba-{number}"));
+        let taken = |name: &String| base.settings.groups.iter().any(|group| *group.spec.name == **name);
+        let mut name = name;
+        let name = name.find(|name| !taken(name)).unwrap_or_default();
+        let strategy = match strategy {
+            Some(strategy) => written(strategy),
+            None => "\"adaptive\"".to_owned(),
+        };
+        config::strategy(&strategy).map_err(|why| Refusal::Strategy(format!("{strategy}: {why}")))?;
+        let type_id =
+            if type_id.is_empty() { String::new() } else { format!("iiop.type_id = {type_id:?}\n") };
+        let text = format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"iiop\"\ngroup = \"{name}\"\n\
+             [[group]]\nname = \"{name}\"\nmembers = [\"127.0.0.1:1\"]\nstrategy = {strategy}\n\
+             health = {{ iiop = true }}\n\
+             monitor = {{ source = \"push\", metric = \"load\", interval = \"5s\" }}\n{type_id}"
+        );
+        let file =
+            config::parse(&name, text.into_bytes()).map_err(|problems| impossible(problems.first()))?;
+        let settings = file.settings(machine, look_up).map_err(|problems| impossible(problems.first()))?;
+        let watched = file.watched(&settings).pop();
+        let (Some(mut settings), Some(mut watched)) = (settings.groups.into_iter().next_back(), watched)
+        else {
+            return Err(impossible(format!("group {name} came to nothing")));
+        };
+        settings.spec.members.clear();
+        watched.members.clear();
+        if let Some(iiop) = &mut settings.iiop {
+            iiop.objects.clear();
+        }
+        let group: Arc<str> = name.as_str().into();
+        let public = like.public.clone().map(|(host, _)| (host, address.port()));
+        let listener = proxy::ListenerSettings { address, public, group: Arc::clone(&group), ..like.clone() };
+        self.last += 1;
+        self.numbers.insert(Arc::clone(&group), self.last);
+        self.groups.push(Group { settings, listener, watched });
+        Ok(group)
+    }
+
+    /// Takes a group away that was made here.
+    pub(crate) fn delete(&mut self, group: &Arc<str>) -> Result<(), Refusal> {
+        let before = self.groups.len();
+        self.groups.retain(|one| one.settings.spec.name != *group);
+        if self.groups.len() == before {
+            return Err(Refusal::NoGroup);
+        }
+        self.numbers.remove(group);
+        self.added.retain(|(of, _)| of != group);
+        Ok(())
+    }
+
+    /// Adds a member to a group that is in force.
+    pub(crate) fn add(
+        &mut self,
+        force: &Force,
+        group: &Arc<str>,
+        location: &Location,
+        object: &Ior,
+    ) -> Result<(), Refusal> {
+        let settings = force.group(group).ok_or(Refusal::NoGroup)?;
+        if force.located().any(|(of, _, at)| of == group && at == *location) {
+            return Err(Refusal::MemberThere);
+        }
+        if self.added.iter().filter(|(of, _)| of == group).count() >= MEMBERS {
+            return Err(Refusal::Impossible(format!("{MEMBERS} members were added to group {group}")));
+        }
+        let nowhere = || Refusal::Impossible(format!("the object at {location} cannot be reached over IIOP"));
+        let place = object.iiop().and_then(|profile| profile.places().next()).ok_or_else(nowhere)?;
+        let wrong =
+            |why: String| Refusal::Impossible(format!("the object at {location} is at {place}, which {why}"));
+        let address: MemberAddress = place.to_string().parse().map_err(wrong)?;
+        let resolved = look_up(&address).map_err(|error| wrong(format!("cannot be looked up: {error}")))?;
+        // Several objects of one server are told apart by where they say they are.
+        let taken = |name: &str| settings.spec.members.iter().any(|member| *member.name == *name);
+        let name = Some(address.to_string()).filter(|name| !taken(name));
+        let name: Arc<str> = name.unwrap_or_else(|| location.text().to_owned()).into();
+        if taken(&name) {
+            return Err(Refusal::MemberThere);
+        }
+        let mut ior = object.clone();
+        if ior.type_id.is_empty() {
+            ior.type_id = settings.iiop.as_ref().map(|iiop| iiop.type_id.clone()).unwrap_or_default();
+        }
+        let object = proxy::Object::new(ior).ok_or_else(nowhere)?;
+        let spec = MemberSpec { name, address: resolved, capacity: 1.0, limit: u32::MAX };
+        // One that the file lists, and that was taken out, stays out: this one takes its place.
+        self.added.push((Arc::clone(group), Member { spec, object, location: location.clone() }));
+        Ok(())
+    }
+
+    /// Takes a member out of a group that is in force.
+    pub(crate) fn remove(&mut self, force: &Force, group: &Arc<str>, location: &str) -> Result<(), Refusal> {
+        force.group(group).ok_or(Refusal::NoGroup)?;
+        let mut located = force.located();
+        let found = located.find(|(of, _, at)| *of == group && at.text() == location);
+        let (_, member, _) = found.ok_or(Refusal::NoMember)?;
+        let before = self.added.len();
+        self.added.retain(|(of, one)| of != group || one.spec.name != member.name);
+        if self.added.len() == before {
+            self.removed.insert((Arc::clone(group), Arc::clone(&member.name)));
+        }
+        Ok(())
+    }
+
+    /// Whether an operator's choice of a strategy is for a group that was made here; it is taken then.
+    pub(crate) fn choose(&mut self, group: &str, choose: impl FnOnce(&mut proxy::GroupSettings)) -> bool {
+        let made = self.groups.iter_mut().find(|one| *one.settings.spec.name == *group);
+        made.map(|one| choose(&mut one.settings)).is_some()
+    }
+}
+
+/// A strategy as a file says it.
+fn written(info: &StrategyInfo) -> String {
+    let name = snake(&info.name);
+    if info.settings.is_empty() {
+        return format!("{name:?}");
+    }
+    let settings = info.settings.iter().map(|(name, value)| {
+        let name = snake(name);
+        format!("{:?} = {value:?}", name.strip_suffix("_threshold").unwrap_or(&name))
+    });
+    format!("{{ {name:?} = {{ {} }} }}", settings.collect::<Vec<_>>().join(", "))
+}
+
+/// `LeastLoaded` as `least_loaded`; what is neither a letter nor a digit is left out.
+fn snake(name: &str) -> String {
+    let mut out = String::new();
+    for char in name.chars().filter(|char| char.is_ascii_alphanumeric() || *char == '_').take(64) {
+        if char.is_ascii_uppercase() && !out.is_empty() {
+            out.push('_');
+        }
+        out.push(char.to_ascii_lowercase());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strategies_are_written_as_in_a_file() {
+        let mut info = StrategyInfo { name: "LeastLoaded".into(), settings: Vec::new() };
+        assert_eq!(written(&info), "\"least_loaded\"");
+        info.settings = vec![("CriticalThreshold".into(), 5.0), ("PerBalanceLoad".into(), 0.5)];
+        let text = written(&info);
+        assert_eq!(text, "{ \"least_loaded\" = { \"critical\" = 5.0, \"per_balance_load\" = 0.5 } }");
+        assert!(config::strategy(&text).is_ok());
+        info.name = "\"} x = 1".into();
+        assert!(config::strategy(&written(&info)).is_err());
+    }
+}
