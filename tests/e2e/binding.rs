@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::stage::{Balancer, PATIENCE, Script, Wire, curl, curl_status, found, get, listening};
+use crate::stage::{Balancer, PATIENCE, Script, Wire, curl, curl_status, found, get, listening, until};
 
 /// A member that answers each request with its own name.
 fn named(name: &'static str) -> Script {
@@ -88,7 +88,19 @@ fn sessions_leave_an_overloaded_member_until_all_is_even() {
     }
     assert_eq!(balancer.rejected("no_member") + balancer.rejected("connect_failed"), 0);
 
-    // It is told everywhere.
+    // It is told everywhere, and each move in one event, many in one.
+    let told = |address| {
+        let events = balancer.events(address, "moved");
+        events.iter().map(|event| event["inputs"]["sessions"].as_f64().unwrap()).sum::<f64>()
+    };
+    until("all moves are told", || (told(one.address), told(other.address)) == (moved as f64, back as f64));
+    let event = balancer.events(one.address, "moved")[0].clone();
+    assert!(event["why"].as_str().unwrap().contains(&format!("to {}", other.address)), "{event}");
+    assert!(event["inputs"]["fair"].is_number(), "{event}");
+    let load = format!("plimsoll_member_load{{group=\"web\",member=\"{}\"}}", one.address);
+    assert!((balancer.metric(&load) - (0.2 + stayed as f64 / CLIENTS as f64)).abs() < 0.3);
+    assert!(balancer.metric(&load.replace("load", "report_age_seconds")) >= 0.0);
+    assert!(balancer.metric("plimsoll_group_load{group=\"web\"}") > 0.0);
     assert!(!balancer.events(one.address, "alert_raised").is_empty());
     let series = format!("plimsoll_member_moved_total{{group=\"web\",member=\"{}\"}}", one.address);
     assert_eq!(balancer.metric(&series), moved as f64);

@@ -51,7 +51,7 @@ fn every_example_is_tested_here() {
         .filter(|name| name.ends_with(".toml"))
         .collect();
     names.sort();
-    assert_eq!(names, ["http.toml", "sticky.toml", "tcp.toml", "udp.toml", "weighted.toml"]);
+    assert_eq!(names, ["corba.toml", "http.toml", "sticky.toml", "tcp.toml", "udp.toml", "weighted.toml"]);
 }
 
 /// GETs until every member has answered.
@@ -152,4 +152,22 @@ fn udp() {
     let mut client = Wire::connect(balancer.addresses()[1]);
     client.send("where?");
     assert_eq!(client.exactly(6).unwrap(), b"where?");
+}
+
+#[test]
+fn corba() {
+    let (balancer, members) = start("corba.toml", &["--iiop"], &[2809]);
+    assert_eq!(members.len(), 2);
+    until("both have their object", || {
+        let group = balancer.group("primes");
+        group["members"].as_array().unwrap().iter().all(|member| member["state"] == "up")
+    });
+    let shown = balancer.run(&["ior", "show", "--group", "primes", "-o", "corbaloc"]);
+    let reference = shown.out.trim();
+    assert!(reference.ends_with("/primes"), "{reference} {}", shown.err);
+    let load = balancer.run(&["load", reference, "--rate", "200", "--duration", "1s", "-o", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&load.out).unwrap();
+    // Not the verdict: it is about the machine, which is busy.
+    let (due, failed) = (json["due"].as_u64().unwrap(), json["failed"].as_object().unwrap());
+    assert!(due > 100 && failed.is_empty() && json["forwarded"].as_u64().unwrap() > 0, "{json}");
 }

@@ -39,6 +39,9 @@ fn what_a_member_says_is_used_and_kept_from_clients() {
     assert_eq!((answer.status, answer.field("endpoint-load-metrics")), (200, None));
     until("it is known", || figure(&balancer, 0, "knee") == Some(4.0));
     assert_eq!(figure(&balancer, 0, "work_ms").map(f64::round), Some(10.0));
+    let series =
+        |name: &str| format!("plimsoll_member_{name}{{group=\"web\",member=\"{}\"}}", member.address);
+    assert_eq!((balancer.metric(&series("knee")), balancer.metric(&series("limit"))), (4.0, 8.0));
 
     let passing = Balancer::start(&web(&[member.address], "report_header = \"pass\"\n"));
     assert_eq!(get(passing.address(), "/").field("endpoint-load-metrics"), Some(IDLE));
@@ -78,4 +81,53 @@ fn nonsense_harms_nobody() {
         assert!((0..20).all(|_| get(balancer.address(), "/").status == 200), "{report}");
         assert_eq!(figure(&balancer, 0, "knee"), None, "{report}");
     }
+}
+
+#[test]
+fn any_number_of_a_report_makes_a_load() {
+    let report = "TEXT cpu_utilization=0.25, utilization.queue=0.5, named_metrics.depth=7, rps_fractional=10";
+    let member = saying("200 OK", report, "hello");
+    let rest = "[group.monitor]\nsource = \"orca\"\nmetric = \"utilization.queue + cpu_utilization\"\n";
+    let balancer = Balancer::start(&web(&[member.address], rest));
+    let told = |balancer: &Balancer| {
+        let explained = balancer.run(&["explain", "group", "web", "-o", "json"]).json();
+        explained["members"][0].clone()
+    };
+    assert_eq!(told(&balancer)["load"], Value::Null);
+    assert_eq!(get(balancer.address(), "/").field("endpoint-load-metrics"), None, "clients do not see it");
+    until("there is a load", || told(&balancer)["load"]["value"] == 0.75);
+    let facts = told(&balancer)["facts"].clone();
+    let fact = |name: &str| {
+        let facts = facts.as_array().unwrap().iter();
+        facts
+            .filter(|fact| fact["name"] == name)
+            .map(|fact| (fact["value"].clone(), fact["source"].clone()))
+            .next()
+    };
+    assert_eq!(fact("named_metrics.depth"), Some((7.0.into(), "orca".into())), "{facts}");
+    assert_eq!(fact("rps_fractional"), Some((10.0.into(), "orca".into())), "{facts}");
+
+    // Nobody asked: nothing is kept.
+    let other = Balancer::start(&web(&[member.address], ""));
+    assert!((0..50).all(|_| get(other.address(), "/").status == 200));
+    assert_eq!(told(&other)["facts"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn what_members_say_of_their_work_gives_them_weights() {
+    let weak = saying("200 OK", "TEXT rps_fractional=100, cpu_utilization=0.8", "weak");
+    let strong =
+        saying("200 OK", r#"JSON {"rps_fractional": 100, "application_utilization": 0.2}"#, "strong");
+    let rest = "strategy = { weighted_round_robin = { blackout = 0 } }\n";
+    let balancer = Balancer::start(&web(&[weak.address, strong.address], rest));
+    until("one takes four times as many", || {
+        (0..20).for_each(|_| drop(get(balancer.address(), "/")));
+        figure(&balancer, 1, "share").is_some_and(|share| (share - 0.8).abs() < 1e-9)
+    });
+    assert_eq!(
+        (figure(&balancer, 0, "utilization"), figure(&balancer, 1, "utilization")),
+        (Some(0.8), Some(0.2))
+    );
+    let strong = (0..100).filter(|_| get(balancer.address(), "/").body == b"strong").count();
+    assert!((75..=85).contains(&strong), "{strong}");
 }

@@ -65,6 +65,19 @@ fn one_line_of_curl_tells_a_load() {
 }
 
 #[test]
+fn a_host_is_told_of_once_and_counts_for_all_its_members() {
+    let (one, two) = (Member::start(&[]), Member::start(&[]));
+    let rest = "[group.monitor]\n";
+    let balancer = Balancer::start(&web(&[one.address, two.address], rest));
+    let url = format!("http://{}/v1/report", balancer.reports());
+    assert_eq!(curl_status(&["-d", "member=127.0.0.1&cpu=0.4", &url], b""), 204);
+    for address in [one.address, two.address] {
+        assert_eq!(member(&balancer, address)["load"]["value"], 0.4);
+    }
+    assert_eq!(curl_status(&["-d", "member=127.0.0.9&cpu=0.4", &url], b""), 404);
+}
+
+#[test]
 fn a_flood_is_dropped_and_told_once() {
     let one = Member::start(&[]);
     let balancer = Balancer::start(&web(&[one.address], "[group.monitor]\n"));

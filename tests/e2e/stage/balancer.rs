@@ -96,7 +96,7 @@ impl Balancer {
             said.iter().find_map(|line| address_after(line, "listening admin "))
         });
         let lines = process.lines();
-        let listening = ["listening http ", "listening tcp ", "listening udp "];
+        let listening = ["listening http ", "listening iiop ", "listening tcp ", "listening udp "];
         let addresses = lines
             .iter()
             .filter_map(|line| listening.iter().find_map(|before| address_after(line, before)))
@@ -118,6 +118,12 @@ impl Balancer {
     pub(crate) fn reports(&self) -> SocketAddr {
         let lines = self.process.lines();
         lines.iter().find_map(|line| address_after(line, "listening reports ")).unwrap()
+    }
+
+    /// Where the load manager is, if the file has one.
+    pub(crate) fn load_manager(&self) -> SocketAddr {
+        let lines = self.process.lines();
+        lines.iter().find_map(|line| address_after(line, "listening load manager ")).unwrap()
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -205,11 +211,12 @@ fn member_of(group: &Value, address: SocketAddr) -> Value {
     found.unwrap_or_else(|| panic!("no {address} in {group}")).clone()
 }
 
-/// The last table of `text` ends where that of the admin plane begins.
+/// The last table of `text` ends where that of the admin plane begins, unless that is its last one itself.
 fn write(folder: &Folder, text: &str) {
     let control = folder.join("control.sock");
+    let header = if text.contains("\n[admin]\n") { "" } else { "\n[admin]" };
     let admin = format!(
-        "\n[admin]\nlisten = \"127.0.0.1:0\"\nreports = \"127.0.0.1:0\"\ncontrol = \"unix:{}\"\n",
+        "{header}\nlisten = \"127.0.0.1:0\"\nreports = \"127.0.0.1:0\"\ncontrol = \"unix:{}\"\n",
         control.display()
     );
     // All at once: a reload must not read the half of it.

@@ -1,0 +1,102 @@
+//! `[group.hand_over]`: who keeps the members' state is told before a drained member loses its sessions.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::stage::{Balancer, Member, Script, Wire, listening, refusing, until};
+
+/// Who answers on the session of a wire.
+fn who(wire: &mut Wire) -> String {
+    wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    wire.answer().unwrap().field("x-member").unwrap().to_owned()
+}
+
+/// A balancer that binds sessions to two members, with a hook there.
+fn balancer(members: &[Member], url: &str, timeout: &str) -> Balancer {
+    let rest = format!(
+        "strategy = \"first_available\"\n[group.hand_over]\nurl = \"{url}\"\ntimeout = \"{timeout}\"\n"
+    );
+    let all: Vec<_> = members.iter().map(|member| member.address).collect();
+    Balancer::start(&listening("binding = \"per_session\"", &all, &rest))
+}
+
+/// The kinds of a member's events that are about this, in order.
+fn kinds(balancer: &Balancer) -> Vec<(String, String)> {
+    let events = balancer.run(&["events", "-o", "json"]).out;
+    let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let all = events.map(|event| (text(&event["kind"]), text(&event["why"])));
+    all.filter(|(kind, _)| ["handed_over", "draining"].contains(&kind.as_str())).collect()
+}
+
+#[test]
+fn sessions_stay_until_their_state_has_been_handed_over() {
+    let members = Member::several(2, &[]);
+    let asked: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
+    let done = Arc::new(AtomicBool::new(false));
+    let (keep, look) = (Arc::clone(&asked), Arc::clone(&done));
+    let hook = Script::start(move |wire| -> std::io::Result<()> {
+        while let Some(head) = wire.head()? {
+            let body = serde_json::from_slice(&wire.body(&head, false)?).unwrap();
+            keep.lock().unwrap().push((head.lines().next().unwrap().to_owned(), body));
+            until("the state is there", || look.load(Ordering::SeqCst));
+            wire.try_send("HTTP/1.1 204 No Content\r\n\r\n")?;
+        }
+        Ok(())
+    });
+    let balancer = balancer(&members, &format!("http://{}/hand-over", hook.address), "5s");
+    let [old, new] = [0, 1].map(|which: usize| members[which].address.to_string());
+    let mut wire = Wire::connect(balancer.address());
+    assert_eq!(who(&mut wire), old);
+    thread::scope(|scope| {
+        let drained = scope.spawn(|| balancer.run(&["drain", &old, "--wait"]));
+        until("the hook is asked", || !asked.lock().unwrap().is_empty());
+        // Nothing waits for it meanwhile.
+        for _ in 0..5 {
+            assert_eq!(who(&mut wire), old);
+        }
+        assert_eq!(who(&mut Wire::connect(balancer.address())), old);
+        assert_eq!(balancer.member(members[0].address)["state"], "up");
+        done.store(true, Ordering::SeqCst);
+        let drained = drained.join().unwrap();
+        assert_eq!(drained.code, Some(0), "{}", drained.err);
+    });
+    assert_eq!(who(&mut wire), new);
+    let expected = json!({"group": "web", "member": old, "share": 1, "epoch": 1, "reason": "drain"});
+    assert_eq!(*asked.lock().unwrap(), [("POST /hand-over HTTP/1.1".to_owned(), expected)]);
+    let kinds = kinds(&balancer);
+    let order: Vec<&str> = kinds.iter().map(|(kind, _)| kind.as_str()).collect();
+    assert_eq!(order, ["handed_over", "draining"], "{kinds:?}");
+    // What is draining already is not told of again.
+    assert_eq!(balancer.run(&["drain", &old]).code, Some(0));
+    assert_eq!(asked.lock().unwrap().len(), 1);
+    assert_eq!(balancer.group("web")["hand_overs"], 1);
+}
+
+#[test]
+fn a_hook_that_is_down_or_hangs_keeps_no_member_in_service() {
+    let (_socket, nobody) = refusing();
+    let deaf = Script::start(|wire| {
+        // Until the balancer has had enough.
+        while let Ok(Some(_)) = wire.head() {}
+    });
+    let no = Script::answering("HTTP/1.1 409 Conflict\r\nContent-Length: 0\r\n\r\n");
+    for (address, why) in
+        [(nobody, "connection refused"), (deaf.address, "no answer in 100ms"), (no.address, "answered 409")]
+    {
+        let members = Member::several(2, &[]);
+        let balancer = balancer(&members, &format!("http://{address}"), "100ms");
+        let mut wire = Wire::connect(balancer.address());
+        assert_eq!(who(&mut wire), members[0].address.to_string());
+        let drained = balancer.run(&["drain", &members[0].address.to_string(), "--wait"]);
+        assert_eq!(drained.code, Some(0), "{}", drained.err);
+        assert_eq!(who(&mut wire), members[1].address.to_string());
+        let kinds = kinds(&balancer);
+        assert!(kinds[0].0 == "handed_over" && kinds[0].1.contains(why), "{kinds:?}");
+        let group = balancer.group("web");
+        assert_eq!((&group["hand_overs"], &group["hand_overs_failed"]), (&json!(0), &json!(1)), "{group}");
+    }
+}

@@ -1,0 +1,210 @@
+//! The iiop listener byte by byte: what it answers to messages that were captured from real ORBs
+//! (`crates/wire/tests/giop`), and to what is no GIOP.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::stage::{Balancer, Orb, OrbGroup, OrbMember};
+
+fn captured(name: &str) -> Vec<u8> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/giop");
+    std::fs::read(folder.join(name)).unwrap()
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+/// A whole message.
+#[track_caller]
+fn message(stream: &mut TcpStream) -> Vec<u8> {
+    let mut head = vec![0; 12];
+    stream.read_exact(&mut head).unwrap();
+    assert_eq!(head[..4], *b"GIOP");
+    let size = u32_at(&head, 8);
+    let mut body = vec![0; size as usize];
+    stream.read_exact(&mut body).unwrap();
+    [head, body].concat()
+}
+
+/// A number in a message, in its byte order.
+fn u32_at(message: &[u8], at: usize) -> u32 {
+    let bytes = message[at..at + 4].try_into().unwrap();
+    if message[6] & 1 == 1 { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) }
+}
+
+/// The first profile of a reference in hexadecimal, of an ORB of either byte order.
+fn profile(ior: &str) -> Vec<u8> {
+    let digits = &ior.as_bytes()["IOR:".len()..];
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    let bytes: Vec<u8> = digits.chunks(2).map(byte).collect();
+    let number = |at: usize| {
+        let number = bytes[at..at + 4].try_into().unwrap();
+        (if bytes[0] == 1 { u32::from_le_bytes(number) } else { u32::from_be_bytes(number) }) as usize
+    };
+    // The type, how many profiles, a tag, then the profile's length.
+    let length_at = (8 + number(4)).next_multiple_of(4) + 8;
+    bytes[length_at + 4..length_at + 4 + number(length_at)].to_vec()
+}
+
+#[test]
+fn a_forward_names_one_member_and_is_never_for_ever() {
+    let members = [OrbMember::start(Orb::Omni, "m0", &[])];
+    let wanted = profile(&members[0].ior);
+    for (key, names) in [
+        (
+            "Latency",
+            ["omniorb-1.0-request-who.bin", "omniorb-1.1-request-who.bin", "omniorb-1.2-request-who.bin"],
+        ),
+        (
+            "tests/Tests/Latency",
+            ["jacorb-1.0-request-who.bin", "jacorb-1.1-request-who.bin", "jacorb-1.2-request-who.bin"],
+        ),
+    ] {
+        let group = OrbGroup::keyed("per_session", &members, key);
+        for (minor, name) in names.iter().enumerate() {
+            let request = captured(name);
+            let mut stream = connect(group.address);
+            // In pieces: messages are no packets.
+            for byte in &request {
+                stream.write_all(std::slice::from_ref(byte)).unwrap();
+            }
+            let reply = message(&mut stream);
+            assert_eq!((reply[4], reply[5], reply[7]), (1, minor as u8, 1), "{name}: a reply of its version");
+            // Without service contexts, which come before in the old versions.
+            let (id, status) = if minor < 2 { (16, 20) } else { (12, 16) };
+            let asked = if minor == 2 { u32_at(&request, 12) } else { id_behind_contexts(&request) };
+            assert_eq!(u32_at(&reply, id), asked, "{name}");
+            assert_eq!(u32_at(&reply, status), 3, "{name}: LOCATION_FORWARD, not PERM");
+            let holds = |part: &[u8]| reply.windows(part.len()).filter(|window| *window == part).count();
+            assert_eq!(holds(&wanted), 1, "{name}: the member's own profile, every byte of it");
+            assert_eq!(holds(b"IDL:Test/Latency:1.0\0"), 1, "{name}: typed");
+            // The connection is still good for another.
+            stream.write_all(&request).unwrap();
+            assert_eq!(u32_at(&message(&mut stream), status), 3, "{name}");
+        }
+    }
+}
+
+/// The id of a request of version 1.0 or 1.1, behind its service contexts.
+fn id_behind_contexts(request: &[u8]) -> u32 {
+    let mut at = 16;
+    for _ in 0..u32_at(request, 12) {
+        at = (at + 8 + u32_at(request, at + 4) as usize).next_multiple_of(4);
+    }
+    u32_at(request, at)
+}
+
+#[test]
+fn the_profile_and_the_whole_reference_are_addresses_too() {
+    // They carry the reference of the member that the client was bound to when it was captured; its key is the same.
+    let members = [OrbMember::start(Orb::Omni, "m0", &[])];
+    let group = OrbGroup::keyed("per_session", &members, "Latency");
+    for name in ["omniorb-1.2-request-profile-who.bin", "omniorb-1.2-request-reference-who.bin"] {
+        let mut stream = connect(group.address);
+        stream.write_all(&captured(name)).unwrap();
+        assert_eq!(u32_at(&message(&mut stream), 16), 3, "{name}");
+    }
+}
+
+#[test]
+fn what_is_no_giop_ends_its_connection_and_nothing_else() {
+    let members = [OrbMember::start(Orb::Omni, "m0", &[])];
+    for binding in ["per_session", "per_request"] {
+        let group = OrbGroup::start(binding, &members, "");
+        let bad: [&[u8]; 7] = [
+            b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n",
+            b"GIOP\x02\x00\x01\x00\x00\x00\x00\x00",
+            b"GIOP\x01\x02\x01\x09\x00\x00\x00\x00",
+            b"GIOP\x01\x02\x01\x00\xff\xff\xff\xff",
+            // A body shorter than its request.
+            b"GIOP\x01\x02\x01\x00\x04\x00\x00\x00\x01\x00\x00\x00",
+            // A key longer than its message.
+            b"GIOP\x01\x02\x01\x00\x10\x00\x00\x00\x01\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\x7f",
+            // A reply, from a client.
+            b"GIOP\x01\x02\x01\x01\x0c\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+        ];
+        for bytes in bad {
+            let mut stream = connect(group.address);
+            stream.write_all(bytes).unwrap();
+            let mut answer = Vec::new();
+            // An end, a reset or a MessageError and then an end; a reply to it, never.
+            let _ = stream.read_to_end(&mut answer).map_err(|error| {
+                let reset = error.kind() == std::io::ErrorKind::ConnectionReset;
+                assert!(reset, "{error} after {bytes:02x?}");
+            });
+            assert!(answer.is_empty() || answer[7] == 5 || answer[7] == 6, "{answer:02x?} to {bytes:02x?}");
+        }
+        assert_eq!(Orb::Omni.calls(&group.ior, "who")[0].who(), "m0");
+    }
+}
+
+#[test]
+fn clients_that_do_not_wait_harm_no_others() {
+    // Four clients with one connection to the member, whose ORB ends one on which an old request is cancelled.
+    let members = [OrbMember::start(Orb::Omni, "m0", &["--sleep", "400000"])];
+    let group = OrbGroup::start("per_request", &members, "iiop.key = \"Latency\"\niiop.connections = 1");
+    for name in ["omniorb-1.0-request-who.bin", "omniorb-1.1-request-who.bin", "omniorb-1.2-request-who.bin"]
+    {
+        let request = captured(name);
+        let connected = || -> Vec<TcpStream> { (0..4).map(|_| connect(group.address)).collect() };
+        let (mut goes, mut stays) = (connected(), connected());
+        goes.iter_mut().for_each(|stream| stream.write_all(&request).unwrap());
+        // They are at the member by then; if not, less is tested.
+        std::thread::sleep(Duration::from_millis(100));
+        drop(goes);
+        std::thread::sleep(Duration::from_millis(50));
+        stays.iter_mut().for_each(|stream| stream.write_all(&request).unwrap());
+        for mut stream in stays {
+            let reply = message(&mut stream);
+            // No service contexts come before it, of omniORB.
+            let status = if reply[5] < 2 { 20 } else { 16 };
+            assert_eq!(u32_at(&reply, status), 0, "{name}");
+        }
+    }
+}
+
+#[test]
+fn half_a_message_is_not_waited_for_for_ever() {
+    let balancer = Balancer::start(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"iiop\"\ngroup = \"web\"\n\
+         timeouts.body = \"200ms\"\n[[group]]\nname = \"web\"\nmembers = [\"127.0.0.1:1\"]\n",
+    );
+    for begun in [&b"GIOP"[..], b"GIOP\x01\x02\x01\0\0\x10\0\0half"] {
+        let mut stream = connect(balancer.address());
+        stream.write_all(begun).unwrap();
+        assert_eq!(stream.read(&mut [0; 16]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn who_reads_no_replies_is_given_up() {
+    let members = [OrbMember::start(Orb::Omni, "m0", &[])];
+    let balancer = Balancer::start(&format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"iiop\"\nbinding = \"per_request\"\n\
+         group = \"web\"\ntimeouts.body = \"500ms\"\n[[group]]\nname = \"web\"\n\
+         members = [{{ address = \"{}\", key = \"Latency\" }}]\niiop = {{ key = \"Latency\", max_message = 65536 }}\n",
+        members[0].address
+    ));
+    let mut request = captured("omniorb-1.2-request-blob.bin");
+    let rest = captured("omniorb-1.2-fragment-request-blob-1.bin");
+    let second = request.len();
+    request.extend(rest);
+    let mut stream = connect(balancer.address());
+    stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    // As much as fits into the buffers of the kernel, many times over: 400 MB at the most.
+    let ended = (0..50_000_u32).find_map(|number| {
+        for at in [12, second + 12] {
+            request[at..at + 4].copy_from_slice(&number.to_le_bytes());
+        }
+        stream.write_all(&request).err()
+    });
+    let ended = ended.expect("an end").kind();
+    assert!(matches!(ended, std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe), "{ended}");
+    let other = format!("corbaloc:iiop:1.2@{}/Latency", balancer.address());
+    assert_eq!(Orb::Omni.calls(&other, "who")[0].who(), "m0");
+}

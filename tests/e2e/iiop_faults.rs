@@ -1,0 +1,229 @@
+//! Members of a CORBA group that die, hang, come back as somebody else or die in the middle of a call, with clients on
+//! real ORBs bound to them by a forward. How fast a client comes back is its ORB's doing; that it finds another member
+//! then, at once, is the balancer's.
+//!
+//! Times are the best of several tries: the machine may be busy with other tests.
+
+use rustix::process::Signal;
+
+use crate::stage::{Folder, Orb, OrbClient, OrbGroup, OrbMember, listens, until};
+
+/// The member that answers, by number.
+fn number(who: &str) -> usize {
+    who[1..].parse().unwrap()
+}
+
+/// The member that answers the call after the first `seen`.
+#[track_caller]
+fn next(client: &OrbClient, seen: usize) -> usize {
+    let seen = client.until("an answer", seen, |call| !call.who().is_empty());
+    number(client.calls()[seen - 1].who())
+}
+
+#[test]
+fn a_member_is_killed_between_calls() {
+    let mut members = OrbMember::several(4, &[]);
+    let group = OrbGroup::start("per_session", &members, "");
+    let client = OrbClient::start(Orb::Omni, &group.ior, "loop 28 --interval 100");
+    let mut bound = next(&client, 0);
+    let mut times = Vec::new();
+    for _ in 0..3 {
+        members[bound].process.kill();
+        let dead = format!("m{bound}");
+        let seen = client.calls().len();
+        let seen = client.until("another member", seen, |call| call.who() != dead);
+        let call = &client.calls()[seen - 1];
+        times.push(call.micros());
+        assert_eq!(call.exception(), None, "{}", client.process);
+        bound = number(call.who());
+    }
+    assert!(times.iter().min() < Some(&100_000), "{times:?} us");
+    // A member that died was not handed out again: its client would have waited a second, then two.
+    assert!(times.iter().all(|time| *time < 900_000), "{times:?} us");
+}
+
+#[test]
+fn java_clients_find_another_member_too() {
+    for orb in Orb::java() {
+        let mut members = OrbMember::several(2, &[]);
+        let group = OrbGroup::start("per_session", &members, "");
+        let client = OrbClient::start(*orb, &group.ior, "loop 28 --interval 100");
+        let bound = next(&client, 0);
+        members[bound].process.kill();
+        let seen = client.calls().len();
+        let other = format!("m{}", 1 - bound);
+        client.until("the other member", seen, |call| call.who() == other);
+        assert!(client.calls().iter().all(|call| call.exception().is_none()), "{}", client.process);
+    }
+}
+
+#[test]
+fn two_of_three_members_die_at_once() {
+    let mut members = OrbMember::several(3, &[]);
+    let group = OrbGroup::start("per_session", &members, "");
+    let client = OrbClient::start(Orb::Omni, &group.ior, "loop 28 --interval 100");
+    let bound = next(&client, 0);
+    let left = (bound + 1) % 3;
+    for (at, member) in members.iter_mut().enumerate() {
+        if at != left {
+            member.process.kill();
+        }
+    }
+    let seen = client.calls().len();
+    let alive = format!("m{left}");
+    let seen = client.until("the one that is left", seen, |call| call.who() == alive);
+    let call = &client.calls()[seen - 1];
+    assert!(client.calls().iter().all(|call| call.exception().is_none()), "{}", client.process);
+    // One wrong turn of a second is omniORB's; a second one would be two more.
+    assert!(call.micros() < 2_500_000, "{} us", call.micros());
+    // Who comes new is not sent to the dead.
+    for _ in 0..6 {
+        let calls = Orb::Omni.calls(&group.ior, "who");
+        assert!(calls[0].who() == alive && calls[0].micros() < 900_000, "{calls:?}");
+    }
+}
+
+#[test]
+fn all_members_die_and_one_comes_back() {
+    let mut members = OrbMember::several(2, &[]);
+    let group = OrbGroup::start("per_session", &members, "");
+    let client = OrbClient::start(Orb::Omni, &group.ior, "loop 60 --interval 50");
+    client.until("an answer", 0, |call| !call.who().is_empty());
+    members.iter_mut().for_each(|member| member.process.kill());
+    let seen = client.calls().len();
+    let seen = client.until("an exception", seen, |call| call.exception().is_some());
+    let call = &client.calls()[seen - 1];
+    // It may have been on its way when its member died.
+    assert!(["TRANSIENT", "COMM_FAILURE"].contains(&call.exception().unwrap()), "{}", client.process);
+    until("their ports are closed", || members.iter().all(|member| !listens(member.address)));
+    members[1].restart("back", &[]);
+    client.until("an answer of the one that is back", seen, |call| call.who() == "back");
+}
+
+#[test]
+fn a_member_comes_back_with_another_key() {
+    for orb in Orb::here() {
+        if orb == Orb::Glassfish {
+            // It takes OBJECT_NOT_EXIST for the last word and never asks the group again.
+            continue;
+        }
+        let mut members = OrbMember::several(2, &["--key", "first"]);
+        let group = OrbGroup::start("per_session", &members, "");
+        let client = OrbClient::start(orb, &group.ior, "loop 28 --interval 400");
+        let bound = next(&client, 0);
+        let seen = client.calls().len();
+        // Between two calls: the client is to meet the new one.
+        members[bound].process.kill();
+        members[bound].restart("another", &["--key", "second"]);
+        let other = format!("m{}", 1 - bound);
+        client.until("the other member", seen, |call| call.who() == other);
+        assert!(client.calls().iter().all(|call| call.exception().is_none()), "{}", client.process);
+    }
+}
+
+#[test]
+fn a_member_is_stopped() {
+    let members = OrbMember::several(2, &[]);
+    let group = OrbGroup::start("per_session", &members, "");
+    let client =
+        OrbClient::start(Orb::Omni, &group.ior, "loop 28 --interval 50 -ORBclientCallTimeOutPeriod 500");
+    let bound = next(&client, 0);
+    members[bound].process.signal(Signal::STOP);
+    let seen = client.calls().len();
+    let other = format!("m{}", 1 - bound);
+    client.until("the other member", seen, |call| call.who() == other);
+    let calls = client.calls();
+    let timeouts = calls.iter().filter(|call| call.exception() == Some("TIMEOUT")).count();
+    let others = calls.iter().filter(|call| call.exception().is_some_and(|name| name != "TIMEOUT"));
+    assert!((1..=3).contains(&timeouts) && others.count() == 0, "{}", client.process);
+    members[bound].process.signal(Signal::CONT);
+}
+
+#[test]
+fn a_member_is_killed_in_a_call() {
+    let members = || OrbMember::several(2, &["--sleep", "400000"]);
+    let group = |members: &[OrbMember]| OrbGroup::start("per_session", members, "");
+    for orb in Orb::here() {
+        let mut members = members();
+        let group = group(&members);
+        let client = OrbClient::start(orb, &group.ior, "loop 28 --interval 1");
+        let bound = next(&client, 0);
+        // Nearly all of the time is within calls.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        members[bound].process.kill();
+        let seen = client.calls().len();
+        let other = format!("m{}", 1 - bound);
+        client.until("the other member", seen, |call| call.who() == other);
+        let exceptions: Vec<_> =
+            client.calls().iter().filter_map(|call| call.exception().map(str::to_owned)).collect();
+        if orb == Orb::Omni {
+            // It sends the call again by itself.
+            assert!(exceptions.is_empty(), "{}", client.process);
+        } else {
+            assert!(
+                exceptions.len() <= 1 && exceptions.iter().all(|name| name == "COMM_FAILURE"),
+                "{}",
+                client.process
+            );
+        }
+    }
+}
+
+#[test]
+fn the_balancer_is_killed_and_its_clients_do_not_notice() {
+    let mut members = OrbMember::several(2, &[]);
+    let mut group = OrbGroup::start("per_session", &members, "");
+    let clients: Vec<OrbClient> = Orb::here()
+        .into_iter()
+        .map(|orb| OrbClient::start(orb, &group.ior, "loop 60 --interval 50"))
+        .collect();
+    let bound: Vec<usize> = clients.iter().map(|client| next(client, 0)).collect();
+    group.kill();
+    for (client, bound) in clients.iter().zip(&bound) {
+        let seen = client.calls().len();
+        client.until("ten more calls", seen + 10, |_| true);
+        let calls = client.calls();
+        assert!(calls.iter().all(|call| call.who() == format!("m{bound}")), "{}", client.process);
+    }
+    let ior = group.ior.clone();
+    let group = group.restart();
+    assert_eq!(group.ior, ior);
+    assert!(Orb::Omni.calls(&ior, "who")[0].who().starts_with('m'));
+    // Who was bound before finds the new one when it has to.
+    members[bound[0]].process.kill();
+    let seen = clients[0].calls().len();
+    let other = format!("m{}", 1 - bound[0]);
+    clients[0].until("the other member", seen, |call| call.who() == other);
+    // Its connection to the balancer is the old one's, which it learns with a call that fails.
+    let exceptions = clients[0].calls().iter().filter(|call| call.exception().is_some()).count();
+    assert!(exceptions <= 1, "{}", clients[0].process);
+}
+
+#[test]
+fn a_member_sends_its_clients_back_for_good() {
+    let folder = Folder::new();
+    let away = folder.join("away");
+    let mut members = [
+        OrbMember::start(Orb::Omni, "m0", &["--away", &away.display().to_string()]),
+        OrbMember::start(Orb::Omni, "m1", &[]),
+    ];
+    let group = OrbGroup::start("per_session", &members, "");
+    // They take turns, so that one of two comes to the member that will not have it.
+    let clients: Vec<OrbClient> =
+        (0..2).map(|_| OrbClient::start(Orb::Omni, &group.ior, "loop 25 --interval 30")).collect();
+    for client in &clients {
+        client.until("an answer", 0, |call| !call.who().is_empty());
+    }
+    std::fs::write(&away, &group.ior).unwrap();
+    for client in &clients {
+        let seen = client.calls().len() + 1;
+        client.until("the other member", seen, |call| call.who() == "m1");
+    }
+    // "For good" was the group: from there on it is as before.
+    std::fs::remove_file(&away).unwrap();
+    members[1].process.kill();
+    for client in &clients {
+        client.until("the member that is left", client.calls().len(), |call| call.who() == "m0");
+        assert!(client.calls().iter().all(|call| call.exception().is_none()), "{}", client.process);
+    }
+}

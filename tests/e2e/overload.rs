@@ -1,0 +1,27 @@
+//! More than the members can do, where they say nothing of themselves and work on for clients that have gone.
+
+use crate::stage::{Balancer, Load, Member, web};
+
+/// Two members of two processors, 200 requests a second in all.
+const MEMBER: [&str; 5] = ["--cores", "2", "--service", "exp:20ms", "--ignore-cancel"];
+
+#[test]
+fn what_cannot_be_served_is_refused_and_the_rest_is_served_soon() {
+    let members = Member::several(2, &MEMBER);
+    let addresses: Vec<_> = members.iter().map(|member| member.address).collect();
+    let balancer = Balancer::start(&web(&addresses, ""));
+
+    let mut load = Load::start(balancer.address(), "GET", 120.0);
+    load.more(400);
+    load.stop_unharmed();
+    assert_eq!(balancer.rejected("shed"), 0, "nothing is refused below the capacity");
+
+    // Twelve seconds, in which 720 requests too many come: without a limit they wait for two seconds on average.
+    let mut load = Load::start(balancer.address(), "GET", 260.0);
+    load.more(3_100);
+    let shed = balancer.rejected("shed");
+    let record = load.stop();
+    assert!((200..1_200).contains(&shed), "{shed} of {} refused", record.due);
+    let usual = record.service.quantile(0.5);
+    assert!(usual.as_secs_f64() < 0.6, "half of what is answered takes more than {usual:?}");
+}
