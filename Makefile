@@ -5,7 +5,7 @@ CARGO ?= cargo
 LOCKED := --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test lint fmt gates bench bench-sim bench-load deny deps clean
+.PHONY: help demo build test lint fmt gates bench bench-sim bench-load bench-corba deny deps clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,7 +20,7 @@ build: ## the release binary, target/release/plimsoll
 test: deps ## all tests, with real clients, servers and proxies
 	$(CARGO) build $(LOCKED) --profile fast -p plimsoll
 	python3 -B -m unittest discover -q -s benches
-	PLIMSOLL_BIN=$(TARGET)/fast/plimsoll $(CARGO) test $(LOCKED) --workspace
+	PLIMSOLL_BIN=$(TARGET)/fast/plimsoll $(CARGO) test $(LOCKED) --workspace --no-fail-fast
 
 lint: ## formatting, clippy and the documentation's links, warnings as errors
 	$(CARGO) fmt --all --check
@@ -37,19 +37,23 @@ bench: deps build ## beside HAProxy, nginx and Envoy, then bench-load, 45 minute
 	scripts/install-bench-peers
 	benches/bench.py $(ARGS); proxies=$$?; benches/load.py $(filter --quick,$(ARGS)) && exit $$proxies
 
-bench-sim: ## strategies in simulated fleets, the long form: minutes
-	$(CARGO) test $(LOCKED) --release -p plimsoll-brain --test adaptive --test sessions -- --ignored --nocapture
+bench-sim: ## strategies in simulated fleets and the lottery in simulated clusters, the long form: minutes
+	$(CARGO) test $(LOCKED) --release -p plimsoll-brain --test adaptive --test sessions --test host_slots --test lottery -- --ignored --nocapture
 
 bench-load: deps build ## the load generator beside wrk, oha, hey, fortio, k6 and ab, 20 minutes (ARGS=--quick: 4)
 	scripts/install-bench-peers
 	benches/load.py $(ARGS)
 
+bench-corba: deps build ## what each way of balancing costs a client on omniORB, 4 minutes (ARGS=--quick: 1)
+	benches/corba.py $(ARGS)
+
 deny: ## licences, advisories, bans and sources of the dependencies (needs cargo-deny)
 	$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deny
 	$(CARGO) deny check
 
-deps: ## what the tests, gates and bench need from Debian
+deps: ## what the tests, gates and bench need from Debian, and ORBs on Java where Java is
 	@scripts/install-test-deps
+	-@scripts/install-corba-java
 
 clean: ## what was built
 	$(CARGO) clean
