@@ -2,7 +2,7 @@
 //! (`crates/wire/tests/giop`), and to what is no GIOP.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
@@ -163,8 +163,33 @@ fn clients_that_do_not_wait_harm_no_others() {
             let reply = message(&mut stream);
             // No service contexts come before it, of omniORB.
             let status = if reply[5] < 2 { 20 } else { 16 };
-            assert_eq!(u32_at(&reply, status), 0, "{name}");
+            assert_eq!(u32_at(&reply, status), 0, "{name}: {}", String::from_utf8_lossy(&reply));
         }
+    }
+}
+
+#[test]
+fn clients_that_come_at_once_share_one_connection() {
+    let member = TcpListener::bind("127.0.0.1:0").unwrap();
+    let balancer = Balancer::start(&format!(
+        "threads = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"iiop\"\nbinding = \"per_request\"\n\
+         group = \"web\"\n[[group]]\nname = \"web\"\niiop = {{ key = \"Latency\", connections = 1 }}\n\
+         members = [{{ address = \"{}\", key = \"Latency\" }}]\n",
+        member.local_addr().unwrap()
+    ));
+    let mut clients: Vec<TcpStream> = (0..16).map(|_| connect(balancer.address())).collect();
+    let request = captured("omniorb-1.2-request-who.bin");
+    clients.iter_mut().for_each(|client| client.write_all(&request).unwrap());
+    let (mut line, _) = member.accept().unwrap();
+    line.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut asked: Vec<u32> = clients.iter().map(|_| u32_at(&message(&mut line), 12)).collect();
+    asked.sort_unstable();
+    asked.dedup();
+    assert_eq!(asked.len(), clients.len(), "each has a number of its own");
+    drop(line);
+    for mut client in clients {
+        let reply = message(&mut client);
+        assert!(String::from_utf8_lossy(&reply).contains("COMM_FAILURE"), "{reply:?}");
     }
 }
 

@@ -17,6 +17,8 @@ pub(super) struct Call {
     pub(super) session: Rc<Session>,
     /// The client's number of it.
     pub(super) id: u32,
+    /// The session's: it never uses one twice.
+    pub(super) serial: u64,
     pub(super) form: Form,
     pub(super) kind: Ask,
     /// As it came, header and all: it may have to be sent again.
@@ -183,7 +185,7 @@ const TIMEOUT: SystemException<'static> =
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.session.answered(self.id, self.bytes);
+        self.session.answered(self);
         self.session.core.recycle(std::mem::take(&mut self.message));
     }
 }

@@ -37,10 +37,6 @@ pub(super) struct Manner {
     pub(super) code_sets: Option<Rc<[u8]>>,
 }
 
-/// One core's connections to the members of a group.
-#[derive(Default)]
-pub(crate) struct Lines(RefCell<Vec<Rc<Line>>>);
-
 /// One connection.
 pub(super) struct Line {
     member: MemberId,
@@ -63,80 +59,6 @@ struct Placed {
     due: Time,
 }
 
-impl Lines {
-    /// A connection to a member that is free, or the least busy one if there are `most` already.
-    pub(super) fn find(&self, member: MemberId, manner: &Manner, most: usize) -> Option<Rc<Line>> {
-        let lines = self.0.borrow();
-        let mut count = 0;
-        let mut best: Option<(usize, &Rc<Line>)> = None;
-        for line in lines.iter().filter(|line| line.member == member && line.manner == *manner) {
-            if line.closing.get() || line.outbox.closed() {
-                continue;
-            }
-            count += 1;
-            // Oneways leave no trace but what the member has not read yet.
-            let busy = line.calls.borrow().len() + usize::from(line.outbox.full());
-            if best.is_none_or(|(least, _)| busy < least) {
-                best = Some((busy, line));
-            }
-        }
-        best.filter(|(busy, _)| *busy == 0 || count >= most).map(|(_, line)| Rc::clone(line))
-    }
-
-    /// May there be another connection to a member? If there are `most`, those on which nothing is under way are ended.
-    pub(super) fn has_room(&self, member: MemberId, most: usize) -> bool {
-        let lines = self.0.borrow();
-        let its = || lines.iter().filter(|line| line.member == member);
-        if its().count() < most {
-            return true;
-        }
-        for line in its().filter(|line| line.idle()) {
-            line.closing.set(true);
-            line.outbox.wake();
-        }
-        false
-    }
-
-    /// Adds a connection, and reads what comes on it until it ends.
-    pub(super) fn add(
-        self: &Rc<Self>,
-        core: &Rc<Core>,
-        member: MemberId,
-        manner: Manner,
-        socket: TcpStream,
-        settings: Settings,
-    ) -> Rc<Line> {
-        let line = Rc::new(Line {
-            member,
-            manner,
-            outbox: Outbox::new(socket),
-            calls: RefCell::default(),
-            next: Cell::new(1),
-            agreed: Cell::new(false),
-            closing: Cell::new(false),
-            quiet_since: Cell::new(core.now()),
-        });
-        self.0.borrow_mut().push(Rc::clone(&line));
-        let (core, lines, own) = (Rc::clone(core), Rc::clone(self), Rc::clone(&line));
-        tokio::task::spawn_local(async move {
-            let end = own.read(&core, &settings).await;
-            own.closing.set(true);
-            own.outbox.close();
-            lines.0.borrow_mut().retain(|line| !Rc::ptr_eq(line, &own));
-            own.end(&core, end);
-        });
-        line
-    }
-
-    /// Ends connections on which nothing is under way.
-    pub(crate) fn close(&self) {
-        for line in self.0.borrow().iter() {
-            line.closing.set(true);
-            line.outbox.wake();
-        }
-    }
-}
-
 /// What a connection needs to know of its group.
 #[derive(Clone, Copy)]
 pub(super) struct Settings {
@@ -148,7 +70,7 @@ pub(super) struct Settings {
 
 /// How a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     /// The member said that it has not begun what it has not answered.
     Said,
     /// It did not.
@@ -156,6 +78,46 @@ enum End {
 }
 
 impl Line {
+    pub(super) fn new(member: MemberId, manner: Manner, socket: TcpStream, now: Time) -> Self {
+        Self {
+            member,
+            manner,
+            outbox: Outbox::new(socket),
+            calls: RefCell::default(),
+            next: Cell::new(1),
+            agreed: Cell::new(false),
+            closing: Cell::new(false),
+            quiet_since: Cell::new(now),
+        }
+    }
+
+    pub(super) fn member(&self) -> MemberId {
+        self.member
+    }
+
+    /// Does it take requests of this kind for this member?
+    pub(super) fn serves(&self, member: MemberId, manner: &Manner) -> bool {
+        let open = !self.closing.get() && !self.outbox.closed();
+        open && self.member == member && self.manner == *manner
+    }
+
+    /// How much is under way. Oneways leave no trace but what the member has not read yet.
+    pub(super) fn busy(&self) -> usize {
+        self.calls.borrow().len() + usize::from(self.outbox.full())
+    }
+
+    /// Ends it when nothing is under way any more.
+    pub(super) fn close(&self) {
+        self.closing.set(true);
+        self.outbox.wake();
+    }
+
+    /// Nothing more is sent.
+    pub(super) fn shut(&self) {
+        self.closing.set(true);
+        self.outbox.close();
+    }
+
     /// Sends a request, and keeps it until its reply comes if there is to be one.
     pub(super) fn send(self: &Rc<Self>, call: Call, trip: Trip, now: Time) {
         let id = self.next.get();
@@ -182,7 +144,7 @@ impl Line {
         }
         let patience = trip.settings().timeouts.per_try;
         let due = if patience.is_zero() { NEVER } else { now + patience };
-        call.session.placed(call.id, self, id);
+        call.session.placed(&call, self, id);
         self.calls.borrow_mut().insert(id, Placed { call, trip, due });
         if due != NEVER {
             self.outbox.wake();
@@ -214,7 +176,7 @@ impl Line {
     }
 
     /// Reads replies until the connection ends.
-    async fn read(self: &Rc<Self>, core: &Rc<Core>, settings: &Settings) -> End {
+    pub(super) async fn read(&self, core: &Rc<Core>, settings: &Settings) -> End {
         let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
         let mut inbound = Inbound::new(Vec::new(), settings.most);
         loop {
@@ -248,7 +210,7 @@ impl Line {
     }
 
     /// Is nothing under way?
-    fn idle(&self) -> bool {
+    pub(super) fn idle(&self) -> bool {
         self.calls.borrow().is_empty() && self.outbox.kept() == 0
     }
 
@@ -295,7 +257,7 @@ impl Line {
     }
 
     /// The connection is over: what becomes of the requests that were not answered.
-    fn end(&self, core: &Rc<Core>, end: End) {
+    pub(super) fn end(&self, core: &Rc<Core>, end: End) {
         let now = core.tick();
         let left = std::mem::take(&mut *self.calls.borrow_mut());
         for Placed { mut call, trip, .. } in left.into_values() {

@@ -12,6 +12,7 @@ use plimsoll_wire::giop::{Completed, Content, Message, Order, Reply, Status};
 
 use super::call::{Ask, Call};
 use super::line::{Line, Manner, Settings};
+use super::lines::Way;
 use crate::admit::{self, admit};
 use crate::connect::connect;
 use crate::pool::{Admission, Pool};
@@ -27,13 +28,15 @@ pub(super) fn begin(call: Call) -> Option<Rc<Line>> {
     pool.deposit(call.begun);
     let admission = admit::at_once(core, &pool, pool.view(), key(&call, &pool), &[], call.begun);
     if let Admission::Trip(trip) = admission {
-        let Some(line) = find(&call, &pool, &trip) else {
+        let Some(line) = pool.iiop.lines.find(trip.member(), &manner(&call), most(&trip)) else {
+            session.waits(&call);
             tokio::task::spawn_local(relay(call, Some(trip)));
             return None;
         };
         line.send(call, trip, core.now());
         return Some(line);
     }
+    session.waits(&call);
     tokio::task::spawn_local(relay(call, None));
     None
 }
@@ -56,30 +59,43 @@ pub(super) async fn relay(mut call: Call, mut trip: Option<Trip>) {
             Err(Reason::NoMember) => return call.refuse(last),
             Err(reason) => return call.refuse(reason),
         };
-        // Nobody waits for the answer to a oneway: its client may be gone by right.
-        if call.kind != Ask::Oneway && session.outbox.closed() {
+        if !session.wants(&call) {
             return found.abandoned();
         }
-        if let Some(line) = find(&call, &pool, &found) {
-            return line.send(call, found, core.now());
-        }
-        let most = found.settings().iiop.as_ref().map_or(1, |iiop| iiop.connections);
-        if !pool.iiop.lines.has_room(found.member(), MANNERS * most) {
-            found.abandoned();
-            return call.refuse(Reason::Exhausted);
-        }
-        last = match connect(core, &found, &timer, never, &session.peer).await {
-            Ok(socket) => {
-                let (manner, settings) = (manner(&call), Settings::of(&found));
-                let line = pool.iiop.lines.add(core, found.member(), manner, socket, settings);
-                return line.send(call, found, core.now());
+        let manner = manner(&call);
+        let failed = match pool.iiop.lines.way(found.member(), &manner, most(&found)) {
+            Way::Line(line) => return line.send(call, found, core.now()),
+            Way::Make(making) => match connect(core, &found, &timer, never, &session.peer).await {
+                Ok(socket) => {
+                    let line = making.made(core, socket, Settings::of(&found));
+                    if !session.wants(&call) {
+                        return found.abandoned();
+                    }
+                    return line.send(call, found, core.now());
+                }
+                Err(reason) => {
+                    making.failed(reason);
+                    Some(reason)
+                }
+            },
+            Way::Await(attempt) => attempt.over().await,
+            Way::Later => {
+                pool.iiop.lines.gone().await;
+                None
+            }
+            Way::Full => Some(Reason::Exhausted),
+        };
+        last = match failed {
+            None => {
+                trip = Some(found);
+                continue;
             }
             // Trying the others would only blame them too.
-            Err(Reason::Exhausted) => {
+            Some(Reason::Exhausted) => {
                 found.abandoned();
                 return call.refuse(Reason::Exhausted);
             }
-            Err(reason) => reason,
+            Some(reason) => reason,
         };
         let now = core.tick();
         if !again(&mut call, &pool, found, now) {
@@ -121,9 +137,6 @@ pub(super) fn answered(mut call: Call, trip: Trip, message: &mut [u8], piece: Op
     }
     call.reply(message, piece);
 }
-
-/// Of how many kinds the connections to a member may be, each with as many as are configured.
-const MANNERS: usize = 4;
 
 /// What a reply says of the member.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -168,9 +181,8 @@ fn again(call: &mut Call, pool: &Pool, trip: Trip, now: Time) -> bool {
     true
 }
 
-fn find(call: &Call, pool: &Pool, trip: &Trip) -> Option<Rc<Line>> {
-    let most = trip.settings().iiop.as_ref().map_or(1, |iiop| iiop.connections);
-    pool.iiop.lines.find(trip.member(), &manner(call), most)
+fn most(trip: &Trip) -> usize {
+    trip.settings().iiop.as_ref().map_or(1, |iiop| iiop.connections)
 }
 
 fn manner(call: &Call) -> Manner {

@@ -40,15 +40,26 @@ pub(super) struct Session {
     pub(super) outbox: Outbox,
     /// Most bytes of a message.
     most: usize,
+    /// How many requests were read.
+    read: Cell<u64>,
     /// Requests that were read and not answered, and how long they are.
     open: Cell<usize>,
     bytes: Cell<usize>,
     /// Is nothing read until some of them are answered?
     laden: Cell<bool>,
-    /// Those of them that are at a member, by the client's number: where, and their number there.
-    placed: RefCell<BTreeMap<u32, (Weak<Line>, u32)>>,
+    /// Those of them that the client waits for, by its number: where.
+    placed: RefCell<BTreeMap<u32, Place>>,
     /// What the client said of code sets; it need not say it twice.
     code_sets: RefCell<Option<Rc<[u8]>>>,
+}
+
+/// Where a request is that the client waits for.
+struct Place {
+    /// Which request: the client may use its number again once it has given up this one.
+    serial: u64,
+    line: Weak<Line>,
+    /// Its number there.
+    id: u32,
 }
 
 impl Session {
@@ -68,6 +79,7 @@ impl Session {
             listener,
             peer,
             outbox,
+            read: Cell::new(0),
             open: Cell::new(0),
             placed: RefCell::default(),
             code_sets: RefCell::default(),
@@ -101,7 +113,7 @@ impl Session {
         }
         // Nobody waits for what is at members.
         let placed = std::mem::take(&mut *self.placed.borrow_mut());
-        for (line, id) in placed.into_values() {
+        for Place { line, id, .. } in placed.into_values() {
             if let Some(line) = line.upgrade() {
                 line.cancel(id);
             }
@@ -109,16 +121,36 @@ impl Session {
         self.outbox.close();
     }
 
+    /// A request is to go to a member as soon as it can.
+    pub(super) fn waits(&self, call: &Call) {
+        if call.kind != Ask::Oneway {
+            let place = Place { serial: call.serial, line: Weak::new(), id: 0 };
+            self.placed.borrow_mut().insert(call.id, place);
+        }
+    }
+
+    /// Is a request still to be done? Nobody waits for the answer to a oneway: its client may be gone by right.
+    pub(super) fn wants(&self, call: &Call) -> bool {
+        call.kind == Ask::Oneway || (!self.outbox.closed() && self.has(call))
+    }
+
+    fn has(&self, call: &Call) -> bool {
+        self.placed.borrow().get(&call.id).is_some_and(|place| place.serial == call.serial)
+    }
+
     /// A request is at a member now.
-    pub(super) fn placed(&self, id: u32, line: &Rc<Line>, there: u32) {
-        self.placed.borrow_mut().insert(id, (Rc::downgrade(line), there));
+    pub(super) fn placed(&self, call: &Call, line: &Rc<Line>, id: u32) {
+        let place = Place { serial: call.serial, line: Rc::downgrade(line), id };
+        self.placed.borrow_mut().insert(call.id, place);
     }
 
     /// A request was answered, or never will be.
-    pub(super) fn answered(&self, id: u32, bytes: usize) {
-        self.placed.borrow_mut().remove(&id);
+    pub(super) fn answered(&self, call: &Call) {
+        if self.has(call) {
+            self.placed.borrow_mut().remove(&call.id);
+        }
         self.open.set(self.open.get() - 1);
-        self.bytes.set(self.bytes.get() - bytes);
+        self.bytes.set(self.bytes.get() - call.bytes);
         if self.laden.replace(false) || self.ending() {
             self.outbox.wake();
         }
@@ -231,10 +263,13 @@ impl Session {
         let shared = iiop.is_shared(target.key());
         let form = read.header.form();
         self.open.set(self.open.get() + 1);
+        let serial = self.read.get();
+        self.read.set(serial + 1);
         self.bytes.set(self.bytes.get() + message.len());
         let mut call = Call {
             session: Rc::clone(self),
             id,
+            serial,
             form,
             kind,
             bytes: message.len(),
@@ -285,8 +320,8 @@ impl Session {
 
     fn cancel(&self, id: u32) {
         let placed = self.placed.borrow_mut().remove(&id);
-        if let Some((line, there)) = placed.and_then(|(line, there)| Some((line.upgrade()?, there))) {
-            line.cancel(there);
+        if let Some((line, id)) = placed.and_then(|place| Some((place.line.upgrade()?, place.id))) {
+            line.cancel(id);
         }
     }
 
