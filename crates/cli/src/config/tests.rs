@@ -47,6 +47,7 @@ group = "web"
 binding = "per_request"
 backlog = 100
 accept_proxy = true
+priority = "x-urgency"
 forwarded = "forwarded"
 trusted = ["10.0.0.0/8", "::1"]
 max_head = 2048
@@ -205,6 +206,7 @@ fn defaults_are_as_documented() {
         move_idle: 0ns,
         backlog: 4096,
         accept_proxy: false,
+        priority: None,
         timeouts: ClientTimeouts {
             head: 10s,
             idle: 60s,
@@ -257,11 +259,11 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(ALL).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:57:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-       57 | send_proxy = "v1"
+    warning: plimsoll.toml:58:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+       58 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:97:8: no listener sends clients to group `sticky`
-       97 | name = "sticky"
+    warning: plimsoll.toml:98:8: no listener sends clients to group `sticky`
+       98 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
