@@ -47,6 +47,7 @@ group = "web"
 binding = "per_request"
 backlog = 100
 accept_proxy = true
+half_close = true
 forwarded = "forwarded"
 trusted = ["10.0.0.0/8", "::1"]
 max_head = 2048
@@ -212,6 +213,7 @@ fn defaults_are_as_documented() {
             tunnel: 3600s,
         },
         max_head: 32768,
+        half_close: false,
         forwarded: XForwarded,
         trusted: [],
         max_flows: 16384,
@@ -257,11 +259,11 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(ALL).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:57:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-       57 | send_proxy = "v1"
+    warning: plimsoll.toml:58:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+       58 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:97:8: no listener sends clients to group `sticky`
-       97 | name = "sticky"
+    warning: plimsoll.toml:98:8: no listener sends clients to group `sticky`
+       98 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
