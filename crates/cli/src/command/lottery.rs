@@ -154,6 +154,7 @@ async fn on(file: &LotteryFile) -> Result<ExitCode, Failure> {
             notify(&[NotifyState::Stopping]);
         })
         .await;
+    tracing::info!("leaving");
     tokio::select! {
         () = lottery.leave() => Ok(ExitCode::SUCCESS),
         () = told_to_stop(&mut term, &mut int) => Err(Failure::new(Exit::Interrupted, "stopped at once")),
