@@ -20,15 +20,16 @@ pub(super) async fn serve(mut desk: Desk, sockets: Sockets, mut orders: mpsc::Re
     let now = || Time(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
     let mut inbox = Inbox::new();
     loop {
-        desk.wake(now());
-        let mut more = take(&mut desk, &mut inbox, &sockets.one, now());
+        let at = now();
+        desk.wake(at);
+        let mut more = inbox.receive(&sockets.one, |from, bytes| desk.take(at, from, bytes)) == BATCH;
         if let Some(group) = &sockets.group {
-            more |= take(&mut desk, &mut inbox, group, now());
+            more |= inbox.receive(group, |from, bytes| desk.take(at, from, bytes)) == BATCH;
         }
         desk.flush(&sockets.one);
         loop {
             match orders.try_recv() {
-                Ok(order) => desk.obey(now(), order),
+                Ok(order) => desk.obey(at, order),
                 Err(TryRecvError::Empty) => break,
                 // Also while more comes than can be answered.
                 Err(TryRecvError::Disconnected) => return,
@@ -49,15 +50,6 @@ pub(super) async fn serve(mut desk: Desk, sockets: Sockets, mut orders: mpsc::Re
                 None => return,
             }
         }
-    }
-}
-
-/// Takes a batch; may there be more?
-fn take(desk: &mut Desk, inbox: &mut Inbox, socket: &UdpSocket, now: Time) -> bool {
-    // Anything but "nothing more" concerns one datagram only, and there is a next one.
-    match inbox.receive(socket, |from, bytes| desk.take(now, from, bytes)) {
-        Ok(count) => count == BATCH,
-        Err(_) => false,
     }
 }
 

@@ -132,36 +132,31 @@ impl Inbox {
         Self { headers: MultiHeaders::preallocate(BATCH, None), buffers: vec![[0; SPACE]; BATCH] }
     }
 
-    /// Takes what is there, up to [`BATCH`] datagrams; how many. Of one that is too long the beginning comes, and is too long
-    /// still.
-    ///
-    /// # Errors
-    /// Nothing is there (`WouldBlock`), or one could not be received.
-    pub(super) fn receive(
-        &mut self,
-        socket: &UdpSocket,
-        mut each: impl FnMut(SocketAddr, &[u8]),
-    ) -> io::Result<usize> {
+    /// Takes what is there, up to [`BATCH`] datagrams; how many. If that are fewer there was nothing left, and the socket is
+    /// readable again when more comes. Of one that is too long the beginning comes, and is too long still.
+    pub(super) fn receive(&mut self, socket: &UdpSocket, mut each: impl FnMut(SocketAddr, &[u8])) -> usize {
         let Self { headers, buffers } = self;
         let mut parts: Vec<[IoSliceMut<'_>; 1]> =
             buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
-        let mut count = 0;
-        let (fd, slices) = (socket.as_raw_fd(), parts.iter_mut());
-        let came = socket.try_io(Interest::READABLE, move || {
-            Ok(recvmmsg(fd, headers, slices, MsgFlags::MSG_DONTWAIT, None)?)
-        })?;
-        for message in came {
-            count += 1;
-            let from = message.address.and_then(|from| {
-                let four = from.as_sockaddr_in().map(|from| SocketAddrV4::from(*from).into());
-                four.or_else(|| from.as_sockaddr_in6().map(|from| SocketAddrV6::from(*from).into()))
-            });
-            // Nobody sends from no address, and an empty datagram has no part.
-            if let Some(from) = from {
-                each(from, message.iovs().next().unwrap_or_default());
+        let (fd, slices, mut count) = (socket.as_raw_fd(), parts.iter_mut(), 0);
+        let all = socket.try_io(Interest::READABLE, || {
+            for message in recvmmsg(fd, headers, slices, MsgFlags::MSG_DONTWAIT, None)? {
+                count += 1;
+                let from = message.address.and_then(|from| {
+                    let four = from.as_sockaddr_in().map(|from| SocketAddrV4::from(*from).into());
+                    four.or_else(|| from.as_sockaddr_in6().map(|from| SocketAddrV6::from(*from).into()))
+                });
+                // Nobody sends from no address, and an empty datagram has no part.
+                if let Some(from) = from {
+                    each(from, message.iovs().next().unwrap_or_default());
+                }
             }
-        }
-        Ok(count)
+            // To ask once more only to hear that there is nothing would cost as much as an answer.
+            if count < BATCH { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        });
+        // What else it may be concerns one datagram, and there is a next one.
+        drop(all);
+        count
     }
 }
 
@@ -230,6 +225,10 @@ mod tests {
     #[tokio::test]
     async fn many_go_and_come_with_few_calls() {
         for host in ["127.0.0.1", "::1"] {
+            if std::net::UdpSocket::bind((host, 0)).is_err() {
+                // A host without IPv6.
+                continue;
+            }
             let (from, to) = pair(host).await;
             let address = to.one.local_addr().unwrap();
             let mut outbox = Outbox::default();
@@ -248,16 +247,10 @@ mod tests {
             let (mut inbox, mut came) = (Inbox::new(), Vec::new());
             while came.len() < 101 {
                 to.one.readable().await.unwrap();
-                let taken = inbox.receive(&to.one, |sender, bytes| {
+                inbox.receive(&to.one, |sender, bytes| {
                     assert_eq!(sender, from.one.local_addr().unwrap());
                     came.push(bytes.to_vec());
                 });
-                assert!(
-                    taken.map_or_else(
-                        |error| error.kind() == io::ErrorKind::WouldBlock,
-                        |taken| taken <= BATCH
-                    )
-                );
             }
             for (number, bytes) in came[..100].iter().enumerate() {
                 assert_eq!(bytes, &vec![number as u8; number]);
