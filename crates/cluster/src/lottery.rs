@@ -263,3 +263,6 @@ fn seed() -> u64 {
         _ => std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), bytes),
     }
 }
+
+#[cfg(test)]
+mod tests;
