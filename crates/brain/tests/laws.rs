@@ -195,7 +195,7 @@ fn a_key_has_one_member() {
 /// Nothing is kept for strategies that read nothing; failures are no speed for the one that does.
 #[test]
 fn observations_reach_those_who_read_them() {
-    let second = std::time::Duration::from_secs(1);
+    let second = Duration::from_secs(1);
     for strategy in strategy::ALL {
         let plan = plan(strategy, members(&[1.0]));
         let vitals = &plan.members()[0].vitals;
@@ -248,7 +248,7 @@ fn any_plan() -> impl Strategy_<Value = Plan> {
                     member.effective = Some(Effective { value: (nanos >> 40) as f64 / 1e3, begun });
                 }
                 if nanos % 3 > 0 {
-                    let latency = std::time::Duration::from_nanos(nanos >> 20);
+                    let latency = Duration::from_nanos(nanos >> 20);
                     member.vitals.observe(latency, Time(nanos % 100_000_000_000), latency);
                 }
                 member

@@ -70,7 +70,8 @@ async fn a_client_keeps_a_member_until_it_fails_and_then_has_another() {
     assert_ne!(next.member, first.member);
     assert_eq!(client.pick(SERVICE + 1, b"").await, Err(Unserved::Unknown));
     let answered = two.statistics().await.unwrap();
-    assert!(answered.lots.referred >= 4 && answered.forged == 0 && answered.unsent == 0, "{answered:?}");
+    // The first pick of each client goes there, and there were three clients or more.
+    assert!(answered.lots.referred >= 3 && answered.forged == 0 && answered.unsent == 0, "{answered:?}");
 }
 
 #[tokio::test]

@@ -62,10 +62,10 @@ fn name_end(input: &[u8], from: usize) -> usize {
     // Eight at a time as long as they are letters and hyphens, as in nearly all names; the others one by one.
     while let Some(chunk) = input.get(at..).and_then(<[u8]>::first_chunk::<8>) {
         let word = u64::from_le_bytes(*chunk);
-        let lower = (word | ONES * 0x20) & LOWS;
+        let lower = (word | (ONES * 0x20)) & LOWS;
         // Sums reach a byte's high bit where the byte is large enough, and never the next byte.
         let letters = (lower + ONES * (0x80 - 0x61)) & !(lower + ONES * (0x7f - 0x7a));
-        let hyphens = word ^ ONES * 0x2d;
+        let hyphens = word ^ (ONES * 0x2d);
         let hyphens = !(((hyphens & LOWS) + LOWS) | hyphens);
         let others = !((letters & !word) | hyphens) & HIGHS;
         if others == 0 {
