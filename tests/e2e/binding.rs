@@ -33,7 +33,7 @@ fn bound(balancer: &Balancer, address: SocketAddr) -> (u64, u64) {
 }
 
 /// Tells the load of a member; which part of its sessions is to go.
-fn report(balancer: &Balancer, member: SocketAddr, load: f64) -> Option<f64> {
+pub(crate) fn report(balancer: &Balancer, member: SocketAddr, load: f64) -> Option<f64> {
     let url = format!("http://{}/v1/report", balancer.reports());
     let told = curl(&["-w", "%{http_code}", "-d", &format!("member={member}&load={load}"), &url], b"");
     let said = String::from_utf8(told.body).unwrap();

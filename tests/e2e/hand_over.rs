@@ -1,4 +1,5 @@
-//! `[group.hand_over]`: who keeps the members' state is told before a drained member loses its sessions.
+//! `[group.hand_over]`: who keeps the members' state is told before a member that is drained, or under alert, loses its
+//! sessions.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,6 +7,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
+use crate::binding::report;
 use crate::stage::{Balancer, Member, Script, Wire, listening, refusing, until};
 
 /// Who answers on the session of a wire.
@@ -23,20 +25,12 @@ fn balancer(members: &[Member], url: &str, timeout: &str) -> Balancer {
     Balancer::start(&listening("binding = \"per_session\"", &all, &rest))
 }
 
-/// The kinds of a member's events that are about this, in order.
-fn kinds(balancer: &Balancer) -> Vec<(String, String)> {
-    let events = balancer.run(&["events", "-o", "json"]).out;
-    let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let all = events.map(|event| (text(&event["kind"]), text(&event["why"])));
-    all.filter(|(kind, _)| ["handed_over", "draining"].contains(&kind.as_str())).collect()
-}
+/// What a hook was asked: request lines and bodies.
+type Asked = Arc<Mutex<Vec<(String, Value)>>>;
 
-#[test]
-fn sessions_stay_until_their_state_has_been_handed_over() {
-    let members = Member::several(2, &[]);
-    let asked: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
-    let done = Arc::new(AtomicBool::new(false));
+/// A hook that answers once it is done.
+fn hook() -> (Script, Asked, Arc<AtomicBool>) {
+    let (asked, done) = (Asked::default(), Arc::new(AtomicBool::new(false)));
     let (keep, look) = (Arc::clone(&asked), Arc::clone(&done));
     let hook = Script::start(move |wire| -> std::io::Result<()> {
         while let Some(head) = wire.head()? {
@@ -47,6 +41,52 @@ fn sessions_stay_until_their_state_has_been_handed_over() {
         }
         Ok(())
     });
+    (hook, asked, done)
+}
+
+/// Events of these kinds, in order, with their reasons.
+fn told(balancer: &Balancer, wanted: &[&str]) -> Vec<(String, String)> {
+    let events = balancer.run(&["events", "-o", "json"]).out;
+    let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let all = events.map(|event| (text(&event["kind"]), text(&event["why"])));
+    all.filter(|(kind, _)| wanted.contains(&kind.as_str())).collect()
+}
+
+/// What is told of a drain.
+fn kinds(balancer: &Balancer) -> Vec<(String, String)> {
+    told(balancer, &["handed_over", "draining"])
+}
+
+/// A balancer that binds thirty sessions on demand, all to the first of two members, with a hook there.
+fn on_demand(members: &[Member], url: &str, timeout: &str) -> (Balancer, Vec<Wire>) {
+    let rest = format!(
+        "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\n\
+         [group.hand_over]\nurl = \"{url}\"\ntimeout = \"{timeout}\"\n"
+    );
+    let all: Vec<_> = members.iter().map(|member| member.address).collect();
+    let balancer = Balancer::start(&listening("binding = \"on_demand\"", &all, &rest));
+    let mut clients: Vec<Wire> = (0..30).map(|_| Wire::connect(balancer.address())).collect();
+    assert_eq!(gone(&mut clients, members), 0);
+    (balancer, clients)
+}
+
+/// Asks on every session; how many are not with the first member.
+fn gone(clients: &mut [Wire], members: &[Member]) -> usize {
+    let first = members[0].address.to_string();
+    clients.iter_mut().filter_map(|client| (who(client) != first).then_some(())).count()
+}
+
+/// The first member has more than its share; what part of its sessions it is told to send away itself.
+fn overload(balancer: &Balancer, members: &[Member]) -> Option<f64> {
+    report(balancer, members[1].address, 0.3);
+    report(balancer, members[0].address, 0.9)
+}
+
+#[test]
+fn sessions_stay_until_their_state_has_been_handed_over() {
+    let members = Member::several(2, &[]);
+    let (hook, asked, done) = hook();
     let balancer = balancer(&members, &format!("http://{}/hand-over", hook.address), "5s");
     let [old, new] = [0, 1].map(|which: usize| members[which].address.to_string());
     let mut wire = Wire::connect(balancer.address());
@@ -98,5 +138,62 @@ fn a_hook_that_is_down_or_hangs_keeps_no_member_in_service() {
         assert!(kinds[0].0 == "handed_over" && kinds[0].1.contains(why), "{kinds:?}");
         let group = balancer.group("web");
         assert_eq!((&group["hand_overs"], &group["hand_overs_failed"]), (&json!(0), &json!(1)), "{group}");
+    }
+}
+
+#[test]
+fn an_alert_is_told_of_once_before_the_first_session_goes() {
+    let members = Member::several(2, &[]);
+    let (hook, asked, done) = hook();
+    let url = format!("http://{}/hand-over?of={{member}}", hook.address);
+    let (balancer, mut clients) = on_demand(&members, &url, "5s");
+    let asks = || asked.lock().unwrap().len();
+    until("the hook is asked", || {
+        overload(&balancer, &members);
+        asks() > 0
+    });
+    // Reports that come meanwhile ask nobody to go, and nobody waits.
+    assert_eq!((overload(&balancer, &members), overload(&balancer, &members)), (None, None));
+    assert_eq!((gone(&mut clients, &members), asks()), (0, 1));
+    let explained = balancer.run(&["explain", "group", "web", "-o", "json"]).json();
+    assert_eq!(explained["members"][0]["alert"]["held"], true, "{explained}");
+    done.store(true, Ordering::SeqCst);
+    until("sessions go", || {
+        overload(&balancer, &members);
+        gone(&mut clients, &members) > 0
+    });
+    until("they are told of", || !told(&balancer, &["moved"]).is_empty());
+    let events = told(&balancer, &["alert_raised", "handed_over", "moved"]);
+    let order: Vec<&str> = events.iter().take(3).map(|(kind, _)| kind.as_str()).collect();
+    assert_eq!(order, ["alert_raised", "handed_over", "moved"], "{events:?}");
+    assert_eq!(events[1].1, "its sessions were handed over before some of them go");
+    // Once for each alert, however many reports and sessions there are.
+    until("each alert is told of", || asks() == told(&balancer, &["alert_raised"]).len());
+    let old = members[0].address.to_string();
+    let (line, body) = asked.lock().unwrap()[0].clone();
+    assert_eq!(line, format!("POST /hand-over?of={old} HTTP/1.1"));
+    let share = body["share"].as_f64().unwrap();
+    assert!(share > 0.1 && share < 0.5, "{share}");
+    let expected =
+        json!({"group": "web", "member": old, "share": body["share"], "epoch": 1, "reason": "alert"});
+    assert_eq!(body, expected);
+}
+
+#[test]
+fn a_hook_that_is_down_or_hangs_keeps_no_member_overloaded() {
+    let (_socket, nobody) = refusing();
+    let deaf = Script::start(|wire| while let Ok(Some(_)) = wire.head() {});
+    for (address, why) in [(nobody, "connection refused"), (deaf.address, "no answer in 100ms")] {
+        let members = Member::several(2, &[]);
+        let (balancer, mut clients) = on_demand(&members, &format!("http://{address}"), "100ms");
+        until("sessions go", || {
+            overload(&balancer, &members);
+            gone(&mut clients, &members) > 0
+        });
+        until("they are told of", || !told(&balancer, &["moved"]).is_empty());
+        let events = told(&balancer, &["handed_over", "moved"]);
+        assert_eq!(events[0].0, "handed_over", "{events:?}");
+        assert!(events[0].1.contains(why) && events[0].1.ends_with("they go all the same"), "{events:?}");
+        assert!(balancer.group("web")["hand_overs_failed"].as_u64() > Some(0));
     }
 }

@@ -147,7 +147,7 @@ fn groups(page: &mut Page, groups: &[GroupStatus]) {
     page.family(
         "plimsoll_hand_overs_total",
         Kind::Counter,
-        "Sessions' state handed over before a drain, by outcome.",
+        "Sessions' state handed over before they go, by outcome.",
     );
     for group in groups {
         for (outcome, count) in [("ok", group.hand_overs), ("failed", group.hand_overs_failed)] {

@@ -18,7 +18,6 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
-use core::time::Duration;
 
 use crate::member::ceiling::Ceiling;
 use crate::rebind::Rebind;
@@ -29,6 +28,7 @@ use outlier::Ejection;
 use watch::Crowd;
 
 mod effective;
+mod eject;
 mod health;
 mod loads;
 mod outlier;
@@ -426,70 +426,6 @@ impl Analyzer {
             self.survey();
         }
         Ok(())
-    }
-
-    /// Ejects a member in use, unless too many are out already or it is the last that can be used.
-    fn eject(&mut self, place: usize, why: String, inputs: &[(&str, f64)]) {
-        self.eject_by(place, why, inputs, Ejection::begin);
-    }
-
-    fn eject_by(
-        &mut self,
-        place: usize,
-        why: String,
-        inputs: &[(&str, f64)],
-        begin: impl FnOnce(&mut Ejection, &OutlierSpec, Time) -> (u32, Duration),
-    ) {
-        let Some(outlier) = &self.spec.outlier else { return };
-        let allowed = outlier::allowed(outlier, self.entries.len());
-        let entry = &mut self.entries[place];
-        if !entry.state.eligible() || self.usable <= 1 || self.out >= allowed {
-            return;
-        }
-        let (row, length) = begin(&mut entry.ejection, outlier, self.now);
-        self.out += 1;
-        let why = format!("{why}; out for {} s", length.as_secs_f64());
-        entry.ejection.why.clone_from(&why);
-        let mut inputs = inputs.to_vec();
-        inputs.extend([
-            ("seconds", length.as_secs_f64()),
-            ("ejections_in_a_row", f64::from(row)),
-            ("members_out", self.out as f64),
-            ("members_allowed_out", allowed as f64),
-        ]);
-        self.wake_at(self.now + length);
-        self.tell_of(place, EventKind::Ejected, why, &inputs);
-        self.settle(place);
-    }
-
-    fn readmit(&mut self, place: usize, why: &str) {
-        self.entries[place].ejection.end(self.now);
-        self.entries[place].vitals.suspicion.release();
-        self.out -= 1;
-        let row = [("failures_in_a_row", f64::from(self.entries[place].vitals.streak()))];
-        let still = match self.entries[place].state {
-            State::Down => "; it is down",
-            State::Draining => "; it is draining",
-            _ => "",
-        };
-        self.tell_of(place, EventKind::Readmitted, format!("{why}{still}"), &row);
-        self.settle(place);
-    }
-
-    /// After a new configuration: no more are out than it allows, those first whose time ends first.
-    fn bound_ejections(&mut self) {
-        let allowed =
-            self.spec.outlier.as_ref().map_or(0, |outlier| outlier::allowed(outlier, self.entries.len()));
-        let mut out: Vec<(Time, usize)> = self
-            .entries
-            .iter()
-            .enumerate()
-            .filter_map(|(place, entry)| entry.ejection.until.map(|until| (until, place)))
-            .collect();
-        out.sort_unstable();
-        for (_, place) in &out[..out.len().saturating_sub(allowed)] {
-            self.readmit(*place, "the new configuration does not allow its ejection");
-        }
     }
 
     /// After a new configuration without checks: nobody is down.

@@ -36,7 +36,7 @@ pub enum EventKind {
     AlertCleared,
     /// Sessions left it because it was under alert; one event for all in about a second.
     Moved,
-    /// Somebody was told that sessions of it are about to go, and has answered or not.
+    /// Somebody was told that sessions of it are about to go (drained, or under alert), and has answered or not.
     HandedOver,
     /// No member of the group can be used.
     AllDown,

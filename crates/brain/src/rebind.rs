@@ -21,6 +21,9 @@
 //!   what was asked for; where that was much, the next report is believed as it is, for it says how much went.
 //! - A session that moved may move again after twice the report period, then four times, eight times ([`Moves`]).
 //!
+//! Where somebody is to be told before sessions go, an alert is *held* first: it is in force, but asks nobody and is not in
+//! the ledger, until it is released. Then it is decided anew, on what is known by then.
+//!
 //! By none of them all members are under alert at once: the least loaded is never asked to give away, and nobody is who
 //! would be the last. What is sent away needs somewhere to go, or goes round.
 //!
@@ -61,6 +64,8 @@ pub struct Alert {
     pub member: MemberId,
     /// Which part of its sessions is to go, decided with its last report.
     pub shed: Shed,
+    /// The alert's number while it is held: no session is asked until [`Analyzer::release`](crate::Analyzer::release).
+    pub held: Option<u32>,
     /// When the alert was raised.
     pub since: Time,
     /// The numbers it was decided on, by name.
@@ -100,6 +105,8 @@ pub(crate) struct Rebind {
     tracks: BTreeMap<MemberId, Track>,
     /// Number of the last decision that asks sessions to go; 0 for none yet.
     epoch: u32,
+    /// Is an alert held when it is raised?
+    holds: bool,
     sums: Sums,
 }
 
@@ -117,12 +124,18 @@ struct Sums {
 impl Rebind {
     /// Nobody is known yet.
     pub(crate) fn new(rule: Rule) -> Self {
-        Self { rule, tracks: BTreeMap::new(), epoch: 0, sums: Sums::default() }
+        Self { rule, tracks: BTreeMap::new(), epoch: 0, holds: false, sums: Sums::default() }
     }
 
     /// Changes the rule; each member is judged by it with its next report.
     pub(crate) fn set_rule(&mut self, rule: Rule) {
         self.rule = rule;
+    }
+
+    /// Are alerts held when they are raised, until they are released? If not, those that are go with their members' next
+    /// reports.
+    pub(crate) fn set_holds(&mut self, holds: bool) {
+        self.holds = holds;
     }
 
     /// Alerts in force.
@@ -136,9 +149,14 @@ impl Rebind {
         track.alert.as_ref().or(track.past.as_ref())
     }
 
-    /// Which part of a member's sessions is to go.
+    /// The member's alert in force.
+    pub(crate) fn alert(&self, member: MemberId) -> Option<&Alert> {
+        self.tracks.get(&member)?.alert.as_ref()
+    }
+
+    /// Which part of a member's sessions is to go now.
     pub(crate) fn shed(&self, member: MemberId) -> Shed {
-        let alert = self.tracks.get(&member).and_then(|track| track.alert.as_ref());
+        let alert = self.alert(member).filter(|alert| alert.held.is_none());
         alert.map(|alert| alert.shed).unwrap_or_default()
     }
 
@@ -170,7 +188,25 @@ impl Rebind {
             self.add_up();
         }
         let (share, inputs) = self.judge(member);
-        self.ask(member, share, report, inputs)
+        let change = self.ask(member, share, report, inputs);
+        self.promise(member, share, report.at);
+        change
+    }
+
+    /// Lets an alert that is held, if it still is, ask sessions from `now` on: for what is to go by then, which may be
+    /// nothing. False if another one is in force, or none.
+    pub(crate) fn release(&mut self, member: MemberId, number: u32, now: Time) -> bool {
+        if self.alert(member).is_none_or(|alert| alert.held != Some(number)) {
+            return false;
+        }
+        let (share, inputs) = self.judge(member);
+        let epoch = self.next_epoch();
+        if let Some(alert) = self.tracks.get_mut(&member).and_then(|track| track.alert.as_mut()) {
+            alert.shed = Shed { share: share as f32, epoch, ..alert.shed };
+            (alert.held, alert.inputs) = (None, inputs);
+        }
+        self.promise(member, share, now);
+        true
     }
 
     /// A member left, is out of use, or reports no more. Returns the end of its alert.
@@ -192,7 +228,7 @@ impl Rebind {
     }
 
     /// The part of its sessions that a member should give away, and why.
-    fn judge(&mut self, member: MemberId) -> (f64, Vec<(&'static str, f64)>) {
+    fn judge(&self, member: MemberId) -> (f64, Vec<(&'static str, f64)>) {
         let Some(track) = self.tracks.get(&member) else { return (0.0, Vec::new()) };
         let effective = track.effective;
         let mean = self.sums.effective / self.tracks.len() as f64;
@@ -219,11 +255,11 @@ impl Rebind {
         }
     }
 
-    /// By our rule; what is to move goes into the ledger at once, so that others do not fill the same gaps.
-    fn surplus(&mut self, member: MemberId) -> (f64, Vec<(&'static str, f64)>) {
+    /// By our rule.
+    fn surplus(&self, member: MemberId) -> (f64, Vec<(&'static str, f64)>) {
         let fair = self.fair();
         let Some(track) = self.tracks.get(&member) else { return (0.0, Vec::new()) };
-        let (load, capacity, at) = (track.counted, track.capacity, track.at);
+        let (load, capacity) = (track.counted, track.capacity);
         let noise = track.noise().unwrap_or(0.0);
         let inputs = |share| vec![("load", load), ("fair", fair), ("noise", noise), ("share", share)];
         let surplus = track.surplus(fair);
@@ -237,7 +273,16 @@ impl Rebind {
             return (0.0, inputs(0.0));
         }
         let share = share.min(1.0);
-        let moved = share * load * capacity;
+        (share, inputs(share))
+    }
+
+    /// What is to move goes into the ledger at once, so that others do not fill the same gaps.
+    fn promise(&mut self, member: MemberId, share: f64, at: Time) {
+        let goes = share > 0.0 && self.shed(member).share > 0.0 && self.rule == Rule::Surplus;
+        let fair = self.fair();
+        let Some(track) = self.tracks.get(&member).filter(|_| goes) else { return };
+        let moved = share * track.counted * track.capacity;
+        let deficits: f64 = self.tracks.values().map(|track| track.deficit(fair)).sum();
         for (id, track) in &mut self.tracks {
             if *id == member {
                 track.moved(-moved, at);
@@ -247,7 +292,6 @@ impl Rebind {
             }
         }
         self.add_up();
-        (share, inputs(share))
     }
 
     /// Makes the alert follow the judgement.
@@ -258,25 +302,35 @@ impl Rebind {
         report: &Report,
         inputs: Vec<(&'static str, f64)>,
     ) -> Option<Change> {
-        let track = self.tracks.get_mut(&member)?;
         if share <= 0.0 {
+            let track = self.tracks.get_mut(&member)?;
             track.past = Some(track.alert.take()?);
             let why = format!("its load of {} is no longer too much", brief(report.effective));
             return Some(Change { raised: false, why, inputs });
         }
-        self.epoch = self.epoch.wrapping_add(1).max(1);
+        let (epoch, holds) = (self.next_epoch(), self.holds);
         // The papers know no back-off.
         let period = if self.rule == Rule::Surplus { report.period } else { Duration::ZERO };
-        let shed = Shed { share: share as f32, epoch: self.epoch, period };
-        let since = track.alert.as_ref().map(|alert| alert.since);
-        track.alert = Some(Alert { member, shed, since: since.unwrap_or(report.at), inputs: inputs.clone() });
-        if since.is_some() {
+        let shed = Shed { share: share as f32, epoch, period };
+        let track = self.tracks.get_mut(&member)?;
+        let (since, held, raised) = match &track.alert {
+            Some(alert) => (alert.since, alert.held.filter(|_| holds), false),
+            None => (report.at, holds.then_some(epoch), true),
+        };
+        track.alert = Some(Alert { member, shed, held, since, inputs: inputs.clone() });
+        if !raised {
             return None;
         }
         let part = brief(100.0 * share);
         let why =
             format!("its load of {} is too much; {part} % of its sessions are to go", brief(report.load));
         Some(Change { raised: true, why, inputs })
+    }
+
+    /// The number of the next decision.
+    fn next_epoch(&mut self) -> u32 {
+        self.epoch = self.epoch.wrapping_add(1).max(1);
+        self.epoch
     }
 
     fn fair(&self) -> f64 {
@@ -326,149 +380,4 @@ const LEAST_SHARE: f64 = 1e-3;
 const MOST_TIMES: f64 = 2.0;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::hash::unit;
-    use crate::mix;
-
-    const T: Duration = Duration::from_secs(3);
-
-    /// Rounds of reports, each with every member's load, all at once.
-    fn group(rule: Rule, capacities: &[f64], rounds: &[&[f64]]) -> Rebind {
-        let mut rebind = Rebind::new(rule);
-        for (round, loads) in (1..).zip(rounds) {
-            for ((id, load), capacity) in (0..).zip(*loads).zip(capacities) {
-                let at = Time(0) + T * round;
-                let report = Report { capacity: *capacity, load: *load, effective: *load, at, period: T };
-                rebind.report(MemberId(id), &report);
-            }
-        }
-        rebind
-    }
-
-    #[track_caller]
-    fn about(value: f64, expected: f64) {
-        assert!((value - expected).abs() < 0.02 * expected, "{value}, not {expected}");
-    }
-
-    #[test]
-    fn a_surplus_goes_in_proportion() {
-        let even: &[f64] = &[0.5, 0.5, 0.5, 0.5];
-        // Without noise the gate is a hundredth of the fair load. The second reports the step, which the average
-        // takes for 0.5 + 0.4 * 0.5.
-        let rebind = group(Rule::Surplus, &[1.0, 1.0, 2.0, 4.0], &[even, even, &[0.5, 0.5, 0.5, 1.0]]);
-        let load = 0.5 + GAIN_SEEN * 0.5;
-        let fair = (0.5 * 4.0 + load * 4.0) / 8.0;
-        let alert = rebind.alerts().next().expect("an alert");
-        let input = |name| alert.inputs.iter().find(|(known, _)| *known == name).expect("an input").1;
-        about(input("load"), load);
-        about(input("fair"), fair);
-        let gate = (2.5 * input("noise")).max(0.01 * fair);
-        about(f64::from(alert.shed.share), (load - fair - gate) / load);
-        assert_eq!((alert.member, alert.since, alert.shed.period), (MemberId(3), Time(0) + 3 * T, T));
-        // What goes is what the others then lack less: they are as far from fair as it is above it.
-        let lacking: f64 = (0..4).map(|id| rebind.deficit(MemberId(id))).sum();
-        about(lacking, gate * 4.0);
-        assert_eq!(rebind.deficit(MemberId(3)), 0.0);
-        about(rebind.deficit(MemberId(2)), 2.0 * rebind.deficit(MemberId(0)));
-    }
-
-    /// Part of an unexpected difference that is believed.
-    const GAIN_SEEN: f64 = 0.4;
-
-    #[test]
-    fn the_one_that_has_nearly_all_is_under_alert_at_once() {
-        // A hundred times what the other has, give or take a tenth: its noise is more than all that the other has.
-        let rounds: Vec<[f64; 2]> = (0..6).map(|round| [500.0 + 50.0 * unit(mix(round)), 5.0]).collect();
-        let rounds: Vec<&[f64]> = rounds.iter().map(|round| &round[..]).collect();
-        let rebind = group(Rule::Surplus, &[1.0, 1.0], &rounds);
-        let alerts: Vec<&Alert> = rebind.alerts().collect();
-        assert_eq!(alerts.len(), 1);
-        assert_eq!(alerts[0].member, MemberId(0));
-    }
-
-    #[test]
-    fn sums_do_not_drift() {
-        let mut rebind = Rebind::new(Rule::Surplus);
-        let chance = |count: u64| unit(mix(count));
-        for count in 0..20_000_u64 {
-            let id = mix(count) % 50;
-            let scale = if count % 97 == 0 { 1e12 } else { 1.0 };
-            let report = Report {
-                capacity: 1.0 + id as f64,
-                load: chance(count) * scale,
-                effective: chance(count),
-                at: Time(count * 10_000_000),
-                period: T,
-            };
-            rebind.report(MemberId(id as u32), &report);
-            if count % 1_000 == 999 {
-                rebind.forget(MemberId((count / 1_000) as u32));
-            }
-            assert!(rebind.fair().is_finite() && rebind.fair() >= 0.0);
-        }
-        let before = rebind.sums;
-        rebind.add_up();
-        about(before.load, rebind.sums.load);
-        about(before.capacity, rebind.sums.capacity);
-        about(before.effective, rebind.sums.effective);
-    }
-
-    #[test]
-    fn one_member_alone_is_never_under_alert() {
-        let rounds: Vec<[f64; 1]> = (0..50).map(|count| [unit(mix(count)) * 10.0]).collect();
-        let rounds: Vec<&[f64]> = rounds.iter().map(|round| &round[..]).collect();
-        assert_eq!(group(Rule::Surplus, &[1.0], &rounds).alerts().count(), 0);
-        assert_eq!(group(Rule::Mean(1.25), &[1.0], &rounds).alerts().count(), 0);
-        assert_eq!(group(Rule::Least(1.4), &[1.0], &rounds).alerts().count(), 0);
-    }
-
-    #[test]
-    fn the_least_loaded_stays_open_however_low_the_threshold() {
-        for rule in [Rule::Critical(0.1), Rule::Mean(0.1), Rule::Least(0.1)] {
-            let mut rebind = Rebind::new(rule);
-            for count in 0..4_000_u64 {
-                let id = MemberId((mix(count) % 4) as u32);
-                let load = 0.5 + unit(mix(count));
-                let at = Time(0) + T * count as u32;
-                rebind.report(id, &Report { capacity: 1.0, load, effective: load, at, period: T });
-                let closed = rebind.alerts().count();
-                assert!(closed < rebind.tracks.len(), "{rule:?}: all {closed} after {count} reports");
-            }
-        }
-        // When all have reported twice it is the least loaded that is open, and among equals the first.
-        let alerted = |loads: &[f64]| -> Vec<u32> {
-            let rebind = group(Rule::Critical(0.1), &[1.0, 1.0, 1.0], &[loads, loads]);
-            rebind.alerts().map(|alert| alert.member.0).collect()
-        };
-        assert_eq!(alerted(&[0.9, 0.8, 0.7]), [0, 1]);
-        assert_eq!(alerted(&[0.7, 0.8, 0.9]), [1, 2]);
-        assert_eq!(alerted(&[0.8, 0.8, 0.8]), [1, 2]);
-        assert_eq!(alerted(&[0.05, 0.8, 0.8]), [1, 2]);
-        assert_eq!(alerted(&[0.05, 0.08, 0.8]), [2]);
-    }
-
-    #[test]
-    fn what_the_last_alert_was_decided_on_outlives_it() {
-        let high: &[f64] = &[0.9, 0.5];
-        let rebind = group(Rule::Critical(0.8), &[1.0, 1.0], &[high, high]);
-        let decided = rebind.alerts().next().expect("an alert").clone();
-        assert_eq!(rebind.last_alert(MemberId(0)), Some(&decided));
-        let rebind = group(Rule::Critical(0.8), &[1.0, 1.0], &[high, high, &[0.5, 0.5]]);
-        assert_eq!(rebind.alerts().count(), 0);
-        assert_eq!(rebind.last_alert(MemberId(0)), Some(&decided));
-        assert_eq!((rebind.last_alert(MemberId(1)), rebind.last_alert(MemberId(7))), (None, None));
-    }
-
-    #[test]
-    fn who_is_forgotten_ends_its_alert() {
-        let mut rebind = group(Rule::Critical(0.8), &[1.0, 1.0], &[&[0.9, 0.5], &[0.9, 0.5]]);
-        assert_eq!(rebind.shed(MemberId(0)), Shed { share: 1.0, epoch: 1, period: Duration::ZERO });
-        assert_eq!(rebind.shed(MemberId(1)), Shed::default());
-        assert!(rebind.forget(MemberId(0)).is_some_and(|change| !change.raised));
-        assert_eq!(rebind.forget(MemberId(0)), None);
-        assert_eq!((rebind.alerts().count(), rebind.shed(MemberId(0))), (0, Shed::default()));
-        assert!(rebind.forget(MemberId(1)).is_none() && rebind.fair().is_nan());
-        assert_eq!(rebind.deficit(MemberId(1)), 0.0);
-    }
-}
+mod tests;

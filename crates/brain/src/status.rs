@@ -135,7 +135,7 @@ pub struct MemberStatus {
     /// What strategies make of its loads: averaged, and mixed with the group's mean as they age; none without one that
     /// counts.
     pub load_effective: Option<f64>,
-    /// Part of its sessions that is to go, 0 to 1; 0 without an alert.
+    /// Part of its sessions that is to go now, 0 to 1; 0 without an alert, or while the alert is held.
     pub alert_share: f64,
     /// Idle connections to it kept for reuse.
     pub idle_connections: u64,
@@ -256,6 +256,8 @@ pub struct AlertExplanation {
     pub share: f64,
     /// Number of the decision.
     pub epoch: u32,
+    /// Does it wait until somebody has been told of it? No session is asked to go before.
+    pub held: bool,
     /// Seconds since it was raised.
     pub since_seconds: f64,
     /// The numbers it was decided on, by name; finite.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use plimsoll_brain::{
     Alert, Analyzer, Ask, Choice, Event, EventKind, GroupSpec, Hand, Knobs, Load, MemberId, MemberSpec, Plan,
-    Time, Usage, WhenAllDown, mix, strategy,
+    Shed, Time, Usage, WhenAllDown, mix, strategy,
 };
 
 const A: MemberId = MemberId(0);
@@ -250,6 +250,26 @@ fn a_surplus_is_an_alert_with_its_reasons() {
     assert_eq!(group.analyzer.alerts().count(), 0);
     assert_eq!(group.events[raised].kind, EventKind::AlertCleared);
     assert_eq!(group.plan.members()[2].shed.share, 0.0);
+}
+
+#[test]
+fn sessions_stay_until_whoever_is_told_has_answered() {
+    let mut group = Group::new("rendezvous", &[1.0; 3]);
+    group.analyzer.set_hand_over(true);
+    step(&mut group, 0, 36, 30);
+    let kinds: Vec<EventKind> = group.events.iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [EventKind::AlertRaised]);
+    let alert = group.analyzer.alert(C).expect("an alert").clone();
+    let number = alert.held.expect("it is held");
+    assert!(alert.shed.share > 0.05, "{alert:?}");
+    assert!(group.plan.members().iter().all(|member| member.shed == Shed::default()));
+    assert_eq!(group.analyzer.status(at(36.0))[2].1.alert_share, 0.0);
+    assert!(!group.analyzer.release(A, number, at(36.0)));
+    assert!(group.analyzer.release(C, number, at(36.0)));
+    group.until(36.1);
+    let shed = group.plan.members()[2].shed;
+    assert!(shed.share > 0.05 && shed.epoch > number, "{shed:?}");
+    assert_eq!(group.analyzer.status(at(36.1))[2].1.alert_share, f64::from(shed.share));
 }
 
 #[test]

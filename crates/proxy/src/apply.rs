@@ -118,6 +118,7 @@ fn rule(control: &mut Control, next: &Settings, now: Time) {
         };
         if let Some(ruled) = control.groups.get_mut(name) {
             ruled.analyzer.set_on_demand(next.listeners.iter().any(on_demand), now);
+            ruled.analyzer.set_hand_over(settings.hand_over.is_some());
         }
     }
 }

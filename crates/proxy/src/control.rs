@@ -11,12 +11,13 @@ use plimsoll_brain::{
 use tokio::sync::broadcast;
 
 use crate::group::{Group, Published, Record, Strike, Wires};
+use crate::hand_over::{self, HandOvers};
 use crate::listener::Door;
 use crate::metered::HostMeter;
 use crate::moves::{self, Targets};
 use crate::report;
 use crate::worker::{Order, Worker};
-use crate::{Binding, GroupSettings, HandOverSettings, Protocol, Settings};
+use crate::{Binding, GroupSettings, Protocol, Settings};
 
 /// Events that are kept.
 const HISTORY: usize = 1000;
@@ -93,8 +94,7 @@ pub(crate) struct Ruled {
     /// Sessions that left members, as far as events told of them.
     told: BTreeMap<MemberId, u64>,
     ids: BTreeMap<Arc<str>, MemberId>,
-    /// Members' sessions that were handed over before they went, and that were not.
-    pub(crate) hand_overs: (u64, u64),
+    pub(crate) hand_overs: HandOvers,
 }
 
 /// A listener as the slow path sees it.
@@ -121,6 +121,8 @@ pub(crate) struct Control {
     pub(crate) workers: Vec<Worker>,
     pub(crate) journal: Journal,
     pub(crate) wires: Wires,
+    /// Who is to be told of an alert, and is not yet; one for each member at most.
+    pub(crate) due_hand_overs: Vec<hand_over::Due>,
     /// Of side-cars that share their host.
     pub(crate) host: Arc<HostMeter>,
 }
@@ -145,7 +147,15 @@ impl Ruled {
         });
         let group = Group::new(first, cores, wires, host);
         let ids = ids(&analyzer);
-        Self { analyzer, group, settings, records, told: BTreeMap::new(), ids, hand_overs: (0, 0) }
+        Self {
+            analyzer,
+            group,
+            settings,
+            records,
+            told: BTreeMap::new(),
+            ids,
+            hand_overs: HandOvers::default(),
+        }
     }
 
     /// Puts other settings in force; members that stay keep their state and counts.
@@ -168,7 +178,7 @@ impl Ruled {
     }
 
     /// Publishes a new plan if there is one, and writes down what happened.
-    fn settle(&mut self, cores: usize, now: Time, journal: &mut Journal) {
+    pub(crate) fn settle(&mut self, cores: usize, now: Time, journal: &mut Journal) {
         if let Some(next) = publication(&mut self.analyzer, &mut self.records, &self.settings, cores, now) {
             self.group.publish(next);
         }
@@ -177,7 +187,7 @@ impl Ruled {
         }
     }
 
-    fn id(&self, member: &str) -> Option<MemberId> {
+    pub(crate) fn id(&self, member: &str) -> Option<MemberId> {
         self.ids.get(member).copied()
     }
 
@@ -361,7 +371,7 @@ impl Control {
     }
 
     /// The group that is named, or the only one that has the member.
-    fn group_of(&self, group: Option<&str>, member: &str) -> Result<Arc<str>, String> {
+    pub(crate) fn group_of(&self, group: Option<&str>, member: &str) -> Result<Arc<str>, String> {
         if let Some(name) = group {
             return Ok(name.into());
         }
@@ -376,42 +386,12 @@ impl Control {
         }
     }
 
-    /// Who is to be told before a member is drained, of which group and for which time; `None` if nobody is, or it is
-    /// draining already.
-    pub(crate) fn hand_over(
-        &self,
-        group: Option<&str>,
-        member: &str,
-    ) -> Option<(Arc<str>, HandOverSettings, u64)> {
-        let group = self.group_of(group, member).ok()?;
-        let ruled = self.groups.get(&group)?;
-        let (id, settings) = (ruled.id(member)?, ruled.settings.hand_over.clone()?);
-        let epoch = ruled.hand_overs.0 + ruled.hand_overs.1 + 1;
-        (!ruled.analyzer.draining().any(|draining| draining == id)).then_some((group, settings, epoch))
-    }
-
-    /// They have been told, or could not be.
-    pub(crate) fn handed_over(&mut self, group: &Arc<str>, member: &str, outcome: Result<(), String>) {
-        let Some(ruled) = self.groups.get_mut(group) else { return };
-        let why = match outcome {
-            Ok(()) => {
-                ruled.hand_overs.0 += 1;
-                "its sessions were handed over before it is drained".to_owned()
-            }
-            Err(why) => {
-                ruled.hand_overs.1 += 1;
-                format!("its sessions were not handed over ({why}); it is drained all the same")
-            }
-        };
-        let (kind, member) = (EventKind::HandedOver, Some(member.into()));
-        self.journal.write(Event { kind, group: Arc::clone(group), member, why, inputs: Vec::new() });
-    }
-
     /// A monitor measured a load.
     pub(crate) fn loaded(&mut self, group: &str, member: &str, load: Load, now: Time) {
         let Some(ruled) = self.groups.get_mut(group) else { return };
         let Some(id) = ruled.id(member) else { return };
         ruled.analyzer.handle_load(id, load);
+        self.due_hand_overs.extend(ruled.hand_over_of_alert(id));
         ruled.settle(self.cores, now, &mut self.journal);
     }
 
@@ -428,7 +408,7 @@ impl Control {
         let groups = self.groups.iter().filter(|(name, _)| group.is_none_or(|group| ***name == *group));
         let of = |ruled: &Ruled| {
             // The name first: it costs nothing to look at, and is what nearly all say.
-            let alerts = || ruled.analyzer.alerts();
+            let alerts = || ruled.analyzer.alerts().filter(|alert| alert.held.is_none());
             alerts().next()?;
             let ids = ruled.id(member).map_or_else(|| ruled.at(member), |id| vec![id]);
             let sheds = alerts().filter(|alert| ids.contains(&alert.member)).map(|alert| alert.shed);

@@ -9,7 +9,7 @@ use plimsoll_brain::meter::Reading;
 use plimsoll_brain::status::GroupExplanation;
 use plimsoll_brain::{Event, EventKind, Knobs, Load, Shed, Strategy, Time, Usage};
 use plimsoll_wire::giop::Ior;
-use tokio::sync::{Notify, broadcast, mpsc};
+use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
 
 use crate::clock::Clock;
 use crate::control::{Control, Journal, Stamped};
@@ -75,6 +75,7 @@ impl Engine {
             workers,
             journal: Journal::new(),
             wires: Wires { strikes, said },
+            due_hand_overs: Vec::new(),
             host: HostMeter::new(clock.now()),
         };
         let runtime =
@@ -91,6 +92,7 @@ impl Engine {
             reloads: AtomicU64::new(0),
             reload_error: Mutex::default(),
             stopping: AtomicBool::new(false),
+            hand_overs: Arc::new(Semaphore::new(hand_over::AT_ONCE)),
             wake: Notify::new(),
             ended: AtomicBool::new(false),
             thread: Mutex::default(),
@@ -111,6 +113,8 @@ impl Engine {
                         () = probe::report(&own, findings) => {}
                     }
                 });
+                // Whoever is still told of an alert is not waited for.
+                runtime.shutdown_background();
             })
             .map_err(StartError::Thread)?;
         *lock(&inner.thread) = Some(thread);
@@ -157,11 +161,11 @@ impl Engine {
     /// # Errors
     /// There is no such member, or more than one group has it and none is named.
     pub fn drain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
-        let told = lock(&self.0.control).hand_over(group, member);
-        if let Some((group, settings, epoch)) = told {
+        let due = lock(&self.0.control).hand_over_of_drain(group, member);
+        if let Some(due) = due {
             // Behind no lock.
-            let outcome = hand_over::tell(&settings, &hand_over::Told { group: &group, member, epoch });
-            lock(&self.0.control).handed_over(&group, member, outcome);
+            let outcome = due.tell();
+            lock(&self.0.control).handed_over(&due, outcome, self.0.clock.now());
         }
         let now = self.0.clock.now();
         lock(&self.0.control).operate(group, member, now, |analyzer| analyzer.drain(member, now))?;
@@ -352,12 +356,16 @@ fn end(inner: &Inner) {
 }
 
 /// The control thread.
-async fn govern(inner: &Inner, mut strikes: mpsc::Receiver<Strike>) {
+async fn govern(inner: &Arc<Inner>, mut strikes: mpsc::Receiver<Strike>) {
     let mut compare = tokio::time::interval(COMPARE);
     compare.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut look = tokio::time::Instant::now();
     while !inner.ended.load(Relaxed) {
-        let due = lock(&inner.control).due();
+        let (due, to_tell) = {
+            let mut control = lock(&inner.control);
+            (control.due(), std::mem::take(&mut control.due_hand_overs))
+        };
+        hand_over::begin(inner, to_tell);
         let wait = due.map_or(Duration::from_secs(3600), |due| due.since(inner.clock.now()));
         tokio::select! {
             Some(strike) = strikes.recv() => lock(&inner.control).struck(&strike, inner.clock.now()),

@@ -100,6 +100,7 @@ fn told(alert: &Alert, now: Time) -> AlertExplanation {
     AlertExplanation {
         share: f64::from(alert.shed.share),
         epoch: alert.shed.epoch,
+        held: alert.held.is_some(),
         since_seconds: now.since(alert.since).as_secs_f64(),
         inputs: inputs.map(|(name, value)| ((*name).to_owned(), *value)).collect(),
     }

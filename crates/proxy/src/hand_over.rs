@@ -1,9 +1,9 @@
-//! Before a member that is drained loses its sessions, somebody is told: what keeps the members' state can then take it
-//! to where the sessions go next.
+//! Before a member that is drained, or under alert, loses sessions, somebody is told: what keeps the members' state can
+//! then take it to where the sessions go next.
 //!
-//! One POST over a connection of its own, from the thread of whoever wants the member drained, which waits for the
-//! answer and for no longer than it may: nothing here is seen by the data path, which goes on with the plan it has. Whatever
-//! comes of it, the member is drained then: a hook that is down keeps nobody from taking a member out of service.
+//! One POST over a connection of its own, from a thread that may wait ([`due`] says which), for the answer and for no longer
+//! than it may: nothing here is seen by the data path, which goes on with the plan it has. Whatever comes of it, the
+//! sessions go then: a hook that is down keeps nobody from taking a member out of service, and no member overloaded.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 use plimsoll_wire::http1::{self, Marks};
 
 use crate::HandOverSettings;
+
+mod due;
+
+pub(crate) use due::{AT_ONCE, Due, HandOvers, begin};
 
 /// Bytes of an answer's head that are read before it is given up.
 const MAX_HEAD: usize = 16 * 1024;
@@ -22,17 +26,21 @@ const PIECE: usize = 4 * 1024;
 pub(crate) struct Told<'a> {
     pub(crate) group: &'a str,
     pub(crate) member: &'a str,
-    /// Counts the decisions of the group.
+    /// Part of its sessions that goes, above 0 and at most 1.
+    pub(crate) share: f32,
+    /// Counts what the group has told.
     pub(crate) epoch: u64,
+    /// A word that needs no quoting.
+    pub(crate) reason: &'a str,
 }
 
 impl Told<'_> {
     /// `{"group": "web", "member": "10.0.0.1:80", "share": 1, "epoch": 3, "reason": "drain"}`
     fn body(&self) -> String {
-        let Self { group, member, epoch } = self;
+        let Self { group, member, share, epoch, reason } = self;
         let (group, member) = (quoted(group), quoted(member));
         format!(
-            r#"{{"group": {group}, "member": {member}, "share": 1, "epoch": {epoch}, "reason": "drain"}}"#
+            r#"{{"group": {group}, "member": {member}, "share": {share}, "epoch": {epoch}, "reason": "{reason}"}}"#
         )
     }
 }
@@ -151,7 +159,8 @@ mod tests {
             }
             asked
         });
-        let outcome = tell(&settings, &Told { group: "a \"b\"", member: "10.0.0.1:80", epoch: 7 });
+        let (group, member) = ("a \"b\"", "10.0.0.1:80");
+        let outcome = tell(&settings, &Told { group, member, share: 0.3, epoch: 7, reason: "alert" });
         (outcome, server.join().unwrap())
     }
 
@@ -162,7 +171,7 @@ mod tests {
         assert_eq!(outcome, Ok(()));
         assert!(asked.starts_with("POST /x?y=10.0.0.1:80 HTTP/1.1\r\nHost: 127.0.0.1:"), "{asked}");
         let body =
-            r#"{"group": "a \"b\"", "member": "10.0.0.1:80", "share": 1, "epoch": 7, "reason": "drain"}"#;
+            r#"{"group": "a \"b\"", "member": "10.0.0.1:80", "share": 0.3, "epoch": 7, "reason": "alert"}"#;
         assert!(asked.contains(&format!("Content-Length: {}\r\n", body.len())), "{asked}");
         assert!(asked.ends_with(&format!("\r\n\r\n{body}")), "{asked}");
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 
 use crate::access::AccessLog;
 use crate::clock::Clock;
@@ -26,6 +26,8 @@ pub(crate) struct Inner {
     pub(crate) reloads: AtomicU64,
     pub(crate) reload_error: Mutex<Option<String>>,
     pub(crate) stopping: AtomicBool,
+    /// Permits to tell somebody of an alert: each is a thread that waits for an answer.
+    pub(crate) hand_overs: Arc<Semaphore>,
     /// Wakes the control thread: something may be due earlier.
     pub(crate) wake: Notify,
     /// Has the control thread to end?

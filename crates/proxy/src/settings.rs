@@ -158,7 +158,7 @@ pub struct GroupSettings {
     /// Is the group one server behind this process, which is to say how loaded that server is? Fixed when the group is
     /// made.
     pub side_car: Option<SideCarSettings>,
-    /// Who is told before a member that is drained loses its sessions.
+    /// Who is told before a member that is drained, or under alert, loses sessions.
     pub hand_over: Option<HandOverSettings>,
     /// Requests that wait when every member is at its limit; more are refused. 0 refuses at once.
     pub queue: usize,

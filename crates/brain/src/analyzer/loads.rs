@@ -77,6 +77,32 @@ impl Analyzer {
         self.rebind = None;
     }
 
+    /// Is somebody told before sessions leave a member under alert? Then each alert is held when it is raised, until
+    /// [`Analyzer::release`]; if not, those that are held are released with their members' next reports. To be said again
+    /// after [`Analyzer::set_on_demand`].
+    pub fn set_hand_over(&mut self, on: bool) {
+        if let Some(rebind) = &mut self.rebind {
+            rebind.set_holds(on);
+        }
+    }
+
+    /// Lets a member's alert ask sessions from now on, if it is the one of this number ([`Alert::held`]). False if that is
+    /// over.
+    pub fn release(&mut self, member: MemberId, number: u32, now: Time) -> bool {
+        self.advance(now);
+        let now = self.now;
+        let released = self.rebind.as_mut().is_some_and(|rebind| rebind.release(member, number, now));
+        if released {
+            self.plan_soon(PLANS_APART);
+        }
+        released
+    }
+
+    /// The member's alert in force, where clients are bound on demand.
+    pub fn alert(&self, member: MemberId) -> Option<&Alert> {
+        self.rebind.as_ref()?.alert(member)
+    }
+
     /// Alerts in force, where clients are bound on demand.
     pub fn alerts(&self) -> impl Iterator<Item = &Alert> {
         self.rebind.iter().flat_map(Rebind::alerts)

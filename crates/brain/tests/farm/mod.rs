@@ -10,6 +10,8 @@
 use plimsoll_brain::Time;
 use plimsoll_brain::meter::Reading;
 
+#[expect(dead_code, reason = "other tests use the rest of it")]
+#[path = "../dice/mod.rs"]
 pub(crate) mod dice;
 mod flight;
 pub(crate) mod ours;

@@ -132,9 +132,10 @@ fn why(member: &MemberExplanation) -> String {
     why.extend(member.trouble.clone());
     if let Some(alert) = &member.alert {
         why.push(format!(
-            "under alert for {}: {} % of its sessions are to go",
+            "under alert for {}: {} % of its sessions are to go{}",
             ago(alert.since_seconds),
-            short(100.0 * alert.share)
+            short(100.0 * alert.share),
+            if alert.held { ", once they have been handed over" } else { "" }
         ));
     }
     if member.moved > 0 {

@@ -96,7 +96,7 @@ pub(crate) struct Group {
     #[serde(default)]
     pub(crate) outlier: Outlier,
 
-    /// Who is told before a member that is drained loses its sessions. Default: nobody.
+    /// Who is told before a member that is drained, or under alert, loses sessions. Default: nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) hand_over: Option<HandOver>,
 

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::root::millis;
 use super::{MonitorUrl, TimeSpan};
 
-/// Who is told before sessions of a member go elsewhere because it is drained, so that what the member keeps for them
-/// can be taken to where they go. It gets `POST` with
-/// `{"group": "web", "member": "10.0.0.1:80", "share": 1, "epoch": 3, "reason": "drain"}`, and sessions stay until it has
-/// answered with 2xx.
+/// Who is told before sessions of a member go elsewhere because it is drained, or because it is under alert and they are
+/// bound on demand, so that what the member keeps for them can be taken to where they go. It gets `POST` with
+/// `{"group": "web", "member": "10.0.0.1:80", "share": 1, "epoch": 3, "reason": "drain"}` (or `"alert"`, with the part of
+/// its sessions that goes), and sessions stay until it has answered with 2xx.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HandOver {

@@ -1,4 +1,4 @@
-//! Chance from a seed.
+//! Chance from a seed, for all that is simulated.
 
 use plimsoll_brain::mix;
 
@@ -23,6 +23,10 @@ impl Dice {
 
     pub(crate) fn exp(&mut self, mean: f64) -> f64 {
         -mean * self.unit().ln()
+    }
+
+    pub(crate) fn between(&mut self, least: f64, most: f64) -> f64 {
+        least + (most - least) * self.unit()
     }
 
     pub(crate) fn below(&mut self, count: usize) -> usize {

@@ -1,5 +1,7 @@
 //! The slow path, told as stories.
 
+mod ejections;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -198,112 +200,6 @@ fn all_down_is_told_once_and_handled_as_configured() {
         assert_eq!(group.planned(), "c");
         assert_eq!(group.analyzer.verdict(), "1/3 members up, 1 down, 1 draining");
     }
-}
-
-#[test]
-fn an_ejected_member_comes_back_by_itself() {
-    let mut group = Group::new(GroupSpec { outlier: Some(OUTLIER), ..spec("a b c d") });
-    assert_eq!(group.streak(1.0, "b"), "Ejected b");
-    assert_eq!(group.state("b"), (State::Ejected, "5 failures in a row; out for 30 s".into()));
-    let inputs: Vec<&str> = group.events[0].inputs.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(
-        inputs,
-        ["failures_in_a_row", "seconds", "ejections_in_a_row", "members_out", "members_allowed_out"]
-    );
-    assert_eq!(group.planned(), "a c d");
-    assert_eq!(group.streak(2.0, "b"), "", "it is out already");
-    assert_eq!(group.analyzer.poll_timeout(), Some(at(31.0)));
-    assert_eq!(group.tick(30.9), "");
-    let (_, _, vitals) = group.analyzer.members().nth(1).unwrap();
-    let vitals = vitals.clone();
-    (0..9).for_each(|_| _ = vitals.failed());
-    vitals.observe(Duration::from_secs(5), at(30.0), Duration::from_secs(10));
-    assert_eq!(group.tick(31.0), "Readmitted b");
-    assert_eq!(group.planned(), "a b c d");
-    assert_eq!(group.analyzer.poll_timeout(), None);
-    assert_eq!(vitals.streak(), 0, "the failures that led to it are done with");
-    assert_eq!(vitals.latency(at(31.0), Duration::from_secs(10)), None, "and so is the latency");
-    assert_eq!(group.streak(40.0, "b"), "Ejected b");
-    assert_eq!(group.analyzer.poll_timeout(), Some(at(100.0)), "the second in a row lasts twice as long");
-}
-
-#[test]
-fn a_passed_check_does_not_end_an_ejection() {
-    let mut group = Group::new(GroupSpec { health: Some(HEALTH), outlier: Some(OUTLIER), ..spec("a b") });
-    group.probe(0.0, "a", Ok(()));
-    group.probe(0.0, "b", Ok(()));
-    group.streak(1.0, "a");
-    assert_eq!(group.probe(2.0, "a", Ok(())), "");
-    assert_eq!(group.state("a").0, State::Ejected);
-    for second in [3.0, 4.0] {
-        group.probe(second, "a", Err("timeout"));
-    }
-    assert_eq!(group.probe(5.0, "a", Err("timeout")), "Down a");
-    assert_eq!(group.tick(31.0), "Readmitted a");
-    assert_eq!(group.state("a").0, State::Down, "its checks keep it out all the same");
-}
-
-#[test]
-fn no_more_are_out_than_may_be() {
-    let mut group = Group::new(GroupSpec { outlier: Some(OUTLIER), ..spec("a b c d") });
-    group.streak(1.0, "a");
-    group.streak(2.0, "b");
-    assert_eq!(group.streak(3.0, "c"), "");
-    assert_eq!(group.planned(), "c d");
-    // Asked for again while its failures go on, and granted when there is room.
-    let (_, _, vitals) = group.analyzer.members().nth(2).unwrap();
-    (0..5).for_each(|_| _ = vitals.failed());
-    assert_eq!(group.totals(12.0, &[]), "");
-    assert_eq!(group.tick(31.0), "Readmitted a");
-    assert_eq!(group.totals(31.5, &[]), "Ejected c");
-
-    let mut pair =
-        Group::new(GroupSpec { outlier: Some(OutlierSpec { max_ejected: 0.0, ..OUTLIER }), ..spec("a b") });
-    assert_eq!(pair.streak(1.0, "a"), "Ejected a", "one always may be");
-    assert_eq!(pair.streak(1.0, "b"), "", "but not the last one");
-    let mut single = Group::new(GroupSpec { outlier: Some(OUTLIER), ..spec("a") });
-    assert_eq!(single.streak(1.0, "a"), "");
-}
-
-#[test]
-fn an_ejected_member_is_better_than_none() {
-    let outlier = OutlierSpec { max_ejected: 1.0, ..OUTLIER };
-    let mut group = Group::new(GroupSpec { outlier: Some(outlier), ..spec("a b c") });
-    group.streak(1.0, "a");
-    group.streak(1.0, "b");
-    assert_eq!(group.streak(1.0, "c"), "", "the last one stays");
-    assert_eq!(
-        group.then(2.0, |analyzer, now| analyzer.drain("c", now).unwrap()),
-        "Draining c, Readmitted a, Readmitted b"
-    );
-    assert_eq!(group.events[1].why, "no other member can be used");
-    assert_eq!(group.planned(), "a b");
-}
-
-#[test]
-fn traffic_tells_who_is_sick() {
-    let mut group = Group::new(GroupSpec { outlier: Some(OUTLIER), ..spec("a b c d") });
-    assert_eq!(group.totals(0.0, &[("a", 7, 7), ("b", 0, 0), ("c", 0, 0), ("d", 0, 0)]), "");
-    assert_eq!(
-        group.totals(5.0, &[("a", 50, 7), ("b", 50, 40), ("c", 50, 0), ("d", 50, 1)]),
-        "",
-        "too early"
-    );
-    assert_eq!(
-        group.totals(10.0, &[("a", 107, 7), ("b", 100, 60), ("c", 100, 0), ("d", 100, 1)]),
-        "Ejected b"
-    );
-    assert_eq!(
-        group.state("b").1,
-        "60 of 100 requests failed: 40.0 % success against 99.7 % of the other members; out for 30 s"
-    );
-    let input = |name: &str| group.events[0].inputs.iter().find(|(input, _)| input == name).unwrap().1;
-    assert_eq!((input("requests"), input("failures"), input("success_rate")), (100.0, 60.0, 0.4));
-    assert_eq!(group.totals(20.0, &[("a", 207, 7), ("b", 100, 60), ("c", 200, 0), ("d", 200, 2)]), "");
-    // What it did before it was ejected is not held against it afterwards.
-    assert_eq!(group.tick(40.0), "Readmitted b");
-    assert_eq!(group.totals(41.0, &[("a", 407, 7), ("b", 160, 120), ("c", 400, 0), ("d", 400, 2)]), "");
-    assert_eq!(group.totals(51.0, &[("a", 507, 7), ("b", 260, 121), ("c", 500, 0), ("d", 500, 2)]), "");
 }
 
 #[test]

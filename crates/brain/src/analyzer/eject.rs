@@ -1,0 +1,77 @@
+//! Taking members out and back in: how many may be out, and what is told of it. Who is to be taken out is found in `outlier`,
+//! or by whoever calls.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::outlier::{self, Ejection};
+use super::{Analyzer, OutlierSpec};
+use crate::{EventKind, State, Time};
+
+impl Analyzer {
+    /// Ejects a member in use, unless too many are out already or it is the last that can be used.
+    pub(super) fn eject(&mut self, place: usize, why: String, inputs: &[(&str, f64)]) {
+        self.eject_by(place, why, inputs, Ejection::begin);
+    }
+
+    pub(super) fn eject_by(
+        &mut self,
+        place: usize,
+        why: String,
+        inputs: &[(&str, f64)],
+        begin: impl FnOnce(&mut Ejection, &OutlierSpec, Time) -> (u32, Duration),
+    ) {
+        let Some(outlier) = &self.spec.outlier else { return };
+        let allowed = outlier::allowed(outlier, self.entries.len());
+        let entry = &mut self.entries[place];
+        if !entry.state.eligible() || self.usable <= 1 || self.out >= allowed {
+            return;
+        }
+        let (row, length) = begin(&mut entry.ejection, outlier, self.now);
+        self.out += 1;
+        let why = format!("{why}; out for {} s", length.as_secs_f64());
+        entry.ejection.why.clone_from(&why);
+        let mut inputs = inputs.to_vec();
+        inputs.extend([
+            ("seconds", length.as_secs_f64()),
+            ("ejections_in_a_row", f64::from(row)),
+            ("members_out", self.out as f64),
+            ("members_allowed_out", allowed as f64),
+        ]);
+        self.wake_at(self.now + length);
+        self.tell_of(place, EventKind::Ejected, why, &inputs);
+        self.settle(place);
+    }
+
+    pub(super) fn readmit(&mut self, place: usize, why: &str) {
+        self.entries[place].ejection.end(self.now);
+        self.entries[place].vitals.suspicion.release();
+        self.out -= 1;
+        let row = [("failures_in_a_row", f64::from(self.entries[place].vitals.streak()))];
+        let still = match self.entries[place].state {
+            State::Down => "; it is down",
+            State::Draining => "; it is draining",
+            _ => "",
+        };
+        self.tell_of(place, EventKind::Readmitted, format!("{why}{still}"), &row);
+        self.settle(place);
+    }
+
+    /// After a new configuration: no more are out than it allows, those first whose time ends first.
+    pub(super) fn bound_ejections(&mut self) {
+        let allowed =
+            self.spec.outlier.as_ref().map_or(0, |outlier| outlier::allowed(outlier, self.entries.len()));
+        let mut out: Vec<(Time, usize)> = self
+            .entries
+            .iter()
+            .enumerate()
+            .filter_map(|(place, entry)| entry.ejection.until.map(|until| (until, place)))
+            .collect();
+        out.sort_unstable();
+        for (_, place) in &out[..out.len().saturating_sub(allowed)] {
+            self.readmit(*place, "the new configuration does not allow its ejection");
+        }
+    }
+}
