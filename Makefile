@@ -5,7 +5,7 @@ CARGO ?= cargo
 LOCKED := --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test lint fmt gates bench bench-sim bench-load bench-corba deny deps clean
+.PHONY: help demo build test lint fmt gates bench bench-sim bench-lottery bench-load bench-corba deny deps clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ bench: deps build ## beside HAProxy, nginx and Envoy, then bench-load, 45 minute
 
 bench-sim: ## strategies in simulated fleets and the lottery in simulated clusters, the long form: minutes
 	$(CARGO) test $(LOCKED) --release -p plimsoll-brain --test adaptive --test sessions --test host_slots --test lottery -- --ignored --nocapture
+
+bench-lottery: ## what an answer of a lottery's daemon costs among 100, a minute
+	$(CARGO) run $(LOCKED) --profile fast -p plimsoll-cluster --example lottery_answers -- $(ARGS)
 
 bench-load: deps build ## the load generator beside wrk, oha, hey, fortio, k6 and ab, 20 minutes (ARGS=--quick: 4)
 	scripts/install-bench-peers

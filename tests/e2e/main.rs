@@ -30,6 +30,7 @@ mod in_band;
 mod lab;
 mod load;
 mod load_manager;
+mod lottery;
 mod monitoring;
 mod overload;
 mod proxy_protocol;

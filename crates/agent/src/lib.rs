@@ -175,6 +175,11 @@ impl Told {
         let subject = self.shared.subject(self.place).unwrap_or(&self.shared.whole);
         self.shared.write_of(subject, name, value, Source::Told, Duration::ZERO, false)
     }
+
+    /// What is known now: what the sensors read of the machine, what programs told, and what this part did.
+    pub fn known(&self) -> Snapshot {
+        Snapshot::of_one(&self.shared, self.shared.subject(self.place).unwrap_or(&self.shared.whole))
+    }
 }
 
 impl Agent {

@@ -23,7 +23,6 @@ use crate::member::ceiling::Ceiling;
 use crate::rebind::Rebind;
 use crate::{Event, EventKind, Load, Member, MemberId, Plan, State, Time, Vitals, hash};
 use effective::Reports;
-use health::{Health, Verdict};
 use loads::Work;
 use outlier::Ejection;
 use watch::Crowd;
@@ -40,6 +39,7 @@ mod spec;
 mod watch;
 mod weights;
 
+pub use health::{Health, Verdict};
 pub use spec::{GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Totals, WhenAllDown};
 
 /// The slow path of one group.

@@ -75,7 +75,9 @@ pub mod status;
 pub mod strategy;
 mod time;
 
-pub use analyzer::{Analyzer, GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Totals, WhenAllDown};
+pub use analyzer::{
+    Analyzer, GroupSpec, Health, HealthSpec, MemberSpec, OutlierSpec, Totals, Verdict, WhenAllDown,
+};
 pub use ask::Ask;
 pub use event::{Event, EventKind};
 pub use hand::Hand;

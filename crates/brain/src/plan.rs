@@ -190,6 +190,17 @@ impl Plan {
         failed && sum >= self.suspect
     }
 
+    /// Tells that the client of a request gave it up after so long. It would have taken longer still, so that counts where
+    /// it is longer than usual: if only what is answered in time counted, a member would seem the faster the more
+    /// clients give up. It is no failure: anybody can give up at once.
+    pub fn left(&self, hand: &mut Hand, vitals: &Vitals, latency: Duration, now: Time) {
+        vitals.lose();
+        if vitals.blended().is_some_and(|usual| latency.as_nanos() as f32 > usual) {
+            (self.strategy.observe)(&self.knobs, vitals, latency, false, now);
+            hand.took(latency);
+        }
+    }
+
     /// Tells what a member, by its index, said of itself with an answer.
     pub fn hear(&self, hand: &mut Hand, index: usize, reading: &Reading, now: Time) {
         if let Some(member) = self.members.get(index) {

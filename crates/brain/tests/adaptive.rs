@@ -326,6 +326,11 @@ fn silence(effort: Effort) {
         let cold = Setting { balancers: *balancers, ignore_cancel: true, ..at(1.3) };
         let cold = measure("adaptive, agentless", &cold, Effort { warmup: 0.0, measured: 15.0, seeds: 1 });
         assert!(cold.goodput >= 0.90, "goodput at 130 % from the start: {:.3}", cold.goodput);
+        // So little too much that hardly more are in flight than a moment ago.
+        let slowly = Setting { balancers: *balancers, ignore_cancel: true, ..at(1.05) };
+        let slowly =
+            measure("adaptive, agentless", &slowly, Effort { warmup: 0.0, measured: 40.0, seeds: 1 });
+        assert!(slowly.goodput >= 0.95, "goodput at 105 %: {:.3}", slowly.goodput);
         let loads: &[f64] = if effort.seeds > 2 { &LOADS } else { &[0.9] };
         for load in loads {
             for (what, setting) in [

@@ -330,7 +330,14 @@ impl Run {
     fn back(&mut self, index: usize, now: f64) {
         let request = &self.requests[index];
         let Request { group, who, host, refused, reading, .. } = *request;
-        let answer = Answer { member: host, latency: now - request.sent, failed: false, refused, reading };
+        let answer = Answer {
+            member: host,
+            latency: now - request.sent,
+            left: false,
+            failed: false,
+            refused,
+            reading,
+        };
         self.policies[group].ended(who, now, &answer);
         if refused {
             self.seek(index, Some(host), now);

@@ -3,6 +3,7 @@
 mod fleet;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use fleet::{Dice, member, members};
 use plimsoll_brain::{Ask, Choice, Effective, Hand, Knobs, Member, MemberId, Plan, Strategy, Time, strategy};
@@ -194,7 +195,7 @@ fn a_key_has_one_member() {
 /// Nothing is kept for strategies that read nothing; failures are no speed for the one that does.
 #[test]
 fn observations_reach_those_who_read_them() {
-    let second = std::time::Duration::from_secs(1);
+    let second = Duration::from_secs(1);
     for strategy in strategy::ALL {
         let plan = plan(strategy, members(&[1.0]));
         let vitals = &plan.members()[0].vitals;
@@ -247,7 +248,7 @@ fn any_plan() -> impl Strategy_<Value = Plan> {
                     member.effective = Some(Effective { value: (nanos >> 40) as f64 / 1e3, begun });
                 }
                 if nanos % 3 > 0 {
-                    let latency = std::time::Duration::from_nanos(nanos >> 20);
+                    let latency = Duration::from_nanos(nanos >> 20);
                     member.vitals.observe(latency, Time(nanos % 100_000_000_000), latency);
                 }
                 member
@@ -381,5 +382,26 @@ proptest! {
             let (old, new) = (chosen(&before, &ask, &[]), chosen(&after, &ask, &[]));
             prop_assert!(old == new || new == which);
         }
+    }
+}
+
+#[test]
+fn clients_that_give_up_make_no_member_faster_and_none_fail() {
+    let latency = |plan: &Plan, now: Time| {
+        let figures = plan.explain(&plan.members()[0], now);
+        figures.iter().find(|(name, _)| name.contains("latency")).map(|(_, value)| *value)
+    };
+    for name in ["adaptive", "peak_ewma"] {
+        let plan = plan(named(name), members(&[1.0]));
+        let (mut hand, vitals) = (Hand::default(), plan.members()[0].vitals.clone());
+        let (usual, now) = (Duration::from_millis(50), Time(1_000_000_000));
+        plan.observe(&mut hand, &vitals, usual, false, now);
+        let before = latency(&plan, now).expect("a latency");
+        plan.left(&mut hand, &vitals, Duration::from_millis(1), now);
+        assert_eq!(latency(&plan, now), Some(before), "{name}: who leaves at once has seen nothing");
+        plan.left(&mut hand, &vitals, Duration::from_secs(1), now);
+        let after = latency(&plan, now).expect("a latency");
+        assert!(after > 1.5 * before, "{name}: {before} to {after}");
+        assert_eq!(vitals.streak(), 0);
     }
 }

@@ -11,9 +11,11 @@ mod explain;
 mod ior;
 mod lab;
 mod load;
+mod lottery;
 mod man;
 mod member;
 mod members;
+mod pick;
 mod reload;
 mod set;
 mod status;
@@ -62,6 +64,8 @@ pub(crate) enum Command {
     Load(load::Args),
     Ior(ior::Args),
     Lab(lab::Args),
+    Lottery(lottery::Args),
+    Pick(pick::Args),
     Config(config::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -99,6 +103,8 @@ impl Command {
             Self::Load(args) => load::run(args, globals),
             Self::Ior(args) => ior::run(args, globals),
             Self::Lab(args) => lab::run(args, globals),
+            Self::Lottery(args) => lottery::run(args, globals),
+            Self::Pick(args) => pick::run(args, globals),
             Self::Config(args) => config::run(args, globals),
             Self::Completions(args) => completions::run(args),
             Self::Man(args) => man::run(args, globals),

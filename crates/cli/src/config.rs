@@ -11,6 +11,7 @@ mod corba;
 mod group;
 mod hand_over;
 mod listener;
+mod lottery;
 mod monitor;
 mod name;
 mod outlier;
@@ -33,7 +34,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use schemars::Schema;
-use serde::Deserialize as _;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use toml::de::DeTable;
 
@@ -42,6 +43,7 @@ pub(crate) use corba::{Iiop, MemberLocation, ObjectKey, Reference, TypeId};
 pub(crate) use group::{Group, Health, Member, MemberTable, ProxyVersion, ReportHeader, WhenAllDown};
 pub(crate) use hand_over::HandOver;
 pub(crate) use listener::{Binding, Forwarded, Listener, Protocol, Rebind};
+pub(crate) use lottery::{LotteryFile, read_lottery, read_lottery_text};
 pub(crate) use monitor::{Formula, Monitor, MonitorUrl};
 pub(crate) use name::{HeaderName, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl};
 pub(crate) use outlier::Outlier;
@@ -98,6 +100,12 @@ impl ReadError {
 
 /// Reads and checks a file; `-` is standard input.
 pub(crate) fn read(path: &Path) -> Result<File, ReadError> {
+    let (name, bytes) = bytes_of(path)?;
+    parse(&name, bytes).map_err(ReadError::Wrong)
+}
+
+/// What a file is called and what is in it.
+fn bytes_of(path: &Path) -> Result<(String, Vec<u8>), ReadError> {
     let name = name_of(path);
     let mut bytes = Vec::new();
     let outcome = if path == Path::new("-") {
@@ -115,7 +123,7 @@ pub(crate) fn read(path: &Path) -> Result<File, ReadError> {
     if bytes.len() as u64 > LARGEST {
         return Err(ReadError::Io(format!("cannot read {name}: larger than {} MiB", LARGEST >> 20)));
     }
-    parse(&name, bytes).map_err(ReadError::Wrong)
+    Ok((name, bytes))
 }
 
 /// What messages call a file.
@@ -144,6 +152,22 @@ pub(crate) fn strategy(text: &str) -> Result<Strategy, String> {
 
 /// Checks the contents of a file; `name` is what errors call it.
 pub(crate) fn parse(name: &str, bytes: Vec<u8>) -> Result<File, Problems> {
+    let Held { value: config, spots, problems: mut list, source } = hold(schema(), name, bytes)?;
+    check::check(&config, &spots, source.text(), &mut list);
+    let problems = Problems::new(Arc::clone(&source), list);
+    if problems.fatal() { Err(problems) } else { Ok(File { config, warnings: problems, source, spots }) }
+}
+
+/// What a text says, held against its schema; what is wrong with it, and where each value stands.
+struct Held<T> {
+    value: T,
+    spots: place::Spot,
+    problems: Vec<Problem>,
+    source: Arc<Source>,
+}
+
+/// The first two steps: TOML, and the schema of `T`.
+fn hold<T: DeserializeOwned>(schema: &Schema, name: &str, bytes: Vec<u8>) -> Result<Held<T>, Problems> {
     let text = match String::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
@@ -163,17 +187,12 @@ pub(crate) fn parse(name: &str, bytes: Vec<u8>) -> Result<File, Problems> {
             |error: toml::de::Error| Problem::error(error.span().unwrap_or(end..end), error.message());
         return fail(errors.into_iter().map(problem).collect());
     }
-    let (tree, spots, mut list) = shape::check(schema().as_value(), tree);
+    let (tree, spots, mut list) = shape::check(schema.as_value(), tree);
     let whole = toml::Spanned::new(0..0, tree);
-    match Config::deserialize(toml::de::Deserializer::from(whole)) {
-        Ok(config) => {
-            check::check(&config, &spots, source.text(), &mut list);
-            let problems = Problems::new(Arc::clone(&source), list);
-            if problems.fatal() {
-                return Err(problems);
-            }
-            Ok(File { config, warnings: problems, source, spots })
-        }
+    match T::deserialize(toml::de::Deserializer::from(whole)) {
+        Ok(value) => Ok(Held { value, spots, problems: list, source: Arc::clone(&source) }),
+        // Something that has to be there is wrong: that is all there is to say.
+        Err(_) if list.iter().any(|problem| problem.severity == Severity::Error) => fail(list),
         Err(error) => {
             // What passes the schema is readable, unless the schema and the types disagree.
             list.push(Problem::error(error.span().unwrap_or(0..0), error.message()));
@@ -184,15 +203,18 @@ pub(crate) fn parse(name: &str, bytes: Vec<u8>) -> Result<File, Problems> {
 
 /// JSON Schema of the file, as `plimsoll config schema` prints it.
 pub(crate) fn schema() -> &'static Schema {
-    static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
-        let mut schema = schemars::schema_for!(Config);
-        schema.insert("title".into(), "plimsoll.toml".into());
-        if let Some(object) = schema.as_object_mut() {
-            object.values_mut().for_each(without_null);
-        }
-        schema
-    });
+    static SCHEMA: LazyLock<Schema> =
+        LazyLock::new(|| titled(schemars::schema_for!(Config), "plimsoll.toml"));
     &SCHEMA
+}
+
+/// A schema as it is held against a file of that name.
+fn titled(mut schema: Schema, title: &str) -> Schema {
+    schema.insert("title".into(), title.into());
+    if let Some(object) = schema.as_object_mut() {
+        object.values_mut().for_each(without_null);
+    }
+    schema
 }
 
 /// TOML has no null: what may be left out is left out.

@@ -15,6 +15,7 @@ mod bucket;
 pub mod corba;
 mod expression;
 mod facts;
+pub mod lottery;
 mod own;
 mod pull;
 mod settings;

@@ -181,7 +181,7 @@ async fn ask(aim: &Aim) -> Answer {
 }
 
 /// Aborts a task when dropped.
-struct Ends(AbortHandle);
+pub(crate) struct Ends(pub(crate) AbortHandle);
 
 impl Drop for Ends {
     fn drop(&mut self) {
@@ -193,6 +193,6 @@ impl Drop for Ends {
 const FIRST: Duration = Duration::from_secs(1);
 
 /// A number from 0 to 1. The standard library's hasher is seeded anew each time: chance enough for this.
-fn chance() -> f64 {
+pub(crate) fn chance() -> f64 {
     (hash(&RandomState::new().hash_one(0).to_le_bytes()) >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -75,6 +75,9 @@ pub struct ListenerSettings {
     pub timeouts: ClientTimeouts,
     /// Most bytes of a request head (431 above) or of an answer's head (502 above).
     pub max_head: usize,
+    /// A client that ends its side still waits for its answer; otherwise it has left, and the member is told so
+    /// by the end of its connection (http).
+    pub half_close: bool,
     /// Which headers tell the member who the client is.
     pub forwarded: Forwarded,
     /// Peers whose own forwarding headers are kept and added to; those of others are dropped.

@@ -141,9 +141,15 @@ impl Trip {
         self.judge(latency, !there, now);
     }
 
-    /// Nothing came of it, which is not the member's fault: the client went away, or the connection had gone stale.
+    /// Nothing came of it, which is not the member's fault: the connection had gone stale, say.
     pub(crate) fn abandoned(self) {
         self.upstream.record.vitals.lose();
+    }
+
+    /// The client went away while the member worked.
+    pub(crate) fn left(self, now: Time) {
+        let hand = &mut self.upstream.hand.borrow_mut();
+        self.view.published.plan.left(hand, &self.upstream.record.vitals, now.since(self.begun), now);
     }
 
     fn end(self, failed: bool, now: Time) {

@@ -25,7 +25,7 @@ mod table;
 
 pub use answer::{Answer, Further, Status};
 pub use commit::Commit;
-pub use header::{HEADER, Kind, LONGEST, LONGEST_REPORT, MAGIC, TRAILER, VERSION};
+pub use header::{HEADER, Kind, LONGEST, LONGEST_REPORT, MAGIC, TRAILER, VERSION, service_id};
 pub use keys::{BadKeys, Key, Keys, MOST_KEYS, Opened, SECRET};
 pub use message::Message;
 pub use option::CRITICAL;

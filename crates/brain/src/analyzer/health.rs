@@ -12,10 +12,11 @@ use super::HealthSpec;
 
 /// One member's checks so far.
 #[derive(Clone, Debug)]
-pub(super) struct Health {
-    pub(super) verdict: Verdict,
+pub struct Health {
+    /// What follows from them.
+    pub verdict: Verdict,
     /// For a person.
-    pub(super) why: String,
+    pub why: String,
     /// Checks in a row that contradict the verdict.
     against: u32,
     /// Did a check ever pass?
@@ -24,25 +25,28 @@ pub(super) struct Health {
 
 /// What follows from the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub enum Verdict {
+    /// Nothing yet: it is not used.
     Unchecked,
+    /// It may be used.
     Up,
+    /// It may not.
     Down,
 }
 
 impl Health {
     /// Before the first check.
-    pub(super) fn unchecked() -> Self {
+    pub fn unchecked() -> Self {
         Self { verdict: Verdict::Unchecked, why: "not checked yet".to_owned(), against: 0, passed: false }
     }
 
     /// Without checks.
-    pub(super) fn assumed() -> Self {
+    pub fn assumed() -> Self {
         Self { verdict: Verdict::Up, why: "no health checks".to_owned(), against: 0, passed: true }
     }
 
     /// Counts one check in. Returns the checks in a row that changed the verdict, if it changed.
-    pub(super) fn record(&mut self, outcome: Result<(), &str>, spec: &HealthSpec) -> Option<u32> {
+    pub fn record(&mut self, outcome: Result<(), &str>, spec: &HealthSpec) -> Option<u32> {
         let agrees = outcome.is_ok() == (self.verdict == Verdict::Up) && self.verdict != Verdict::Unchecked;
         self.against = if agrees { 0 } else { self.against.saturating_add(1) };
         let needed = match outcome {

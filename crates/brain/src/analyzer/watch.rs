@@ -1,10 +1,15 @@
 //! A look at the traffic, several times a second: do requests pile up, and how many may a member have that says nothing
 //! of itself (`member::ceiling`)?
 //!
-//! They pile up where more and more are in flight with the group as a whole, window after window, or where many that come
-//! are not served, and there are several times as many as the members have to have, and answers take several times as long as
-//! they had to: what stays for its own sake (streams, sockets) makes for more and more too, but for none that are slow. A member that has become slow has more of
-//! them too, and others then have fewer; work that has become longer makes for more of them, but not for ever more.
+//! They pile up where answers take several times as long as they had to, and
+//!
+//! * several times as many are in flight with the group as a whole as the members have to have, and they become more window
+//!   after window, or many that come are not served, or it has been so for seconds (a little too much takes its time),
+//! * or a tenth of those that come are given up by their clients, or fail.
+//!
+//! What stays for its own sake (streams, sockets) makes for more and more too, but for none that are slow. A member that has
+//! become slow has more of them, and others then have fewer; work that has become longer makes for more of them, but not for
+//! ever more.
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU32;
@@ -13,7 +18,7 @@ use core::time::Duration;
 
 use super::Analyzer;
 use crate::Time;
-use crate::member::ceiling::{Limit, Window};
+use crate::member::ceiling::{LOST, Limit, Window};
 
 /// The slow path's memory of a group's traffic.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +27,10 @@ pub(super) struct Crowd {
     /// Requests in flight, mean of the last window, and windows in a row with more of them.
     mean: f64,
     grown: u32,
+    /// Windows in a row with many times as many as there have to be.
+    many: u32,
+    /// Windows in a row in which many were given up or failed.
+    losing: u32,
     /// Least latency of answers there was, nanoseconds; 0 for none.
     floor: f64,
     /// Until this, unless requests pile up still.
@@ -80,7 +89,8 @@ impl Analyzer {
         for entry in &mut self.entries {
             entry.ceiling.follow(&entry.vitals, pressed, typical);
         }
-        self.crowd.most.store(self.crowd.limit.follow(in_flight, pressed, usual), Relaxed);
+        let least = self.crowd.least();
+        self.crowd.most.store(self.crowd.limit.follow(in_flight, pressed, usual, least), Relaxed);
         if busy { BUSY } else { REST }
     }
 }
@@ -96,6 +106,11 @@ impl Crowd {
         let grows = mean > GROWTH * self.mean || window.served < SERVED * window.came;
         self.grown = if grows { self.grown.saturating_add(1) } else { 0 };
         self.mean = mean;
+        let losing = window.came >= FEW && window.lost > LOST * window.came;
+        self.losing = if losing { self.losing.saturating_add(1) } else { 0 };
+        let usual = self.limit.usual();
+        let many = usual > 0.0 && mean > FEW + MANY * usual;
+        self.many = if many { self.many.saturating_add(1) } else { 0 };
     }
 
     /// How many times the least there was the latency of the latest answers is.
@@ -111,10 +126,14 @@ impl Crowd {
         latency / self.floor
     }
 
+    /// Seconds of the least latency of answers there was.
+    fn least(&self) -> f64 {
+        if self.floor > 0.0 { self.floor / 1e9 } else { f64::INFINITY }
+    }
+
     /// Do requests pile up?
     fn piling(&self) -> bool {
-        let usual = self.limit.usual();
-        self.grown >= GROWN && usual > 0.0 && self.mean > FEW + MANY * usual
+        self.losing >= GROWN || (self.many > 0 && (self.grown >= GROWN || self.many >= LONG))
     }
 }
 
@@ -142,6 +161,9 @@ const WINDOW: f64 = 0.25;
 /// How many times as many as in the window before are more, and for how many windows in a row.
 const GROWTH: f64 = 1.08;
 const GROWN: u32 = 4;
+
+/// For how many windows in a row many are too many though they hardly become more.
+const LONG: u32 = 8;
 
 /// How many times as many as the members have to have are many: work five times as long as before is not too much.
 const MANY: f64 = 10.0;

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use super::message::{Answer, Fetch, Message, Mode, Request, Status, Table, To};
+use super::message::{Answer, Fetch, Listed, Message, Mode, Request, Status, Table, To};
 use crate::{Time, mix};
 
 /// What a client is told when it starts.
@@ -65,9 +65,9 @@ pub struct Client {
     config: ClientConfig,
     daemons: Vec<Known>,
     generation: u32,
-    /// The table that comes.
+    /// The table that comes, and the part of it that was asked for last.
     coming: Vec<Known>,
-    fetched: Option<Time>,
+    fetched: Option<Fetched>,
     open: BTreeMap<u64, Open>,
     due: BTreeSet<(Time, u64)>,
     /// By service, and until when.
@@ -80,10 +80,24 @@ pub struct Client {
     outcomes: VecDeque<Outcome>,
 }
 
+/// A part of a table that was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Fetched {
+    from: SocketAddr,
+    at: Time,
+    id: u64,
+    part: u16,
+    /// Of the parts before it.
+    generation: Option<u32>,
+    /// It has come.
+    come: bool,
+}
+
 /// A daemon that can be asked.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    member: u16,
+    /// `None` as long as only its address is known.
+    member: Option<u16>,
     address: SocketAddr,
     /// Requests in a row that it left without an answer, and until when it is left alone for that.
     silent: u8,
@@ -108,6 +122,9 @@ const OPEN: usize = 4096;
 const DAEMONS: usize = 1024;
 const SERVICES: usize = 256;
 const AVOID: usize = 16;
+
+/// Bytes of a request at the least: room for four further members of IPv4.
+const ROOM: u16 = 128;
 
 /// How long a member that failed is avoided.
 const GRUDGE: Duration = Duration::from_secs(5);
@@ -143,7 +160,18 @@ impl Client {
 
     /// The daemons to ask, by number and address.
     pub fn learn(&mut self, daemons: impl IntoIterator<Item = (u16, SocketAddr)>) {
-        self.daemons = daemons.into_iter().take(DAEMONS).map(Known::new).collect();
+        let known = |(member, address)| Known::new(Some(member), address);
+        self.daemons = daemons.into_iter().take(DAEMONS).map(known).collect();
+    }
+
+    /// The same, where only addresses are known.
+    pub fn begin_with(&mut self, daemons: impl IntoIterator<Item = SocketAddr>) {
+        self.daemons = daemons.into_iter().take(DAEMONS).map(|address| Known::new(None, address)).collect();
+    }
+
+    /// Where the daemons are that it knows.
+    pub fn daemons(&self) -> impl Iterator<Item = SocketAddr> {
+        self.daemons.iter().map(|known| known.address)
     }
 
     /// Wants a member for `service`; `info` is for the application (at most 1000 bytes go).
@@ -179,7 +207,7 @@ impl Client {
     pub fn handle(&mut self, now: Time, from: SocketAddr, message: Message) {
         match message {
             Message::Answer(answer) => self.answered(now, from, answer),
-            Message::Table(table) => self.told(table),
+            Message::Table(table) => self.told(now, from, table),
             _ => {}
         }
     }
@@ -259,7 +287,9 @@ impl Client {
                 .daemons
                 .iter()
                 .filter(|known| {
-                    Some(known.address) != open.asked && known.until <= now && !avoided(&known.member)
+                    Some(known.address) != open.asked
+                        && known.until <= now
+                        && !known.member.as_ref().is_some_and(avoided)
                 })
                 .map(|known| known.address)
                 .collect();
@@ -293,6 +323,7 @@ impl Client {
             client_time: micros(now),
             avoid: self.avoid.iter().map(|(member, _)| *member).collect(),
             info: open.info.clone(),
+            room: ROOM,
         };
         if self.outbox.len() < 2 * OPEN {
             self.outbox.push_back((to, Message::Request(request)));
@@ -303,8 +334,8 @@ impl Client {
         if let Some(known) = self.daemons.iter_mut().find(|known| known.address == from) {
             (known.silent, known.until) = (0, now);
         }
-        let Some(open) = self.open.get_mut(&answer.id) else { return };
-        if open.service != answer.service {
+        let Some(open) = self.open.get(&answer.id) else { return };
+        if open.service != answer.service || (answer.status == Status::Ok && answer.endpoint.is_none()) {
             return;
         }
         let trip = Duration::from_micros(u64::from(micros(now).wrapping_sub(answer.client_time)));
@@ -314,10 +345,12 @@ impl Client {
             let off = mean.abs_diff(trip);
             self.trip = Some(((mean * 7 + trip) / 8, (deviation * 3 + off) / 4));
         }
-        if answer.generation != self.generation && self.fetched.is_none_or(|when| now.since(when) >= FETCH) {
-            self.fetched = Some(now);
-            self.outbox.push_back((To::Address(from), Message::Fetch(Fetch { generation: self.generation })));
+        if answer.generation != self.generation
+            && self.fetched.is_none_or(|fetched| now.since(fetched.at) >= FETCH)
+        {
+            self.fetch(now, from, 0, None);
         }
+        let Some(open) = self.open.get_mut(&answer.id) else { return };
         if answer.status != Status::Ok {
             // One that answers no has answered: another at once, if it was asked last; nobody else knows if the second says so.
             let known =
@@ -340,24 +373,46 @@ impl Client {
         self.outcomes.push_back(Outcome::Member(answer));
     }
 
-    /// A part of the table: when all have come, they are the daemons to ask.
-    fn told(&mut self, table: Table) {
-        if table.generation == self.generation || self.fetched.is_none() {
+    /// A part of the table: when all have come, they are the daemons to ask. If it changed meanwhile the next answer asks
+    /// anew, after a while.
+    fn told(&mut self, now: Time, from: SocketAddr, table: Table) {
+        let Some(fetched) = &mut self.fetched else { return };
+        let Fetched { from: asked, id, part, generation, come, .. } = *fetched;
+        if come
+            || (asked, id, part) != (from, table.id, table.part)
+            || generation.is_some_and(|generation| generation != table.generation)
+        {
             return;
         }
-        if table.part == 0 {
+        fetched.come = true;
+        let known = |listed: &Listed| Known::new(Some(listed.member), listed.address);
+        self.coming.extend(table.members.iter().map(known));
+        self.coming.truncate(DAEMONS);
+        match part.checked_add(1).filter(|next| *next < table.parts) {
+            Some(next) => self.fetch(now, from, next, Some(table.generation)),
+            None if self.coming.is_empty() => {}
+            None => {
+                let before = core::mem::take(&mut self.daemons);
+                self.daemons = core::mem::take(&mut self.coming);
+                // One that was silent is so under its number, too.
+                for known in &mut self.daemons {
+                    if let Some(old) = before.iter().find(|old| old.address == known.address) {
+                        (known.silent, known.until) = (old.silent, old.until);
+                    }
+                }
+                self.generation = table.generation;
+            }
+        }
+    }
+
+    fn fetch(&mut self, now: Time, from: SocketAddr, part: u16, generation: Option<u32>) {
+        if part == 0 {
             self.coming.clear();
         }
-        // Parts that come out of turn are not worth keeping: the next answer asks anew.
-        if self.coming.len() != usize::from(table.part) * super::PART {
-            return;
-        }
-        self.coming.extend(table.members.iter().map(|listed| Known::new((listed.member, listed.address))));
-        self.coming.truncate(DAEMONS);
-        if table.part.checked_add(1) == Some(table.parts) && !self.coming.is_empty() {
-            self.daemons = core::mem::take(&mut self.coming);
-            self.generation = table.generation;
-        }
+        let id = self.bits();
+        self.fetched = Some(Fetched { from, at: now, id, part, generation, come: false });
+        let fetch = Fetch { id, generation: self.generation, part };
+        self.outbox.push_back((To::Address(from), Message::Fetch(fetch)));
     }
 
     fn avoids(&self, member: u16) -> bool {
@@ -378,7 +433,7 @@ impl Client {
 }
 
 impl Known {
-    fn new((member, address): (u16, SocketAddr)) -> Self {
+    fn new(member: Option<u16>, address: SocketAddr) -> Self {
         Self { member, address, silent: 0, until: Time(0) }
     }
 }

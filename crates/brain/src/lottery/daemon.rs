@@ -17,7 +17,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::draw::{CANDIDATES, Ranking};
-use super::gauge::Gauge;
+use super::gauge::{Gauge, RAMP};
 use super::memory::Memory;
 use super::message::{Commit, IDS, Listed, Message, Offer, SERVICES, Standing, To};
 use super::pace::{Delays, Lag, REFERRAL};
@@ -56,6 +56,10 @@ pub struct Config {
     pub remember: Duration,
     /// For how many milliseconds a client may use an answer again.
     pub ttl: u16,
+    /// How long a member takes to come to its whole share.
+    pub slow_start: Duration,
+    /// Without a membership protocol: who was out of the drum for so long is forgotten. `None` where one says who is dead.
+    pub forget: Option<Duration>,
     /// Requests per second from one source, 0 for any number; and how many at once.
     pub rate: u32,
     /// Most requests from one source at once.
@@ -79,6 +83,8 @@ impl Config {
             memory: 1 << 17,
             remember: Duration::from_secs(10),
             ttl: 0,
+            slow_start: RAMP,
+            forget: None,
             rate: 20_000,
             burst: 4_000,
         }
@@ -162,8 +168,9 @@ pub struct Daemon {
     seq: u32,
     reported: Time,
     next_report: Time,
-    /// When a table was asked for, and where.
-    fetched: Option<(SocketAddr, Time)>,
+    /// The part of a table that was asked for last.
+    fetched: Option<rounds::Fetched>,
+    fetches: u64,
     statistics: Statistics,
 }
 
@@ -176,6 +183,17 @@ struct Local {
     in_flight: u16,
     /// The code last reported.
     sent: u16,
+    /// Can the server do it now, and since when?
+    ready: bool,
+    since: Time,
+}
+
+impl Local {
+    /// The code of what the server wants of it, where its daemon came at `since`.
+    fn weight(&self, since: Time, now: Time, ramp: Duration) -> u16 {
+        let gone = now.since(self.since.max(since));
+        if self.ready { self.gauge.weight(self.capacity, gone, ramp) } else { 0 }
+    }
 }
 
 /// A request that waits for one before in rank.
@@ -211,6 +229,8 @@ impl Daemon {
             gauge: Gauge::default(),
             in_flight: 0,
             sent: 0,
+            ready: true,
+            since: now,
         };
         let mut daemon = Self {
             state: Standing::Joining,
@@ -232,6 +252,7 @@ impl Daemon {
             reported: now,
             next_report: now,
             fetched: None,
+            fetches: 0,
             statistics: Statistics::default(),
             config,
         };
@@ -292,9 +313,19 @@ impl Daemon {
         let Some(local) = self.services.iter_mut().find(|local| local.service == service) else { return };
         local.gauge.note(now, load);
         local.in_flight = in_flight;
-        let weight = local.gauge.weight(local.capacity, since, now);
+        let weight = local.weight(since, now, self.config.slow_start);
         if self.state == Standing::Up && weight.abs_diff(local.sent) > STEP {
             self.next_report = self.next_report.min(now.max(self.reported + interval / 4));
+        }
+    }
+
+    /// Can the server do a service now? If not, nobody is sent to it; when it can again it comes back slowly. It can until
+    /// somebody says otherwise.
+    pub fn set_ready(&mut self, now: Time, service: u32, ready: bool) {
+        let Some(local) = self.services.iter_mut().find(|local| local.service == service) else { return };
+        if local.ready != ready {
+            (local.ready, local.since) = (ready, now);
+            self.next_report = now;
         }
     }
 
@@ -340,6 +371,11 @@ impl Daemon {
         if member != self.config.member {
             self.table.down(member, incarnation);
         }
+    }
+
+    /// Where the daemons of other members are, of those that are not down.
+    pub fn daemons(&self) -> impl Iterator<Item = SocketAddr> {
+        self.table.daemons()
     }
 
     /// What it is about.

@@ -5,8 +5,8 @@
 //! candidates by capacity are nearly always those by weight. AGS's 1 / load has no bound, so that one idle moment takes
 //! everything.
 //!
-//! The part grows from a twentieth to the whole in ten seconds after a member comes, comes back or is drained no
-//! more. A member back from a crash is idle, and without this gets 2.4 to 3.2 times its share in its first second.
+//! The part grows from a twentieth to the whole in ten seconds (or what it is told) after a member comes, comes back or is
+//! drained no more. A member back from a crash is idle, and without this gets 2.4 to 3.2 times its share in its first second.
 
 use core::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::Time;
 const SMOOTH: Duration = Duration::from_secs(1);
 
 /// How long a member takes to come.
-const RAMP: Duration = Duration::from_secs(10);
+pub(super) const RAMP: Duration = Duration::from_secs(10);
 
 /// What part of its share it begins with.
 const LEAST: f64 = 0.05;
@@ -45,10 +45,10 @@ impl Gauge {
         (self.load * 1000.0 + 0.5) as u16
     }
 
-    /// The code of the weight of a member that came at `since`.
-    pub(super) fn weight(&self, capacity: u16, since: Time, now: Time) -> u16 {
+    /// The code of the weight of a member that came `gone` ago and takes `ramp` to come.
+    pub(super) fn weight(&self, capacity: u16, gone: Duration, ramp: Duration) -> u16 {
         let want = (1.0 / (0.25 + self.load)).clamp(0.25, 4.0);
-        let part = (LEAST + (1.0 - LEAST) * now.since(since).as_secs_f64() / RAMP.as_secs_f64()).min(1.0);
+        let part = if gone >= ramp { 1.0 } else { LEAST + (1.0 - LEAST) * gone.div_duration_f64(ramp) };
         code::of(f64::from(capacity) * want * part)
     }
 }
@@ -61,12 +61,11 @@ mod tests {
 
     #[test]
     fn a_weight_stays_within_its_bounds() {
-        let late = Time(100 * SECOND);
         for (load, times) in [(0, 4.0), (750, 1.0), (1000, 0.8), (3750, 0.25), (u16::MAX, 0.25)] {
             let mut gauge = Gauge::default();
             gauge.note(Time(0), load);
-            assert_eq!((gauge.load(), gauge.weight(8, Time(0), late)), (load, code::of(8.0 * times)));
-            assert_eq!(gauge.weight(0, Time(0), late), 0);
+            assert_eq!((gauge.load(), gauge.weight(8, RAMP, RAMP)), (load, code::of(8.0 * times)));
+            assert_eq!(gauge.weight(0, RAMP, RAMP), 0);
         }
     }
 
@@ -83,8 +82,8 @@ mod tests {
     #[test]
     fn it_comes_slowly() {
         let gauge = Gauge::default();
-        let weights =
-            [0, 5, 10, 99].map(|seconds| gauge.weight(100, Time(SECOND), Time((1 + seconds) * SECOND)));
+        let weights = [0, 5, 10, 99].map(|seconds| gauge.weight(100, Duration::from_secs(seconds), RAMP));
         assert_eq!(weights, [20.0, 210.0, 400.0, 400.0].map(code::of));
+        assert_eq!(gauge.weight(100, Duration::ZERO, Duration::ZERO), code::of(400.0), "or at once");
     }
 }

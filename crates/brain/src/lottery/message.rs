@@ -58,6 +58,8 @@ pub struct Request {
     pub avoid: Vec<u16>,
     /// For the application.
     pub info: Vec<u8>,
+    /// Bytes of the datagram that it came in: its answer may have no more. What a client sends has as many at the least.
+    pub room: u16,
 }
 
 /// What became of a request.
@@ -88,8 +90,8 @@ pub struct Answer {
     pub ttl: u16,
     /// Who is to serve it.
     pub member: u16,
-    /// Where: of the service, not of the daemon.
-    pub endpoint: SocketAddr,
+    /// Where: of the service, not of the daemon. `None` if it is not `Ok`.
+    pub endpoint: Option<SocketAddr>,
     /// Of the request.
     pub client_time: u32,
     /// Of the daemon's table.
@@ -98,6 +100,8 @@ pub struct Answer {
     pub info: Arc<[u8]>,
     /// Who comes next in the lottery, at most [`FURTHER`]. A shell sends as many as fit.
     pub further: Vec<Further>,
+    /// Of the request: bytes that it may have.
+    pub room: u16,
 }
 
 /// Most further endpoints in an answer.
@@ -176,28 +180,34 @@ pub struct Share {
     pub in_flight: u16,
 }
 
-/// Asks for the table.
+/// Asks for a part of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fetch {
+    /// Another for each part.
+    pub id: u64,
     /// Of the table known; 0 for none. Nothing comes if it is the daemon's own.
     pub generation: u32,
+    /// Which is wanted, from 0. Nothing comes if there is no such part.
+    pub part: u16,
 }
 
 /// Who is there: one part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
+    /// Of the fetch.
+    pub id: u64,
     /// The same in all parts, and on every daemon that knows the same of all members.
     pub generation: u32,
     /// From 0.
-    pub part: u8,
+    pub part: u16,
     /// How many there are.
-    pub parts: u8,
-    /// At most [`PART`].
+    pub parts: u16,
+    /// As many as fit: together at most [`PART`] bytes.
     pub members: Vec<Listed>,
 }
 
-/// Most members in a part of the table.
-pub const PART: usize = 16;
+/// Most bytes of members in a part of the table: what RFS/2 leaves of a datagram (`docs/rfs2.md`, TABLE).
+pub const PART: usize = 1155;
 
 /// Who a member is, and what it offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,6 +220,18 @@ pub struct Listed {
     pub address: SocketAddr,
     /// At most [`SERVICES`].
     pub offers: Vec<Offer>,
+}
+
+impl Listed {
+    /// Bytes that it takes in a table, as RFS/2 writes it. One with more than [`PART`] cannot be told of.
+    pub fn bytes(&self) -> usize {
+        let short = |address: &SocketAddr| if address.is_ipv4() { 7 } else { 19 };
+        let offer = |offer: &Offer| {
+            let near = offer.endpoint.ip() == self.address.ip();
+            8 + if near { 3 } else { short(&offer.endpoint) } + offer.info.len()
+        };
+        7 + short(&self.address) + self.offers.iter().map(offer).sum::<usize>()
+    }
 }
 
 /// A service of a member.

@@ -3,14 +3,16 @@
 //! A member is in the drum of a service if it was described (by the membership protocol or another daemon's table), is not
 //! down, and reported itself `Up` in its present life. Not heard of yet means not drawn. A member that is quiet for three
 //! reports is a *suspect*: it stays in the drum, as others may have heard of it, but nobody waits for it. One that is quiet for
-//! [`SILENT`] reports is out, whatever the membership protocol says.
+//! [`SILENT`] reports is out, whatever the membership protocol says. Where there is none, one that has been out for a time is
+//! forgotten: when it reports again, or another life of it does, it is a stranger, whom one asks who it is.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::draw::Entrant;
-use super::message::{self, Listed, Offer, PART, Report, SERVICES, Share, Standing};
+use super::message::{self, Fetch, Listed, Offer, PART, Report, SERVICES, Share, Standing};
 use crate::{Time, hash, mix};
 
 /// Most members of a cluster.
@@ -44,6 +46,8 @@ struct Peer {
     differs: bool,
     /// Of its description; 0 if it is down.
     print: u64,
+    /// Since when nothing is heard of it.
+    quiet: Option<Time>,
 }
 
 #[derive(Clone, Debug)]
@@ -93,7 +97,10 @@ impl Table {
             }
             None if full => return false,
             None => {
-                self.peers.insert(member, Peer { listed, up: true, heard: None, differs: false, print: 0 });
+                self.peers.insert(
+                    member,
+                    Peer { listed, up: true, heard: None, differs: false, print: 0, quiet: None },
+                );
             }
         }
         self.changed(member);
@@ -154,8 +161,8 @@ impl Table {
         }
     }
 
-    /// Lets those go that have been quiet for too long.
-    pub(super) fn sweep(&mut self, now: Time) {
+    /// Lets those go that have been quiet for too long; forgets those that nothing was heard of for `forget` after that.
+    pub(super) fn sweep(&mut self, now: Time, forget: Option<Duration>) {
         let quiet = |peer: &Peer| {
             peer.heard.as_ref().is_some_and(|heard| now.since(heard.at) > self.interval * SILENT)
         };
@@ -168,6 +175,22 @@ impl Table {
         for member in gone {
             self.forget(member);
             self.redraw(member);
+        }
+        let Some(forget) = forget else { return };
+        let mut lost = Vec::new();
+        for (member, peer) in self.peers.iter_mut().filter(|(member, _)| **member != self.me) {
+            peer.quiet = if peer.heard.is_some() { None } else { Some(peer.quiet.unwrap_or(now)) };
+            if peer.quiet.is_some_and(|quiet| now.since(quiet) > forget) {
+                lost.push(*member);
+            }
+        }
+        lost.into_iter().for_each(|member| self.remove(member));
+    }
+
+    /// A member is in a later life than it was described in: nothing that is known of it holds any more.
+    pub(super) fn outdate(&mut self, member: u16, incarnation: u32) {
+        if self.peers.get(&member).is_some_and(|peer| peer.listed.incarnation < incarnation) {
+            self.remove(member);
         }
     }
 
@@ -222,16 +245,30 @@ impl Table {
         })
     }
 
-    /// The whole of it as messages.
-    pub(super) fn parts(&self) -> Vec<message::Table> {
-        let all: Vec<&Listed> = self.peers.values().filter(|peer| peer.up).map(|peer| &peer.listed).collect();
-        // At most MEMBERS / PART.
-        let parts = all.len().div_ceil(PART) as u8;
-        let part = |(part, members): (u8, &[&Listed])| {
-            let members = members.iter().map(|listed| (*listed).clone()).collect();
-            message::Table { generation: self.generation, part, parts, members }
-        };
-        (0..).zip(all.chunks(PART)).map(part).collect()
+    /// The part that is asked for, if there is one. In order of members' numbers, and as full as can be: all who know the
+    /// same cut it alike.
+    pub(super) fn part(&self, asked: Fetch) -> Option<message::Table> {
+        // Not more than members.
+        let (mut last, mut bytes, mut members) = (0_u16, 0, Vec::new());
+        let all = self.peers.values().filter(|peer| peer.up).map(|peer| &peer.listed);
+        for (listed, len) in all.map(|listed| (listed, listed.bytes())).filter(|(_, len)| *len <= PART) {
+            if bytes + len > PART {
+                (last, bytes) = (last + 1, 0);
+            }
+            bytes += len;
+            if last == asked.part {
+                members.push(listed.clone());
+            }
+        }
+        let Fetch { id, part, .. } = asked;
+        let table = message::Table { id, generation: self.generation, part, parts: last + 1, members };
+        (part <= last).then_some(table)
+    }
+
+    /// Where the daemons of members are that are not down.
+    pub(super) fn daemons(&self) -> impl Iterator<Item = SocketAddr> {
+        let others = self.peers.iter().filter(|(member, peer)| **member != self.me && peer.up);
+        others.map(|(_, peer)| peer.listed.address)
     }
 
     /// What was heard of a member counts no more.
@@ -239,6 +276,16 @@ impl Table {
         if let Some(heard) = self.peers.get_mut(&member).and_then(|peer| peer.heard.take()) {
             self.digest ^= heard.hash;
         }
+    }
+
+    /// It was never there.
+    fn remove(&mut self, member: u16) {
+        self.forget(member);
+        if let Some(peer) = self.peers.get_mut(&member) {
+            peer.up = false;
+        }
+        self.changed(member);
+        self.peers.remove(&member);
     }
 
     /// A description or a life changed.
@@ -289,7 +336,7 @@ fn fingerprint(report: &Report) -> u64 {
 }
 
 fn description(listed: &Listed) -> u64 {
-    let address = |address: &core::net::SocketAddr| {
+    let address = |address: &SocketAddr| {
         let ip = match address.ip() {
             core::net::IpAddr::V4(ip) => hash(&ip.octets()),
             core::net::IpAddr::V6(ip) => hash(&ip.octets()),

@@ -49,9 +49,10 @@ pub(crate) struct Limit {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Window {
     pub(crate) seconds: f64,
-    /// Requests that came, and that were served.
+    /// Requests that came, that were served, and that never will be: they failed, or their clients gave up.
     pub(crate) came: f64,
     pub(crate) served: f64,
+    pub(crate) lost: f64,
     /// Looks, and the sum of the requests in flight at them.
     pub(crate) looks: f64,
     pub(crate) sum: f64,
@@ -63,6 +64,7 @@ impl Window {
         self.seconds += look.seconds;
         self.came += look.came;
         self.served += look.served;
+        self.lost += look.lost;
         self.looks += look.looks;
         self.sum += look.sum;
     }
@@ -87,14 +89,14 @@ impl Ceiling {
         }
         // What is counted elsewhere at the same moment may make this negative by a few.
         let served = (came + f64::from(before) - f64::from(in_flight) - failed).max(0.0);
-        let look = Window { seconds, came, served, looks: 1.0, sum: f64::from(in_flight) };
+        let look = Window { seconds, came, served, lost: failed, looks: 1.0, sum: f64::from(in_flight) };
         self.limit.add(&look);
         Some(look)
     }
 
     /// What follows from it; `pressed` if requests pile up in the group, where members have to have `typical` of them.
     pub(crate) fn follow(&mut self, vitals: &Vitals, pressed: bool, typical: f64) {
-        vitals.allow(self.limit.follow(self.in_flight, pressed, typical));
+        vitals.allow(self.limit.follow(self.in_flight, pressed, typical, f64::INFINITY));
     }
 
     /// Has it nearly as many as it may have?
@@ -115,15 +117,16 @@ impl Limit {
     }
 
     /// How many there may be, 0 for any number, when so many are in flight; `pressed` and `typical` as of
-    /// [`Ceiling::follow`].
-    pub(crate) fn follow(&mut self, in_flight: u32, pressed: bool, typical: f64) -> u32 {
+    /// [`Ceiling::follow`]. `least` is the latency, seconds, that answers had at best by another measure: what is in flight
+    /// where it becomes more and more says too much.
+    pub(crate) fn follow(&mut self, in_flight: u32, pressed: bool, typical: f64, least: f64) -> u32 {
         let window = self.window;
         let long = window.seconds >= SHORTEST && (window.served >= ENOUGH || window.seconds >= LONGEST);
         if long {
             self.window = Window::default();
             // Too little tells nothing: a ceiling stays for when more comes.
             if window.came >= FEWEST {
-                self.judge(&window, pressed);
+                self.judge(&window, pressed, least);
             }
         }
         if !pressed {
@@ -146,7 +149,7 @@ impl Limit {
         self.ceiling > 0.0 && f64::from(in_flight) >= NEAR * self.ceiling
     }
 
-    fn judge(&mut self, window: &Window, pressed: bool) {
+    fn judge(&mut self, window: &Window, pressed: bool, least: f64) {
         let (rate, mean) = (window.served / window.seconds, window.mean());
         if window.served >= FEWEST {
             let latency = mean / rate;
@@ -155,19 +158,22 @@ impl Limit {
             }
             // It does not rise while requests pile up: it would soon be what they wait.
             let rise = if pressed || latency > WAITING * self.floor { 0.0 } else { RISE };
+            self.floor = self.floor.min(least);
             self.floor += (latency - self.floor) * if latency < self.floor { FALL } else { rise };
         }
         if let Some(before) = self.before.take() {
-            let lost = rate < KEPT * before;
-            self.leave *= if lost { 1.4 } else { 0.75 };
-            self.ceiling /= if lost { STEP } else { 1.0 };
+            // Where clients give up what they wait for, fewer are served because of those that were let in before.
+            let less = rate < KEPT * before && window.lost < LOST * window.came;
+            self.leave *= if less { 1.4 } else { 0.75 };
+            self.ceiling /= if less { STEP } else { 1.0 };
         }
         self.leave = self.leave.clamp(1.0, MOST_LEAVE);
         let usual = rate * self.floor;
         // Where more comes than can be served, what is served follows what is in flight: balancers that share the members
-        // would each go by what the others left it. So it keeps what it had, unless less comes here.
-        let came = window.came / window.seconds * self.floor;
-        self.usual = if pressed { usual.max(self.usual.min(came)) } else { usual };
+        // would each go by what the others left it. So it keeps nearly what it had, unless less comes here.
+        let full = self.ceiling > 0.0 && mean > NEAR * self.ceiling;
+        let came = if full { f64::INFINITY } else { window.came / window.seconds * self.floor };
+        self.usual = if pressed { usual.max((KEEPS * self.usual).min(came)) } else { usual };
         let enough = self.enough();
         if self.ceiling <= 0.0 {
             return;
@@ -199,7 +205,7 @@ const PAUSE: f64 = 0.5;
 const FEWEST: f64 = 8.0;
 
 /// How many times what it has to have is too much.
-const TIMES: f64 = 3.0;
+const TIMES: f64 = 2.0;
 
 /// Shares of the way to a lower and to a higher latency that the lowest goes in a window.
 const FALL: f64 = 0.25;
@@ -214,5 +220,11 @@ const NEAR: f64 = 0.8;
 /// A step down, and the share of what is served that is to be left after it: half way between none lost and all.
 const STEP: f64 = 0.75;
 const KEPT: f64 = 0.87;
+
+/// Share of what it had to have that it keeps in a window.
+const KEEPS: f64 = 0.97;
+
+/// Share of the requests from which it says something that they were not served.
+pub(crate) const LOST: f64 = 0.1;
 
 const MOST_LEAVE: f64 = 4.0;

@@ -173,6 +173,8 @@ pub(crate) trait Policy {
 pub(crate) struct Answer {
     pub(crate) member: usize,
     pub(crate) latency: f64,
+    /// Was it no answer, but its client that gave up?
+    pub(crate) left: bool,
     pub(crate) failed: bool,
     /// Not served, because the member is full.
     pub(crate) refused: bool,

@@ -205,7 +205,10 @@ impl Policy for Ours {
         {
             balancer.plan.hear(&mut balancer.hand, index, reading, now);
         }
-        if answer.refused {
+        if answer.left {
+            balancer.plan.left(&mut balancer.hand, &vitals, latency, now);
+        }
+        if answer.refused || answer.left {
             return;
         }
         if balancer.plan.observe(&mut balancer.hand, &vitals, latency, answer.failed, now) {

@@ -377,7 +377,14 @@ impl Run<'_> {
             return;
         }
         let (who, failed, refused, member) = (entry.who, entry.failed, entry.refused, entry.member);
-        let answer = Answer { member, latency: now - entry.sent, failed, refused, reading: entry.reading };
+        let answer = Answer {
+            member,
+            latency: now - entry.sent,
+            left: false,
+            failed,
+            refused,
+            reading: entry.reading,
+        };
         policy.ended(who, now, &answer);
         if refused || (failed && self.tokens >= 1.0 && self.flights[flight].tries < TRIES) {
             self.tokens -= if failed { 1.0 } else { 0.0 };
@@ -440,7 +447,8 @@ impl Run<'_> {
             &Answer {
                 member,
                 latency: now - self.flights[flight].sent,
-                failed: true,
+                left: true,
+                failed: false,
                 refused: false,
                 reading: None,
             },

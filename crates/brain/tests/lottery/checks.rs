@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use plimsoll_brain::Time;
-use plimsoll_brain::lottery::{Answer, Daemon, FURTHER, IDS, Message, PART, Status, To};
+use plimsoll_brain::lottery::{Answer, Daemon, FURTHER, IDS, Listed, Message, PART, Status, To};
 
 /// What was said so far.
 #[derive(Default)]
@@ -52,7 +52,10 @@ impl Checks {
             Message::Commit(commit) => {
                 assert!(!commit.ids.is_empty() && commit.ids.len() <= IDS && commit.member == who as u16 + 1);
             }
-            Message::Table(table) => assert!(table.members.len() <= PART && table.part < table.parts),
+            Message::Table(table) => {
+                let bytes: usize = table.members.iter().map(Listed::bytes).sum();
+                assert!(bytes <= PART && table.part < table.parts);
+            }
             Message::Fetch(_) => {}
             Message::Request(_) => panic!("a daemon asks for nothing"),
         }
@@ -61,14 +64,14 @@ impl Checks {
     fn answer(&mut self, who: usize, life: u64, daemon: &Daemon, answer: &Answer) {
         assert!(answer.further.len() <= FURTHER);
         if answer.status != Status::Ok {
-            return;
+            return assert_eq!(answer.endpoint, None);
         }
         assert!(
             daemon.draws(answer.member, answer.service),
             "it names {}, which it does not draw",
             answer.member
         );
-        assert_eq!(answer.endpoint, endpoint(usize::from(answer.member) - 1));
+        assert_eq!(answer.endpoint, Some(endpoint(usize::from(answer.member) - 1)));
         for further in &answer.further {
             assert!(further.member != answer.member && daemon.draws(further.member, answer.service));
             assert_eq!(further.endpoint, endpoint(usize::from(further.member) - 1));

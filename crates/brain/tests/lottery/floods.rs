@@ -1,10 +1,11 @@
 //! What floods and nonsense do to a daemon: nothing but be counted.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use plimsoll_brain::lottery::{
     Answer, Commit, Fetch, Listed, MEMBERS, Message, Mode, Offer, Report, Request, Share, Standing, Status,
-    Table,
+    Table, To,
 };
 
 use super::checks::{address, client, endpoint};
@@ -38,11 +39,19 @@ fn nonsense_harms_nobody() {
         let mut dice = Dice::new(seed, 7);
         let mut one = daemon(0, 6);
         let mut now = millis(701);
+        let mut asked: Option<(SocketAddr, Fetch)> = None;
         for _ in 0..4000 {
             now = now + Duration::from_micros(dice.bits() % 3000);
-            let from = address(dice.below(8));
-            one.handle(now, from, nonsense(&mut dice));
-            for (_, message) in sent(&mut one) {
+            let (mut from, mut message) = (address(dice.below(8)), nonsense(&mut dice));
+            // A table counts only if it was asked for.
+            if let (Message::Table(table), Some((asked, fetch))) = (&mut message, asked) {
+                (from, table.id, table.part) = (asked, fetch.id, fetch.part);
+            }
+            one.handle(now, from, message);
+            for (to, message) in sent(&mut one) {
+                if let (To::Address(to), Message::Fetch(fetch)) = (to, &message) {
+                    asked = Some((to, *fetch));
+                }
                 if let Message::Answer(Answer { status: Status::Ok, member, service, .. }) = message {
                     assert!(one.draws(member, service));
                 }
@@ -93,7 +102,7 @@ fn nonsense(dice: &mut Dice) -> Message {
             let (seq, state) = (dice.bits() as u32 >> dice.below(32), states[dice.below(5)]);
             Message::Report(Report { member, incarnation, seq, state, digest: dice.bits(), services, ids })
         }
-        5 => Message::Fetch(Fetch { generation: dice.bits() as u32 }),
+        5 => Message::Fetch(Fetch { id, generation: dice.bits() as u32, part: dice.below(3) as u16 }),
         6 => {
             let none: &[u8] = b"";
             let listed = |dice: &mut Dice| {
@@ -109,9 +118,10 @@ fn nonsense(dice: &mut Dice) -> Message {
             };
             let members = (0..dice.below(40)).map(|_| listed(dice)).collect();
             Message::Table(Table {
+                id,
                 generation: 1,
-                part: dice.bits() as u8,
-                parts: dice.bits() as u8,
+                part: dice.bits() as u16,
+                parts: dice.bits() as u16,
                 members,
             })
         }
@@ -122,11 +132,12 @@ fn nonsense(dice: &mut Dice) -> Message {
             rank: 9,
             ttl: 9,
             member,
-            endpoint: endpoint(1),
+            endpoint: Some(endpoint(1)),
             client_time: 0,
             generation: 0,
             info: vec![].into(),
             further: vec![],
+            room: 128,
         }),
     }
 }

@@ -13,6 +13,7 @@ mod floods;
 mod rules;
 mod server;
 mod setting;
+mod tables;
 mod world;
 
 use std::ops::Range;

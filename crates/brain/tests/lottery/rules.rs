@@ -17,13 +17,13 @@ pub(crate) fn millis(millis: u64) -> Time {
     Time(millis * 1_000_000)
 }
 
-fn listed(who: usize) -> Listed {
+pub(crate) fn listed(who: usize) -> Listed {
     let none: &[u8] = b"";
     let offers = vec![Offer { service: SERVICE, capacity: 4, endpoint: endpoint(who), info: none.into() }];
     Listed { member: who as u16 + 1, incarnation: 1, address: address(who), offers }
 }
 
-fn report(who: usize, seq: u32, state: Standing, weight: f64) -> Message {
+pub(crate) fn report(who: usize, seq: u32, state: Standing, weight: f64) -> Message {
     let share = Share { service: SERVICE, capacity: 4, weight: code::of(weight), load: 0, in_flight: 0 };
     let member = who as u16 + 1;
     let (services, ids) = (vec![share], vec![]);
@@ -63,6 +63,7 @@ pub(crate) fn request(id: u64, mode: Mode) -> Request {
         client_time: 9,
         avoid: vec![],
         info: vec![],
+        room: 200,
     }
 }
 
@@ -80,7 +81,7 @@ fn ask(daemon: &mut Daemon, now: Time, request: Request) -> Option<Answer> {
     answers.last()
 }
 
-fn refer(daemon: &mut Daemon, now: Time, id: u64) -> Answer {
+pub(crate) fn refer(daemon: &mut Daemon, now: Time, id: u64) -> Answer {
     ask(daemon, now, request(id, Mode::Referral)).expect("a referral is answered at once")
 }
 
@@ -266,11 +267,16 @@ fn a_daemon_asks_who_a_stranger_is() {
     one.handle(millis(710), address(2), report(2, 7, Standing::Up, 4.0));
     let (to, fetch) = sent(&mut one).pop().expect("a question");
     assert!(to == To::Address(address(2)) && matches!(fetch, Message::Fetch(_)));
-    other.handle(millis(711), address(0), fetch.clone());
-    other.handle(millis(711), address(0), fetch);
+    for _ in 0..11 {
+        other.handle(millis(711), address(0), fetch.clone());
+    }
     let parts = sent(&mut other);
-    assert_eq!((parts.len(), other.statistics(millis(711)).limited), (1, 1), "a table costs a burst");
-    for (_, part) in parts {
+    assert_eq!(
+        (parts.len(), other.statistics(millis(711)).limited),
+        (10, 1),
+        "each costs a tenth of a burst"
+    );
+    for (_, part) in parts.into_iter().take(1) {
         one.handle(millis(712), address(9), part.clone());
         assert_eq!(one.statistics(millis(712)).members, 1, "nobody asked that one");
         one.handle(millis(712), address(2), part);
@@ -280,8 +286,28 @@ fn a_daemon_asks_who_a_stranger_is() {
     assert!(one.draws(3, SERVICE) && !one.draws(4, SERVICE));
     let generation = refer(&mut one, millis(714), 1).generation;
     assert_eq!(generation, refer(&mut other, millis(714), 1).generation, "both know the same members");
-    other.handle(millis(2000), address(0), Message::Fetch(Fetch { generation }));
+    other.handle(millis(2000), address(0), Message::Fetch(Fetch { id: 1, generation, part: 0 }));
     assert!(sent(&mut other).is_empty(), "there is nothing to tell");
+    other.handle(millis(2000), address(0), Message::Fetch(Fetch { id: 1, generation: 0, part: 1 }));
+    assert!(sent(&mut other).is_empty(), "there is one part");
+}
+
+#[test]
+fn a_server_that_cannot_gets_nothing_and_comes_back_slowly() {
+    let mut one = daemon(0, 2);
+    let own = |daemon: &mut Daemon, now: Time, from: u64| {
+        (from..from + 400).filter(|id| refer(daemon, now, *id).member == 1).count()
+    };
+    one.handle(millis(20_000), address(1), report(1, 2, Standing::Up, 4.0));
+    one.set_ready(millis(20_000), SERVICE, false);
+    one.handle_timeout(millis(20_000));
+    assert!(!one.draws(1, SERVICE) && one.draws(2, SERVICE));
+    assert_eq!(own(&mut one, millis(20_001), 0), 0);
+    one.set_ready(millis(30_000), SERVICE, true);
+    one.handle(millis(30_000), address(1), report(1, 3, Standing::Up, 4.0));
+    one.handle_timeout(millis(30_000));
+    let slow = own(&mut one, millis(30_001), 1000);
+    assert!((1..60).contains(&slow), "{slow} of 400, at a twentieth of its weight");
 }
 
 fn asks(client: &mut Client) -> Vec<(To, Request)> {
@@ -302,6 +328,7 @@ fn answer(request: &Request, now: Time, status: Status, ttl: u16) -> Message {
     let mut daemon = daemon(0, 2);
     let mut answer = refer(&mut daemon, millis(701), request.id);
     (answer.status, answer.ttl, answer.client_time) = (status, ttl, request.client_time);
+    answer.endpoint = answer.endpoint.filter(|_| status == Status::Ok);
     assert!(now >= Time(0));
     Message::Answer(answer)
 }
@@ -337,9 +364,17 @@ fn a_client_that_knows_nobody_asks_all_and_learns() {
     assert_eq!((to, request.mode), (To::Everyone, Mode::Lottery));
     client.handle(millis(1), address(0), answer(&request, millis(1), Status::Ok, 0));
     assert!(matches!(client.poll_outcome(), Some(Outcome::Member(_))));
-    assert!(matches!(client.poll_transmit(), Some((To::Address(to), Message::Fetch(_))) if to == address(0)));
-    let members = (0..3).map(listed).collect();
-    client.handle(millis(2), address(0), Message::Table(Table { generation: 7, part: 0, parts: 1, members }));
+    // One part after the other; one that comes twice counts once.
+    for part in 0..2 {
+        let Some((To::Address(to), Message::Fetch(fetch))) = client.poll_transmit() else { panic!() };
+        assert_eq!((to, fetch.part), (address(0), part));
+        let members = (0..3).map(|who| listed(usize::from(part) * 3 + who)).collect();
+        let table = Message::Table(Table { id: fetch.id, generation: 7, part, parts: 2, members });
+        client.handle(millis(2), address(1), table.clone());
+        client.handle(millis(2), address(0), table.clone());
+        client.handle(millis(2), address(0), table);
+    }
+    assert_eq!(client.daemons().collect::<Vec<_>>(), (0..6).map(address).collect::<Vec<_>>());
     client.pick(millis(3), SERVICE, b"");
     assert!(matches!(asks(&mut client)[..], [(To::Address(_), Request { generation: 7, .. })]));
 }

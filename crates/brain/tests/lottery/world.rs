@@ -379,8 +379,8 @@ impl World {
             use plimsoll_brain::lottery::Outcome::{Member, Nobody};
             match outcome {
                 Member(answer) => {
-                    let (_, member) = host(answer.endpoint);
-                    assert_eq!(answer.endpoint, endpoint(member));
+                    let (_, member) = host(answer.endpoint.expect("a member is somewhere"));
+                    assert_eq!(answer.endpoint, Some(endpoint(member)));
                     let wait = self.journey();
                     self.after(wait, Event::Begin { client: who, id: answer.id, member });
                 }

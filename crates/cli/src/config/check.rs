@@ -139,7 +139,7 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
             found.push(Problem::warning(table.name(key), message));
         }
     };
-    for key in ["forwarded", "trusted", "max_head", "priority"] {
+    for key in ["forwarded", "half_close", "trusted", "max_head", "priority"] {
         idle(spot, key, &[Protocol::Http]);
     }
     idle(spot, "backlog", &[Protocol::Http, Protocol::Tcp, Protocol::Iiop]);
@@ -241,7 +241,7 @@ fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>)
         found.push(Problem::error(spot.key("strategy").value(), message));
     }
     if let Some(health) = &group.health {
-        check_health(health, spot.key("health"), found);
+        check_health(health, spot.key("health"), "[group.health]", found);
     }
     if let Some(weight) = group.strategy.weight() {
         let spot = spot.key("strategy").key("expression").key("weight");
@@ -283,7 +283,7 @@ fn usable_without_loads(strategy: &plimsoll_brain::Strategy) -> bool {
     strategy.name == "weighted_round_robin" || strategy.name == plimsoll_brain::strategy::EXPRESSION.name
 }
 
-fn check_health(health: &Health, spot: &Spot, found: &mut Vec<Problem>) {
+pub(super) fn check_health(health: &Health, spot: &Spot, section: &str, found: &mut Vec<Problem>) {
     if ["http", "tcp", "iiop"].into_iter().any(|kind| spot.broken(kind)) {
         return;
     }
@@ -291,7 +291,7 @@ fn check_health(health: &Health, spot: &Spot, found: &mut Vec<Problem>) {
     let set: Vec<&str> = kinds.iter().filter(|(_, set)| *set).map(|(kind, _)| *kind).collect();
     match set.as_slice() {
         [] => {
-            let problem = Problem::error(spot.value(), "[group.health] does not say how to check");
+            let problem = Problem::error(spot.value(), format!("{section} does not say how to check"));
             found.push(problem.hint("add http = \"/healthz\", tcp = true or iiop = true"));
         }
         ["http"] => {}
@@ -339,7 +339,7 @@ fn check_monitor(monitor: &Monitor, spot: &Spot, text: &str, found: &mut Vec<Pro
 }
 
 /// Points into the expression where its text stands in the file as it is.
-fn check_formula(formula: &Formula, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
+pub(super) fn check_formula(formula: &Formula, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
     let Some((at, why)) = formula.fault() else { return };
     let whole = spot.value();
     let inside = whole.start + 1;

@@ -57,6 +57,11 @@ pub(crate) struct Listener {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) priority: Option<HeaderName>,
 
+    /// A client that ends its side of the connection still waits for its answer, as some old ones do (http). Otherwise it
+    /// has left: the request is given up, and the member is told so by the end of its connection.
+    #[serde(default)]
+    pub(crate) half_close: bool,
+
     /// Headers that tell the member who the client is (http).
     #[serde(default)]
     pub(crate) forwarded: Forwarded,

@@ -206,6 +206,7 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
             body: timeouts.body.0,
             tunnel: timeouts.tunnel.0,
         },
+        half_close: listener.half_close,
         max_head: listener.max_head,
         forwarded: match listener.forwarded {
             Forwarded::X => proxy::Forwarded::XForwarded,

@@ -48,6 +48,7 @@ binding = "per_request"
 backlog = 100
 accept_proxy = true
 priority = "x-urgency"
+half_close = true
 forwarded = "forwarded"
 trusted = ["10.0.0.0/8", "::1"]
 max_head = 2048
@@ -214,6 +215,7 @@ fn defaults_are_as_documented() {
             tunnel: 3600s,
         },
         max_head: 32768,
+        half_close: false,
         forwarded: XForwarded,
         trusted: [],
         max_flows: 16384,

@@ -144,8 +144,11 @@ impl<S: Stream> Session<S> {
             };
             now = self.core.tick();
             let (reason, unsent) = match failure {
-                Failure::Client => {
-                    trip.abandoned();
+                // Of an answer that had begun it has what it wanted: nothing is said of the member by that.
+                Failure::Client(answered) => {
+                    if !answered {
+                        trip.left(now);
+                    }
                     return Outcome::Lost;
                 }
                 Failure::Refused(reason) => {

@@ -46,8 +46,8 @@ pub(super) struct End {
 /// Why there was no whole answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// The client went away.
-    Client,
+    /// The client went away. `true`: its answer had begun.
+    Client(bool),
     /// The client's request is at fault, and nothing was answered yet.
     Refused(Reason),
     /// The member failed before a byte of an answer was passed on. `true`: the request cannot have reached it.
@@ -257,12 +257,12 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         let session = &mut *self.session;
         let input = match session.stream.poll_recv(cx, buffer, &mut session.watched) {
             Poll::Ready(Ok(came)) if came > 0 => &buffer[..came],
-            Poll::Ready(_) => return Err(Failure::Client),
+            Poll::Ready(_) => return Err(Failure::Client(self.answered)),
             Poll::Pending => return Ok(false),
         };
         let taken = match self.asked.body.feed(input) {
             Ok(taken) => taken,
-            Err(_) if self.answered => return Err(Failure::Client),
+            Err(_) if self.answered => return Err(Failure::Client(true)),
             Err(_) => return Err(Failure::Refused(Reason::BadRequest)),
         };
         self.session.unread.extend_from_slice(&input[taken..]);
@@ -291,7 +291,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         if !self.to_client.is_empty() {
             return match self.to_client.poll_send(cx, &mut self.session.stream) {
                 Poll::Ready(Ok(_)) => Ok(true),
-                Poll::Ready(Err(_)) => Err(Failure::Client),
+                Poll::Ready(Err(_)) => Err(Failure::Client(self.answered)),
                 Poll::Pending => Ok(false),
             };
         }
@@ -401,7 +401,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         self.answered |= !matches!(self.answer, Answer::Head);
         match self.to_client.send_or_keep(cx, &mut self.session.stream, head, body) {
             Ok(_) => Ok(true),
-            Err(_) => Err(Failure::Client),
+            Err(_) => Err(Failure::Client(self.answered)),
         }
     }
 
@@ -429,13 +429,14 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             let most = (AHEAD - self.session.unread.len()).min(buffer.len());
             let session = &mut *self.session;
             match session.stream.poll_recv(cx, &mut buffer[..most], &mut session.watched) {
-                // A client may end its side and still wait for the answer.
-                Poll::Ready(Ok(0)) => {
+                // Of what was begun the next write tells whether the client still reads.
+                Poll::Ready(Ok(0)) if self.answered || self.settings.half_close => {
                     self.client_ended = true;
                     return Ok(());
                 }
+                Poll::Ready(Ok(0)) => return Err(Failure::Client(false)),
                 Poll::Ready(Ok(came)) => session.unread.extend_from_slice(&buffer[..came]),
-                Poll::Ready(Err(_)) => return Err(Failure::Client),
+                Poll::Ready(Err(_)) => return Err(Failure::Client(self.answered)),
                 Poll::Pending => return Ok(()),
             }
         }
@@ -470,7 +471,11 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             () if now >= self.deadline => Reason::TotalTimeout,
             () if self.headless() && now >= self.per_try => Reason::AnswerTimeout,
             () if self.waits_for_client() => {
-                return if self.answered { Failure::Client } else { Failure::Refused(Reason::ClientTimeout) };
+                return if self.answered {
+                    Failure::Client(true)
+                } else {
+                    Failure::Refused(Reason::ClientTimeout)
+                };
             }
             () => Reason::AnswerTimeout,
         };

@@ -156,7 +156,8 @@ impl Line {
         let placed = self.calls.borrow_mut().remove(&id);
         let Some(Placed { call, trip, .. }) = placed else { return };
         self.forget(&call, id);
-        trip.abandoned();
+        let now = call.session.core.now();
+        trip.left(now);
     }
 
     /// Before GIOP 1.2 omniORB takes this for the end of the connection, and other clients' requests with it; nobody has

@@ -82,6 +82,7 @@ pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
             body: 20 * SECOND,
             tunnel: 20 * SECOND,
         },
+        half_close: false,
         max_head: 16_384,
         forwarded: Forwarded::XForwarded,
         trusted: Vec::new(),

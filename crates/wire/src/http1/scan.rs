@@ -23,6 +23,10 @@ pub(super) struct Line<'b> {
     pub(super) value: &'b [u8],
 }
 
+/// In each byte of a word the lowest bit, and the highest.
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = 0x8080_8080_8080_8080;
+
 const CRLF: &str = "a line does not end in CRLF";
 
 /// The line at `at`, or `None` (and the end of the head) if it is the empty one.
@@ -53,13 +57,26 @@ fn not_a_field(input: &[u8], at: usize, colon: usize) -> Result<(Option<Line<'_>
 /// Where the characters of a name end.
 #[inline(always)]
 fn name_end(input: &[u8], from: usize) -> usize {
+    const LOWS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     let mut at = from;
-    let (chunks, _) = input[from..].as_chunks::<4>();
-    for chunk in chunks {
-        if !chunk.iter().fold(true, |all, byte| all & TOKEN[usize::from(*byte)]) {
-            break;
+    // Eight at a time as long as they are letters and hyphens, as in nearly all names; the others one by one.
+    while let Some(chunk) = input.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+        let word = u64::from_le_bytes(*chunk);
+        let lower = (word | (ONES * 0x20)) & LOWS;
+        // Sums reach a byte's high bit where the byte is large enough, and never the next byte.
+        let letters = (lower + ONES * (0x80 - 0x61)) & !(lower + ONES * (0x7f - 0x7a));
+        let hyphens = word ^ (ONES * 0x2d);
+        let hyphens = !(((hyphens & LOWS) + LOWS) | hyphens);
+        let others = !((letters & !word) | hyphens) & HIGHS;
+        if others == 0 {
+            at += 8;
+            continue;
         }
-        at += 4;
+        at += (others.trailing_zeros() / 8) as usize;
+        if !TOKEN[usize::from(input[at])] {
+            return at;
+        }
+        at += 1;
     }
     while at < input.len() && TOKEN[usize::from(input[at])] {
         at += 1;
@@ -105,8 +122,6 @@ pub(super) fn crlf(input: &[u8], at: usize) -> Result<usize, Stop> {
 /// Where the first byte below a space, or a DEL, stands at or after `from`.
 #[inline(always)]
 fn control(input: &[u8], from: usize) -> Option<usize> {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGHS: u64 = 0x8080_8080_8080_8080;
     let mut at = from;
     let (chunks, rest) = input[from..].as_chunks::<8>();
     for chunk in chunks {
@@ -193,6 +208,19 @@ mod tests {
             let from = from.min(bytes.len());
             let plain = bytes[from..].iter().position(|byte| *byte < b' ' || *byte == 0x7f).map(|at| from + at);
             prop_assert_eq!(control(&bytes, from), plain);
+        }
+
+        #[test]
+        fn names_end_where_one_at_a_time_ends(
+            bytes in proptest::collection::vec(
+                prop_oneof![8 => any::<u8>().prop_map(|byte| b"Content-lengthZAza09_~"[usize::from(byte) % 22]), 1 => any::<u8>()],
+                0..60,
+            ),
+            from in 0usize..60,
+        ) {
+            let from = from.min(bytes.len());
+            let plain = bytes[from..].iter().take_while(|byte| TOKEN[usize::from(**byte)]).count();
+            prop_assert_eq!(name_end(&bytes, from), from + plain);
         }
 
         #[test]

@@ -5,6 +5,13 @@ use std::fmt;
 use super::Refused;
 use super::bytes::Reader;
 
+/// The number of a service that goes by a name: the first four bytes of the name's SHA-256, most significant byte first.
+pub fn service_id(name: &str) -> u32 {
+    use sha2::Digest as _;
+    let [a, b, c, d, ..] = sha2::Sha256::digest(name.as_bytes()).0;
+    u32::from_be_bytes([a, b, c, d])
+}
+
 /// Begins every datagram: `RF`.
 pub const MAGIC: u16 = 0x5246;
 /// The version of the datagrams that are read and written here.

@@ -87,6 +87,14 @@ impl Keys {
         [self.sealing.id].into_iter().chain(self.others.iter().map(Key::id))
     }
 
+    /// Secret bytes for a purpose, the same for all who have these keys, whichever of them seals: they come from the key with
+    /// the lowest number, by HMAC-SHA-256 of `purpose`. That begins otherwise than a datagram.
+    pub fn derive(&self, purpose: &[u8]) -> [u8; SECRET] {
+        let lowest =
+            self.others.iter().fold(&self.sealing, |low, key| if key.id < low.id { key } else { low });
+        lowest.keyed.clone().chain_update(purpose).finalize().into_bytes().into()
+    }
+
     /// Appends the trailer of the datagram that begins at `start` of `out`. The messages do this themselves; other
     /// protocols of the same hosts may use it, whose datagrams [`open`](Self::open) then opens.
     pub fn seal(&self, start: usize, out: &mut Vec<u8>) {

@@ -15,6 +15,12 @@ impl Room {
         Self(u16::try_from(len).unwrap_or(u16::MAX))
     }
 
+    /// Again, by whoever carried the number of [`bytes`](Self::bytes) through a program that does not know this type. Fewer
+    /// than [`LEAST`](Self::LEAST) are no room, and count as that.
+    pub fn again(bytes: u16) -> Self {
+        Self(bytes).max(Self::LEAST)
+    }
+
     /// Bytes.
     pub fn bytes(self) -> usize {
         self.0.into()

@@ -32,6 +32,7 @@ pub(super) struct Asked {
     attempt: u8,
     mode: Mode,
     client_time: u32,
+    room: u16,
 }
 
 /// What came of the draw.
@@ -50,8 +51,8 @@ impl Daemon {
         if self.state == Standing::Leaving {
             return;
         }
-        let Request { id, service, attempt, mode, client_time, .. } = *request;
-        let asked = Asked { from, id, service, attempt, mode, client_time };
+        let Request { id, service, attempt, mode, client_time, room, .. } = *request;
+        let asked = Asked { from, id, service, attempt, mode, client_time, room };
         if self.repeat(now, &asked, &request.avoid) {
             return;
         }
@@ -273,10 +274,12 @@ impl Daemon {
     fn answer(&mut self, asked: &Asked, said: &Said) {
         let offer = self.table.offer(said.member, asked.service).filter(|_| said.status == Status::Ok);
         let none: &[u8] = &[];
-        let (endpoint, info) = offer.map_or_else(
-            || (self.config.address, Arc::from(none)),
-            |offer| (offer.endpoint, offer.info.clone()),
-        );
+        let (endpoint, info) =
+            offer.map_or_else(|| (None, Arc::from(none)), |offer| (Some(offer.endpoint), offer.info.clone()));
+        // One whom the table does not describe any more is drawn no more either.
+        if said.status == Status::Ok && endpoint.is_none() {
+            return;
+        }
         let further = said.further.iter().take(usize::from(said.count));
         let further = further.filter(|member| self.table.draws(**member, asked.service));
         let endpoint_of = |member: &u16| {
@@ -295,6 +298,7 @@ impl Daemon {
             generation: self.table.generation,
             info,
             further: further.filter_map(endpoint_of).collect(),
+            room: asked.room,
         };
         self.send(To::Address(asked.from), Message::Answer(answer));
     }

@@ -16,11 +16,20 @@ use crate::{Time, mix};
 /// Reports in which an id answered is listed.
 const LISTED: u8 = 2;
 
-/// Between two requests for a table; and for how long what comes is taken.
+/// For how long a part of a table is waited for.
 const FETCH: Duration = Duration::from_secs(1);
 
-/// What a table costs its asker, in requests: it is many times as long as the question.
-const TABLE: u32 = 100;
+/// What a part of a table costs its asker, in requests: it is as long as ten.
+const TABLE: u32 = 10;
+
+/// A part of a table that was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fetched {
+    from: SocketAddr,
+    at: Time,
+    id: u64,
+    part: u16,
+}
 
 impl Daemon {
     /// It is time for something, or was.
@@ -39,7 +48,7 @@ impl Daemon {
             self.next_report = now;
         }
         if now >= self.next_report {
-            self.table.sweep(now);
+            self.table.sweep(now, self.config.forget);
             self.report(now);
         }
     }
@@ -47,7 +56,7 @@ impl Daemon {
     /// Sends a report; from now on it draws with what it says there.
     fn report(&mut self, now: Time) {
         let services = self.services.iter_mut().map(|local| {
-            local.sent = local.gauge.weight(local.capacity, self.since, now);
+            local.sent = local.weight(self.since, now, self.config.slow_start);
             Share {
                 service: local.service,
                 capacity: local.capacity,
@@ -80,12 +89,14 @@ impl Daemon {
         if report.member == self.config.member {
             return;
         }
+        if self.config.forget.is_some() {
+            // Nobody else will say what it offers now, and where.
+            self.table.outdate(report.member, report.incarnation);
+        }
         match self.table.hear(now, report) {
             News::Stranger => {
-                if self.fetched.is_none_or(|(_, when)| now.since(when) >= FETCH) {
-                    self.fetched = Some((from, now));
-                    let generation = self.table.generation;
-                    self.send(To::Address(from), Message::Fetch(Fetch { generation }));
+                if self.fetched.is_none_or(|fetched| now.since(fetched.at) >= FETCH) {
+                    self.fetch(now, from, 0);
                 }
                 return;
             }
@@ -157,21 +168,36 @@ impl Daemon {
             self.statistics.limited += 1;
             return;
         }
-        for part in self.table.parts() {
+        if let Some(part) = self.table.part(fetch) {
             self.send(To::Address(from), Message::Table(part));
         }
     }
 
-    /// Takes descriptions of members it does not know from the daemon it asked. Who is dead is for the membership
-    /// protocol to say.
+    /// Takes descriptions of members it does not know from the daemon it asked, and asks for the next part. Who is dead is
+    /// for the membership protocol to say.
     pub(super) fn told_table(&mut self, now: Time, from: SocketAddr, table: Table) {
-        if self.fetched.is_none_or(|(asked, when)| asked != from || now.since(when) >= FETCH) {
+        let Some(Fetched { from: asked, at, id, part }) = self.fetched else { return };
+        if (asked, id, part) != (from, table.id, table.part) || now.since(at) >= FETCH {
             return;
         }
+        self.fetched = None;
         for listed in table.members {
             if listed.member != self.config.member {
                 self.table.describe(listed, false);
             }
         }
+        // Where the other's table changed meanwhile somebody may be missing: who is, is a stranger still when it reports.
+        if let Some(next) = part.checked_add(1).filter(|next| *next < table.parts) {
+            self.fetch(now, from, next);
+        }
+    }
+
+    fn fetch(&mut self, now: Time, from: SocketAddr, part: u16) {
+        self.fetches += 1;
+        // Apart from the bits that spread reports, which come from small numbers.
+        let id = mix(self.config.seed ^ mix(!self.fetches));
+        self.fetched = Some(Fetched { from, at: now, id, part });
+        let generation = self.table.generation;
+        self.send(To::Address(from), Message::Fetch(Fetch { id, generation, part }));
     }
 }

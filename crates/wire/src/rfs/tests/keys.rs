@@ -32,6 +32,23 @@ fn a_rotation_leaves_no_gap() {
 }
 
 #[test]
+fn all_derive_the_same_whichever_seals() {
+    let [one, two, four] =
+        [&[OLD][..], &[OLD, NEW], &[NEW, THIRD, OLD]].map(|lines| file(lines).derive(b"plimsoll draw"));
+    assert!(one == two && two == four);
+    assert_ne!(one, file(&[OLD]).derive(b"plimsoll drawn"));
+    assert_ne!(one, file(&[NEW]).derive(b"plimsoll draw"));
+    // What `openssl dgst -sha256 -mac HMAC` says of it.
+    assert_eq!(one[..4], [0xe4, 0x09, 0xdf, 0x8e]);
+}
+
+#[test]
+fn a_name_has_a_number() {
+    // What sha256sum says of them.
+    assert_eq!([service_id("web"), service_id("")], [0x4b5e_57f6, 0xe3b0_c442]);
+}
+
+#[test]
 fn another_secret_under_the_same_number_is_a_forgery() {
     let other = OLD.replace("1f", "1e").parse::<Keys>().unwrap();
     assert_eq!(file(&[OLD]).open(&sealed(&other)).err(), Some(Refused::Forged));

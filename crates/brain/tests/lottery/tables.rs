@@ -1,0 +1,92 @@
+//! How daemons come to know one another: by tables, part by part, and where there is no membership protocol by nothing else.
+
+use std::time::Duration;
+
+use plimsoll_brain::Time;
+use plimsoll_brain::lottery::{
+    Config, Daemon, Fetch, Key, Listed, Message, PART, Report, Standing, Table, To,
+};
+
+use super::checks::address;
+use super::rules::{SERVICE, daemon, listed, millis, refer, report, sent};
+
+/// A daemon without a membership protocol, which was told of one other.
+fn lone() -> Daemon {
+    let Listed { member, incarnation, address: own, offers } = listed(0);
+    let config = Config::new(member, incarnation, own, offers, Key::new([3; 16]));
+    let mut one = Daemon::new(Config { forget: Some(Duration::from_secs(10)), ..config }, Time(0));
+    assert!(one.member_up(listed(1)));
+    one
+}
+
+/// Does what is due until then.
+fn until(daemon: &mut Daemon, end: Time) {
+    while let Some(due) = daemon.poll_timeout().filter(|due| *due <= end) {
+        daemon.handle_timeout(due);
+    }
+    sent(daemon);
+}
+
+#[test]
+fn a_large_table_is_fetched_part_by_part() {
+    let mut one = daemon(0, 2);
+    let mut other = daemon(2, 200);
+    one.handle(millis(710), address(2), report(2, 7, Standing::Up, 4.0));
+    let mut parts = 0;
+    while let Some((to, fetch)) = sent(&mut one).pop() {
+        assert_eq!(to, To::Address(address(2)));
+        other.handle(millis(711), address(0), fetch);
+        let answers = sent(&mut other);
+        let [(_, table)] = &answers[..] else { panic!("one question, one answer: {answers:?}") };
+        let Message::Table(Table { part, parts: all, members, .. }) = table else { panic!("{table:?}") };
+        let bytes: usize = members.iter().map(Listed::bytes).sum();
+        assert!(bytes <= PART && (part + 1 == *all || bytes > PART - 40), "as full as can be");
+        // The second of two that come changes nothing.
+        one.handle(millis(712), address(2), table.clone());
+        one.handle(millis(712), address(2), table.clone());
+        parts += 1;
+    }
+    assert!(parts > 3, "{parts}");
+    assert_eq!(one.statistics(millis(712)).members, 199);
+    let generation = refer(&mut one, millis(714), 1).generation;
+    assert_eq!(generation, refer(&mut other, millis(714), 1).generation);
+}
+
+#[test]
+fn where_nobody_says_who_is_dead_the_silent_are_forgotten() {
+    let mut one = lone();
+    one.handle(millis(650), address(1), report(1, 1, Standing::Up, 4.0));
+    until(&mut one, millis(15_000));
+    assert_eq!((one.draws(2, SERVICE), one.daemons().count()), (false, 1), "out, and known");
+    until(&mut one, millis(17_000));
+    assert_eq!(one.daemons().count(), 0);
+    // It was only cut off, and its life is the same.
+    one.handle(millis(17_001), address(1), report(1, 70, Standing::Up, 4.0));
+    let [(_, Message::Fetch(Fetch { id, .. }))] = sent(&mut one)[..] else { panic!("it asks who that is") };
+    let table = Table { id, generation: 3, part: 0, parts: 1, members: vec![listed(1)] };
+    one.handle(millis(17_002), address(1), Message::Table(table));
+    one.handle(millis(17_250), address(1), report(1, 71, Standing::Up, 4.0));
+    assert!(one.draws(2, SERVICE));
+}
+
+#[test]
+fn who_comes_back_is_asked_what_it_offers_now() {
+    let mut one = lone();
+    one.handle(millis(650), address(1), report(1, 1, Standing::Up, 4.0));
+    until(&mut one, millis(700));
+    assert!(one.draws(2, SERVICE));
+    let Message::Report(first) = report(1, 1, Standing::Up, 4.0) else { panic!() };
+    let again = |seq| Message::Report(Report { incarnation: 2, seq, ..first.clone() });
+    one.handle(millis(701), address(5), again(1));
+    assert!(!one.draws(2, SERVICE), "it may offer something else");
+    let [(To::Address(to), Message::Fetch(Fetch { id, .. }))] = sent(&mut one)[..] else {
+        panic!("no question")
+    };
+    assert_eq!(to, address(5));
+    let now = Listed { incarnation: 2, address: address(5), ..listed(1) };
+    let table = Table { id, generation: 3, part: 0, parts: 1, members: vec![now] };
+    one.handle(millis(702), address(5), Message::Table(table));
+    one.handle(millis(703), address(5), again(2));
+    assert!(one.draws(2, SERVICE));
+    assert_eq!(one.daemons().collect::<Vec<_>>(), [address(5)]);
+}

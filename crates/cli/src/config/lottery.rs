@@ -1,0 +1,350 @@
+//! The file of a lottery's daemon, `lottery.toml`. It is read like the balancer's: held against a schema, then checked as a whole;
+//! what a command line says goes the same way.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+
+use plimsoll_brain::HealthSpec;
+use plimsoll_cluster::Expression;
+use plimsoll_cluster::lottery as cluster;
+use plimsoll_wire::rfs::{Keys, service_id};
+use schemars::{JsonSchema, Schema};
+use serde::{Deserialize, Serialize};
+
+use super::check::check_health;
+use super::place::Spot;
+use super::{
+    AdminListen, Formula, Health, Held, ListenAddress, LogPath, MemberAddress, Name, Problem, Problems,
+    ReadError, Source, TimeSpan, bytes_of, check, hold, titled,
+};
+
+/// Configuration of a lottery daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Lottery {
+    /// Number of the daemon and of the server beside it, alone in the cluster.
+    #[schemars(range(min = 1, max = 65_535))]
+    pub(crate) member: u16,
+
+    /// Address of the daemon: clients and other daemons send there.
+    pub(crate) listen: ListenAddress,
+
+    /// Where the others reach it, if that is not where it listens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) address: Option<MemberAddress>,
+
+    /// Other daemons. One that runs is enough to find all; with `multicast` only those that it does not reach.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) peers: Vec<MemberAddress>,
+
+    /// Group and port by which all are reached at once, such as `239.255.74.47:7447`, where the network carries multicast.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) multicast: Option<ListenAddress>,
+
+    /// File of the cluster's keys, the same on all hosts. If there is none it is made, with a new key.
+    pub(crate) keys: LogPath,
+
+    /// For how long a client may use an answer again. 0s: each request is drawn.
+    #[schemars(extend("x-maximum" = "65s"))]
+    #[serde(default = "none")]
+    pub(crate) ttl: TimeSpan,
+
+    /// How long a server takes to come to its whole share after it came or came back.
+    #[schemars(extend("x-maximum" = "1h"))]
+    #[serde(default = "slow_start")]
+    pub(crate) slow_start: TimeSpan,
+
+    /// Requests a second of one client's address, above which they are not heard. 0 for any number.
+    #[schemars(range(max = 10_000_000))]
+    #[serde(default = "rate")]
+    pub(crate) rate: u32,
+
+    /// Address where programs of this machine tell numbers (`POST /v1/report`), and `/load` and `/metrics` show these, what the
+    /// sensors read and what the daemon counts. `off` for none, which is the default.
+    #[serde(default = "off")]
+    pub(crate) status: AdminListen,
+
+    /// What the server beside the daemon does. None: it only refers clients to others.
+    #[serde(default, rename = "service")]
+    pub(crate) services: Vec<Service>,
+}
+
+/// One service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Service {
+    /// What clients ask for.
+    pub(crate) name: Name,
+
+    /// Its number in datagrams. Default: the first 32 bits of the SHA-256 of its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<u32>,
+
+    /// Where clients find the server.
+    pub(crate) server: MemberAddress,
+
+    /// What the server can do beside the others, in any unit.
+    #[schemars(range(max = 65_535))]
+    #[serde(default = "capacity")]
+    pub(crate) capacity: u16,
+
+    /// How loaded it is, as a share of what it can do: a number that sensors read or programs tell (such as `cpu`), or an
+    /// expression over several. Without it shares follow the capacities alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) load: Option<Formula>,
+
+    /// Whether it is there: `http` or `tcp`. A server that has not been checked yet gets nothing. Without this section it is
+    /// always there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) health: Option<Health>,
+}
+
+fn none() -> TimeSpan {
+    TimeSpan::millis(0)
+}
+
+fn slow_start() -> TimeSpan {
+    TimeSpan::millis(10_000)
+}
+
+fn rate() -> u32 {
+    20_000
+}
+
+fn capacity() -> u16 {
+    100
+}
+
+fn off() -> AdminListen {
+    AdminListen(None)
+}
+
+/// A file that was read and checked.
+#[derive(Debug)]
+pub(crate) struct LotteryFile {
+    pub(crate) lottery: Lottery,
+    pub(crate) warnings: Problems,
+    source: Arc<Source>,
+    spots: Spot,
+}
+
+/// Reads and checks a file; `-` is standard input.
+pub(crate) fn read_lottery(path: &Path) -> Result<LotteryFile, ReadError> {
+    let (name, bytes) = bytes_of(path)?;
+    read_lottery_text(&name, bytes).map_err(ReadError::Wrong)
+}
+
+/// Checks the contents of a file; `name` is what errors call it.
+pub(crate) fn read_lottery_text(name: &str, bytes: Vec<u8>) -> Result<LotteryFile, Problems> {
+    let Held { value: lottery, spots, problems: mut found, source } = hold(schema(), name, bytes)?;
+    judge(&lottery, &spots, source.text(), &mut found);
+    let problems = Problems::new(Arc::clone(&source), found);
+    if problems.fatal() {
+        Err(problems)
+    } else {
+        Ok(LotteryFile { lottery, warnings: problems, source, spots })
+    }
+}
+
+fn schema() -> &'static Schema {
+    static SCHEMA: LazyLock<Schema> =
+        LazyLock::new(|| titled(schemars::schema_for!(Lottery), "lottery.toml"));
+    &SCHEMA
+}
+
+/// What the parts say of one another.
+fn judge(lottery: &Lottery, spots: &Spot, text: &str, found: &mut Vec<Problem>) {
+    let listen = lottery.listen.0;
+    if listen.ip().is_unspecified() && lottery.address.is_none() && !spots.broken("address") {
+        let message = format!("`listen` is {listen}, which tells the others nothing");
+        let hint = "add address = \"…\" with the address by which they reach it, or listen there";
+        found.push(Problem::error(spots.key("listen").value(), message).hint(hint));
+    }
+    if let Some(ListenAddress(group)) = lottery.multicast {
+        let at = spots.key("multicast").value();
+        if !group.ip().is_multicast() {
+            let hint = "write an address from 239.0.0.0/8, or ff05::/16 and its like";
+            found.push(Problem::error(at, format!("{} is not a multicast address", group.ip())).hint(hint));
+        } else if group.is_ipv4() != listen.is_ipv4() {
+            found.push(
+                Problem::error(at, "the group is of another family than `listen`")
+                    .also(spots.key("listen").value(), "this is where it listens"),
+            );
+        }
+    }
+    if lottery.services.len() > cluster::SERVICES {
+        let message =
+            format!("{} services, where {} are the most", lottery.services.len(), cluster::SERVICES);
+        found.push(Problem::error(spots.key("service").value(), message).hint("start a second daemon"));
+    }
+    let mut known: HashMap<u32, usize> = HashMap::new();
+    for (index, service) in lottery.services.iter().enumerate() {
+        let spot = spots.key("service").item(index);
+        if let Some(first) = known.insert(service.number(), index) {
+            let also = spots.key("service").item(first).key("name").value();
+            let message = format!("a second service with the number {}", service.number());
+            found.push(Problem::error(spot.key("name").value(), message).also(also, "the first is here"));
+        }
+        if let Some(load) = service.load.as_ref().filter(|_| !spot.broken("load")) {
+            check::check_formula(load, spot.key("load"), text, found);
+        }
+        let Some(health) = &service.health else { continue };
+        let place = spot.key("health");
+        check_health(health, place, "[service.health]", found);
+        if health.iiop {
+            let problem = Problem::error(place.name("iiop"), "a lottery daemon checks by http or tcp");
+            found.push(problem.hint("write tcp = true"));
+        }
+    }
+}
+
+impl Service {
+    /// Its number in datagrams.
+    pub(crate) fn number(&self) -> u32 {
+        self.id.unwrap_or_else(|| service_id(&self.name.0))
+    }
+
+    /// How loaded it is, if anybody knows.
+    pub(crate) fn load(&self) -> Option<Expression> {
+        // Checked when it was read.
+        self.load.as_ref().and_then(|load| Expression::new(&load.0).ok())
+    }
+}
+
+impl LotteryFile {
+    /// Where the keys are.
+    pub(crate) fn keys(&self) -> PathBuf {
+        self.lottery.keys.0.clone()
+    }
+
+    /// What the daemon is to do, with the cluster's keys.
+    ///
+    /// # Errors
+    /// Names that `resolve` cannot turn into addresses, each at its place in the file.
+    pub(crate) fn settings(
+        &self,
+        keys: Keys,
+        mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
+    ) -> Result<cluster::Settings, Problems> {
+        let mut problems = Vec::new();
+        let mut find = |address: &MemberAddress, spot: &Spot| match resolve(address) {
+            Ok(found) => Some(found),
+            Err(error) => {
+                let message = format!("cannot look up `{}`: {error}", address.host);
+                let hint = "correct the name, or write an IP address";
+                problems.push(Problem::error(spot.value(), message).hint(hint));
+                None
+            }
+        };
+        let lottery = &self.lottery;
+        let address = lottery.address.as_ref().and_then(|address| find(address, self.spots.key("address")));
+        let peers = lottery.peers.iter().enumerate();
+        let peers =
+            peers.filter_map(|(index, peer)| find(peer, self.spots.key("peers").item(index))).collect();
+        let services = lottery.services.iter().enumerate().filter_map(|(index, service)| {
+            let spot = self.spots.key("service").item(index).key("server");
+            Some(cluster::Service {
+                name: service.name.0.as_str().into(),
+                id: service.number(),
+                server: find(&service.server, spot)?,
+                capacity: service.capacity,
+                check: service.health.as_ref().map(|health| check_of(health, &service.server)),
+            })
+        });
+        let services = services.collect();
+        if !problems.is_empty() {
+            return Err(Problems::new(Arc::clone(&self.source), problems));
+        }
+        Ok(cluster::Settings {
+            member: lottery.member,
+            incarnation: cluster::incarnation(),
+            listen: lottery.listen.0,
+            address,
+            peers,
+            multicast: lottery.multicast.map(|group| group.0),
+            keys,
+            services,
+            ttl: lottery.ttl.0,
+            slow_start: lottery.slow_start.0,
+            rate: lottery.rate,
+        })
+    }
+}
+
+fn check_of(health: &Health, server: &MemberAddress) -> cluster::Check {
+    let host = || health.host.as_ref().map_or_else(|| server.to_string(), |host| host.0.clone());
+    cluster::Check {
+        http: health.http.as_ref().map(|path| cluster::HttpCheck {
+            path: path.0.clone(),
+            host: host(),
+            expect: health.expect,
+        }),
+        interval: health.interval.0,
+        timeout: health.timeout.0,
+        spec: HealthSpec { rise: health.rise, fall: health.fall },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: &str = "member = 3\nlisten = \"127.0.0.1:7447\"\nkeys = \"/etc/plimsoll/lottery.keys\"\n";
+
+    fn wrong(text: &str) -> String {
+        let read = read_lottery_text("lottery.toml", text.as_bytes().to_vec());
+        read.expect_err("it is wrong").to_string()
+    }
+
+    #[test]
+    fn a_short_file_says_all() {
+        let text = format!("{SHORT}[[service]]\nname = \"web\"\nserver = \"127.0.0.1:80\"\n");
+        let file = read_lottery_text("x", text.into()).expect("it is right");
+        let keys: Keys = format!("1 {}", "0".repeat(64)).parse().expect("a key");
+        let settings = file.settings(keys, super::super::look_up).expect("addresses");
+        assert_eq!((settings.member, settings.rate, settings.services[0].capacity), (3, 20_000, 100));
+        assert_eq!(settings.services[0].id, 0x4b5e_57f6);
+        assert!(settings.services[0].check.is_none() && file.lottery.services[0].load().is_none());
+    }
+
+    #[test]
+    fn what_is_wrong_is_shown_where_it_is() {
+        insta::assert_snapshot!(wrong(&format!(
+            "{}peers = [\"10.0.0.2\"]\nmulticast = \"239.1.1.1:7447\"\n\
+             [[service]]\nname = \"web\"\nserver = \"10.0.0.1:80\"\nload = \"cpu +\"\n\
+             [service.health]\niiop = true\n\
+             [[service]]\nname = \"web\"\nserver = \"10.0.0.1:81\"\nport = 1\n",
+            SHORT.replace("127.0.0.1", "[::]")
+        )), @r#"
+        error: lottery.toml:2:10: `listen` is [::]:7447, which tells the others nothing
+            2 | listen = "[::]:7447"
+              |          ^^^^^^^^^^^ add address = "…" with the address by which they reach it, or listen there
+        error: lottery.toml:4:10: `peers`: `10.0.0.2` has no port
+            4 | peers = ["10.0.0.2"]
+              |          ^^^^^^^^^^ a host and a port, such as "10.0.0.1:80"
+        error: lottery.toml:5:13: the group is of another family than `listen`
+            5 | multicast = "239.1.1.1:7447"
+              |             ^^^^^^^^^^^^^^^^
+            2 | listen = "[::]:7447"
+              |          ^^^^^^^^^^^ this is where it listens
+        error: lottery.toml:9:13: `cpu +` is not an expression: unexpected end of input, expected expression
+            9 | load = "cpu +"
+              |             ^ such as cpu * 0.7 + in_flight / 100
+        error: lottery.toml:11:1: a lottery daemon checks by http or tcp
+           11 | iiop = true
+              | ^^^^ write tcp = true
+        error: lottery.toml:13:8: a second service with the number 1264474102
+           13 | name = "web"
+              |        ^^^^^
+            7 | name = "web"
+              |        ^^^^^ the first is here
+        error: lottery.toml:15:1: unknown key `port` in [service]
+           15 | port = 1
+              | ^^^^ allowed: capacity, health, id, load, name, server
+        7 errors
+        "#);
+    }
+}

@@ -1,0 +1,62 @@
+//! A daemon's thread: takes what has come, does what is due, sends, waits.
+//!
+//! What has come is taken in batches until nothing is left; between two batches what is due is done and what is to be answered is
+//! answered, so that neither waits for more than a batch of the other.
+
+use std::time::Instant;
+
+use plimsoll_brain::Time;
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc::{self, error::TryRecvError};
+use tokio::time::sleep_until;
+
+use super::Order;
+use super::desk::Desk;
+use super::socket::{BATCH, Inbox, Sockets};
+
+/// Serves until nobody is left to give orders.
+pub(super) async fn serve(mut desk: Desk, sockets: Sockets, mut orders: mpsc::Receiver<Order>) {
+    let begin = Instant::now();
+    let now = || Time(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    let mut inbox = Inbox::new();
+    loop {
+        let at = now();
+        desk.wake(at);
+        let mut more = inbox.receive(&sockets.one, |from, bytes| desk.take(at, from, bytes)) == BATCH;
+        if let Some(group) = &sockets.group {
+            more |= inbox.receive(group, |from, bytes| desk.take(at, from, bytes)) == BATCH;
+        }
+        desk.flush(&sockets.one);
+        loop {
+            match orders.try_recv() {
+                Ok(order) => desk.obey(at, order),
+                Err(TryRecvError::Empty) => break,
+                // Also while more comes than can be answered.
+                Err(TryRecvError::Disconnected) => return,
+            }
+        }
+        if more {
+            continue;
+        }
+        desk.flush(&sockets.one);
+        let due = desk.due().map(|due| begin + std::time::Duration::from_nanos(due.0));
+        let due = due.unwrap_or_else(Instant::now);
+        tokio::select! {
+            _ = sockets.one.readable() => {}
+            () = heard(sockets.group.as_ref()) => {}
+            () = sleep_until(due.into()) => {}
+            order = orders.recv() => match order {
+                Some(order) => desk.obey(now(), order),
+                None => return,
+            }
+        }
+    }
+}
+
+/// Something came for the group.
+async fn heard(group: Option<&UdpSocket>) {
+    match group {
+        Some(group) => drop(group.readable().await),
+        None => std::future::pending().await,
+    }
+}

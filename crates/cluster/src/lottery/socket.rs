@@ -1,0 +1,261 @@
+//! Datagrams, many with one system call: `recvmmsg` and `sendmmsg`.
+//!
+//! A daemon has one socket that it sends from and is reached at, and where there is multicast a second one that hears the group.
+//! Both are of the same family: a socket of IPv6 takes no IPv4, or members would be known by addresses that others cannot use.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg};
+use plimsoll_wire::rfs::LONGEST_REPORT;
+use rustix::io::Errno;
+use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
+use socket2::{Domain, Protocol, Type};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+
+/// Most datagrams of one system call.
+pub(super) const BATCH: usize = 64;
+
+/// One byte more than the longest, by which a longer one shows.
+const SPACE: usize = LONGEST_REPORT + 1;
+
+/// What the kernel may keep for a daemon that does something else, bytes; it may allow less.
+const KEPT: usize = 4 << 20;
+
+/// A daemon's sockets, bound.
+#[derive(Debug)]
+pub(super) struct Socket {
+    one: std::net::UdpSocket,
+    group: Option<std::net::UdpSocket>,
+    address: SocketAddr,
+}
+
+/// The same in a runtime.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    pub(super) one: UdpSocket,
+    pub(super) group: Option<UdpSocket>,
+}
+
+impl Socket {
+    /// Binds them. Datagrams to the group go out by the interface that has the address of `listen`, and no further than the
+    /// local network.
+    ///
+    /// # Errors
+    /// The address is taken or not of this machine, or there is no such group here.
+    pub(super) fn bind(listen: SocketAddr, group: Option<SocketAddr>) -> io::Result<Self> {
+        let one = open(listen)?;
+        one.bind(&listen.into())?;
+        let group = match group {
+            Some(group) => {
+                send_by(&one, listen)?;
+                Some(join(group, listen)?)
+            }
+            None => None,
+        };
+        let one: std::net::UdpSocket = one.into();
+        let address = one.local_addr()?;
+        Ok(Self { one, group: group.map(Into::into), address })
+    }
+
+    /// Where it is bound.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Hands them to the runtime that is entered.
+    ///
+    /// # Errors
+    /// The system gives no event queue.
+    pub(super) fn register(self) -> io::Result<Sockets> {
+        let group = self.group.map(UdpSocket::from_std).transpose()?;
+        Ok(Sockets { one: UdpSocket::from_std(self.one)?, group })
+    }
+}
+
+/// A socket for `address` that waits for nothing.
+fn open(address: SocketAddr) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    // Less than wished for is no reason not to start.
+    let _ = socket.set_recv_buffer_size(KEPT);
+    Ok(socket)
+}
+
+/// Has what is sent to groups go out by the interface of an address. For IPv6 it is known by the address's scope.
+fn send_by(socket: &socket2::Socket, by: SocketAddr) -> io::Result<()> {
+    match by {
+        SocketAddr::V4(by) => {
+            socket.set_multicast_if_v4(by.ip())?;
+            socket.set_multicast_ttl_v4(1)
+        }
+        SocketAddr::V6(by) => {
+            socket.set_multicast_if_v6(by.scope_id())?;
+            socket.set_multicast_hops_v6(1)
+        }
+    }
+}
+
+/// A socket that hears a group. Several daemons of a host may hear the same.
+fn join(group: SocketAddr, by: SocketAddr) -> io::Result<socket2::Socket> {
+    let socket = open(group)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&group.into())?;
+    match (group, by) {
+        (SocketAddr::V4(group), SocketAddr::V4(by)) => socket.join_multicast_v4(group.ip(), by.ip())?,
+        (SocketAddr::V6(group), SocketAddr::V6(by)) => socket.join_multicast_v6(group.ip(), by.scope_id())?,
+        _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "the group is of another family")),
+    }
+    Ok(socket)
+}
+
+/// An address of no host in particular, of the family of `like`, for clients.
+pub(super) fn any(like: SocketAddr) -> SocketAddr {
+    let ip = if like.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+    SocketAddr::new(ip, 0)
+}
+
+/// Room for what comes with one system call. Stays with its thread.
+pub(super) struct Inbox {
+    headers: MultiHeaders<SockaddrStorage>,
+    buffers: Vec<[u8; SPACE]>,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Self {
+        Self { headers: MultiHeaders::preallocate(BATCH, None), buffers: vec![[0; SPACE]; BATCH] }
+    }
+
+    /// Takes what is there, up to [`BATCH`] datagrams; how many. If that are fewer there was nothing left, and the socket is
+    /// readable again when more comes. Of one that is too long the beginning comes, and is too long still.
+    pub(super) fn receive(&mut self, socket: &UdpSocket, mut each: impl FnMut(SocketAddr, &[u8])) -> usize {
+        let Self { headers, buffers } = self;
+        let mut parts: Vec<[IoSliceMut<'_>; 1]> =
+            buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
+        let (fd, slices, mut count) = (socket.as_raw_fd(), parts.iter_mut(), 0);
+        let all = socket.try_io(Interest::READABLE, || {
+            for message in recvmmsg(fd, headers, slices, MsgFlags::MSG_DONTWAIT, None)? {
+                count += 1;
+                let from = message.address.and_then(|from| {
+                    let four = from.as_sockaddr_in().map(|from| SocketAddrV4::from(*from).into());
+                    four.or_else(|| from.as_sockaddr_in6().map(|from| SocketAddrV6::from(*from).into()))
+                });
+                // Nobody sends from no address, and an empty datagram has no part.
+                if let Some(from) = from {
+                    each(from, message.iovs().next().unwrap_or_default());
+                }
+            }
+            // To ask once more only to hear that there is nothing would cost as much as an answer.
+            if count < BATCH { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        });
+        // What else it may be concerns one datagram, and there is a next one.
+        drop(all);
+        count
+    }
+}
+
+/// What is to be sent, until it is.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    bytes: Vec<u8>,
+    letters: Vec<(Range<usize>, SocketAddr)>,
+}
+
+impl Outbox {
+    /// Where the next datagram is written.
+    pub(super) fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// What was written from `start` on goes to an address.
+    pub(super) fn post(&mut self, start: usize, to: SocketAddr) {
+        self.letters.push((start..self.bytes.len(), to));
+    }
+
+    /// Datagrams that wait.
+    pub(super) fn len(&self) -> usize {
+        self.letters.len()
+    }
+
+    /// Sends all of it and is empty. What the kernel does not take is lost, as it may be on its way: how many it took.
+    pub(super) fn send(&mut self, socket: &UdpSocket) -> usize {
+        let mut sent = 0;
+        for letters in self.letters.chunks(BATCH) {
+            let parts: Vec<[IoSlice<'_>; 1]> =
+                letters.iter().map(|(at, _)| [IoSlice::new(&self.bytes[at.clone()])]).collect();
+            let addresses: Vec<SocketAddrAny> = letters.iter().map(|(_, to)| (*to).into()).collect();
+            let mut controls: Vec<SendAncillaryBuffer<'_, '_, '_>> =
+                letters.iter().map(|_| SendAncillaryBuffer::default()).collect();
+            let with = addresses.iter().zip(&parts).zip(&mut controls);
+            let mut headers: Vec<MMsgHdr<'_>> =
+                with.map(|((to, part), control)| MMsgHdr::new_with_addr(to, part, control)).collect();
+            let mut at = 0;
+            while at < headers.len() {
+                match sendmmsg(socket, &mut headers[at..], SendFlags::DONTWAIT) {
+                    Ok(count) => (at, sent) = (at + count.max(1), sent + count),
+                    Err(Errno::INTR) => {}
+                    // The queue is full: the rest will not fit either.
+                    Err(Errno::AGAIN) => break,
+                    // It concerns the first only: an address that cannot be reached.
+                    Err(_) => at += 1,
+                }
+            }
+        }
+        self.bytes.clear();
+        self.letters.clear();
+        sent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn pair(host: &str) -> (Sockets, Sockets) {
+        let bind = || Socket::bind(SocketAddr::new(host.parse().unwrap(), 0), None).unwrap();
+        (bind().register().unwrap(), bind().register().unwrap())
+    }
+
+    #[tokio::test]
+    async fn many_go_and_come_with_few_calls() {
+        for host in ["127.0.0.1", "::1"] {
+            if std::net::UdpSocket::bind((host, 0)).is_err() {
+                // A host without IPv6.
+                continue;
+            }
+            let (from, to) = pair(host).await;
+            let address = to.one.local_addr().unwrap();
+            let mut outbox = Outbox::default();
+            for number in 0..100_u8 {
+                let start = outbox.bytes().len();
+                outbox.bytes().extend(std::iter::repeat_n(number, usize::from(number)));
+                outbox.post(start, address);
+            }
+            // One that cannot be sent takes none of the others with it.
+            let other = if host == "::1" { "127.0.0.1:9" } else { "[::1]:9" };
+            outbox.post(0, other.parse().unwrap());
+            outbox.post(0, address);
+            let long = outbox.bytes().len();
+            assert!(long > SPACE && outbox.len() == 102);
+            assert_eq!((outbox.send(&from.one), outbox.len()), (101, 0), "{host}");
+            let (mut inbox, mut came) = (Inbox::new(), Vec::new());
+            while came.len() < 101 {
+                to.one.readable().await.unwrap();
+                inbox.receive(&to.one, |sender, bytes| {
+                    assert_eq!(sender, from.one.local_addr().unwrap());
+                    came.push(bytes.to_vec());
+                });
+            }
+            for (number, bytes) in came[..100].iter().enumerate() {
+                assert_eq!(bytes, &vec![number as u8; number]);
+            }
+            assert_eq!(came[100].len(), SPACE, "what is too long is seen to be");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Daemons and clients in one process, on loopback.
+
+use std::collections::BTreeSet;
+
+use plimsoll_brain::lottery::Mode;
+use plimsoll_wire::rfs::Key;
+use tokio::time::timeout;
+
+use super::*;
+
+const SERVICE: u32 = 80;
+
+/// Nothing that is waited for takes longer on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn keys() -> Keys {
+    Keys::new(Key::new(1, &[7; 32]))
+}
+
+fn daemon(member: u16, peers: Vec<SocketAddr>) -> Lottery {
+    let service = Service {
+        name: "web".into(),
+        id: SERVICE,
+        server: ([127, 0, 0, 1], member).into(),
+        capacity: 1,
+        check: None,
+    };
+    let settings = Settings {
+        member,
+        incarnation: incarnation(),
+        listen: ([127, 0, 0, 1], 0).into(),
+        address: None,
+        peers,
+        multicast: None,
+        keys: keys(),
+        services: vec![service],
+        ttl: Duration::from_secs(60),
+        slow_start: Duration::ZERO,
+        rate: 0,
+    };
+    Lottery::start(settings).unwrap()
+}
+
+fn client(daemons: Vec<SocketAddr>) -> Client {
+    let mode = Mode::Referral;
+    Client::start(ClientSettings { daemons, multicast: None, keys: keys(), mode, attempts: 8 }).unwrap()
+}
+
+#[tokio::test]
+async fn a_client_keeps_a_member_until_it_fails_and_then_has_another() {
+    let one = daemon(1, Vec::new());
+    let two = daemon(2, vec![one.address()]);
+    let both = async {
+        let mut seen = BTreeSet::new();
+        while seen.len() < 2 {
+            // Each new one has its first answer drawn.
+            seen.extend(client(vec![two.address()]).pick(SERVICE, b"").await.map(|pick| pick.member));
+        }
+    };
+    timeout(PATIENCE, both).await.unwrap();
+    let client = client(vec![two.address()]);
+    let first = client.pick(SERVICE, b"").await.unwrap();
+    assert_eq!(first.address, SocketAddr::from(([127, 0, 0, 1], first.member)));
+    for _ in 0..50 {
+        // By chance alone it would be once in 2^50.
+        assert_eq!(client.pick(SERVICE, b"").await.as_ref(), Ok(&first));
+    }
+    client.failed(first.member);
+    let next = client.pick(SERVICE, b"").await.unwrap();
+    assert_ne!(next.member, first.member);
+    assert_eq!(client.pick(SERVICE + 1, b"").await, Err(Unserved::Unknown));
+    let answered = two.statistics().await.unwrap();
+    // The first pick of each client goes there, and there were three clients or more.
+    assert!(answered.lots.referred >= 3 && answered.forged == 0 && answered.unsent == 0, "{answered:?}");
+}
+
+#[tokio::test]
+async fn many_picks_at_once_have_an_answer_each() {
+    let one = daemon(1, Vec::new());
+    let client = Arc::new(client(vec![one.address()]));
+    timeout(PATIENCE, async { while client.pick(SERVICE, b"").await.is_err() {} }).await.unwrap();
+    client.failed(1);
+    let mut picks = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let client = Arc::clone(&client);
+        picks.spawn(async move { client.pick(SERVICE, b"").await.map(|pick| pick.member) });
+    }
+    // Nobody else is there: who failed is better than nobody.
+    assert_eq!(picks.join_all().await, vec![Ok(1); 200]);
+}
+
+#[tokio::test]
+async fn where_nobody_is_nobody_is_found() {
+    let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    assert_eq!(client(vec![gone]).pick(SERVICE, b"").await, Err(Unserved::Silence));
+}
