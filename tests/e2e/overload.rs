@@ -1,6 +1,6 @@
 //! More than the members can do, where they say nothing of themselves and work on for clients that have gone.
 
-use crate::stage::{Balancer, Load, Member, web};
+use crate::stage::{Balancer, Load, Member, listening, web};
 
 /// Two members of two processors, 200 requests a second in all.
 const MEMBER: [&str; 5] = ["--cores", "2", "--service", "exp:20ms", "--ignore-cancel"];
@@ -24,4 +24,30 @@ fn what_cannot_be_served_is_refused_and_the_rest_is_served_soon() {
     assert!((200..1_200).contains(&shed), "{shed} of {} refused", record.due);
     let usual = record.service.quantile(0.5);
     assert!(usual.as_secs_f64() < 0.6, "half of what is answered takes more than {usual:?}");
+}
+
+#[test]
+fn the_urgent_are_served_where_others_are_refused() {
+    let members = Member::several(2, &MEMBER);
+    let addresses: Vec<_> = members.iter().map(|member| member.address).collect();
+    let balancer = Balancer::start(&listening("priority = \"Priority\"", &addresses, ""));
+    let mut load = Load::start(balancer.address(), "GET", 120.0);
+    load.more(400);
+    load.stop_unharmed();
+
+    // Thirteen come where ten can be served, and a fifth of all say that they are urgent.
+    let mut usual = Load::start(balancer.address(), "GET", 208.0);
+    let mut urgent = Load::with(balancer.address(), "GET", &[("Priority", "u=1, i")], 52.0);
+    usual.more(2_400);
+    urgent.more(1);
+    let (usual, urgent) = (usual.stop(), urgent.stop());
+    let told = |urgency: u8, outcome: &str| {
+        let labels = format!("group=\"web\",urgency=\"{urgency}\",outcome=\"{outcome}\"");
+        balancer.metric(&format!("plimsoll_urgency_waits_total{{{labels}}}"))
+    };
+    let share = |urgency: u8, of: u64| told(urgency, "refused") / of as f64;
+    let refused = (share(1, urgent.due), share(3, usual.due));
+    assert!(refused.1 > 0.1, "it is no overload: {refused:?} refused");
+    assert!(refused.0 < refused.1 / 10.0, "{refused:?} refused");
+    assert!(told(1, "served") > 0.0 && told(0, "served") == 0.0);
 }

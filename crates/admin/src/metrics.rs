@@ -163,6 +163,20 @@ fn groups(page: &mut Page, groups: &[GroupStatus]) {
         page.sample("_sum", &[("group", &group.name)], group.waits.sum);
         page.sample("_count", &[("group", &group.name)], group.waits.count as f64);
     }
+    page.family(
+        "plimsoll_urgency_waits_total",
+        Kind::Counter,
+        "Requests that found no room, by how urgent they said they are.",
+    );
+    for group in groups {
+        for said in &group.urgencies {
+            let urgency = said.urgency.to_string();
+            for (outcome, count) in [("served", said.served), ("refused", said.refused)] {
+                let labels = [("group", &*group.name), ("urgency", &*urgency), ("outcome", outcome)];
+                page.sample("", &labels, count as f64);
+            }
+        }
+    }
     page.family("plimsoll_rejected_total", Kind::Counter, "Requests answered by the balancer itself.");
     for group in groups {
         for (reason, &count) in &group.rejected {

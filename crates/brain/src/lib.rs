@@ -82,7 +82,7 @@ pub use ask::Ask;
 pub use event::{Event, EventKind};
 pub use hand::Hand;
 pub use hash::{hash, mix};
-pub use line::{Line, Pace, Ticket, Turn};
+pub use line::{Line, Lines, Pace, Ticket, Turn, Urgency};
 pub use member::{Effective, Load, Member, MemberId, State, Usage, Vitals};
 pub use plan::{Choice, Plan, Table};
 pub use rebind::{Alert, Moves, Rule, Shed, session_moves};

@@ -22,6 +22,10 @@ use core::time::Duration;
 
 use crate::Time;
 
+mod lines;
+
+pub use lines::{Lines, Urgency};
+
 /// How quickly places come free.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pace {
@@ -40,6 +44,8 @@ pub struct Line<T> {
     tickets: u64,
     pace: Pace,
     hurried: bool,
+    /// Others that wait and go before all of these.
+    ahead: usize,
     /// Since when somebody waits without a break, or in haste, since when nobody was turned away.
     since: Time,
 }
@@ -50,6 +56,8 @@ pub struct Ticket {
     number: u64,
     /// When the wait is over if nobody says so before.
     pub until: Time,
+    /// What [`Lines`] knows it by.
+    urgency: Urgency,
 }
 
 /// What somebody who waits is to do.
@@ -74,7 +82,14 @@ struct Waiter<T> {
 
 impl<T> Default for Line<T> {
     fn default() -> Self {
-        Self { waiters: VecDeque::new(), tickets: 0, pace: Pace::default(), hurried: false, since: Time(0) }
+        Self {
+            waiters: VecDeque::new(),
+            tickets: 0,
+            pace: Pace::default(),
+            hurried: false,
+            ahead: 0,
+            since: Time(0),
+        }
     }
 }
 
@@ -82,18 +97,20 @@ impl<T> Line<T> {
     /// Somebody that came at `since` found no room. `None`: waiting is in vain, turn it away. Afterwards ask
     /// [`dismiss`](Self::dismiss) whom it pushed out.
     pub fn enter(&mut self, who: T, pace: Pace, since: Time, now: Time) -> Option<Ticket> {
-        self.pace = Pace { sojourn: pace.sojourn.min(LONGEST), ..pace };
+        self.set_pace(pace);
         if self.waiters.is_empty() && !self.hurried {
             self.since = now;
         }
         self.judge(now);
         let until = since + self.patience();
-        if until <= now || (!self.hurried && self.waiters.len() >= self.room()) {
+        // In haste it takes the place of the oldest, if there is one to take.
+        let full = self.room() == 0 || (!self.hurried && self.waiters.len() >= self.room());
+        if until <= now || full {
             self.turned_away(now);
             return None;
         }
         self.tickets += 1;
-        let ticket = Ticket { number: self.tickets, until };
+        let ticket = Ticket { number: self.tickets, until, urgency: Urgency::default() };
         self.waiters.push_back(Waiter { ticket, came: since, called: false, who });
         Some(ticket)
     }
@@ -161,10 +178,16 @@ impl<T> Line<T> {
         self.pace.sojourn.mul_f64(if self.hurried { HASTE } else { PATIENCE })
     }
 
-    /// How many places come free within the patience of one that comes now; at least one.
+    /// How many places come free for these within the patience of one that comes now; at least one, if nobody goes before
+    /// them.
     fn room(&self) -> usize {
         let sojourns = if self.hurried { HASTE } else { PATIENCE };
-        (libm::ceil(f64::from(self.pace.in_flight) * sojourns) as usize).max(1)
+        let free = (libm::ceil(f64::from(self.pace.in_flight) * sojourns) as usize).max(1);
+        free.saturating_sub(self.ahead)
+    }
+
+    fn set_pace(&mut self, pace: Pace) {
+        self.pace = Pace { sojourn: pace.sojourn.min(LONGEST), ..pace };
     }
 
     /// Changes the mood, if it is time.

@@ -133,6 +133,21 @@ impl Plan {
         Pace { sojourn: hand.sojourn(), in_flight: self.in_flight() }
     }
 
+    /// The same where requests say how urgent they are. Members that say nothing leave [`Plan::pace`] without a time, and
+    /// nobody waits; here what their requests took lately stands in for it, where the strategy keeps that.
+    #[cold]
+    pub fn pace_seen(&self, hand: &Hand) -> Pace {
+        let pace = self.pace(hand);
+        if !pace.sojourn.is_zero() || !self.strategy.reads_latency {
+            return pace;
+        }
+        let step = self.members.len().div_ceil(SAMPLE).max(1);
+        let seen = self.members.iter().step_by(step).filter_map(|member| member.vitals.blended());
+        let (sum, count) = seen.fold((0.0, 0.0), |(sum, count), nanos| (sum + nanos, count + 1.0));
+        let sojourn = if count > 0.0 { Duration::from_nanos((sum / count) as u64) } else { Duration::ZERO };
+        Pace { sojourn, ..pace }
+    }
+
     /// Have all members together as many requests as they may have?
     pub(crate) fn crowded(&self) -> bool {
         let most = self.most.load(Relaxed);

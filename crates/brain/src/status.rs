@@ -102,8 +102,22 @@ pub struct GroupStatus {
     /// How long those waited that did, whatever came of it.
     #[serde(default)]
     pub waits: Latency,
+    /// What came of requests that found no room, for each urgency, 0 to 7; empty where they are not asked for one.
+    #[serde(default)]
+    pub urgencies: Vec<UrgencyStatus>,
     /// From the first byte of a request to the last of its answer (tcp, udp: length of the session).
     pub latency: Latency,
+}
+
+/// Requests of one urgency that found every member with as many as it can work on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UrgencyStatus {
+    /// 0, the most urgent, to 7.
+    pub urgency: u8,
+    /// Got a member, most after a wait.
+    pub served: u64,
+    /// Did not: refused, or given up by their clients.
+    pub refused: u64,
 }
 
 /// One member.

@@ -43,6 +43,9 @@ struct Row {
     refusal: f64,
     waited: f64,
     wait: f64,
+    /// Of the urgent requests: 99th percentile, ms, and what was refused, per cent.
+    urgent_p99: f64,
+    urgent_shed: f64,
 }
 
 /// Runs a policy of this name at a setting.
@@ -68,7 +71,9 @@ fn measure(name: &'static str, setting: &Setting, effort: Effort) -> Row {
                 };
                 (setting.push, setting.silent) = (push, silent);
                 setting.guarded = strategy == "adaptive";
-                ours = Some(Ours::new(strategy, balancers, members, seed));
+                let mut policy = Ours::new(strategy, balancers, members, seed);
+                policy.asks = setting.urgent > 0.0;
+                ours = Some(policy);
                 Box::new(Oracle::new(0, 0))
             }
         };
@@ -116,6 +121,9 @@ fn add(row: &mut Row, outcome: &Outcome, runs: f64) {
     row.waited += outcome.share(outcome.waited) / runs;
     row.wait += 1e3 * outcome.waits / outcome.waited.max(1) as f64 / runs;
     row.knee_error += outcome.knee_error / runs;
+    let (p99, shed) = outcome.urgent(0.99);
+    row.urgent_p99 += p99 / runs;
+    row.urgent_shed += shed / runs;
 }
 
 const LOADS: [f64; 3] = [0.5, 0.75, 0.9];
@@ -226,6 +234,30 @@ fn overload(effort: Effort) {
             "O2: {name} has {others:.1} % in time, ours {:.1} %",
             ours.in_time
         );
+    }
+}
+
+/// A fifth of the requests is more urgent than the rest, and there is more to do than can be done: that fifth is hardly ever
+/// refused, takes as long as requests do with members that have all they can work on, and no less is served for it.
+fn urgency(effort: Effort) {
+    let all = [(20, "adaptive"), (1, "adaptive, agentless"), (1, "adaptive"), (20, "adaptive, agentless")];
+    let some = if effort.seeds > 2 { all.len() } else { 2 };
+    for (balancers, name) in all.into_iter().take(some) {
+        let setting = Setting { balancers, ignore_cancel: true, ..at(1.3) };
+        let calm = measure(name, &Setting { load: 0.75, ..setting.clone() }, effort).p99;
+        let alike = measure(name, &setting, effort);
+        let ours = measure(name, &Setting { urgent: 0.2, ..setting.clone() }, effort);
+        let (p99, shed) = (ours.urgent_p99, ours.urgent_shed);
+        println!("  urgent: p99 {p99:.1} ms, {shed:.3} % refused; all at 75 %: p99 {calm:.1} ms");
+        let what = format!("{name}, {balancers} balancers");
+        // Balancers do not know who waits with others, and members refuse without asking.
+        let most = if balancers == 1 { 0.1 } else { 1.0 };
+        assert!(alike.shed > 15.0 && shed <= most, "{what}: {shed:.3} % of the urgent refused");
+        // What waiting costs is little; members that are full are slower, and those that say nothing are made fuller.
+        let calm = if name == "adaptive" { 2.0 * calm } else { f64::INFINITY };
+        assert!(p99 <= calm.min(1.1 * alike.p99), "{what}: p99 {p99:.1} ms, of all {:.1}", alike.p99);
+        let (before, after) = (alike.goodput, ours.goodput);
+        assert!(after >= before - 0.02, "{what}: goodput {after:.3}, {before:.3} without");
     }
 }
 
@@ -340,6 +372,11 @@ fn more_than_can_be_served() {
 }
 
 #[test]
+fn some_requests_are_more_urgent_than_others() {
+    urgency(SHORT);
+}
+
+#[test]
 fn other_kinds_of_members() {
     unproven(SHORT);
 }
@@ -360,6 +397,8 @@ fn long_form() {
     faults(LONG);
     println!("O1, O2, C1");
     overload(LONG);
+    println!("a fifth is urgent");
+    urgency(LONG);
     println!("F4: 10 million requests");
     false_alarms(Effort { measured: 260.0, ..LONG });
     println!("members of other kinds");

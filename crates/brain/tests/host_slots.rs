@@ -17,8 +17,8 @@ use std::collections::BinaryHeap;
 use farm::dice::Dice;
 use farm::ours::Ours;
 use farm::{Answer, Fleet, Policy};
-use plimsoll_brain::Time;
 use plimsoll_brain::meter::{Host, Job, Jobs, Meter, Reading};
+use plimsoll_brain::{Time, Urgency};
 
 const HOSTS: usize = 10;
 const PROCESSORS: f64 = 4.0;
@@ -241,7 +241,7 @@ impl Run {
         let host = if request.tries < TRIES { policy.choose(who, now, &self.fleet, failed) } else { None };
         if host.is_none() {
             let since = *request.full.get_or_insert(now);
-            if let Some(until) = policy.wait(who, now, since, index) {
+            if let Some(until) = policy.wait(who, now, since, index, Urgency::default()) {
                 request.waits = true;
                 self.at(until + 1e-9, Event::Patience(index));
                 self.settle(group, who, now);

@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use plimsoll_brain::{MemberId, Time, Turn};
+use plimsoll_brain::{MemberId, Time, Turn, Urgency};
 
 use crate::core::Core;
 use crate::pool::{Admission, Pool, View};
@@ -21,6 +21,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) key: u64,
     /// Members that are not to be asked.
     pub(crate) tried: &'a [MemberId],
+    /// If it was asked.
+    pub(crate) urgency: Option<Urgency>,
     /// When no answer is of use any more.
     pub(crate) deadline: Time,
     /// When it came: the time that it may wait for room begins there.
@@ -30,7 +32,8 @@ pub(crate) struct Wish<'a> {
 }
 
 /// Finds a member that is below its limit now. Nobody overtakes those who are in the queue already: they make it
-/// [`Admission::Full`].
+/// [`Admission::Full`]. Where some that wait are more urgent than others nobody looks before it is known how urgent it is:
+/// that makes it [`Admission::Shed`], and [`line_up`] looks.
 pub(crate) fn at_once(
     core: &Core,
     pool: &Pool,
@@ -40,8 +43,8 @@ pub(crate) fn at_once(
     now: Time,
 ) -> Admission {
     let calm = pool.group.room.calm();
-    if !calm && pool.contended() {
-        return Admission::Full;
+    if !calm && let Some(no) = behind(pool) {
+        return no;
     }
     let admission = pool.admit_by(view, key, core.chance(), now, tried);
     if !calm && let Admission::Trip(_) = &admission {
@@ -49,6 +52,16 @@ pub(crate) fn at_once(
         pool.group.room.ring();
     }
     admission
+}
+
+/// Why nobody may look for a member while others wait. Out of line: mostly nobody does.
+#[cold]
+#[inline(never)]
+fn behind(pool: &Pool) -> Option<Admission> {
+    match pool.contended() {
+        true => Some(Admission::Full),
+        false => pool.group.room.ranked().then_some(Admission::Shed),
+    }
 }
 
 /// Finds a member for a new session while one is under alert, where its sessions come back as new ones: as likely as
@@ -73,7 +86,7 @@ pub(crate) async fn admit(
     tried: &[MemberId],
     deadline: Time,
 ) -> Result<Trip, Reason> {
-    let wish = Wish { key, tried, deadline, since: core.now(), refused: false };
+    let wish = Wish { key, tried, urgency: None, deadline, since: core.now(), refused: false };
     match at_once(core, pool, pool.view(), key, tried, core.now()) {
         Admission::Trip(trip) => Ok(trip),
         Admission::Nobody => Err(Reason::NoMember),
@@ -121,8 +134,8 @@ pub(crate) async fn wait(core: &Core, pool: &Pool, timer: &Timer, wish: &Wish<'_
     found
 }
 
-/// Waits in the line for a member to have room, as long as that may help. `gone`: has the client gone? Asked whenever
-/// the task is woken.
+/// Waits in the line for a member to have room, as long as that may help. Where those that wait are not equally urgent, one
+/// that none outranks looks for itself first. `gone`: has the client gone? Asked whenever the task is woken.
 ///
 /// # Errors
 /// As [`admit`]; a client that has gone is turned away as any other.
@@ -133,9 +146,24 @@ pub(crate) async fn line_up(
     wish: &Wish<'_>,
     mut gone: impl FnMut(&mut Context<'_>) -> bool,
 ) -> Result<Trip, Reason> {
+    let room = &pool.group.room;
+    let urgency = wish.urgency.unwrap_or_default();
+    if !wish.refused && room.ranked() && !room.outranked(urgency) {
+        match pool.admit(wish.key, core.chance(), core.now(), wish.tried) {
+            Admission::Trip(trip) => {
+                // Where one found room there may be more.
+                room.ring();
+                return Ok(trip);
+            }
+            Admission::Nobody => return Err(Reason::NoMember),
+            Admission::Full | Admission::Shed => {}
+        }
+    }
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let begun = core.now();
-    let lined = pool.group.room.line(core, &waker, pool.pace(), wish.since).ok_or(Reason::Shed)?;
+    let lined = room
+        .line(core, &waker, urgency, pool.pace(wish.urgency.is_some()), wish.since)
+        .ok_or(Reason::Shed)?;
     timer.set(wish.deadline.min(lined.until()));
     // As in the queue.
     let mut look = !wish.refused && lined.alone();
@@ -150,15 +178,18 @@ pub(crate) async fn line_up(
             match lined.turn() {
                 Turn::Go => return Poll::Ready(Err(Reason::Shed)),
                 Turn::Wait if !late && !std::mem::take(&mut look) => return Poll::Pending,
+                // What may have come free since nobody was told of it is not for this one.
+                Turn::Wait if room.outranked(urgency) => {
+                    return if late { Poll::Ready(Err(too_late(wish, now))) } else { Poll::Pending };
+                }
                 Turn::Look | Turn::Wait => {}
             }
             match pool.admit(wish.key, core.chance(), now, wish.tried) {
                 Admission::Trip(trip) => return Poll::Ready(Ok(trip)),
                 Admission::Nobody => return Poll::Ready(Err(Reason::NoMember)),
-                Admission::Full | Admission::Shed if late && now >= wish.deadline => {
-                    return Poll::Ready(Err(Reason::TotalTimeout));
+                Admission::Full | Admission::Shed if late => {
+                    return Poll::Ready(Err(too_late(wish, now)));
                 }
-                Admission::Full | Admission::Shed if late => return Poll::Ready(Err(Reason::Shed)),
                 Admission::Full | Admission::Shed => {}
             }
         }
@@ -169,4 +200,9 @@ pub(crate) async fn line_up(
     }
     pool.tally().waits.record(core.now().since(begun));
     found
+}
+
+/// Why nobody waits any longer.
+fn too_late(wish: &Wish<'_>, now: Time) -> Reason {
+    if now >= wish.deadline { Reason::TotalTimeout } else { Reason::Shed }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use plimsoll_brain::{MemberId, Plan, Time, Vitals};
+use plimsoll_brain::{MemberId, Plan, Time, Urgency, Vitals};
 use tokio::sync::mpsc;
 
 use crate::GroupSettings;
@@ -74,9 +74,18 @@ pub(crate) struct Tally {
     pub(crate) latency: Histogram,
     /// Of those that waited for a member: for how long, whatever came of it.
     pub(crate) waits: Histogram,
+    /// By urgency, of requests that said one and found no room.
+    pub(crate) urgencies: [Waited; Urgency::COUNT],
     pub(crate) rejected: [Count; REASONS],
     pub(crate) retries: Count,
     pub(crate) retries_denied: Count,
+}
+
+/// What came of requests that found no room.
+#[derive(Default)]
+pub(crate) struct Waited {
+    pub(crate) served: Count,
+    pub(crate) refused: Count,
 }
 
 /// What is counted of a member for as long as it is in the group.

@@ -158,9 +158,11 @@ impl Pool {
         self.upstreams.borrow().contains_key(&member) || published.draining.contains(&member)
     }
 
-    /// How quickly places come free.
-    pub(crate) fn pace(&self) -> Pace {
-        self.view().published.plan.pace(&self.hand.borrow())
+    /// How quickly places come free. `asked`: do requests say how urgent they are?
+    pub(crate) fn pace(&self, asked: bool) -> Pace {
+        let view = self.view();
+        let (plan, hand) = (&view.published.plan, self.hand.borrow());
+        if asked { plan.pace_seen(&hand) } else { plan.pace(&hand) }
     }
 
     /// Do requests wait for a member below its limit?

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use plimsoll_brain::status::{BindingStatus, GroupStatus, ListenerStatus, MemberStatus, Status};
+use plimsoll_brain::Urgency;
+use plimsoll_brain::status::{
+    BindingStatus, GroupStatus, ListenerStatus, MemberStatus, Status, UrgencyStatus,
+};
 
 use crate::control::{Control, Opened, Ruled};
 use crate::group::{Record, Stripe, Tally};
@@ -52,7 +55,11 @@ pub(crate) fn status(inner: &Inner) -> Status {
             .groups
             .iter()
             .filter_map(|settings| control.groups.get(&settings.spec.name))
-            .map(|ruled| group(ruled, now))
+            .map(|ruled| {
+                let of = |listener: &&ListenerSettings| listener.group == ruled.group.name;
+                let mut listeners = control.settings.listeners.iter().filter(of);
+                group(ruled, listeners.any(|listener| listener.priority.is_some()), now)
+            })
             .collect(),
         access_log_dropped: inner.access_dropped.load(Relaxed),
     }
@@ -127,7 +134,8 @@ fn bindings(control: &Control, settings: &ListenerSettings, open: &Opened) -> Ve
         .collect()
 }
 
-fn group(ruled: &Ruled, now: plimsoll_brain::Time) -> GroupStatus {
+/// `asks`: are requests asked how urgent they are?
+fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
     let tallies = &ruled.group.tallies;
     let sum = |count: &dyn Fn(&Tally) -> u64| -> u64 { tallies.iter().map(count).sum() };
     let members: Vec<MemberStatus> = ruled
@@ -159,6 +167,14 @@ fn group(ruled: &Ruled, now: plimsoll_brain::Time) -> GroupStatus {
         hand_overs_failed: ruled.hand_overs.failed,
         queued: ruled.group.room.waiting(),
         waits: Merged::of(tallies.iter().map(|tally| &tally.waits)).latency(),
+        urgencies: (0..Urgency::COUNT)
+            .filter(|_| asks)
+            .map(|urgency| UrgencyStatus {
+                urgency: urgency as u8,
+                served: sum(&|tally| tally.urgencies[urgency].served.value()),
+                refused: sum(&|tally| tally.urgencies[urgency].refused.value()),
+            })
+            .collect(),
         latency: latency(tallies).latency(),
     }
 }

@@ -1,17 +1,17 @@
 //! Those that wait for a member of a group, over all cores.
 //!
 //! Two kinds wait. In the *queue* are those that found every member at its configured limit: in order, as many and as
-//! long as the configuration says. In the *line* are those that the strategy found no room for: [`Line`] says for how
+//! long as the configuration says. In the *line* are those that the strategy found no room for: [`Lines`] say for how
 //! long and who goes first. A piece of work that ends tells one of each, and who is told and finds a member tells the
 //! next: one wake-up for each place that comes free, and one in vain.
 //!
-//! While nobody waits, all this is one load of a word.
+//! While nobody waits, all this is one load of a word. Only once somebody waits does it matter how urgent a newcomer is.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::task::Waker;
 
-use plimsoll_brain::{Line, Pace, Ticket, Time, Turn};
+use plimsoll_brain::{Lines, Pace, Ticket, Time, Turn, Urgency};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
@@ -19,13 +19,15 @@ use crate::core::Core;
 use crate::inner::lock;
 
 /// Who waits.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Room {
     /// How many: in the queue below, in the line above, 32 bits each, so that one load says whether anybody does.
     waiting: AtomicU64,
     /// Told when a member may have come below its limit.
     freed: Notify,
-    line: Mutex<Line<Waker>>,
+    line: Mutex<Lines<Waker>>,
+    /// The most urgent in the line, as [`Lines::first`] says it; [`NOBODY`] for none.
+    first: AtomicU8,
 }
 
 /// A place in the queue.
@@ -39,11 +41,32 @@ pub(crate) struct Lined<'a> {
     served: bool,
 }
 
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            waiting: AtomicU64::new(0),
+            freed: Notify::new(),
+            line: Mutex::default(),
+            first: AtomicU8::new(NOBODY),
+        }
+    }
+}
+
 impl Room {
     /// Does nobody wait?
     #[inline]
     pub(crate) fn calm(&self) -> bool {
         self.waiting.load(Relaxed) == 0
+    }
+
+    /// Does somebody wait that may be more urgent than a newcomer?
+    pub(crate) fn ranked(&self) -> bool {
+        self.first.load(Relaxed) != NOBODY
+    }
+
+    /// Does somebody wait that is more urgent than this?
+    pub(crate) fn outranked(&self, urgency: Urgency) -> bool {
+        self.first.load(Relaxed) < urgency.value()
     }
 
     /// How many are in the queue.
@@ -87,10 +110,16 @@ impl Room {
         &'a self,
         core: &'a Core,
         waker: &Waker,
+        urgency: Urgency,
         pace: Pace,
         since: Time,
     ) -> Option<Lined<'a>> {
-        let ticket = lock(&self.line).enter(waker.clone(), pace, since, core.now())?;
+        let ticket = {
+            let mut line = lock(&self.line);
+            let ticket = line.enter(urgency, waker.clone(), pace, since, core.now());
+            self.look(&line);
+            ticket?
+        };
         self.waiting.fetch_add(LINED, Relaxed);
         self.dismiss(core.now());
         Some(Lined { room: self, core, ticket, served: false })
@@ -108,9 +137,20 @@ impl Room {
     /// Tells those of the line to go that have waited long enough.
     fn dismiss(&self, now: Time) {
         loop {
-            let Some(gone) = lock(&self.line).dismiss(now) else { return };
+            let gone = {
+                let mut line = lock(&self.line);
+                let gone = line.dismiss(now);
+                self.look(&line);
+                gone
+            };
+            let Some(gone) = gone else { return };
             gone.wake();
         }
+    }
+
+    /// Others are in the line than before.
+    fn look(&self, line: &Lines<Waker>) {
+        self.first.store(line.first().map_or(NOBODY, Urgency::value), Relaxed);
     }
 }
 
@@ -155,7 +195,12 @@ impl Lined<'_> {
 impl Drop for Lined<'_> {
     fn drop(&mut self) {
         let now = self.core.now();
-        let called = lock(&self.room.line).leave(self.ticket, self.served, now);
+        let called = {
+            let mut line = lock(&self.room.line);
+            let called = line.leave(self.ticket, self.served, now);
+            self.room.look(&line);
+            called
+        };
         self.room.waiting.fetch_sub(LINED, Relaxed);
         self.room.dismiss(now);
         // Where one found room there may be more, and what it was told and did not look at is for others.
@@ -167,6 +212,9 @@ impl Drop for Lined<'_> {
 
 /// One in the line, as it is counted in [`Room::waiting`].
 const LINED: u64 = 1 << 32;
+
+/// Less urgent than all.
+const NOBODY: u8 = u8::MAX;
 
 #[cfg(test)]
 mod tests {
@@ -204,7 +252,9 @@ mod tests {
             let room = Room::default();
             assert!(room.calm());
             let bells: Vec<_> = (0..4).map(|_| bell()).collect();
-            let enter = |place: usize| room.line(&core, &bells[place].1, PACE, core.now()).expect("a place");
+            let enter = |place: usize| {
+                room.line(&core, &bells[place].1, Urgency::default(), PACE, core.now()).expect("a place")
+            };
             let (first, second, third, fourth) = (enter(0), enter(1), enter(2), enter(3));
             assert_eq!((room.waiting(), room.queued(), rung(&bells)), (4, 0, vec![0; 4]));
             room.ring();
@@ -228,14 +278,43 @@ mod tests {
     }
 
     #[test]
+    fn the_most_urgent_is_woken_first_and_nobody_else_is_before_it() {
+        run(|core| async move {
+            let room = Room::default();
+            let bells: Vec<_> = (0..3).map(|_| bell()).collect();
+            let enter = |place: usize, urgency: u8| {
+                let urgency = Urgency::new(urgency).expect("0 to 7");
+                room.line(&core, &bells[place].1, urgency, PACE, core.now()).expect("a place")
+            };
+            let usual = Urgency::default();
+            let first = enter(0, 3);
+            assert!(!room.ranked() && !room.outranked(usual), "all are alike so far");
+            let urgent = enter(1, 1);
+            assert!(room.ranked() && room.outranked(usual));
+            let last = enter(2, 5);
+            room.ring();
+            assert_eq!(rung(&bells), [0, 1, 0]);
+            assert_eq!(urgent.turn(), Turn::Look);
+            urgent.serve();
+            assert_eq!((rung(&bells), room.outranked(usual)), (vec![1, 1, 0], false));
+            assert!(room.ranked() && room.outranked(Urgency::new(4).expect("0 to 7")));
+            first.serve();
+            assert_eq!(rung(&bells), [1, 1, 1]);
+            drop(last);
+            assert!(room.calm() && !room.ranked());
+        });
+    }
+
+    #[test]
     fn in_overload_the_last_to_come_is_woken_first_and_the_oldest_sent_away() {
         run(|core| async move {
             let room = Room::default();
-            let enter =
-                |waker: &Waker| room.line(&core, waker, PACE, core.now()).expect("a place in the line");
+            let enter = |waker: &Waker| {
+                room.line(&core, waker, Urgency::default(), PACE, core.now()).expect("a place in the line")
+            };
             // The line is never empty for long enough.
             let mut last = enter(Waker::noop());
-            while !lock(&room.line).hurried() {
+            while !lock(&room.line).hurried(Urgency::default()) {
                 core.wheel.sleep(Duration::from_millis(1)).await;
                 core.tick();
                 let next = enter(Waker::noop());

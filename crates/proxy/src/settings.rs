@@ -69,6 +69,8 @@ pub struct ListenerSettings {
     pub backlog: u32,
     /// Clients (load balancers) begin each connection with a PROXY protocol header, version 1 or 2.
     pub accept_proxy: bool,
+    /// The header by which requests say how urgent they are (http), in lower case; `None` if they are not asked.
+    pub priority: Option<Box<str>>,
     /// Waits on the client's side.
     pub timeouts: ClientTimeouts,
     /// Most bytes of a request head (431 above) or of an answer's head (502 above).

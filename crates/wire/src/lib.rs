@@ -1,9 +1,10 @@
-//! What the bytes mean: HTTP/1.1 heads and bodies, the PROXY protocol, ORCA load reports, the Prometheus text format,
-//! GIOP, the datagrams of the lottery. No sockets, no clock.
+//! What the bytes mean: HTTP/1.1 heads and bodies, priorities, the PROXY protocol, ORCA load reports, the Prometheus text
+//! format, GIOP, the datagrams of the lottery. No sockets, no clock.
 
 pub mod giop;
 pub mod http1;
 pub mod orca;
+pub mod priority;
 pub mod prometheus;
 pub mod proxy_protocol;
 pub mod reading;

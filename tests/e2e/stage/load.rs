@@ -19,8 +19,13 @@ pub(crate) struct Load {
 impl Load {
     /// So many requests per second, of independent clients.
     pub(crate) fn start(address: SocketAddr, method: &str, rate: f64) -> Self {
+        Self::with(address, method, &[], rate)
+    }
+
+    /// The same with header fields.
+    pub(crate) fn with(address: SocketAddr, method: &str, fields: &[(&str, &str)], rate: f64) -> Self {
         let body: &[u8] = if method == "POST" { b"something to do" } else { b"" };
-        let target = Http::new(method, &format!("http://{address}/"), &[], body).unwrap();
+        let target = Http::new(method, &format!("http://{address}/"), fields, body).unwrap();
         let pace = Pace::new(Arrival::Poisson, rate, Duration::from_secs(600), 1);
         let limits = Limits { timeout: Duration::from_secs(10), ..Limits::default() };
         Self { run: run::start(target, pace, limits).unwrap(), so_far: Record::new() }

@@ -69,3 +69,13 @@ fn odd_names_survive() {
     let odd = "plimsoll_member_in_flight{group=\"odd \"\\\n one\",member=\"a\"b\\c\nd\"}";
     assert_eq!(page().value(odd), 3.0);
 }
+
+#[test]
+fn what_came_of_urgent_requests_is_told() {
+    let page = page();
+    for (outcome, count) in [("served", 13.0), ("refused", 14.0)] {
+        let series =
+            format!(r#"plimsoll_urgency_waits_total{{group="web",outcome="{outcome}",urgency="1"}}"#);
+        assert_eq!(page.value(&series), count);
+    }
+}

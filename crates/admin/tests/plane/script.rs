@@ -12,6 +12,7 @@ use std::time::Duration;
 use plimsoll_admin::{Admin, Changed, Config, Entry, Reference, Refused, Report, Subject, start};
 use plimsoll_brain::status::{
     GroupExplanation, GroupStatus, Latency, ListenerStatus, LoadExplanation, MemberStatus, Status,
+    UrgencyStatus,
 };
 use plimsoll_brain::{EventKind, Shed, State};
 use tokio::sync::broadcast;
@@ -162,6 +163,7 @@ fn status() -> Status {
         load: (name == "web").then_some(0.625),
         members,
         rejected: BTreeMap::from([("no_member".to_owned(), 2)]),
+        urgencies: vec![UrgencyStatus { urgency: 1, served: 13, refused: 14 }],
         latency: Latency { count: 11, sum: 0.5, ..Latency::default() },
         ..GroupStatus::default()
     };

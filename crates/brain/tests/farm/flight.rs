@@ -1,6 +1,10 @@
 //! A request from its coming to what its client gets.
 
+use plimsoll_brain::Urgency;
 use plimsoll_brain::meter::{Job, Reading};
+
+/// More so than others, which are so by default.
+pub(super) const URGENT: u8 = 1;
 
 /// A request under way.
 pub(super) struct Flight {
@@ -9,6 +13,7 @@ pub(super) struct Flight {
     pub(super) came: f64,
     pub(super) sent: f64,
     pub(super) work: f64,
+    pub(super) urgency: Urgency,
     pub(super) job: Option<Job>,
     pub(super) reading: Option<Reading>,
     /// Jobs found at the member, and when.
@@ -22,6 +27,12 @@ pub(super) struct Flight {
     /// When it found no room for the first time.
     pub(super) full: Option<f64>,
     pub(super) measured: bool,
+}
+
+impl Flight {
+    pub(super) fn urgent(&self) -> bool {
+        self.urgency.value() == URGENT
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]

@@ -7,8 +7,8 @@
 //! way, and are given up after a second. Everything follows from the seed; the same seed gives every policy the
 //! same arrivals, sizes and neighbours.
 
-use plimsoll_brain::Time;
 use plimsoll_brain::meter::Reading;
+use plimsoll_brain::{Time, Urgency};
 
 #[expect(dead_code, reason = "other tests use the rest of it")]
 #[path = "../dice/mod.rs"]
@@ -50,6 +50,8 @@ pub(crate) struct Setting {
     pub(crate) retries: f64,
     /// How long requests are.
     pub(crate) work: Work,
+    /// Share of the requests that are more urgent than the others.
+    pub(crate) urgent: f64,
     /// Are all requests five times as long from the middle on?
     pub(crate) heavier: bool,
     /// One way, seconds.
@@ -101,6 +103,7 @@ impl Setting {
             ignore_cancel: false,
             retries: 0.0,
             work: Work::Lognormal,
+            urgent: 0.0,
             heavier: false,
             network: 0.000_25,
             discipline: Discipline::Sharing,
@@ -117,8 +120,20 @@ pub(crate) trait Policy {
     /// A member for a request of balancer `who`, not `failed`,; `None` refuses it.
     fn choose(&mut self, who: usize, now: f64, fleet: &Fleet, failed: Option<usize>) -> Option<usize>;
 
+    /// Does a request wait with balancer `who` that is more urgent than this?
+    fn outranked(&self, _who: usize, _urgency: Urgency) -> bool {
+        false
+    }
+
     /// A request that found no member, for the first time at `since`: until when it waits for one; `None` if it does not.
-    fn wait(&mut self, _who: usize, _now: f64, _since: f64, _flight: usize) -> Option<f64> {
+    fn wait(
+        &mut self,
+        _who: usize,
+        _now: f64,
+        _since: f64,
+        _flight: usize,
+        _urgency: Urgency,
+    ) -> Option<f64> {
         None
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use plimsoll_brain::meter::Reading;
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, GroupSpec, Hand, Knobs, Line, MemberId, MemberSpec, OutlierSpec, Plan, Ticket,
-    Time, Turn, Vitals, WhenAllDown, strategy,
+    Analyzer, Ask, Choice, GroupSpec, Hand, Knobs, Lines, MemberId, MemberSpec, OutlierSpec, Plan, Ticket,
+    Time, Turn, Urgency, Vitals, WhenAllDown, strategy,
 };
 
 use super::dice::Dice;
@@ -19,6 +19,8 @@ pub(crate) struct Ours {
     members: usize,
     balancers: Vec<Balancer>,
     dice: Dice,
+    /// Do requests say how urgent they are?
+    pub(crate) asks: bool,
     pub(crate) ejections: u64,
 }
 
@@ -29,8 +31,8 @@ struct Balancer {
     vitals: Vec<Arc<Vitals>>,
     turn: u64,
     /// Requests that wait for room.
-    line: Line<usize>,
-    tickets: BTreeMap<usize, Ticket>,
+    line: Lines<usize>,
+    tickets: BTreeMap<usize, (Ticket, Urgency)>,
     /// May room have come free since the last look?
     rung: bool,
     /// Counted in before it started anew: what ends of it says nothing.
@@ -43,7 +45,7 @@ impl Ours {
         let balancers = (0..balancers)
             .map(|index| Balancer::new(name, members, spread(index, balancers), &mut dice))
             .collect();
-        Self { name, members, balancers, dice, ejections: 0 }
+        Self { name, members, balancers, dice, asks: false, ejections: 0 }
     }
 }
 
@@ -92,7 +94,7 @@ impl Balancer {
             hand: Hand::new(seed),
             vitals,
             turn: dice.bits(),
-            line: Line::default(),
+            line: Lines::default(),
             tickets: BTreeMap::new(),
             rung: false,
             strangers: 0,
@@ -133,11 +135,16 @@ impl Policy for Ours {
         Some(member)
     }
 
-    fn wait(&mut self, who: usize, now: f64, since: f64, flight: usize) -> Option<f64> {
+    fn outranked(&self, who: usize, urgency: Urgency) -> bool {
+        self.balancers[who].line.outranked(urgency)
+    }
+
+    fn wait(&mut self, who: usize, now: f64, since: f64, flight: usize, urgency: Urgency) -> Option<f64> {
         let balancer = &mut self.balancers[who];
-        let pace = balancer.plan.pace(&balancer.hand);
-        let ticket = balancer.line.enter(flight, pace, time(since), time(now))?;
-        balancer.tickets.insert(flight, ticket);
+        let (plan, hand) = (&balancer.plan, &balancer.hand);
+        let pace = if self.asks { plan.pace_seen(hand) } else { plan.pace(hand) };
+        let ticket = balancer.line.enter(urgency, flight, pace, time(since), time(now))?;
+        balancer.tickets.insert(flight, (ticket, urgency));
         Some(ticket.until.0 as f64 / 1e9)
     }
 
@@ -147,7 +154,7 @@ impl Policy for Ours {
         while std::mem::take(&mut balancer.rung)
             && let Some(flight) = balancer.line.call().copied()
         {
-            let ticket = balancer.tickets[&flight];
+            let (ticket, _) = balancer.tickets[&flight];
             assert_eq!(balancer.line.turn(ticket), Turn::Look);
             if let Some(member) = balancer.pick(now, None, self.dice.bits()) {
                 balancer.line.leave(ticket, true, time(now));
@@ -166,8 +173,9 @@ impl Policy for Ours {
     fn late(&mut self, who: usize, now: f64, flight: usize) -> Option<Option<usize>> {
         let chance = self.dice.bits();
         let balancer = &mut self.balancers[who];
-        let ticket = balancer.tickets.remove(&flight)?;
-        let member = balancer.pick(now, None, chance);
+        let (ticket, urgency) = balancer.tickets.remove(&flight)?;
+        let outranked = balancer.line.outranked(urgency);
+        let member = if outranked { None } else { balancer.pick(now, None, chance) };
         balancer.line.leave(ticket, member.is_some(), time(now));
         balancer.rung = member.is_some();
         Some(member)
@@ -175,7 +183,7 @@ impl Policy for Ours {
 
     fn left(&mut self, who: usize, now: f64, flight: usize) {
         let balancer = &mut self.balancers[who];
-        if let Some(ticket) = balancer.tickets.remove(&flight) {
+        if let Some((ticket, _)) = balancer.tickets.remove(&flight) {
             balancer.line.leave(ticket, false, time(now));
         }
     }

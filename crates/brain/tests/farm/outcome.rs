@@ -8,6 +8,8 @@ pub(crate) struct Outcome {
     pub(super) latencies: Vec<f64>,
     /// Seconds until those refused were told so, sorted.
     pub(super) refusals: Vec<f64>,
+    /// The same of the urgent requests.
+    pub(super) urgent: (Vec<f64>, Vec<f64>),
     /// Requests that waited for a member, and for how many seconds in all.
     pub(crate) waited: u64,
     pub(crate) waits: f64,
@@ -26,6 +28,58 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// Nothing has happened yet.
+    pub(super) fn new(seconds: f64, capacity: f64) -> Self {
+        Self {
+            latencies: Vec::new(),
+            refusals: Vec::new(),
+            urgent: (Vec::new(), Vec::new()),
+            waited: 0,
+            waits: 0.0,
+            requests: 0,
+            failed: 0,
+            shed: 0,
+            good: 0,
+            in_time: 0,
+            messages: 0,
+            cv: 0.0,
+            seconds,
+            knee_error: 0.0,
+            capacity,
+        }
+    }
+
+    /// An answer came, or nobody waits for it any more.
+    pub(super) fn answered(&mut self, latency: f64, urgent: bool) {
+        self.latencies.push(latency);
+        if urgent {
+            self.urgent.0.push(latency);
+        }
+    }
+
+    /// A request was refused.
+    pub(super) fn refused(&mut self, after: f64, urgent: bool) {
+        self.shed += 1;
+        self.refusals.push(after);
+        if urgent {
+            self.urgent.1.push(after);
+        }
+    }
+
+    /// No more is to come.
+    pub(super) fn sort(&mut self) {
+        let Self { latencies, refusals, urgent: (answered, refused), .. } = self;
+        [latencies, refusals, answered, refused].into_iter().for_each(|all| all.sort_by(f64::total_cmp));
+    }
+
+    /// Of the urgent requests: the quantile of their milliseconds, and the per cent that was refused.
+    pub(crate) fn urgent(&self, q: f64) -> (f64, f64) {
+        let (answered, refused) = &self.urgent;
+        let last = answered.len().saturating_sub(1);
+        let quantile = answered.get((q * last as f64) as usize).copied().unwrap_or(f64::NAN) * 1e3;
+        (quantile, 100.0 * refused.len() as f64 / (answered.len() + refused.len()).max(1) as f64)
+    }
+
     pub(crate) fn quantile(&self, q: f64) -> f64 {
         let last = self.latencies.len().saturating_sub(1);
         self.latencies.get((q * last as f64) as usize).copied().unwrap_or(f64::NAN) * 1e3

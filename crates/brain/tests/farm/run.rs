@@ -3,10 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use plimsoll_brain::Urgency;
 use plimsoll_brain::meter::Reading;
 
 use super::dice::Dice;
-use super::flight::{Flight, State};
+use super::flight::{Flight, State, URGENT};
 use super::outcome::Outcome;
 use super::server::Server;
 use super::{Answer, DEADLINE, Discipline, Fleet, Policy, Setting, Work, time};
@@ -52,6 +53,7 @@ struct Run<'a> {
     neighbours: Vec<Dice>,
     tokens: f64,
     outcome: Outcome,
+    urgencies: Dice,
     dispersions: Vec<f64>,
 }
 
@@ -68,28 +70,13 @@ pub(crate) fn run(setting: &Setting, policy: &mut dyn Policy) -> Outcome {
         deadlines: VecDeque::new(),
         neighbours: (0..setting.members as u64).map(|index| Dice::new(setting.seed, 1000 + index)).collect(),
         tokens: 0.0,
-        outcome: Outcome {
-            latencies: Vec::new(),
-            refusals: Vec::new(),
-            waited: 0,
-            waits: 0.0,
-            requests: 0,
-            failed: 0,
-            shed: 0,
-            good: 0,
-            in_time: 0,
-            messages: 0,
-            cv: 0.0,
-            seconds: setting.measured,
-            knee_error: 0.0,
-            capacity,
-        },
+        outcome: Outcome::new(setting.measured, capacity),
+        urgencies: Dice::new(setting.seed, 5),
         dispersions: Vec::new(),
     };
     run.go(policy);
     let mut outcome = run.outcome;
-    outcome.latencies.sort_by(f64::total_cmp);
-    outcome.refusals.sort_by(f64::total_cmp);
+    outcome.sort();
     outcome.cv = run.dispersions.iter().sum::<f64>() / run.dispersions.len().max(1) as f64;
     let errors = run
         .fleet
@@ -195,12 +182,14 @@ impl Run<'_> {
         let measured = now >= self.setting.warmup;
         self.outcome.requests += u64::from(measured);
         self.tokens = (self.tokens + self.setting.retries).min(100.0);
+        let urgent = self.setting.urgent > 0.0 && self.urgencies.unit() < self.setting.urgent;
         let flight = Flight {
             who,
             member: NOBODY,
             came: now,
             sent: now,
             work,
+            urgency: if urgent { Urgency::new(URGENT).unwrap_or_default() } else { Urgency::default() },
             job: None,
             reading: None,
             met: 0,
@@ -220,17 +209,18 @@ impl Run<'_> {
 
     /// A request looks for a member, and waits for one if it may.
     fn seek(&mut self, flight: usize, failed: Option<usize>, now: f64, policy: &mut dyn Policy) {
-        let who = self.flights[flight].who;
+        let (who, urgency) = (self.flights[flight].who, self.flights[flight].urgency);
         self.flights[flight].state = State::Queued;
         let member = match self.flights[flight].tries {
             TRIES.. => None,
+            _ if policy.outranked(who, urgency) => None,
             _ => policy.choose(who, now, &self.fleet, failed),
         };
         match member {
             Some(member) => self.dispatch(flight, Some(member), now),
             None => {
                 let since = *self.flights[flight].full.get_or_insert(now);
-                match policy.wait(who, now, since, flight) {
+                match policy.wait(who, now, since, flight, urgency) {
                     Some(until) => self.at(until + 1e-9, Event::Patience(flight)),
                     None => self.dispatch(flight, None, now),
                 }
@@ -252,8 +242,7 @@ impl Run<'_> {
         let Some(member) = member else {
             (entry.state, entry.who) = (State::Over, NOBODY);
             if entry.measured {
-                self.outcome.shed += 1;
-                self.outcome.refusals.push(now - entry.came);
+                self.outcome.refused(now - entry.came, entry.urgent());
             }
             return;
         };
@@ -415,7 +404,7 @@ impl Run<'_> {
         (entry.state, entry.who) = (State::Over, NOBODY);
         if entry.measured {
             let latency = now - entry.came;
-            self.outcome.latencies.push(latency);
+            self.outcome.answered(latency, entry.urgent());
             self.outcome.failed += u64::from(failed);
             self.outcome.good += u64::from(!failed);
             self.outcome.in_time += u64::from(!failed && latency <= 5.0 * entry.work + 0.020);
@@ -447,7 +436,7 @@ impl Run<'_> {
         if state == State::Queued {
             policy.left(who, now, flight);
             if self.flights[flight].measured {
-                self.outcome.latencies.push(DEADLINE + 2e-3);
+                self.outcome.answered(DEADLINE + 2e-3, self.flights[flight].urgent());
                 self.outcome.failed += 1;
             }
             return;
@@ -465,7 +454,7 @@ impl Run<'_> {
             },
         );
         if self.flights[flight].measured {
-            self.outcome.latencies.push(DEADLINE + 2e-3);
+            self.outcome.answered(DEADLINE + 2e-3, self.flights[flight].urgent());
             self.outcome.failed += 1;
         }
     }

@@ -139,7 +139,7 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
             found.push(Problem::warning(table.name(key), message));
         }
     };
-    for key in ["forwarded", "half_close", "trusted", "max_head"] {
+    for key in ["forwarded", "half_close", "trusted", "max_head", "priority"] {
         idle(spot, key, &[Protocol::Http]);
     }
     idle(spot, "backlog", &[Protocol::Http, Protocol::Tcp, Protocol::Iiop]);

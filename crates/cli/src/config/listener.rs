@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::root::{count, millis};
-use super::{ListenAddress, MemberAddress, Name, Network, TimeSpan};
+use super::{HeaderName, ListenAddress, MemberAddress, Name, Network, TimeSpan};
 
 /// An address to accept clients on, and the group they are sent to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -49,6 +49,13 @@ pub(crate) struct Listener {
     /// Connections without one are refused.
     #[serde(default)]
     pub(crate) accept_proxy: bool,
+
+    /// The header by which requests say how urgent they are (http): `priority` for RFC 9218's `Priority: u=1`, or one of your
+    /// own, with `u=` and a digit or the digit alone, 0 (most urgent) to 7; those that say nothing have 3. Where there is
+    /// more to do than can be done the most urgent are served first. Clients may lie: name a header that only those you trust
+    /// can set. Default: none, all are alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) priority: Option<HeaderName>,
 
     /// A client that ends its side of the connection still waits for its answer, as some old ones do (http). Otherwise it
     /// has left: the request is given up, and the member is told so by the end of its connection.

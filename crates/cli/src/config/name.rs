@@ -90,6 +90,38 @@ impl fmt::Display for Key {
     }
 }
 
+/// The name of a header, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HeaderName(pub(crate) String);
+
+text! {
+    HeaderName,
+    format: "plimsoll-header-name",
+    what: "the name of a header",
+    example: "priority",
+    pattern: "^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}$",
+}
+
+impl FromStr for HeaderName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("names no header".into());
+        }
+        if text.len() > 64 || !text.bytes().all(is_token) {
+            return Err("is no name of a header: letters, digits and `-`, at most 64 characters".into());
+        }
+        Ok(Self(text.to_ascii_lowercase()))
+    }
+}
+
+impl fmt::Display for HeaderName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
 /// `tchar` of RFC 9110, which names of headers and cookies are made of.
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
@@ -239,6 +271,10 @@ mod tests {
             ("cookie:Session", "cookie:Session"),
         ] {
             assert_eq!(good.parse::<Key>().unwrap().to_string(), shown);
+        }
+        assert_eq!("X-Urgency".parse::<HeaderName>().unwrap().to_string(), "x-urgency");
+        for bad in ["", "a b", "a:", "ä", &"x".repeat(65)] {
+            assert!(bad.parse::<HeaderName>().is_err(), "{bad}");
         }
         for bad in ["", "ip", "header", "header:", "cookie:", "header:a b", "cookie:a=b", "query:x"] {
             assert!(bad.parse::<Key>().is_err(), "{bad}");

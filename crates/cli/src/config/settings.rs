@@ -199,6 +199,7 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
         move_idle: listener.move_idle.0,
         backlog: u32::try_from(listener.backlog).unwrap_or(u32::MAX),
         accept_proxy: listener.accept_proxy,
+        priority: listener.priority.as_ref().map(|header| header.0.as_str().into()),
         timeouts: proxy::ClientTimeouts {
             head: timeouts.head.0,
             idle: timeouts.idle.unwrap_or_else(|| listener.protocol.idle()).0,

@@ -47,6 +47,7 @@ group = "web"
 binding = "per_request"
 backlog = 100
 accept_proxy = true
+priority = "x-urgency"
 half_close = true
 forwarded = "forwarded"
 trusted = ["10.0.0.0/8", "::1"]
@@ -206,6 +207,7 @@ fn defaults_are_as_documented() {
         move_idle: 0ns,
         backlog: 4096,
         accept_proxy: false,
+        priority: None,
         timeouts: ClientTimeouts {
             head: 10s,
             idle: 60s,

@@ -68,6 +68,8 @@ impl<S: Stream> Session<S> {
         }
         let admission = match trip {
             Some(trip) => Admission::Trip(trip),
+            // As in `admit::at_once`.
+            None if pool.group.room.ranked() => Admission::Shed,
             None => pool.admit_by(view, asked.key, self.core.chance(), now, tried),
         };
         if let Admission::Trip(trip) = &admission {

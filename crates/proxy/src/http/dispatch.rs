@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use plimsoll_brain::{MemberId, Time};
+use plimsoll_brain::{MemberId, Time, Urgency};
+use plimsoll_wire::priority;
 use tokio::net::TcpStream;
 
 use super::bound::Location;
@@ -203,9 +204,11 @@ impl<S: Stream> Session<S> {
         deadline: Time,
         known: Known,
     ) -> Result<Trip, Reason> {
+        let urgency = self.urgency(asked);
         let wish = Wish {
             key: asked.key,
             tried,
+            urgency,
             deadline,
             since: asked.begun,
             refused: matches!(known, Known::Refused),
@@ -223,7 +226,21 @@ impl<S: Stream> Session<S> {
             }
             queued => queued,
         };
+        if let Some(urgency) = urgency {
+            let waited = &pool.tally().urgencies[usize::from(urgency.value())];
+            if found.is_ok() { waited.served.add(1) } else { waited.refused.add(1) }
+        }
         found.inspect(|trip| self.hold(trip))
+    }
+
+    /// How urgent a request says it is, where the listener wants to know. Only those that find no room are asked: it is read
+    /// from the head for the member, so that others carry nothing of it.
+    #[cold]
+    #[inline(never)]
+    fn urgency(&self, asked: &Asked) -> Option<Urgency> {
+        let settings = self.listener.settings();
+        let said = priority::of_head(&asked.out, settings.priority.as_deref()?);
+        Some(said.and_then(Urgency::new).unwrap_or_default())
     }
 
     /// Gives the request to one member.

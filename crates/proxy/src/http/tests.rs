@@ -140,6 +140,7 @@ fn session(client: Script) -> Session<Script> {
         move_idle: Duration::ZERO,
         backlog: 1,
         accept_proxy: false,
+        priority: None,
         timeouts: ClientTimeouts { head: minute, idle: minute, body: minute, tunnel: minute },
         max_head: 8192,
         half_close: false,

@@ -82,22 +82,37 @@ async fn head(stream: &mut TcpStream) -> Option<String> {
 }
 
 fn balancer(server: &Server, threads: usize) -> (Engine, SocketAddr) {
+    asking(server, threads, None)
+}
+
+/// One that asks requests how urgent they are, in this header.
+fn asking(server: &Server, threads: usize, priority: Option<&str>) -> (Engine, SocketAddr) {
     let group = by(GroupSettings { queue: 0, ..group(&[server.address]) }, "adaptive");
-    let mut settings = settings(ListenerSettings { ..listener(Protocol::Http) }, group);
+    let priority = priority.map(Into::into);
+    let mut settings = settings(ListenerSettings { priority, ..listener(Protocol::Http) }, group);
     settings.threads = threads;
     start_with(settings)
 }
 
 async fn send(balancer: SocketAddr) -> TcpStream {
+    send_with(balancer, "").await
+}
+
+/// `fields` are whole lines.
+async fn send_with(balancer: SocketAddr, fields: &str) -> TcpStream {
     let mut stream = TcpStream::connect(balancer).await.unwrap();
-    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    stream.write_all(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes()).await.unwrap();
     stream
 }
 
 /// Sends a request; the status of its answer.
 fn ask(balancer: SocketAddr) -> JoinHandle<u16> {
+    ask_with(balancer, "")
+}
+
+fn ask_with(balancer: SocketAddr, fields: &'static str) -> JoinHandle<u16> {
     tokio::spawn(async move {
-        let mut stream = send(balancer).await;
+        let mut stream = send_with(balancer, fields).await;
         let head = head(&mut stream).await.unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         assert_eq!(status == 503, head.contains("plimsoll-reason: shed"), "{head}");
@@ -136,7 +151,12 @@ async fn a_short_burst_waits_and_is_not_refused() {
             // As many as come free within two sojourns, which is how long one may wait.
             asked.extend((0..6).map(|_| ask(address)));
             until("six wait", || status(&engine).queued == 6).await;
-            assert_eq!(ask(address).await.unwrap(), 503, "the seventh would wait in vain");
+            let seventh = ask_with(address, "Priority: u=0\r\n");
+            assert_eq!(
+                seventh.await.unwrap(),
+                503,
+                "it would wait in vain, and nobody asked how urgent it is"
+            );
             assert_eq!(server.running.load(Relaxed), 3, "the server has what it can work on");
             server.gate.send_replace(true);
             for asked in asked {
@@ -146,6 +166,37 @@ async fn a_short_burst_waits_and_is_not_refused() {
             assert_eq!((status.queued, status.waits.count, status.rejected["shed"]), (0, 6, 1));
             assert!(status.waits.sum > 0.0 && status.waits.sum < 12.1, "{:?}", status.waits);
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_urgent_request_takes_the_place_of_one_that_is_less_so() {
+    within(async {
+        for threads in [1, 2] {
+            let server = Server::start(1000).await;
+            let (engine, address) = asking(&server, threads, Some("x-urgency"));
+            learn(address, 24).await;
+            let mut asked = fill(&server, address).await;
+            asked.extend((0..6).map(|_| ask(address)));
+            until("six wait", || status(&engine).queued == 6).await;
+            assert_eq!(ask_with(address, "X-Urgency: 5\r\n").await.unwrap(), 503, "all go before it");
+            let urgent = ask_with(address, "x-urgency: u=1, i\r\n");
+            until("another one had to go", || status(&engine).rejected["shed"] == 2).await;
+            assert_eq!(status(&engine).queued, 6);
+            server.gate.send_replace(true);
+            assert_eq!(urgent.await.unwrap(), 200);
+            let mut refused = 0;
+            for asked in asked {
+                refused += u32::from(asked.await.unwrap() == 503);
+            }
+            assert_eq!(refused, 1);
+            let urgencies = status(&engine).urgencies;
+            let told = |urgency: usize| (urgencies[urgency].served, urgencies[urgency].refused);
+            assert_eq!((told(1), told(3), told(5)), ((1, 0), (5, 1), (0, 1)), "{urgencies:?}");
+        }
+        let server = Server::start(0).await;
+        assert!(status(&balancer(&server, 1).0).urgencies.is_empty(), "nobody is asked");
     })
     .await;
 }

@@ -75,6 +75,7 @@ pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
         move_idle: Duration::ZERO,
         backlog: 128,
         accept_proxy: false,
+        priority: None,
         timeouts: ClientTimeouts {
             head: 20 * SECOND,
             idle: 20 * SECOND,

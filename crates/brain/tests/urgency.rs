@@ -1,0 +1,219 @@
+//! What lines of unequal urgency promise, whatever comes: the most urgent wait as if they were alone, nobody is told of a
+//! place before one that is more urgent, no more wait than may be served, and where all are alike it is one line.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use plimsoll_brain::{Line, Lines, Pace, Ticket, Time, Turn, Urgency};
+use proptest::prelude::*;
+
+const SOJOURN: Duration = Duration::from_millis(80);
+
+/// What may happen. Numbers are taken modulo what there is.
+#[derive(Clone, Debug)]
+enum Step {
+    /// One of this urgency finds no room; it came so many hundredths of a sojourn ago.
+    Enter(u8, u32),
+    Call,
+    Look(usize),
+    /// One leaves, served or not.
+    Leave(usize, bool),
+    /// All whose wait is over are told.
+    Dismiss,
+    /// So many hundredths of a sojourn pass.
+    Pass(u32),
+}
+
+fn step(urgencies: &'static [u8]) -> impl Strategy<Value = Step> {
+    prop_oneof![
+        5 => (prop::sample::select(urgencies), 0..30_u32).prop_map(|(urgency, late)| Step::Enter(urgency, late)),
+        3 => Just(Step::Call),
+        2 => any::<usize>().prop_map(Step::Look),
+        3 => any::<(usize, bool)>().prop_map(|(who, served)| Step::Leave(who, served)),
+        2 => Just(Step::Dismiss),
+        3 => (0..100_u32).prop_map(Step::Pass),
+    ]
+}
+
+fn urgency(value: u8) -> Urgency {
+    Urgency::new(value).expect("0 to 7")
+}
+
+/// Somebody who waits in the lines, and in the line beside them.
+#[derive(Clone, Copy)]
+struct Waiter {
+    urgency: Urgency,
+    ticket: Ticket,
+    beside: Option<Ticket>,
+    called: bool,
+}
+
+/// Lines, and beside them a line of its own for those of the urgency `alone`, to which the same happens.
+struct World {
+    lines: Lines<u32>,
+    beside: Line<u32>,
+    alone: Urgency,
+    waiters: BTreeMap<u32, Waiter>,
+    next: u32,
+    now: Time,
+    pace: Pace,
+}
+
+impl World {
+    fn new(alone: u8, in_flight: u32) -> Self {
+        Self {
+            lines: Lines::default(),
+            beside: Line::default(),
+            alone: urgency(alone),
+            waiters: BTreeMap::new(),
+            next: 0,
+            now: Time(0) + SOJOURN,
+            pace: Pace { sojourn: SOJOURN, in_flight },
+        }
+    }
+
+    fn nth(&self, place: usize) -> Option<u32> {
+        let keys: Vec<u32> = self.waiters.keys().copied().collect();
+        (!keys.is_empty()).then(|| keys[place % keys.len()])
+    }
+
+    fn enter(&mut self, urgency: Urgency, late: u32) {
+        let (who, since) = (self.next, self.now - SOJOURN * late / 100);
+        self.next += 1;
+        let ticket = self.lines.enter(urgency, who, self.pace, since, self.now);
+        let mut beside = None;
+        if urgency == self.alone {
+            beside = self.beside.enter(who, self.pace, since, self.now);
+            assert_eq!(ticket.map(|ticket| ticket.until), beside.map(|ticket| ticket.until));
+        }
+        if let Some(ticket) = ticket {
+            self.waiters.insert(who, Waiter { urgency, ticket, beside, called: false });
+        }
+        self.dismiss();
+    }
+
+    fn call(&mut self) {
+        let expected = self.beside.call().copied();
+        let called = self.lines.call().copied();
+        let Some(who) = called else {
+            assert!(self.waiters.values().all(|waiter| waiter.called), "somebody waits and nobody is told");
+            assert_eq!(expected, None);
+            return;
+        };
+        let waiter = self.waiters.get_mut(&who).expect("it waits");
+        assert!(!std::mem::replace(&mut waiter.called, true), "nobody is told twice");
+        let urgency = waiter.urgency;
+        if urgency == self.alone || expected.is_some() {
+            assert_eq!(expected, Some(who));
+        }
+        let before = |other: &Waiter| other.urgency < urgency && !other.called;
+        assert!(!self.waiters.values().any(before), "one that is more urgent was not told");
+    }
+
+    fn look(&mut self, who: u32) {
+        let waiter = self.waiters.get_mut(&who).expect("it waits");
+        let turn = self.lines.turn(waiter.ticket);
+        let expected = if std::mem::take(&mut waiter.called) { Turn::Look } else { Turn::Wait };
+        assert_eq!(turn, expected);
+        if let Some(beside) = waiter.beside {
+            assert_eq!(turn, self.beside.turn(beside));
+        }
+    }
+
+    fn leave(&mut self, who: u32, served: bool) {
+        let waiter = self.waiters.remove(&who).expect("it waits");
+        assert_eq!(self.lines.leave(waiter.ticket, served, self.now), waiter.called);
+        if let Some(beside) = waiter.beside {
+            self.beside.leave(beside, served, self.now);
+        }
+        assert_eq!(self.lines.turn(waiter.ticket), Turn::Go);
+    }
+
+    fn dismiss(&mut self) {
+        while let Some(who) = self.lines.dismiss(self.now) {
+            let waiter = self.waiters.remove(&who).expect("it waits");
+            if waiter.urgency == self.alone {
+                assert_eq!(self.beside.dismiss(self.now), Some(who));
+            }
+        }
+        assert_eq!(self.beside.dismiss(self.now), None);
+        // No more than places come free while one may wait.
+        let most = (2 * self.pace.in_flight as usize).max(1);
+        assert!(self.lines.len() <= most, "{} wait for {most} places", self.lines.len());
+    }
+
+    fn go(&mut self, steps: &[Step]) {
+        for step in steps {
+            match *step {
+                Step::Enter(value, late) => self.enter(urgency(value), late),
+                Step::Call => self.call(),
+                Step::Look(place) => self.nth(place).into_iter().for_each(|who| self.look(who)),
+                Step::Leave(place, served) => {
+                    self.nth(place).into_iter().for_each(|who| self.leave(who, served));
+                }
+                Step::Dismiss => self.dismiss(),
+                Step::Pass(hundredths) => self.now = self.now + SOJOURN * hundredths / 100,
+            }
+            assert_eq!(self.lines.len(), self.waiters.len());
+            assert_eq!(self.lines.is_empty(), self.waiters.is_empty());
+            let alone = self.waiters.values().filter(|waiter| waiter.urgency == self.alone).count();
+            assert_eq!((self.beside.len(), self.beside.hurried()), (alone, self.lines.hurried(self.alone)));
+            let first = self.waiters.values().map(|waiter| waiter.urgency).min();
+            let least = urgency(7);
+            assert_eq!(self.lines.outranked(least), first.is_some_and(|first| first < least));
+            assert!(!first.is_some_and(|first| self.lines.outranked(first)));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_most_urgent_wait_as_if_others_were_not_there(
+        steps in prop::collection::vec(step(&[1, 3, 6]), 0..400),
+        in_flight in 0..12_u32,
+    ) {
+        World::new(1, in_flight).go(&steps);
+    }
+
+    #[test]
+    fn where_all_are_alike_it_is_one_line(
+        steps in prop::collection::vec(step(&[3]), 0..400),
+        in_flight in 0..12_u32,
+    ) {
+        let mut world = World::new(3, in_flight);
+        world.go(&steps);
+        prop_assert_eq!(world.lines.first(), None, "nobody was ever told apart");
+    }
+}
+
+#[test]
+fn the_urgent_take_their_time_while_others_hurry() {
+    let pace = Pace { sojourn: SOJOURN, in_flight: 8 };
+    let (usual, urgent) = (Urgency::default(), urgency(0));
+    let mut lines = Lines::default();
+    let mut now = Time(0) + SOJOURN;
+    // There is always somebody who waits, until that lasts for too long.
+    let mut last = lines.enter(usual, 0, pace, now, now).expect("a place");
+    while !lines.hurried(usual) {
+        now = now + SOJOURN / 2;
+        let next = lines.enter(usual, 0, pace, now, now).expect("a place");
+        lines.leave(last, true, now);
+        last = next;
+    }
+    let ticket = lines.enter(urgent, 1, pace, now, now).expect("a place");
+    assert_eq!((ticket.until, lines.first()), (now + 2 * SOJOURN, Some(urgent)));
+    assert!(lines.outranked(usual) && !lines.outranked(urgent));
+    assert_eq!(lines.call(), Some(&1), "whoever came first");
+    // One place comes free while one of the others may wait, and it is for the urgent one.
+    assert_eq!((lines.dismiss(now), lines.dismiss(now)), (Some(0), None));
+    assert_eq!(lines.enter(usual, 2, pace, now, now), None, "it would wait in vain");
+    lines.leave(ticket, true, now);
+    assert!(lines.enter(usual, 3, pace, now, now).is_some_and(|ticket| ticket.until == now + SOJOURN / 8));
+    assert_eq!(lines.call(), Some(&3));
+}
+
+#[test]
+fn there_are_eight() {
+    assert_eq!((0..=255).filter_map(Urgency::new).count(), Urgency::COUNT);
+    assert_eq!(Urgency::default().value(), 3);
+}

@@ -1,0 +1,69 @@
+//! How urgent a request says it is: the header field `Priority` (RFC 9218), or another one that says it the same way.
+//!
+//! Of the field's dictionary only `u` is read, the urgency from 0 (most urgent) to 7. A number alone is an urgency, too,
+//! for fields of one's own. What is neither, or beyond 7, says nothing, as the RFC wants it; of several the last holds.
+
+/// The urgency in a field's value, 0 to 7, if it says one.
+pub fn urgency(value: &[u8]) -> Option<u8> {
+    let mut said = value.split(|byte| *byte == b',').filter_map(|member| {
+        let item = member.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        match item.strip_prefix(b"u=").unwrap_or(item) {
+            [digit @ b'0'..=b'7'] => Some(digit - b'0'),
+            _ => None,
+        }
+    });
+    said.next_back()
+}
+
+/// The urgency that a head says in the field of this name, in whatever case. `head` begins with a request line and has been
+/// judged before; what follows its empty line is not looked at.
+pub fn of_head(head: &[u8], name: &str) -> Option<u8> {
+    let lines =
+        head.split(|byte| *byte == b'\n').skip(1).map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let said = lines.take_while(|line| !line.is_empty()).filter_map(|line| {
+        let (field, value) = line.split_at(line.iter().position(|byte| *byte == b':')?);
+        field.eq_ignore_ascii_case(name.as_bytes()).then(|| urgency(value.get(1..)?))?
+    });
+    said.last()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_urgency_is_a_digit_behind_u_or_alone() {
+        for (value, said) in [
+            ("u=0", Some(0)),
+            ("u=7, i", Some(7)),
+            ("i, u=2", Some(2)),
+            (" i,\tu=5;x=1 ", Some(5)),
+            ("4", Some(4)),
+            ("u=1, u=6", Some(6)),
+            ("u=6, u=9", Some(6)),
+            ("", None),
+            ("i", None),
+            ("u=8", None),
+            ("u=-1", None),
+            ("u=01", None),
+            ("u", None),
+            ("U=1", None),
+            ("urgent=1", None),
+            ("high", None),
+            ("u = 1", None),
+        ] {
+            assert_eq!(urgency(value.as_bytes()), said, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_field_is_found_in_its_head_and_not_behind_it() {
+        let head = b"GET /priority:u=0 HTTP/1.1\r\nHost: a\r\nX-Priority: 1\r\npriORITY:u=2\r\nAccept: u=4\r\n\r\npriority: u=6\r\n";
+        assert_eq!(of_head(head, "priority"), Some(2));
+        assert_eq!(of_head(head, "x-priority"), Some(1));
+        assert_eq!(of_head(head, "host"), None);
+        assert_eq!(of_head(head, "x"), None);
+        assert_eq!(of_head(b"GET / HTTP/1.1\r\nu: 1\r\nnonsense\r\nu: u=3, i\r\nU: x\r\n\r\n", "u"), Some(3));
+        assert_eq!((of_head(b"", "u"), of_head(b"u: 1", "u")), (None, None));
+    }
+}
