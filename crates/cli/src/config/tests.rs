@@ -261,11 +261,11 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(ALL).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:58:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-       58 | send_proxy = "v1"
+    warning: plimsoll.toml:59:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+       59 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:98:8: no listener sends clients to group `sticky`
-       98 | name = "sticky"
+    warning: plimsoll.toml:99:8: no listener sends clients to group `sticky`
+       99 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
