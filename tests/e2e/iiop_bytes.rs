@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::stage::{Balancer, Orb, OrbGroup, OrbMember};
+use crate::stage::{Balancer, Orb, OrbGroup, OrbMember, nobody, until};
 
 fn captured(name: &str) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/giop");
@@ -191,6 +191,60 @@ fn clients_that_come_at_once_share_one_connection() {
         let reply = message(&mut client);
         assert!(String::from_utf8_lossy(&reply).contains("COMM_FAILURE"), "{reply:?}");
     }
+}
+
+#[test]
+fn one_failed_connection_is_one_failure_for_all_who_wait_for_it() {
+    let (_held, gone) = nobody();
+    let members = [OrbMember::start(Orb::Omni, "m0", &[])];
+    let balancer = Balancer::start(&format!(
+        "threads = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"iiop\"\nbinding = \"per_request\"\n\
+         group = \"web\"\n[[group]]\nname = \"web\"\nstrategy = \"round_robin\"\nslow_start = \"0s\"\n\
+         iiop = {{ key = \"Latency\", connections = 1 }}\n\
+         members = [{{ address = \"{gone}\", key = \"Latency\" }}, {{ address = \"{}\", key = \"Latency\" }}]\n",
+        members[0].address
+    ));
+    let mut clients: Vec<TcpStream> = (0..30).map(|_| connect(balancer.address())).collect();
+    let request = captured("omniorb-1.2-request-who.bin");
+    clients.iter_mut().for_each(|client| client.write_all(&request).unwrap());
+    for mut client in clients {
+        let reply = message(&mut client);
+        assert_eq!(u32_at(&reply, 16), 0, "{}", String::from_utf8_lossy(&reply));
+    }
+    // Half of them were to go there. They need not all have come at the same moment.
+    let failures = balancer.member(gone)["failures"].as_u64().unwrap();
+    assert!((1..10).contains(&failures), "{failures}");
+}
+
+/// A oneway of GIOP 1.0, big-endian, with 60,000 bytes.
+fn oneway() -> Vec<u8> {
+    let mut body = vec![0; 8];
+    // No answer wanted, and three bytes of padding.
+    body.extend([0; 4]);
+    body.extend(b"\0\0\0\x07Latency\0");
+    body.extend(b"\0\0\0\x05note\0\0\0\0");
+    body.extend([0; 4]);
+    body.resize(60_000, b'x');
+    [&b"GIOP\x01\0\0\0"[..], &60_000_u32.to_be_bytes(), &body].concat()
+}
+
+#[test]
+fn a_member_that_does_not_read_holds_nobody_for_ever() {
+    // It takes connections, and that is all.
+    let member = TcpListener::bind("127.0.0.1:0").unwrap();
+    let balancer = Balancer::start(&format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"iiop\"\nbinding = \"per_request\"\n\
+         group = \"web\"\n[[group]]\nname = \"web\"\ntimeouts.idle = \"1s\"\niiop = {{ key = \"Latency\" }}\n\
+         members = [{{ address = \"{}\", key = \"Latency\" }}]\n",
+        member.local_addr().unwrap()
+    ));
+    let mut client = connect(balancer.address());
+    client.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    // As much as fits into the buffers of the kernel, and no more.
+    let full = (0..1000).any(|_| client.write_all(&oneway()).is_err());
+    assert!(full, "60 MB went somewhere");
+    drop(client);
+    until("the client is let go", || balancer.status()["listeners"][0]["connections"] == 0);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 
-use crate::stage::{Folder, Member, Process, Run, binary};
+use crate::stage::{Folder, Member, Process, Run, binary, nobody};
 
 fn load(args: &[&str]) -> Run {
     load_in(&Folder::new(), args)
@@ -315,7 +315,7 @@ fn results_are_pages_distributions_and_sums() {
 
 #[test]
 fn bad_input_is_told_in_one_line() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, nobody) = nobody();
     let silent = load(&[&url(nobody), "--rate", "50", "--duration", "200ms"]);
     assert!(silent.code == Some(3) && silent.err.contains("is anything listening there?"), "{}", silent.err);
     for (args, expected) in [

@@ -341,8 +341,8 @@ fn who_asks_in_vain_is_told_why() {
     let daemon = cluster.daemons[0].address.to_string();
     let run = pick(&["mail", "-d", &daemon, "-k", "keys"]);
     assert!(run.code == Some(1) && run.err.contains("no member offers it"), "{:?} {}", run.code, run.err);
-    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let run = pick(&["web", "-d", &nobody, "-k", "keys"]);
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let run = pick(&["web", "-d", &silent.local_addr().unwrap().to_string(), "-k", "keys"]);
     assert!(
         run.code == Some(3) && run.err.contains("no daemon answered") && run.out.is_empty(),
         "{}",

@@ -18,7 +18,8 @@ mod wire;
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU16, AtomicU32};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -64,7 +65,7 @@ pub(crate) struct Folder(PathBuf);
 impl Folder {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let number = NEXT.fetch_add(1, Relaxed);
         let path = std::env::temp_dir().join(format!("plimsoll-e2e-{}-{number}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Self(path)
@@ -97,10 +98,25 @@ impl Drop for Folder {
     }
 }
 
-/// A port that was free a moment ago, for programs that cannot take port 0. Whoever uses it tries again with
-/// another if somebody was faster.
+/// A port that was free a moment ago, for programs that cannot take port 0. It is none of those that the kernel gives away
+/// by itself, and is given once. Whoever uses it tries again with another if somebody was faster.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let begin = std::process::id() as u16;
+    loop {
+        let port = 20_000 + begin.wrapping_add(NEXT.fetch_add(1, Relaxed)) % 12_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// An address that nobody listens at, as long as the socket is kept: it has the port.
+pub(crate) fn nobody() -> (socket2::Socket, SocketAddr) {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
 }
 
 /// Does anybody accept connections there?

@@ -1,13 +1,12 @@
 //! The closed loop: as many clients as asked for, each with one request at a time.
 
-use std::net::TcpListener;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use plimsoll_bench::record::Fault;
 use plimsoll_bench::run::{self, Limits};
 
-use super::rig::{MS, OK, get, watched};
+use super::rig::{MS, OK, get, nobody, watched};
 
 #[test]
 fn each_client_waits_for_its_answer() {
@@ -45,7 +44,7 @@ fn a_new_connection_for_each_request() {
 /// Nobody listens: it goes on trying, but not as fast as it can, and ends in time.
 #[test]
 fn clients_without_a_server_try_again_in_peace() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, free) = nobody();
     let begin = Instant::now();
     let record = run::closed(get(free), 8, 300 * MS, Limits::default()).unwrap().join().unwrap();
     assert!(begin.elapsed() < Duration::from_secs(2));

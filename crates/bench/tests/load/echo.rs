@@ -9,7 +9,7 @@ use plimsoll_bench::record::{Fault, Record};
 use plimsoll_bench::run::{self, Limits};
 use plimsoll_bench::target::{Target, TcpEcho, UdpEcho};
 
-use super::rig::MS;
+use super::rig::{MS, nobody};
 
 fn run<T: Target + Send + 'static>(target: T, requests: u32, rate: f64, limits: Limits) -> Record {
     // Half a gap more, so that rounding decides nothing.
@@ -101,11 +101,13 @@ fn lost_datagrams_time_out_and_copies_do_no_harm() {
 #[test]
 fn nobody_listens() {
     let limits = || Limits { timeout: 500 * MS, ..Limits::default() };
-    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let record = run(UdpEcho::new(&free, 32).unwrap(), 10, 200.0, limits());
+    // One that hears a single other address has the port, and to all others it is as if nobody had.
+    let deaf = UdpSocket::bind("127.0.0.1:0").unwrap();
+    deaf.connect("127.0.0.1:9").unwrap();
+    let record = run(UdpEcho::new(&deaf.local_addr().unwrap().to_string(), 32).unwrap(), 10, 200.0, limits());
     assert_eq!(record.failed, [(Fault::Connect, 10)].into());
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let record = run(TcpEcho::new(&free, 32).unwrap(), 10, 200.0, limits());
+    let (_held, free) = nobody();
+    let record = run(TcpEcho::new(&free.to_string(), 32).unwrap(), 10, 200.0, limits());
     assert_eq!(record.failed, [(Fault::Connect, 10)].into());
 }
 

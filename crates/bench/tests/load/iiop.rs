@@ -15,7 +15,7 @@ use plimsoll_bench::target::Iiop;
 use plimsoll_wire::giop::{Corbaloc, Cut, Ior, Message, cut, write};
 use tokio::sync::oneshot;
 
-use super::rig::MS;
+use super::rig::{MS, nobody};
 
 struct Served {
     address: SocketAddr,
@@ -165,7 +165,7 @@ fn a_forward_is_an_answer_to_who_does_not_follow() {
 #[test]
 fn who_is_sent_to_nobody_goes_back() {
     let mut m1 = served("m1", |_| {});
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, free) = nobody();
     let (balancer, _) = redirector(vec![reference(free), reference(m1.address)]);
     let record = closed(&format!("iiop://{balancer}/group"), true, 4, 200 * MS);
     assert!(record.ok > 10 && record.failures() == 0, "{} {:?}", record.ok, record.failed);

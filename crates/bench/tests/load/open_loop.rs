@@ -9,7 +9,7 @@ use plimsoll_bench::record::{Fault, Record};
 use plimsoll_bench::run::{self, Limits};
 use plimsoll_bench::target::Http;
 
-use super::rig::{MS, OK, load, server};
+use super::rig::{MS, OK, load, nobody, server};
 
 /// With a stall of S every period P, a share S/P of the requests waits uniformly up to S: the closed form
 /// gives the quantiles. A generator that leaves out its own waits has a p95 of next to nothing.
@@ -75,7 +75,7 @@ fn a_connection_that_does_not_come_up_is_given_up() {
 
 #[test]
 fn refused_and_broken_answers_fail_and_never_look_fast() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, free) = nobody();
     let limits = || Limits { timeout: 800 * MS, ..Limits::default() };
     let record = load(free, Arrival::Constant, 100.0, 100 * MS, limits());
     assert_eq!(record.failed.get(&Fault::Connect), Some(&10), "{:?}", record.failed);

@@ -123,3 +123,11 @@ impl Target for Stamped {
         self.http.end(state)
     }
 }
+
+/// An address that nobody listens at, as long as the socket is kept: it has the port.
+pub(crate) fn nobody() -> (socket2::Socket, SocketAddr) {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
+}

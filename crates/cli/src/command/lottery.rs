@@ -3,7 +3,6 @@
 mod key;
 
 use std::collections::BTreeSet;
-use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,7 +20,7 @@ use crate::config::{self, LotteryFile, Severity, count};
 use crate::log;
 use crate::running::notify;
 
-pub(super) use key::read as keys;
+pub(super) use key::{exposed, read as keys};
 
 /// Refer clients to servers without a balancer: run beside each server
 ///
@@ -144,16 +143,23 @@ async fn on(file: &LotteryFile) -> Result<ExitCode, Failure> {
     );
     notify(&[NotifyState::Ready]);
     let told = agent.told();
+    let mut ended = false;
     agent
         .run(async {
             tokio::select! {
-                never = feed(file, &lottery, &told) => match never {},
+                () = feed(file, &lottery, &told) => ended = true,
                 () = lottery.check() => {}
                 () = told_to_stop(&mut term, &mut int) => {}
             }
             notify(&[NotifyState::Stopping]);
         })
         .await;
+    if ended {
+        // So that whoever watches over this process starts another.
+        return Err(Failure::failed(
+            "the daemon's thread has ended, which it never should: please report it",
+        ));
+    }
     tracing::info!("leaving");
     tokio::select! {
         () = lottery.leave() => Ok(ExitCode::SUCCESS),
@@ -161,8 +167,8 @@ async fn on(file: &LotteryFile) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Tells the daemon how loaded the servers are, and the world how the daemon does.
-async fn feed(file: &LotteryFile, lottery: &Lottery, told: &Told) -> Infallible {
+/// Tells the daemon how loaded the servers are, and the world how the daemon does, until the daemon is no more.
+async fn feed(file: &LotteryFile, lottery: &Lottery, told: &Told) {
     let services = file.lottery.services.iter();
     let loads: Vec<(u32, Expression)> =
         services.filter_map(|service| Some((service.number(), service.load()?))).collect();
@@ -188,12 +194,11 @@ async fn feed(file: &LotteryFile, lottery: &Lottery, told: &Told) -> Infallible 
                 }
             }
         }
-        if let Some(statistics) = lottery.statistics().await {
-            strangers.look(&statistics, &file.keys().display());
-            for (name, value) in numbers(&statistics) {
-                // There is room as long as programs do not tell dozens of names.
-                let _ = told.tell(name, value);
-            }
+        let Some(statistics) = lottery.statistics().await else { return };
+        strangers.look(&statistics, &file.keys().display());
+        for (name, value) in numbers(&statistics) {
+            // There is room as long as programs do not tell dozens of names.
+            let _ = told.tell(name, value);
         }
     }
 }

@@ -55,12 +55,28 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let keys = lottery::keys(&args.keys)?;
+    if lottery::exposed(&args.keys) {
+        let keys = args.keys.display();
+        globals.insist(&format!("warning: {keys} can be read by others than its owner: chmod 600 it\n"));
+    }
     let mut daemons = Vec::new();
+    let mut unknown = None;
     for daemon in &args.daemon {
-        let address = look_up(daemon);
-        daemons.push(address.map_err(|error| {
-            Failure::new(Exit::Unreachable, format_args!("cannot look up `{}`: {error}", daemon.host))
-        })?);
+        match look_up(daemon) {
+            Ok(address) => daemons.push(address),
+            Err(error) => {
+                let why = format!("cannot look up `{}`: {error}", daemon.host);
+                globals.say(&format!("warning: {why}\n"));
+                unknown = Some(why);
+            }
+        }
+    }
+    // The others do, if there are any.
+    if daemons.is_empty()
+        && args.multicast.is_none()
+        && let Some(why) = unknown
+    {
+        return Err(Failure::new(Exit::Unreachable, why));
     }
     let mode = if args.lottery { Mode::Lottery } else { Mode::Referral };
     let settings = ClientSettings { daemons, multicast: args.multicast, keys, mode, attempts: 8 };

@@ -134,6 +134,12 @@ pub(crate) struct LotteryFile {
 /// Reads and checks a file; `-` is standard input.
 pub(crate) fn read_lottery(path: &Path) -> Result<LotteryFile, ReadError> {
     let (name, bytes) = bytes_of(path)?;
+    // Whose lines are not to be shown.
+    if std::str::from_utf8(&bytes).is_ok_and(|text| text.parse::<Keys>().is_ok()) {
+        return Err(ReadError::Io(format!(
+            "{name} is a file of keys, not a configuration: give it by --keys"
+        )));
+    }
     read_lottery_text(&name, bytes).map_err(ReadError::Wrong)
 }
 
@@ -229,6 +235,14 @@ impl LotteryFile {
         keys: Keys,
         mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
     ) -> Result<cluster::Settings, Problems> {
+        let mut peers = Vec::new();
+        for peer in &self.lottery.peers {
+            match resolve(peer) {
+                Ok(address) => peers.push(address),
+                // The others do: a host that is gone must keep none from starting.
+                Err(error) => tracing::warn!("cannot look up the peer `{}`: {error}", peer.host),
+            }
+        }
         let mut problems = Vec::new();
         let mut find = |address: &MemberAddress, spot: &Spot| match resolve(address) {
             Ok(found) => Some(found),
@@ -241,9 +255,6 @@ impl LotteryFile {
         };
         let lottery = &self.lottery;
         let address = lottery.address.as_ref().and_then(|address| find(address, self.spots.key("address")));
-        let peers = lottery.peers.iter().enumerate();
-        let peers =
-            peers.filter_map(|(index, peer)| find(peer, self.spots.key("peers").item(index))).collect();
         let services = lottery.services.iter().enumerate().filter_map(|(index, service)| {
             let spot = self.spots.key("service").item(index).key("server");
             Some(cluster::Service {

@@ -13,6 +13,10 @@ use super::{Order, Settings, Statistics, convert, draw_key};
 /// How long a member that is not heard of any more stays in the table that clients are told of.
 const FORGET: std::time::Duration = std::time::Duration::from_secs(10);
 
+/// Requests at once that every source may ask, whatever the rate: a part of the table counts as ten, and daemons that could
+/// not pay for it would never hear of one another.
+const LEAST_BURST: u32 = 40;
+
 pub(super) struct Desk {
     member: u16,
     incarnation: u32,
@@ -44,7 +48,7 @@ impl Desk {
         config.ttl = u16::try_from(settings.ttl.as_millis()).unwrap_or(u16::MAX);
         config.slow_start = settings.slow_start;
         config.forget = Some(FORGET);
-        (config.rate, config.burst) = (settings.rate, settings.rate.div_ceil(5));
+        (config.rate, config.burst) = (settings.rate, settings.rate.div_ceil(5).max(LEAST_BURST));
         let mut daemon = Daemon::new(config, Time(0));
         for service in settings.services.iter().filter(|service| service.check.is_some()) {
             // Not yet checked means not used.

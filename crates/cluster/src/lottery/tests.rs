@@ -18,6 +18,11 @@ fn keys() -> Keys {
 }
 
 fn daemon(member: u16, peers: Vec<SocketAddr>) -> Lottery {
+    rated(member, peers, 0)
+}
+
+/// One that answers a source so many requests a second.
+fn rated(member: u16, peers: Vec<SocketAddr>, rate: u32) -> Lottery {
     let service = Service {
         name: "web".into(),
         id: SERVICE,
@@ -36,7 +41,7 @@ fn daemon(member: u16, peers: Vec<SocketAddr>) -> Lottery {
         services: vec![service],
         ttl: Duration::from_secs(60),
         slow_start: Duration::ZERO,
-        rate: 0,
+        rate,
     };
     Lottery::start(settings).unwrap()
 }
@@ -91,6 +96,20 @@ async fn many_picks_at_once_have_an_answer_each() {
 
 #[tokio::test]
 async fn where_nobody_is_nobody_is_found() {
-    let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    assert_eq!(client(vec![gone]).pick(SERVICE, b"").await, Err(Unserved::Silence));
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    assert_eq!(client(vec![silent.local_addr().unwrap()]).pick(SERVICE, b"").await, Err(Unserved::Silence));
+}
+
+#[tokio::test]
+async fn daemons_that_answer_little_know_one_another_still() {
+    let one = rated(1, Vec::new(), 1);
+    let two = rated(2, vec![one.address()], 1);
+    let both = async {
+        let mut seen = BTreeSet::new();
+        while seen.len() < 2 {
+            // It is asked for little: a client that is turned away asks again.
+            seen.extend(client(vec![two.address()]).pick(SERVICE, b"").await.map(|pick| pick.member));
+        }
+    };
+    timeout(PATIENCE, both).await.unwrap();
 }

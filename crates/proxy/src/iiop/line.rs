@@ -64,6 +64,8 @@ struct Placed {
 pub(super) struct Settings {
     /// A connection is ended when nothing was asked for so long.
     pub(super) idle: Duration,
+    /// It is given up when the member has read nothing for so long of what is there for it.
+    pub(super) deaf: Duration,
     /// Most bytes of a message.
     pub(super) most: usize,
 }
@@ -180,6 +182,8 @@ impl Line {
     pub(super) async fn read(&self, core: &Rc<Core>, settings: &Settings) -> End {
         let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
         let mut inbound = Inbound::new(Vec::new(), settings.most);
+        // What was there for the member, and since when it is so much.
+        let mut stuck = (0, core.now());
         loop {
             let came = poll_fn(|cx| {
                 if let Poll::Ready(false) = self.outbox.poll_flush(cx) {
@@ -191,11 +195,17 @@ impl Line {
                 if timer.fired() {
                     self.overdue(core.tick());
                 }
+                let sent = self.outbox.sent();
+                if self.outbox.kept() == 0 || sent != stuck.0 {
+                    stuck = (sent, core.now());
+                } else if core.now() >= stuck.1 + settings.deaf {
+                    return Poll::Ready(Came::End);
+                }
                 let idle = self.idle();
                 if idle && (self.closing.get() || core.now() >= self.quiet_since.get() + settings.idle) {
                     return Poll::Ready(Came::End);
                 }
-                timer.set(self.wakes(settings));
+                timer.set(self.wakes(settings, stuck.1));
                 Poll::Pending
             })
             .await;
@@ -215,12 +225,13 @@ impl Line {
         self.calls.borrow().is_empty() && self.outbox.kept() == 0
     }
 
-    /// When there is something to do next though nothing comes.
-    fn wakes(&self, settings: &Settings) -> Time {
-        let calls = self.calls.borrow();
-        match calls.values().map(|placed| placed.due).min() {
-            Some(due) => due,
-            None => self.quiet_since.get() + settings.idle,
+    /// When there is something to do next though nothing comes; `stuck` is since when the member has read nothing.
+    fn wakes(&self, settings: &Settings, stuck: Time) -> Time {
+        let due = self.calls.borrow().values().map(|placed| placed.due).min();
+        match (due, self.outbox.kept() > 0) {
+            (due, true) => due.unwrap_or(NEVER).min(stuck + settings.deaf),
+            (Some(due), false) => due,
+            (None, false) => self.quiet_since.get() + settings.idle,
         }
     }
 
@@ -276,7 +287,12 @@ impl Line {
 impl Settings {
     pub(super) fn of(trip: &Trip) -> Self {
         let settings = trip.settings();
-        Self { idle: settings.pool_idle, most: settings.iiop.as_ref().map_or(0, |iiop| iiop.max_message) }
+        let deaf = settings.timeouts.idle;
+        Self {
+            idle: settings.pool_idle,
+            deaf,
+            most: settings.iiop.as_ref().map_or(0, |iiop| iiop.max_message),
+        }
     }
 }
 

@@ -75,6 +75,7 @@ impl Lines {
         {
             return Way::Await(Rc::clone(attempt));
         }
+        let own = making.next().cloned();
         let all = attempts.iter().filter(|attempt| attempt.member == member).count();
         drop(attempts);
         let made = self.made.borrow();
@@ -86,8 +87,16 @@ impl Lines {
         if let Some((_, line)) = best {
             return Way::Line(line);
         }
-        its().filter(|line| line.idle()).for_each(|line| line.close());
-        if its().any(|line| line.idle()) { Way::Later } else { Way::Full }
+        if let Some(attempt) = own {
+            return Way::Await(attempt);
+        }
+        match its().find(|line| line.idle()) {
+            Some(line) => {
+                line.close();
+                Way::Later
+            }
+            None => Way::Full,
+        }
     }
 
     /// The least busy of the connections of a kind, how busy it is, and how many there are.

@@ -113,6 +113,11 @@ impl Outbox {
         self.kept.borrow().len() - self.sent.get()
     }
 
+    /// How many bytes of what is kept have been sent.
+    pub(super) fn sent(&self) -> usize {
+        self.sent.get()
+    }
+
     /// Is so much kept that nobody should bring more?
     pub(super) fn full(&self) -> bool {
         self.kept() >= MUCH

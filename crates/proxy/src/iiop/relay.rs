@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use plimsoll_brain::Time;
+use plimsoll_brain::{MemberId, Time};
 use plimsoll_wire::giop::{Completed, Content, Message, Order, Reply, Status};
 
 use super::call::{Ask, Call};
@@ -78,12 +78,28 @@ pub(super) async fn relay(mut call: Call, mut trip: Option<Trip>) {
                     Some(reason)
                 }
             },
-            Way::Await(attempt) => attempt.over().await,
+            Way::Await(attempt) => match attempt.over().await {
+                // Whoever made it has said so of the member: it failed once.
+                Some(reason) if reason != Reason::Exhausted => {
+                    last = reason;
+                    if !pass_over(&mut call, &pool, found, core.tick()) {
+                        return call.refuse(last);
+                    }
+                    continue;
+                }
+                failed => failed,
+            },
             Way::Later => {
                 pool.iiop.lines.gone().await;
                 None
             }
-            Way::Full => Some(Reason::Exhausted),
+            Way::Full => {
+                last = Reason::Exhausted;
+                if !pass_over(&mut call, &pool, found, core.tick()) {
+                    return call.refuse(last);
+                }
+                continue;
+            }
         };
         last = match failed {
             None => {
@@ -171,9 +187,20 @@ fn judge(reply: &Reply<'_>, order: Order, own: Option<&[u8]>) -> Judged {
 
 /// A member did not take a request: is it to be tried with another?
 fn again(call: &mut Call, pool: &Pool, trip: Trip, now: Time) -> bool {
-    let attempts = trip.settings().retry.attempts as usize;
-    let member = trip.member();
+    let (attempts, member) = (trip.settings().retry.attempts, trip.member());
     trip.failed(now);
+    next(call, pool, attempts, member, now)
+}
+
+/// The same where that says nothing about the member, or has been said.
+fn pass_over(call: &mut Call, pool: &Pool, trip: Trip, now: Time) -> bool {
+    let (attempts, member) = (trip.settings().retry.attempts, trip.member());
+    trip.abandoned();
+    next(call, pool, attempts, member, now)
+}
+
+fn next(call: &mut Call, pool: &Pool, attempts: u32, member: MemberId, now: Time) -> bool {
+    let attempts = attempts as usize;
     if call.tried.len() >= attempts || !pool.withdraw(now) {
         return false;
     }

@@ -1,6 +1,6 @@
 //! The file of keys: read, or made with a new key where there is none.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -16,19 +16,21 @@ use super::super::{Exit, Failure};
 /// # Errors
 /// It cannot be read or made, or has something else in it.
 pub(super) fn open(path: &Path) -> Result<Keys, Failure> {
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Ok(file) => make(file).map_err(|error| {
-            Failure::failed(format_args!("cannot write a key to {}: {error}", path.display()))
-        })?,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return read(path),
-        // In a folder that may only be read.
-        Err(_) if path.exists() => return read(path),
-        Err(error) => {
-            return Err(Failure::new(
-                Exit::Usage,
-                format_args!("there is no file of keys {}, and it cannot be made: {error}", path.display()),
-            ));
+    if path.exists() {
+        if exposed(path) {
+            tracing::warn!("{} can be read by others than its owner: chmod 600 it", path.display());
         }
+        return read(path);
+    }
+    if let Err(error) = make(path) {
+        // Another daemon may have been faster.
+        if error.kind() == io::ErrorKind::AlreadyExists {
+            return read(path);
+        }
+        return Err(Failure::new(
+            Exit::Usage,
+            format_args!("there is no file of keys {}, and it cannot be made: {error}", path.display()),
+        ));
     }
     tracing::warn!(
         "made {} with a new key: copy this file to the other hosts of the cluster and to its clients, which cannot \
@@ -47,22 +49,37 @@ pub(in crate::command) fn read(path: &Path) -> Result<Keys, Failure> {
     let text = fs::read_to_string(path).map_err(|error| {
         usage(format!("cannot be read: {error}; it is the file that `plimsoll lottery --keys` made"))
     })?;
-    if let Ok(about) = fs::metadata(path)
-        && about.permissions().mode() & 0o077 != 0
-    {
-        tracing::warn!("{} can be read by others than its owner: chmod 600 it", path.display());
-    }
     text.parse().map_err(|bad: plimsoll_wire::rfs::BadKeys| usage(bad.to_string()))
 }
 
-/// A key whose number is that of the second, so that a newer one has a greater number.
-fn make(mut file: File) -> io::Result<()> {
+/// Makes a file with a key whose number is that of the second, so that a newer one has a greater number. It appears whole
+/// or not at all: another daemon may look for it at the same moment.
+fn make(path: &Path) -> io::Result<()> {
     let mut secret = [0; SECRET];
     let drawn = getrandom(&mut secret, GetRandomFlags::empty())?;
     if drawn != SECRET {
         return Err(io::Error::other("the system gives no random numbers"));
     }
     let digits: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-    write!(file, "# number, secret; the first line seals, all of them open\n{} {digits}\n", incarnation())?;
-    file.sync_all()
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let draft = path.with_file_name(name);
+    let made =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).and_then(|mut file| {
+            write!(
+                file,
+                "# number, secret; the first line seals, all of them open\n{} {digits}\n",
+                incarnation()
+            )?;
+            file.sync_all()?;
+            fs::hard_link(&draft, path)
+        });
+    // Nobody else knows it.
+    let _ = fs::remove_file(&draft);
+    made
+}
+
+/// May others than its owner read a file?
+pub(in crate::command) fn exposed(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0)
 }
