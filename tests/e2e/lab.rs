@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -176,6 +177,30 @@ fn unequal(levels: &str, claim: &str) -> String {
 }
 
 const RATIO: &str = r#"{ ratio_to_best = { metric = "success", series = "balancer", of = "plimsoll", among = ["haproxy:random(2)", "envoy:ROUND_ROBIN"], at_least = 0.5 } }"#;
+
+#[test]
+fn what_left_late_is_run_again_and_not_counted() {
+    let folder = Folder::new();
+    let claim = "{ at_least = { metric = \"success\", value = 0 } }";
+    let text = unequal(r#"["plimsoll"]"#, claim).replace("quick = \"500ms\"", "quick = \"2s\"");
+    folder.write("late.toml", text);
+    let mut lab = Process::start(&binary(), &["lab", "run", "late.toml", "--quick"], folder.path());
+    let point = folder.join("plimsoll-lab/late-quick/points/001-balancer=plimsoll");
+    until("the first repetition begins", || point.join("1").exists());
+    // The generator is in this process. It stands still in every part of the first repetition, not in the third.
+    for _ in 0..8 {
+        lab.signal(Signal::STOP);
+        std::thread::sleep(Duration::from_millis(200));
+        lab.signal(Signal::CONT);
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    lab.end();
+    let outcome = &json(&point.join("point.json"))["outcome"];
+    assert!(outcome["again"].as_u64() >= Some(1), "{outcome}");
+    assert_eq!(outcome["samples"]["p99"].as_array().unwrap().len(), 6, "two repetitions of three batches");
+    let page = fs::read_to_string(folder.join("plimsoll-lab/late-quick/report.html")).unwrap();
+    assert!(page.contains("Run again because requests left late"), "{page}");
+}
 
 #[test]
 fn balancers_take_turns_and_one_that_is_missing_leaves_its_claim_open() {

@@ -29,6 +29,9 @@ pub struct Outcome {
     pub commands: Vec<String>,
     /// Least share of the requests that left on time (open loop).
     pub punctuality: f64,
+    /// Repetitions that were run again because the generator was late, and whose samples are not here.
+    #[serde(default)]
+    pub again: u32,
 }
 
 /// A second, or a batch.
@@ -40,6 +43,9 @@ pub struct Tick {
     pub seconds: f64,
     /// Requests that left in it.
     pub due: u64,
+    /// Those of them that the generator turned to late.
+    #[serde(default)]
+    pub late: u64,
     /// Requests answered in it without fault.
     pub ok: u64,
     /// Requests that ended badly in it.
@@ -66,6 +72,22 @@ impl Outcome {
     /// Of no repetition.
     pub(super) fn new() -> Self {
         Self { punctuality: 1.0, ..Self::default() }
+    }
+
+    /// Did too little leave on time to prove anything?
+    pub(super) fn is_late(&self) -> bool {
+        self.punctuality < PUNCTUAL
+    }
+
+    /// Takes in what came of another repetition.
+    pub(super) fn add(&mut self, other: Self) {
+        for (metric, samples) in other.samples {
+            self.samples.entry(metric).or_default().extend(samples);
+        }
+        self.timelines.extend(other.timelines);
+        self.commands = other.commands;
+        self.punctuality = self.punctuality.min(other.punctuality);
+        self.again += other.again;
     }
 }
 
@@ -182,6 +204,7 @@ fn once(
                 at: end,
                 seconds,
                 due: record.due,
+                late: record.due - record.on_time,
                 ok: record.ok,
                 failed: record.failures(),
                 response: record.service.mean().as_secs_f64(),

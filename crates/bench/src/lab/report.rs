@@ -93,7 +93,7 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
         }
     });
     let claims: Vec<Decided> = claims.collect();
-    let late = points.iter().filter(|point| point.outcome.punctuality < PUNCTUAL);
+    let late = points.iter().filter(|point| point.outcome.is_late());
     let invalid: Vec<String> = late.map(|point| name(&point.levels)).collect();
     let report = Report {
         version: store::VERSION,
@@ -122,7 +122,7 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
         let _ = writeln!(figures, "<figure>{svg}<figcaption>{few}{what}{paper}</figcaption></figure>");
     }
     let body = [
-        head(&run, &experiment, &report),
+        head(&run, &experiment, &report, points.iter().map(|point| point.outcome.again).sum()),
         verdicts(&report),
         format!("<h2>Figures</h2>\n{figures}"),
         numbers(&table, &points),
@@ -133,7 +133,7 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
     Ok(report)
 }
 
-fn head(run: &RunFile, experiment: &Experiment, report: &Report) -> String {
+fn head(run: &RunFile, experiment: &Experiment, report: &Report, again: u32) -> String {
     let mut out = format!(
         "<h1>{}</h1>\n<p class=\"dim\">{} · {} run · {} of {} points · {} · plimsoll {}</p>\n",
         escape(&experiment.title),
@@ -172,6 +172,12 @@ fn head(run: &RunFile, experiment: &Experiment, report: &Report) -> String {
              bottleneck and the point proves nothing.</p>",
             escape(name),
             PUNCTUAL * 100.0
+        );
+    }
+    if again > 0 {
+        let _ = writeln!(
+            out,
+            "<p>Run again because requests left late, and not counted: {again} repetitions.</p>"
         );
     }
     if !experiment.paper.is_empty() {

@@ -96,7 +96,7 @@ impl Runner {
                 let folder = store::point_folder(&order.folder, index, &wanted.levels);
                 let same = |old: &PointFile| old.fingerprint == file.fingerprint(&wanted.levels);
                 // One whose load was late proved nothing: it gets another chance.
-                let valid = |old: &PointFile| old.outcome.punctuality >= point::PUNCTUAL;
+                let valid = |old: &PointFile| !old.outcome.is_late();
                 done[index] = PointFile::read(&folder).is_ok_and(|old| same(&old) && valid(&old));
             }
         }
@@ -213,41 +213,21 @@ impl Runner {
     /// Runs these points, repetition by repetition in turn, another one first each time.
     fn heat(&self, heat: &[usize], watch: &mut dyn Watch) -> Result<Vec<(usize, PointFile)>, Trouble> {
         let order = &self.order;
-        let folder = |index: usize| store::point_folder(&order.folder, index, &self.points[index].levels);
         let mut outcomes = Vec::new();
         for index in heat {
-            clear(&folder(*index))?;
-            make(&folder(*index))?;
+            clear(&self.folder(*index))?;
+            make(&self.folder(*index))?;
             outcomes.push(Outcome::new());
         }
         for repetition in 1..=plan::repetitions(&order.experiment, order.mode) {
             for turn in 0..heat.len() {
                 let turn = (turn + repetition - 1) % heat.len();
-                let (point, folder) = (&self.points[heat[turn]], folder(heat[turn]));
-                point::run(
-                    &order.tie,
-                    &order.experiment,
-                    order.mode,
-                    point,
-                    repetition,
-                    &self.file.before,
-                    &folder,
-                    &mut outcomes[turn],
-                    watch,
-                )
-                .map_err(|trouble| match trouble {
-                    Trouble::Failed(why) => Trouble::failed(format!(
-                        "{}: {why}; logs are in {}",
-                        table::name(&point.levels),
-                        folder.display()
-                    )),
-                    other => other,
-                })?;
+                outcomes[turn].add(self.repetition(heat[turn], repetition, watch)?);
             }
         }
         let mut files = Vec::new();
         for (index, outcome) in heat.iter().zip(outcomes) {
-            let (levels, folder) = (&self.points[*index].levels, folder(*index));
+            let (levels, folder) = (&self.points[*index].levels, self.folder(*index));
             let file = PointFile {
                 version: store::VERSION,
                 levels: levels.clone(),
@@ -261,7 +241,48 @@ impl Runner {
         }
         Ok(files)
     }
+
+    /// Runs a repetition of a point, and again while the generator was late: what the machine did beside it says nothing of
+    /// a balancer.
+    fn repetition(&self, index: usize, number: usize, watch: &mut dyn Watch) -> Result<Outcome, Trouble> {
+        let (order, point, folder) = (&self.order, &self.points[index], self.folder(index));
+        let mut again = 0;
+        loop {
+            let mut outcome = Outcome { again, ..Outcome::new() };
+            let before = &self.file.before;
+            point::run(
+                &order.tie,
+                &order.experiment,
+                order.mode,
+                point,
+                number,
+                before,
+                &folder,
+                &mut outcome,
+                watch,
+            )
+            .map_err(|trouble| match trouble {
+                Trouble::Failed(why) => Trouble::failed(format!(
+                    "{}: {why}; logs are in {}",
+                    table::name(&point.levels),
+                    folder.display()
+                )),
+                other => other,
+            })?;
+            if !outcome.is_late() || again == AGAIN {
+                return Ok(outcome);
+            }
+            again += 1;
+        }
+    }
+
+    fn folder(&self, index: usize) -> PathBuf {
+        store::point_folder(&self.order.folder, index, &self.points[index].levels)
+    }
 }
+
+/// Most times that a repetition is run again.
+const AGAIN: u32 = 2;
 
 /// The numbers worth a line.
 fn headline(file: &PointFile) -> String {
@@ -271,7 +292,12 @@ fn headline(file: &PointFile) -> String {
         Some(format!("{} {}", metric.name(), claim::shown(&estimate)))
     });
     let mut parts: Vec<String> = parts.collect();
-    if file.outcome.punctuality < point::PUNCTUAL {
+    match file.outcome.again {
+        0 => {}
+        1 => parts.push("one repetition run again: requests left late".to_owned()),
+        many => parts.push(format!("{many} repetitions run again: requests left late")),
+    }
+    if file.outcome.is_late() {
         parts.push(format!("INVALID: only {:.1} % left on time", file.outcome.punctuality * 100.0));
     }
     parts.join(", ")
