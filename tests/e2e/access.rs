@@ -255,6 +255,40 @@ fn rules_change_without_a_reload_and_the_configuration_is_checked() {
 }
 
 #[test]
+fn rules_of_the_configuration_change_with_a_reload() {
+    let domain = Domain::new();
+    let member = Member::start(&[]);
+    let folder = Folder::new();
+    let (control, key) = (folder.join("control.sock"), folder.join("open.key"));
+    std::fs::copy(domain.folder.join("lb.key"), &key).unwrap();
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let text = |role: &str| {
+        format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{}\n[admin]\n\
+             control = [\"unix:{}\", \"tls://127.0.0.1:0\"]\n\
+             tls = {{ certificate = \"{}\", key = \"{}\", client_ca = \"{}\", trust_domain = \"example.org\" }}\n\
+             access = {{ grant = [{{ identity = \"spiffe://example.org/ops/alice\", role = \"{role}\" }}] }}\n",
+            groups(&[("web", &[member.address])], ""),
+            control.display(),
+            domain.path("lb.pem"),
+            key.display(),
+            domain.path("ca/ca.pem"),
+        )
+    };
+    let balancer = Balancer::start_in(folder, &text("operator"));
+    balancer.process.line("anyone on this host may use the private key");
+    let host = balancer.host();
+    let drain = || domain.by("alice", &["drain", &member.address.to_string(), "--host", &host]).code;
+    assert_eq!(drain(), Some(0));
+    let said = balancer.reload(&text("viewer"));
+    assert!(!said.contains("[admin] differs"), "{said}");
+    assert_eq!(drain(), Some(1));
+    assert_eq!(domain.by("alice", &["members", "--host", &host]).code, Some(0));
+    balancer.reload(&text("admin"));
+    assert_eq!(domain.by("alice", &["reload", "--host", &host]).code, Some(0));
+}
+
+#[test]
 fn keys_are_changed_without_a_gap() {
     let domain = Domain::new();
     let member = Member::start(&[]);

@@ -7,6 +7,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -51,6 +52,12 @@ impl Welcome {
     pub(crate) fn open(tls: &Tls, tokens: bool) -> Result<Self, String> {
         let names: Vec<PathBuf> =
             [&tls.certificate, &tls.key].into_iter().chain(&tls.client_ca).cloned().collect();
+        if std::fs::metadata(&tls.key).is_ok_and(|key| key.permissions().mode() & 0o007 != 0) {
+            tracing::warn!(
+                "anyone on this host may use the private key {0}: chmod o= {0}",
+                tls.key.display()
+            );
+        }
         let files = Files::open(names.clone(), move |bytes| config(&names, bytes, tokens))?;
         Ok(Self { files, trust_domain: tls.trust_domain.clone() })
     }
