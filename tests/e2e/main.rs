@@ -4,6 +4,7 @@
 //! that says so. The binary is the one that `PLIMSOLL_BIN` names, or else the one cargo built beside the tests.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod access;
 mod access_log;
 mod agent;
 mod answers;

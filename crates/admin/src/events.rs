@@ -21,7 +21,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::Entry;
-use crate::route::Plane;
+use crate::access::{Caller, Permit};
+use crate::plane::Plane;
+use crate::verb::Verb;
 
 /// A stream without news says that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -30,19 +32,25 @@ const PACE: Duration = Duration::from_millis(50);
 /// Entries in one piece of the body.
 const BATCH: usize = 64;
 
-/// Sends the entries above `since` (the kept ones, if none is given) and then each new one, until the client
-/// goes or the admin plane ends.
+/// Sends the entries above `since` (the kept ones, if none is given) and then each new one, as far as `caller` may see
+/// them, until the client goes, may see none any more, or the admin plane ends.
 pub(crate) async fn stream(
     plane: Arc<Plane>,
+    caller: Caller,
     since: Option<u64>,
     mut out: Sender<Bytes>,
     _slot: OwnedSemaphorePermit,
 ) {
     // An error is a client that went.
-    let _ = follow(&plane, since, &mut out).await;
+    let _ = follow(&plane, &caller, since, &mut out).await;
 }
 
-async fn follow(plane: &Plane, since: Option<u64>, out: &mut Sender<Bytes>) -> Result<(), SendError> {
+async fn follow(
+    plane: &Plane,
+    caller: &Caller,
+    since: Option<u64>,
+    out: &mut Sender<Bytes>,
+) -> Result<(), SendError> {
     out.send_data("retry: 2000\n\n".into()).await?;
     let mut cursor = since;
     let mut heartbeat = Instant::now() + HEARTBEAT;
@@ -50,18 +58,24 @@ async fn follow(plane: &Plane, since: Option<u64>, out: &mut Sender<Bytes>) -> R
         // Asked before the look, so that nothing happens unseen between the two.
         let changed = plane.subject.changed();
         let last = plane.ended();
-        let fresh = plane.subject.events(cursor.unwrap_or(0));
+        let mut fresh = plane.subject.events(cursor.unwrap_or(0));
+        // The rules may have changed since the stream began.
+        let permit = plane.permit(caller, Verb::Events);
+        if permit == Permit::Nothing {
+            return Ok(());
+        }
         if let (Some(cursor), Some(first)) = (cursor, fresh.first())
             && first.seq > cursor + 1
         {
             let missed = first.seq - cursor - 1;
             out.send_data(format!("event: lagged\ndata: {{\"missed\":{missed}}}\n\n").into()).await?;
         }
+        cursor = fresh.last().map(|entry| entry.seq).or(cursor).or(Some(0));
+        fresh.retain(|entry| permit.admits(&entry.group));
         for batch in fresh.chunks(BATCH) {
             out.send_data(batch.iter().map(message).collect::<String>().into()).await?;
             heartbeat = Instant::now() + HEARTBEAT;
         }
-        cursor = fresh.last().map(|entry| entry.seq).or(cursor).or(Some(0));
         if last {
             return Ok(());
         }

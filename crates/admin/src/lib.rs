@@ -1,39 +1,40 @@
 //! Be seen and be told: what a running balancer says of itself, and how an operator tells it what to do.
 //!
-//! Three doors. The *listener* (TCP) only shows: it may face a network, and nothing that arrives there can
+//! Four doors. The *listener* (TCP) only shows: it may face a network, and nothing that arrives there can
 //! change anything. The *control socket* (unix, mode 0600) shows the same and acts as well; who may act is
-//! decided by the file's permissions. The *reports* door (TCP, only if asked for) takes what members tell of their
-//! load and shows nothing: it is for the network that the members are in, where whoever can reach it can lie about
-//! their load and do no more. All are served by one thread with a runtime of its own, so that no client of theirs,
-//! however many or slow, takes time from the data path.
+//! decided by the file's permissions. *Control over TLS* does the same for those who prove who they are, by a client
+//! certificate or a token, and only what the [access rules](Access) give them. The *reports* door (TCP, only if asked
+//! for) takes what members tell of their load and shows nothing: it is for the network that the members are in, where
+//! whoever can reach it can lie about their load and do no more. All are served by one thread with a runtime of its own,
+//! so that no client of theirs, however many or slow, takes time from the data path.
 //!
-//! ```text
-//! GET  /                 what is here
-//! GET  /healthz          200 "ok"; 503 "stopping" while the process lets its work end
-//! GET  /status           the read model, JSON: plimsoll_brain::status::Status
-//! GET  /metrics          Prometheus text format 0.0.4
-//! GET  /events           server-sent events; ?since=SEQ or Last-Event-ID resumes, ?follow=0 gives a JSON array
-//! GET  /v1/groups/NAME/explain   what is known of each member and made of it: GroupExplanation
-//! POST /v1/report        member=10.0.0.1:80&name=cpu&value=0.4, or JSON            reports door and control
-//! POST /v1/set           {"group": "web", "key": "strategy", "value": "random"}                control only
-//! POST /v1/drain         {"group": "web", "member": "10.0.0.1:80"}; group may be left out      control only
-//! POST /v1/undrain       the same                                                              control only
-//! POST /v1/reload        {"changes": ["+ group web: member …"]}                                control only
-//! POST /v1/stop          202 {"stopping": true}                                                control only
-//! ```
+//! What can be asked for stands in one table, [`ROUTES`]: a path, the verb that roles have, what it takes and gives. The
+//! [OpenAPI document](openapi::document) is made of it. Changes and refused attempts are written to the [audit log](Audit).
 //!
 //! An error is `{"error": "what, where, what to do"}` with a 4xx status. This crate knows nothing of the
 //! data plane: whoever joins the two implements [`Subject`].
 
+mod access;
+mod act;
+mod audit;
 mod bind;
 mod events;
+mod files;
+mod jwt;
 mod metrics;
+pub mod openapi;
 mod patience;
+mod plane;
 mod process;
+mod reply;
 mod report;
 mod route;
+mod rules;
 mod serve;
+mod show;
 mod subject;
+mod tls;
+mod verb;
 
 use std::io;
 use std::net::SocketAddr;
@@ -43,13 +44,22 @@ use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
 
+pub use access::{Access, BUILT_IN, Caller, Grant, Kind, Pattern, Permit, Role, spiffe_id, trust_domain};
+pub use audit::{Audit, Deed};
+pub use jwt::Jwt;
+pub use rules::Rules;
 pub use subject::{Changed, Entry, Reference, Refused, Report, Subject};
+pub use tls::Tls;
+pub use verb::{Gives, Nature, ROUTES, Reach, Route, Takes, Verb};
 
 /// Connections that the door for reports takes at once; each is a file.
 pub const REPORTERS: u32 = serve::REPORTERS;
 
+/// Connections that control over TLS takes at once; each is a file.
+pub const GUESTS: u32 = serve::GUESTS;
+
 /// Where to be reached.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Config {
     /// Read-only listener; none if `None`. Port 0 takes a free one.
     pub listen: Option<SocketAddr>,
@@ -57,6 +67,21 @@ pub struct Config {
     pub control: Option<PathBuf>,
     /// Door for reports of members, which also shows object references, and nothing else; none if `None`. Port 0 takes a free one.
     pub reports: Option<SocketAddr>,
+    /// Control over TLS; none if `None`.
+    pub secured: Option<Secured>,
+    /// Where changes and refused attempts are written; nowhere if `None`.
+    pub audit: Option<Arc<Audit>>,
+}
+
+/// Control over TLS: where, who is let in, and what they may do.
+#[derive(Clone, Debug)]
+pub struct Secured {
+    /// The address and the certificates.
+    pub tls: Tls,
+    /// Which tokens count; none if `None`.
+    pub jwt: Option<Jwt>,
+    /// Who may do what.
+    pub rules: Arc<Rules>,
 }
 
 /// Why the admin plane did not start: one line that says what, where and what to do.
@@ -82,6 +107,11 @@ pub enum Error {
         /// What to do.
         hint: &'static str,
     },
+    /// What control over TLS needs is missing or wrong.
+    #[error(
+        "admin: control over TLS: {0}; mend [admin.tls] or [admin.jwt], or take tls:// out of [admin] control"
+    )]
+    Secured(String),
     /// The system gave no thread or no event queue.
     #[error("admin: cannot start its thread: {0}; raise the limits on processes and open files")]
     Thread(io::Error),
@@ -91,21 +121,33 @@ pub enum Error {
 /// event streams end after the last event, the control socket's file is removed.
 #[derive(Debug)]
 pub struct Admin {
-    addr: Option<SocketAddr>,
-    reports: Option<SocketAddr>,
+    addresses: Addresses,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Where the TCP doors are, as bound.
+#[derive(Clone, Copy, Debug, Default)]
+struct Addresses {
+    listen: Option<SocketAddr>,
+    reports: Option<SocketAddr>,
+    secured: Option<SocketAddr>,
 }
 
 impl Admin {
     /// Address of the read-only listener, as bound.
     pub fn addr(&self) -> Option<SocketAddr> {
-        self.addr
+        self.addresses.listen
     }
 
     /// Address of the door for reports, as bound.
     pub fn reports(&self) -> Option<SocketAddr> {
-        self.reports
+        self.addresses.reports
+    }
+
+    /// Address of control over TLS, as bound.
+    pub fn secured(&self) -> Option<SocketAddr> {
+        self.addresses.secured
     }
 }
 
@@ -135,11 +177,11 @@ pub fn start(config: Config, subject: Arc<dyn Subject>) -> Result<Admin, Error> 
                 Err(error) => return drop(ready.send(Err(Error::Thread(error)))),
             };
             runtime.block_on(async {
-                let doors = match serve::Doors::open(&config).await {
+                let doors = match serve::Doors::open(config).await {
                     Ok(doors) => doors,
                     Err(error) => return drop(ready.send(Err(error))),
                 };
-                drop(ready.send(Ok((doors.addr(), doors.reports()))));
+                drop(ready.send(Ok(doors.addresses())));
                 doors.serve(subject, stopped).await;
             });
             // A reload that hangs must not keep the process from ending.
@@ -147,6 +189,6 @@ pub fn start(config: Config, subject: Arc<dyn Subject>) -> Result<Admin, Error> 
         })
         .map_err(Error::Thread)?;
     let lost = || Err(Error::Thread(io::Error::other("it ended before it began")));
-    let (addr, reports) = outcome.recv().unwrap_or_else(|_| lost())?;
-    Ok(Admin { addr, reports, stop: Some(stop), thread: Some(thread) })
+    let addresses = outcome.recv().unwrap_or_else(|_| lost())?;
+    Ok(Admin { addresses, stop: Some(stop), thread: Some(thread) })
 }

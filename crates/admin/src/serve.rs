@@ -3,7 +3,6 @@
 //! out of the control socket.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,18 +11,27 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
+use tokio_rustls::server::TlsStream;
 
+use crate::access::Caller;
+use crate::audit::Audit;
 use crate::bind::{self, Control};
+use crate::jwt::Tokens;
 use crate::patience::Patience;
-use crate::route::{self, Plane, Powers};
-use crate::{Config, Error, Subject};
+use crate::plane::{Arrival, Guard, Plane, Powers};
+use crate::tls::Welcome;
+use crate::{Addresses, Config, Error, Subject, route};
 
 /// Connections at once to each door that people and scrapers use.
 const CONNECTIONS: u32 = 64;
 /// Connections at once to the door for reports; each ends with its report, so that no crowd of agents keeps them.
 pub(crate) const REPORTERS: u32 = 256;
+/// Connections at once over TLS: strangers hold some of them until their handshake fails.
+pub(crate) const GUESTS: u32 = 256;
+/// For a handshake.
+const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Event streams at once at each door: fewer, so that a scrape always finds a slot.
 const STREAMS: usize = 32;
 /// For a head to arrive, from the end of the answer before it.
@@ -48,10 +56,12 @@ pub(crate) struct Doors {
     listener: Option<TcpListener>,
     control: Option<Control>,
     reports: Option<TcpListener>,
+    secured: Option<(Secured, Guard)>,
+    audit: Option<Arc<Audit>>,
 }
 
 impl Doors {
-    pub(crate) async fn open(config: &Config) -> Result<Self, Error> {
+    pub(crate) async fn open(config: Config) -> Result<Self, Error> {
         let listener = match config.listen {
             Some(addr) => Some(bind::listener(addr, "listen").await?),
             None => None,
@@ -60,37 +70,50 @@ impl Doors {
             Some(addr) => Some(bind::listener(addr, "reports").await?),
             None => None,
         };
+        let secured = match config.secured {
+            Some(secured) => Some(Secured::open(secured).await?),
+            None => None,
+        };
         let control = match &config.control {
             Some(path) => Some(Control::open(path).await?),
             None => None,
         };
-        Ok(Self { listener, control, reports })
+        Ok(Self { listener, control, reports, secured, audit: config.audit })
     }
 
-    /// Of the read-only listener.
-    pub(crate) fn addr(&self) -> Option<SocketAddr> {
-        self.listener.as_ref().and_then(|listener| listener.local_addr().ok())
-    }
-
-    /// Of the door for reports.
-    pub(crate) fn reports(&self) -> Option<SocketAddr> {
-        self.reports.as_ref().and_then(|listener| listener.local_addr().ok())
+    /// Where the doors are.
+    pub(crate) fn addresses(&self) -> Addresses {
+        let of = |listener: &Option<TcpListener>| listener.as_ref().and_then(|door| door.local_addr().ok());
+        let secured = self.secured.as_ref().and_then(|(door, _)| door.listener.local_addr().ok());
+        Addresses { listen: of(&self.listener), reports: of(&self.reports), secured }
     }
 
     /// Serves all doors until `stopped` is sent or dropped.
     pub(crate) async fn serve(self, subject: Arc<dyn Subject>, stopped: oneshot::Receiver<()>) {
         let (end, ended) = watch::channel(false);
+        let turn = Arc::new(Mutex::new(()));
         let plane = |powers| {
-            let streams = Arc::new(Semaphore::new(STREAMS));
-            Arc::new(Plane::new(subject.clone(), powers, streams, ended.clone()))
+            Plane::new(
+                Arc::clone(&subject),
+                powers,
+                self.audit.clone(),
+                Arc::clone(&turn),
+                STREAMS,
+                ended.clone(),
+            )
         };
-        let most = [CONNECTIONS, CONNECTIONS, REPORTERS];
+        let most = [CONNECTIONS, CONNECTIONS, REPORTERS, GUESTS];
         let slots = most.map(|most| Arc::new(Semaphore::new(most as usize)));
+        let (secured, guarded) = match self.secured {
+            Some((door, guard)) => (Some(door), plane(Powers::Act).guarded(guard)),
+            None => (None, plane(Powers::Act)),
+        };
         tokio::select! {
             _ = stopped => {}
             () = keep(self.listener, plane(Powers::Show), &slots[0]) => {}
             () = keep(self.control, plane(Powers::Act), &slots[1]) => {}
             () = keep(self.reports, plane(Powers::Report), &slots[2]) => {}
+            () = keep(secured, guarded, &slots[3]) => {}
         }
         // The doors are closed and the socket's file is gone. What was asked before is still answered.
         let _ = end.send(true);
@@ -104,40 +127,99 @@ impl Doors {
 }
 
 /// Where connections come from.
-trait Door {
+trait Door: Send + Sync + 'static {
+    /// A connection as it comes.
+    type Raw: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    /// One that requests can be read from.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
-    async fn accept(&self) -> io::Result<Self::Stream>;
+
+    /// Can somebody who is turned away be told so in plain text?
+    const PLAIN: bool = true;
+
+    /// The next connection, and from where it is.
+    async fn accept(&self) -> io::Result<(Self::Raw, String)>;
+
+    /// Finds out who it is; on an error says why not.
+    fn meet(&self, raw: Self::Raw) -> impl Future<Output = Result<(Self::Stream, Caller), String>> + Send;
 }
 
 impl Door for TcpListener {
+    type Raw = TcpStream;
     type Stream = TcpStream;
-    async fn accept(&self) -> io::Result<TcpStream> {
-        let (stream, _) = Self::accept(self).await?;
+
+    async fn accept(&self) -> io::Result<(TcpStream, String)> {
+        let (stream, from) = Self::accept(self).await?;
         // An event should be seen when it happens; without this it is only later.
         let _ = stream.set_nodelay(true);
-        Ok(stream)
+        Ok((stream, from.to_string()))
+    }
+
+    async fn meet(&self, raw: TcpStream) -> Result<(TcpStream, Caller), String> {
+        Ok((raw, Caller::nobody()))
     }
 }
 
 impl Door for Control {
+    type Raw = UnixStream;
     type Stream = UnixStream;
-    async fn accept(&self) -> io::Result<UnixStream> {
-        Ok(self.listener.accept().await?.0)
+
+    async fn accept(&self) -> io::Result<(UnixStream, String)> {
+        let (stream, _) = self.listener.accept().await?;
+        let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
+        Ok((stream, pid.map_or_else(|| "unix".to_owned(), |pid| format!("unix, pid {pid}"))))
+    }
+
+    async fn meet(&self, raw: UnixStream) -> Result<(UnixStream, Caller), String> {
+        let peer = raw.peer_cred().map_err(|error| format!("it is not known who it is: {error}"))?;
+        Ok((raw, Caller::unix(peer.uid())))
     }
 }
 
-async fn keep<D: Door>(door: Option<D>, plane: Arc<Plane>, slots: &Arc<Semaphore>) {
-    let Some(door) = door else { return std::future::pending().await };
+/// The door behind TLS.
+struct Secured {
+    listener: TcpListener,
+    welcome: Welcome,
+}
+
+impl Secured {
+    async fn open(secured: crate::Secured) -> Result<(Self, Guard), Error> {
+        let tokens = secured.jwt.map(Tokens::open).transpose().map_err(Error::Secured)?;
+        let welcome = Welcome::open(&secured.tls, tokens.is_some()).map_err(Error::Secured)?;
+        let listener = bind::listener(secured.tls.address, "control").await?;
+        Ok((Self { listener, welcome }, Guard { rules: secured.rules, tokens }))
+    }
+}
+
+impl Door for Secured {
+    type Raw = TcpStream;
+    type Stream = TlsStream<TcpStream>;
+
+    const PLAIN: bool = false;
+
+    async fn accept(&self) -> io::Result<(TcpStream, String)> {
+        Door::accept(&self.listener).await
+    }
+
+    async fn meet(&self, raw: TcpStream) -> Result<(Self::Stream, Caller), String> {
+        let met = timeout(HANDSHAKE, self.welcome.meet(raw)).await;
+        met.unwrap_or_else(|_| Err("the handshake did not end in time".into()))
+    }
+}
+
+async fn keep<D: Door>(door: Option<D>, plane: Plane, slots: &Arc<Semaphore>) {
+    let Some(door) = door.map(Arc::new) else { return std::future::pending().await };
+    let plane = Arc::new(plane);
     let refusals = Arc::new(Semaphore::new(REFUSALS));
     loop {
         match door.accept().await {
-            Ok(stream) => match slots.clone().try_acquire_owned() {
-                Ok(slot) => drop(tokio::spawn(connection(stream, plane.clone(), slot))),
-                Err(_) => {
+            Ok((stream, from)) => match slots.clone().try_acquire_owned() {
+                Ok(slot) => drop(tokio::spawn(visit(door.clone(), stream, from, plane.clone(), slot))),
+                Err(_) if D::PLAIN => {
                     if let Ok(slot) = refusals.clone().try_acquire_owned() {
                         tokio::spawn(timeout(REFUSAL, refuse(stream, slot)));
                     }
                 }
+                Err(_) => {}
             },
             // Out of files or memory: the connection stays in the queue and would fail again at once.
             Err(error) => {
@@ -148,11 +230,25 @@ async fn keep<D: Door>(door: Option<D>, plane: Arc<Plane>, slots: &Arc<Semaphore
     }
 }
 
-async fn connection<S>(stream: S, plane: Arc<Plane>, _slot: OwnedSemaphorePermit)
+async fn visit<D: Door>(
+    door: Arc<D>,
+    raw: D::Raw,
+    from: String,
+    plane: Arc<Plane>,
+    slot: OwnedSemaphorePermit,
+) {
+    match door.meet(raw).await {
+        Ok((stream, caller)) => connection(stream, Arrival { caller, from }, plane, slot).await,
+        Err(why) => plane.turned_away(&from, &why),
+    }
+}
+
+async fn connection<S>(stream: S, arrival: Arrival, plane: Arc<Plane>, _slot: OwnedSemaphorePermit)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(|request| route::answer(plane.clone(), request));
+    let arrival = Arc::new(arrival);
+    let service = service_fn(|request| route::answer(plane.clone(), arrival.clone(), request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)

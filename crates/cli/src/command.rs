@@ -2,6 +2,7 @@
 
 mod agent;
 mod bindings;
+mod cert;
 mod completions;
 mod config;
 mod demo;
@@ -66,6 +67,7 @@ pub(crate) enum Command {
     Lab(lab::Args),
     Lottery(lottery::Args),
     Pick(pick::Args),
+    Cert(cert::Args),
     Config(config::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -105,6 +107,7 @@ impl Command {
             Self::Lab(args) => lab::run(args, globals),
             Self::Lottery(args) => lottery::run(args, globals),
             Self::Pick(args) => pick::run(args, globals),
+            Self::Cert(args) => cert::run(args, globals),
             Self::Config(args) => config::run(args, globals),
             Self::Completions(args) => completions::run(args),
             Self::Man(args) => man::run(args, globals),

@@ -5,6 +5,7 @@
 //! checked ([`check`]); host names are looked up ([`settings`]). Only the last touches the network, so the
 //! first three are what `plimsoll config check` does.
 
+mod access;
 mod address;
 mod check;
 mod corba;
@@ -38,7 +39,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use toml::de::DeTable;
 
-pub(crate) use address::{AdminListen, Control, ListenAddress, MemberAddress, Network};
+pub(crate) use access::{AccessTable, JwtTable, TlsTable, check_file as check_access};
+pub(crate) use address::{AdminListen, Control, Controls, ListenAddress, MemberAddress, Network};
 pub(crate) use corba::{Iiop, MemberLocation, ObjectKey, Reference, TypeId};
 pub(crate) use group::{Group, Health, Member, MemberTable, ProxyVersion, ReportHeader, WhenAllDown};
 pub(crate) use hand_over::HandOver;

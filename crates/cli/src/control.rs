@@ -2,18 +2,20 @@
 //!
 //! The socket is the first of these that is given: `--control`, the environment's `PLIMSOLL_CONTROL`,
 //! `[admin] control` of the file named by `--config`, that of `./plimsoll.toml`, `unix:/run/plimsoll.sock`.
-//! `--control http://HOST:PORT` names a read-only listener instead: enough to look, not to act.
+//! `--control http://HOST:PORT` names a read-only listener instead: enough to look, not to act. `--host` names control
+//! over TLS of other hosts, one or many.
 
+mod each;
 mod http;
 #[cfg(test)]
 mod sample;
+mod secure;
 pub(crate) mod text;
 
 use std::fmt;
-use std::io::{self, BufRead, ErrorKind, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_brain::status::Status;
@@ -21,14 +23,15 @@ use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use socket2::{Domain, SockAddr, Socket, Type};
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
+pub(crate) use each::{Said, each};
 #[cfg(test)]
 pub(crate) use sample::sample;
 
 use crate::config::DEFAULT_FILE;
 use crate::failure::{Exit, Failure};
-use crate::talk::Globals;
+use secure::{Credentials, Shown};
 
 /// Used if nothing else is said.
 const DEFAULT: &str = "unix:/run/plimsoll.sock";
@@ -52,25 +55,44 @@ pub(crate) struct Where {
     /// Its configuration file, which says where the control socket is [default: plimsoll.toml]
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
+
+    /// Ask the balancers of other hosts, by https://HOST:PORT of their control over TLS: repeat it, or separate them by commas; @FILE has one a line
+    #[arg(
+        long = "host",
+        env = "PLIMSOLL_HOSTS",
+        value_name = "URL|@FILE",
+        value_delimiter = ',',
+        help_heading = "Other hosts"
+    )]
+    hosts: Vec<String>,
+
+    #[command(flatten)]
+    credentials: Credentials,
 }
 
 impl Where {
+    /// The balancers of other hosts, if any are named.
+    pub(crate) fn hosts(&self) -> Result<Option<Vec<Balancer>>, Trouble> {
+        let names = secure::hosts(&self.hosts)?;
+        if names.is_empty() {
+            return Ok(None);
+        }
+        let shown = Arc::new(secure::shown(&self.credentials)?);
+        Ok(Some(names.into_iter().map(|name| Balancer::Https(name, Arc::clone(&shown))).collect()))
+    }
+
     /// The balancer to talk to; nothing is sent yet.
     pub(crate) fn balancer(&self) -> Result<Balancer, Trouble> {
+        if let Some(hosts) = self.hosts()? {
+            return <[Balancer; 1]>::try_from(hosts).map(|[host]| host).map_err(|hosts| {
+                let count = hosts.len();
+                Trouble::Refused(format!("this is asked of one balancer, and --host names {count}"))
+            });
+        }
         // An empty variable is how shells say that there is none.
         let control = self.control.as_deref().filter(|control| !control.is_empty());
         Balancer::find(control, self.config.as_deref())
     }
-}
-
-/// Says that an act was done: to a program what the balancer answered, to a person `text`.
-pub(crate) fn report(globals: &Globals, said: &Value, text: &str) -> Result<ExitCode, Failure> {
-    if globals.json() {
-        globals.show(said, String::new)?;
-    } else {
-        globals.say(text);
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Why there is no answer: one line that says what, where and what to do.
@@ -100,12 +122,20 @@ impl From<Trouble> for Failure {
 }
 
 /// A running balancer, as far as we know.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Balancer {
     /// Its control socket.
     Unix(PathBuf),
     /// Its read-only listener, `host:port`.
     Http(String),
+    /// Its control over TLS, `host:port`, and what we show there.
+    Https(String, Arc<Shown>),
+}
+
+/// A connection.
+enum Wire {
+    Plain(Socket),
+    Tls(Box<secure::Stream>),
 }
 
 impl Balancer {
@@ -132,6 +162,11 @@ impl Balancer {
         }
         if text == "off" {
             return refused("commands are switched off; give --control http://HOST:PORT to look");
+        }
+        if text.starts_with("tls://") {
+            return refused(
+                "is control over TLS: give --host https://HOST:PORT, --ca and a certificate or token",
+            );
         }
         let Some(authority) = text.strip_prefix("http://") else {
             return refused("give unix:/path of a control socket, or http://HOST:PORT to look");
@@ -200,24 +235,36 @@ impl Balancer {
         ))
     }
 
+    /// What went wrong on a connection.
+    fn broken(&self, error: &io::Error) -> Trouble {
+        match (self, secure::objection(error)) {
+            (Self::Https(..), Some(why)) => Trouble::Refused(format!("{self}: {why}")),
+            _ => self.lost(error),
+        }
+    }
+
     fn send(&self, method: &str, target: &str, body: &str, wait: Duration) -> Result<http::Answer, Trouble> {
         let mut socket = self.connect().map_err(|error| self.unreachable(&error))?;
-        let host = match self {
-            Self::Unix(_) => "plimsoll",
-            Self::Http(authority) => authority,
+        let (host, token) = match self {
+            Self::Unix(_) => ("plimsoll", String::new()),
+            Self::Http(authority) => (authority.as_str(), String::new()),
+            Self::Https(authority, shown) => (authority.as_str(), shown.field()),
         };
         // HTTP/1.0: the answer ends with the connection and is never chunked.
         let request = format!(
-            "{method} {target} HTTP/1.0\r\nHost: {host}\r\nContent-Type: application/json\r\n\
+            "{method} {target} HTTP/1.0\r\nHost: {host}\r\n{token}Content-Type: application/json\r\n\
              Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        let asked = socket
-            .set_read_timeout(Some(wait))
-            .and_then(|()| socket.set_write_timeout(Some(READ)))
-            .and_then(|()| socket.write_all(request.as_bytes()))
-            .and_then(|()| http::Answer::read(socket));
-        let answer = asked.map_err(|error| self.lost(&error))?;
+        socket.patience(wait).map_err(|error| self.lost(&error))?;
+        let sent = socket.write_all(request.as_bytes()).and_then(|()| socket.flush());
+        // Whoever hangs up on us has said why, where TLS is spoken.
+        let answer = match (http::Answer::read(socket), sent) {
+            (Ok(answer), _) => answer,
+            (Err(error), Ok(())) => return Err(self.broken(&error)),
+            (Err(read), Err(_)) if secure::objection(&read).is_some() => return Err(self.broken(&read)),
+            (Err(_), Err(error)) => return Err(self.broken(&error)),
+        };
         match answer.status {
             200..300 => Ok(answer),
             status => {
@@ -232,24 +279,16 @@ impl Balancer {
         }
     }
 
-    fn connect(&self) -> io::Result<Socket> {
+    fn connect(&self) -> io::Result<Wire> {
         match self {
             // Not std's connect: that one waits for ever where a stopped process has a full backlog.
             Self::Unix(path) => {
                 let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
                 socket.connect_timeout(&SockAddr::unix(path)?, CONNECT)?;
-                Ok(socket)
+                Ok(Wire::Plain(socket))
             }
-            Self::Http(authority) => {
-                let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
-                for address in authority.to_socket_addrs()?.collect::<Vec<SocketAddr>>() {
-                    match TcpStream::connect_timeout(&address, CONNECT) {
-                        Ok(stream) => return Ok(stream.into()),
-                        Err(error) => last = error,
-                    }
-                }
-                Err(last)
-            }
+            Self::Http(authority) => Ok(Wire::Plain(secure::dial(authority, CONNECT)?.into())),
+            Self::Https(authority, shown) => Ok(Wire::Tls(Box::new(shown.connect(authority, CONNECT)?))),
         }
     }
 
@@ -270,6 +309,7 @@ impl Balancer {
                 "nothing listens there; see [admin] listen of the balancer's configuration"
             }
             (Self::Http(_), _) => "see [admin] listen of the balancer's configuration",
+            (Self::Https(..), _) => "see [admin] control of its configuration",
         };
         Trouble::Unreachable(format!("cannot reach {self}: {error}; {hint}"))
     }
@@ -280,6 +320,55 @@ impl fmt::Display for Balancer {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Http(authority) => write!(f, "http://{authority}"),
+            Self::Https(authority, _) => write!(f, "https://{authority}"),
+        }
+    }
+}
+
+impl PartialEq for Balancer {
+    /// Whatever is shown there.
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+impl Wire {
+    /// How long a read may take.
+    fn patience(&self, wait: Duration) -> io::Result<()> {
+        match self {
+            Self::Plain(socket) => {
+                socket.set_read_timeout(Some(wait))?;
+                socket.set_write_timeout(Some(READ))
+            }
+            Self::Tls(stream) => {
+                stream.sock.set_read_timeout(Some(wait))?;
+                stream.sock.set_write_timeout(Some(READ))
+            }
+        }
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.read(into),
+            Self::Tls(stream) => stream.read(into),
+        }
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(socket) => socket.flush(),
+            Self::Tls(stream) => stream.flush(),
         }
     }
 }
@@ -294,7 +383,7 @@ fn configured(file: &Path) -> Result<Option<String>, Trouble> {
     let text = std::fs::read_to_string(file).map_err(|error| refused(&error))?;
     let (table, errors) = DeTable::parse_recoverable(&text);
     let control = table.get_ref().get("admin").and_then(|admin| admin.get_ref().get("control"));
-    let control = control.map(|control| control.get_ref().as_str());
+    let control = control.map(|control| address(control.get_ref()));
     match (control, errors.first()) {
         (Some(Some(control)), None) => Ok(Some(control.to_owned())),
         (Some(Some(control)), Some(_)) if Balancer::parse(control).is_ok() => Ok(Some(control.to_owned())),
@@ -305,6 +394,17 @@ fn configured(file: &Path) -> Result<Option<String>, Trouble> {
             let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
             Err(refused(&format_args!("line {line}: {}", error.message())))
         }
+    }
+}
+
+/// The address of control that is of this host, where there are several.
+fn address<'v>(control: &'v DeValue<'_>) -> Option<&'v str> {
+    match control {
+        DeValue::Array(list) => {
+            let mut texts = list.iter().map(|one| one.get_ref().as_str());
+            texts.find(|text| text.is_some_and(|text| text.starts_with("unix:"))).flatten()
+        }
+        one => one.as_str(),
     }
 }
 
@@ -356,6 +456,10 @@ mod tests {
         assert_eq!(found, Balancer::Unix("/x.sock".into()));
         let found = find("[admin]\ncontrol = \"unix:/y.sock\"\n[[group]]\nname = \"half\nmembers =").unwrap();
         assert_eq!(found, Balancer::Unix("/y.sock".into()));
+        let found = find("[admin]\ncontrol = [\"tls://[::]:9905\", \"unix:/z.sock\"]\n").unwrap();
+        assert_eq!(found, Balancer::Unix("/z.sock".into()));
+        let tls = refused(find("admin.control = \"tls://[::]:9905\""));
+        assert!(tls.contains("--host https://"), "{tls}");
         assert_eq!(find("").unwrap(), Balancer::Unix("/run/plimsoll.sock".into()));
         let syntax = refused(find("[admin]\n\ncontrol = \n"));
         assert!(syntax.contains("line 3: ") && syntax.contains("--control"), "{syntax}");

@@ -49,6 +49,12 @@ impl Failure {
         Self { exit, text: text.to_string() }
     }
 
+    /// What the person is told, on one line and without `error:`.
+    pub(crate) fn line(&self) -> &str {
+        let line = self.text.lines().next().unwrap_or_default();
+        line.strip_prefix("error: ").unwrap_or(line)
+    }
+
     /// Tells the person.
     pub(crate) fn tell(&self, globals: &Globals) {
         globals.insist(&self.text);

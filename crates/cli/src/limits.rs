@@ -1,6 +1,6 @@
 //! What the machine allows: open files, and the kernel's queue of connections.
 
-use plimsoll_admin::REPORTERS;
+use plimsoll_admin::{GUESTS, REPORTERS};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::config::{Config, Group, Protocol};
@@ -52,7 +52,7 @@ pub(crate) fn check_files(config: &Config, files: u64) -> Result<(), String> {
         what += &format!(" and max_flows = {}", flows(config));
     }
     if others(config) > flows(config) {
-        what += " and monitors and reports";
+        what += " and monitors, reports and control";
     }
     Err(format!(
         "{what} can take {need} open files, and this process may open {files}: raise the limit (ulimit -Hn, \
@@ -86,7 +86,8 @@ fn others(config: &Config) -> u64 {
     let asks = |group: &&Group| group.monitor.as_ref().is_some_and(|monitor| monitor.source.asks());
     let asked = config.groups.iter().filter(asks).map(|group| group.members.len() as u64).sum::<u64>();
     let told = config.admin.reports.0.map_or(0, |_| u64::from(REPORTERS));
-    flows(config) + asked + told
+    let guests = config.admin.control.tls().map_or(0, |_| u64::from(GUESTS));
+    flows(config) + asked + told + guests
 }
 
 /// Each flow takes a file of its own.

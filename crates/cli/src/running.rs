@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use plimsoll_admin::{Changed, Entry, Reference, Refused, Report, Subject};
+use plimsoll_admin::{Changed, Entry, Reference, Refused, Report, Rules, Subject};
 use plimsoll_brain::status::{GroupExplanation, Status};
 use plimsoll_brain::{Knobs, Shed, Strategy};
 use plimsoll_cluster::corba::Refusal;
@@ -35,6 +35,8 @@ pub(crate) struct Running {
     /// What the data plane was started with and a reload cannot change.
     machine: Machine,
     admin: AdminConfig,
+    /// Who may do what, which a reload can change.
+    rules: Arc<Rules>,
     /// One reload at a time, so that what was read last is in force last.
     reloading: Mutex<()>,
     stop: Notify,
@@ -51,6 +53,7 @@ impl Running {
         file: &Path,
         machine: Machine,
         admin: AdminConfig,
+        rules: Arc<Rules>,
     ) -> io::Result<Arc<Self>> {
         let mut made = Made::default();
         made.count(&base);
@@ -58,7 +61,19 @@ impl Running {
         let cluster = Cluster::start(force.watched.clone(), Arc::new(Joint(engine.clone())))?;
         let (file, reloading, stop) = (file.to_owned(), Mutex::default(), Notify::new());
         let (base, made, force) = (Mutex::new(base), Mutex::new(made), Mutex::new(Arc::new(force)));
-        Ok(Arc::new(Self { engine, cluster, base, made, force, file, machine, admin, reloading, stop }))
+        Ok(Arc::new(Self {
+            engine,
+            cluster,
+            base,
+            made,
+            force,
+            file,
+            machine,
+            admin,
+            rules,
+            reloading,
+            stop,
+        }))
     }
 
     /// The data plane.
@@ -103,17 +118,19 @@ impl Running {
         limits::check_files(&file.config, limits::raise()).map_err(refuse)?;
         let settings =
             file.settings(self.machine, look_up).map_err(|problems| refuse(problems.headline()))?;
+        let rules = file.rules().map_err(refuse)?;
         let base = Base::new(&file, settings);
         lock(&self.made).count(&base);
         let force = base.with(&lock(&self.made));
         let mut beside = differences(&self.force().watched, &force.watched);
         if file.admin() != self.admin {
-            let note = "[admin] differs: it takes effect when the process is started again";
+            let note = "[admin] differs: it takes effect when the process is started again (its access rules do now)";
             tracing::warn!("{note}");
             beside.push(format!("! {note}"));
         }
         let changes = self.enforce(force, beside)?;
         *lock(&self.base) = base;
+        self.rules.replace(rules);
         self.write_references(&file.config);
         Ok(changes)
     }

@@ -181,7 +181,7 @@ impl Stage {
         let config = Config {
             listen: Some(([127, 0, 0, 1], 0).into()),
             control: Some(dir.join("control.sock")),
-            reports: None,
+            ..Config::default()
         };
         let admin = start(config, script.clone()).unwrap();
         Self { script, admin: Some(admin), dir }

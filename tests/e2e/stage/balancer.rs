@@ -126,6 +126,13 @@ impl Balancer {
         lines.iter().find_map(|line| address_after(line, "listening load manager ")).unwrap()
     }
 
+    /// Where control over TLS is, if the file has it, as `--host` takes it.
+    pub(crate) fn host(&self) -> String {
+        let lines = self.process.lines();
+        let address = lines.iter().find_map(|line| address_after(line, "listening control tls://"));
+        format!("https://{}", address.unwrap())
+    }
+
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address())
     }
@@ -215,10 +222,11 @@ fn member_of(group: &Value, address: SocketAddr) -> Value {
 fn write(folder: &Folder, text: &str) {
     let control = folder.join("control.sock");
     let header = if text.contains("\n[admin]\n") { "" } else { "\n[admin]" };
-    let admin = format!(
-        "{header}\nlisten = \"127.0.0.1:0\"\nreports = \"127.0.0.1:0\"\ncontrol = \"unix:{}\"\n",
-        control.display()
-    );
+    let control = match text.contains("\ncontrol = ") {
+        true => String::new(),
+        false => format!("control = \"unix:{}\"\n", control.display()),
+    };
+    let admin = format!("{header}\nlisten = \"127.0.0.1:0\"\nreports = \"127.0.0.1:0\"\n{control}");
     // All at once: a reload must not read the half of it.
     let half = folder.write("plimsoll.toml.new", text.to_owned() + &admin);
     std::fs::rename(half, folder.join("plimsoll.toml")).unwrap();

@@ -75,7 +75,7 @@ fn a_socket_of_the_dead_is_replaced() {
     let open = open();
     let path = open.scratch.path("left.sock");
     drop(UnixListener::bind(&path).unwrap());
-    let config = Config { listen: None, control: Some(path.clone()), reports: None };
+    let config = Config { control: Some(path.clone()), ..Config::default() };
     let admin = start(config, Script::new()).unwrap();
     assert_eq!(admin.addr(), None);
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
@@ -87,7 +87,7 @@ fn a_socket_of_the_dead_is_replaced() {
 #[test]
 fn one_of_the_living_is_not() {
     let open = open();
-    let config = Config { listen: None, control: Some(open.control.clone()), reports: None };
+    let config = Config { control: Some(open.control.clone()), ..Config::default() };
     let error = start(config, Script::new()).unwrap_err().to_string();
     assert!(error.contains("a running process answers there; stop it"), "{error}");
     assert!(error.contains(open.control.to_str().unwrap()), "{error}");
@@ -101,7 +101,7 @@ fn of_many_that_start_at_once_one_wins() {
     drop(UnixListener::bind(&path).unwrap());
     let starts: Vec<_> = (0..8)
         .map(|_| {
-            let config = Config { listen: None, control: Some(path.clone()), reports: None };
+            let config = Config { control: Some(path.clone()), ..Config::default() };
             std::thread::spawn(move || start(config, Script::new()))
         })
         .collect();
@@ -115,8 +115,8 @@ fn nothing_but_a_socket_is_removed() {
     let open = open();
     let path = open.scratch.path("notes.txt");
     std::fs::write(&path, "precious").unwrap();
-    let error = start(Config { listen: None, control: Some(path.clone()), reports: None }, Script::new())
-        .unwrap_err();
+    let error =
+        start(Config { control: Some(path.clone()), ..Config::default() }, Script::new()).unwrap_err();
     assert!(error.to_string().contains("not a socket"), "{error}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
 }
@@ -125,13 +125,13 @@ fn nothing_but_a_socket_is_removed() {
 fn a_bind_error_says_what_to_do() {
     let open = open();
     let start = |config| start(config, Script::new()).unwrap_err().to_string();
-    let taken = start(Config { listen: Some(open.addr()), control: None, reports: None });
+    let taken = start(Config { listen: Some(open.addr()), ..Config::default() });
     assert!(taken.contains(&open.addr().to_string()) && taken.contains("set [admin] listen"), "{taken}");
     let nowhere = open.scratch.path("no/such/place.sock");
-    let nowhere = start(Config { listen: None, control: Some(nowhere), reports: None });
+    let nowhere = start(Config { control: Some(nowhere), ..Config::default() });
     assert!(nowhere.contains("place.sock") && nowhere.contains("create its directory"), "{nowhere}");
     let long = open.scratch.path(&"x".repeat(120));
-    let long = start(Config { listen: None, control: Some(long), reports: None });
+    let long = start(Config { control: Some(long), ..Config::default() });
     assert!(long.contains("at most 107 bytes"), "{long}");
     for error in [taken, nowhere, long] {
         assert_eq!(error.lines().count(), 1, "{error}");

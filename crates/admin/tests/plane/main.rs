@@ -6,6 +6,8 @@ mod control;
 mod events;
 mod exposition;
 mod metrics;
+mod pki;
 mod reads;
 mod reports;
 mod script;
+mod secured;

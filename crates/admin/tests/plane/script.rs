@@ -220,6 +220,7 @@ pub(crate) fn open() -> Open {
         listen: Some(([127, 0, 0, 1], 0).into()),
         control: Some(control.clone()),
         reports: Some(([127, 0, 0, 1], 0).into()),
+        ..Config::default()
     };
     let admin = start(config, script.clone()).unwrap();
     Open { script, admin, control, scratch }

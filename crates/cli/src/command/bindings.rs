@@ -6,8 +6,8 @@ use plimsoll_brain::status::{ListenerStatus, Status};
 use serde_json::{Value, json};
 
 use super::{Failure, Globals};
-use crate::control::Where;
 use crate::control::text::{Cell, Tone, table};
+use crate::control::{self, Said, Where};
 
 /// List, for each listener and member, the sessions bound to it and those sent elsewhere so far
 #[derive(clap::Args, Debug)]
@@ -17,9 +17,10 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let (json, status) = args.at.balancer()?.status()?;
-    globals.show(&of_listeners(&json), || render(&status, globals.color()))?;
-    Ok(ExitCode::SUCCESS)
+    control::each(&args.at, globals, |balancer, _| {
+        let (json, status) = balancer.status()?;
+        Ok(Said::shown(of_listeners(&json), render(&status, globals.color())))
+    })
 }
 
 /// What the balancer tells of bindings.

@@ -25,6 +25,8 @@ enum Command {
     Show(Which),
     /// Print the JSON Schema of the file, for editors
     Schema,
+    /// Print the OpenAPI document of the admin plane
+    Openapi,
 }
 
 /// The file, named either way.
@@ -52,12 +54,19 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         Command::Schema => {
             globals.show(config::schema(), || format!("{:#}\n", config::schema().as_value()))?
         }
+        Command::Openapi => {
+            let document = plimsoll_admin::openapi::document();
+            globals.show(&document, || format!("{document:#}\n"))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn check(path: &Path, globals: &Globals) -> Result<ExitCode, Failure> {
-    let outcome = config::read(path);
+    let outcome = config::read(path).and_then(|file| match &file.config.admin.access.file {
+        Some(rules) => config::check_access(&rules.0).map(|_| file),
+        None => Ok(file),
+    });
     if globals.json() {
         let problems = match &outcome {
             Ok(file) => file.warnings.to_json(),

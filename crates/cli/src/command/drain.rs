@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Failure, Globals};
 use crate::config::count;
-use crate::control::{Where, report};
+use crate::control::{self, Balancer, Said, Where};
 
 /// Between two looks while waiting.
 const LOOK: Duration = Duration::from_millis(200);
@@ -47,8 +47,11 @@ impl Target {
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    control::each(&args.target.at, globals, |balancer, say| drain(args, balancer, say))
+}
+
+fn drain(args: &Args, balancer: &Balancer, say: &dyn Fn(&str)) -> Result<Said, Failure> {
     let target = &args.target;
-    let balancer = target.at.balancer()?;
     let mut said = balancer.post("/v1/drain", &target.body())?;
     if args.wait {
         let mut told = 0;
@@ -61,7 +64,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
                     return Err(Failure::failed(what));
                 }
                 Rest::Left(left) if left != told => {
-                    globals.say(&format!("{}: {} in flight\n", target.member, count(left, "request")));
+                    say(&format!("{}: {} in flight\n", target.member, count(left, "request")));
                     told = left;
                 }
                 Rest::Left(_) => {}
@@ -71,7 +74,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         said["drained"] = true.into();
     }
     let done = if args.wait { "drained" } else { "draining: it gets nothing new, its work goes on" };
-    report(globals, &said, &format!("{}: {done}\n", target.member))
+    Ok(Said::done(said, format!("{}: {done}\n", target.member)))
 }
 
 /// What is left of a drain.

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{Failure, Globals};
 use crate::config::TimeSpan;
 use crate::control::text::{Tone, plain, utc};
-use crate::control::{Balancer, Where};
+use crate::control::{self, Balancer, Said, Where};
 
 /// Show what the balancer decided, when and why
 ///
@@ -51,21 +51,41 @@ impl FromStr for Since {
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    if !args.follow && args.at.hosts()?.is_some() {
+        return control::each(&args.at, globals, |balancer, _| kept(args, balancer, globals));
+    }
     let balancer = args.at.balancer()?;
     let mut printer = Printer::new(io::stdout().lock(), globals.json(), globals.color());
-    let seq = match args.since {
+    let seq = begin(args, &mut printer);
+    match show(&balancer, args.follow, &seq, globals, &mut printer)? {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        // A reader that has had enough (`| head`) is no error.
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Where to begin: what to ask for, or what to leave out.
+fn begin(args: &Args, printer: &mut Printer<impl Write>) -> String {
+    match args.since {
         Some(Since::Seq(seq)) => format!("&since={seq}"),
         Some(Since::Ago(span)) => {
             printer.from = now().saturating_sub(span).as_millis() as u64;
             String::new()
         }
         None => String::new(),
-    };
-    match show(&balancer, args.follow, &seq, globals, &mut printer)? {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        // A reader that has had enough (`| head`) is no error.
-        _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// What one of several hosts has kept.
+fn kept(args: &Args, balancer: &Balancer, globals: &Globals) -> Result<Said, Failure> {
+    let mut table = Vec::new();
+    let mut printer = Printer::new(&mut table, false, globals.color());
+    let seq = begin(args, &mut printer);
+    let mut entries = balancer.get::<Vec<Value>>(&format!("/events?follow=0{seq}"))?;
+    entries.retain(|entry| entry["unix_ms"].as_u64().is_none_or(|unix_ms| unix_ms >= printer.from));
+    entries.iter().for_each(|entry| printer.fit(entry));
+    entries.iter().try_for_each(|entry| printer.entry(entry))?;
+    Ok(Said::shown(entries.into(), String::from_utf8_lossy(&table).into_owned()))
 }
 
 /// The inner error is one of the printer.

@@ -7,8 +7,8 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::{Exit, Failure, Globals, events};
-use crate::control::Where;
 use crate::control::text::{self, Cell, Tone, ago, plain, table, utc};
+use crate::control::{self, Said, Where};
 
 /// Say what is known of each member, how old it is, what the strategy makes of it, and what was decided lately
 #[derive(clap::Args, Debug)]
@@ -34,11 +34,12 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)) {
         return Err(Failure::new(Exit::Usage, format_args!("{} is not the name of a group", plain(name))));
     }
-    let json: Value = at.balancer()?.get(&format!("/v1/groups/{name}/explain"))?;
-    let explanation = GroupExplanation::deserialize(&json)
-        .map_err(|error| Failure::failed(format_args!("the balancer is of another version: {error}")))?;
-    globals.show(&json, || render(&explanation, globals.color()))?;
-    Ok(ExitCode::SUCCESS)
+    control::each(at, globals, |balancer, _| {
+        let json: Value = balancer.get(&format!("/v1/groups/{name}/explain"))?;
+        let explanation = GroupExplanation::deserialize(&json)
+            .map_err(|error| Failure::failed(format_args!("the balancer is of another version: {error}")))?;
+        Ok(Said::shown(json, render(&explanation, globals.color())))
+    })
 }
 
 fn render(group: &GroupExplanation, color: bool) -> String {

@@ -6,8 +6,8 @@ use plimsoll_brain::status::{GroupStatus, Status};
 use serde_json::{Value, json};
 
 use super::{Exit, Failure, Globals};
-use crate::control::Where;
 use crate::control::text::{self, Cell, Tone, ago, latency, table};
+use crate::control::{self, Said, Where};
 
 /// List the members: state and why, load, share of the requests, latency
 #[derive(clap::Args, Debug)]
@@ -20,18 +20,22 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let (json, status) = args.at.balancer()?.status()?;
-    if let Some(group) = &args.group
+    control::each(&args.at, globals, |balancer, _| shown(&args.group, balancer.status()?, globals))
+}
+
+fn shown(
+    wanted: &Option<String>,
+    (json, status): (Value, Status),
+    globals: &Globals,
+) -> Result<Said, Failure> {
+    if let Some(group) = wanted
         && !status.groups.iter().any(|found| found.name == *group)
     {
         return Err(Failure::new(Exit::Usage, unknown(group, &status)));
     }
-    let wanted = |name: &str| args.group.as_deref().is_none_or(|group| group == name);
-    globals.show(&filtered(json, wanted), || {
-        let groups: Vec<_> = status.groups.iter().filter(|group| wanted(&group.name)).collect();
-        render(&groups, globals.color())
-    })?;
-    Ok(ExitCode::SUCCESS)
+    let wanted = |name: &str| wanted.as_deref().is_none_or(|group| group == name);
+    let groups: Vec<_> = status.groups.iter().filter(|group| wanted(&group.name)).collect();
+    Ok(Said::shown(filtered(json, wanted), render(&groups, globals.color())))
 }
 
 fn unknown(group: &str, status: &Status) -> String {

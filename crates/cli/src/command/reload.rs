@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::{Failure, Globals};
-use crate::control::Where;
 use crate::control::text::plain;
+use crate::control::{self, Said, Where};
 
 /// Have the configuration read again and print what is different
 ///
@@ -19,12 +19,11 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let said = args.at.balancer()?.post("/v1/reload", &Value::Null)?;
-    let changes: Vec<_> =
-        said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    if changes.is_empty() {
-        globals.say("reloaded: nothing is different\n");
-    }
-    globals.show(&said, || changes.iter().map(|change| format!("{}\n", plain(change))).collect())?;
-    Ok(ExitCode::SUCCESS)
+    control::each(&args.at, globals, |balancer, _| {
+        let said = balancer.post("/v1/reload", &Value::Null)?;
+        let changes = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let table: String = changes.map(|change| format!("{}\n", plain(change))).collect();
+        let talk = if table.is_empty() { "reloaded: nothing is different\n" } else { "" };
+        Ok(Said { talk: talk.into(), ..Said::shown(said, table) })
+    })
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Failure, Globals};
 use crate::control::text::plain;
-use crate::control::{Where, report};
+use crate::control::{self, Said, Where};
 
 /// Change a setting of a running balancer, until the next reload
 #[derive(clap::Args, Debug)]
@@ -53,10 +53,12 @@ impl FromStr for Setting {
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let What::Group { setting, at } = &args.what;
     let body = json!({"group": setting.group, "key": setting.key, "value": setting.value});
-    let said = at.balancer()?.post("/v1/set", &body)?;
-    let changes = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let lines: String = changes.map(|change| format!("{}\n", plain(change))).collect();
-    report(globals, &said, &format!("{lines}until the next reload\n"))
+    control::each(at, globals, |balancer, _| {
+        let said = balancer.post("/v1/set", &body)?;
+        let changes = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let lines: String = changes.map(|change| format!("{}\n", plain(change))).collect();
+        Ok(Said::done(said, format!("{lines}until the next reload\n")))
+    })
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use plimsoll_brain::status::Status;
 
 use super::{Failure, Globals};
 use crate::config::count;
-use crate::control::Where;
 use crate::control::text::{Cell, Tone, ago, latency, plain, table};
+use crate::control::{self, Said, Where};
 
 /// Say in a line for each group how it is; exit code 1 if not all is well
 ///
@@ -19,9 +19,10 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let (json, status) = args.at.balancer()?.status()?;
-    globals.show(&json, || render(&status, globals.color()))?;
-    Ok(if well(&status) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    control::each(&args.at, globals, |balancer, _| {
+        let (json, status) = balancer.status()?;
+        Ok(Said { well: well(&status), ..Said::shown(json, render(&status, globals.color())) })
+    })
 }
 
 fn well(status: &Status) -> bool {

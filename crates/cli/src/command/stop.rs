@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Failure, Globals};
-use crate::control::{Where, report};
+use crate::control::{self, Balancer, Said, Where};
 
 /// Between two looks while waiting.
 const LOOK: Duration = Duration::from_millis(100);
@@ -26,17 +26,20 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let balancer = args.at.balancer()?;
+    control::each(&args.at, globals, |balancer, say| stop(balancer, args.wait, say))
+}
+
+fn stop(balancer: &Balancer, wait: bool, say: &dyn Fn(&str)) -> Result<Said, Failure> {
     let (_, status) = balancer.status()?;
     balancer.post("/v1/stop", &Value::Null)?;
-    if args.wait {
-        globals.say("stopping: waiting for the work in flight\n");
+    if wait {
+        say("stopping: waiting for the work in flight\n");
         // The control socket goes last, unless a supervisor has started the next one meanwhile. An answer
         // that breaks off is one more reason to look again.
         while !balancer.gone() && balancer.status().map_or(true, |(_, now)| now.pid == status.pid) {
             sleep(LOOK);
         }
     }
-    let said = json!({"stopping": true, "stopped": args.wait});
-    report(globals, &said, if args.wait { "stopped\n" } else { "stopping\n" })
+    let said = json!({"stopping": true, "stopped": wait});
+    Ok(Said::done(said, if wait { "stopped\n" } else { "stopping\n" }.into()))
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::drain::Target;
 use super::{Failure, Globals};
-use crate::control::report;
+use crate::control::{self, Said};
 
 /// Take a drained member back
 #[derive(clap::Args, Debug)]
@@ -15,6 +15,8 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let target = &args.target;
-    let said = target.at.balancer()?.post("/v1/undrain", &target.body())?;
-    report(globals, &said, &format!("{}: taken back\n", target.member))
+    control::each(&target.at, globals, |balancer, _| {
+        let said = balancer.post("/v1/undrain", &target.body())?;
+        Ok(Said::done(said, format!("{}: taken back\n", target.member)))
+    })
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use plimsoll_admin::Subject as _;
+use plimsoll_admin::{Audit, Caller, Deed, Rules, Secured, Subject as _};
 use plimsoll_cluster::corba::LoadManager;
 use plimsoll_proxy::Engine;
 use rustix::fs::{Access, access};
@@ -56,11 +56,14 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         let _context = runtime.enter();
         Signals::new().map_err(|error| Failure::failed(format_args!("cannot take signals: {error}")))?
     };
+    let rules = Arc::new(file.rules().map_err(|why| Failure::new(Exit::Usage, why))?);
+    let doors = doors(&file, &rules)?;
+    let audit = doors.audit.clone();
     let base = Base::new(&file, settings);
     let engine = Engine::start(base.settings.clone()).map_err(Failure::failed)?;
-    let running = Running::new(engine, base, &args.config, machine, file.admin())
+    let running = Running::new(engine, base, &args.config, machine, file.admin(), rules)
         .map_err(|error| Failure::failed(format_args!("cannot start the thread of the monitors: {error}")))?;
-    let admin = plimsoll_admin::start(doors(&file), Arc::clone(&running) as _).map_err(Failure::failed)?;
+    let admin = plimsoll_admin::start(doors, Arc::clone(&running) as _).map_err(Failure::failed)?;
     let load_manager = load_manager(&file, &running).map_err(Failure::failed)?;
     running.write_references(&file.config);
     for line in listening(&file.config, &running.engine().addresses()) {
@@ -72,12 +75,15 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     if let Some(address) = admin.reports() {
         tracing::info!("listening reports {address}: POST /v1/report, object references, nothing else");
     }
+    if let Some(address) = admin.secured() {
+        tracing::info!("listening control tls://{address}: for those whom [admin.access] knows");
+    }
     if let Some(load_manager) = &load_manager {
         tracing::info!("listening load manager {}: corbaloc::{0}/LoadManager", load_manager.address());
     }
     let status = format!("running {}", args.config.display());
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
-    let outcome = runtime.block_on(serve(&running, signals, load_manager));
+    let outcome = runtime.block_on(serve(&running, signals, load_manager, audit));
     // Last, so that what stops can be watched.
     drop(admin);
     outcome
@@ -104,18 +110,28 @@ async fn serve(
     running: &Arc<Running>,
     mut signals: Signals,
     load_manager: Option<LoadManager>,
+    audit: Option<Arc<Audit>>,
 ) -> Result<ExitCode, Failure> {
     let ears = Arc::clone(running);
     let ears = tokio::spawn(async move { ears.listen().await });
     loop {
         tokio::select! {
             _ = signals.hangup.recv() => {
-                let running = Arc::clone(running);
+                let (running, audit) = (Arc::clone(running), audit.clone());
                 // What came of it is an event, and so in the log.
-                drop(tokio::task::spawn_blocking(move || running.reload()));
+                drop(tokio::task::spawn_blocking(move || {
+                    let outcome = running.reload();
+                    note(audit.as_deref(), "SIGHUP", "reload", outcome.as_ref().map(drop).map_err(String::as_str));
+                }));
             }
-            _ = signals.terminate.recv() => break,
-            _ = signals.interrupt.recv() => break,
+            _ = signals.terminate.recv() => {
+                note(audit.as_deref(), "SIGTERM", "stop", Ok(()));
+                break;
+            }
+            _ = signals.interrupt.recv() => {
+                note(audit.as_deref(), "SIGINT", "stop", Ok(()));
+                break;
+            }
             () = running.stopped() => break,
         }
     }
@@ -136,10 +152,17 @@ async fn serve(
     }
 }
 
+/// Writes down what a signal had done; whoever may send one may write the log.
+fn note(audit: Option<&Audit>, signal: &str, verb: &'static str, outcome: Result<(), &str>) {
+    let Some(audit) = audit else { return };
+    let (caller, from) = (Caller::signal(signal), "signal".to_owned());
+    audit.note(&Deed { caller, from, verb, target: None, arguments: serde_json::Value::Null }, outcome);
+}
+
 /// Where the admin plane is to be reached. A control socket that nobody asked for is no reason not to start
 /// where its folder belongs to root.
-fn doors(file: &File) -> plimsoll_admin::Config {
-    let AdminConfig { listen, mut control, reports, written, .. } = file.admin();
+fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Failure> {
+    let AdminConfig { listen, mut control, reports, written, tls, audit, .. } = file.admin();
     let folder = control.as_deref().and_then(Path::parent);
     if let Some(folder) = folder.filter(|folder| !written && access(*folder, Access::WRITE_OK).is_err()) {
         tracing::warn!(
@@ -148,7 +171,15 @@ fn doors(file: &File) -> plimsoll_admin::Config {
         );
         control = None;
     }
-    plimsoll_admin::Config { listen, control, reports }
+    let audit = audit.map(|path| {
+        let opened = Audit::open(&path).map(Arc::new);
+        opened.map_err(|error| {
+            let path = path.display();
+            Failure::failed(format_args!("cannot open the audit log {path}: {error}; see [admin] audit"))
+        })
+    });
+    let secured = tls.map(|(tls, jwt)| Secured { tls, jwt, rules: Arc::clone(rules) });
+    Ok(plimsoll_admin::Config { listen, control, reports, secured, audit: audit.transpose()? })
 }
 
 /// The load manager, if there is to be one.

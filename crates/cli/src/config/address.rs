@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::text::{Text, text};
 
@@ -184,16 +186,23 @@ impl fmt::Display for AdminListen {
     }
 }
 
-/// Where commands are taken; `off` for nowhere.
+/// Where commands are taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Control(pub(crate) Option<PathBuf>);
+pub(crate) enum Control {
+    /// Nowhere.
+    Off,
+    /// A unix socket that only its owner may open.
+    Unix(PathBuf),
+    /// An address where TLS is spoken, and credentials are asked for.
+    Tls(SocketAddr),
+}
 
 text! {
     Control,
     format: "plimsoll-control",
-    what: "the path of a unix socket, or \"off\"",
+    what: "the path of a unix socket, an address for TLS, or \"off\"",
     example: "unix:/run/plimsoll.sock",
-    pattern: "^(off|unix:/.+)$",
+    pattern: "^(off|unix:/.+|tls://.+)$",
 }
 
 /// What fits into `sockaddr_un` beside its closing NUL.
@@ -204,7 +213,10 @@ impl FromStr for Control {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text == "off" {
-            return Ok(Self(None));
+            return Ok(Self::Off);
+        }
+        if let Some(address) = text.strip_prefix("tls://") {
+            return Ok(Self::Tls(address.parse::<ListenAddress>()?.0));
         }
         let Some(path) = text.strip_prefix("unix:") else {
             return Err(format!("does not begin with unix: (write \"unix:{text}\")"));
@@ -220,16 +232,53 @@ impl FromStr for Control {
                 "is too long: the path of a unix socket has at most {LONGEST_SOCKET_PATH} bytes"
             ));
         }
-        Ok(Self(Some(path.into())))
+        Ok(Self::Unix(path.into()))
     }
 }
 
 impl fmt::Display for Control {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Some(path) => write!(out, "unix:{}", path.display()),
-            None => out.write_str("off"),
+        match self {
+            Self::Unix(path) => write!(out, "unix:{}", path.display()),
+            Self::Tls(address) => write!(out, "tls://{address}"),
+            Self::Off => out.write_str("off"),
         }
+    }
+}
+
+/// Where commands are taken: at one address, or at several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum Controls {
+    /// At one.
+    One(Control),
+    /// At each of these.
+    Several(Vec<Control>),
+}
+
+impl Controls {
+    /// All of them.
+    pub(crate) fn list(&self) -> &[Control] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Several(several) => several,
+        }
+    }
+
+    /// The unix socket.
+    pub(crate) fn unix(&self) -> Option<&PathBuf> {
+        self.list().iter().find_map(|control| match control {
+            Control::Unix(path) => Some(path),
+            _ => None,
+        })
+    }
+
+    /// The address for TLS.
+    pub(crate) fn tls(&self) -> Option<SocketAddr> {
+        self.list().iter().find_map(|control| match control {
+            Control::Tls(address) => Some(*address),
+            _ => None,
+        })
     }
 }
 
@@ -332,7 +381,9 @@ mod tests {
         assert!(why::<Network>("10.0.0.0/33").contains("not an IP address or network"));
         assert_eq!("off".parse::<AdminListen>().unwrap().0, None);
         assert!(why::<AdminListen>(":9900").contains("0.0.0.0:9900"));
-        assert_eq!("off".parse::<Control>().unwrap().0, None);
+        assert_eq!("off".parse::<Control>().unwrap(), Control::Off);
+        assert_eq!("tls://[::]:9905".parse::<Control>().unwrap().to_string(), "tls://[::]:9905");
+        assert!(why::<Control>("tls://localhost:9905").contains("127.0.0.1:9905"));
         assert_eq!("unix:/run/x".parse::<Control>().unwrap().to_string(), "unix:/run/x");
         assert!(why::<Control>("/run/x").contains("write \"unix:/run/x\""));
         assert!(why::<Control>("unix:x").contains("absolute"));

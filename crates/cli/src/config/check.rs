@@ -12,7 +12,8 @@ use plimsoll_cluster as cluster;
 use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
-    Binding, Config, Formula, Group, Health, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, suggest,
+    Binding, Config, Formula, Group, Health, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, access,
+    suggest,
 };
 
 /// Adds what is wrong to `found`; `text` is what the places are places of.
@@ -36,6 +37,7 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
         check_group(group, spot, text, found);
     }
     check_addresses(config, spots, found);
+    access::check(config, spots, found);
     for (index, listener) in config.listeners.iter().enumerate() {
         let spot = spots.key("listener").item(index);
         check_listener(listener, spot, found);
@@ -92,6 +94,7 @@ fn check_addresses(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
         ("listen", config.admin.listen.0),
         ("reports", config.admin.reports.0),
         ("load_manager", config.admin.load_manager.0),
+        ("control", config.admin.control.tls()),
     ] {
         if let Some(address) = address
             && let Some(index) = taken.get(&(address, "tcp"))
@@ -110,6 +113,7 @@ fn check_addresses(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
         ("listen", config.admin.listen.0, "9900"),
         ("reports", config.admin.reports.0, "9901"),
         ("load_manager", config.admin.load_manager.0, "9904"),
+        ("control", config.admin.control.tls(), "9905"),
     ];
     for (place, (key, address, port)) in doors.into_iter().enumerate() {
         let same = |other: &&(&str, Option<SocketAddr>, &str)| {

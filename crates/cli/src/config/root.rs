@@ -6,7 +6,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{AdminListen, Control, Group, Listener, LogPath, TimeSpan};
+use super::{
+    AccessTable, AdminListen, Control, Controls, Group, JwtTable, Listener, LogPath, TimeSpan, TlsTable,
+};
 
 /// Configuration of a Plimsoll load balancer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -78,8 +80,9 @@ pub(crate) struct Admin {
     /// Address of status, metrics and events: read-only. `off` for none.
     pub(crate) listen: AdminListen,
 
-    /// Unix socket for commands, mode 0600. `off` for none.
-    pub(crate) control: Control,
+    /// Where commands are taken: a unix socket, mode 0600; an address behind TLS (`tls://0.0.0.0:9905`), whose clients
+    /// prove who they are; or a list of both. `off` for none.
+    pub(crate) control: Controls,
 
     /// Address that takes reports of members (`POST /v1/report`), shows the object references of
     /// groups, and does nothing else, in a network where only members are: whoever can reach it can say anything of
@@ -94,16 +97,36 @@ pub(crate) struct Admin {
     /// How often load monitors that registered there are asked.
     #[schemars(extend("x-minimum" = "10ms"))]
     pub(crate) load_interval: TimeSpan,
+
+    /// File to which each change and each refused attempt is appended, a line of JSON each. If it cannot be written,
+    /// changes over the control addresses are refused. Off unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) audit: Option<LogPath>,
+
+    /// Certificates of control over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<TlsTable>,
+
+    /// Tokens that count for control over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) jwt: Option<JwtTable>,
+
+    /// Who may do what over TLS.
+    pub(crate) access: AccessTable,
 }
 
 impl Default for Admin {
     fn default() -> Self {
         Self {
             listen: AdminListen(Some(([127, 0, 0, 1], 9900).into())),
-            control: Control(Some("/run/plimsoll.sock".into())),
+            control: Controls::One(Control::Unix("/run/plimsoll.sock".into())),
             reports: AdminListen(None),
             load_manager: AdminListen(None),
             load_interval: TimeSpan::millis(5_000),
+            audit: None,
+            tls: None,
+            jwt: None,
+            access: AccessTable::default(),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use plimsoll_admin::{Jwt, Rules, Tls};
 use plimsoll_brain::{self as brain, GroupSpec, HealthSpec, MemberSpec, OutlierSpec};
 use plimsoll_cluster as cluster;
 use plimsoll_proxy as proxy;
@@ -16,7 +17,7 @@ use plimsoll_wire::giop::{CodeSets, IiopProfile, Ior, Order, Version};
 use super::problem::{Problem, Problems};
 use super::{
     Binding, Config, File, Forwarded, Group, HandOver, Health, Listener, Member, MemberAddress, MemberTable,
-    Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, WhenAllDown,
+    Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, WhenAllDown, access,
 };
 
 /// Where the balancer is watched and controlled.
@@ -32,6 +33,10 @@ pub(crate) struct AdminConfig {
     pub(crate) load_manager: Option<(SocketAddr, Duration)>,
     /// Is `control` in the file, or the default?
     pub(crate) written: bool,
+    /// Control over TLS, and the tokens that count there. `None` for off.
+    pub(crate) tls: Option<(Tls, Option<Jwt>)>,
+    /// The audit log. `None` for off.
+    pub(crate) audit: Option<PathBuf>,
 }
 
 /// Defaults that depend on the machine.
@@ -140,9 +145,30 @@ impl File {
     pub(crate) fn admin(&self) -> AdminConfig {
         let admin = &self.config.admin;
         let written = self.spots.has("admin") && self.spots.key("admin").has("control");
-        let (listen, control, reports) = (admin.listen.0, admin.control.0.clone(), admin.reports.0);
+        let (listen, control, reports) = (admin.listen.0, admin.control.unix().cloned(), admin.reports.0);
         let load_manager = admin.load_manager.0.map(|address| (address, admin.load_interval.0));
-        AdminConfig { listen, control, reports, load_manager, written }
+        let jwt = admin.jwt.as_ref().map(|jwt| Jwt {
+            issuer: jwt.issuer.clone(),
+            audience: vec![jwt.audience.clone()],
+            jwks_file: jwt.jwks_file.0.clone(),
+        });
+        let tls = admin.control.tls().zip(admin.tls.as_ref()).map(|(address, tls)| Tls {
+            address,
+            certificate: tls.certificate.0.clone(),
+            key: tls.key.0.clone(),
+            client_ca: tls.client_ca.as_ref().map(|path| path.0.clone()),
+            trust_domain: tls.trust_domain.as_ref().map(|domain| domain.0.clone()),
+        });
+        let audit = admin.audit.as_ref().map(|path| path.0.clone());
+        AdminConfig { listen, control, reports, load_manager, written, tls: tls.map(|tls| (tls, jwt)), audit }
+    }
+
+    /// Who may do what over TLS.
+    ///
+    /// # Errors
+    /// The file that has the rules cannot be read, or is wrong: one line.
+    pub(crate) fn rules(&self) -> Result<Rules, String> {
+        access::rules(&self.config.admin.access)
     }
 }
 

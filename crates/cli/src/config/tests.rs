@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use insta::assert_snapshot;
+use plimsoll_admin::{Jwt, Tls};
 
 use super::*;
 
@@ -35,10 +36,28 @@ sample = 0.5
 
 [admin]
 listen = "off"
-control = "unix:/tmp/x.sock"
+control = ["unix:/tmp/x.sock", "tls://127.0.0.1:9905"]
 reports = "127.0.0.1:9901"
 load_manager = "127.0.0.1:9904"
 load_interval = "2s"
+audit = "/tmp/audit.log"
+[admin.tls]
+certificate = "/tmp/lb.pem"
+key = "/tmp/lb.key"
+client_ca = "/tmp/ca.pem"
+trust_domain = "example.org"
+[admin.jwt]
+issuer = "https://id.example.org"
+audience = "plimsoll"
+jwks_file = "/tmp/jwks.json"
+[admin.access]
+[[admin.access.role]]
+name = "web-drainers"
+verbs = ["status", "drain"]
+groups = ["web"]
+[[admin.access.grant]]
+identity = "jwt:groups=web"
+role = "web-drainers"
 
 [[listener]]
 address = "[::1]:8443"
@@ -261,11 +280,11 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(ALL).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:59:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-       59 | send_proxy = "v1"
+    warning: plimsoll.toml:77:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+       77 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:99:8: no listener sends clients to group `sticky`
-       99 | name = "sticky"
+    warning: plimsoll.toml:117:8: no listener sends clients to group `sticky`
+      117 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
@@ -340,7 +359,22 @@ fn every_key_reaches_the_settings() {
             control: Some("/tmp/x.sock".into()),
             reports: Some(([127, 0, 0, 1], 9901).into()),
             load_manager: Some((([127, 0, 0, 1], 9904).into(), Duration::from_secs(2))),
-            written: true
+            written: true,
+            tls: Some((
+                Tls {
+                    address: ([127, 0, 0, 1], 9905).into(),
+                    certificate: "/tmp/lb.pem".into(),
+                    key: "/tmp/lb.key".into(),
+                    client_ca: Some("/tmp/ca.pem".into()),
+                    trust_domain: Some("example.org".into()),
+                },
+                Some(Jwt {
+                    issuer: "https://id.example.org".into(),
+                    audience: vec!["plimsoll".into()],
+                    jwks_file: "/tmp/jwks.json".into(),
+                })
+            )),
+            audit: Some("/tmp/audit.log".into()),
         }
     );
 }

@@ -3,7 +3,7 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
-use socket2::Socket;
+use super::Wire;
 
 /// Longest head, bytes.
 const HEAD: u64 = 64 * 1024;
@@ -11,7 +11,7 @@ const HEAD: u64 = 64 * 1024;
 const BODY: u64 = 256 << 20;
 
 /// An answer whose head is read.
-pub(super) struct Answer<S = Socket> {
+pub(super) struct Answer<S = Wire> {
     pub(super) status: u16,
     length: Option<u64>,
     rest: BufReader<S>,

@@ -206,16 +206,70 @@ members = [{ address = "x:1", public = "http://x" }, "y:1"]
 #[test]
 fn what_comes_later_says_so() {
     let text = LEAST.replace("group = \"web\"", "group = \"web\"\nprotocol = \"https\"")
-        + "[group.monitor]\nmetric = \"cpu\"\n[admin.access]\nx = 1\n";
+        + "[group.monitor]\nmetric = \"cpu\"\n";
     assert_snapshot!(errors(&text), @r#"
     error: plimsoll.toml:4:12: protocol `https` is not supported yet
         4 | protocol = "https"
           |            ^^^^^^^ supported: http, tcp, udp, iiop
-    error: plimsoll.toml:10:8: `access` is not supported yet in [admin]
-       10 | [admin.access]
-          |        ^^^^^^ take it out
-    2 errors
+    1 error
     "#);
+}
+
+#[test]
+fn control_over_tls_is_held_against_what_it_needs() {
+    let tls = "tls = { certificate = \"/a.pem\", key = \"/a.key\", client_ca = \"/ca.pem\", trust_domain = \"example.org\" }\n";
+    let grant = "[[admin.access.grant]]\nidentity = \"jwt:a\"\nrole = \"viewer\"\n";
+    let of = |admin: &str| match read(&format!("{LEAST}[admin]\n{admin}")) {
+        Ok(file) => file.warnings.to_string(),
+        Err(problems) => problems.to_string(),
+    };
+    let over = "control = \"tls://127.0.0.1:9905\"\n";
+    assert_eq!(of(&format!("{over}{tls}{grant}")), "");
+    for (admin, why) in [
+        (format!("{over}{grant}"), "needs a certificate"),
+        (format!("{over}{tls}"), "there is no grant"),
+        (format!("{tls}{grant}"), "`tls` has no effect: no control over TLS"),
+        (
+            format!("{over}{}{grant}", tls.replace(", trust_domain = \"example.org\"", "")),
+            "needs a `trust_domain`",
+        ),
+        (
+            format!("{over}{}{grant}", tls.replace(", client_ca = \"/ca.pem\"", "")),
+            "nobody could prove who they are",
+        ),
+        (
+            format!(
+                "{over}{tls}access = {{ file = \"/x\", grant = [{{ identity = \"jwt:a\", role = \"viewer\" }}] }}\n"
+            ),
+            "and here as well",
+        ),
+        (format!("{over}{tls}{}", grant.replace("viewer", "veiwer")), "did you mean `viewer`?"),
+        (format!("{over}{tls}{}", grant.replace("jwt:a", "alice")), "neither spiffe://"),
+        (
+            format!("{over}{tls}{grant}[[admin.access.role]]\nname = \"admin\"\nverbs = [\"drain\"]\n"),
+            "there is a role `admin` already",
+        ),
+        (
+            format!(
+                "{over}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"drain\", \"stop\"]\ngroups = [\"web\"]\n"
+            ),
+            "is about the whole process",
+        ),
+        (
+            format!("{over}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"fly\"]\n"),
+            "is not a verb; there are: index, ",
+        ),
+        ("control = [\"unix:/a\", \"unix:/b\"]\n".to_owned(), "a second address of its kind"),
+        ("control = [\"unix:/a\", \"off\"]\n".to_owned(), "`off` stands alone"),
+        (format!("control = \"tls://127.0.0.1:9900\"\n{tls}{grant}"), "is also the address of `listen`"),
+        (
+            format!("control = \"tls://127.0.0.1:8080\"\n{tls}{grant}"),
+            "is also the address of the admin side",
+        ),
+    ] {
+        let said = of(&admin);
+        assert!(said.contains(why) && said.contains("plimsoll.toml:"), "{admin}: {said}");
+    }
 }
 
 #[test]

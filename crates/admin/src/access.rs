@@ -1,0 +1,198 @@
+//! Who may do what: pure values, decided anew for each request.
+//!
+//! A *caller* is whom a credential proved: the user at the other end of a unix socket, the SPIFFE id of a client
+//! certificate, the subject and claims of a token. A *role* is a set of verbs, for all groups or for some; three are
+//! built in. A *grant* gives a role to the callers that its pattern fits. What no grant gives is refused: there is no
+//! rule that takes away, so that the order of grants says nothing.
+
+mod caller;
+mod pattern;
+mod role;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub use caller::{Caller, Kind};
+pub use pattern::{Pattern, spiffe_id, trust_domain};
+pub use role::{BUILT_IN, Role};
+
+use crate::verb::{Reach, Verb};
+
+/// A role for those whom a pattern fits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Who.
+    pub pattern: Pattern,
+    /// Name of a role: a built-in one or one of the same rules.
+    pub role: String,
+}
+
+/// The rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    grants: Vec<(Pattern, Arc<Role>)>,
+}
+
+/// What a caller may do by one verb.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Permit {
+    /// Nothing.
+    Nothing,
+    /// With these groups.
+    Groups(BTreeSet<String>),
+    /// With whatever there is.
+    All,
+}
+
+impl Access {
+    /// Rules out of own roles and grants.
+    ///
+    /// # Errors
+    /// The place of the first grant whose role there is not.
+    pub fn new(roles: Vec<Role>, grants: Vec<Grant>) -> Result<Self, usize> {
+        let own = roles.into_iter().map(|role| (role.name.clone(), Arc::new(role)));
+        let mut known: BTreeMap<String, Arc<Role>> =
+            BUILT_IN.iter().map(|name| ((*name).to_owned(), Arc::new(Role::built_in(name)))).collect();
+        known.extend(own);
+        let grant = |(place, grant): (usize, Grant)| {
+            known.get(&grant.role).map(|role| (grant.pattern, Arc::clone(role))).ok_or(place)
+        };
+        let grants = grants.into_iter().enumerate().map(grant).collect::<Result<_, _>>()?;
+        Ok(Self { grants })
+    }
+
+    /// What `caller` may do by `verb`.
+    pub fn permit(&self, caller: &Caller, verb: Verb) -> Permit {
+        if caller.owner() {
+            return Permit::All;
+        }
+        let mut permit = Permit::Nothing;
+        for (_, role) in self.grants.iter().filter(|(pattern, _)| pattern.fits(caller)) {
+            if role.verbs.contains(&verb) {
+                permit = permit.and(role.groups.as_ref());
+            }
+        }
+        match permit {
+            // A role of some groups that has a verb of the whole process cannot be made; in doubt it gives nothing.
+            Permit::Groups(_) if verb.route().reach == Reach::Process => Permit::Nothing,
+            permit => permit,
+        }
+    }
+
+    /// How many grants there are.
+    pub fn grants(&self) -> usize {
+        self.grants.len()
+    }
+}
+
+impl Permit {
+    /// With a further role's groups.
+    fn and(self, groups: Option<&BTreeSet<String>>) -> Self {
+        match (self, groups) {
+            (Self::All, _) | (_, None) => Self::All,
+            (Self::Nothing, Some(groups)) => Self::Groups(groups.clone()),
+            (Self::Groups(mut held), Some(groups)) => {
+                held.extend(groups.iter().cloned());
+                Self::Groups(held)
+            }
+        }
+    }
+
+    /// Does it hold for this group? The empty name is that of the process, which everyone with any permit may see.
+    pub fn admits(&self, group: &str) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Groups(groups) => group.is_empty() || groups.contains(group),
+            Self::All => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verb::{Nature, ROUTES};
+
+    fn rules() -> Access {
+        let own = Role {
+            name: "web-drainers".into(),
+            verbs: [Verb::Status, Verb::Drain].into(),
+            groups: Some(["web".to_owned()].into()),
+        };
+        let other = Role { name: "mail".into(), groups: Some(["mail".to_owned()].into()), ..own.clone() };
+        let grant =
+            |pattern: &str, role: &str| Grant { pattern: pattern.parse().unwrap(), role: role.into() };
+        let grants = vec![
+            grant("spiffe://example.org/view/*", "viewer"),
+            grant("spiffe://example.org/ops/*", "operator"),
+            grant("jwt:groups=root", "admin"),
+            grant("jwt:web", "web-drainers"),
+            grant("jwt:team=mail", "mail"),
+        ];
+        Access::new(vec![own, other], grants).unwrap()
+    }
+
+    fn spiffe(path: &str) -> Caller {
+        Caller::spiffe(&format!("spiffe://example.org/{path}"))
+    }
+
+    fn token(name: &str, claims: &[(&str, &str)]) -> Caller {
+        let claims = claims.iter().map(|(key, value)| ((*key).into(), vec![(*value).to_owned()]));
+        Caller::jwt(name, claims.collect())
+    }
+
+    #[test]
+    fn roles_have_the_verbs_of_their_nature_and_no_others() {
+        let rules = rules();
+        for route in ROUTES {
+            let all = |caller: &Caller| rules.permit(caller, route.verb) == Permit::All;
+            assert_eq!(all(&spiffe("view/a")), route.nature == Nature::Look, "{}", route.name);
+            let operates = matches!(route.nature, Nature::Look | Nature::Operate);
+            assert_eq!(all(&spiffe("ops/a")), operates, "{}", route.name);
+            assert!(all(&token("x", &[("groups", "root")])), "{}", route.name);
+            assert!(all(&Caller::unix(1000)), "{}", route.name);
+            for stranger in [spiffe("else/a"), spiffe("ops"), token("ops", &[]), Caller::nobody()] {
+                assert_eq!(
+                    rules.permit(&stranger, route.verb),
+                    Permit::Nothing,
+                    "{} {stranger:?}",
+                    route.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_grant_nobody_may_do_anything() {
+        for route in ROUTES {
+            assert_eq!(Access::default().permit(&spiffe("ops/a"), route.verb), Permit::Nothing);
+        }
+    }
+
+    #[test]
+    fn groups_add_up() {
+        let rules = rules();
+        let one = rules.permit(&token("web", &[]), Verb::Drain);
+        assert!(one.admits("web") && !one.admits("mail") && one.admits(""));
+        let both = rules.permit(&token("web", &[("team", "mail")]), Verb::Drain);
+        assert!(both.admits("web") && both.admits("mail") && !both.admits("x"));
+        let all = rules.permit(&token("web", &[("groups", "root")]), Verb::Drain);
+        assert_eq!(all, Permit::All);
+        assert_eq!(rules.permit(&token("web", &[]), Verb::Undrain), Permit::Nothing);
+    }
+
+    #[test]
+    fn a_role_that_there_is_not_is_placed() {
+        let grant = |role: &str| Grant { pattern: "jwt:a".parse().unwrap(), role: role.into() };
+        assert_eq!(Access::new(vec![], vec![grant("viewer"), grant("veiwer")]), Err(1));
+    }
+
+    #[test]
+    fn a_role_of_some_groups_never_reaches_the_process() {
+        let role =
+            Role { name: "odd".into(), verbs: [Verb::Stop].into(), groups: Some(["web".to_owned()].into()) };
+        let grants = vec![Grant { pattern: "jwt:a".parse().unwrap(), role: "odd".into() }];
+        let rules = Access::new(vec![role], grants).unwrap();
+        assert_eq!(rules.permit(&token("a", &[]), Verb::Stop), Permit::Nothing);
+    }
+}

@@ -1,0 +1,189 @@
+//! Which callers a grant is for.
+//!
+//! ```text
+//! spiffe://example.org/ops/alice    this id
+//! spiffe://example.org/ops/*        every id below
+//! jwt:alice                         the token's subject
+//! jwt:groups=sre                    a claim that is this text, or a list with it
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Caller, Kind};
+
+/// Which callers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// A client certificate with this id.
+    Spiffe(String),
+    /// A client certificate whose id begins so; ends in `/`.
+    Below(String),
+    /// A token of this subject.
+    Subject(String),
+    /// A token with this claim.
+    Claim(String, String),
+}
+
+impl Pattern {
+    /// Is it this caller?
+    pub fn fits(&self, caller: &Caller) -> bool {
+        match self {
+            Self::Spiffe(id) => caller.kind == Kind::Spiffe && caller.name == *id,
+            Self::Below(begin) => {
+                caller.kind == Kind::Spiffe
+                    && caller.name.strip_prefix(begin.as_str()).is_some_and(|rest| !rest.is_empty())
+            }
+            Self::Subject(name) => caller.kind == Kind::Jwt && caller.name == *name,
+            Self::Claim(key, wanted) => {
+                let told = caller.claims.get(key);
+                caller.kind == Kind::Jwt && told.is_some_and(|told| told.contains(wanted))
+            }
+        }
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(token) = text.strip_prefix("jwt:") {
+            return match token.split_once('=') {
+                _ if token.is_empty() => Err("names nobody: write jwt:SUBJECT or jwt:CLAIM=VALUE".into()),
+                Some((key, value)) if key.is_empty() || value.is_empty() => {
+                    Err("has an empty claim: write jwt:CLAIM=VALUE".into())
+                }
+                Some((key, value)) => Ok(Self::Claim(key.into(), value.into())),
+                None if token.contains('*') => Err("has a star, which only ends a spiffe id".into()),
+                None => Ok(Self::Subject(token.into())),
+            };
+        }
+        if !text.starts_with("spiffe://") {
+            return Err("is neither spiffe://DOMAIN/PATH nor jwt:SUBJECT nor jwt:CLAIM=VALUE".into());
+        }
+        match text.strip_suffix('*') {
+            Some(begin) if !begin.ends_with('/') || begin == "spiffe://" => {
+                Err("has a star within a word: it stands for whole words, as in spiffe://example.org/ops/*"
+                    .into())
+            }
+            Some(begin) => {
+                let rest = begin.strip_prefix("spiffe://").unwrap_or_default();
+                let (name, path) = rest.split_once('/').unwrap_or_default();
+                match path.strip_suffix('/') {
+                    Some(path) => valid(name, path)?,
+                    None => trusted(name)?,
+                }
+                Ok(Self::Below(begin.into()))
+            }
+            None => {
+                spiffe_id(text)?;
+                Ok(Self::Spiffe(text.into()))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Spiffe(id) => f.write_str(id),
+            Self::Below(begin) => write!(f, "{begin}*"),
+            Self::Subject(name) => write!(f, "jwt:{name}"),
+            Self::Claim(key, value) => write!(f, "jwt:{key}={value}"),
+        }
+    }
+}
+
+/// The trust domain of an SPIFFE id that is well formed and names a workload, by the SPIFFE standard ("The SPIFFE
+/// Identity and Verifiable Identity Document", section 2).
+///
+/// # Errors
+/// What is wrong with it, to be read after it.
+pub fn spiffe_id(text: &str) -> Result<&str, String> {
+    let rest = text.strip_prefix("spiffe://").ok_or("does not begin with spiffe://")?;
+    if text.len() > 2048 {
+        return Err("is longer than 2048 bytes".into());
+    }
+    let (domain, path) = rest.split_once('/').ok_or("has no path: write spiffe://DOMAIN/PATH")?;
+    valid(domain, path)?;
+    Ok(domain)
+}
+
+/// Is this the name of a trust domain?
+///
+/// # Errors
+/// What is wrong with it, to be read after it.
+pub fn trust_domain(text: &str) -> Result<(), String> {
+    let sound = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(&byte);
+    if text.is_empty() || text.len() > 255 || !text.bytes().all(sound) {
+        return Err("is not a trust domain: small letters, digits, dots, dashes and underscores".into());
+    }
+    Ok(())
+}
+
+fn trusted(name: &str) -> Result<(), String> {
+    trust_domain(name).map_err(|_| format!("has a malformed trust domain `{name}`"))
+}
+
+fn valid(name: &str, path: &str) -> Result<(), String> {
+    trusted(name)?;
+    let sound = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    let word = |word: &str| !matches!(word, "" | "." | "..") && word.bytes().all(sound);
+    if !path.split('/').all(word) {
+        return Err(
+            "has a malformed path: letters, digits, dots, dashes and underscores between slashes".into()
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_shown() {
+        for text in [
+            "spiffe://example.org/ops/alice",
+            "spiffe://example.org/*",
+            "jwt:alice@example.org",
+            "jwt:groups=a=b",
+        ] {
+            assert_eq!(text.parse::<Pattern>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for (text, why) in [
+            ("alice", "neither"),
+            ("jwt:", "names nobody"),
+            ("jwt:=x", "empty claim"),
+            ("jwt:a*", "a star"),
+            ("spiffe://*", "within a word"),
+            ("spiffe://example.org/op*", "within a word"),
+            ("spiffe://Example.org/ops", "malformed trust domain"),
+            ("spiffe://example.org", "no path"),
+            ("spiffe://example.org/", "malformed path"),
+            ("spiffe://example.org/a//b", "malformed path"),
+            ("spiffe://example.org/a/../b", "malformed path"),
+            ("spiffe://example.org/a%2fb", "malformed path"),
+            ("spiffe://example.org//*", "malformed path"),
+            ("spiffe://user@example.org/a", "malformed trust domain"),
+            ("spiffe://example.org:80/a", "malformed trust domain"),
+        ] {
+            let said = text.parse::<Pattern>().unwrap_err();
+            assert!(said.contains(why), "{text}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_star_is_for_what_is_below() {
+        let pattern: Pattern = "spiffe://example.org/ops/*".parse().unwrap();
+        let fits = |id: &str| pattern.fits(&Caller::spiffe(id));
+        assert!(fits("spiffe://example.org/ops/a") && fits("spiffe://example.org/ops/a/b"));
+        assert!(!fits("spiffe://example.org/ops") && !fits("spiffe://example.org/opsx/a"));
+        assert!(!fits("spiffe://example.com/ops/a"));
+        assert!(!pattern.fits(&Caller::jwt("spiffe://example.org/ops/a", Default::default())));
+    }
+}

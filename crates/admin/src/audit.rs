@@ -1,0 +1,296 @@
+//! The audit log: a JSON line for each change, and for each attempt that was refused.
+//!
+//! A change has two lines with the same `id`: `begun` is on the disk before anything is done, the second says what came of
+//! it and is there before the answer is sent. So a log that cannot be written refuses changes, and a `begun` that
+//! stands alone says that the process ended within. What looks is not logged, and nothing that is secret is. Refusals are
+//! written up to [`BURST`] at once and [`RATE`] a second, lest a stranger fill the disk; how many were not is in the
+//! next line. The file is only ever appended to; one that was moved away or removed is made anew.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::Value;
+use time::OffsetDateTime;
+
+use crate::access::Caller;
+
+/// What the first line of a change says.
+const BEGUN: &str = "begun";
+/// Refusals that are written at once.
+const BURST: f64 = 50.0;
+/// Refusals that are written in a second, in the long run.
+const RATE: f64 = 5.0;
+/// Longest text of a line that others determine, characters.
+const LONGEST: usize = 400;
+
+/// The log.
+#[derive(Debug)]
+pub struct Audit {
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    file: File,
+    /// Of the last change.
+    id: u64,
+    /// Refusals that may be written now.
+    budget: f64,
+    refilled: Instant,
+    /// Refusals that were not written.
+    unwritten: u64,
+}
+
+/// What somebody asked for.
+#[derive(Clone, Debug)]
+pub struct Deed {
+    /// Who, and how that is known.
+    pub caller: Caller,
+    /// From where: an address, or the process at the other end of a unix socket.
+    pub from: String,
+    /// What: the name of a verb, or `connect`.
+    pub verb: &'static str,
+    /// On what: a group and member, or nothing.
+    pub target: Option<String>,
+    /// What else was said.
+    pub arguments: Value,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
+    pid: u32,
+    kind: &'static str,
+    who: &'a str,
+    from: &'a str,
+    verb: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    arguments: &'a Value,
+    result: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+    /// Refusals before this line that were not written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unwritten: Option<u64>,
+}
+
+impl Audit {
+    /// Opens the file, or makes it (mode 0600).
+    ///
+    /// # Errors
+    /// It cannot be.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = appended(path)?;
+        let state = State { file, id: 0, budget: BURST, refilled: Instant::now(), unwritten: 0 };
+        Ok(Self { path: path.to_owned(), state: Mutex::new(state) })
+    }
+
+    /// A change is about to be made; its number.
+    ///
+    /// # Errors
+    /// The line is not on the disk: nothing may be changed.
+    pub fn begin(&self, deed: &Deed) -> Result<u64, String> {
+        let mut state = self.lock();
+        let id = state.id + 1;
+        self.write(&mut state, Some(id), deed, BEGUN, None)
+            .map_err(|error| format!("cannot write {}: {error}", self.path.display()))?;
+        state.id = id;
+        Ok(id)
+    }
+
+    /// What came of a change that has begun.
+    pub fn end(&self, id: u64, deed: &Deed, outcome: Result<(), &str>) {
+        let mut state = self.lock();
+        let (result, why) = match outcome {
+            Ok(()) => ("done", None),
+            Err(why) => ("failed", Some(why)),
+        };
+        if let Err(error) = self.write(&mut state, Some(id), deed, result, why) {
+            tracing::error!("cannot write {}: {error}: {} is {result}", self.path.display(), deed.verb);
+        }
+    }
+
+    /// Somebody was refused.
+    pub fn refuse(&self, deed: &Deed, why: &str) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        let gained = now.duration_since(state.refilled).as_secs_f64() * RATE;
+        state.budget = (state.budget + gained).min(BURST);
+        state.refilled = now;
+        if state.budget < 1.0 {
+            state.unwritten += 1;
+            return;
+        }
+        state.budget -= 1.0;
+        self.tell(&mut state, deed, "refused", Some(why));
+    }
+
+    /// Something changed that nobody asked for here: rules that were read anew.
+    pub fn note(&self, deed: &Deed, outcome: Result<(), &str>) {
+        let (result, why) = match outcome {
+            Ok(()) => ("done", None),
+            Err(why) => ("refused", Some(why)),
+        };
+        self.tell(&mut self.lock(), deed, result, why);
+    }
+
+    fn tell(&self, state: &mut State, deed: &Deed, result: &'static str, why: Option<&str>) {
+        if let Err(error) = self.write(state, None, deed, result, why) {
+            tracing::error!("cannot write {}: {error}", self.path.display());
+        }
+    }
+
+    fn write(
+        &self,
+        state: &mut State,
+        id: Option<u64>,
+        deed: &Deed,
+        result: &'static str,
+        why: Option<&str>,
+    ) -> io::Result<()> {
+        if !same(&state.file, &self.path) {
+            state.file = appended(&self.path)?;
+        }
+        let line = Line {
+            time: now(),
+            id,
+            pid: std::process::id(),
+            kind: deed.caller.kind.name(),
+            who: &short(&deed.caller.name),
+            from: &deed.from,
+            verb: deed.verb,
+            target: deed.target.as_deref().map(short),
+            arguments: &deed.arguments,
+            result,
+            why: why.map(short),
+            unwritten: Some(state.unwritten).filter(|unwritten| *unwritten > 0),
+        };
+        let mut text = serde_json::to_string(&line)?;
+        text.push('\n');
+        // One write, so that lines of two processes do not mix.
+        state.file.write_all(text.as_bytes())?;
+        if result == BEGUN {
+            state.file.sync_data()?;
+        }
+        state.unwritten = 0;
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn appended(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+/// Is the open file the one at that path?
+fn same(file: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(there)) = (file.metadata(), std::fs::metadata(path)) else { return false };
+    (open.dev(), open.ino()) == (there.dev(), there.ino())
+}
+
+/// `2026-11-22T08:26:33.042Z`
+fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(0);
+    let at = OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (year, month, day) = at.to_calendar_date();
+    let (hour, minute, second) = at.to_hms();
+    let millis = since.subsec_millis();
+    format!("{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z", u8::from(month))
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(LONGEST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn deed() -> Deed {
+        Deed {
+            caller: Caller::spiffe("spiffe://example.org/ops/a"),
+            from: "10.0.0.9:5".into(),
+            verb: "drain",
+            target: Some("web a:80".into()),
+            arguments: json!({"member": "a:80"}),
+        }
+    }
+
+    fn folder(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("plimsoll-audit-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    fn lines(path: &Path) -> Vec<Value> {
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_change_has_two_lines_and_a_refusal_one() {
+        let folder = folder("lines");
+        let path = folder.join("audit.log");
+        let audit = Audit::open(&path).unwrap();
+        let id = audit.begin(&deed()).unwrap();
+        assert_eq!(lines(&path).len(), 1, "before anything is done");
+        audit.end(id, &deed(), Err("no such member"));
+        audit.refuse(&deed(), "no grant\ngives it");
+        let lines = lines(&path);
+        let results: Vec<_> = lines.iter().map(|line| line["result"].as_str().unwrap()).collect();
+        assert_eq!(results, ["begun", "failed", "refused"]);
+        assert_eq!((&lines[0]["id"], &lines[1]["id"], &lines[2]["id"]), (&json!(1), &json!(1), &Value::Null));
+        assert_eq!(lines[2]["why"], "no grant\ngives it");
+        assert_eq!(lines[0]["who"], "spiffe://example.org/ops/a");
+        assert!(lines[0]["time"].as_str().unwrap().ends_with('Z'));
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_log_that_was_moved_is_made_anew_and_one_that_cannot_be_refuses() {
+        let folder = folder("moved");
+        let path = folder.join("audit.log");
+        let audit = Audit::open(&path).unwrap();
+        audit.begin(&deed()).unwrap();
+        std::fs::rename(&path, folder.join("audit.log.1")).unwrap();
+        audit.begin(&deed()).unwrap();
+        assert_eq!((lines(&path).len(), lines(&folder.join("audit.log.1")).len()), (1, 1));
+        std::fs::remove_dir_all(&folder).unwrap();
+        let why = audit.begin(&deed()).unwrap_err();
+        assert!(why.contains("audit.log"), "{why}");
+    }
+
+    #[test]
+    fn a_stranger_cannot_fill_the_disk() {
+        let folder = folder("flood");
+        let path = folder.join("audit.log");
+        let audit = Audit::open(&path).unwrap();
+        (0..10_000).for_each(|_| audit.refuse(&deed(), "no"));
+        let id = audit.begin(&deed()).unwrap();
+        let lines = lines(&path);
+        assert!((50..=200).contains(&lines.len()), "{}", lines.len());
+        let unwritten: u64 = lines.iter().filter_map(|line| line["unwritten"].as_u64()).sum();
+        assert_eq!(unwritten as usize + lines.len() - 1, 10_000);
+        assert_eq!(id, 1);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,167 @@
+//! Tokens of people: JSON Web Tokens (RFC 7519) that an identity provider signed.
+//!
+//! A token counts if a key of the file signed it by ES256, RS256 or EdDSA, if it is from the issuer and for the audience
+//! that were set, and if it has begun and not ended, with half a minute for clocks that differ. The key says which
+//! algorithm is its own, never the token alone: that closes the old doors of `none` and of public keys taken for
+//! passwords. Keys come from a file (a JWK set, RFC 7517), which is read again when it changes; nothing is fetched.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::access::Caller;
+use crate::files::Files;
+
+/// How far clocks may differ, seconds.
+const LEEWAY: u64 = 30;
+/// Longest token, bytes.
+const LONGEST: usize = 8 * 1024;
+
+/// Which tokens count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Jwt {
+    /// Who must have made them (`iss`).
+    pub issuer: String,
+    /// Whom they must be for (`aud`): one of these.
+    pub audience: Vec<String>,
+    /// The issuer's public keys, a JWK set.
+    pub jwks_file: PathBuf,
+}
+
+/// Judges tokens.
+#[derive(Debug)]
+pub(crate) struct Tokens {
+    config: Jwt,
+    keys: Files<Vec<Key>>,
+}
+
+struct Key {
+    id: Option<String>,
+    algorithm: Algorithm,
+    key: DecodingKey,
+}
+
+impl Tokens {
+    /// # Errors
+    /// The keys cannot be read, or there are none that could be used.
+    pub(crate) fn open(config: Jwt) -> Result<Self, String> {
+        let name = config.jwks_file.display().to_string();
+        let keys = Files::open(vec![config.jwks_file.clone()], move |bytes| {
+            let set = bytes.first().map_or(&[][..], Vec::as_slice);
+            keys(set).map_err(|why| format!("{name}: {why}"))
+        })?;
+        Ok(Self { config, keys })
+    }
+
+    /// Whose token it is.
+    ///
+    /// # Errors
+    /// Why it does not count; nothing of the token is in it.
+    pub(crate) fn check(&self, token: &str) -> Result<Caller, String> {
+        if token.len() > LONGEST {
+            return Err("the token is too long".into());
+        }
+        let header = decode_header(token).map_err(|_| "the token is not one that is signed by a key")?;
+        if header.crit.is_some() {
+            return Err("the token asks for extensions that are not known here".into());
+        }
+        let keys = self.keys.now("the keys of tokens");
+        let key = choose(&keys, &header)?;
+        let mut validation = Validation::new(key.algorithm);
+        validation.leeway = LEEWAY;
+        validation.validate_nbf = true;
+        validation.set_issuer(&[&self.config.issuer]);
+        validation.set_audience(&self.config.audience);
+        validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
+        let said = decode::<Map<String, Value>>(token, &key.key, &validation)
+            .map_err(|error| wrong(error.kind()).to_owned())?;
+        caller(&said.claims)
+    }
+}
+
+/// The key that a token says it is signed by. Without an id there must be no choice.
+fn choose<'k>(keys: &'k [Key], header: &Header) -> Result<&'k Key, String> {
+    let mut fitting = keys.iter().filter(|key| {
+        key.algorithm == header.alg && (header.kid.is_none() || key.id.as_ref() == header.kid.as_ref())
+    });
+    match (fitting.next(), fitting.next()) {
+        (Some(key), None) => Ok(key),
+        (Some(_), Some(_)) => Err("the token does not say which of several keys signed it".into()),
+        (None, _) => Err("the token is signed by a key that is not known here".into()),
+    }
+}
+
+fn caller(claims: &Map<String, Value>) -> Result<Caller, String> {
+    let texts = |value: &Value| match value {
+        Value::String(text) => Some(vec![text.clone()]),
+        Value::Array(list) => list.iter().map(|one| one.as_str().map(str::to_owned)).collect(),
+        _ => None,
+    };
+    let subject = claims.get("sub").and_then(Value::as_str).filter(|subject| !subject.is_empty());
+    let subject = subject.ok_or("the token names no subject")?;
+    let told: BTreeMap<String, Vec<String>> =
+        claims.iter().filter_map(|(key, value)| Some((key.clone(), texts(value)?))).collect();
+    let until = claims.get("exp").and_then(Value::as_u64).map(|end| end.saturating_add(LEEWAY));
+    Ok(Caller { until, ..Caller::jwt(subject, told) })
+}
+
+fn wrong(kind: &ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::ExpiredSignature => "the token has expired",
+        ErrorKind::ImmatureSignature => "the token is not valid yet",
+        ErrorKind::InvalidIssuer => "the token is from another issuer",
+        ErrorKind::InvalidAudience => "the token is for another audience",
+        ErrorKind::MissingRequiredClaim(_) => "the token lacks one of exp, iss, aud, sub",
+        ErrorKind::InvalidSignature => "the token's signature is wrong",
+        _ => "the token is malformed",
+    }
+}
+
+/// The keys of a set that may sign tokens; others are left out.
+fn keys(set: &[u8]) -> Result<Vec<Key>, String> {
+    #[derive(Deserialize)]
+    struct Set {
+        keys: Vec<Value>,
+    }
+    let set: Set = serde_json::from_slice(set).map_err(|why| format!("is not a JWK set: {why}"))?;
+    // One that this library has no words for is none that could be used.
+    let known = set.keys.into_iter().filter_map(|one| Jwk::deserialize(one).ok());
+    let keys: Vec<Key> = known.filter_map(|jwk| key(&jwk)).collect();
+    if keys.is_empty() {
+        return Err("has no key for ES256, RS256 or EdDSA".into());
+    }
+    Ok(keys)
+}
+
+fn key(jwk: &Jwk) -> Option<Key> {
+    let (algorithm, name) = match &jwk.algorithm {
+        AlgorithmParameters::EllipticCurve(curve) if curve.curve == EllipticCurve::P256 => {
+            (Algorithm::ES256, KeyAlgorithm::ES256)
+        }
+        AlgorithmParameters::OctetKeyPair(pair) if pair.curve == EllipticCurve::Ed25519 => {
+            (Algorithm::EdDSA, KeyAlgorithm::EdDSA)
+        }
+        AlgorithmParameters::RSA(_) => (Algorithm::RS256, KeyAlgorithm::RS256),
+        _ => return None,
+    };
+    let signs = !matches!(&jwk.common.public_key_use, Some(using) if *using != PublicKeyUse::Signature);
+    if !signs || jwk.common.key_algorithm.is_some_and(|stated| stated != name) {
+        return None;
+    }
+    let key = DecodingKey::from_jwk(jwk).ok()?;
+    Some(Key { id: jwk.common.key_id.clone(), algorithm, key })
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Key").field("id", &self.id).field("algorithm", &self.algorithm).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

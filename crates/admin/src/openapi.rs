@@ -1,0 +1,260 @@
+//! The admin plane as an OpenAPI 3.1 document, made of the table of verbs.
+//!
+//! What the objects hold is described as far as programs may rely on it: fields may be added.
+
+use serde_json::{Map, Value, json};
+
+use crate::verb::{Gives, Nature, ROUTES, Reach, Route, Takes};
+
+/// The document.
+pub fn document() -> Value {
+    let mut paths = Map::new();
+    for route in ROUTES {
+        let item = paths.entry(route.path).or_insert_with(|| json!({}));
+        item[route.method.to_ascii_lowercase()] = operation(route);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Plimsoll",
+            "summary": "What a running balancer shows, and what can be done with it.",
+            "version": "1",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [
+            {"url": "https://127.0.0.1:9905", "description": "[admin] control = \"tls://…\": everything, with a credential"},
+            {"url": "http://127.0.0.1:9900", "description": "[admin] listen: what only looks, without"},
+        ],
+        "security": [{"certificate": []}, {"token": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "certificate": {"type": "mutualTLS", "description": "a client certificate with an SPIFFE id"},
+                "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+            },
+            "schemas": schemas(),
+        },
+    })
+}
+
+fn operation(route: &Route) -> Value {
+    let (status, gives) = route.gives;
+    let mut responses = Map::new();
+    responses.insert(status.to_string(), answer(route, gives));
+    let mut refused = vec![
+        (401, "no credential, or one that does not count (control over TLS)"),
+        (403, "the caller has no role with this verb (control over TLS)"),
+    ];
+    match route.takes {
+        Takes::Nothing => {}
+        Takes::Since => refused.extend([(400, "the query is malformed"), (503, "too many event streams")]),
+        Takes::Report => refused.extend([
+            (400, "the body is malformed"),
+            (404, "there is no such group or member"),
+            (413, "the body is longer than 16 KiB"),
+            (422, "a value cannot be used"),
+            (429, "reports of this member come too fast"),
+        ]),
+        Takes::Member | Takes::Setting => {
+            refused.extend([(400, "the body is malformed"), (413, "the body is longer than 16 KiB")])
+        }
+    }
+    if route.verb.acts() {
+        refused.push((422, "it cannot be done; nothing has changed"));
+        refused.push((503, "the audit log cannot be written; nothing has changed"));
+    }
+    if route.path.contains("{group}") {
+        refused.push((404, "there is no such group, or it has none"));
+    }
+    if route.name == "health" {
+        responses.insert("503".into(), answer(route, Gives::Text));
+    }
+    for (status, about) in refused {
+        let content = json!({"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}});
+        responses.insert(status.to_string(), json!({"description": about, "content": content}));
+    }
+    if let Takes::Report = route.takes {
+        let content = json!({"application/json": {"schema": {"$ref": "#/components/schemas/Shed"}}});
+        let about = "taken; the member is under alert and is to let go this part of its sessions";
+        responses.insert("200".into(), json!({"description": about, "content": content}));
+    }
+    let mut operation = json!({
+        "operationId": route.name,
+        "summary": route.about,
+        "description": needs(route),
+        "x-verb": route.name,
+        "responses": responses,
+    });
+    let parameters = parameters(route);
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
+    }
+    if let Some(body) = body(route.takes) {
+        operation["requestBody"] = body;
+    }
+    operation
+}
+
+fn needs(route: &Route) -> String {
+    let who = match route.nature {
+        Nature::Look => "viewer, operator or admin",
+        Nature::Operate => "operator or admin",
+        Nature::Administer | Nature::Tell => "admin",
+    };
+    let reach = match route.reach {
+        Reach::Process => "It is about the whole process.",
+        Reach::Groups => "A role of some groups sees those.",
+        Reach::Group => "A role of some groups has it for those.",
+    };
+    format!("Verb `{}`: role {who}, or one of your own. {reach}", route.name)
+}
+
+fn parameters(route: &Route) -> Vec<Value> {
+    let mut parameters = Vec::new();
+    if route.path.contains("{group}") {
+        let schema = json!({"type": "string"});
+        parameters.push(json!({"name": "group", "in": "path", "required": true, "schema": schema}));
+    }
+    if route.takes == Takes::Since {
+        let since = json!({"type": "integer", "minimum": 0});
+        let follow = json!({"type": "string", "enum": ["0", "1"]});
+        let id = json!({"type": "string"});
+        parameters.push(json!({"name": "since", "in": "query", "schema": since}));
+        parameters.push(json!({"name": "follow", "in": "query", "schema": follow}));
+        parameters.push(json!({"name": "Last-Event-ID", "in": "header", "schema": id}));
+    }
+    parameters
+}
+
+fn body(takes: Takes) -> Option<Value> {
+    let refer = |name: &str| json!({"schema": {"$ref": format!("#/components/schemas/{name}")}});
+    let content = match takes {
+        Takes::Nothing | Takes::Since => return None,
+        Takes::Report => json!({"application/json": refer("Report")}),
+        Takes::Member => json!({"application/json": refer("Target")}),
+        Takes::Setting => json!({"application/json": refer("Setting")}),
+    };
+    Some(json!({"required": true, "content": content}))
+}
+
+fn answer(route: &Route, gives: Gives) -> Value {
+    let text = json!({"schema": {"type": "string"}});
+    let content = match gives {
+        Gives::Text => json!({"text/plain": text}),
+        Gives::Page => json!({"text/plain": text}),
+        Gives::Object(name) => {
+            json!({"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}})
+        }
+        Gives::Stream => {
+            let entries = json!({"type": "array", "items": {"$ref": "#/components/schemas/Entry"}});
+            json!({"text/event-stream": text, "application/json": {"schema": entries}})
+        }
+        Gives::Shed => return json!({"description": "taken"}),
+    };
+    json!({"description": route.about, "content": content})
+}
+
+fn schemas() -> Value {
+    let text = || json!({"type": "string"});
+    let texts = || json!({"type": "array", "items": {"type": "string"}});
+    let object = |required: &[&str], properties: Value| json!({"type": "object", "required": required, "properties": properties});
+    let closed = |required: &[&str], properties: Value| {
+        let mut schema = object(required, properties);
+        schema["additionalProperties"] = false.into();
+        schema
+    };
+    let member = || {
+        let properties = json!({
+            "name": {"type": "string"}, "address": {"type": "string"}, "state": {"type": "string"},
+            "why": {"type": "string"}, "capacity": {"type": "number"}, "weight": {"type": "number"},
+            "in_flight": {"type": "integer"}, "requests": {"type": "integer"}, "failures": {"type": "integer"},
+        });
+        object(&["name", "address", "state", "why", "capacity", "in_flight", "requests"], properties)
+    };
+    let group = json!({
+        "name": {"type": "string"}, "strategy": {"type": "string"}, "verdict": {"type": "string"},
+        "healthy": {"type": "boolean"}, "members": {"type": "array", "items": member()},
+    });
+    let listener = json!({
+        "address": {"type": "string"}, "protocol": {"type": "string"}, "group": {"type": "string"},
+        "connections": {"type": "integer"}, "accepted": {"type": "integer"}, "refused": {"type": "integer"},
+    });
+    let group = object(&["name", "strategy", "verdict", "healthy", "members"], group);
+    let listener = object(&["address", "protocol", "group"], listener);
+    let status = json!({
+        "schema": {"type": "integer"}, "version": {"type": "string"}, "pid": {"type": "integer"},
+        "uptime_seconds": {"type": "number"}, "stopping": {"type": "boolean"},
+        "last_reload_successful": {"type": "boolean"},
+        "listeners": {"type": "array", "items": listener}, "groups": {"type": "array", "items": group},
+    });
+    let entry = json!({
+        "seq": {"type": "integer"}, "unix_ms": {"type": "integer"}, "kind": {"type": "string"},
+        "group": {"type": "string"}, "member": {"type": ["string", "null"]}, "why": {"type": "string"},
+        "inputs": {"type": "object", "additionalProperties": {"type": "number"}},
+    });
+    let reference = json!({
+        "group": {"type": "string"}, "type_id": {"type": "string"},
+        "ior": {"type": "string"}, "corbaloc": {"type": "string"},
+    });
+    let report = json!({
+        "group": {"type": ["string", "null"]}, "member": {"type": "string", "minLength": 1},
+        "name": {"type": ["string", "null"]}, "value": {"type": ["number", "null"]},
+        "values": {"type": "object", "additionalProperties": {"type": "number"}},
+        "age_seconds": {"type": ["number", "null"]},
+    });
+    let shed =
+        object(&["share", "epoch"], json!({"share": {"type": "number"}, "epoch": {"type": "integer"}}));
+    let target = json!({
+        "group": {"type": ["string", "null"]}, "member": {"type": "string", "minLength": 1},
+    });
+    json!({
+        "Changes": object(&["changes"], json!({"changes": texts()})),
+        "Document": object(&["openapi", "paths"], json!({"openapi": text()})),
+        "Drained": object(&["draining"], json!({"draining": text()})),
+        "Entry": object(&["seq", "unix_ms", "kind", "group", "why"], entry),
+        "Error": object(&["error"], json!({"error": text()})),
+        "GroupExplanation": object(&["name", "members"], json!({"name": text(), "members": {"type": "array"}})),
+        "Reference": object(&["group", "type_id", "ior", "corbaloc"], reference),
+        "Report": closed(&["member"], report),
+        "Setting": closed(
+            &["group", "key", "value"],
+            json!({"group": text(), "key": text(), "value": text()}),
+        ),
+        "Shed": object(&["shed"], json!({"shed": shed})),
+        "Status": object(&["schema", "version", "pid", "listeners", "groups"], status),
+        "Stopping": object(&["stopping"], json!({"stopping": {"type": "boolean"}})),
+        "Target": closed(&["member"], target),
+        "Undrained": object(&["undrained"], json!({"undrained": text()})),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_refers_to_is_there_and_every_verb_is_in_it() {
+        let document = document();
+        let text = document.to_string();
+        let mut refers = 0;
+        for part in text.split("\"#").skip(1) {
+            let pointer = part.split('"').next().unwrap();
+            assert!(document.pointer(pointer).is_some(), "{pointer}");
+            refers += 1;
+        }
+        assert!(refers > 20, "{refers}");
+        for route in ROUTES {
+            let operation = &document["paths"][route.path][route.method.to_ascii_lowercase()];
+            assert_eq!(operation["x-verb"], route.name);
+        }
+    }
+
+    /// `plimsoll config openapi > docs/schema/openapi.json`
+    #[test]
+    fn the_committed_one_is_fresh() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schema/openapi.json");
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        let fresh = serde_json::to_string_pretty(&document()).unwrap() + "\n";
+        assert!(committed == fresh, "{path} is old: plimsoll config openapi > docs/schema/openapi.json");
+    }
+}

@@ -1,0 +1,174 @@
+//! One door's view of the balancer, and what its callers may do.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hyper::HeaderMap;
+use hyper::header::AUTHORIZATION;
+use serde_json::Value;
+use tokio::sync::{Mutex, Semaphore, watch};
+
+use crate::Subject;
+use crate::access::{Caller, Kind, Permit};
+use crate::audit::{Audit, Deed};
+use crate::jwt::Tokens;
+use crate::rules::Rules;
+use crate::verb::{Nature, Route, Verb};
+
+/// What can be done through a door.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Powers {
+    /// Look.
+    Show,
+    /// Look and act.
+    Act,
+    /// Hand in reports, see the object references of groups, and no more: a side-car of a CORBA server sends its
+    /// clients there.
+    Report,
+}
+
+/// Who came through a door.
+#[derive(Clone, Debug)]
+pub(crate) struct Arrival {
+    /// As the connection proves it.
+    pub(crate) caller: Caller,
+    /// From where.
+    pub(crate) from: String,
+}
+
+/// What a door asks of those who come.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) tokens: Option<Tokens>,
+}
+
+/// One door's view of the subject.
+pub(crate) struct Plane {
+    pub(crate) subject: Arc<dyn Subject>,
+    pub(crate) powers: Powers,
+    /// None where whoever can come may do all that the door has.
+    guard: Option<Guard>,
+    audit: Option<Arc<Audit>>,
+    /// One at a time, at all doors: a reload during a drain is nobody's friend.
+    pub(crate) turn: Arc<Mutex<()>>,
+    /// Slots for event streams.
+    pub(crate) streams: Arc<Semaphore>,
+    /// True once the admin plane ends.
+    ended: watch::Receiver<bool>,
+}
+
+impl Plane {
+    pub(crate) fn new(
+        subject: Arc<dyn Subject>,
+        powers: Powers,
+        audit: Option<Arc<Audit>>,
+        turn: Arc<Mutex<()>>,
+        streams: usize,
+        ended: watch::Receiver<bool>,
+    ) -> Self {
+        let streams = Arc::new(Semaphore::new(streams));
+        Self { subject, powers, guard: None, audit, turn, streams, ended }
+    }
+
+    /// Lets in only those whom the rules know.
+    pub(crate) fn guarded(self, guard: Guard) -> Self {
+        Self { guard: Some(guard), ..self }
+    }
+
+    /// Has the admin plane ended?
+    pub(crate) fn ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+
+    /// Resolves when it ends.
+    pub(crate) async fn end(&self) {
+        // An error says that the sender is gone, which is an end too.
+        let _ = self.ended.clone().wait_for(|ended| *ended).await;
+    }
+
+    /// The changes made here are written there.
+    pub(crate) fn audit(&self) -> Option<&Arc<Audit>> {
+        self.audit.as_ref()
+    }
+
+    /// Does this door have that path at all?
+    pub(crate) fn has(&self, route: &Route) -> bool {
+        match self.powers {
+            Powers::Show => route.nature == Nature::Look,
+            Powers::Report => matches!(route.verb, Verb::Report | Verb::Reference),
+            Powers::Act => true,
+        }
+    }
+
+    /// Who asks: a token that is sent counts for more than the certificate it is sent under.
+    ///
+    /// # Errors
+    /// There is no credential, or it does not count.
+    pub(crate) fn caller(&self, arrival: &Arrival, headers: &HeaderMap) -> Result<Caller, String> {
+        let Some(guard) = &self.guard else { return Ok(arrival.caller.clone()) };
+        let mut sent = headers.get_all(AUTHORIZATION).iter();
+        match (sent.next(), sent.next(), &guard.tokens) {
+            (None, ..) if arrival.caller.kind == Kind::None => {
+                Err("no credential: come with a client certificate, or with Authorization: Bearer TOKEN"
+                    .into())
+            }
+            (None, ..) => Ok(arrival.caller.clone()),
+            (Some(_), _, None) => Err("tokens do not count here: there is no [admin.jwt]".into()),
+            (Some(_), Some(_), _) => Err("more than one Authorization".into()),
+            (Some(sent), None, Some(tokens)) => {
+                let text = sent.to_str().unwrap_or_default();
+                let (scheme, token) = text.split_once(' ').unwrap_or_default();
+                if !scheme.eq_ignore_ascii_case("bearer") {
+                    return Err("Authorization is not Bearer TOKEN".into());
+                }
+                tokens.check(token.trim())
+            }
+        }
+    }
+
+    /// What somebody may do by a verb, by the rules as they are now.
+    pub(crate) fn permit(&self, caller: &Caller, verb: Verb) -> Permit {
+        let Some(guard) = &self.guard else { return Permit::All };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        // Only a stream can live so long.
+        if caller.until.is_some_and(|until| now > until) {
+            return Permit::Nothing;
+        }
+        let look = guard.rules.look();
+        match &look.news {
+            None => {}
+            Some(Ok(())) => {
+                tracing::info!("the access rules were read anew: {} grants", look.value.grants());
+                self.note(Ok(()));
+            }
+            Some(Err(why)) => {
+                tracing::warn!("the access rules that were read before stay: {why}");
+                self.note(Err(why));
+            }
+        }
+        look.value.permit(caller, verb)
+    }
+
+    fn note(&self, outcome: Result<(), &str>) {
+        let Some(audit) = &self.audit else { return };
+        let (caller, from) = (Caller::nobody(), "file".to_owned());
+        let deed = Deed { caller, from, verb: "access", target: None, arguments: Value::Null };
+        audit.note(&deed, outcome);
+    }
+
+    /// Somebody was not let in, or not let do something.
+    pub(crate) fn refused(&self, deed: &Deed, why: &str) {
+        match &self.audit {
+            Some(audit) => audit.refuse(deed, why),
+            None => tracing::debug!("{} refused to {} {:?}: {why}", deed.verb, deed.from, deed.caller.name),
+        }
+    }
+
+    /// Somebody did not get as far as to ask for something.
+    pub(crate) fn turned_away(&self, from: &str, why: &str) {
+        let (caller, from) = (Caller::nobody(), from.to_owned());
+        let deed = Deed { caller, from, verb: "connect", target: None, arguments: Value::Null };
+        self.refused(&deed, why);
+    }
+}

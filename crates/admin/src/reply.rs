@@ -1,0 +1,84 @@
+//! The forms that answers have, and bodies of requests.
+
+use std::time::Duration;
+
+use http_body_util::channel::Channel;
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use serde::Serialize;
+use serde_json::json;
+
+/// Longest body of a request, bytes.
+const BODY: usize = 16 * 1024;
+/// For a body to arrive.
+const BODY_TIME: Duration = Duration::from_secs(10);
+
+pub(crate) type Body = Either<Full<Bytes>, Channel<Bytes>>;
+
+/// All of a request's body, or the answer to one that cannot be had.
+pub(crate) async fn whole(request: Request<Incoming>) -> Result<Vec<u8>, Response<Body>> {
+    match tokio::time::timeout(BODY_TIME, body(request.into_body())).await {
+        Ok(Ok(Some(body))) => Ok(body),
+        Ok(Ok(None)) => Err(error(StatusCode::PAYLOAD_TOO_LARGE, format!("give at most {BODY} bytes"))),
+        Ok(Err(why)) => Err(error(StatusCode::BAD_REQUEST, format!("the body cannot be read: {why}"))),
+        Err(_) => Err(error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive".into())),
+    }
+}
+
+/// All of a body, or `None` if it is too long. Even then it is read to its end: a socket closed over unread
+/// bytes resets the connection, and the client would not see the answer.
+async fn body(mut body: Incoming) -> Result<Option<Vec<u8>>, hyper::Error> {
+    let mut kept = Some(Vec::new());
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            kept = kept.filter(|kept| kept.len() + data.len() <= BODY);
+            if let Some(kept) = &mut kept {
+                kept.extend_from_slice(&data);
+            }
+        }
+    }
+    Ok(kept)
+}
+
+pub(crate) fn header(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+pub(crate) fn not_allowed(allow: &'static str, why: &str) -> Response<Body> {
+    let mut refused = error(StatusCode::METHOD_NOT_ALLOWED, why.into());
+    refused.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+    refused
+}
+
+pub(crate) fn error(status: StatusCode, why: String) -> Response<Body> {
+    to_json(status, &json!({"error": why}))
+}
+
+pub(crate) fn to_json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
+    match serde_json::to_string(value) {
+        Ok(mut body) => {
+            body.push('\n');
+            full(status, "application/json", body)
+        }
+        Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()),
+    }
+}
+
+pub(crate) fn text(status: StatusCode, body: String) -> Response<Body> {
+    full(status, "text/plain; charset=utf-8", body)
+}
+
+pub(crate) fn full(status: StatusCode, kind: &'static str, body: String) -> Response<Body> {
+    response(status, kind, Either::Left(Full::new(body.into())))
+}
+
+pub(crate) fn response(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

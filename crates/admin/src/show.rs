@@ -1,0 +1,133 @@
+//! What only looks, as far as the caller may see.
+
+use std::sync::Arc;
+
+use http_body_util::Either;
+use http_body_util::channel::Channel;
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, HeaderName};
+use hyper::{Method, Request, Response, StatusCode};
+use plimsoll_brain::status::Status;
+
+use crate::access::{Caller, Permit};
+use crate::plane::{Plane, Powers};
+use crate::reply::{Body, error, full, header, response, text, to_json};
+use crate::verb::{Nature, ROUTES, Verb};
+use crate::{events, metrics, openapi};
+
+/// Shows what `verb` asks for; `permit` admits some of it.
+pub(crate) fn answer(
+    plane: &Arc<Plane>,
+    caller: Caller,
+    verb: Verb,
+    group: Option<&str>,
+    permit: Permit,
+    request: &Request<Incoming>,
+) -> Response<Body> {
+    let subject = &plane.subject;
+    match verb {
+        Verb::Index => text(StatusCode::OK, index(plane)),
+        Verb::Document => to_json(StatusCode::OK, &openapi::document()),
+        Verb::Health if subject.status().stopping => {
+            text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n".into())
+        }
+        Verb::Health => text(StatusCode::OK, "ok\n".into()),
+        Verb::Status => to_json(StatusCode::OK, &seen(subject.status(), &permit)),
+        Verb::Metrics => {
+            // Buckets after status: the count can then only be behind them, which is put right there.
+            let status = seen(subject.status(), &permit);
+            let page = metrics::page(&status, |group| subject.buckets(group));
+            full(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page)
+        }
+        Verb::Events => log(plane, caller, &permit, request),
+        Verb::Explain => found(plane, group, &permit, |group| {
+            subject.explain(group).map(|found| to_json(StatusCode::OK, &found))
+        }),
+        Verb::Reference => found(plane, group, &permit, |group| {
+            subject.reference(group).map(|found| to_json(StatusCode::OK, &found))
+        }),
+        Verb::Report | Verb::Drain | Verb::Undrain | Verb::Set | Verb::Reload | Verb::Stop => {
+            error(StatusCode::METHOD_NOT_ALLOWED, "use POST".into())
+        }
+    }
+}
+
+/// A line for each path that the door has.
+fn index(plane: &Plane) -> String {
+    let mut page = "plimsoll\n\n".to_owned();
+    let shown = ROUTES.iter().filter(|route| plane.has(route));
+    for route in shown.filter(|route| plane.powers == Powers::Act || route.nature == Nature::Look) {
+        page.push_str(&format!("{:<4} {:<27} {}\n", route.method, route.path, route.about));
+    }
+    page
+}
+
+/// As much of the read model as the caller may see.
+fn seen(mut status: Status, permit: &Permit) -> Status {
+    status.groups.retain(|group| permit.admits(&group.name));
+    status.listeners.retain(|listener| permit.admits(&listener.group));
+    status
+}
+
+fn found(
+    plane: &Plane,
+    group: Option<&str>,
+    permit: &Permit,
+    find: impl Fn(&str) -> Option<Response<Body>>,
+) -> Response<Body> {
+    let group = group.unwrap_or_default();
+    find(group).unwrap_or_else(|| {
+        let status = seen(plane.subject.status(), permit);
+        let names: Vec<&str> = status.groups.iter().map(|group| &*group.name).collect();
+        let why = match names.contains(&group) {
+            true => format!("group {group} has no iiop listener"),
+            false => format!("there is no group {group}; there are: {}", names.join(", ")),
+        };
+        error(StatusCode::NOT_FOUND, why)
+    })
+}
+
+fn log(plane: &Arc<Plane>, caller: Caller, permit: &Permit, request: &Request<Incoming>) -> Response<Body> {
+    let mut since = None;
+    let mut follow = !header(request.headers(), ACCEPT).is_some_and(|accept| accept.contains("/json"));
+    for pair in request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=').unwrap_or((pair, "")) {
+            ("since", seq) => match seq.parse::<u64>() {
+                Ok(seq) => since = Some(seq),
+                Err(_) => {
+                    return error(
+                        StatusCode::BAD_REQUEST,
+                        "since: give the sequence number of an event".into(),
+                    );
+                }
+            },
+            ("follow", "0") => follow = false,
+            ("follow", "1") => follow = true,
+            (name, _) => {
+                let what = format!("{name}: give since=SEQ, follow=0 or follow=1");
+                return error(StatusCode::BAD_REQUEST, what);
+            }
+        }
+    }
+    if !follow {
+        let mut entries = plane.subject.events(since.unwrap_or(0));
+        entries.retain(|entry| permit.admits(&entry.group));
+        return to_json(StatusCode::OK, &entries);
+    }
+    // A browser that comes back repeats the address and adds this: it is the newer of the two.
+    if let Some(last) = header(request.headers(), HeaderName::from_static("last-event-id"))
+        && let Ok(last) = last.parse::<u64>()
+    {
+        // Numbers start again with the process; one from the process before means nothing here.
+        let newest = plane.subject.events(last.saturating_sub(1)).last().map_or(0, |entry| entry.seq);
+        since = Some(if last <= newest { last } else { 0 });
+    }
+    let Ok(slot) = plane.streams.clone().try_acquire_owned() else {
+        return error(StatusCode::SERVICE_UNAVAILABLE, "too many event streams: close some".into());
+    };
+    let (sender, body) = Channel::new(1);
+    if request.method() != Method::HEAD {
+        tokio::spawn(events::stream(plane.clone(), caller, since, sender, slot));
+    }
+    response(StatusCode::OK, "text/event-stream", Either::Right(body))
+}

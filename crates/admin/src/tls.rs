@@ -1,0 +1,136 @@
+//! The door behind TLS 1.3: who comes has a certificate of ours, or will show a token.
+//!
+//! A client certificate must lead to one of the authorities in `client_ca` and carry exactly one URI, an SPIFFE id of the
+//! trust domain (X509-SVID, section 5.2); without tokens there is no connection without one. Sessions are never
+//! resumed: each connection proves again who comes, by the authorities that are trusted then. The files may be replaced
+//! at any time, in any order: while key and certificate do not fit, those before are used.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::access::{Caller, spiffe_id};
+use crate::files::Files;
+
+/// Where to listen for commands with TLS, and by what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// Port 0 takes a free one.
+    pub address: SocketAddr,
+    /// Our certificate and those between it and its authority, PEM.
+    pub certificate: PathBuf,
+    /// Its private key, PEM.
+    pub key: PathBuf,
+    /// The authorities of client certificates, PEM; `None` if tokens are all that counts.
+    pub client_ca: Option<PathBuf>,
+    /// The trust domain that client certificates must be of.
+    pub trust_domain: Option<String>,
+}
+
+/// Greets whoever comes.
+#[derive(Debug)]
+pub(crate) struct Welcome {
+    files: Files<ServerConfig>,
+    trust_domain: Option<String>,
+}
+
+impl Welcome {
+    /// `tokens`: may somebody come without a certificate, to show a token?
+    ///
+    /// # Errors
+    /// Which file is wrong, and why.
+    pub(crate) fn open(tls: &Tls, tokens: bool) -> Result<Self, String> {
+        let names: Vec<PathBuf> =
+            [&tls.certificate, &tls.key].into_iter().chain(&tls.client_ca).cloned().collect();
+        if std::fs::metadata(&tls.key).is_ok_and(|key| key.permissions().mode() & 0o007 != 0) {
+            tracing::warn!(
+                "anyone on this host may use the private key {0}: chmod o= {0}",
+                tls.key.display()
+            );
+        }
+        let files = Files::open(names.clone(), move |bytes| config(&names, bytes, tokens))?;
+        Ok(Self { files, trust_domain: tls.trust_domain.clone() })
+    }
+
+    /// Shakes hands; who it is.
+    ///
+    /// # Errors
+    /// Why not, for the audit log: the other side has been told by an alert of TLS, or has gone.
+    pub(crate) async fn meet(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, Caller), String> {
+        let config = self.files.now("the certificates of [admin.tls]");
+        let stream =
+            TlsAcceptor::from(config).accept(stream).await.map_err(|error: io::Error| error.to_string())?;
+        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let caller = match shown {
+            Some(certificate) => self.named(certificate)?,
+            None => Caller::nobody(),
+        };
+        Ok((stream, caller))
+    }
+
+    /// Whose certificate it is; that it is valid has been found already.
+    fn named(&self, certificate: &CertificateDer<'_>) -> Result<Caller, String> {
+        let parsed = webpki::EndEntityCert::try_from(certificate)
+            .map_err(|why| format!("the client certificate cannot be read: {why:?}"))?;
+        let mut names = parsed.valid_uri_names();
+        let (Some(name), None) = (names.next(), names.next()) else {
+            return Err("the client certificate has not exactly one URI, an SPIFFE id".into());
+        };
+        let domain = spiffe_id(name).map_err(|why| format!("the client certificate's id {name:?} {why}"))?;
+        if Some(domain) != self.trust_domain.as_deref() {
+            return Err(format!("the client certificate is of another trust domain: {name}"));
+        }
+        Ok(Caller::spiffe(name))
+    }
+}
+
+/// `files`: certificate, key and, if there is one, the authorities.
+fn config(names: &[PathBuf], files: &[Vec<u8>], tokens: bool) -> Result<ServerConfig, String> {
+    let named = |place: usize, why: String| {
+        format!("{}: {why}", names.get(place).map(|name| name.display().to_string()).unwrap_or_default())
+    };
+    let [certificate, key, authorities @ ..] = files else { return Err("no certificate and key".into()) };
+    let chain = certificates(certificate).map_err(|why| named(0, why))?;
+    let key = PrivateKeyDer::from_pem_slice(key)
+        // What is in the file is not told.
+        .map_err(|_| named(1, "no private key in PEM form is in it".into()))?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let verifier = match authorities.first() {
+        None => WebPkiClientVerifier::no_client_auth(),
+        Some(authorities) => {
+            let mut roots = RootCertStore::empty();
+            for authority in certificates(authorities).map_err(|why| named(2, why))? {
+                roots.add(authority).map_err(|why| named(2, why.to_string()))?;
+            }
+            let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+            let builder = if tokens { builder.allow_unauthenticated() } else { builder };
+            builder.build().map_err(|why| named(2, why.to_string()))?
+        }
+    };
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|why| why.to_string())?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)
+        .map_err(|why| named(0, format!("{why}; is the key that of the certificate?")))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let found = found.map_err(|why| format!("is not PEM: {why}"))?;
+    if found.is_empty() { Err("no certificate in PEM form is in it".into()) } else { Ok(found) }
+}

@@ -1,0 +1,278 @@
+//! The authority: a key and a bundle of certificates in a folder.
+//!
+//! ```text
+//! ca.key       the private key that signs, 0600
+//! ca.pem       the certificates to be trusted, the newest first
+//! cross.pem    during a change of keys: the new one signed by the old one
+//! ```
+//!
+//! A change of keys leaves no gap. The new authority's certificate goes into the bundle beside the old one, so whoever has
+//! the new bundle trusts certificates of both. Certificates that are issued from then on carry the cross certificate: whoever
+//! still has the old bundle finds a way from them to the old authority. Which certificate in the bundle is that of
+//! the key is found by the key itself, so that a change that was interrupted at any point leaves an authority that works.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
+};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use time::OffsetDateTime;
+
+use super::certificate::Certificate;
+use super::pem::{pem, write, write_private};
+
+/// Clocks of others may be behind.
+const BEHIND: Duration = Duration::from_secs(300);
+
+/// An authority that can issue.
+pub(super) struct Authority {
+    folder: PathBuf,
+    trust_domain: String,
+    key: KeyPair,
+    /// Those to be trusted.
+    bundle: Vec<Certificate>,
+    /// That of the key.
+    own: Certificate,
+    /// The key's certificates by former authorities.
+    cross: Vec<Certificate>,
+}
+
+/// A name by which a server is reached.
+pub(super) enum Name {
+    Host(String),
+    Address(IpAddr),
+}
+
+/// A certificate that was issued.
+pub(super) struct Issued {
+    /// It and those between it and what others trust, PEM.
+    pub(super) chain: String,
+    /// Its private key, PEM.
+    pub(super) key: String,
+    pub(super) until: OffsetDateTime,
+}
+
+/// An authority's own certificate that was made.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) until: OffsetDateTime,
+}
+
+impl Authority {
+    /// Makes one in a folder that has none.
+    ///
+    /// # Errors
+    /// There is one, or the folder cannot be written: what to do.
+    pub(super) fn make(
+        folder: &Path,
+        trust_domain: &str,
+        now: OffsetDateTime,
+        lasts: Duration,
+    ) -> Result<Made, String> {
+        for name in ["ca.pem", "ca.key"] {
+            if folder.join(name).exists() {
+                let there = folder.join(name);
+                return Err(format!("{} is there already: give another --dir", there.display()));
+            }
+        }
+        let key = new_key()?;
+        let params = root(trust_domain, &key, now, lasts)?;
+        let certificate = params.self_signed(&key).map_err(odd)?;
+        let write = || {
+            use std::os::unix::fs::DirBuilderExt as _;
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+            write_private(&folder.join("ca.key"), &pem("PRIVATE KEY", key.serialized_der()))?;
+            write(&folder.join("ca.pem"), &pem("CERTIFICATE", certificate.der()))
+        };
+        write().map_err(|error| format!("cannot write {}: {error}", folder.display()))?;
+        Ok(Made { until: params.not_after })
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// What is missing or wrong.
+    pub(super) fn open(folder: &Path) -> Result<Self, String> {
+        let (bundle_path, key_path) = (folder.join("ca.pem"), folder.join("ca.key"));
+        let unreadable = |path: &Path, why: &dyn std::fmt::Display| {
+            format!(
+                "cannot read {}: {why}; make an authority with plimsoll cert init, or give --dir",
+                path.display()
+            )
+        };
+        let bundle = std::fs::read(&bundle_path).map_err(|error| unreadable(&bundle_path, &error))?;
+        let bundle = Certificate::all(&bundle).map_err(|why| unreadable(&bundle_path, &why))?;
+        let key = PrivateKeyDer::from_pem_file(&key_path).map_err(|why| unreadable(&key_path, &why))?;
+        let key = KeyPair::try_from(&key).map_err(|why| unreadable(&key_path, &why))?;
+        let own = bundle.iter().find(|one| one.key == key.public_key_raw()).cloned();
+        let own = own.ok_or_else(|| {
+            format!("{} has no certificate of the key {}", bundle_path.display(), key_path.display())
+        })?;
+        let trust_domain = own.id.as_deref().and_then(|id| id.strip_prefix("spiffe://")).map(str::to_owned);
+        let trust_domain = trust_domain.ok_or_else(|| {
+            format!("{} is not of an authority that plimsoll cert init made", bundle_path.display())
+        })?;
+        let cross = match std::fs::read(folder.join("cross.pem")) {
+            Ok(bytes) => {
+                Certificate::all(&bytes).map_err(|why| unreadable(&folder.join("cross.pem"), &why))?
+            }
+            Err(_) => Vec::new(),
+        };
+        let cross = cross.into_iter().filter(|one| one.key == own.key).collect();
+        Ok(Self { folder: folder.to_owned(), trust_domain, key, bundle, own, cross })
+    }
+
+    /// The domain its ids are of.
+    pub(super) fn trust_domain(&self) -> &str {
+        &self.trust_domain
+    }
+
+    /// Issues a certificate for an id; with names, for a server, too.
+    ///
+    /// # Errors
+    /// It would outlive the authority, or a name is malformed.
+    pub(super) fn issue(
+        &self,
+        id: &str,
+        names: &[Name],
+        now: OffsetDateTime,
+        lasts: Duration,
+    ) -> Result<Issued, String> {
+        if now + lasts > self.own.until {
+            return Err(
+                "it would last longer than the authority: give fewer --days, or plimsoll cert rotate".into(),
+            );
+        }
+        let key = new_key()?;
+        let mut params = named(id.rsplit('/').next().unwrap_or(id), now, lasts);
+        params.subject_alt_names.push(SanType::URI(id.try_into().map_err(odd)?));
+        for name in names {
+            params.subject_alt_names.push(match name {
+                Name::Host(host) => SanType::DnsName(host.as_str().try_into().map_err(odd)?),
+                Name::Address(address) => SanType::IpAddress(*address),
+            });
+        }
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        if !names.is_empty() {
+            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        }
+        params.use_authority_key_identifier_extension = true;
+        let own = self.params();
+        let certificate = params.signed_by(&key, &Issuer::from_params(&own, &self.key)).map_err(odd)?;
+        let mut chain = pem("CERTIFICATE", certificate.der());
+        self.cross.iter().for_each(|one| chain.push_str(&pem("CERTIFICATE", &one.der)));
+        Ok(Issued { chain, key: pem("PRIVATE KEY", key.serialized_der()), until: params.not_after })
+    }
+
+    /// Gives it a new key.
+    ///
+    /// # Errors
+    /// The last change is not finished, or the folder cannot be written.
+    pub(super) fn rotate(&self, now: OffsetDateTime, lasts: Duration) -> Result<Made, String> {
+        if !self.cross.is_empty() {
+            return Err("the last change of keys is not finished: plimsoll cert rotate --finish".into());
+        }
+        let key = new_key()?;
+        let params = root(&self.trust_domain, &key, now, lasts)?;
+        let certificate = params.self_signed(&key).map_err(odd)?;
+        let mut between = params.clone();
+        between.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        between.not_after = between.not_after.min(self.own.until);
+        between.use_authority_key_identifier_extension = true;
+        let own = self.params();
+        let cross = between.signed_by(&key, &Issuer::from_params(&own, &self.key)).map_err(odd)?;
+        let mut bundle = pem("CERTIFICATE", certificate.der());
+        let old = self.bundle.iter().filter(|one| one.state(now) != "expired");
+        old.for_each(|one| bundle.push_str(&pem("CERTIFICATE", &one.der)));
+        let write = || {
+            write(&self.folder.join("ca.pem"), &bundle)?;
+            write(&self.folder.join("cross.pem"), &pem("CERTIFICATE", cross.der()))?;
+            // Last: until it is there the old key signs.
+            write_private(&self.folder.join("ca.key"), &pem("PRIVATE KEY", key.serialized_der()))
+        };
+        write().map_err(|error| format!("cannot write {}: {error}", self.folder.display()))?;
+        Ok(Made { until: params.not_after })
+    }
+
+    /// Ends a change of keys; how many authorities no longer count.
+    ///
+    /// # Errors
+    /// There is only one, or the folder cannot be written.
+    pub(super) fn finish(&self) -> Result<usize, String> {
+        let gone = self.bundle.len() - 1;
+        if gone == 0 {
+            return Err("there is no former authority: plimsoll cert rotate begins a change of keys".into());
+        }
+        let finish = || {
+            write(&self.folder.join("ca.pem"), &pem("CERTIFICATE", &self.own.der))?;
+            match std::fs::remove_file(self.folder.join("cross.pem")) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            }
+        };
+        finish().map_err(|error| format!("cannot write {}: {error}", self.folder.display()))?;
+        Ok(gone)
+    }
+
+    /// As much of its own certificate as goes into those that it issues.
+    fn params(&self) -> CertificateParams {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = common_name(&self.own.subject);
+        params.key_usages = signs();
+        params
+    }
+}
+
+/// An authority's own certificate. Its name has a bit of its key, so that two of one domain have different names.
+fn root(
+    trust_domain: &str,
+    key: &KeyPair,
+    now: OffsetDateTime,
+    lasts: Duration,
+) -> Result<CertificateParams, String> {
+    let mut params = named("", now, lasts);
+    let digits: String =
+        params.key_identifier(key).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    params.distinguished_name = common_name(&format!("{trust_domain} authority {digits}"));
+    params.subject_alt_names =
+        vec![SanType::URI(format!("spiffe://{trust_domain}").try_into().map_err(odd)?)];
+    // One below: the cross certificate of a change of keys.
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
+    params.key_usages = signs();
+    Ok(params)
+}
+
+fn named(name: &str, now: OffsetDateTime, lasts: Duration) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = common_name(name);
+    params.not_before = now - BEHIND;
+    params.not_after = now + lasts;
+    params
+}
+
+fn common_name(name: &str) -> DistinguishedName {
+    let mut whole = DistinguishedName::new();
+    whole.push(DnType::CommonName, name);
+    whole
+}
+
+fn signs() -> Vec<KeyUsagePurpose> {
+    vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign]
+}
+
+fn new_key() -> Result<KeyPair, String> {
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(odd)
+}
+
+fn odd(error: rcgen::Error) -> String {
+    format!("cannot make a certificate: {error}")
+}
+
+#[cfg(test)]
+mod tests;

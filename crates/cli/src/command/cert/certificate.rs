@@ -1,0 +1,174 @@
+//! What a certificate says (X.509, RFC 5280), as far as people ask: whose it is, by which names, until when, by whom. Read to
+//! be shown, and to find an authority's own; whether it can be trusted is for TLS to judge.
+
+use std::net::IpAddr;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use time::OffsetDateTime;
+use yasna::models::ObjectIdentifier;
+use yasna::tags::TAG_UTCTIME;
+use yasna::{ASN1Result, BERReader, Tag, parse_der};
+
+/// A certificate.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Certificate {
+    /// Its SPIFFE id: the only URI in it.
+    pub(super) id: Option<String>,
+    /// DNS names and addresses.
+    pub(super) names: Vec<String>,
+    /// Common name of its owner.
+    pub(super) subject: String,
+    /// Common name of its authority.
+    pub(super) issuer: String,
+    /// In hexadecimal digits.
+    pub(super) serial: String,
+    /// May it sign others?
+    pub(super) authority: bool,
+    pub(super) from: OffsetDateTime,
+    pub(super) until: OffsetDateTime,
+    /// The public key, as it is in there.
+    pub(super) key: Vec<u8>,
+    /// All of it.
+    pub(super) der: Vec<u8>,
+}
+
+impl Certificate {
+    /// Those of a text in PEM form, in their order.
+    ///
+    /// # Errors
+    /// There are none, or one cannot be read.
+    pub(super) fn all(pem: &[u8]) -> Result<Vec<Self>, String> {
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+        let found = found.map_err(|why| format!("is not PEM: {why}"))?;
+        if found.is_empty() {
+            return Err("no certificate in PEM form is in it".into());
+        }
+        let read = |der: &CertificateDer<'_>| {
+            Self::read(der).map_err(|why| format!("a certificate cannot be read: {why:?}"))
+        };
+        found.iter().map(read).collect()
+    }
+
+    fn read(der: &[u8]) -> ASN1Result<Self> {
+        let mut certificate = parse_der(der, |reader| {
+            reader.read_sequence(|parts| {
+                let certificate = parts.next().read_sequence(|fields| {
+                    fields
+                        .read_optional(|version| version.read_tagged(Tag::context(0), |it| it.read_u8()))?;
+                    let (serial, _) = fields.next().read_bigint_bytes()?;
+                    fields.next().read_der()?;
+                    let issuer = common_name(fields.next())?;
+                    let (from, until) = fields
+                        .next()
+                        .read_sequence(|times| Ok((moment(times.next())?, moment(times.next())?)))?;
+                    let subject = common_name(fields.next())?;
+                    let key = fields.next().read_sequence(|key| {
+                        key.next().read_der()?;
+                        Ok(key.next().read_bitvec_bytes()?.0)
+                    })?;
+                    let extensions = fields.read_optional(|extensions| {
+                        extensions.read_tagged(Tag::context(3), |list| list.collect_sequence_of(extension))
+                    })?;
+                    let serial = serial.iter().map(|byte| format!("{byte:02x}")).collect();
+                    let (names, der) = (Vec::new(), Vec::new());
+                    let (id, authority) = (None, false);
+                    let mut certificate =
+                        Self { id, names, subject, issuer, serial, authority, from, until, key, der };
+                    for (kind, value) in extensions.unwrap_or_default() {
+                        match kind.components().as_slice() {
+                            [2, 5, 29, 17] => certificate.alternatives(&value)?,
+                            [2, 5, 29, 19] => certificate.authority = signs(&value)?,
+                            _ => {}
+                        }
+                    }
+                    Ok(certificate)
+                })?;
+                parts.next().read_der()?;
+                parts.next().read_bitvec_bytes()?;
+                Ok(certificate)
+            })
+        })?;
+        certificate.der = der.to_vec();
+        Ok(certificate)
+    }
+
+    /// `valid`, `expired` or `not yet valid`.
+    pub(super) fn state(&self, now: OffsetDateTime) -> &'static str {
+        if now > self.until {
+            "expired"
+        } else if now < self.from {
+            "not yet valid"
+        } else {
+            "valid"
+        }
+    }
+
+    /// The subject's alternative names.
+    fn alternatives(&mut self, value: &[u8]) -> ASN1Result<()> {
+        let (dns, uri, address) = (Tag::context(2), Tag::context(6), Tag::context(7));
+        parse_der(value, |reader| {
+            reader.read_sequence_of(|name| {
+                let tag = name.lookahead_tag()?;
+                if tag == uri {
+                    self.id = Some(name.read_tagged_implicit(tag, |text| text.read_ia5_string())?);
+                } else if tag == dns {
+                    self.names.push(name.read_tagged_implicit(tag, |text| text.read_ia5_string())?);
+                } else if tag == address {
+                    let bytes = name.read_tagged_implicit(tag, |bytes| bytes.read_bytes())?;
+                    let four = <[u8; 4]>::try_from(bytes.as_slice()).map(IpAddr::from);
+                    let found = four.or_else(|_| <[u8; 16]>::try_from(bytes.as_slice()).map(IpAddr::from));
+                    self.names.extend(found.ok().map(|address| address.to_string()));
+                } else {
+                    name.read_der()?;
+                }
+                Ok(())
+            })
+        })
+    }
+}
+
+fn extension(reader: BERReader<'_, '_>) -> ASN1Result<(ObjectIdentifier, Vec<u8>)> {
+    reader.read_sequence(|parts| {
+        let kind = parts.next().read_oid()?;
+        parts.read_default(false, |critical| critical.read_bool())?;
+        Ok((kind, parts.next().read_bytes()?))
+    })
+}
+
+/// Do the basic constraints say that it is an authority?
+fn signs(value: &[u8]) -> ASN1Result<bool> {
+    parse_der(value, |reader| {
+        reader.read_sequence(|parts| {
+            let signs = parts.read_default(false, |signs| signs.read_bool())?;
+            parts.read_optional(|length| length.read_u8())?;
+            Ok(signs)
+        })
+    })
+}
+
+fn moment(reader: BERReader<'_, '_>) -> ASN1Result<OffsetDateTime> {
+    if reader.lookahead_tag()? == TAG_UTCTIME {
+        Ok(*reader.read_utctime()?.datetime())
+    } else {
+        Ok(*reader.read_generalized_time()?.datetime())
+    }
+}
+
+/// The common name in a distinguished name; empty if there is none, or it is in an odd alphabet.
+fn common_name(reader: BERReader<'_, '_>) -> ASN1Result<String> {
+    let mut found = String::new();
+    reader.read_sequence_of(|set| {
+        set.read_set_of(|pair| {
+            pair.read_sequence(|parts| {
+                let kind = parts.next().read_oid()?;
+                let value = parts.next().read_tagged_der()?;
+                if kind.components().as_slice() == [2, 5, 4, 3] {
+                    found = String::from_utf8_lossy(value.value()).into_owned();
+                }
+                Ok(())
+            })
+        })
+    })?;
+    Ok(found)
+}

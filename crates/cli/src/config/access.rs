@@ -1,0 +1,396 @@
+//! `[admin.access]`, `[admin.tls]` and `[admin.jwt]`: who is let in over TLS, and what they may do. The rules may stand
+//! in a file of their own, `access.toml`, which is held against a schema like every other.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use plimsoll_admin::{self as admin, Access, BUILT_IN, Grant, Pattern, Reach, Role, Rules};
+use schemars::{JsonSchema, Schema};
+use serde::{Deserialize, Serialize};
+
+use super::place::Spot;
+use super::problem::quoted;
+use super::text::{Text, text};
+use super::{
+    Config, Control, Held, LogPath, Name, Problem, Problems, ReadError, bytes_of, hold, suggest, titled,
+};
+
+/// Control over TLS (1.3): by what it shows who it is, and whom it trusts. All files are read again when they change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TlsTable {
+    /// Its certificate and those between it and its authority, PEM.
+    pub(crate) certificate: LogPath,
+
+    /// The private key of the certificate, PEM.
+    pub(crate) key: LogPath,
+
+    /// The authorities of client certificates, PEM. Clients then need a certificate, unless `[admin.jwt]` lets them show a
+    /// token instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) client_ca: Option<LogPath>,
+
+    /// Client certificates must have an SPIFFE id of this trust domain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) trust_domain: Option<TrustDomain>,
+}
+
+/// Tokens (JWT) that count as credentials for control over TLS: signed by ES256, RS256 or EdDSA, not expired.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct JwtTable {
+    /// Who must have made them: the claim `iss`, to the letter.
+    pub(crate) issuer: String,
+
+    /// Whom they must be for: the claim `aud`, or one of its list.
+    pub(crate) audience: String,
+
+    /// The issuer's public keys, a JWK set. Read again when it changes; nothing is fetched.
+    pub(crate) jwks_file: LogPath,
+}
+
+/// Who may do what over TLS. What nothing here gives is refused.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct AccessTable {
+    /// A file with `[[role]]` and `[[grant]]` in place of those here. Read again when it changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<LogPath>,
+
+    /// Own roles, beside `viewer` (look), `operator` (look, and operate groups) and `admin` (everything).
+    #[serde(rename = "role", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) roles: Vec<RoleTable>,
+
+    /// Who has which role.
+    #[serde(rename = "grant", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) grants: Vec<GrantTable>,
+}
+
+/// The file that `[admin.access] file` names.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct AccessFile {
+    /// Own roles.
+    #[serde(rename = "role")]
+    roles: Vec<RoleTable>,
+
+    /// Who has which role.
+    #[serde(rename = "grant")]
+    grants: Vec<GrantTable>,
+}
+
+/// A set of verbs, for all groups or for some.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RoleTable {
+    /// What grants call it.
+    pub(crate) name: Name,
+
+    /// What it may do: verbs of the OpenAPI document, such as `status` and `drain`.
+    #[schemars(length(min = 1))]
+    pub(crate) verbs: Vec<VerbName>,
+
+    /// With which groups only; others are not shown to it either. Default: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) groups: Option<Vec<Name>>,
+}
+
+/// A role for somebody.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GrantTable {
+    /// Who: `spiffe://DOMAIN/PATH` of a client certificate (a last `*` stands for all below), `jwt:SUBJECT` or
+    /// `jwt:CLAIM=VALUE` of a token.
+    pub(crate) identity: Identity,
+
+    /// Which role.
+    pub(crate) role: Name,
+}
+
+/// Who.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity(pub(crate) Pattern);
+
+text! {
+    Identity,
+    format: "plimsoll-identity",
+    what: "who: an SPIFFE id, or jwt:SUBJECT",
+    example: "spiffe://example.org/ops/*",
+}
+
+impl FromStr for Identity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self)
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+/// What can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VerbName(pub(crate) admin::Verb);
+
+text! {
+    VerbName,
+    format: "plimsoll-verb",
+    what: "a verb",
+    example: "drain",
+}
+
+impl FromStr for VerbName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self)
+    }
+}
+
+impl fmt::Display for VerbName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+/// Whose ids count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TrustDomain(pub(crate) String);
+
+text! {
+    TrustDomain,
+    format: "plimsoll-trust-domain",
+    what: "a trust domain",
+    example: "example.org",
+    pattern: "^[a-z0-9._-]{1,255}$",
+}
+
+impl FromStr for TrustDomain {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        admin::trust_domain(text)?;
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for TrustDomain {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// The rules that a configuration names: its own, or those of a file.
+///
+/// # Errors
+/// The file cannot be read, or is wrong: one line.
+pub(crate) fn rules(table: &AccessTable) -> Result<Rules, String> {
+    match &table.file {
+        Some(LogPath(path)) => {
+            let name = path.clone();
+            Rules::file(path.clone(), move |bytes| {
+                read(&name, bytes.to_vec()).map_err(|wrong| wrong.headline())
+            })
+        }
+        None => Ok(Rules::fixed(made(&table.roles, &table.grants))),
+    }
+}
+
+/// Checks the file of rules that a configuration names.
+///
+/// # Errors
+/// It cannot be read, or is wrong.
+pub(crate) fn check_file(path: &Path) -> Result<Access, ReadError> {
+    let (_, bytes) = bytes_of(path)?;
+    read(path, bytes).map_err(ReadError::Wrong)
+}
+
+fn read(path: &Path, bytes: Vec<u8>) -> Result<Access, Problems> {
+    static SCHEMA: LazyLock<Schema> =
+        LazyLock::new(|| titled(schemars::schema_for!(AccessFile), "access.toml"));
+    let name = path.display().to_string();
+    let Held { value, spots, problems: mut found, source } = hold::<AccessFile>(&SCHEMA, &name, bytes)?;
+    judge(&value.roles, &value.grants, &spots, &mut found);
+    let problems = Problems::new(source, found);
+    if problems.fatal() { Err(problems) } else { Ok(made(&value.roles, &value.grants)) }
+}
+
+/// The rules of checked tables.
+fn made(roles: &[RoleTable], grants: &[GrantTable]) -> Access {
+    let groups = |names: &Vec<Name>| names.iter().map(|name| name.0.clone()).collect::<BTreeSet<_>>();
+    let role = |table: &RoleTable| Role {
+        name: table.name.0.clone(),
+        verbs: table.verbs.iter().map(|verb| verb.0).collect(),
+        groups: table.groups.as_ref().map(groups),
+    };
+    let grant = |table: &GrantTable| Grant { pattern: table.identity.0.clone(), role: table.role.0.clone() };
+    let made = Access::new(roles.iter().map(role).collect(), grants.iter().map(grant).collect());
+    // A checked table names no role that there is not; in doubt nobody may do anything.
+    made.unwrap_or_default()
+}
+
+/// What roles and grants say of one another.
+fn judge(roles: &[RoleTable], grants: &[GrantTable], spots: &Spot, found: &mut Vec<Problem>) {
+    let mut known: HashMap<&str, usize> = HashMap::new();
+    for (index, role) in roles.iter().enumerate() {
+        let spot = spots.key("role").item(index);
+        if BUILT_IN.contains(&role.name.0.as_str()) {
+            let message = format!("there is a role `{}` already", role.name);
+            found.push(Problem::error(spot.key("name").value(), message).hint("give it another name"));
+        }
+        if let Some(first) = known.insert(&role.name.0, index) {
+            let also = spots.key("role").item(first).key("name").value();
+            let message = format!("a second role named `{}`", role.name);
+            found.push(Problem::error(spot.key("name").value(), message).also(also, "the first is here"));
+        }
+        for (place, verb) in role.verbs.iter().enumerate() {
+            if role.groups.is_some() && verb.0.route().reach == Reach::Process && !spot.broken("verbs") {
+                let message = format!(
+                    "{} is about the whole process, and the role about some groups",
+                    quoted(verb.0.name())
+                );
+                let hint = "take it out, or make it a role of its own without `groups`";
+                found.push(Problem::error(spot.key("verbs").item(place).value(), message).hint(hint));
+            }
+        }
+    }
+    for (index, grant) in grants.iter().enumerate() {
+        let role = grant.role.0.as_str();
+        if known.contains_key(role) || BUILT_IN.contains(&role) || spots.broken("role") {
+            continue;
+        }
+        let all: Vec<&str> =
+            BUILT_IN.iter().copied().chain(roles.iter().map(|role| role.name.0.as_str())).collect();
+        let at = spots.key("grant").item(index).key("role").value();
+        let hint = suggest::hint(role, &all).replace("allowed:", "roles:");
+        found.push(Problem::error(at, format!("there is no role named `{role}`")).hint(hint));
+    }
+}
+
+/// What the parts of `[admin]` that are about control say of one another.
+pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
+    let admin = &config.admin;
+    let spot = spots.key("admin");
+    let listed = admin.control.list();
+    for (index, control) in listed.iter().enumerate() {
+        let at = || spot.key("control").item(index).value();
+        let same = |other: &Control| std::mem::discriminant(other) == std::mem::discriminant(control);
+        if *control == Control::Off && listed.len() > 1 {
+            found.push(Problem::error(at(), "`off` stands alone").hint("write control = \"off\""));
+        } else if listed[..index].iter().any(same) {
+            let message = "a second address of its kind: one unix: and one tls:// are the most";
+            found.push(Problem::error(at(), message).hint("take it out"));
+        }
+    }
+    check_tls(config, spot, found);
+    let access = &admin.access;
+    let place = spot.key("access");
+    if let Some(file) = &access.file
+        && !(access.roles.is_empty() && access.grants.is_empty())
+    {
+        let message = format!("the rules are in {file}, and here as well");
+        found.push(Problem::error(place.name("file"), message).hint("keep them in one place"));
+    }
+    judge(&access.roles, &access.grants, place, found);
+}
+
+fn check_tls(config: &Config, spot: &Spot, found: &mut Vec<Problem>) {
+    let admin = &config.admin;
+    let Some(address) = admin.control.tls() else {
+        if !spot.broken("control") {
+            for key in ["tls", "jwt", "access"].into_iter().filter(|key| spot.has(key)) {
+                let message = format!("`{key}` has no effect: no control over TLS");
+                let hint = "add \"tls://0.0.0.0:9905\" to control";
+                found.push(Problem::warning(spot.name(key), message).hint(hint));
+            }
+        }
+        return;
+    };
+    match &admin.tls {
+        None if spot.broken("tls") => {}
+        None => {
+            let message = format!("control on tls://{address} needs a certificate");
+            let hint = "add [admin.tls] with certificate, key, client_ca and trust_domain: plimsoll cert init makes them";
+            found.push(Problem::error(spot.key("control").value(), message).hint(hint));
+        }
+        Some(tls) => {
+            let place = spot.key("tls");
+            if tls.client_ca.is_some() && tls.trust_domain.is_none() && !place.broken("trust_domain") {
+                let message = "`client_ca` needs a `trust_domain`, of which the ids of clients are";
+                let hint = "add trust_domain = \"example.org\"";
+                found.push(Problem::error(place.name("client_ca"), message).hint(hint));
+            }
+            let closed = tls.client_ca.is_none() && admin.jwt.is_none();
+            if closed && !place.broken("client_ca") && !spot.broken("jwt") {
+                let hint = "add client_ca to [admin.tls], or [admin.jwt]";
+                found.push(Problem::error(place.value(), "nobody could prove who they are").hint(hint));
+            }
+        }
+    }
+    let access = &admin.access;
+    if access.file.is_none() && access.grants.is_empty() && !spot.broken("access") {
+        let message = "nobody may do anything over TLS: there is no grant";
+        let hint = "add [[admin.access.grant]] with identity and role";
+        found.push(Problem::warning(spot.key("control").value(), message).hint(hint));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_admin::{Caller, Permit, Verb};
+
+    use super::*;
+
+    const GOOD: &str = r#"[[role]]
+name = "web-drainers"
+verbs = ["status", "drain"]
+groups = ["web"]
+[[grant]]
+identity = "spiffe://example.org/web/*"
+role = "web-drainers"
+[[grant]]
+identity = "jwt:groups=sre"
+role = "admin"
+"#;
+
+    fn of(text: &str) -> Result<Access, String> {
+        read(Path::new("access.toml"), text.into()).map_err(|problems| problems.to_string())
+    }
+
+    #[test]
+    fn a_file_of_rules() {
+        let access = of(GOOD).unwrap();
+        let permit = access.permit(&Caller::spiffe("spiffe://example.org/web/a"), Verb::Drain);
+        assert!(permit.admits("web") && !permit.admits("mail"));
+        assert_eq!(access.permit(&Caller::spiffe("spiffe://example.org/web/a"), Verb::Stop), Permit::Nothing);
+        assert_eq!(of("").unwrap().grants(), 0);
+    }
+
+    #[test]
+    fn what_is_wrong_with_rules_is_placed() {
+        let more = "[[role]]\nname = \"admin\"\nverbs = [\"stop\"]\n[[grant]]\nidentity = \"jwt:a\"\nrole = \"veiwer\"\n";
+        let said = of(&format!("{}{more}", GOOD.replace("\"drain\"]", "\"drain\", \"stop\"]"))).unwrap_err();
+        for what in [
+            "access.toml:3:29: `stop` is about the whole process",
+            "access.toml:12:8: there is a role `admin` already",
+            "access.toml:16:8: there is no role named `veiwer`",
+            "did you mean `viewer`?",
+            "roles: viewer, operator, admin, web-drainers",
+            "3 errors",
+        ] {
+            assert!(said.contains(what), "{what}: {said}");
+        }
+        assert!(
+            of("[[grant]]\nidentity = \"alice\"\nrole = \"admin\"\n")
+                .unwrap_err()
+                .contains("neither spiffe://")
+        );
+    }
+}

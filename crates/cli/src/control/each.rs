@@ -1,0 +1,153 @@
+//! One command, and the balancers it is for: the one of this host, or several others at once.
+//!
+//! Each is asked on a thread of its own, [`AT_ONCE`] at most, and none waits for another. What they said is told in the
+//! order in which they were named: to people with the host before each line, to programs as an array.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::{Value, json};
+
+use super::text::plain;
+use super::{Balancer, Where};
+use crate::failure::{Exit, Failure};
+use crate::talk::{self, Globals};
+
+/// Hosts that are asked at the same time.
+const AT_ONCE: usize = 64;
+
+/// What came of a command at one balancer.
+#[derive(Debug)]
+pub(crate) struct Said {
+    /// For programs.
+    pub(crate) json: Value,
+    /// Data for people.
+    pub(crate) table: String,
+    /// Talk for people.
+    pub(crate) talk: String,
+    /// Is it as it should be? Else the exit code is 1.
+    pub(crate) well: bool,
+}
+
+impl Said {
+    /// Something was shown.
+    pub(crate) fn shown(json: Value, table: String) -> Self {
+        Self { json, table, talk: String::new(), well: true }
+    }
+
+    /// Something was done: to a program what the balancer answered, to a person `talk`.
+    pub(crate) fn done(json: Value, talk: String) -> Self {
+        Self { json, table: String::new(), talk, well: true }
+    }
+}
+
+/// Asks all that `at` names. `ask` gets a way to tell the person how it goes on.
+pub(crate) fn each(
+    at: &Where,
+    globals: &Globals,
+    ask: impl Fn(&Balancer, &dyn Fn(&str)) -> Result<Said, Failure> + Sync,
+) -> Result<ExitCode, Failure> {
+    let Some(hosts) = at.hosts()? else {
+        let said = ask(&at.balancer()?, &|text| globals.say(text))?;
+        if globals.json() {
+            globals.show(&said.json, String::new)?;
+        } else {
+            globals.say(&said.talk);
+            talk::write(&said.table)?;
+        }
+        return Ok(if said.well { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    };
+    let outcomes = all(&hosts, |host| {
+        let name = host.to_string();
+        ask(host, &|text| globals.say(&beside(&name, text)))
+    });
+    tell(&hosts, &outcomes, globals)?;
+    let lost = |outcome: &Result<Said, Failure>| matches!(outcome, Err(failure) if failure.exit == Exit::Unreachable);
+    let well = |outcome: &Result<Said, Failure>| matches!(outcome, Ok(said) if said.well);
+    Ok(if outcomes.iter().all(lost) {
+        Exit::Unreachable.into()
+    } else if outcomes.iter().all(well) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// What `ask` gives for each host, in their order.
+fn all(
+    hosts: &[Balancer],
+    ask: impl Fn(&Balancer) -> Result<Said, Failure> + Sync,
+) -> Vec<Result<Said, Failure>> {
+    let next = AtomicUsize::new(0);
+    let outcomes = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..hosts.len().min(AT_ONCE) {
+            scope.spawn(|| {
+                loop {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(host) = hosts.get(place) else { break };
+                    let outcome = ask(host);
+                    outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((place, outcome));
+                }
+            });
+        }
+    });
+    let mut outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+    outcomes.sort_by_key(|(place, _)| *place);
+    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+fn tell(hosts: &[Balancer], outcomes: &[Result<Said, Failure>], globals: &Globals) -> Result<(), Failure> {
+    if globals.json() {
+        let list = hosts.iter().zip(outcomes).map(|(host, outcome)| match outcome {
+            Ok(said) => json!({"host": host.to_string(), "ok": true, "result": said.json}),
+            Err(failure) => json!({"host": host.to_string(), "ok": false, "error": failure.line()}),
+        });
+        return globals.show(&list.collect::<Vec<Value>>(), String::new);
+    }
+    let width = hosts.iter().map(|host| host.to_string().len()).max().unwrap_or(0);
+    for (host, outcome) in hosts.iter().zip(outcomes) {
+        let name = format!("{:width$}", host.to_string());
+        match outcome {
+            Ok(said) => {
+                globals.say(&beside(&name, &said.talk));
+                talk::write(&beside(&name, &said.table))?;
+            }
+            Err(failure) => globals.insist(&format!("error: {host}: {}\n", plain(failure.line()))),
+        }
+    }
+    Ok(())
+}
+
+/// Each line with the host before it.
+fn beside(host: &str, text: &str) -> String {
+    text.lines().map(|line| format!("{host}  {line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_are_asked_at_once_and_told_in_order() {
+        let hosts: Vec<Balancer> = (0..200).map(|port| Balancer::Http(format!("a:{port}"))).collect();
+        // Nobody goes on before as many are asked as may be at once: one after the other would never end.
+        let (begun, most) = (std::sync::Barrier::new(AT_ONCE), AtomicUsize::new(0));
+        let outcomes = all(&hosts, |host| {
+            if most.fetch_add(1, Ordering::Relaxed) < AT_ONCE {
+                begun.wait();
+            }
+            Ok(Said::shown(json!(host.to_string()), String::new()))
+        });
+        for (host, outcome) in hosts.iter().zip(outcomes) {
+            assert_eq!(outcome.unwrap().json, json!(host.to_string()));
+        }
+    }
+
+    #[test]
+    fn every_line_names_its_host() {
+        assert_eq!(beside("a:1 ", "x\ny\n"), "a:1   x\na:1   y\n");
+        assert_eq!(beside("a:1", ""), "");
+    }
+}
