@@ -15,6 +15,7 @@ mod lottery;
 mod man;
 mod member;
 mod members;
+mod model;
 mod pick;
 mod reload;
 mod set;
@@ -65,6 +66,7 @@ pub(crate) enum Command {
     Ior(ior::Args),
     Lab(lab::Args),
     Lottery(lottery::Args),
+    Model(model::Args),
     Pick(pick::Args),
     Config(config::Args),
     Completions(completions::Args),
@@ -74,12 +76,15 @@ pub(crate) enum Command {
 impl Command {
     /// Does it.
     pub(crate) fn run(&self, globals: &Globals) -> Result<ExitCode, Failure> {
-        let (of_load, of_references) = (globals.output.of_load(), globals.output.of_references());
+        let output = globals.output;
+        let (of_load, of_references, of_models) =
+            (output.of_load(), output.of_references(), output.of_models());
         let known = match self {
-            Self::Load(_) if of_references => "table, json, hgrm and html",
-            Self::Ior(_) if of_load => "table, json, ior and corbaloc",
-            Self::Load(_) | Self::Ior(_) => "",
-            _ if of_load || of_references => "table and json",
+            Self::Load(_) if of_references || of_models => "table, json, hgrm and html",
+            Self::Ior(_) if of_load || of_models => "table, json, ior and corbaloc",
+            Self::Model(_) if of_load || of_references => "table, json and csv",
+            Self::Load(_) | Self::Ior(_) | Self::Model(_) => "",
+            _ if of_load || of_references || of_models => "table and json",
             _ => "",
         };
         if !known.is_empty() {
@@ -104,6 +109,7 @@ impl Command {
             Self::Ior(args) => ior::run(args, globals),
             Self::Lab(args) => lab::run(args, globals),
             Self::Lottery(args) => lottery::run(args, globals),
+            Self::Model(args) => model::run(args, globals),
             Self::Pick(args) => pick::run(args, globals),
             Self::Config(args) => config::run(args, globals),
             Self::Completions(args) => completions::run(args),
