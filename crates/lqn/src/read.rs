@@ -69,7 +69,8 @@ impl Scope<'_> {
 
     fn value(&self, name: &str, at: At) -> Result<f64, Trouble> {
         let known = self.values.get(name).copied();
-        known.ok_or_else(|| at.says(format!("`${name}` has no value; set it before the model: `${name} = 1`")))
+        known
+            .ok_or_else(|| at.says(format!("`${name}` has no value; set it before the model: `${name} = 1`")))
     }
 }
 

@@ -202,7 +202,9 @@ fn findings(model: &Model, engine: &Engine<'_>, marks: &[Mark], begun: f64) -> F
         estimate(marks.windows(2).map(|pair| (sum(&pair[1]) - sum(&pair[0]), pair[1].now - pair[0].now)))
     };
     let mean = |sum: &dyn Fn(&Mark) -> f64, count: &dyn Fn(&Mark) -> f64| {
-        estimate(marks.windows(2).map(|pair| (sum(&pair[1]) - sum(&pair[0]), count(&pair[1]) - count(&pair[0]))))
+        estimate(
+            marks.windows(2).map(|pair| (sum(&pair[1]) - sum(&pair[0]), count(&pair[1]) - count(&pair[0]))),
+        )
     };
     let quantiles = |spread: &percentiles::Percentiles| {
         Some(Quantiles { p50: spread.at(0.5)?, p95: spread.at(0.95)?, p99: spread.at(0.99)? })
@@ -260,8 +262,7 @@ impl Findings {
 fn estimate(batches: impl Iterator<Item = (f64, f64)>) -> Estimate {
     let batches: Vec<(f64, f64)> = batches.collect();
     let count = batches.len() as f64;
-    let (over, under) =
-        batches.iter().fold((0.0, 0.0), |sums, batch| (sums.0 + batch.0, sums.1 + batch.1));
+    let (over, under) = batches.iter().fold((0.0, 0.0), |sums, batch| (sums.0 + batch.0, sums.1 + batch.1));
     if under <= 0.0 {
         return Estimate::default();
     }

@@ -108,7 +108,12 @@ fn what_others_simulated_is_found() {
     }
     worst.sort_by(|one, other| other.0.total_cmp(&one.0));
     let mean = worst.iter().map(|(off, _)| off).sum::<f64>() / worst.len() as f64;
-    println!("{} throughputs, off by {:.2} % in the mean; worst: {:#?}", worst.len(), 100.0 * mean, &worst[..5]);
+    println!(
+        "{} throughputs, off by {:.2} % in the mean; worst: {:#?}",
+        worst.len(),
+        100.0 * mean,
+        &worst[..5]
+    );
     assert!(mean < 0.01, "throughputs are off by {:.2} % in the mean", 100.0 * mean);
 }
 

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::Trouble;
 use super::draft::{self, Draft, Name};
 use crate::model::{
-    Activity, ActivityId, Body, Call, Copies, Entry, EntryId, Model, Order, Processor, ProcessorId, Role, Task,
-    TaskId,
+    Activity, ActivityId, Body, Call, Copies, Entry, EntryId, Model, Order, Processor, ProcessorId, Role,
+    Task, TaskId,
 };
 
 mod graph;
@@ -120,7 +120,9 @@ impl Joiner {
             for name in &task.entries {
                 let id = self.entries[&name.text];
                 let Some(entry) = spoken.get(name.text.as_str()) else {
-                    return Err(name.at.says(format!("nothing is said of entry `{}`: what does it do?", name.text)));
+                    return Err(name
+                        .at
+                        .says(format!("nothing is said of entry `{}`: what does it do?", name.text)));
                 };
                 self.forwards(id, entry)?;
                 let body = match &entry.start {
@@ -233,7 +235,10 @@ impl Joiner {
         let idle = !model.tasks.iter().any(Task::is_client)
             && model.entries.iter().all(|entry| entry.arrivals == 0.0);
         if idle {
-            return Err(tasks[0].name.at.says("nothing ever happens: there are no clients (`r`) and no arrivals (`a`)"));
+            return Err(tasks[0]
+                .name
+                .at
+                .says("nothing ever happens: there are no clients (`r`) and no arrivals (`a`)"));
         }
         match cycle(&asks) {
             Some(task) => {

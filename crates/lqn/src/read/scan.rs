@@ -25,8 +25,8 @@ pub(super) enum Kind {
 }
 
 const MARKS: [&str; 31] = [
-    "->", "**", "<=", ">=", "==", "!=", "-", "+", "*", "/", "(", ")", "[", "]", ",", ";", ":", "=", "<", ">", "&", "|",
-    "?", "!", "%", "@", "{", "}", "^", "~", "$",
+    "->", "**", "<=", ">=", "==", "!=", "-", "+", "*", "/", "(", ")", "[", "]", ",", ";", ":", "=", "<", ">",
+    "&", "|", "?", "!", "%", "@", "{", "}", "^", "~", "$",
 ];
 
 /// All words, and an end.
@@ -67,7 +67,9 @@ fn one(rest: &str, at: At) -> Result<(Kind, usize), Trouble> {
     }
     if first == '"' {
         let inner = &rest[1..];
-        let Some(length) = inner.find('"') else { return Err(at.says("a text that does not end: `\"` is missing")) };
+        let Some(length) = inner.find('"') else {
+            return Err(at.says("a text that does not end: `\"` is missing"));
+        };
         return Ok((Kind::Text(inner[..length].to_owned()), length + 2));
     }
     if first == '$' {

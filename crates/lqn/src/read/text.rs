@@ -25,7 +25,8 @@ pub(super) fn draft(source: &str, scope: &mut Scope<'_>) -> Result<Draft, Troubl
                 "A" => parser.activities(&mut draft)?,
                 "R" | "C" => {
                     parser.skip_section();
-                    let what = if section == "R" { "results to print" } else { "a loop until results converge" };
+                    let what =
+                        if section == "R" { "results to print" } else { "a loop until results converge" };
                     draft.notes.push(format!("line {}: {what} (section {section}) is left aside", at.line));
                 }
                 "U" => return Err(at.says("groups that share a processor (section U) are not supported")),
@@ -123,7 +124,9 @@ impl Parser<'_, '_> {
     fn copies(&mut self) -> Result<Copies, Trouble> {
         let at = self.at();
         let count = self.number("how many there are")?;
-        copies(count).ok_or_else(|| at.says(format!("there cannot be {count} of it: a whole number from 1 on, or @infinity")))
+        copies(count).ok_or_else(|| {
+            at.says(format!("there cannot be {count} of it: a whole number from 1 on, or @infinity"))
+        })
     }
 
     /// `$name = value`, the name of which has been read.
@@ -203,7 +206,9 @@ impl Parser<'_, '_> {
                     Scheduling::Sharing
                 }
                 "c" => return Err(at.says("completely fair scheduling (`c`) is not supported")),
-                other => return Err(at.says(format!("no scheduling `{other}`; there are f, h, p, r, i and s"))),
+                other => {
+                    return Err(at.says(format!("no scheduling `{other}`; there are f, h, p, r, i and s")));
+                }
             };
             let mut processor = Processor { name, scheduling, copies, speed: 1.0 };
             while let Kind::Word(option) = self.peek().clone() {
@@ -285,7 +290,9 @@ impl Parser<'_, '_> {
                 "h" => task.queue = Scheduling::HeadOfLine,
                 "i" => task.copies = Copies::Infinite,
                 "b" | "u" | "P" | "p" | "S" | "w" => {
-                    return Err(at.says(format!("tasks of kind `{letter}` are not supported; there are r, n, f, h and i")));
+                    return Err(at.says(format!(
+                        "tasks of kind `{letter}` are not supported; there are r, n, f, h and i"
+                    )));
                 }
                 _ => return Err(at.says("expected the kind of the task: r (clients), n, f, h or i")),
             }

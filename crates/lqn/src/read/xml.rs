@@ -108,9 +108,8 @@ impl<'d> Xml<'d, '_, '_> {
         let begin = self.at(own);
         let source = own.text().unwrap_or_default();
         let moved = |at: At| At { line: begin.line + at.line - 1, column: at.column };
-        let misplaced = |trouble: Trouble| {
-            moved(At { line: trouble.line, column: trouble.column }).says(trouble.message)
-        };
+        let misplaced =
+            |trouble: Trouble| moved(At { line: trouble.line, column: trouble.column }).says(trouble.message);
         let tokens = tokens(source).map_err(misplaced)?;
         let mut next = 0;
         while let Kind::Variable(name) = &tokens[next].kind {
@@ -157,7 +156,9 @@ impl<'d> Xml<'d, '_, '_> {
         for child in elements(own) {
             match child.tag_name().name() {
                 "task" => self.task(child, &name)?,
-                "group" => return Err(self.at(child).says("groups that share a processor are not supported")),
+                "group" => {
+                    return Err(self.at(child).says("groups that share a processor are not supported"));
+                }
                 "result-processor" => {}
                 other => return Err(self.at(child).says(format!("no `{other}` in a processor"))),
             }
@@ -210,7 +211,9 @@ impl<'d> Xml<'d, '_, '_> {
         }
         self.replicas(own)?;
         if self.number(own, "queue-length", 0.0)? != 0.0 {
-            return Err(self.at_attribute(own, "queue-length").says("a bound for the queue is not supported"));
+            return Err(self
+                .at_attribute(own, "queue-length")
+                .says("a bound for the queue is not supported"));
         }
         for child in elements(own) {
             match child.tag_name().name() {
@@ -254,7 +257,9 @@ impl<'d> Xml<'d, '_, '_> {
             order if order.eq_ignore_ascii_case("list") => Order::List,
             other => {
                 let at = self.at_attribute(own, "call-order");
-                return Err(at.says(format!("no call order `{other}`; there are STOCHASTIC, DETERMINISTIC and LIST")));
+                return Err(
+                    at.says(format!("no call order `{other}`; there are STOCHASTIC, DETERMINISTIC and LIST"))
+                );
             }
         };
         let mut activity = Activity {

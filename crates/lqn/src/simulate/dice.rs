@@ -131,10 +131,12 @@ mod tests {
 
     #[test]
     fn a_seed_gives_one_stream() {
-        let stream = |seed| core::array::from_fn::<u64, 4, _>({
-            let mut dice = Dice::new(seed);
-            move |_| dice.bits()
-        });
+        let stream = |seed| {
+            core::array::from_fn::<u64, 4, _>({
+                let mut dice = Dice::new(seed);
+                move |_| dice.bits()
+            })
+        };
         assert_eq!(stream(1), stream(1));
         assert_ne!(stream(1), stream(2));
     }

@@ -175,7 +175,9 @@ impl<'p> Engine<'p> {
     }
 
     fn step(&mut self) -> Result<(), Stuck> {
-        let Some(Reverse((at, number, event))) = self.agenda.pop() else { return Err(Stuck::Nothing(self.now)) };
+        let Some(Reverse((at, number, event))) = self.agenda.pop() else {
+            return Err(Stuck::Nothing(self.now));
+        };
         self.now = f64::from_bits(at);
         self.events += 1;
         match event {

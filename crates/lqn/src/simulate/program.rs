@@ -17,7 +17,12 @@ pub(super) enum Then {
     /// One of these, each with its probability added to those before it.
     Or(Vec<(f64, usize)>),
     And(Vec<usize>),
-    Join { join: usize, wanted: u32, branches: u32, then: Box<Then> },
+    Join {
+        join: usize,
+        wanted: u32,
+        branches: u32,
+        then: Box<Then>,
+    },
     /// The loop with this number.
     Loop(usize),
 }
@@ -45,9 +50,15 @@ pub(super) enum Calls {
     None,
     /// After each piece it ends with this probability; else it calls one of these, each with its share added to those
     /// before it.
-    Stochastic { ends: f64, targets: Vec<(f64, Ask)> },
+    Stochastic {
+        ends: f64,
+        targets: Vec<(f64, Ask)>,
+    },
     /// Each exactly so often; in the order of the list, or in any.
-    Exact { targets: Vec<(u32, Ask)>, ordered: bool },
+    Exact {
+        targets: Vec<(u32, Ask)>,
+        ordered: bool,
+    },
 }
 
 /// A call.

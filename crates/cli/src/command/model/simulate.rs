@@ -45,7 +45,8 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         let json = json!({ "schema": 1, "seed": args.seed, "findings": found });
         globals.show(&json, || render(&model, &found, globals.color()))?;
     }
-    let doubt = if found.precise { "" } else { "; intervals are wider than was asked for: give more --events" };
+    let doubt =
+        if found.precise { "" } else { "; intervals are wider than was asked for: give more --events" };
     globals.say(&format!(
         "{} events in {} batches, {} of the model's time{doubt}\n",
         found.events,
@@ -161,7 +162,11 @@ fn csv(found: &Findings) -> String {
 
 /// A field of CSV (RFC 4180).
 fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
 }
 
 fn shown(estimate: &Estimate) -> String {

@@ -19,7 +19,10 @@ impl Graph {
         for activity in &task.activities {
             let place = joiner.activity(id, activity)?;
             if graph.places.insert(activity.name.text.clone(), place).is_some() {
-                return Err(activity.name.at.says(format!("there are two activities `{}`", activity.name.text)));
+                return Err(activity
+                    .name
+                    .at
+                    .says(format!("there are two activities `{}`", activity.name.text)));
             }
         }
         for (name, answered) in &task.replies {
@@ -38,7 +41,9 @@ impl Graph {
                     let branches = names.len() as u32;
                     let wanted = match quorum {
                         Some((wanted, at)) if *wanted == 0 || *wanted > branches => {
-                            return Err(at.says(format!("of {branches} branches from 1 to {branches} can go on")));
+                            return Err(
+                                at.says(format!("of {branches} branches from 1 to {branches} can go on"))
+                            );
                         }
                         Some((wanted, _)) => *wanted,
                         None => branches,
@@ -82,10 +87,11 @@ impl Graph {
                 Next::And(names.iter().map(|name| self.place(name)).collect::<Result<_, _>>()?)
             }
             After::Loop(bodies, exit) => Next::Loop {
-                bodies: bodies
-                    .iter()
-                    .map(|(count, name)| Ok((*count, self.place(name)?)))
-                    .collect::<Result<_, Trouble>>()?,
+                bodies: bodies.iter().map(|(count, name)| Ok((*count, self.place(name)?))).collect::<Result<
+                    _,
+                    Trouble,
+                >>(
+                )?,
                 exit: exit.as_ref().map(|name| self.place(name)).transpose()?,
             },
         })
