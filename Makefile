@@ -5,7 +5,7 @@ CARGO ?= cargo
 LOCKED := --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test lint fmt gates bench bench-sim bench-lottery bench-load bench-corba deny deps clean
+.PHONY: help demo build test lint fmt gates bench bench-sim bench-lottery bench-load bench-corba bench-model deny deps clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ bench-load: deps build ## the load generator beside wrk, oha, hey, fortio, k6 an
 
 bench-corba: deps build ## what each way of balancing costs a client on omniORB, 4 minutes (ARGS=--quick: 1)
 	benches/corba.py $(ARGS)
+
+bench-model: ## events a second of the simulator of models, a minute
+	$(CARGO) run $(LOCKED) --release -p plimsoll-lqn --example events
 
 deny: ## licences, advisories, bans and sources of the dependencies (needs cargo-deny)
 	$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deny

@@ -32,6 +32,7 @@ mod lab;
 mod load;
 mod load_manager;
 mod lottery;
+mod model;
 mod monitoring;
 mod overload;
 mod proxy_protocol;

@@ -16,6 +16,7 @@ mod lottery;
 mod man;
 mod member;
 mod members;
+mod model;
 mod pick;
 mod reload;
 mod set;
@@ -66,6 +67,7 @@ pub(crate) enum Command {
     Ior(ior::Args),
     Lab(lab::Args),
     Lottery(lottery::Args),
+    Model(model::Args),
     Pick(pick::Args),
     Cert(cert::Args),
     Config(config::Args),
@@ -76,12 +78,15 @@ pub(crate) enum Command {
 impl Command {
     /// Does it.
     pub(crate) fn run(&self, globals: &Globals) -> Result<ExitCode, Failure> {
-        let (of_load, of_references) = (globals.output.of_load(), globals.output.of_references());
+        let output = globals.output;
+        let (of_load, of_references, of_models) =
+            (output.of_load(), output.of_references(), output.of_models());
         let known = match self {
-            Self::Load(_) if of_references => "table, json, hgrm and html",
-            Self::Ior(_) if of_load => "table, json, ior and corbaloc",
-            Self::Load(_) | Self::Ior(_) => "",
-            _ if of_load || of_references => "table and json",
+            Self::Load(_) if of_references || of_models => "table, json, hgrm and html",
+            Self::Ior(_) if of_load || of_models => "table, json, ior and corbaloc",
+            Self::Model(_) if of_load || of_references => "table, json and csv",
+            Self::Load(_) | Self::Ior(_) | Self::Model(_) => "",
+            _ if of_load || of_references || of_models => "table and json",
             _ => "",
         };
         if !known.is_empty() {
@@ -106,6 +111,7 @@ impl Command {
             Self::Ior(args) => ior::run(args, globals),
             Self::Lab(args) => lab::run(args, globals),
             Self::Lottery(args) => lottery::run(args, globals),
+            Self::Model(args) => model::run(args, globals),
             Self::Pick(args) => pick::run(args, globals),
             Self::Cert(args) => cert::run(args, globals),
             Self::Config(args) => config::run(args, globals),

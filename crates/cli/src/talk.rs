@@ -46,6 +46,9 @@ pub(crate) enum Output {
     /// An object reference as an address and a key (ior).
     #[value(hide = true)]
     Corbaloc,
+    /// A number a line (model).
+    #[value(hide = true)]
+    Csv,
 }
 
 impl Output {
@@ -57,6 +60,11 @@ impl Output {
     /// Is it a form that only object references have?
     pub(crate) fn of_references(self) -> bool {
         matches!(self, Self::Ior | Self::Corbaloc)
+    }
+
+    /// Is it a form that only results of models have?
+    pub(crate) fn of_models(self) -> bool {
+        self == Self::Csv
     }
 }
 

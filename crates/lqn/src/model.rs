@@ -1,0 +1,214 @@
+//! The model: processors, the tasks on them, their entries and what those do.
+//!
+//! Everything is kept in lists and known by its place in them. A model that was read holds together: every number is in
+//! its range, every place exists, calls form no cycle, and every entry that is called answers.
+
+/// Place of a processor in [`Model::processors`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessorId(pub usize);
+/// Place of a task in [`Model::tasks`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(pub usize);
+/// Place of an entry in [`Model::entries`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryId(pub usize);
+/// Place of an activity in [`Model::activities`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ActivityId(pub usize);
+
+/// A layered queueing network.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Model {
+    /// What its author says of it.
+    pub comment: String,
+    /// What work is done on.
+    pub processors: Vec<Processor>,
+    /// Who does it.
+    pub tasks: Vec<Task>,
+    /// What tasks can be asked for.
+    pub entries: Vec<Entry>,
+    /// What is done for it: phases and activities.
+    pub activities: Vec<Activity>,
+}
+
+/// How many there are of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// So many, at least 1.
+    Some(u32),
+    /// As many as are needed.
+    Infinite,
+}
+
+/// Who goes next where several wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheduling {
+    /// In the order in which they came.
+    Fcfs,
+    /// The task of the highest priority, and whoever is served is served to the end.
+    HeadOfLine,
+    /// The task of the highest priority, which takes the processor from one of a lower.
+    Preemptive,
+    /// Any of them.
+    Random,
+    /// All at once, each a bit slower (processor sharing).
+    Sharing,
+}
+
+/// A processor, or a device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Processor {
+    /// Its name.
+    pub name: String,
+    /// Who goes next.
+    pub scheduling: Scheduling,
+    /// Its cores.
+    pub copies: Copies,
+    /// Demands are divided by this; above 0.
+    pub speed: f64,
+}
+
+/// What a task is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Role {
+    /// A reference task: so many clients that begin again whenever they are done, after a time to think of this mean.
+    Client {
+        /// Mean, exponential; 0 for none.
+        think: f64,
+    },
+    /// It waits for calls.
+    Server {
+        /// Who goes first of those that wait for a thread: [`Scheduling::Fcfs`] or [`Scheduling::HeadOfLine`].
+        queue: Scheduling,
+    },
+}
+
+/// A program: clients, or a server with threads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Task {
+    /// Its name.
+    pub name: String,
+    /// Client or server.
+    pub role: Role,
+    /// Where it runs.
+    pub processor: ProcessorId,
+    /// Its threads; of clients, how many there are.
+    pub copies: Copies,
+    /// Higher ones go first, where the processor looks at it.
+    pub priority: i32,
+    /// What can be asked of it.
+    pub entries: Vec<EntryId>,
+}
+
+/// Something that a task can be asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// Whose it is.
+    pub task: TaskId,
+    /// Requests from outside, per unit of time; 0 for none.
+    pub arrivals: f64,
+    /// Who answers in its stead, with the probability; together at most 1.
+    pub forwards: Vec<(EntryId, f64)>,
+    /// What is done for a request.
+    pub body: Body,
+}
+
+/// What is done for a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Body {
+    /// One to three phases in order. The caller is answered after the first; the others go on without it.
+    Phases(Vec<ActivityId>),
+    /// A graph of activities that begins with this one.
+    Graph(ActivityId),
+}
+
+/// In which order calls are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// A geometrically distributed number of calls, of which each goes anywhere in proportion.
+    Stochastic,
+    /// Exactly so many calls, in random order.
+    Deterministic,
+    /// Exactly so many calls, in the order in which they are listed.
+    List,
+}
+
+/// A phase, or an activity of a graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Activity {
+    /// Its name; of a phase, that of the entry and its number.
+    pub name: String,
+    /// Who does it.
+    pub task: TaskId,
+    /// Mean work for the processor.
+    pub demand: f64,
+    /// Squared coefficient of variation of each piece of the work between two calls; 1 is exponential.
+    pub variation: f64,
+    /// Mean time to think before it; exponential, 0 for none.
+    pub think: f64,
+    /// How often and in which order calls are made.
+    pub order: Order,
+    /// The calls.
+    pub calls: Vec<Call>,
+    /// Entries whose callers are answered when it is done (activities of graphs only).
+    pub replies: Vec<EntryId>,
+    /// What follows (activities of graphs only).
+    pub next: Next,
+}
+
+/// A call that is made while something is done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Call {
+    /// What is asked for.
+    pub entry: EntryId,
+    /// How often, in the mean; a whole number where the order is not stochastic.
+    pub count: f64,
+    /// Does the caller wait for the answer?
+    pub waits: bool,
+}
+
+/// What follows an activity.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Next {
+    /// Nothing: this way ends here.
+    #[default]
+    End,
+    /// One of these, with the probability; together 1.
+    Or(Vec<(f64, ActivityId)>),
+    /// All of these at the same time.
+    And(Vec<ActivityId>),
+    /// It waits at a join until as many of its branches have come as it wants; then this one follows.
+    Join {
+        /// Number of the join within the model.
+        join: usize,
+        /// Branches that it wants.
+        wanted: u32,
+        /// Branches that there are.
+        branches: u32,
+        /// What follows.
+        then: Box<Next>,
+    },
+    /// Each of these so often in the mean, in random order, and then what is after it.
+    Loop {
+        /// Mean number of times and what is done.
+        bodies: Vec<(f64, ActivityId)>,
+        /// What follows, if anything does.
+        exit: Option<ActivityId>,
+    },
+}
+
+impl Task {
+    /// Is it a reference task?
+    pub fn is_client(&self) -> bool {
+        matches!(self.role, Role::Client { .. })
+    }
+}
+
+impl Model {
+    /// The task that an entry belongs to.
+    pub fn task_of(&self, entry: EntryId) -> &Task {
+        &self.tasks[self.entries[entry.0].task.0]
+    }
+}

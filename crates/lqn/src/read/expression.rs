@@ -1,0 +1,205 @@
+//! Expressions of SPEX: what parameters are set to.
+
+use super::scan::{Kind, Token};
+use super::{At, Scope, Trouble};
+
+/// Reads expressions from words.
+pub(super) struct Reader<'t, 's, 'g> {
+    pub(super) tokens: &'t [Token],
+    pub(super) next: usize,
+    pub(super) scope: &'s Scope<'g>,
+}
+
+/// How deep brackets and operators may be nested.
+const DEEPEST: usize = 64;
+
+impl Reader<'_, '_, '_> {
+    fn token(&self) -> &Token {
+        &self.tokens[self.next.min(self.tokens.len() - 1)]
+    }
+
+    fn at(&self) -> At {
+        self.token().at
+    }
+
+    fn takes(&mut self, mark: &str) -> bool {
+        let found = matches!(self.token().kind, Kind::Mark(own) if own == mark);
+        self.next += usize::from(found);
+        found
+    }
+
+    /// A value, or several: `[a, b, c]`, or `[from : to, step]`.
+    pub(super) fn values(&mut self) -> Result<Vec<f64>, Trouble> {
+        if !self.takes("[") {
+            return Ok(vec![self.value(0)?]);
+        }
+        let mut values = vec![self.value(0)?];
+        if self.takes(":") {
+            let at = self.at();
+            let to = self.value(0)?;
+            let step = if self.takes(",") { self.value(0)? } else { 1.0 };
+            let count = ((to - values[0]) / step + 1e-9).floor();
+            if !(step != 0.0 && (0.0..=10_000.0).contains(&count)) {
+                return Err(at.says("a range has an end that its step leads to, in at most 10000 steps"));
+            }
+            let first = values[0];
+            values = (0..=count as usize).map(|turn| first + step * turn as f64).collect();
+        }
+        while self.takes(",") {
+            values.push(self.value(0)?);
+        }
+        let at = self.at();
+        if self.takes("]") { Ok(values) } else { Err(at.says("`]` is missing")) }
+    }
+
+    /// One value.
+    fn value(&mut self, depth: usize) -> Result<f64, Trouble> {
+        let condition = self.binary(0, depth)?;
+        if !self.takes("?") {
+            return Ok(condition);
+        }
+        let yes = self.value(depth + 1)?;
+        let at = self.at();
+        if !self.takes(":") {
+            return Err(at.says("`:` is missing: `condition ? this : that`"));
+        }
+        let no = self.value(depth + 1)?;
+        Ok(if condition == 0.0 { no } else { yes })
+    }
+
+    /// Operators from a level of precedence on.
+    fn binary(&mut self, level: usize, depth: usize) -> Result<f64, Trouble> {
+        const LEVELS: [&[&str]; 6] =
+            [&["|"], &["&"], &["==", "!=", "<=", ">=", "<", ">"], &["+", "-"], &["*", "/", "%"], &["**"]];
+        if depth > DEEPEST {
+            return Err(self.at().says("this is nested too deeply"));
+        }
+        let Some(marks) = LEVELS.get(level) else { return self.unary(depth) };
+        let mut left = self.binary(level + 1, depth)?;
+        loop {
+            // `a -1`: the scanner took the sign for the number's.
+            if level == 3 && matches!(self.token().kind, Kind::Number(value, _) if value.is_sign_negative()) {
+                left += self.binary(level + 1, depth)?;
+                continue;
+            }
+            let Some(mark) = marks.iter().find(|mark| self.takes(mark)) else { return Ok(left) };
+            let right = self.binary(if level == 5 { level } else { level + 1 }, depth + 1)?;
+            let truth = |holds: bool| if holds { 1.0 } else { 0.0 };
+            left = match *mark {
+                "|" => truth(left != 0.0 || right != 0.0),
+                "&" => truth(left != 0.0 && right != 0.0),
+                "==" => truth(left == right),
+                "!=" => truth(left != right),
+                "<=" => truth(left <= right),
+                ">=" => truth(left >= right),
+                "<" => truth(left < right),
+                ">" => truth(left > right),
+                "+" => left + right,
+                "-" => left - right,
+                "*" => left * right,
+                "/" => left / right,
+                "%" => left % right,
+                _ => left.powf(right),
+            };
+        }
+    }
+
+    fn unary(&mut self, depth: usize) -> Result<f64, Trouble> {
+        if depth > DEEPEST {
+            return Err(self.at().says("this is nested too deeply"));
+        }
+        if self.takes("-") {
+            return Ok(-self.unary(depth + 1)?);
+        }
+        if self.takes("!") {
+            return Ok(if self.unary(depth + 1)? == 0.0 { 1.0 } else { 0.0 });
+        }
+        if self.takes("(") {
+            let value = self.value(depth + 1)?;
+            let at = self.at();
+            return if self.takes(")") { Ok(value) } else { Err(at.says("`)` is missing")) };
+        }
+        let Token { kind, at } = self.token().clone();
+        self.next += 1;
+        match kind {
+            Kind::Number(value, _) => Ok(value),
+            Kind::Variable(name) => self.scope.value(&name, at),
+            Kind::Word(name) => self.function(&name, at, depth),
+            _ => {
+                self.next -= 1;
+                Err(at.says("expected a number, a parameter such as `$x`, or `(`"))
+            }
+        }
+    }
+
+    fn function(&mut self, name: &str, at: At, depth: usize) -> Result<f64, Trouble> {
+        let one: fn(f64) -> f64 = match name {
+            "abs" => f64::abs,
+            "ceil" => f64::ceil,
+            "floor" => f64::floor,
+            "round" => f64::round,
+            "exp" => f64::exp,
+            "log" => f64::ln,
+            "sqrt" => f64::sqrt,
+            _ => {
+                return Err(at.says(format!(
+                    "no function `{name}`; there are abs, ceil, floor, round, exp, log and sqrt"
+                )));
+            }
+        };
+        if !self.takes("(") {
+            return Err(self.at().says(format!("`(` is missing after `{name}`")));
+        }
+        let value = self.value(depth + 1)?;
+        let end = self.at();
+        if self.takes(")") { Ok(one(value)) } else { Err(end.says("`)` is missing")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scan::tokens;
+    use super::*;
+
+    fn values(text: &str) -> Result<Vec<f64>, Trouble> {
+        let tokens = tokens(text)?;
+        let mut scope = Scope::default();
+        scope.declare("x", vec![3.0]);
+        Reader { tokens: &tokens, next: 0, scope: &scope }.values()
+    }
+
+    #[test]
+    fn operators_bind_as_in_school() {
+        for (text, value) in [
+            ("1 + 2 * 3", 7.0),
+            ("(1 + 2) * 3", 9.0),
+            ("2 ** 3 ** 2", 512.0),
+            ("-$x + 5", 2.0),
+            ("$x -1", 2.0),
+            ("10 - 4 - 3", 3.0),
+            ("$x > 2 & $x < 4 ? 7 : 8", 7.0),
+            ("sqrt(16) / 2", 2.0),
+            ("!0", 1.0),
+        ] {
+            assert_eq!(values(text).unwrap(), [value], "{text}");
+        }
+        assert_eq!(values("[1, 2, $x * 2]").unwrap(), [1.0, 2.0, 6.0]);
+        assert_eq!(values("[1 : 2, 0.25]").unwrap(), [1.0, 1.25, 1.5, 1.75, 2.0]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, why) in [
+            ("$y", "`$y` has no value"),
+            ("1 +", "expected a number"),
+            ("(1", "`)` is missing"),
+            ("tan(1)", "no function `tan`"),
+            ("[1 : 2, 0]", "a range"),
+        ] {
+            let trouble = values(text).unwrap_err();
+            assert!(trouble.message.contains(why), "{text}: {trouble}");
+        }
+        let deep = "(".repeat(100_000);
+        assert!(values(&deep).unwrap_err().message.contains("too deeply"));
+    }
+}

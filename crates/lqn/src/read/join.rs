@@ -1,0 +1,271 @@
+//! Names become places, and what does not hold together is said.
+
+use std::collections::HashMap;
+
+use super::Trouble;
+use super::draft::{self, Draft, Name};
+use crate::model::{
+    Activity, ActivityId, Body, Call, Copies, Entry, EntryId, Model, Order, Processor, ProcessorId, Role,
+    Task, TaskId,
+};
+
+mod graph;
+
+/// Most that a model may have of anything.
+const MOST: usize = 100_000;
+
+/// The model of a draft.
+pub(super) fn model(draft: Draft) -> Result<Model, Trouble> {
+    let Draft { comment, processors, tasks, entries, .. } = draft;
+    let mut model = Model { comment, ..Model::default() };
+    let nowhere = super::At { line: 1, column: 1 };
+    if tasks.is_empty() {
+        return Err(nowhere.says("the model has no task"));
+    }
+    if processors.len().max(tasks.len()).max(entries.len()) > MOST {
+        return Err(nowhere.says(format!("the model has more than {MOST} of something")));
+    }
+    let mut places = HashMap::new();
+    for (place, own) in processors.into_iter().enumerate() {
+        once(&mut places, &own.name, place, "processor")?;
+        model.processors.push(Processor {
+            name: own.name.text,
+            scheduling: own.scheduling,
+            copies: own.copies,
+            speed: own.speed,
+        });
+    }
+    let mut joiner = Joiner { entries: HashMap::new(), model };
+    let mut owners = HashMap::new();
+    let mut known = HashMap::new();
+    for (place, own) in tasks.iter().enumerate() {
+        once(&mut known, &own.name, place, "task")?;
+        let processor = *places
+            .get(&own.processor.text)
+            .ok_or_else(|| own.processor.at.says(format!("no processor `{}`", own.processor.text)))?;
+        if own.entries.is_empty() {
+            return Err(own.name.at.says(format!("task `{}` has no entry", own.name.text)));
+        }
+        for name in &own.entries {
+            once(&mut owners, name, place, "entry")?;
+        }
+        if own.client && own.copies == Copies::Infinite {
+            return Err(own.name.at.says("clients are counted: a reference task needs a number (`m`)"));
+        }
+        let role =
+            if own.client { Role::Client { think: own.think } } else { Role::Server { queue: own.queue } };
+        if !own.think.is_finite() {
+            return Err(own.name.at.says("a time to think is a number"));
+        }
+        joiner.model.tasks.push(Task {
+            name: own.name.text.clone(),
+            role,
+            processor: ProcessorId(processor),
+            copies: own.copies,
+            priority: own.priority,
+            entries: Vec::new(),
+        });
+    }
+    joiner.join(tasks, entries, &owners)
+}
+
+/// A name that must not be there yet.
+fn once(places: &mut HashMap<String, usize>, name: &Name, place: usize, what: &str) -> Result<(), Trouble> {
+    if places.insert(name.text.clone(), place).is_some() {
+        return Err(name.at.says(format!("there are two of {what} `{}`", name.text)));
+    }
+    Ok(())
+}
+
+struct Joiner {
+    entries: HashMap<String, EntryId>,
+    model: Model,
+}
+
+impl Joiner {
+    fn join(
+        mut self,
+        tasks: Vec<draft::Task>,
+        entries: Vec<draft::Entry>,
+        owners: &HashMap<String, usize>,
+    ) -> Result<Model, Trouble> {
+        let mut spoken: HashMap<&str, &draft::Entry> = HashMap::new();
+        for entry in &entries {
+            let Some(task) = owners.get(&entry.name.text) else {
+                return Err(entry.name.at.says(format!("entry `{}` belongs to no task", entry.name.text)));
+            };
+            if let (true, Some(_)) = (entry.arrivals > 0.0, Some(()).filter(|()| tasks[*task].client)) {
+                return Err(entry.name.at.says("clients take no requests from outside"));
+            }
+            spoken.insert(&entry.name.text, entry);
+        }
+        // In the order of the tasks, so that numbers do not depend on where an entry is described.
+        for (place, task) in tasks.iter().enumerate() {
+            for name in &task.entries {
+                let id = EntryId(self.model.entries.len());
+                self.entries.insert(name.text.clone(), id);
+                self.model.tasks[place].entries.push(id);
+                self.model.entries.push(Entry {
+                    name: name.text.clone(),
+                    task: TaskId(place),
+                    arrivals: spoken.get(name.text.as_str()).map_or(0.0, |entry| entry.arrivals),
+                    forwards: Vec::new(),
+                    body: Body::Phases(Vec::new()),
+                });
+            }
+        }
+        for (place, task) in tasks.iter().enumerate() {
+            let task_id = TaskId(place);
+            let graph = graph::Graph::new(&mut self, task_id, task)?;
+            for name in &task.entries {
+                let id = self.entries[&name.text];
+                let Some(entry) = spoken.get(name.text.as_str()) else {
+                    return Err(name
+                        .at
+                        .says(format!("nothing is said of entry `{}`: what does it do?", name.text)));
+                };
+                self.forwards(id, entry)?;
+                let body = match &entry.start {
+                    Some(start) => Body::Graph(graph.place(start)?),
+                    None => Body::Phases(self.phases(task_id, entry)?),
+                };
+                self.model.entries[id.0].body = body;
+            }
+        }
+        self.check(&tasks)?;
+        Ok(self.model)
+    }
+
+    fn entry(&self, name: &Name) -> Result<EntryId, Trouble> {
+        let found = self.entries.get(&name.text).copied();
+        found.ok_or_else(|| name.at.says(format!("no entry `{}`", name.text)))
+    }
+
+    fn forwards(&mut self, id: EntryId, entry: &draft::Entry) -> Result<(), Trouble> {
+        let mut all = 0.0;
+        for (to, share) in &entry.forwards {
+            let target = self.entry(to)?;
+            all += share;
+            if all > 1.0 + 1e-6 {
+                return Err(to.at.says(format!("entry `{}` forwards more than all: {all}", entry.name.text)));
+            }
+            self.model.entries[id.0].forwards.push((target, *share));
+        }
+        Ok(())
+    }
+
+    /// Phases up to the last one in which something is done; at least one.
+    fn phases(&mut self, task: TaskId, entry: &draft::Entry) -> Result<Vec<ActivityId>, Trouble> {
+        let last = entry.phases.iter().rposition(|phase| !phase.is_empty()).unwrap_or(0);
+        let mut ids = Vec::new();
+        for (number, phase) in entry.phases.iter().enumerate().take(last + 1) {
+            let mut named = phase.clone();
+            named.name.text = format!("{}_{}", entry.name.text, number + 1);
+            named.name.at = entry.name.at;
+            ids.push(self.activity(task, &named)?);
+        }
+        Ok(ids)
+    }
+
+    /// A phase or an activity, without what follows it.
+    fn activity(&mut self, task: TaskId, own: &draft::Activity) -> Result<ActivityId, Trouble> {
+        for (value, what) in
+            [(own.demand, "a demand"), (own.variation, "a variation"), (own.think, "a time to think")]
+        {
+            if !value.is_finite() {
+                return Err(own.name.at.says(format!("{what} of `{}` is a number", own.name.text)));
+            }
+        }
+        let mut calls = Vec::new();
+        for (to, count, waits) in &own.calls {
+            let entry = self.entry(to)?;
+            if own.order != Order::Stochastic && count.fract() != 0.0 {
+                return Err(to.at.says(format!(
+                    "`{}` calls `{}` exactly {count} times: that is no whole number; let the order be stochastic, or change it",
+                    own.name.text, to.text
+                )));
+            }
+            if !(0.0..=1e6).contains(count) {
+                return Err(to.at.says(format!("`{}` is called {count} times; at most a million", to.text)));
+            }
+            if *count > 0.0 {
+                calls.push(Call { entry, count: *count, waits: *waits });
+            }
+        }
+        if self.model.activities.len() >= MOST {
+            return Err(own.name.at.says(format!("the model has more than {MOST} activities")));
+        }
+        self.model.activities.push(Activity {
+            name: own.name.text.clone(),
+            task,
+            demand: own.demand,
+            variation: own.variation,
+            think: own.think,
+            order: own.order,
+            calls,
+            replies: Vec::new(),
+            next: crate::model::Next::End,
+        });
+        Ok(ActivityId(self.model.activities.len() - 1))
+    }
+
+    /// Calls and forwards that come back to the same task would wait for themselves; clients are not called.
+    fn check(&self, tasks: &[draft::Task]) -> Result<(), Trouble> {
+        let model = &self.model;
+        let mut asks: Vec<Vec<usize>> = vec![Vec::new(); model.tasks.len()];
+        let mut called = |from: TaskId, to: EntryId| -> Result<(), Trouble> {
+            let target = model.entries[to.0].task;
+            if model.tasks[target.0].is_client() {
+                let name = &tasks[target.0].name;
+                return Err(name.at.says(format!("`{}` is a reference task and is called", name.text)));
+            }
+            asks[from.0].push(target.0);
+            Ok(())
+        };
+        for activity in &model.activities {
+            for call in activity.calls.iter().filter(|call| call.waits) {
+                called(activity.task, call.entry)?;
+            }
+        }
+        for entry in &model.entries {
+            for (to, _) in &entry.forwards {
+                called(entry.task, *to)?;
+            }
+        }
+        let idle = !model.tasks.iter().any(Task::is_client)
+            && model.entries.iter().all(|entry| entry.arrivals == 0.0);
+        if idle {
+            return Err(tasks[0]
+                .name
+                .at
+                .says("nothing ever happens: there are no clients (`r`) and no arrivals (`a`)"));
+        }
+        match cycle(&asks) {
+            Some(task) => {
+                let name = &tasks[task].name;
+                Err(name.at.says(format!("`{}` waits for itself: its calls lead back to it", name.text)))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Somebody on a cycle, if there is one.
+fn cycle(asks: &[Vec<usize>]) -> Option<usize> {
+    let mut open: Vec<usize> = vec![0; asks.len()];
+    for target in asks.iter().flatten() {
+        open[*target] += 1;
+    }
+    let mut free: Vec<usize> = (0..asks.len()).filter(|task| open[*task] == 0).collect();
+    let mut left = asks.len();
+    while let Some(task) = free.pop() {
+        left -= 1;
+        for target in &asks[task] {
+            open[*target] -= 1;
+            if open[*target] == 0 {
+                free.push(*target);
+            }
+        }
+    }
+    if left == 0 { None } else { open.iter().position(|count| *count > 0) }
+}

@@ -1,0 +1,99 @@
+//! The activities of a task: what follows what.
+
+use std::collections::HashMap;
+
+use super::super::Trouble;
+use super::super::draft::{self, After, Before, Name};
+use super::Joiner;
+use crate::model::{ActivityId, Next, TaskId};
+
+/// Where the activities of a task are.
+pub(super) struct Graph {
+    places: HashMap<String, ActivityId>,
+}
+
+impl Graph {
+    /// Adds the activities of a task to the model, with what follows each.
+    pub(super) fn new(joiner: &mut Joiner, id: TaskId, task: &draft::Task) -> Result<Self, Trouble> {
+        let mut graph = Self { places: HashMap::new() };
+        for activity in &task.activities {
+            let place = joiner.activity(id, activity)?;
+            if graph.places.insert(activity.name.text.clone(), place).is_some() {
+                return Err(activity
+                    .name
+                    .at
+                    .says(format!("there are two activities `{}`", activity.name.text)));
+            }
+        }
+        for (name, answered) in &task.replies {
+            let place = graph.place(name)?;
+            for entry in answered {
+                let entry = joiner.entry(entry)?;
+                joiner.model.activities[place.0].replies.push(entry);
+            }
+        }
+        for (join, link) in task.links.iter().enumerate() {
+            let then = graph.next(&link.after)?;
+            let (names, next) = match &link.before {
+                Before::One(name) => (vec![name], then),
+                Before::Any(names) => (names.iter().collect(), then),
+                Before::All(names, quorum) => {
+                    let branches = names.len() as u32;
+                    let wanted = match quorum {
+                        Some((wanted, at)) if *wanted == 0 || *wanted > branches => {
+                            return Err(
+                                at.says(format!("of {branches} branches from 1 to {branches} can go on"))
+                            );
+                        }
+                        Some((wanted, _)) => *wanted,
+                        None => branches,
+                    };
+                    let next = Next::Join { join, wanted, branches, then: Box::new(then) };
+                    (names.iter().collect(), next)
+                }
+            };
+            for name in names {
+                let place = graph.place(name)?;
+                let own = &mut joiner.model.activities[place.0].next;
+                if *own != Next::End {
+                    return Err(name.at.says(format!("`{}` is followed by two things", name.text)));
+                }
+                *own = next.clone();
+            }
+        }
+        Ok(graph)
+    }
+
+    /// The activity of this name.
+    pub(super) fn place(&self, name: &Name) -> Result<ActivityId, Trouble> {
+        let found = self.places.get(&name.text).copied();
+        found.ok_or_else(|| name.at.says(format!("no activity `{}` in this task", name.text)))
+    }
+
+    fn next(&self, after: &After) -> Result<Next, Trouble> {
+        Ok(match after {
+            After::Nothing => Next::End,
+            After::One(name) => Next::Or(vec![(1.0, self.place(name)?)]),
+            After::Any(ways) => {
+                let all: f64 = ways.iter().map(|(share, _)| share).sum();
+                if !((all - 1.0).abs() < 1e-3) {
+                    let at = ways.first().map(|(_, name)| name.at).unwrap_or_default();
+                    return Err(at.says(format!("the probabilities of the ways add up to {all}, not to 1")));
+                }
+                let places = ways.iter().map(|(share, name)| Ok((share / all, self.place(name)?)));
+                Next::Or(places.collect::<Result<_, Trouble>>()?)
+            }
+            After::All(names) => {
+                Next::And(names.iter().map(|name| self.place(name)).collect::<Result<_, _>>()?)
+            }
+            After::Loop(bodies, exit) => Next::Loop {
+                bodies: bodies.iter().map(|(count, name)| Ok((*count, self.place(name)?))).collect::<Result<
+                    _,
+                    Trouble,
+                >>(
+                )?,
+                exit: exit.as_ref().map(|name| self.place(name)).transpose()?,
+            },
+        })
+    }
+}

@@ -1,0 +1,292 @@
+//! The model, played: what happens is drawn event by event, and what is of interest is counted.
+//!
+//! A run begins with a warm-up that is not counted: clients set out all at once, and queues are empty. Then come batches
+//! of equal time; the interval of a number follows from how the batches differ (Student's t over their means, which is
+//! right when a batch is much longer than whatever the system remembers). Batches are made twice as long, by joining
+//! neighbours, until the intervals are as narrow as was asked for or as much has happened as may.
+
+use serde::Serialize;
+
+use crate::Model;
+use engine::Engine;
+use program::Program;
+
+mod dice;
+mod engine;
+mod percentiles;
+mod program;
+mod station;
+mod tally;
+
+/// How much is simulated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effort {
+    /// The same seed gives the same numbers.
+    pub seed: u64,
+    /// Events at most, the warm-up included; at least 20,000 are simulated.
+    pub events: u64,
+    /// Half of the 95 % interval of every throughput and response time, as a part of it, at which it ends before.
+    pub precision: f64,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { seed: 1, events: 20_000_000, precision: 0.01 }
+    }
+}
+
+/// A number with its interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Estimate {
+    /// Mean over the batches.
+    pub mean: f64,
+    /// Half of the interval in which the true mean is 95 times of 100.
+    pub half_width: f64,
+}
+
+/// What a simulation found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Findings {
+    /// In the order of the model.
+    pub tasks: Vec<TaskFinding>,
+    /// In the order of the model.
+    pub entries: Vec<EntryFinding>,
+    /// In the order of the model.
+    pub processors: Vec<ProcessorFinding>,
+    /// Events that were simulated.
+    pub events: u64,
+    /// Time that was simulated after the warm-up, in the model's unit.
+    pub time: f64,
+    /// Batches the intervals are made of.
+    pub batches: usize,
+    /// Did it end because the intervals were narrow enough?
+    pub precise: bool,
+}
+
+/// Of a task.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TaskFinding {
+    /// Its name.
+    pub name: String,
+    /// Rounds of clients, or requests taken by threads, per unit of time.
+    pub throughput: Estimate,
+    /// Threads that are busy, or clients that do not think, in the mean.
+    pub busy: Estimate,
+    /// Of clients: from when one sets out until it is done, without the time to think.
+    pub response: Option<Estimate>,
+    /// The same, percentiles.
+    pub percentiles: Option<Quantiles>,
+}
+
+/// Percentiles of a time, to within 1.6 %.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Quantiles {
+    /// Median.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+}
+
+/// Of an entry.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EntryFinding {
+    /// Its name.
+    pub name: String,
+    /// Requests per unit of time.
+    pub throughput: Estimate,
+    /// From when a thread takes a request until it is answered or forwarded.
+    pub service: Estimate,
+    /// From when a request comes until a thread takes it.
+    pub waiting: Estimate,
+    /// Of requests from outside: from when one comes until it is answered, wherever it was forwarded.
+    pub response: Option<Estimate>,
+    /// The same, percentiles.
+    pub percentiles: Option<Quantiles>,
+}
+
+/// Of a processor.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProcessorFinding {
+    /// Its name.
+    pub name: String,
+    /// Cores in use, in the mean.
+    pub busy: Estimate,
+}
+
+/// Why a model cannot be simulated to the end. Each says at what time of the model.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum Stuck {
+    /// Nothing more will ever happen.
+    #[error("at {0}: nothing more happens: everything waits for something else")]
+    Nothing(f64),
+    /// Something goes on and takes no time.
+    #[error("at {0}: more and more is done and takes no time; give some work or some time to think")]
+    Still(f64),
+    /// It grows without end.
+    #[error("at {0}: more than two million requests are under way: more comes than can be served")]
+    Grows(f64),
+}
+
+/// Batches at first, and the number at which neighbours are joined.
+const BATCHES: usize = 20;
+/// Part of what may happen at most that is the warm-up of the shortest run.
+const WARM_UP: f64 = 0.1;
+/// Least events of a run.
+const LEAST: u64 = 20_000;
+
+/// Simulates a model.
+///
+/// # Errors
+/// If it comes to a standstill, or never ends.
+pub fn simulate(model: &Model, effort: &Effort) -> Result<Findings, Stuck> {
+    let program = Program::new(model);
+    let mut engine = Engine::new(model, &program, effort.seed);
+    let most = effort.events.max(LEAST);
+    // The shortest run is a tenth of the longest; if that will do, much time is saved.
+    let short = (most / 10).max(LEAST);
+    let warm_up = (short as f64 * 2.0 * WARM_UP) as u64;
+    engine.run_events(warm_up)?;
+    let begun = engine.now;
+    let each = begun / warm_up as f64 * (short - warm_up) as f64 / BATCHES as f64;
+    if !(each > 0.0) {
+        return Err(Stuck::Still(begun));
+    }
+    engine.count();
+    engine.tally.forget();
+    let mut marks = vec![mark(&engine)];
+    let mut length = each;
+    loop {
+        for _ in 0..BATCHES {
+            engine.run_time(engine.now + length)?;
+            engine.count();
+            marks.push(mark(&engine));
+        }
+        let found = findings(model, &engine, &marks, begun);
+        let precise = found.is_precise(effort.precision);
+        // Another doubling would go beyond what may happen.
+        if precise || engine.events * 2 > most + most / 4 {
+            return Ok(Findings { precise, ..found });
+        }
+        if marks.len() > 2 * BATCHES {
+            marks = marks.into_iter().step_by(2).collect();
+            length *= 2.0;
+        }
+    }
+}
+
+/// All sums at a moment.
+struct Mark {
+    now: f64,
+    tasks: Vec<[f64; 3]>,
+    entries: Vec<[f64; 6]>,
+    processors: Vec<f64>,
+}
+
+fn mark(engine: &Engine<'_>) -> Mark {
+    let task = |own: &tally::TaskTally| [own.area, own.cycles as f64, own.response];
+    let entry = |own: &tally::EntryTally| {
+        [own.taken as f64, own.waited, own.served as f64, own.service, own.answered as f64, own.response]
+    };
+    Mark {
+        now: engine.now,
+        tasks: engine.tally.tasks.iter().map(task).collect(),
+        entries: engine.tally.entries.iter().map(entry).collect(),
+        processors: engine.stations.iter().map(|station| station.area).collect(),
+    }
+}
+
+fn findings(model: &Model, engine: &Engine<'_>, marks: &[Mark], begun: f64) -> Findings {
+    let rate = |sum: &dyn Fn(&Mark) -> f64| {
+        estimate(marks.windows(2).map(|pair| (sum(&pair[1]) - sum(&pair[0]), pair[1].now - pair[0].now)))
+    };
+    let mean = |sum: &dyn Fn(&Mark) -> f64, count: &dyn Fn(&Mark) -> f64| {
+        estimate(
+            marks.windows(2).map(|pair| (sum(&pair[1]) - sum(&pair[0]), count(&pair[1]) - count(&pair[0]))),
+        )
+    };
+    let quantiles = |spread: &percentiles::Percentiles| {
+        Some(Quantiles { p50: spread.at(0.5)?, p95: spread.at(0.95)?, p99: spread.at(0.99)? })
+    };
+    let tasks = model.tasks.iter().enumerate().map(|(place, task)| {
+        let taken = |mark: &Mark| task.entries.iter().map(|entry| mark.entries[entry.0][0]).sum();
+        let client = task.is_client();
+        TaskFinding {
+            name: task.name.clone(),
+            throughput: if client { rate(&|mark| mark.tasks[place][1]) } else { rate(&taken) },
+            busy: rate(&|mark| mark.tasks[place][0]),
+            response: client.then(|| mean(&|mark| mark.tasks[place][2], &|mark| mark.tasks[place][1])),
+            percentiles: quantiles(&engine.tally.tasks[place].spread),
+        }
+    });
+    let entries = model.entries.iter().enumerate().map(|(place, entry)| {
+        let sum = |which: usize| move |mark: &Mark| mark.entries[place][which];
+        let open = entry.arrivals > 0.0;
+        EntryFinding {
+            name: entry.name.clone(),
+            throughput: rate(&sum(0)),
+            service: mean(&sum(3), &sum(2)),
+            waiting: mean(&sum(1), &sum(0)),
+            response: open.then(|| mean(&sum(5), &sum(4))),
+            percentiles: quantiles(&engine.tally.entries[place].spread),
+        }
+    });
+    let processors = model.processors.iter().enumerate().map(|(place, processor)| ProcessorFinding {
+        name: processor.name.clone(),
+        busy: rate(&|mark| mark.processors[place]),
+    });
+    Findings {
+        tasks: tasks.collect(),
+        entries: entries.collect(),
+        processors: processors.collect(),
+        events: engine.events,
+        time: engine.now - begun,
+        batches: marks.len() - 1,
+        precise: false,
+    }
+}
+
+impl Findings {
+    /// Is every throughput and response time of clients, and of requests from outside, as narrow as that?
+    fn is_precise(&self, precision: f64) -> bool {
+        let narrow = |estimate: &Estimate| estimate.half_width <= precision * estimate.mean;
+        let clients = self.tasks.iter().filter(|task| task.response.is_some());
+        clients.flat_map(|task| [Some(&task.throughput), task.response.as_ref()]).flatten().all(narrow)
+            && self.entries.iter().filter_map(|entry| entry.response.as_ref()).all(narrow)
+    }
+}
+
+/// A ratio of sums over batches (Law, Simulation modeling and analysis, section 9.5.3): its mean is that of all, its
+/// deviation that of what each batch is off.
+fn estimate(batches: impl Iterator<Item = (f64, f64)>) -> Estimate {
+    let batches: Vec<(f64, f64)> = batches.collect();
+    let count = batches.len() as f64;
+    let (over, under) = batches.iter().fold((0.0, 0.0), |sums, batch| (sums.0 + batch.0, sums.1 + batch.1));
+    if under <= 0.0 {
+        return Estimate::default();
+    }
+    let mean = over / under;
+    let square: f64 = batches.iter().map(|(over, under)| (over - mean * under).powi(2)).sum();
+    let deviation = (square / (count - 1.0).max(1.0)).sqrt() / (under / count) / count.sqrt();
+    Estimate { mean, half_width: student(count - 1.0) * deviation }
+}
+
+/// The 97.5th percentile of Student's t (Cornish and Fisher's expansion; within 0.2 % from 10 degrees of freedom on).
+fn student(degrees: f64) -> f64 {
+    let z = 1.959_963_985_f64;
+    let (z3, z5) = (z.powi(3), z.powi(5));
+    z + (z3 + z) / (4.0 * degrees) + (5.0 * z5 + 16.0 * z3 + 3.0 * z) / (96.0 * degrees * degrees)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn student_is_as_in_the_tables() {
+        for (degrees, value) in [(10.0, 2.2281), (19.0, 2.0930), (39.0, 2.0227), (1e9, 1.9600)] {
+            assert!((student(degrees) / value - 1.0_f64).abs() < 0.002, "{degrees}");
+        }
+    }
+}

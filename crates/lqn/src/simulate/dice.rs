@@ -1,0 +1,143 @@
+//! Chance out of a seed: xoshiro256++ (Blackman and Vigna, Scrambled linear pseudorandom number generators, 2021).
+
+/// A stream of random bits.
+#[derive(Clone, Debug)]
+pub(super) struct Dice([u64; 4]);
+
+impl Dice {
+    /// The stream of a seed; SplitMix64 fills the state, as its authors advise.
+    pub(super) fn new(seed: u64) -> Self {
+        let mut state = seed;
+        Self(core::array::from_fn(|_| {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            mixed ^ (mixed >> 31)
+        }))
+    }
+
+    fn bits(&mut self) -> u64 {
+        let [a, b, c, d] = &mut self.0;
+        let result = a.wrapping_add(*d).rotate_left(23).wrapping_add(*a);
+        let shifted = *b << 17;
+        *c ^= *a;
+        *d ^= *b;
+        *b ^= *c;
+        *a ^= *d;
+        *c ^= shifted;
+        *d = d.rotate_left(45);
+        result
+    }
+
+    /// Uniform from 0, which it may be, to 1, which it is not.
+    pub(super) fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
+    }
+
+    /// One of so many, from 0; 0 if there is none.
+    pub(super) fn below(&mut self, many: usize) -> usize {
+        ((u128::from(self.bits()) * many as u128) >> 64) as usize
+    }
+
+    /// Exponential with mean 1.
+    pub(super) fn exponential(&mut self) -> f64 {
+        -(1.0 - self.unit()).ln()
+    }
+
+    fn normal(&mut self) -> f64 {
+        let radius = (2.0 * self.exponential()).sqrt();
+        radius * (core::f64::consts::TAU * self.unit()).cos()
+    }
+
+    /// Gamma with mean 1 and this squared coefficient of variation, above 0 (Marsaglia and Tsang 2000).
+    pub(super) fn gamma(&mut self, variation: f64) -> f64 {
+        let shape = 1.0 / variation;
+        // Below 1 it is made of one with a shape that is greater by 1.
+        let (boosted, boost) =
+            if shape < 1.0 { (shape + 1.0, self.unit().powf(1.0 / shape)) } else { (shape, 1.0) };
+        let d = boosted - 1.0 / 3.0;
+        let c = 1.0 / (9.0 * d).sqrt();
+        loop {
+            let x = self.normal();
+            let v = (1.0 + c * x).powi(3);
+            if v > 0.0 && self.unit().ln() < 0.5 * x * x + d - d * v + d * v.ln() {
+                return d * v * boost / shape;
+            }
+        }
+    }
+}
+
+/// How long a piece of work takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Length {
+    None,
+    Fixed(f64),
+    Exponential(f64),
+    /// Mean and squared coefficient of variation, below 1.
+    Gamma(f64, f64),
+    /// Two branches with balanced means: the probability of the first, and the means of both.
+    Hyper(f64, f64, f64),
+}
+
+impl Length {
+    /// By mean and squared coefficient of variation.
+    pub(super) fn new(mean: f64, variation: f64) -> Self {
+        if mean <= 0.0 {
+            Self::None
+        } else if variation == 0.0 {
+            Self::Fixed(mean)
+        } else if (variation - 1.0).abs() < 1e-9 {
+            Self::Exponential(mean)
+        } else if variation < 1.0 {
+            Self::Gamma(mean, variation)
+        } else {
+            let first = 0.5 * (1.0 + ((variation - 1.0) / (variation + 1.0)).sqrt());
+            Self::Hyper(first, 0.5 * mean / first, 0.5 * mean / (1.0 - first))
+        }
+    }
+
+    pub(super) fn draw(self, dice: &mut Dice) -> f64 {
+        match self {
+            Self::None => 0.0,
+            Self::Fixed(mean) => mean,
+            Self::Exponential(mean) => mean * dice.exponential(),
+            Self::Gamma(mean, variation) => mean * dice.gamma(variation),
+            Self::Hyper(first, short, long) => {
+                let mean = if dice.unit() < first { short } else { long };
+                mean * dice.exponential()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_have_their_mean_and_variation() {
+        let mut dice = Dice::new(7);
+        for variation in [0.0, 0.1, 0.5, 1.0, 2.5, 10.0] {
+            let length = Length::new(3.0, variation);
+            let many = 400_000;
+            let drawn: Vec<f64> = (0..many).map(|_| length.draw(&mut dice)).collect();
+            let mean = drawn.iter().sum::<f64>() / f64::from(many);
+            let square = drawn.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / f64::from(many);
+            assert!((mean / 3.0 - 1.0).abs() < 0.02, "{variation}: mean {mean}");
+            let found = square / (mean * mean);
+            assert!((found - variation).abs() < 0.04 * variation + 1e-9, "{variation}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_seed_gives_one_stream() {
+        let stream = |seed| {
+            core::array::from_fn::<u64, 4, _>({
+                let mut dice = Dice::new(seed);
+                move |_| dice.bits()
+            })
+        };
+        assert_eq!(stream(1), stream(1));
+        assert_ne!(stream(1), stream(2));
+    }
+}

@@ -1,0 +1,603 @@
+//! What happens next, and what comes of it.
+//!
+//! A *request* asks an entry for something; a *thread* of its task takes it, and one *branch* of the thread (several,
+//! after a fork) goes through activities: a piece of work at the processor, a call, the next piece. What happens without
+//! taking time is done at once, from a list of things to do, the last one first: so a caller that was answered goes on
+//! before the server does what follows its answer.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::Stuck;
+use super::dice::Dice;
+use super::program::{Answers, Ask, Calls, Program, Then, Turns};
+use super::station::{Station, Wish, sortable};
+use super::tally::Tally;
+use crate::Model;
+
+/// Nobody.
+const NONE: u32 = u32::MAX;
+/// Most requests, threads or branches at a time: an open model with more arrivals than it can serve grows for ever.
+const MOST: usize = 2_000_000;
+/// Most that is done at one moment.
+const AT_ONCE: u64 = 10_000_000;
+
+/// A run.
+pub(super) struct Engine<'p> {
+    program: &'p Program,
+    dice: Dice,
+    pub(super) now: f64,
+    /// Time, a number that makes each different, and what happens.
+    agenda: BinaryHeap<Reverse<(u64, u32, Event)>>,
+    number: u32,
+    pub(super) stations: Vec<Station>,
+    /// Number of the alarm of each station that counts.
+    alarms: Vec<u32>,
+    crews: Vec<State>,
+    requests: Slab<Request>,
+    threads: Slab<Thread>,
+    branches: Slab<Branch>,
+    todo: Vec<Do>,
+    /// Events so far.
+    pub(super) events: u64,
+    pub(super) tally: Tally,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A branch's piece of work is done.
+    Done(u32),
+    /// A branch has thought.
+    Thought(u32),
+    /// A client has thought: its thread.
+    Awake(u32),
+    /// A request from outside comes to an entry.
+    Arrival(u32),
+    /// A station's alarm.
+    Ring(u32),
+}
+
+/// Things to do at this moment.
+#[derive(Clone, Copy)]
+enum Do {
+    /// A branch begins its activity.
+    Begin(u32),
+    /// A branch has a piece of work to do.
+    Piece(u32),
+    /// It has done one.
+    Pieced(u32),
+    /// A request comes to its entry's task.
+    Come(u32),
+    /// A branch goes on to what follows its activity.
+    Next(u32),
+}
+
+/// The threads of a task.
+struct State {
+    /// None for as many as are needed.
+    free: Option<u32>,
+    queue: VecDeque<u32>,
+}
+
+#[derive(Clone, Default)]
+struct Request {
+    entry: u32,
+    /// The branch that waits.
+    caller: u32,
+    /// When it came to the entry at which it is now.
+    came: f64,
+    /// The entry to which it came from outside, and when; `NONE` if it did not.
+    origin: u32,
+    outside: f64,
+}
+
+#[derive(Clone, Default)]
+struct Thread {
+    task: u32,
+    entry: u32,
+    /// What is to be answered.
+    request: u32,
+    branches: u32,
+    begun: f64,
+    /// How many came to each join, by its number.
+    joins: Vec<(usize, u32)>,
+}
+
+#[derive(Clone, Default)]
+struct Branch {
+    thread: u32,
+    activity: u32,
+    /// Number of the alarm that counts.
+    alarm: u32,
+    /// Calls that are left, of those made exactly so often.
+    left: Vec<u32>,
+    /// Loops it is in, by the activity before each.
+    loops: Vec<u32>,
+}
+
+impl<'p> Engine<'p> {
+    pub(super) fn new(model: &Model, program: &'p Program, seed: u64) -> Self {
+        let mut engine = Self {
+            program,
+            dice: Dice::new(seed),
+            now: 0.0,
+            agenda: BinaryHeap::new(),
+            number: 0,
+            stations: model.processors.iter().map(Station::new).collect(),
+            alarms: vec![0; model.processors.len()],
+            crews: Vec::new(),
+            requests: Slab::default(),
+            threads: Slab::default(),
+            branches: Slab::default(),
+            todo: Vec::new(),
+            events: 0,
+            tally: Tally::new(model),
+        };
+        for crew in &program.tasks {
+            engine.crews.push(State { free: crew.copies, queue: VecDeque::new() });
+        }
+        for (place, crew) in program.tasks.iter().enumerate() {
+            for _ in 0..crew.think.and(crew.copies).unwrap_or(0) {
+                let thread = Thread { task: place as u32, request: NONE, ..Thread::default() };
+                let thread = engine.threads.add(thread);
+                engine.rest(thread);
+            }
+        }
+        for (place, entry) in program.entries.iter().enumerate() {
+            if entry.arrivals > 0.0 {
+                engine.arrival(place as u32);
+            }
+        }
+        engine
+    }
+
+    /// Goes on until so many events have happened in all.
+    pub(super) fn run_events(&mut self, until: u64) -> Result<(), Stuck> {
+        while self.events < until {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Goes on until this time.
+    pub(super) fn run_time(&mut self, until: f64) -> Result<(), Stuck> {
+        while self.agenda.peek().is_some_and(|Reverse((at, ..))| *at <= sortable(until)) {
+            self.step()?;
+        }
+        self.now = until;
+        Ok(())
+    }
+
+    /// Brings all that is summed up over time up to now.
+    pub(super) fn count(&mut self) {
+        self.stations.iter_mut().for_each(|station| station.count(self.now));
+        self.tally.count(self.now);
+    }
+
+    fn step(&mut self) -> Result<(), Stuck> {
+        let Some(Reverse((at, number, event))) = self.agenda.pop() else {
+            return Err(Stuck::Nothing(self.now));
+        };
+        self.now = f64::from_bits(at);
+        self.events += 1;
+        match event {
+            Event::Done(branch) => {
+                if self.branches.all[branch as usize].alarm == number {
+                    let station = self.station_of(branch);
+                    let wish = self.stations[station].done(branch, self.now, &mut self.dice);
+                    self.grant(station, wish);
+                    self.todo.push(Do::Pieced(branch));
+                }
+            }
+            Event::Thought(branch) => self.todo.push(Do::Piece(branch)),
+            Event::Awake(thread) => self.set_out(thread),
+            Event::Arrival(entry) => {
+                let request =
+                    Request { entry, caller: NONE, came: self.now, origin: entry, outside: self.now };
+                let request = self.requests.add(request);
+                self.todo.push(Do::Come(request));
+                self.arrival(entry);
+            }
+            Event::Ring(station) => {
+                let station = station as usize;
+                if self.alarms[station] == number {
+                    let (who, wish) = self.stations[station].rung(self.now);
+                    self.grant(station, wish);
+                    self.todo.extend(who.map(Do::Pieced));
+                }
+            }
+        }
+        let mut done = 0;
+        while let Some(next) = self.todo.pop() {
+            match next {
+                Do::Begin(branch) => self.begin(branch),
+                Do::Piece(branch) => self.piece(branch),
+                Do::Pieced(branch) => self.pieced(branch),
+                Do::Come(request) => self.come(request),
+                Do::Next(branch) => self.next(branch),
+            }
+            done += 1;
+            if done > AT_ONCE {
+                return Err(Stuck::Still(self.now));
+            }
+        }
+        if self.requests.count().max(self.threads.count()).max(self.branches.count()) > MOST {
+            return Err(Stuck::Grows(self.now));
+        }
+        Ok(())
+    }
+
+    fn at(&mut self, at: f64, event: Event) -> u32 {
+        self.number = self.number.wrapping_add(1);
+        self.agenda.push(Reverse((sortable(at), self.number, event)));
+        self.number
+    }
+
+    fn grant(&mut self, station: usize, wish: Wish) {
+        match wish {
+            Wish::Done { who, at } => {
+                let number = self.at(at, Event::Done(who));
+                self.branches.all[who as usize].alarm = number;
+            }
+            Wish::Ring { at } => self.alarms[station] = self.at(at, Event::Ring(station as u32)),
+            Wish::Nothing => {}
+        }
+    }
+
+    fn station_of(&self, branch: u32) -> usize {
+        self.program.activities[self.branches.all[branch as usize].activity as usize].processor
+    }
+
+    fn arrival(&mut self, entry: u32) {
+        let gap = self.dice.exponential() / self.program.entries[entry as usize].arrivals;
+        self.at(self.now + gap, Event::Arrival(entry));
+    }
+
+    /// A client thinks.
+    fn rest(&mut self, thread: u32) {
+        let task = self.threads.all[thread as usize].task as usize;
+        let think = self.program.tasks[task].think.unwrap_or(0.0);
+        let time = if think > 0.0 { think * self.dice.exponential() } else { 0.0 };
+        self.at(self.now + time, Event::Awake(thread));
+    }
+
+    /// A client begins.
+    fn set_out(&mut self, thread: u32) {
+        let task = self.threads.all[thread as usize].task;
+        let entries = &self.program.tasks[task as usize].entries;
+        let entry = entries[if entries.len() > 1 { self.dice.below(entries.len()) } else { 0 }];
+        let own = &mut self.threads.all[thread as usize];
+        (own.entry, own.begun) = (entry as u32, self.now);
+        self.tally.busy(task as usize, 1, self.now);
+        self.branch(thread, self.program.entries[entry].start as u32, Vec::new());
+    }
+
+    /// A branch of a thread begins with this activity.
+    fn branch(&mut self, thread: u32, activity: u32, loops: Vec<u32>) {
+        self.threads.all[thread as usize].branches += 1;
+        let branch = self.branches.take();
+        let own = &mut self.branches.all[branch as usize];
+        (own.thread, own.activity, own.loops) = (thread, activity, loops);
+        self.todo.push(Do::Begin(branch));
+    }
+
+    fn come(&mut self, request: u32) {
+        let entry = self.requests.all[request as usize].entry as usize;
+        let task = self.program.entries[entry].task;
+        match &mut self.crews[task].free {
+            Some(0) => {
+                self.crews[task].queue.push_back(request);
+                return;
+            }
+            Some(free) => *free -= 1,
+            None => {}
+        }
+        self.take(task, request);
+    }
+
+    /// A thread takes a request.
+    fn take(&mut self, task: usize, request: u32) {
+        let Request { entry, came, .. } = self.requests.all[request as usize];
+        self.tally.waited(entry as usize, self.now - came);
+        self.tally.busy(task, 1, self.now);
+        let thread = self.threads.take();
+        let own = &mut self.threads.all[thread as usize];
+        (own.task, own.entry, own.request, own.begun) = (task as u32, entry, request, self.now);
+        let start = self.program.entries[entry as usize].start as u32;
+        self.branch(thread, start, Vec::new());
+    }
+
+    fn begin(&mut self, branch: u32) {
+        let own = &mut self.branches.all[branch as usize];
+        let step = &self.program.activities[own.activity as usize];
+        if let Calls::Exact { targets, .. } = &step.calls {
+            own.left.clear();
+            own.left.extend(targets.iter().map(|(count, _)| *count));
+        }
+        if step.think > 0.0 {
+            let time = step.think * self.dice.exponential();
+            self.at(self.now + time, Event::Thought(branch));
+        } else {
+            self.todo.push(Do::Piece(branch));
+        }
+    }
+
+    fn piece(&mut self, branch: u32) {
+        let step = &self.program.activities[self.branches.all[branch as usize].activity as usize];
+        let work = step.piece.draw(&mut self.dice);
+        if work <= 0.0 {
+            self.todo.push(Do::Pieced(branch));
+            return;
+        }
+        let (station, priority) = (step.processor, step.priority);
+        let (wish, ousted) = self.stations[station].come(branch, priority, work, self.now);
+        if let Some(ousted) = ousted {
+            // Its alarm, which is a greater number than 0 by now, counts no more.
+            self.branches.all[ousted as usize].alarm = 0;
+        }
+        self.grant(station, wish);
+    }
+
+    /// Between two pieces of work, or after the last.
+    fn pieced(&mut self, branch: u32) {
+        let program = self.program;
+        let own = &mut self.branches.all[branch as usize];
+        match &program.activities[own.activity as usize].calls {
+            Calls::None => self.finish(branch),
+            Calls::Stochastic { ends, targets } => {
+                let drawn = self.dice.unit();
+                if drawn < *ends {
+                    return self.finish(branch);
+                }
+                let drawn = (drawn - ends) / (1.0 - ends);
+                let target = targets.iter().find(|(sum, _)| drawn < *sum).or(targets.last());
+                // There is one at least.
+                if let Some((_, ask)) = target {
+                    self.call(branch, *ask);
+                }
+            }
+            Calls::Exact { targets, ordered } => {
+                let all: u32 = own.left.iter().sum();
+                if all == 0 {
+                    return self.finish(branch);
+                }
+                let mut place = if *ordered { 0 } else { self.dice.below(all as usize) as u32 };
+                let chosen = own.left.iter().position(|left| {
+                    let found = place < *left;
+                    place = place.saturating_sub(*left);
+                    found
+                });
+                if let Some(chosen) = chosen {
+                    own.left[chosen] -= 1;
+                    self.call(branch, targets[chosen].1);
+                }
+            }
+        }
+    }
+
+    fn call(&mut self, branch: u32, ask: Ask) {
+        let caller = if ask.waits { branch } else { NONE };
+        let request =
+            Request { entry: ask.entry as u32, caller, came: self.now, origin: NONE, outside: self.now };
+        let request = self.requests.add(request);
+        if !ask.waits {
+            self.todo.push(Do::Piece(branch));
+        }
+        self.todo.push(Do::Come(request));
+    }
+
+    /// An activity is done: perhaps somebody is answered, then comes what follows.
+    fn finish(&mut self, branch: u32) {
+        let own = &self.branches.all[branch as usize];
+        let (thread, activity) = (own.thread, own.activity);
+        self.todo.push(Do::Next(branch));
+        let entry = self.threads.all[thread as usize].entry as usize;
+        let answers = match &self.program.activities[activity as usize].answers {
+            Answers::Nobody => false,
+            Answers::Own => true,
+            Answers::Some(entries) => entries.contains(&entry),
+        };
+        if answers {
+            self.answer(thread);
+        }
+    }
+
+    /// The thread's caller is answered, or its request goes elsewhere.
+    fn answer(&mut self, thread: u32) {
+        let own = &mut self.threads.all[thread as usize];
+        let (request, entry) = (std::mem::replace(&mut own.request, NONE), own.entry as usize);
+        if request == NONE {
+            return;
+        }
+        self.tally.served(entry, self.now - own.begun);
+        let forwards = &self.program.entries[entry].forwards;
+        if !forwards.is_empty() {
+            let drawn = self.dice.unit();
+            if let Some((_, to)) = forwards.iter().find(|(sum, _)| drawn < *sum) {
+                let own = &mut self.requests.all[request as usize];
+                (own.entry, own.came) = (*to as u32, self.now);
+                self.todo.push(Do::Come(request));
+                return;
+            }
+        }
+        let Request { caller, origin, outside, .. } = self.requests.all[request as usize];
+        self.requests.give(request);
+        if caller != NONE {
+            self.todo.push(Do::Piece(caller));
+        } else if origin != NONE {
+            self.tally.answered(origin as usize, self.now - outside);
+        }
+    }
+
+    fn next(&mut self, branch: u32) {
+        let program = self.program;
+        let activity = self.branches.all[branch as usize].activity;
+        let mut then = &program.activities[activity as usize].then;
+        loop {
+            let turns = match then {
+                Then::Or(ways) => {
+                    let to = chosen(ways, &mut self.dice);
+                    return self.go_on(branch, to);
+                }
+                Then::And(ways) => {
+                    let own = &self.branches.all[branch as usize];
+                    let (thread, loops) = (own.thread, own.loops.clone());
+                    for to in ways.iter().skip(1).rev() {
+                        self.branch(thread, *to as u32, loops.clone());
+                    }
+                    return self.go_on(branch, ways.first().copied());
+                }
+                Then::Join { join, wanted, branches, then: after } => {
+                    let thread = self.branches.all[branch as usize].thread;
+                    let came = self.threads.all[thread as usize].came(*join, *branches);
+                    if came != *wanted {
+                        return self.end(branch);
+                    }
+                    then = after;
+                    continue;
+                }
+                Then::Loop(turns) => *turns,
+                // What is done in a loop leads back to it.
+                Then::End => match self.branches.all[branch as usize].loops.pop() {
+                    Some(turns) => turns as usize,
+                    None => return self.end(branch),
+                },
+            };
+            let Turns { bodies, exit } = &program.loops[turns];
+            let drawn = self.dice.unit();
+            if let Some((_, body)) = bodies.iter().find(|(sum, _)| drawn < *sum) {
+                self.branches.all[branch as usize].loops.push(turns as u32);
+                return self.go_on(branch, Some(*body));
+            }
+            if exit.is_some() {
+                return self.go_on(branch, *exit);
+            }
+            then = &Then::End;
+        }
+    }
+
+    /// A branch goes on with an activity; a way that leads nowhere ends.
+    fn go_on(&mut self, branch: u32, activity: Option<usize>) {
+        let Some(activity) = activity else { return self.end(branch) };
+        self.branches.all[branch as usize].activity = activity as u32;
+        self.todo.push(Do::Begin(branch));
+    }
+
+    /// A branch has come to its end, and perhaps its thread.
+    fn end(&mut self, branch: u32) {
+        let thread = self.branches.all[branch as usize].thread;
+        self.branches.all[branch as usize].loops.clear();
+        self.branches.give(branch);
+        let own = &mut self.threads.all[thread as usize];
+        own.branches -= 1;
+        if own.branches > 0 {
+            return;
+        }
+        own.joins.clear();
+        let (task, entry, begun) = (own.task as usize, own.entry as usize, own.begun);
+        // A graph that answers nowhere answers when it is over.
+        self.answer(thread);
+        self.tally.busy(task, -1, self.now);
+        self.tally.over(entry, self.now - begun);
+        if self.program.tasks[task].think.is_some() {
+            self.tally.cycle(task, self.now - begun);
+            return self.rest(thread);
+        }
+        self.threads.give(thread);
+        match self.next_of(task) {
+            Some(request) => self.take(task, request),
+            None => {
+                if let Some(free) = &mut self.crews[task].free {
+                    *free += 1;
+                }
+            }
+        }
+    }
+
+    /// The request that a task takes next, of those that wait.
+    fn next_of(&mut self, task: usize) -> Option<u32> {
+        let queue = &mut self.crews[task].queue;
+        if !self.program.tasks[task].by_priority || queue.len() < 2 {
+            return queue.pop_front();
+        }
+        let rank = |request: &u32| match self.requests.all[*request as usize].caller {
+            NONE => i32::MIN,
+            caller => {
+                let activity = self.branches.all[caller as usize].activity;
+                self.program.activities[activity as usize].priority
+            }
+        };
+        let best = queue.iter().map(rank).max()?;
+        let place = queue.iter().position(|request| rank(request) == best)?;
+        queue.remove(place)
+    }
+}
+
+/// One of several ways by their probabilities.
+fn chosen(ways: &[(f64, usize)], dice: &mut Dice) -> Option<usize> {
+    if let [(_, only)] = ways {
+        return Some(*only);
+    }
+    let drawn = dice.unit();
+    ways.iter().find(|(sum, _)| drawn < *sum).or(ways.last()).map(|(_, to)| *to)
+}
+
+impl Thread {
+    /// One more branch has come to a join: how many by now. After the last it is as if none had.
+    fn came(&mut self, join: usize, branches: u32) -> u32 {
+        let place = self.joins.iter().position(|(own, _)| *own == join);
+        let place = place.unwrap_or_else(|| {
+            self.joins.push((join, 0));
+            self.joins.len() - 1
+        });
+        self.joins[place].1 += 1;
+        let came = self.joins[place].1;
+        if came == branches {
+            self.joins[place].1 = 0;
+        }
+        came
+    }
+}
+
+/// Things with numbers that are used again.
+struct Slab<T> {
+    all: Vec<T>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { all: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T: Default> Slab<T> {
+    fn add(&mut self, one: T) -> u32 {
+        match self.free.pop() {
+            Some(place) => {
+                self.all[place as usize] = one;
+                place
+            }
+            None => {
+                self.all.push(one);
+                self.all.len() as u32 - 1
+            }
+        }
+    }
+
+    /// One as it was left, with the memory it has.
+    fn take(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.all.push(T::default());
+            self.all.len() as u32 - 1
+        })
+    }
+
+    fn give(&mut self, place: u32) {
+        self.free.push(place);
+    }
+
+    fn count(&self) -> usize {
+        self.all.len() - self.free.len()
+    }
+}

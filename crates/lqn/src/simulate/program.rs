@@ -1,0 +1,201 @@
+//! The model as the simulator wants it: what is drawn and looked up for every step, worked out before.
+
+use super::dice::Length;
+use crate::model::{ActivityId, Body, Call, Copies, EntryId, Model, Next, Order, Role, Scheduling};
+
+/// The model, ready to run.
+pub(super) struct Program {
+    pub(super) activities: Vec<Step>,
+    pub(super) entries: Vec<Way>,
+    pub(super) tasks: Vec<Crew>,
+    pub(super) loops: Vec<Turns>,
+}
+
+/// What follows an activity; see [`Next`].
+pub(super) enum Then {
+    End,
+    /// One of these, each with its probability added to those before it.
+    Or(Vec<(f64, usize)>),
+    And(Vec<usize>),
+    Join {
+        join: usize,
+        wanted: u32,
+        branches: u32,
+        then: Box<Then>,
+    },
+    /// The loop with this number.
+    Loop(usize),
+}
+
+/// A loop.
+pub(super) struct Turns {
+    /// What may be done, each with its probability added to those before it; what is left to 1 is the end.
+    pub(super) bodies: Vec<(f64, usize)>,
+    pub(super) exit: Option<usize>,
+}
+
+/// An activity.
+pub(super) struct Step {
+    pub(super) processor: usize,
+    pub(super) priority: i32,
+    pub(super) think: f64,
+    /// A piece of work between two calls.
+    pub(super) piece: Length,
+    pub(super) calls: Calls,
+    pub(super) answers: Answers,
+    pub(super) then: Then,
+}
+
+pub(super) enum Calls {
+    None,
+    /// After each piece it ends with this probability; else it calls one of these, each with its share added to those
+    /// before it.
+    Stochastic {
+        ends: f64,
+        targets: Vec<(f64, Ask)>,
+    },
+    /// Each exactly so often; in the order of the list, or in any.
+    Exact {
+        targets: Vec<(u32, Ask)>,
+        ordered: bool,
+    },
+}
+
+/// A call.
+#[derive(Clone, Copy)]
+pub(super) struct Ask {
+    pub(super) entry: usize,
+    pub(super) waits: bool,
+}
+
+/// Whose caller is answered when an activity is done?
+pub(super) enum Answers {
+    Nobody,
+    /// It is the first phase.
+    Own,
+    /// The caller of one of these.
+    Some(Vec<usize>),
+}
+
+/// An entry.
+pub(super) struct Way {
+    pub(super) task: usize,
+    pub(super) start: usize,
+    pub(super) arrivals: f64,
+    /// Where it is forwarded, each with its probability added to those before it.
+    pub(super) forwards: Vec<(f64, usize)>,
+}
+
+/// A task.
+pub(super) struct Crew {
+    /// Threads, or clients.
+    pub(super) copies: Option<u32>,
+    /// Of clients, the mean time to think.
+    pub(super) think: Option<f64>,
+    pub(super) entries: Vec<usize>,
+    pub(super) by_priority: bool,
+}
+
+impl Program {
+    pub(super) fn new(model: &Model) -> Self {
+        let mut loops = Vec::new();
+        let places = 0..model.activities.len();
+        let mut activities: Vec<Step> =
+            places.map(|place| step(model, ActivityId(place), &mut loops)).collect();
+        let mut entries = Vec::new();
+        for entry in &model.entries {
+            let start = match &entry.body {
+                Body::Graph(start) => *start,
+                Body::Phases(phases) => {
+                    for (phase, following) in phases.iter().zip(phases.iter().skip(1)) {
+                        activities[phase.0].then = Then::Or(vec![(1.0, following.0)]);
+                    }
+                    activities[phases[0].0].answers = Answers::Own;
+                    phases[0]
+                }
+            };
+            let mut sum = 0.0;
+            let forwards = entry.forwards.iter().map(|(EntryId(to), share)| {
+                sum += share;
+                (sum, *to)
+            });
+            let forwards = forwards.collect();
+            entries.push(Way { task: entry.task.0, start: start.0, arrivals: entry.arrivals, forwards });
+        }
+        let tasks = model.tasks.iter().map(|task| Crew {
+            copies: match task.copies {
+                Copies::Some(count) => Some(count),
+                Copies::Infinite => None,
+            },
+            think: match task.role {
+                Role::Client { think } => Some(think),
+                Role::Server { .. } => None,
+            },
+            entries: task.entries.iter().map(|entry| entry.0).collect(),
+            by_priority: task.role == Role::Server { queue: Scheduling::HeadOfLine },
+        });
+        Self { activities, entries, tasks: tasks.collect(), loops }
+    }
+}
+
+fn step(model: &Model, id: ActivityId, loops: &mut Vec<Turns>) -> Step {
+    let activity = &model.activities[id.0];
+    let task = &model.tasks[activity.task.0];
+    let total: f64 = activity.calls.iter().map(|call| call.count).sum();
+    let mean = activity.demand / model.processors[task.processor.0].speed / (total + 1.0);
+    let ask = |call: &Call| Ask { entry: call.entry.0, waits: call.waits };
+    let calls = if activity.calls.is_empty() {
+        Calls::None
+    } else if activity.order == Order::Stochastic {
+        let mut sum = 0.0;
+        let targets = activity.calls.iter().map(|call| {
+            sum += call.count / total;
+            (sum, ask(call))
+        });
+        Calls::Stochastic { targets: targets.collect(), ends: 1.0 / (total + 1.0) }
+    } else {
+        let targets = activity.calls.iter().map(|call| (call.count as u32, ask(call)));
+        Calls::Exact { targets: targets.collect(), ordered: activity.order == Order::List }
+    };
+    let answers = if activity.replies.is_empty() {
+        Answers::Nobody
+    } else {
+        Answers::Some(activity.replies.iter().map(|entry| entry.0).collect())
+    };
+    Step {
+        processor: task.processor.0,
+        priority: task.priority,
+        think: activity.think,
+        piece: Length::new(mean, activity.variation),
+        calls,
+        answers,
+        then: then(&activity.next, loops),
+    }
+}
+
+fn then(next: &Next, loops: &mut Vec<Turns>) -> Then {
+    let summed = |ways: &[(f64, ActivityId)], all: f64| {
+        let mut sum = 0.0;
+        let ways = ways.iter().map(|(share, to)| {
+            sum += share / all;
+            (sum, to.0)
+        });
+        ways.collect()
+    };
+    match next {
+        Next::End => Then::End,
+        Next::Or(ways) => Then::Or(summed(ways, 1.0)),
+        Next::And(ways) => Then::And(ways.iter().map(|to| to.0).collect()),
+        Next::Join { join, wanted, branches, then: after } => Then::Join {
+            join: *join,
+            wanted: *wanted,
+            branches: *branches,
+            then: Box::new(then(after, loops)),
+        },
+        Next::Loop { bodies, exit } => {
+            let turns: f64 = bodies.iter().map(|(count, _)| count).sum();
+            loops.push(Turns { bodies: summed(bodies, turns + 1.0), exit: exit.map(|exit| exit.0) });
+            Then::Loop(loops.len() - 1)
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What is counted while a model runs.
+
+use super::percentiles::Percentiles;
+use crate::Model;
+
+/// Sums since the run began, and percentiles since the last [`Tally::forget`].
+pub(super) struct Tally {
+    pub(super) tasks: Vec<TaskTally>,
+    pub(super) entries: Vec<EntryTally>,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct TaskTally {
+    busy: i64,
+    counted: f64,
+    /// Busy threads times time; of clients, those that do not think.
+    pub(super) area: f64,
+    /// Rounds of clients, and the time they took.
+    pub(super) cycles: u64,
+    pub(super) response: f64,
+    pub(super) spread: Percentiles,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct EntryTally {
+    /// Requests that a thread took, and how long they had waited for it.
+    pub(super) taken: u64,
+    pub(super) waited: f64,
+    /// Requests that were answered or forwarded, and how long that took from when a thread took them.
+    pub(super) served: u64,
+    pub(super) service: f64,
+    /// Threads that were done with all of it, and how long that took.
+    pub(super) over: u64,
+    pub(super) whole: f64,
+    /// Requests from outside that were answered, and how long that took in all.
+    pub(super) answered: u64,
+    pub(super) response: f64,
+    pub(super) spread: Percentiles,
+}
+
+impl Tally {
+    pub(super) fn new(model: &Model) -> Self {
+        Self {
+            tasks: vec![TaskTally::default(); model.tasks.len()],
+            entries: vec![EntryTally::default(); model.entries.len()],
+        }
+    }
+
+    /// Brings sums over time up to now.
+    pub(super) fn count(&mut self, now: f64) {
+        self.tasks.iter_mut().for_each(|task| task.count(now));
+    }
+
+    /// The warm-up is over: its percentiles are forgotten.
+    pub(super) fn forget(&mut self) {
+        self.tasks.iter_mut().for_each(|task| task.spread = Percentiles::default());
+        self.entries.iter_mut().for_each(|entry| entry.spread = Percentiles::default());
+    }
+
+    pub(super) fn busy(&mut self, task: usize, more: i64, now: f64) {
+        let own = &mut self.tasks[task];
+        own.count(now);
+        own.busy += more;
+    }
+
+    pub(super) fn cycle(&mut self, task: usize, took: f64) {
+        let own = &mut self.tasks[task];
+        own.cycles += 1;
+        own.response += took;
+        own.spread.add(took);
+    }
+
+    pub(super) fn waited(&mut self, entry: usize, time: f64) {
+        let own = &mut self.entries[entry];
+        own.taken += 1;
+        own.waited += time;
+    }
+
+    pub(super) fn served(&mut self, entry: usize, took: f64) {
+        let own = &mut self.entries[entry];
+        own.served += 1;
+        own.service += took;
+    }
+
+    pub(super) fn over(&mut self, entry: usize, took: f64) {
+        let own = &mut self.entries[entry];
+        own.over += 1;
+        own.whole += took;
+    }
+
+    pub(super) fn answered(&mut self, entry: usize, took: f64) {
+        let own = &mut self.entries[entry];
+        own.answered += 1;
+        own.response += took;
+        own.spread.add(took);
+    }
+}
+
+impl TaskTally {
+    fn count(&mut self, now: f64) {
+        self.area += self.busy as f64 * (now - self.counted);
+        self.counted = now;
+    }
+}

@@ -1,0 +1,126 @@
+//! Every model that stands in `models`: it is read, and what is simulated of it is what others found, or what is known
+//! exactly.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use plimsoll_lqn::{Effort, Findings, Model, read, simulate};
+use serde_json::Value;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models")
+}
+
+fn model(name: &str) -> Model {
+    let text = fs::read_to_string(folder().join(name)).unwrap();
+    read(&text, &BTreeMap::new()).unwrap_or_else(|trouble| panic!("{name}:{trouble}")).model
+}
+
+fn table(name: &str) -> BTreeMap<String, Value> {
+    serde_json::from_slice(&fs::read(folder().join(name)).unwrap()).unwrap()
+}
+
+fn simulated(name: &str, events: u64) -> Findings {
+    let effort = Effort { events, precision: 0.0, ..Effort::default() };
+    simulate(&model(name), &effort).unwrap_or_else(|stuck| panic!("{name}: {stuck}"))
+}
+
+#[test]
+fn every_model_is_read() {
+    let mut count = 0;
+    for part in ["own", "paper", "line"] {
+        for file in fs::read_dir(folder().join(part)).unwrap() {
+            let name = file.unwrap().file_name().into_string().unwrap();
+            if name == "LICENSE" {
+                continue;
+            }
+            let model = model(&format!("{part}/{name}"));
+            assert!(!model.tasks.is_empty() && !model.activities.is_empty(), "{name}");
+            count += 1;
+        }
+    }
+    assert_eq!(count, 121);
+}
+
+#[test]
+fn what_is_known_exactly_is_found() {
+    let (mut within, mut all) = (0, 0);
+    for (name, exact) in table("exact.json") {
+        let found = simulated(&format!("own/{name}.lqn"), 3_000_000);
+        let truth = |what: &str| exact[what].as_f64().unwrap();
+        let client = found.tasks.iter().find(|task| task.response.is_some());
+        let open = found.entries.iter().find(|entry| entry.response.is_some());
+        let (throughput, response) = match (client, open) {
+            (Some(client), _) => (client.throughput, client.response.unwrap()),
+            (None, Some(open)) => (open.throughput, open.response.unwrap()),
+            (None, None) => panic!("{name}: neither clients nor arrivals"),
+        };
+        for (what, found) in [("X", throughput), ("R", response)] {
+            let off = found.mean - truth(what);
+            all += 1;
+            within += usize::from(off.abs() <= found.half_width);
+            let least = 0.003 * truth(what);
+            assert!(
+                off.abs() <= 2.0 * found.half_width + least,
+                "{name}: {what} is {} ± {}, not {}",
+                found.mean,
+                found.half_width,
+                truth(what)
+            );
+        }
+    }
+    // 95 of 100 in the mean.
+    assert!(within * 100 >= all * 80, "only {within} of {all} are within their interval");
+}
+
+/// Throughputs and utilizations as in a table of others' simulations.
+#[test]
+fn what_others_simulated_is_found() {
+    let mut worst = Vec::new();
+    for (name, others) in table("simulated.json") {
+        let model = model(&name);
+        let found = simulated(&name, 1_000_000);
+        for (task, found) in model.tasks.iter().zip(&found.tasks) {
+            let other = &others["task"][&task.name];
+            // What is never called has none.
+            let Some(truth) = other["X"].as_f64().filter(|truth| *truth > 0.0) else { continue };
+            let uncertain = other["ciX"].as_f64().unwrap_or(0.0);
+            let (mean, half) = (found.throughput.mean, found.throughput.half_width);
+            let off = (mean - truth).abs();
+            worst.push((off / truth, format!("{name} {}: {mean} ± {half}, not {truth}", task.name)));
+            assert!(
+                off <= 1.5 * half + 2.0 * uncertain + 0.012 * truth,
+                "{name}: throughput of {} is {mean} ± {half}, not {truth} ± {uncertain}",
+                task.name
+            );
+        }
+        for (processor, found) in model.processors.iter().zip(&found.processors) {
+            let Some(truth) = others["proc"][&processor.name].as_f64() else { continue };
+            let off = (found.busy.mean - truth).abs();
+            assert!(
+                off <= 1.5 * found.busy.half_width + 0.02 * truth + 1e-6,
+                "{name}: {} has {} cores in use, not {truth}",
+                processor.name,
+                found.busy.mean
+            );
+        }
+    }
+    worst.sort_by(|one, other| other.0.total_cmp(&one.0));
+    let mean = worst.iter().map(|(off, _)| off).sum::<f64>() / worst.len() as f64;
+    println!(
+        "{} throughputs, off by {:.2} % in the mean; worst: {:#?}",
+        worst.len(),
+        100.0 * mean,
+        &worst[..5]
+    );
+    assert!(mean < 0.01, "throughputs are off by {:.2} % in the mean", 100.0 * mean);
+}
+
+#[test]
+fn a_seed_gives_the_same_numbers_and_another_others() {
+    let model = model("paper/horb-n24.lqn");
+    let run = |seed| simulate(&model, &Effort { seed, events: 50_000, precision: 0.0 }).unwrap();
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}
