@@ -413,6 +413,31 @@ fn a_client_that_is_told_no_asks_another() {
 }
 
 #[test]
+fn two_who_say_no_are_enough_and_the_better_reason_stays() {
+    for (first, second, why) in [
+        (Status::Busy, Status::Busy, Status::Busy),
+        (Status::Busy, Status::UnknownService, Status::Busy),
+        (Status::UnknownService, Status::Draining, Status::Draining),
+    ] {
+        // Where there is only one it is asked again.
+        for daemons in [1, 4] {
+            let mut client = Client::new(ClientConfig::new(7));
+            client.begin_with((0..daemons).map(address));
+            let Picked::Asked(id) = client.pick(Time(0), SERVICE, b"") else { panic!() };
+            for (turn, status) in [first, second].into_iter().enumerate() {
+                assert_eq!(client.poll_outcome(), None);
+                let (to, request) = asks(&mut client).remove(0);
+                let To::Address(to) = to else { panic!() };
+                let now = millis(turn as u64 + 1);
+                client.handle(now, to, answer(&request, now, status, 0));
+            }
+            assert_eq!(client.poll_outcome(), Some(Outcome::Nobody(id, Some(why))), "{first:?} {second:?}");
+            assert_eq!((client.open(), client.poll_timeout()), (0, None));
+        }
+    }
+}
+
+#[test]
 fn a_client_leaves_a_silent_daemon_alone() {
     let mut client = known();
     let dead = address(2);
