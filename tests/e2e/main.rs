@@ -33,6 +33,7 @@ mod load_manager;
 mod lottery;
 mod monitoring;
 mod overload;
+mod pick;
 mod proxy_protocol;
 mod reload;
 mod sharing;
