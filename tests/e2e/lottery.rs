@@ -69,12 +69,13 @@ impl Cluster {
         self.daemons.push(Daemon { process, address, status });
     }
 
-    /// Waits until each has heard of all others.
+    /// Waits until each has heard of all others and refers to somebody.
     #[track_caller]
     fn wait(&self) {
         let all = self.daemons.len() as f64 - 1.0;
-        for daemon in &self.daemons {
+        for (one, daemon) in self.daemons.iter().enumerate() {
             until("all are heard of", || daemon.number("lottery_members") == Some(all));
+            until("somebody serves", || self.pick(&[one], &[]).code == Some(0));
         }
     }
 

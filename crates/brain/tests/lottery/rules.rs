@@ -138,6 +138,17 @@ fn it_draws_for_itself_with_what_it_told_the_others() {
 }
 
 #[test]
+fn who_has_only_begun_and_knows_nobody_says_nothing() {
+    let Listed { member, incarnation, address: own, offers } = listed(0);
+    let mut one = Daemon::new(Config::new(member, incarnation, own, offers, Key::new([3; 16])), Time(0));
+    assert_eq!(ask(&mut one, millis(1), request(1, Mode::Referral)), None);
+    // Of others it knows before it takes anything itself.
+    one.member_up(listed(1));
+    one.handle(millis(2), address(1), report(1, 1, Standing::Up, 4.0));
+    assert_eq!(refer(&mut one, millis(3), 1).member, 2);
+}
+
+#[test]
 fn who_has_nobody_says_why() {
     let mut one = daemon(0, 3);
     let status = |daemon: &mut Daemon, service, id| {
