@@ -9,6 +9,7 @@ mod agent;
 mod answers;
 mod basics;
 mod binding;
+mod clients;
 mod connections;
 mod crowd;
 mod ending;

@@ -145,10 +145,6 @@ impl Client {
     }
 
     /// What has come of something that was asked for, with its tag.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "that there is none now does not mean that there is no other"
-    )]
     pub fn next(&self) -> Option<(u64, Result<Pick, Unserved>)> {
         let mut state = self.lock();
         let next = state.loose.pop_front();
