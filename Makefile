@@ -3,12 +3,21 @@
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CARGO ?= cargo
 LOCKED := --locked
+# Debian's, for which `deps` installs what is needed, where there is one.
+PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
+
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+# What programs look for the C library by: before 1.0 the minor version breaks, too (clients/c/build.rs).
+MAJOR := $(firstword $(subst ., ,$(VERSION)))
+SOVERSION := $(if $(filter 0,$(MAJOR)),0.$(word 2,$(subst ., ,$(VERSION))),$(MAJOR))
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test lint fmt gates bench bench-sim bench-lottery bench-load bench-corba bench-model deny deps clean
+.PHONY: help demo build install-c wheel test test-python lint fmt gates bench bench-sim bench-lottery bench-load bench-corba bench-model deny deps clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## members, a balancer, load and failures, live in this terminal
 	$(CARGO) build $(LOCKED) --profile fast -p plimsoll
@@ -17,10 +26,38 @@ demo: ## members, a balancer, load and failures, live in this terminal
 build: ## the release binary, target/release/plimsoll
 	$(CARGO) build $(LOCKED) --release -p plimsoll
 
+install-c: ## the C library of the lottery's clients, into PREFIX=/usr/local (DESTDIR=, LIBDIR=)
+	$(CARGO) build $(LOCKED) --profile library -p plimsoll-c
+	install -d '$(DESTDIR)$(PREFIX)/include' '$(DESTDIR)$(LIBDIR)/pkgconfig'
+	install -m 644 clients/c/include/plimsoll.h '$(DESTDIR)$(PREFIX)/include'
+	install -m 644 '$(TARGET)/library/libplimsoll_c.a' '$(DESTDIR)$(LIBDIR)/libplimsoll.a'
+	install -m 755 '$(TARGET)/library/libplimsoll_c.so' '$(DESTDIR)$(LIBDIR)/libplimsoll.so.$(VERSION)'
+	ln -sf libplimsoll.so.$(VERSION) '$(DESTDIR)$(LIBDIR)/libplimsoll.so.$(SOVERSION)'
+	ln -sf libplimsoll.so.$(SOVERSION) '$(DESTDIR)$(LIBDIR)/libplimsoll.so'
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' clients/c/plimsoll.pc.in \
+		>'$(DESTDIR)$(LIBDIR)/pkgconfig/plimsoll.pc'
+
+wheel: ## the Python package of the lottery's clients, target/wheel/*.whl
+	$(CARGO) build $(LOCKED) --profile library -p plimsoll-c
+	rm -rf '$(TARGET)/wheel'
+	mkdir -p '$(TARGET)/wheel/source'
+	cp -r clients/python/pyproject.toml clients/python/setup.py clients/python/README.md clients/python/src '$(TARGET)/wheel/source'
+	install -m 755 '$(TARGET)/library/libplimsoll_c.so' '$(TARGET)/wheel/source/src/plimsoll/libplimsoll.so'
+	$(PYTHON) -m pip wheel -q --no-index --no-deps --no-build-isolation -w '$(TARGET)/wheel' '$(TARGET)/wheel/source'
+
 test: deps ## all tests, with real clients, servers and proxies
 	$(CARGO) build $(LOCKED) --profile fast -p plimsoll
 	python3 -B -m unittest discover -q -s benches
+	$(MAKE) --no-print-directory test-python
 	PLIMSOLL_BIN=$(TARGET)/fast/plimsoll $(CARGO) test $(LOCKED) --workspace --no-fail-fast
+
+test-python: wheel ## the wheel in a fresh environment, against real daemons
+	$(CARGO) build $(LOCKED) --profile fast -p plimsoll
+	rm -rf '$(TARGET)/venv'
+	$(PYTHON) -m venv '$(TARGET)/venv'
+	'$(TARGET)/venv/bin/pip' install -q --no-index --no-deps '$(TARGET)'/wheel/*.whl
+	PLIMSOLL_BIN='$(TARGET)/fast/plimsoll' MYPY='$(PYTHON) -m mypy' \
+		'$(TARGET)/venv/bin/python' -B -m unittest discover -q -s clients/python/tests
 
 lint: ## formatting, clippy and the documentation's links, warnings as errors
 	$(CARGO) fmt --all --check

@@ -11,27 +11,27 @@ use serde_json::Value;
 use crate::stage::{Folder, Member, PATIENCE, Process, Run, binary, curl, free_port, get, refusing, until};
 
 /// A daemon that runs.
-struct Daemon {
-    process: Process,
-    address: SocketAddr,
+pub(crate) struct Daemon {
+    pub(crate) process: Process,
+    pub(crate) address: SocketAddr,
     status: SocketAddr,
 }
 
 /// Daemons that have the same keys.
-struct Cluster {
-    folder: Folder,
-    daemons: Vec<Daemon>,
+pub(crate) struct Cluster {
+    pub(crate) folder: Folder,
+    pub(crate) daemons: Vec<Daemon>,
     host: &'static str,
 }
 
 impl Cluster {
-    fn new(host: &'static str) -> Self {
+    pub(crate) fn new(host: &'static str) -> Self {
         Self { folder: Folder::new(), daemons: Vec::new(), host }
     }
 
     /// One for each, with this service, in which all find each other by the first one.
     #[track_caller]
-    fn start(host: &'static str, services: &[&str]) -> Self {
+    pub(crate) fn start(host: &'static str, services: &[&str]) -> Self {
         let mut cluster = Self::new(host);
         for service in services {
             cluster.join(&["--service", service, "--slow-start", "0s"]);
@@ -42,7 +42,7 @@ impl Cluster {
 
     /// One more; the first one makes the keys.
     #[track_caller]
-    fn join(&mut self, args: &[&str]) {
+    pub(crate) fn join(&mut self, args: &[&str]) {
         let first = self.daemons.first().map_or_else(String::new, |first| first.address.to_string());
         let peers: &[&str] = if first.is_empty() { &[] } else { &["--peers", &first] };
         let args = [peers, args].concat();
@@ -51,7 +51,7 @@ impl Cluster {
 
     /// One that is told of no other.
     #[track_caller]
-    fn lone(&mut self, args: &[&str]) {
+    pub(crate) fn lone(&mut self, args: &[&str]) {
         let member = (self.daemons.len() + 1).to_string();
         let listen = format!("{}:0", self.host);
         let always = ["lottery", "--member", &member, "--listen", &listen, "--keys", "keys"];
@@ -69,12 +69,13 @@ impl Cluster {
         self.daemons.push(Daemon { process, address, status });
     }
 
-    /// Waits until each has heard of all others.
+    /// Waits until each has heard of all others and refers to somebody.
     #[track_caller]
     fn wait(&self) {
         let all = self.daemons.len() as f64 - 1.0;
-        for daemon in &self.daemons {
+        for (one, daemon) in self.daemons.iter().enumerate() {
             until("all are heard of", || daemon.number("lottery_members") == Some(all));
+            until("somebody serves", || self.pick(&[one], &[]).code == Some(0));
         }
     }
 
@@ -88,11 +89,16 @@ impl Cluster {
         picks
     }
 
-    fn pick(&self, of: &[usize], args: &[&str]) -> Run {
-        let daemons: Vec<String> = of.iter().map(|one| self.daemons[*one].address.to_string()).collect();
-        let daemons = daemons.join(",");
+    pub(crate) fn pick(&self, of: &[usize], args: &[&str]) -> Run {
+        let daemons = self.addresses(of);
         let args = [&["pick", "web", "--daemon", &daemons, "--keys", "keys"], args].concat();
         Run::plimsoll(&args, self.folder.path())
+    }
+
+    /// Of these daemons, with commas between them.
+    pub(crate) fn addresses(&self, of: &[usize]) -> String {
+        let addresses: Vec<String> = of.iter().map(|one| self.daemons[*one].address.to_string()).collect();
+        addresses.join(",")
     }
 
     fn keys(&self) -> Keys {

@@ -1,4 +1,4 @@
-//! The lottery's sockets: a daemon beside a server, and clients.
+//! The lottery's sockets: a daemon beside a server. Its clients are crate `client`.
 //!
 //! Who is drawn, who answers when and what is asked next is decided in the brain ([`plimsoll_brain::lottery`]), what the bytes are
 //! in crate `wire` ([`plimsoll_wire::rfs`], `docs/rfs2.md`). Here datagrams are received and opened, what is forged or sent again
@@ -13,13 +13,12 @@
 //! * `convert.rs`: messages as bytes and as values, the only place where both are named.
 //! * `socket.rs`: many datagrams with one system call, in and out; multicast.
 //! * `desk.rs`: the daemon with its keys and its counts. `serve.rs`: its thread.
-//! * `check.rs`: is the server there? `client.rs`: asks daemons for members.
+//! * `check.rs`: is the server there?
 //!
 //! A daemon has a thread of its own that does nothing else, and on it what is due never keeps what has come waiting for longer than
 //! one report takes to make: AGS's daemon lost requests while it looked after its tables.
 
 mod check;
-mod client;
 mod convert;
 mod desk;
 mod serve;
@@ -37,7 +36,6 @@ use plimsoll_wire::rfs::Keys;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-pub use client::{Client, ClientSettings, Pick, Unserved};
 pub use plimsoll_brain::lottery::Statistics as Lots;
 
 use desk::Desk;

@@ -6,6 +6,9 @@
 //! longer and longer waits, to one and to all in turn. All attempts carry the same id, so that whoever answered answers
 //! again. The first answer that names a member ends it; later ones find nobody waiting.
 //!
+//! A daemon that says that there is nobody is not believed alone: another is asked at once, the same one if it is the only one, and
+//! the second that says so ends the request.
+//!
 //! A member that failed is avoided for five seconds: it is listed in requests, and its answers are not used again. An answer with a
 //! ttl is used again for so long.
 
@@ -113,8 +116,9 @@ struct Open {
     due: Time,
     /// The daemon asked last.
     asked: Option<SocketAddr>,
-    /// What daemons said instead of naming a member.
+    /// What daemons said instead of naming a member, and how often.
     refused: Option<Status>,
+    refusals: u8,
 }
 
 /// Most requests on their way, daemons known, services remembered, members avoided.
@@ -188,7 +192,8 @@ impl Client {
         }
         let id = self.bits();
         let info = info.get(..1000).unwrap_or(info).to_vec();
-        self.open.insert(id, Open { service, info, attempt: 0, due: now, asked: None, refused: None });
+        let open = Open { service, info, attempt: 0, due: now, asked: None, refused: None, refusals: 0 };
+        self.open.insert(id, open);
         self.ask(now, id);
         Picked::Asked(id)
     }
@@ -352,13 +357,16 @@ impl Client {
         }
         let Some(open) = self.open.get_mut(&answer.id) else { return };
         if answer.status != Status::Ok {
+            // That nobody is known here says less than that nobody can.
+            if open.refused.is_none() || answer.status != Status::UnknownService {
+                open.refused = Some(answer.status);
+            }
+            open.refusals += 1;
             // One that answers no has answered: another at once, if it was asked last; nobody else knows if the second says so.
-            let known =
-                open.refused == Some(Status::UnknownService) && answer.status == Status::UnknownService;
-            open.refused = Some(answer.status);
-            if known {
+            if open.refusals > 1 {
+                let refused = open.refused;
                 self.close(answer.id);
-                self.outcomes.push_back(Outcome::Nobody(answer.id, Some(answer.status)));
+                self.outcomes.push_back(Outcome::Nobody(answer.id, refused));
             } else if open.asked == Some(from) && open.attempt < 2 {
                 self.again(now, answer.id);
             }

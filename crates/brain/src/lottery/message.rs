@@ -67,7 +67,7 @@ pub struct Request {
 pub enum Status {
     /// There is a member.
     Ok,
-    /// There are members, but none can be used now; or the daemon has only begun.
+    /// There are members, but none can be used now.
     Busy,
     /// Nobody offers the service.
     UnknownService,

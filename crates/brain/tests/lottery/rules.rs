@@ -138,6 +138,17 @@ fn it_draws_for_itself_with_what_it_told_the_others() {
 }
 
 #[test]
+fn who_has_only_begun_and_knows_nobody_says_nothing() {
+    let Listed { member, incarnation, address: own, offers } = listed(0);
+    let mut one = Daemon::new(Config::new(member, incarnation, own, offers, Key::new([3; 16])), Time(0));
+    assert_eq!(ask(&mut one, millis(1), request(1, Mode::Referral)), None);
+    // Of others it knows before it takes anything itself.
+    one.member_up(listed(1));
+    one.handle(millis(2), address(1), report(1, 1, Standing::Up, 4.0));
+    assert_eq!(refer(&mut one, millis(3), 1).member, 2);
+}
+
+#[test]
 fn who_has_nobody_says_why() {
     let mut one = daemon(0, 3);
     let status = |daemon: &mut Daemon, service, id| {
@@ -410,6 +421,31 @@ fn a_client_that_is_told_no_asks_another() {
     }
     assert_eq!(asked.len(), 2);
     assert!(matches!(client.poll_outcome(), Some(Outcome::Nobody(_, Some(Status::UnknownService)))));
+}
+
+#[test]
+fn two_who_say_no_are_enough_and_the_better_reason_stays() {
+    for (first, second, why) in [
+        (Status::Busy, Status::Busy, Status::Busy),
+        (Status::Busy, Status::UnknownService, Status::Busy),
+        (Status::UnknownService, Status::Draining, Status::Draining),
+    ] {
+        // Where there is only one it is asked again.
+        for daemons in [1, 4] {
+            let mut client = Client::new(ClientConfig::new(7));
+            client.begin_with((0..daemons).map(address));
+            let Picked::Asked(id) = client.pick(Time(0), SERVICE, b"") else { panic!() };
+            for (turn, status) in [first, second].into_iter().enumerate() {
+                assert_eq!(client.poll_outcome(), None);
+                let (to, request) = asks(&mut client).remove(0);
+                let To::Address(to) = to else { panic!() };
+                let now = millis(turn as u64 + 1);
+                client.handle(now, to, answer(&request, now, status, 0));
+            }
+            assert_eq!(client.poll_outcome(), Some(Outcome::Nobody(id, Some(why))), "{first:?} {second:?}");
+            assert_eq!((client.open(), client.poll_timeout()), (0, None));
+        }
+    }
 }
 
 #[test]

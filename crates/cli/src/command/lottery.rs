@@ -20,7 +20,7 @@ use crate::config::{self, LotteryFile, Severity, count};
 use crate::log;
 use crate::running::notify;
 
-pub(super) use key::{exposed, read as keys};
+pub(super) use key::exposed;
 
 /// Refer clients to servers without a balancer: run beside each server
 ///

@@ -1,19 +1,17 @@
 //! `plimsoll pick`: asks the daemons of a lottery who serves.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use plimsoll_brain::lottery::Mode;
-use plimsoll_cluster::lottery::{Client, ClientSettings, Pick, Unserved};
-use plimsoll_wire::rfs::service_id;
+use plimsoll_client::{Client, KeySource, MOST_INFO, Mode, OpenError, Pick, Settings, Unserved};
 use serde_json::{Value, json};
 
 use super::{Exit, Failure, Globals, lottery};
 use crate::config::{MemberAddress, look_up};
 use crate::talk;
 
-/// Ask the daemons of a lottery for servers: one address a line
+/// Ask the daemons of a lottery for servers: one address a line, as the answers come
 ///
 /// Exit code 3 if no daemon answers, 1 if nobody serves it.
 #[derive(clap::Args, Debug)]
@@ -33,15 +31,19 @@ pub(crate) struct Args {
     daemon: Vec<MemberAddress>,
 
     /// Group and port by which all are reached at once
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = group)]
     multicast: Option<SocketAddr>,
+
+    /// Address of the interface by which the group is reached (IPv4), if it is not the one that the routes say
+    #[arg(long, value_name = "ADDRESS", requires = "multicast")]
+    interface: Option<Ipv4Addr>,
 
     /// File of the cluster's keys
     #[arg(short, long, value_name = "FILE")]
     keys: PathBuf,
 
     /// How many to ask for, one after the other
-    #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 1)]
+    #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
 
     /// Ask all daemons at once, who draw among themselves, in place of one that refers to another
@@ -54,7 +56,27 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let keys = lottery::keys(&args.keys)?;
+    let client = open(args, globals)?;
+    let mut picks = Vec::new();
+    let mut end = None;
+    for _ in 0..args.count {
+        match client.pick(args.service, args.info.as_bytes()) {
+            Ok(pick) if globals.json() => picks.push(row(&pick)),
+            Ok(pick) => talk::write(&format!("{}\n", pick.address))?,
+            Err(why) => {
+                end = Some(unserved(why, args));
+                break;
+            }
+        }
+    }
+    if globals.json() {
+        // One document.
+        globals.show(&json!({ "picks": picks }), String::new)?;
+    }
+    end.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+fn open(args: &Args, globals: &Globals) -> Result<Client, Failure> {
     if lottery::exposed(&args.keys) {
         let keys = args.keys.display();
         globals.insist(&format!("warning: {keys} can be read by others than its owner: chmod 600 it\n"));
@@ -79,32 +101,12 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         return Err(Failure::new(Exit::Unreachable, why));
     }
     let mode = if args.lottery { Mode::Lottery } else { Mode::Referral };
-    let settings = ClientSettings { daemons, multicast: args.multicast, keys, mode, attempts: 8 };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::failed(format_args!("cannot start: {error}")))?;
-    let (picks, end) = runtime.block_on(async {
-        let mut picks = Vec::new();
-        let client = match Client::start(settings) {
-            Ok(client) => client,
-            Err(error) => {
-                return (picks, Some(Failure::failed(format_args!("cannot open a socket: {error}"))));
-            }
-        };
-        for _ in 0..args.count {
-            match client.pick(args.service, args.info.as_bytes()).await {
-                Ok(pick) => picks.push(pick),
-                Err(why) => return (picks, Some(unserved(why, args))),
-            }
-        }
-        (picks, None)
-    });
-    match globals.json() {
-        true => globals.show(&json!({ "picks": picks.iter().map(row).collect::<Vec<_>>() }), String::new)?,
-        false => talk::write(&picks.iter().map(|pick| format!("{}\n", pick.address)).collect::<String>())?,
-    }
-    end.map_or(Ok(ExitCode::SUCCESS), Err)
+    let keys = KeySource::File(args.keys.clone());
+    let (multicast, interface) = (args.multicast, args.interface);
+    Client::open(Settings { multicast, interface, mode, ..Settings::new(daemons, keys) }).map_err(|error| {
+        let exit = if matches!(error, OpenError::System(_)) { Exit::Failed } else { Exit::Usage };
+        Failure::new(exit, error)
+    })
 }
 
 fn row(pick: &Pick) -> Value {
@@ -134,12 +136,19 @@ fn unserved(why: Unserved, args: &Args) -> Failure {
 
 /// The number of a service.
 fn service(text: &str) -> Result<u32, String> {
-    match text.strip_prefix("id:") {
-        Some(number) => number.parse().map_err(|_| "expected a number from 0 to 4294967295".to_owned()),
-        None => Ok(service_id(&text.parse::<crate::config::Name>()?.0)),
+    if !text.starts_with("id:") {
+        // So that a slip of the pen is not asked for.
+        text.parse::<crate::config::Name>()?;
     }
+    plimsoll_client::service(text).map_err(str::to_owned)
+}
+
+fn group(text: &str) -> Result<SocketAddr, String> {
+    let group: SocketAddr =
+        text.parse().map_err(|_| "expected an address and a port, such as 239.255.74.47:7447")?;
+    if group.ip().is_multicast() { Ok(group) } else { Err(OpenError::Unicast(group.ip()).to_string()) }
 }
 
 fn info(text: &str) -> Result<String, String> {
-    if text.len() > 1000 { Err("has more than 1000 bytes".to_owned()) } else { Ok(text.to_owned()) }
+    if text.len() > MOST_INFO { Err("has more than 1000 bytes".to_owned()) } else { Ok(text.to_owned()) }
 }

@@ -4,7 +4,7 @@
 //! Both are of the same family: a socket of IPv6 takes no IPv4, or members would be known by addresses that others cannot use.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
@@ -113,12 +113,6 @@ fn join(group: SocketAddr, by: SocketAddr) -> io::Result<socket2::Socket> {
         _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "the group is of another family")),
     }
     Ok(socket)
-}
-
-/// An address of no host in particular, of the family of `like`, for clients.
-pub(super) fn any(like: SocketAddr) -> SocketAddr {
-    let ip = if like.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
-    SocketAddr::new(ip, 0)
 }
 
 /// Room for what comes with one system call. Stays with its thread.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use plimsoll_brain::lottery::Mode;
+use plimsoll_client::{AsyncClient as Client, KeySource, Settings as ClientSettings, Unserved};
 use plimsoll_wire::rfs::Key;
 use tokio::time::timeout;
 
@@ -47,8 +47,7 @@ fn rated(member: u16, peers: Vec<SocketAddr>, rate: u32) -> Lottery {
 }
 
 fn client(daemons: Vec<SocketAddr>) -> Client {
-    let mode = Mode::Referral;
-    Client::start(ClientSettings { daemons, multicast: None, keys: keys(), mode, attempts: 8 }).unwrap()
+    Client::open(ClientSettings::new(daemons, KeySource::Fixed(keys()))).unwrap()
 }
 
 #[tokio::test]

@@ -155,11 +155,12 @@ pub struct BadKeys {
 }
 
 /// A file of keys: a line for each, its number and its secret as 64 hexadecimal digits. The first seals. Empty lines, and
-/// what follows `#`, are left out.
+/// what follows `#`, are left out, and so is a mark of the byte order that an editor left at the beginning.
 impl FromStr for Keys {
     type Err = BadKeys;
 
     fn from_str(text: &str) -> Result<Self, BadKeys> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut keys: Option<Self> = None;
         for (at, text) in text.lines().enumerate() {
             let bad = |why| BadKeys { line: at + 1, why };

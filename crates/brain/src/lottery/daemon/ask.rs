@@ -92,6 +92,10 @@ impl Daemon {
 
     fn refer(&mut self, now: Time, asked: &Asked, avoid: &[u16]) {
         let drawn = self.draw(now, asked, avoid);
+        if self.state == Standing::Joining && drawn.status != Status::Ok {
+            // It does not know yet who is there. Who asks goes to another, and comes back if that is silent, too.
+            return;
+        }
         let me = self.config.member;
         let place = drawn.ranking.places().iter().position(|place| !self.table.suspect(place.member, now));
         let mut place = place.unwrap_or(0);
@@ -263,7 +267,6 @@ impl Daemon {
         let going = |state: &Option<Standing>| matches!(state, Some(Standing::Draining | Standing::Leaving));
         let states: Vec<_> = self.table.states(service).collect();
         let status = match states.as_slice() {
-            _ if self.state == Standing::Joining => Status::Busy,
             [] => Status::UnknownService,
             states if states.iter().all(going) => Status::Draining,
             _ => Status::Busy,

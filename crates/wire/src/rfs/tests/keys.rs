@@ -111,6 +111,15 @@ fn a_file_of_keys_may_have_comments() {
 }
 
 #[test]
+fn a_file_of_keys_may_begin_with_a_mark_of_the_byte_order() {
+    let keys: Keys = format!("\u{feff}{OLD}\n{NEW}\n").parse().unwrap();
+    assert_eq!(keys.ids().collect::<Vec<_>>(), [1, 2]);
+    // Only there.
+    let bad = format!("{OLD}\n\u{feff}{NEW}\n").parse::<Keys>().unwrap_err();
+    assert_eq!(bad.line, 2);
+}
+
+#[test]
 fn a_bad_file_of_keys_is_refused_with_its_line_and_without_its_secret() {
     let secret = &OLD[2..];
     let refused = |text: &str| {

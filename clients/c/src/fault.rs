@@ -1,0 +1,167 @@
+//! What fails becomes a code and, for the thread that called, a message; also what panics.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, c_char, c_int};
+use std::fmt::Display;
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ::plimsoll_client::{OpenError, Unserved};
+
+/// A code of the header, and what there is to say.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    code: c_int,
+    why: Why,
+}
+
+#[derive(Debug)]
+enum Why {
+    Words(&'static str),
+    Open(OpenError),
+}
+
+const OK: c_int = 0;
+const SILENCE: c_int = 1;
+const BUSY: c_int = 2;
+const UNKNOWN: c_int = 3;
+const DRAINING: c_int = 4;
+const TOO_MANY: c_int = 5;
+const NOTHING: c_int = 6;
+const USAGE: c_int = 16;
+const KEYS: c_int = 17;
+const LOOK_UP: c_int = 18;
+const SYSTEM: c_int = 19;
+const BUG: c_int = 20;
+
+/// Bytes of a message, the last one 0.
+const ROOM: usize = 512;
+
+thread_local! {
+    /// Nothing that would have to be given back when a thread ends.
+    static LAST: RefCell<[u8; ROOM]> = const { RefCell::new([0; ROOM]) };
+}
+
+impl Fault {
+    /// No fault: there is nothing.
+    pub(crate) const NOTHING: Self = Self { code: NOTHING, why: Why::Words("nothing has come") };
+
+    pub(crate) fn usage(why: &'static str) -> Self {
+        Self { code: USAGE, why: Why::Words(why) }
+    }
+}
+
+impl From<Unserved> for Fault {
+    fn from(why: Unserved) -> Self {
+        let (code, why) = match why {
+            Unserved::Silence => (SILENCE, "no daemon answered: do they run, and with the same keys?"),
+            Unserved::Busy => (BUSY, "no member can serve it now"),
+            Unserved::Unknown => (UNKNOWN, "no member offers it"),
+            Unserved::Draining => (DRAINING, "all members that offer it are going"),
+            Unserved::TooMany => (TOO_MANY, "too many requests are on their way"),
+        };
+        Self { code, why: Why::Words(why) }
+    }
+}
+
+impl From<OpenError> for Fault {
+    fn from(why: OpenError) -> Self {
+        let code = match &why {
+            OpenError::Nobody | OpenError::Unicast(_) => USAGE,
+            OpenError::Keys { .. } => KEYS,
+            OpenError::LookUp(_) => LOOK_UP,
+            OpenError::System(_) => SYSTEM,
+        };
+        Self { code, why: Why::Open(why) }
+    }
+}
+
+/// Does it, and gives the code. A panic ends here.
+pub(crate) fn guarded(call: impl FnOnce() -> Result<(), Fault>) -> c_int {
+    // What a panic leaves half done is behind locks that go on (see `Client`), or C's, which is told.
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => OK,
+        Ok(Err(Fault { code: NOTHING, .. })) => NOTHING,
+        Ok(Err(Fault { code, why })) => {
+            match why {
+                Why::Words(why) => say(&why),
+                Why::Open(why) => say(&why),
+            }
+            code
+        }
+        Err(_) => {
+            say(&"a fault of the library; what it was is on standard error: please report it");
+            BUG
+        }
+    }
+}
+
+/// Keeps as much of it as there is room for.
+fn say(why: &dyn Display) {
+    LAST.with_borrow_mut(|room| {
+        let mut rest = &mut room[..ROOM - 1];
+        // It fails when there is no more room, and what was written stays.
+        let _ = write!(rest, "{why}");
+        let end = ROOM - 1 - rest.len();
+        // The last character may be cut.
+        let end = match str::from_utf8(&room[..end]) {
+            Ok(_) => end,
+            Err(cut) => cut.valid_up_to(),
+        };
+        room[end] = 0;
+    });
+}
+
+/// The last message of this thread: its own until it says another.
+pub(crate) fn last() -> *const c_char {
+    LAST.with(|room| room.as_ptr().cast())
+}
+
+/// A code in words.
+pub(crate) fn words(code: c_int) -> &'static CStr {
+    match code {
+        OK => c"ok",
+        SILENCE => c"no daemon answered",
+        BUSY => c"no member can serve it now",
+        UNKNOWN => c"no member offers it",
+        DRAINING => c"all members that offer it are going",
+        TOO_MANY => c"too many requests are on their way",
+        NOTHING => c"nothing has come",
+        USAGE => c"wrong argument",
+        KEYS => c"the keys cannot be read",
+        LOOK_UP => c"no daemon's name is known",
+        SYSTEM => c"the system gives no socket",
+        BUG => c"a fault of the library",
+        _ => c"unknown code",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> String {
+        // SAFETY: it ends with 0, and this thread says nothing meanwhile.
+        unsafe { CStr::from_ptr(last()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_panic_becomes_a_code() {
+        assert_eq!(guarded(|| panic!("on purpose")), BUG);
+        assert!(message().contains("a fault of the library"));
+        assert_eq!(guarded(|| Ok(())), OK);
+    }
+
+    #[test]
+    fn messages_are_cut_between_characters_and_each_thread_has_its_own() {
+        let long = format!("a{}", "é".repeat(ROOM));
+        assert_eq!(guarded(|| Err(OpenError::LookUp(long).into())), LOOK_UP);
+        let kept = message();
+        assert!((ROOM - 2..ROOM).contains(&kept.len()) && kept.ends_with('é'), "{}", kept.len());
+        std::thread::spawn(|| assert_eq!(message(), "")).join().unwrap();
+        assert_eq!(guarded(|| Err(Fault::NOTHING)), NOTHING);
+        assert_eq!(message(), kept, "that nothing has come is no failure");
+        assert_eq!(guarded(|| Err(Unserved::Silence.into())), SILENCE);
+        assert!(message().starts_with("no daemon answered"));
+    }
+}

@@ -1,0 +1,261 @@
+//! The C library of the lottery's clients. `include/plimsoll.h` says what each function does; `tests.rs` holds the two against
+//! each other.
+//!
+//! The only unsafe code of the project is here, and it does three things: reads strings and structures that C passed, writes
+//! structures that C made room for, and lends out a client as a pointer. Nothing panics across the border: a panic becomes
+//! `PLIMSOLL_BUG` (`fault.rs`).
+
+#![expect(non_camel_case_types, reason = "the names of the header")]
+
+mod answer;
+mod fault;
+mod options;
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+use ::plimsoll_client::{Client, MOST_INFO, service};
+
+pub use answer::{plimsoll_answer, plimsoll_member};
+use fault::{Fault, guarded};
+pub use options::plimsoll_options;
+
+/// What C knows as a client.
+pub struct plimsoll_client(Client);
+
+/// # Safety
+/// `options` points to a structure whose first field is its size, and whose texts end with 0; `client` to room for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_open(
+    options: *const plimsoll_options,
+    client: *mut *mut plimsoll_client,
+) -> c_int {
+    guarded(|| {
+        if client.is_null() {
+            return Err(Fault::usage("there is no room for the client (NULL)"));
+        }
+        // SAFETY: it is not null, and by contract there is room.
+        unsafe { client.write(std::ptr::null_mut()) };
+        // SAFETY: by contract.
+        let settings = unsafe { plimsoll_options::settings(options) }?;
+        let opened = Box::new(plimsoll_client(Client::open(settings)?));
+        // SAFETY: as above.
+        unsafe { client.write(Box::into_raw(opened)) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `client` is null or came from `plimsoll_open`, and no other call uses it now or later.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_close(client: *mut plimsoll_client) {
+    guarded(|| {
+        if !client.is_null() {
+            // SAFETY: by contract it is the box that was lent out, and nobody else has it.
+            drop(unsafe { Box::from_raw(client) });
+        }
+        Ok(())
+    });
+}
+
+/// # Safety
+/// `client` is null or open, `service` a text that ends with 0, `answer` room for one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_pick(
+    client: *mut plimsoll_client,
+    service: *const c_char,
+    answer: *mut plimsoll_answer,
+) -> c_int {
+    // SAFETY: by contract; no information is no bytes.
+    unsafe { plimsoll_pick_with(client, service, std::ptr::null(), 0, answer) }
+}
+
+/// # Safety
+/// As `plimsoll_pick`; `info` has `info_len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_pick_with(
+    client: *mut plimsoll_client,
+    service: *const c_char,
+    info: *const c_void,
+    info_len: usize,
+    answer: *mut plimsoll_answer,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: by contract.
+        let client = unsafe { borrow(client) }?;
+        // SAFETY: by contract.
+        let service = unsafe { number(service) }?;
+        // SAFETY: by contract.
+        let info = unsafe { bytes(info, info_len) }?;
+        if answer.is_null() {
+            return Err(Fault::usage("there is no room for the answer (NULL)"));
+        }
+        let pick = client.pick(service, info)?;
+        // SAFETY: it is not null, and by contract there is room.
+        unsafe { plimsoll_answer::write(answer, &pick) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `client` is null or open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_failed(client: *mut plimsoll_client, member: u16) -> c_int {
+    guarded(|| {
+        // SAFETY: by contract.
+        unsafe { borrow(client) }?.failed(member);
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As `plimsoll_pick_with`; `context` is only kept.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_ask(
+    client: *mut plimsoll_client,
+    service: *const c_char,
+    info: *const c_void,
+    info_len: usize,
+    context: *mut c_void,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: by contract.
+        let client = unsafe { borrow(client) }?;
+        // SAFETY: by contract.
+        let service = unsafe { number(service) }?;
+        // SAFETY: by contract.
+        let info = unsafe { bytes(info, info_len) }?;
+        Ok(client.ask(context.expose_provenance() as u64, service, info)?)
+    })
+}
+
+/// # Safety
+/// `client` is null or open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_fd(client: *const plimsoll_client) -> c_int {
+    let mut fd = -1;
+    guarded(|| {
+        // SAFETY: by contract.
+        fd = unsafe { borrow(client) }?.as_fd().as_raw_fd();
+        Ok(())
+    });
+    fd
+}
+
+/// # Safety
+/// `client` is null or open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_timeout_ms(client: *const plimsoll_client) -> c_int {
+    let mut time = -1;
+    guarded(|| {
+        // SAFETY: by contract.
+        if let Some(left) = unsafe { borrow(client) }?.timeout() {
+            // Not too early, or a loop would turn until it is time.
+            time = c_int::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX);
+        }
+        Ok(())
+    });
+    time
+}
+
+/// # Safety
+/// `client` is null or open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_process(client: *mut plimsoll_client) -> c_int {
+    guarded(|| {
+        // SAFETY: by contract. If more has come the descriptor stays readable.
+        unsafe { borrow(client) }?.process();
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `client` is null or open, `context` room for a pointer, `answer` room for one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_next(
+    client: *mut plimsoll_client,
+    context: *mut *mut c_void,
+    answer: *mut plimsoll_answer,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: by contract.
+        let client = unsafe { borrow(client) }?;
+        if context.is_null() || answer.is_null() {
+            return Err(Fault::usage("there is no room for the context or the answer (NULL)"));
+        }
+        let next = client.next();
+        let tag = next.as_ref().map_or(0, |(tag, _)| *tag);
+        // SAFETY: it is not null, and by contract there is room. The number was a pointer before.
+        unsafe { context.write(std::ptr::with_exposed_provenance_mut(tag as usize)) };
+        let (_, outcome) = next.ok_or(Fault::NOTHING)?;
+        let pick = outcome?;
+        // SAFETY: it is not null, and by contract there is room.
+        unsafe { plimsoll_answer::write(answer, &pick) };
+        Ok(())
+    })
+}
+
+/// A code in words.
+#[unsafe(no_mangle)]
+pub extern "C" fn plimsoll_error(code: c_int) -> *const c_char {
+    fault::words(code).as_ptr()
+}
+
+/// What the last call of this thread that failed was about.
+#[unsafe(no_mangle)]
+pub extern "C" fn plimsoll_message() -> *const c_char {
+    fault::last()
+}
+
+/// The version of the library.
+#[unsafe(no_mangle)]
+pub extern "C" fn plimsoll_version() -> *const c_char {
+    const VERSION: &CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => c"",
+        };
+    VERSION.as_ptr()
+}
+
+/// # Safety
+/// `client` is null or open for as long as what is borrowed is used.
+unsafe fn borrow<'c>(client: *const plimsoll_client) -> Result<&'c Client, Fault> {
+    // SAFETY: by contract.
+    let client = unsafe { client.as_ref() };
+    Ok(&client.ok_or_else(|| Fault::usage("there is no client (NULL)"))?.0)
+}
+
+/// # Safety
+/// `text` is null or ends with 0.
+unsafe fn number(text: *const c_char) -> Result<u32, Fault> {
+    // SAFETY: by contract.
+    let text = unsafe { text_of(text) }?.ok_or_else(|| Fault::usage("there is no service (NULL)"))?;
+    service(text).map_err(Fault::usage)
+}
+
+/// # Safety
+/// `text` is null or ends with 0, and stays as it is for as long as what is borrowed is used.
+unsafe fn text_of<'t>(text: *const c_char) -> Result<Option<&'t str>, Fault> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: it is not null, and by contract it ends with 0.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map(Some).map_err(|_| Fault::usage("a text is not UTF-8"))
+}
+
+/// # Safety
+/// `info` has `len` bytes, or `len` is 0.
+unsafe fn bytes<'i>(info: *const c_void, len: usize) -> Result<&'i [u8], Fault> {
+    match len {
+        0 => Ok(&[]),
+        _ if len > MOST_INFO => Err(Fault::usage("the information has more than 1000 bytes")),
+        _ if info.is_null() => Err(Fault::usage("the information is missing (NULL)")),
+        // SAFETY: it is not null, and by contract it has so many bytes.
+        _ => Ok(unsafe { std::slice::from_raw_parts(info.cast(), len) }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! One owner's client: the brain's, with keys, sockets and a clock. It never waits.
+//!
+//! Who asks gives a tag, and gets it back with what came of it. Nothing here knows of threads or event loops.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use plimsoll_brain::Time;
+use plimsoll_brain::lottery::{self as brain, ClientConfig, Outcome, Picked, Status, To};
+use plimsoll_wire::rfs::LONGEST_REPORT;
+
+use crate::keys::Ring;
+use crate::socket::Sockets;
+use crate::{OpenError, Pick, Settings, Unserved, convert};
+
+/// What came of one that asked, with its tag.
+pub(crate) type Ended<T> = (T, Result<Pick, Unserved>);
+
+#[derive(Debug)]
+pub(crate) struct Asker<T> {
+    client: brain::Client,
+    ring: Ring,
+    sockets: Arc<Sockets>,
+    multicast: Option<std::net::SocketAddr>,
+    begin: Instant,
+    /// By the ids of their requests.
+    open: HashMap<u64, T>,
+    ended: VecDeque<Ended<T>>,
+    datagram: Vec<u8>,
+    /// One byte more than the longest, by which a longer one shows.
+    buffer: Box<[u8]>,
+}
+
+impl<T> Asker<T> {
+    /// # Errors
+    /// The settings are wrong in themselves, the keys cannot be read, or the system gives no socket.
+    pub(crate) fn open(settings: Settings) -> Result<(Self, Arc<Sockets>), OpenError> {
+        settings.check()?;
+        let begin = Instant::now();
+        let ring = Ring::open(settings.keys, begin)?;
+        let sockets = Arc::new(Sockets::open(settings.interface)?);
+        let mut config = ClientConfig::new(seed());
+        (config.mode, config.attempts) = (settings.mode, settings.attempts.max(1));
+        let mut client = brain::Client::new(config);
+        client.begin_with(settings.daemons);
+        let asker = Self {
+            client,
+            ring,
+            sockets: Arc::clone(&sockets),
+            multicast: settings.multicast,
+            begin,
+            open: HashMap::new(),
+            ended: VecDeque::new(),
+            datagram: Vec::new(),
+            buffer: vec![0; LONGEST_REPORT + 1].into(),
+        };
+        Ok((asker, sockets))
+    }
+
+    /// Asks for a member. What comes of it is there at once if an answer can be used again.
+    ///
+    /// # Errors
+    /// [`Unserved::TooMany`].
+    pub(crate) fn ask(&mut self, tag: T, service: u32, info: &[u8]) -> Result<(), Unserved> {
+        match self.client.pick(self.now(), service, info) {
+            Picked::Again(answer) => self.ended.push_back((tag, made(answer))),
+            Picked::Full => return Err(Unserved::TooMany),
+            Picked::Asked(id) => drop(self.open.insert(id, tag)),
+        }
+        self.flush();
+        Ok(())
+    }
+
+    /// A member failed: not that one again for a while.
+    pub(crate) fn failed(&mut self, member: u16) {
+        self.client.failed(self.now(), member);
+    }
+
+    /// Takes what has come and does what is due. Whether more may have come than was taken.
+    pub(crate) fn process(&mut self) -> bool {
+        let now = self.now();
+        let Self { client, ring, sockets, buffer, .. } = self;
+        let more = sockets.receive(buffer, |from, bytes| {
+            // What cannot be opened is nobody's answer.
+            let message = ring.keys().open(bytes).and_then(|opened| opened.message());
+            if let Some(message) = message.ok().and_then(convert::read) {
+                client.handle(now, from, message);
+            }
+        });
+        if client.poll_timeout().is_some_and(|due| due <= now) {
+            client.handle_timeout(now);
+        }
+        self.flush();
+        more
+    }
+
+    /// Until [`process`](Self::process) has something to do if nothing comes; `None` if nobody waits for anything.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.client.poll_timeout().map(|due| due.since(self.now()))
+    }
+
+    /// The next that has ended.
+    pub(crate) fn next(&mut self) -> Option<Ended<T>> {
+        self.ended.pop_front()
+    }
+
+    /// Sends what is to be sent, and sees who has ended.
+    fn flush(&mut self) {
+        let mut looked = false;
+        while let Some((to, message)) = self.client.poll_transmit() {
+            if !looked {
+                self.ring.look(Instant::now());
+                looked = true;
+            }
+            self.datagram.clear();
+            // What a client sends always fits.
+            if convert::write(message, self.ring.keys(), &mut self.datagram).is_err() {
+                continue;
+            }
+            match (to, self.multicast) {
+                (To::Address(to), _) | (To::Everyone, Some(to)) => self.sockets.send(&self.datagram, to),
+                (To::Everyone, None) => {
+                    self.client.daemons().for_each(|to| self.sockets.send(&self.datagram, to));
+                }
+            }
+        }
+        while let Some(outcome) = self.client.poll_outcome() {
+            let (id, outcome) = match outcome {
+                Outcome::Member(answer) => (answer.id, made(answer)),
+                Outcome::Nobody(id, None) => (id, Err(Unserved::Silence)),
+                Outcome::Nobody(id, Some(Status::UnknownService)) => (id, Err(Unserved::Unknown)),
+                Outcome::Nobody(id, Some(Status::Draining)) => (id, Err(Unserved::Draining)),
+                Outcome::Nobody(id, Some(Status::Busy | Status::Ok)) => (id, Err(Unserved::Busy)),
+            };
+            if let Some(tag) = self.open.remove(&id) {
+                self.ended.push_back((tag, outcome));
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// An answer that names nobody there is none of by now.
+fn made(answer: brain::Answer) -> Result<Pick, Unserved> {
+    let further = answer.further.iter().map(|further| (further.member, further.endpoint));
+    Ok(Pick {
+        member: answer.member,
+        address: answer.endpoint.ok_or(Unserved::Busy)?,
+        info: answer.info.to_vec(),
+        further: further.collect(),
+    })
+}
+
+/// 64 bits that nobody can guess.
+fn seed() -> u64 {
+    let mut bytes = [0; 8];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => u64::from_ne_bytes(bytes),
+        // A kernel of before 2014: the standard library then reads /dev/urandom for its hashers.
+        _ => std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), bytes),
+    }
+}

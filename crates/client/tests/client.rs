@@ -1,0 +1,362 @@
+//! Clients of all three kinds and daemons that do exactly as told, on loopback. Real daemons: `crates/cluster` and `tests/e2e`.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use plimsoll_client::{AsyncClient, Client, KeySource, Keys, OpenError, Settings, Unserved};
+use plimsoll_wire::rfs::{Answer, Message, Request, Status};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+const SERVICE: u32 = 80;
+
+/// Nothing that is waited for takes longer on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn line(number: u32) -> String {
+    format!("{number} {}\n", "5a".repeat(32))
+}
+
+fn keys() -> Keys {
+    line(1).parse().unwrap()
+}
+
+/// What a daemon does with a request: whom it names and for how many milliseconds, what else it says, or nothing.
+type Rule = Box<dyn FnMut(&Request) -> Option<(Status, u16, u16)> + Send>;
+
+/// A daemon that does as told.
+struct Daemon {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    heard: Receiver<Request>,
+}
+
+impl Daemon {
+    fn start(rule: impl FnMut(&Request) -> Option<(Status, u16, u16)> + Send + 'static) -> Self {
+        Self::with_keys(Arc::new(Mutex::new(keys())), rule)
+    }
+
+    fn with_keys(
+        keys: Arc<Mutex<Keys>>,
+        rule: impl FnMut(&Request) -> Option<(Status, u16, u16)> + Send + 'static,
+    ) -> Self {
+        Self::on(UdpSocket::bind("127.0.0.1:0").unwrap(), keys, rule)
+    }
+
+    fn on(
+        socket: UdpSocket,
+        keys: Arc<Mutex<Keys>>,
+        rule: impl FnMut(&Request) -> Option<(Status, u16, u16)> + Send + 'static,
+    ) -> Self {
+        let address = socket.local_addr().unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (tell, heard) = channel();
+        let thread = {
+            let stop = Arc::clone(&stop);
+            let rule: Rule = Box::new(rule);
+            thread::spawn(move || serve(&socket, &keys, rule, &stop, &tell))
+        };
+        Self { address, stop, thread: Some(thread), heard }
+    }
+
+    /// Requests that came so far.
+    fn heard(&self) -> Vec<Request> {
+        self.heard.try_iter().collect()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn serve(socket: &UdpSocket, keys: &Mutex<Keys>, mut rule: Rule, stop: &AtomicBool, tell: &Sender<Request>) {
+    let mut buffer = [0; 2000];
+    while !stop.load(Ordering::Relaxed) {
+        let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
+        let keys = keys.lock().unwrap().clone();
+        let Ok(Message::Request(request, room)) =
+            keys.open(&buffer[..len]).and_then(|opened| opened.message())
+        else {
+            continue;
+        };
+        // Nobody may be interested.
+        let _ = tell.send(request.clone());
+        if let Some((status, member, ttl)) = rule(&request) {
+            let answer = Answer {
+                id: request.id,
+                service: request.service,
+                status,
+                rank: 0,
+                ttl,
+                member,
+                endpoint: (status == Status::Ok).then(|| server(member)),
+                client_time: request.client_time,
+                generation: 0,
+                info: request.info.clone(),
+                further: Vec::new(),
+            };
+            let mut out = Vec::new();
+            answer.encode(room, &keys, &mut out).unwrap();
+            socket.send_to(&out, from).unwrap();
+        }
+    }
+}
+
+fn server(member: u16) -> SocketAddr {
+    ([127, 0, 0, 1], member).into()
+}
+
+fn settings(daemons: &[SocketAddr]) -> Settings {
+    Settings::new(daemons.to_vec(), KeySource::Fixed(keys()))
+}
+
+fn client(daemons: &[SocketAddr]) -> Client {
+    Client::open(settings(daemons)).unwrap()
+}
+
+/// An address where nobody answers, as long as the socket is kept.
+fn silent() -> (UdpSocket, SocketAddr) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
+/// A file that goes away.
+struct Draft(PathBuf);
+
+impl Draft {
+    fn new(text: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("plimsoll-client-{}-{number}", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn an_answer_is_used_again_for_its_time_and_not_after_its_member_failed() {
+    let daemon =
+        Daemon::start(|request| Some((Status::Ok, if request.avoid.contains(&5) { 6 } else { 5 }, 60_000)));
+    let client = client(&[daemon.address]);
+    for _ in 0..20 {
+        let pick = client.pick(SERVICE, b"gold").unwrap();
+        assert_eq!((pick.member, pick.address, &pick.info[..]), (5, server(5), &b"gold"[..]));
+    }
+    assert_eq!(daemon.heard().len(), 1, "the others were served by its answer");
+    client.failed(5);
+    assert_eq!(client.pick(SERVICE, b"").unwrap().member, 6);
+    assert_eq!(daemon.heard()[0].avoid, [5]);
+}
+
+#[test]
+fn who_does_not_answer_is_asked_again_with_the_same_id() {
+    let daemon = Daemon::start(|request| (request.attempt == 2).then_some((Status::Ok, 5, 0)));
+    assert_eq!(client(&[daemon.address]).pick(SERVICE, b"").unwrap().member, 5);
+    let heard = daemon.heard();
+    let ids: BTreeSet<u64> = heard.iter().map(|request| request.id).collect();
+    let attempts: Vec<u8> = heard.iter().map(|request| request.attempt).collect();
+    assert_eq!((ids.len(), attempts), (1, vec![0, 1, 2]));
+}
+
+#[test]
+fn nobody_is_told_from_nobody_answers() {
+    for (status, why) in [
+        (Status::Busy, Unserved::Busy),
+        (Status::UnknownService, Unserved::Unknown),
+        (Status::Draining, Unserved::Draining),
+    ] {
+        let daemons = [0, 1].map(|_| Daemon::start(move |_| Some((status, 9, 0))));
+        assert_eq!(client(&daemons.each_ref().map(|one| one.address)).pick(SERVICE, b""), Err(why));
+        let heard: usize = daemons.iter().map(|daemon| daemon.heard().len()).sum();
+        // On a machine that stands still one may be asked once more.
+        assert!((2..=4).contains(&heard), "both were asked, and none for long: {heard}");
+    }
+    let (_socket, address) = silent();
+    assert_eq!(client(&[address]).pick(SERVICE, b""), Err(Unserved::Silence));
+}
+
+#[test]
+fn threads_share_a_client_and_each_has_its_answer() {
+    // Some are lost, some come late, and all say what they were asked.
+    let mut turn = 0;
+    let daemon = Daemon::start(move |_| {
+        turn += 1;
+        (turn % 7 != 0).then_some((Status::Ok, 5, 0))
+    });
+    let (_socket, nobody) = silent();
+    let client = client(&[daemon.address, nobody]);
+    thread::scope(|scope| {
+        for number in 0..16_u32 {
+            let client = &client;
+            scope.spawn(move || {
+                for turn in 0..25_u32 {
+                    let info = (number * 100 + turn).to_be_bytes();
+                    assert_eq!(client.pick(SERVICE, &info).unwrap().info, info);
+                }
+            });
+        }
+    });
+}
+
+/// As an event loop does: waits for the descriptor or the time.
+fn turn(client: &Client) {
+    let time = client.timeout().unwrap_or(PATIENCE);
+    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+    poll(&mut [PollFd::new(&client.as_fd(), PollFlags::IN)], Some(&time)).unwrap();
+    client.process();
+}
+
+#[test]
+fn an_event_loop_asks_much_at_once() {
+    let mut count = 0;
+    let daemon = Daemon::start(move |request| {
+        count += 1;
+        (count % 5 != 0).then_some((Status::Ok, 5, if request.service == SERVICE { 0 } else { 60_000 }))
+    });
+    let client = client(&[daemon.address]);
+    assert_eq!((client.timeout(), client.next()), (None, None));
+    for tag in 0..500_u64 {
+        client.ask(tag, SERVICE, &tag.to_be_bytes()).unwrap();
+    }
+    let (mut come, end) = (BTreeSet::new(), Instant::now() + PATIENCE);
+    while come.len() < 500 && Instant::now() < end {
+        turn(&client);
+        while let Some((tag, outcome)) = client.next() {
+            assert_eq!(outcome.unwrap().info, tag.to_be_bytes());
+            assert!(come.insert(tag), "{tag} came twice");
+        }
+    }
+    assert_eq!((come.len(), client.timeout()), (500, None));
+    // What is there at once is seen at the descriptor, too, until it is taken.
+    client.pick(SERVICE + 1, b"").unwrap();
+    client.ask(7, SERVICE + 1, b"").unwrap();
+    let readable = || {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&client.as_fd(), PollFlags::IN)], Some(&now)).unwrap() == 1
+    };
+    assert!(readable() && client.timeout() == Some(Duration::ZERO));
+    assert_eq!(client.next().unwrap().0, 7);
+    assert!(!readable() && client.next().is_none());
+}
+
+#[test]
+fn threads_and_an_event_loop_may_use_one_client() {
+    let daemon = Daemon::start(|_| Some((Status::Ok, 5, 0)));
+    let client = client(&[daemon.address]);
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // Takes from the sockets whatever comes, of whomever.
+        let blocking = scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                assert_eq!(client.pick(SERVICE, b"thread").unwrap().info, b"thread");
+            }
+        });
+        let end = Instant::now() + PATIENCE;
+        for tag in 0..200 {
+            client.ask(tag, SERVICE, b"loop").unwrap();
+            let (came, outcome) = loop {
+                assert!(Instant::now() < end, "{tag} was answered and nobody was told");
+                if let Some(next) = client.next() {
+                    break next;
+                }
+                turn(&client);
+            };
+            assert_eq!((came, &outcome.unwrap().info[..]), (tag, &b"loop"[..]));
+        }
+        ended.store(true, Ordering::Relaxed);
+        blocking.join().unwrap();
+    });
+}
+
+#[tokio::test]
+async fn tasks_share_a_client() {
+    let mut count = 0;
+    let daemon = Daemon::start(move |_| {
+        count += 1;
+        (count % 5 != 0).then_some((Status::Ok, 5, 0))
+    });
+    let client = Arc::new(AsyncClient::open(settings(&[daemon.address])).unwrap());
+    let mut picks = tokio::task::JoinSet::new();
+    for number in 0..300_u32 {
+        let client = Arc::clone(&client);
+        picks.spawn(async move {
+            let info = number.to_be_bytes();
+            assert_eq!(client.pick(SERVICE, &info).await.unwrap().info, info);
+        });
+    }
+    tokio::time::timeout(PATIENCE, picks.join_all()).await.unwrap();
+    // One that gives up keeps no other from its answer.
+    let given_up = tokio::time::timeout(Duration::ZERO, client.pick(SERVICE, b"")).await;
+    assert!(given_up.is_err());
+    assert_eq!(client.pick(SERVICE, b"x").await.unwrap().info, b"x");
+}
+
+#[test]
+fn keys_are_rotated_under_a_client_that_runs() {
+    let file = Draft::new(&line(1));
+    let valid = Arc::new(Mutex::new(keys()));
+    let daemon = Daemon::with_keys(Arc::clone(&valid), |_| Some((Status::Ok, 5, 0)));
+    let client =
+        Client::open(Settings::new(vec![daemon.address], KeySource::File(file.path().to_owned()))).unwrap();
+    client.pick(SERVICE, b"").unwrap();
+    // The daemon has only the new one, so what is sealed with the old one gets no answer.
+    *valid.lock().unwrap() = line(2).parse().unwrap();
+    std::fs::write(file.path(), line(2) + &line(1)).unwrap();
+    let end = Instant::now() + PATIENCE;
+    while client.pick(SERVICE, b"").is_err() {
+        assert!(Instant::now() < end, "the new key is never used");
+    }
+}
+
+#[test]
+fn all_are_asked_by_multicast_where_nobody_answers_alone() {
+    // A group and a port of this test's own: the kernel gives the port away once.
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let group: SocketAddr = ([239, 255, 74, 48], socket.local_addr().unwrap().port()).into();
+    let loopback = "127.0.0.1".parse().unwrap();
+    socket.join_multicast_v4(&"239.255.74.48".parse().unwrap(), &loopback).unwrap();
+    let daemon = Daemon::on(socket, Arc::new(Mutex::new(keys())), |_| Some((Status::Ok, 5, 0)));
+    let (_socket, nobody) = silent();
+    for daemons in [vec![], vec![nobody]] {
+        let with = Settings { multicast: Some(group), interface: Some(loopback), ..settings(&daemons) };
+        let pick = Client::open(with).unwrap().pick(SERVICE, b"").unwrap();
+        assert_eq!(pick.member, 5);
+        let first = daemon.heard().remove(0);
+        assert_eq!(first.attempt, if daemons.is_empty() { 0 } else { 2 });
+    }
+}
+
+#[test]
+fn what_is_wrong_is_refused_before_anything_is_sent() {
+    let open = |settings| Client::open(settings).map(|_| ()).unwrap_err();
+    assert!(matches!(open(settings(&[])), OpenError::Nobody));
+    let unicast = Settings { multicast: Some(server(1)), ..settings(&[]) };
+    assert!(matches!(open(unicast), OpenError::Unicast(_)));
+    let bad = Draft::new("1 5a\n");
+    let keys = KeySource::File(bad.path().to_owned());
+    let why = open(Settings { keys, ..settings(&[server(1)]) }).to_string();
+    assert!(why.contains("line 1: the secret is not 64 hexadecimal digits"), "{why}");
+}
