@@ -190,9 +190,9 @@ fn what_left_late_is_run_again_and_not_counted() {
     // The generator is in this process. It stands still in every part of the first repetition, not in the third.
     for _ in 0..8 {
         lab.signal(Signal::STOP);
-        std::thread::sleep(Duration::from_millis(200));
+        thread::sleep(Duration::from_millis(200));
         lab.signal(Signal::CONT);
-        std::thread::sleep(Duration::from_millis(300));
+        thread::sleep(Duration::from_millis(300));
     }
     lab.end();
     let outcome = &json(&point.join("point.json"))["outcome"];

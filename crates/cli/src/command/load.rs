@@ -161,7 +161,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     match globals.output {
         Output::Json => globals.show(&outcome.json(&judged), String::new)?,
         // References have forms of their own, which are refused for anything else before it begins.
-        Output::Table | Output::Ior | Output::Corbaloc => {
+        Output::Table | Output::Ior | Output::Corbaloc | Output::Csv => {
             talk::write(&text::render(&outcome, &judged, globals.color()))?
         }
         Output::Hgrm => talk::write(&text::percentiles(&outcome.record.latency))?,
