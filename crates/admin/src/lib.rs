@@ -18,6 +18,8 @@
 //! POST /v1/set           {"group": "web", "key": "strategy", "value": "random"}                control only
 //! POST /v1/drain         {"group": "web", "member": "10.0.0.1:80"}; group may be left out      control only
 //! POST /v1/undrain       the same                                                              control only
+//! POST /v1/disable       {"listener": "0.0.0.0:80"}, {"member": …, "group": …} or {"balancing": "web"}  control only
+//! POST /v1/enable        the same                                                              control only
 //! POST /v1/reload        {"changes": ["+ group web: member …"]}                                control only
 //! POST /v1/stop          202 {"stopping": true}                                                control only
 //! ```
@@ -43,7 +45,7 @@ use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
 
-pub use subject::{Changed, Entry, Reference, Refused, Report, Subject};
+pub use subject::{Changed, Entry, Reference, Refused, Report, Subject, Switch};
 
 /// Connections that the door for reports takes at once; each is a file.
 pub const REPORTERS: u32 = serve::REPORTERS;

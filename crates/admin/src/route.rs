@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, Semaphore, watch};
 
-use crate::{Refused, Subject, events, metrics, report};
+use crate::{Refused, Subject, Switch, events, metrics, report};
 
 /// Longest body of a request, bytes.
 const BODY: usize = 16 * 1024;
@@ -42,6 +42,8 @@ POST /v1/report   member=10.0.0.1:80&name=cpu&value=0.4, or JSON
 POST /v1/set      {\"group\": \"web\", \"key\": \"strategy\", \"value\": \"random\"}
 POST /v1/drain    {\"group\": \"web\", \"member\": \"10.0.0.1:80\"}; group may be left out
 POST /v1/undrain  the same
+POST /v1/disable  {\"member\": \"10.0.0.1:80\", \"group\": \"web\"}, {\"listener\": \"0.0.0.0:80\"} or {\"balancing\": \"web\"}
+POST /v1/enable   the same
 POST /v1/reload
 POST /v1/stop
 ";
@@ -220,7 +222,7 @@ fn parting(plane: &Plane, mut answer: Response<Body>) -> Response<Body> {
 }
 
 /// All of a request's body, or the answer to one that cannot be had.
-async fn whole(request: Request<Incoming>) -> Result<Vec<u8>, Response<Body>> {
+pub(crate) async fn whole(request: Request<Incoming>) -> Result<Vec<u8>, Response<Body>> {
     match tokio::time::timeout(BODY_TIME, body(request.into_body())).await {
         Ok(Ok(Some(body))) => Ok(body),
         Ok(Ok(None)) => Err(error(StatusCode::PAYLOAD_TOO_LARGE, format!("give at most {BODY} bytes"))),
@@ -277,6 +279,8 @@ fn log(plane: &Arc<Plane>, request: &Request<Incoming>) -> Response<Body> {
 enum Act {
     Drain,
     Undrain,
+    Disable,
+    Enable,
     Set,
     Reload,
     Stop,
@@ -287,6 +291,8 @@ impl Act {
         Some(match path {
             "/v1/drain" => Self::Drain,
             "/v1/undrain" => Self::Undrain,
+            "/v1/disable" => Self::Disable,
+            "/v1/enable" => Self::Enable,
             "/v1/set" => Self::Set,
             "/v1/reload" => Self::Reload,
             "/v1/stop" => Self::Stop,
@@ -329,6 +335,11 @@ impl Act {
                 subject.undrain(group.as_deref(), &member).map_err(refused)?;
                 Ok((StatusCode::OK, json!({"undrained": member})))
             }
+            Self::Disable | Self::Enable => {
+                let what = Switched::read(body)?;
+                let changes = subject.switch(&what, matches!(self, Self::Enable)).map_err(refused)?;
+                Ok((StatusCode::OK, json!({"changes": changes})))
+            }
             Self::Set => {
                 let Setting { group, key, value } = Setting::read(body)?;
                 let changes = subject.set(&group, &key, &value).map_err(refused)?;
@@ -359,6 +370,36 @@ impl Target {
         serde_json::from_slice(body).map_err(|why| {
             (StatusCode::BAD_REQUEST, format!("the body: {why}; give {{\"group\": …, \"member\": …}}"))
         })
+    }
+}
+
+/// The body of a disable or enable: one of the three.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Switched {
+    group: Option<String>,
+    member: Option<String>,
+    listener: Option<String>,
+    balancing: Option<String>,
+}
+
+impl Switched {
+    fn read(body: &[u8]) -> Result<Switch, (StatusCode, String)> {
+        let give = "give {\"member\": …, \"group\": …}, {\"listener\": …} or {\"balancing\": …}";
+        let wrong = |why: String| (StatusCode::BAD_REQUEST, format!("the body: {why}; {give}"));
+        let read: Self = serde_json::from_slice(body).map_err(|why| wrong(why.to_string()))?;
+        match read {
+            Self { group, member: Some(name), listener: None, balancing: None } => {
+                Ok(Switch::Member { group, name })
+            }
+            Self { group: None, member: None, listener: Some(address), balancing: None } => {
+                Ok(Switch::Listener(address))
+            }
+            Self { group: None, member: None, listener: None, balancing: Some(group) } => {
+                Ok(Switch::Balancing(group))
+            }
+            _ => Err(wrong("it names more than one thing, or none".into())),
+        }
     }
 }
 
@@ -400,17 +441,17 @@ fn header(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-fn not_allowed(allow: &'static str, why: &str) -> Response<Body> {
+pub(crate) fn not_allowed(allow: &'static str, why: &str) -> Response<Body> {
     let mut refused = error(StatusCode::METHOD_NOT_ALLOWED, why.into());
     refused.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
     refused
 }
 
-fn error(status: StatusCode, why: String) -> Response<Body> {
+pub(crate) fn error(status: StatusCode, why: String) -> Response<Body> {
     to_json(status, &json!({"error": why}))
 }
 
-fn to_json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
+pub(crate) fn to_json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
     match serde_json::to_string(value) {
         Ok(mut body) => {
             body.push('\n');
@@ -420,11 +461,11 @@ fn to_json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
     }
 }
 
-fn text(status: StatusCode, body: String) -> Response<Body> {
+pub(crate) fn text(status: StatusCode, body: String) -> Response<Body> {
     full(status, "text/plain; charset=utf-8", body)
 }
 
-fn full(status: StatusCode, kind: &'static str, body: String) -> Response<Body> {
+pub(crate) fn full(status: StatusCode, kind: &'static str, body: String) -> Response<Body> {
     response(status, kind, Either::Left(Full::new(body.into())))
 }
 

@@ -5,7 +5,9 @@ mod bindings;
 mod completions;
 mod config;
 mod demo;
+mod disable;
 mod drain;
+mod enable;
 mod events;
 mod explain;
 mod ior;
@@ -57,6 +59,8 @@ pub(crate) enum Command {
     Explain(explain::Args),
     Drain(drain::Args),
     Undrain(undrain::Args),
+    Disable(disable::Args),
+    Enable(enable::Args),
     Set(set::Args),
     Reload(reload::Args),
     Stop(stop::Args),
@@ -96,6 +100,8 @@ impl Command {
             Self::Explain(args) => explain::run(args, globals),
             Self::Drain(args) => drain::run(args, globals),
             Self::Undrain(args) => undrain::run(args, globals),
+            Self::Disable(args) => disable::run(args, globals),
+            Self::Enable(args) => enable::run(args, globals),
             Self::Set(args) => set::run(args, globals),
             Self::Reload(args) => reload::run(args, globals),
             Self::Stop(args) => stop::run(args, globals),
