@@ -42,6 +42,7 @@ mod smuggling;
 mod stage;
 mod start;
 mod streaming;
+mod supervise;
 mod switch;
 mod tcp;
 mod udp;

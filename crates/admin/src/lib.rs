@@ -26,6 +26,8 @@
 //!
 //! An error is `{"error": "what, where, what to do"}` with a 4xx status. This crate knows nothing of the
 //! data plane: whoever joins the two implements [`Subject`].
+//!
+//! A [`Supervisor`] of processes has the first two doors as well; what can be asked of it is in [`ROUTES`].
 
 mod bind;
 mod events;
@@ -36,6 +38,7 @@ mod report;
 mod route;
 mod serve;
 mod subject;
+mod supervisor;
 
 use std::io;
 use std::net::SocketAddr;
@@ -43,9 +46,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
+use serve::Behind;
 use tokio::sync::oneshot;
 
 pub use subject::{Changed, Entry, Reference, Refused, Report, Subject, Switch};
+pub use supervisor::{
+    Act, Children, Denied, Household, LastExit, ProcessStatus, ROUTES, Route, Says, Supervisor, Verb,
+};
 
 /// Connections that the door for reports takes at once; each is a file.
 pub const REPORTERS: u32 = serve::REPORTERS;
@@ -123,6 +130,15 @@ impl Drop for Admin {
 
 /// Binds what `config` names and serves it on a thread of its own; returns once all doors are open.
 pub fn start(config: Config, subject: Arc<dyn Subject>) -> Result<Admin, Error> {
+    open(config, Behind::Balancer(subject))
+}
+
+/// The same in front of a Supervisor: its control socket, and a listener that shows its processes. There are no reports.
+pub fn supervise(config: Config, supervisor: Arc<dyn Supervisor>) -> Result<Admin, Error> {
+    open(Config { reports: None, ..config }, Behind::Supervisor(supervisor))
+}
+
+fn open(config: Config, behind: Behind) -> Result<Admin, Error> {
     let (stop, stopped) = oneshot::channel();
     let (ready, outcome) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
@@ -142,7 +158,7 @@ pub fn start(config: Config, subject: Arc<dyn Subject>) -> Result<Admin, Error> 
                     Err(error) => return drop(ready.send(Err(error))),
                 };
                 drop(ready.send(Ok((doors.addr(), doors.reports()))));
-                doors.serve(subject, stopped).await;
+                doors.serve(behind, stopped).await;
             });
             // A reload that hangs must not keep the process from ending.
             runtime.shutdown_background();

@@ -2,13 +2,16 @@
 //! time a write may stall. Each door has slots of its own, so that a crowd at one of them cannot lock the operator
 //! out of the control socket.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -17,7 +20,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::bind::{self, Control};
 use crate::patience::Patience;
-use crate::route::{self, Plane, Powers};
+use crate::route::{self, Body, Plane, Powers};
+use crate::supervisor::{Site, Supervisor};
 use crate::{Config, Error, Subject};
 
 /// Connections at once to each door that people and scrapers use.
@@ -77,20 +81,25 @@ impl Doors {
         self.reports.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
-    /// Serves all doors until `stopped` is sent or dropped.
-    pub(crate) async fn serve(self, subject: Arc<dyn Subject>, stopped: oneshot::Receiver<()>) {
+    /// Serves all doors, in front of a balancer or a Supervisor, until `stopped` is sent or dropped.
+    pub(crate) async fn serve(self, behind: Behind, stopped: oneshot::Receiver<()>) {
         let (end, ended) = watch::channel(false);
-        let plane = |powers| {
-            let streams = Arc::new(Semaphore::new(STREAMS));
-            Arc::new(Plane::new(subject.clone(), powers, streams, ended.clone()))
+        let room = |powers| match &behind {
+            Behind::Balancer(subject) => {
+                let streams = Arc::new(Semaphore::new(STREAMS));
+                Room::Balancer(Arc::new(Plane::new(subject.clone(), powers, streams, ended.clone())))
+            }
+            Behind::Supervisor(supervisor) => {
+                Room::Supervisor(Arc::new(Site::new(supervisor.clone(), powers, ended.clone())))
+            }
         };
         let most = [CONNECTIONS, CONNECTIONS, REPORTERS];
         let slots = most.map(|most| Arc::new(Semaphore::new(most as usize)));
         tokio::select! {
             _ = stopped => {}
-            () = keep(self.listener, plane(Powers::Show), &slots[0]) => {}
-            () = keep(self.control, plane(Powers::Act), &slots[1]) => {}
-            () = keep(self.reports, plane(Powers::Report), &slots[2]) => {}
+            () = keep(self.listener, room(Powers::Show), &slots[0]) => {}
+            () = keep(self.control, room(Powers::Act), &slots[1]) => {}
+            () = keep(self.reports, room(Powers::Report), &slots[2]) => {}
         }
         // The doors are closed and the socket's file is gone. What was asked before is still answered.
         let _ = end.send(true);
@@ -100,6 +109,37 @@ impl Doors {
             }
         })
         .await;
+    }
+}
+
+/// Who is behind the doors.
+#[derive(Clone)]
+pub(crate) enum Behind {
+    Balancer(Arc<dyn Subject>),
+    Supervisor(Arc<dyn Supervisor>),
+}
+
+/// What is behind one of them.
+#[derive(Clone)]
+enum Room {
+    Balancer(Arc<Plane>),
+    Supervisor(Arc<Site>),
+}
+
+impl Room {
+    async fn answer(self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        match self {
+            Self::Balancer(plane) => route::answer(plane, request).await,
+            Self::Supervisor(site) => Ok(site.answer(request).await),
+        }
+    }
+
+    /// Resolves when the admin plane ends.
+    async fn end(&self) {
+        match self {
+            Self::Balancer(plane) => plane.end().await,
+            Self::Supervisor(site) => site.end().await,
+        }
     }
 }
 
@@ -126,13 +166,13 @@ impl Door for Control {
     }
 }
 
-async fn keep<D: Door>(door: Option<D>, plane: Arc<Plane>, slots: &Arc<Semaphore>) {
+async fn keep<D: Door>(door: Option<D>, room: Room, slots: &Arc<Semaphore>) {
     let Some(door) = door else { return std::future::pending().await };
     let refusals = Arc::new(Semaphore::new(REFUSALS));
     loop {
         match door.accept().await {
             Ok(stream) => match slots.clone().try_acquire_owned() {
-                Ok(slot) => drop(tokio::spawn(connection(stream, plane.clone(), slot))),
+                Ok(slot) => drop(tokio::spawn(connection(stream, room.clone(), slot))),
                 Err(_) => {
                     if let Ok(slot) = refusals.clone().try_acquire_owned() {
                         tokio::spawn(timeout(REFUSAL, refuse(stream, slot)));
@@ -148,11 +188,11 @@ async fn keep<D: Door>(door: Option<D>, plane: Arc<Plane>, slots: &Arc<Semaphore
     }
 }
 
-async fn connection<S>(stream: S, plane: Arc<Plane>, _slot: OwnedSemaphorePermit)
+async fn connection<S>(stream: S, room: Room, _slot: OwnedSemaphorePermit)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(|request| route::answer(plane.clone(), request));
+    let service = service_fn(|request| room.clone().answer(request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
@@ -162,7 +202,7 @@ where
     tokio::select! {
         // What a client does wrong is answered or ends its connection: nothing for the log.
         _ = connection.as_mut() => return,
-        () = plane.end() => connection.as_mut().graceful_shutdown(),
+        () = room.end() => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
 }

@@ -22,12 +22,15 @@ mod reload;
 mod set;
 mod status;
 mod stop;
+mod supervise;
 mod undrain;
 mod up;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use plimsoll_admin::Says;
 
 pub(crate) use crate::failure::{Exit, Failure};
 pub(crate) use crate::talk::Globals;
@@ -51,6 +54,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Up(up::Args),
     Agent(agent::Args),
+    Supervise(supervise::Args),
     Demo(demo::Args),
     Status(status::Args),
     Members(members::Args),
@@ -76,6 +80,31 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// What somebody would run with these arguments, if that is anything.
+    pub(crate) fn of(arguments: &[String]) -> Option<Self> {
+        let words = std::iter::once("plimsoll").chain(arguments.iter().map(String::as_str));
+        Cli::try_parse_from(words).ok().map(|cli| cli.command)
+    }
+
+    /// The configuration that it reads when it starts, of those that a Supervisor runs, if that is a file.
+    pub(crate) fn file(&self) -> Option<PathBuf> {
+        match self {
+            Self::Up(args) => Some(args.file()),
+            Self::Lottery(args) => args.file(),
+            _ => None,
+        }
+    }
+
+    /// Asks one of those that runs how it is; waits for the answer.
+    pub(crate) fn says(&self) -> Option<Says> {
+        match self {
+            Self::Up(args) => Some(up::says::says(args)),
+            Self::Lottery(args) => Some(lottery::says::says(args)),
+            Self::Agent(args) => Some(agent::says::says(args)),
+            _ => None,
+        }
+    }
+
     /// Does it.
     pub(crate) fn run(&self, globals: &Globals) -> Result<ExitCode, Failure> {
         let (of_load, of_references) = (globals.output.of_load(), globals.output.of_references());
@@ -92,6 +121,7 @@ impl Command {
         match self {
             Self::Up(args) => up::run(args, globals),
             Self::Agent(args) => agent::run(args, globals),
+            Self::Supervise(args) => supervise::run(args, globals),
             Self::Demo(args) => demo::run(args, globals),
             Self::Status(args) => status::run(args, globals),
             Self::Members(args) => members::run(args, globals),

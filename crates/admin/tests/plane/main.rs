@@ -9,3 +9,4 @@ mod metrics;
 mod reads;
 mod reports;
 mod script;
+mod supervisor;
