@@ -465,7 +465,7 @@ fn what_is_published_is_right() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let example = root.join("examples/supervise");
     let run = Run::plimsoll(&["supervise", "--check", "-c", "supervise.toml"], &example);
-    assert_eq!((run.code, &*run.err), (Some(0), "supervise.toml: ok, 2 processes\n"));
+    assert_eq!((run.code, &*run.err), (Some(0), "supervise.toml: ok: web, lottery\n"));
     let guide = fs::read_to_string(root.join("docs/guide/supervise.md")).unwrap();
     let unit = fs::read_to_string(example.join("plimsoll-supervise.service")).unwrap();
     assert!(guide.contains(&unit), "the unit in the guide is another one");

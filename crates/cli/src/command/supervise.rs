@@ -65,8 +65,8 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 fn supervise(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let file = config::read_supervise(&args.config).map_err(|error| Failure::rendered(Exit::Usage, error))?;
     if args.check {
-        let processes = file.supervise.processes.len();
-        globals.say(&format!("{}: ok, {processes} processes\n", config::name_of(&args.config)));
+        let names: Vec<&str> = file.supervise.processes.iter().map(|process| &*process.name.0).collect();
+        globals.say(&format!("{}: ok: {}\n", config::name_of(&args.config), names.join(", ")));
         return Ok(ExitCode::SUCCESS);
     }
     log::start(args.log, globals);
