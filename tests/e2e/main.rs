@@ -46,6 +46,8 @@ mod smuggling;
 mod stage;
 mod start;
 mod streaming;
+mod supervise;
+mod switch;
 mod tcp;
 mod udp;
 mod websocket;

@@ -11,13 +11,14 @@ use crate::audit::Deed;
 use crate::plane::Plane;
 use crate::reply::{Body, error, response, to_json};
 use crate::verb::Verb;
-use crate::{Refused, Report, Subject, report};
+use crate::{Refused, Report, Subject, Switch, report};
 
 /// What is to be done.
 pub(crate) enum Order {
     Report(Report),
     Drain(Target),
     Undrain(Target),
+    Switch { what: Switch, on: bool },
     Set(Setting),
     Reload,
     Stop,
@@ -29,6 +30,37 @@ pub(crate) enum Order {
 pub(crate) struct Target {
     group: Option<String>,
     member: String,
+}
+
+/// The body of a disable or enable: one of the three.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Switched {
+    group: Option<String>,
+    member: Option<String>,
+    listener: Option<String>,
+    balancing: Option<String>,
+}
+
+impl Switched {
+    fn read(body: &[u8]) -> Result<Switch, String> {
+        let wrong = |why: String| {
+            format!("the body: {why}; give {{\"member\": …, \"group\": …}}, {{\"listener\": …}} or {{\"balancing\": …}}")
+        };
+        let read: Self = serde_json::from_slice(body).map_err(|why| wrong(why.to_string()))?;
+        match read {
+            Self { group, member: Some(name), listener: None, balancing: None } => {
+                Ok(Switch::Member { group, name })
+            }
+            Self { group: None, member: None, listener: Some(address), balancing: None } => {
+                Ok(Switch::Listener(address))
+            }
+            Self { group: None, member: None, listener: None, balancing: Some(group) } => {
+                Ok(Switch::Balancing(group))
+            }
+            _ => Err(wrong("it names more than one thing, or none".into())),
+        }
+    }
 }
 
 /// The body of a set.
@@ -57,6 +89,8 @@ impl Order {
             Verb::Report => Self::Report(report::read(body)?),
             Verb::Drain => Self::Drain(target()?),
             Verb::Undrain => Self::Undrain(target()?),
+            Verb::Disable => Self::Switch { what: Switched::read(body)?, on: false },
+            Verb::Enable => Self::Switch { what: Switched::read(body)?, on: true },
             Verb::Set => Self::Set(setting()?),
             Verb::Reload => Self::Reload,
             Verb::Stop => Self::Stop,
@@ -69,8 +103,9 @@ impl Order {
         match self {
             Self::Report(Report { group, .. }) | Self::Drain(Target { group, .. }) => group.as_deref(),
             Self::Undrain(Target { group, .. }) => group.as_deref(),
-            Self::Set(Setting { group, .. }) => Some(group),
-            Self::Reload | Self::Stop => None,
+            Self::Switch { what: Switch::Member { group, .. }, .. } => group.as_deref(),
+            Self::Set(Setting { group, .. }) | Self::Switch { what: Switch::Balancing(group), .. } => Some(group),
+            Self::Switch { what: Switch::Listener(_), .. } | Self::Reload | Self::Stop => None,
         }
     }
 
@@ -79,8 +114,12 @@ impl Order {
         let member = match self {
             Self::Report(Report { member, .. })
             | Self::Drain(Target { member, .. })
-            | Self::Undrain(Target { member, .. }) => Some(member.as_str()),
-            _ => None,
+            | Self::Undrain(Target { member, .. })
+            | Self::Switch { what: Switch::Member { name: member, .. } | Switch::Listener(member), .. } => {
+                Some(member.as_str())
+            }
+            Self::Switch { what: Switch::Balancing(_), .. } => Some("balancing"),
+            Self::Set(_) | Self::Reload | Self::Stop => None,
         };
         let parts: Vec<&str> = self.group().into_iter().chain(member).collect();
         (!parts.is_empty()).then(|| parts.join(" "))
@@ -143,6 +182,10 @@ impl Order {
             Self::Undrain(Target { group, member }) => {
                 subject.undrain(group.as_deref(), &member).map_err(refused)?;
                 Ok((StatusCode::OK, json!({"undrained": member})))
+            }
+            Self::Switch { what, on } => {
+                let changes = subject.switch(&what, on).map_err(refused)?;
+                Ok((StatusCode::OK, json!({"changes": changes})))
             }
             Self::Set(Setting { group, key, value }) => {
                 let changes = subject.set(&group, &key, &value).map_err(refused)?;

@@ -13,6 +13,8 @@
 //!
 //! An error is `{"error": "what, where, what to do"}` with a 4xx status. This crate knows nothing of the
 //! data plane: whoever joins the two implements [`Subject`].
+//!
+//! A [`Supervisor`] of processes has the first two doors as well; what can be asked of it is in [`supervisor::ROUTES`].
 
 mod access;
 mod act;
@@ -33,6 +35,7 @@ mod rules;
 mod serve;
 mod show;
 mod subject;
+pub mod supervisor;
 mod tls;
 mod verb;
 
@@ -42,13 +45,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
+use serve::Behind;
 use tokio::sync::oneshot;
 
 pub use access::{Access, BUILT_IN, Caller, Grant, Kind, Pattern, Permit, Role, spiffe_id, trust_domain};
 pub use audit::{Audit, Deed};
 pub use jwt::Jwt;
 pub use rules::Rules;
-pub use subject::{Changed, Entry, Reference, Refused, Report, Subject};
+pub use subject::{Changed, Entry, Reference, Refused, Report, Subject, Switch};
+pub use supervisor::{Act, Children, Denied, Household, LastExit, ProcessStatus, Says, Supervisor};
 pub use tls::Tls;
 pub use verb::{Gives, Nature, ROUTES, Reach, Route, Takes, Verb};
 
@@ -163,6 +168,15 @@ impl Drop for Admin {
 
 /// Binds what `config` names and serves it on a thread of its own; returns once all doors are open.
 pub fn start(config: Config, subject: Arc<dyn Subject>) -> Result<Admin, Error> {
+    open(config, Behind::Balancer(subject))
+}
+
+/// The same in front of a Supervisor: its control socket, and a listener that shows its processes. There are no reports.
+pub fn supervise(config: Config, supervisor: Arc<dyn Supervisor>) -> Result<Admin, Error> {
+    open(Config { reports: None, ..config }, Behind::Supervisor(supervisor))
+}
+
+fn open(config: Config, behind: Behind) -> Result<Admin, Error> {
     let (stop, stopped) = oneshot::channel();
     let (ready, outcome) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
@@ -182,7 +196,7 @@ pub fn start(config: Config, subject: Arc<dyn Subject>) -> Result<Admin, Error> 
                     Err(error) => return drop(ready.send(Err(error))),
                 };
                 drop(ready.send(Ok(doors.addresses())));
-                doors.serve(subject, stopped).await;
+                doors.serve(behind, stopped).await;
             });
             // A reload that hangs must not keep the process from ending.
             runtime.shutdown_background();

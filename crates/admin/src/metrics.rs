@@ -14,8 +14,15 @@ use plimsoll_brain::status::{BindingStatus, GroupStatus, ListenerStatus, MemberS
 
 use crate::process::Process;
 
-const STATES: [State; 6] =
-    [State::Up, State::SlowStart, State::Unchecked, State::Down, State::Ejected, State::Draining];
+const STATES: [State; 7] = [
+    State::Up,
+    State::SlowStart,
+    State::Unchecked,
+    State::Down,
+    State::Ejected,
+    State::Draining,
+    State::Disabled,
+];
 const CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "none"];
 
 /// The whole page. `buckets` gives the latency histogram of a group, see [`crate::Subject::buckets`].
@@ -53,12 +60,21 @@ fn process(page: &mut Page, status: &Status) {
         "Access log lines dropped because the disk was slow or full.",
         status.access_log_dropped as f64,
     );
-    let now = Process::now();
-    one("process_cpu_seconds_total", Kind::Counter, "User and system time.", now.cpu_seconds);
     if let Ok(unix) = SystemTime::now().duration_since(UNIX_EPOCH) {
         let start = unix.as_secs_f64() - status.uptime_seconds;
         one("process_start_time_seconds", Kind::Gauge, "Since 1970.", start.round());
     }
+    own(page);
+}
+
+/// What the kernel says of this process.
+pub(crate) fn own(page: &mut Page) {
+    let now = Process::now();
+    let mut one = |name, kind, help, value| {
+        page.family(name, kind, help);
+        page.sample("", &[], value);
+    };
+    one("process_cpu_seconds_total", Kind::Counter, "User and system time.", now.cpu_seconds);
     for (name, help, value) in [
         ("process_resident_memory_bytes", "Memory in use.", now.resident_bytes),
         ("process_virtual_memory_bytes", "Address space in use.", now.virtual_bytes),
@@ -298,7 +314,7 @@ fn loads(page: &mut Page, groups: &[GroupStatus]) {
     });
 }
 
-fn flag(yes: bool) -> f64 {
+pub(crate) fn flag(yes: bool) -> f64 {
     f64::from(u8::from(yes))
 }
 
@@ -310,11 +326,12 @@ fn word(state: State) -> &'static str {
         State::Down => "down",
         State::Ejected => "ejected",
         State::Draining => "draining",
+        State::Disabled => "disabled",
     }
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+pub(crate) enum Kind {
     Counter,
     Gauge,
     Histogram,
@@ -323,13 +340,13 @@ enum Kind {
 
 /// A page being written: a family, then its samples.
 #[derive(Default)]
-struct Page {
-    text: String,
+pub(crate) struct Page {
+    pub(crate) text: String,
     name: &'static str,
 }
 
 impl Page {
-    fn family(&mut self, name: &'static str, kind: Kind, help: &str) {
+    pub(crate) fn family(&mut self, name: &'static str, kind: Kind, help: &str) {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
@@ -340,7 +357,7 @@ impl Page {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: f64) {
+    pub(crate) fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: f64) {
         self.text.push_str(self.name);
         self.text.push_str(suffix);
         for (at, (name, value)) in labels.iter().enumerate() {

@@ -55,7 +55,7 @@ fn operation(route: &Route) -> Value {
             (422, "a value cannot be used"),
             (429, "reports of this member come too fast"),
         ]),
-        Takes::Member | Takes::Setting => {
+        Takes::Member | Takes::Switch | Takes::Setting => {
             refused.extend([(400, "the body is malformed"), (413, "the body is longer than 16 KiB")])
         }
     }
@@ -132,6 +132,7 @@ fn body(takes: Takes) -> Option<Value> {
         Takes::Nothing | Takes::Since => return None,
         Takes::Report => json!({"application/json": refer("Report")}),
         Takes::Member => json!({"application/json": refer("Target")}),
+        Takes::Switch => json!({"application/json": refer("Switch")}),
         Takes::Setting => json!({"application/json": refer("Setting")}),
     };
     Some(json!({"required": true, "content": content}))
@@ -223,6 +224,11 @@ fn schemas() -> Value {
         "Shed": object(&["shed"], json!({"shed": shed})),
         "Status": object(&["schema", "version", "pid", "listeners", "groups"], status),
         "Stopping": object(&["stopping"], json!({"stopping": {"type": "boolean"}})),
+        "Switch": json!({"oneOf": [
+            closed(&["member"], target.clone()),
+            closed(&["listener"], json!({"listener": text()})),
+            closed(&["balancing"], json!({"balancing": text()})),
+        ]}),
         "Target": closed(&["member"], target),
         "Undrained": object(&["undrained"], json!({"undrained": text()})),
     })

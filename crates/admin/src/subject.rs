@@ -35,6 +35,9 @@ pub trait Subject: Send + Sync + 'static {
     /// Takes a drained member back.
     fn undrain(&self, group: Option<&str>, member: &str) -> Result<(), String>;
 
+    /// Takes something out of use, or puts it back; one line for each thing that changed, none if it was so already.
+    fn switch(&self, what: &Switch, on: bool) -> Result<Vec<String>, String>;
+
     /// Reads the configuration again and puts it in force; one line for each difference. On an error the
     /// configuration before stays.
     fn reload(&self) -> Result<Vec<String>, String>;
@@ -55,6 +58,22 @@ pub trait Subject: Send + Sync + 'static {
     /// Takes numbers that were told of a member: which part of its sessions is to go, if it is under alert. Called
     /// on the admin thread, unlike the other acts.
     fn report(&self, report: Report) -> Result<Option<Shed>, Refused>;
+}
+
+/// What an operator can take out of use and put back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// A member: out of use it gets nothing new, at once and without anybody being told, and keeps what it has.
+    Member {
+        /// Its group; may be left out if only one has it.
+        group: Option<String>,
+        /// As configured.
+        name: String,
+    },
+    /// A listener, by its address, after the protocol and a colon if it takes that: out of use it accepts nothing.
+    Listener(String),
+    /// The balancing of a group: out of use its members take equal turns, whatever their loads.
+    Balancing(String),
 }
 
 /// The object reference of a group.

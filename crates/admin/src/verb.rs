@@ -32,6 +32,10 @@ pub enum Verb {
     Drain,
     /// A drained member is taken back.
     Undrain,
+    /// A member, a listener or the balancing of a group is taken out of use.
+    Disable,
+    /// It is put back.
+    Enable,
     /// A setting of a group is changed.
     Set,
     /// The configuration is read again.
@@ -75,6 +79,8 @@ pub enum Takes {
     Report,
     /// `{"group", "member"}`.
     Member,
+    /// `{"member", "group"}`, `{"listener"}` or `{"balancing"}`.
+    Switch,
     /// `{"group", "key", "value"}`.
     Setting,
 }
@@ -135,6 +141,8 @@ pub const ROUTES: &[Route] = &[
     Route { verb: Verb::Report, name: "report", nature: Tell, reach: Group, method: "POST", path: "/v1/report", about: "member=10.0.0.1:80&name=cpu&value=0.4, or JSON", takes: Takes::Report, gives: (204, Shed) },
     Route { verb: Verb::Drain, name: "drain", nature: Operate, reach: Group, method: "POST", path: "/v1/drain", about: "a member gets nothing new; group may be left out", takes: Takes::Member, gives: (200, Object("Drained")) },
     Route { verb: Verb::Undrain, name: "undrain", nature: Operate, reach: Group, method: "POST", path: "/v1/undrain", about: "a drained member is taken back", takes: Takes::Member, gives: (200, Object("Undrained")) },
+    Route { verb: Verb::Disable, name: "disable", nature: Operate, reach: Group, method: "POST", path: "/v1/disable", about: "a member, a listener or the balancing of a group is taken out of use", takes: Takes::Switch, gives: (200, Object("Changes")) },
+    Route { verb: Verb::Enable, name: "enable", nature: Operate, reach: Group, method: "POST", path: "/v1/enable", about: "it is put back", takes: Takes::Switch, gives: (200, Object("Changes")) },
     Route { verb: Verb::Set, name: "set", nature: Operate, reach: Group, method: "POST", path: "/v1/set", about: "a setting of a group, until the next reload", takes: Takes::Setting, gives: (200, Object("Changes")) },
     Route { verb: Verb::Reload, name: "reload", nature: Administer, reach: Process, method: "POST", path: "/v1/reload", about: "the configuration is read again", takes: Takes::Nothing, gives: (200, Object("Changes")) },
     Route { verb: Verb::Stop, name: "stop", nature: Administer, reach: Process, method: "POST", path: "/v1/stop", about: "work in flight may end, then the process does", takes: Takes::Nothing, gives: (202, Object("Stopping")) },

@@ -5,8 +5,8 @@
 //! [`Analyzer::poll_event`] hand out what came of it. Calls may come in any order and too late; time that runs
 //! backwards counts as standing still; what concerns a member that has left is ignored.
 //!
-//! Each member has independent facts: drained or not, what its health checks say, ejected or not, since when
-//! its share grows. Its [`State`] is the strongest of them: draining, then down or unchecked, then ejected, then
+//! Each member has independent facts: drained or not, disabled or not, what its health checks say, ejected or not, since when
+//! its share grows. Its [`State`] is the strongest of them: disabled, then draining, then down or unchecked, then ejected, then
 //! slow start, then up. Every change of a fact is an event with its reason.
 //!
 //! What members report of their load goes into the plan as it ages (`effective`), and where clients are bound on
@@ -94,6 +94,7 @@ struct Entry {
     /// What stands in for its capacity, from outside.
     outside: Option<f64>,
     draining: bool,
+    disabled: bool,
     health: Health,
     ejection: Ejection,
     /// Since when its share grows.
@@ -295,6 +296,17 @@ impl Analyzer {
         self.set_draining(member, false, now)
     }
 
+    /// Takes a member out of use, at once and without telling anybody: it gets nothing new, and keeps what it has. An error
+    /// if there is no such member; nothing if it is disabled.
+    pub fn disable(&mut self, member: &str, now: Time) -> Result<(), String> {
+        self.set_disabled(member, true, now)
+    }
+
+    /// Puts a member back in use. An error if there is no such member; nothing if it is not disabled.
+    pub fn enable(&mut self, member: &str, now: Time) -> Result<(), String> {
+        self.set_disabled(member, false, now)
+    }
+
     /// When [`Analyzer::handle_timeout`] wants to be called: an ejection may end or a share may grow.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.wake
@@ -337,7 +349,7 @@ impl Analyzer {
         let open = self.usable == 0 && self.spec.when_all_down == WhenAllDown::FailOpen;
         let entries = self.entries.iter().zip(&self.spec.members);
         let members = entries
-            .filter(|(entry, _)| entry.state.eligible() || (open && !entry.draining))
+            .filter(|(entry, _)| entry.state.eligible() || (open && !entry.draining && !entry.disabled))
             .map(|(entry, spec)| self.member(entry, spec, mean))
             .collect();
         self.plans += 1;
@@ -373,6 +385,7 @@ impl Analyzer {
             work: None,
             outside: None,
             draining: false,
+            disabled: false,
             health: if self.spec.health.is_some() { Health::unchecked() } else { Health::assumed() },
             ejection: Ejection::default(),
             ramp: None,
@@ -420,6 +433,25 @@ impl Analyzer {
             let (kind, why) = match draining {
                 true => (EventKind::Draining, "drained by an operator"),
                 false => (EventKind::Undrained, "taken back by an operator"),
+            };
+            self.tell_of(place, kind, why.to_string(), &[("in_flight", in_flight)]);
+            self.settle(place);
+            self.survey();
+        }
+        Ok(())
+    }
+
+    fn set_disabled(&mut self, member: &str, disabled: bool, now: Time) -> Result<(), String> {
+        self.advance(now);
+        let Some(place) = self.spec.members.iter().position(|spec| &*spec.name == member) else {
+            return Err(self.no_such(member));
+        };
+        let entry = &mut self.entries[place];
+        if mem::replace(&mut entry.disabled, disabled) != disabled {
+            let in_flight = f64::from(entry.vitals.in_flight());
+            let (kind, why) = match disabled {
+                true => (EventKind::Disabled, "disabled by an operator"),
+                false => (EventKind::Enabled, "enabled by an operator"),
             };
             self.tell_of(place, kind, why.to_string(), &[("in_flight", in_flight)]);
             self.settle(place);

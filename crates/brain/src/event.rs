@@ -26,6 +26,10 @@ pub enum EventKind {
     Draining,
     /// An operator took it back.
     Undrained,
+    /// An operator took it out of use: a member, a listener, or a group's balancing.
+    Disabled,
+    /// An operator put it back in use.
+    Enabled,
     /// It takes a growing part of its share.
     SlowStart,
     /// It takes its whole share.

@@ -25,6 +25,10 @@
 //! [`lottery`] is another way to the same end: daemons beside the servers that agree, without asking one another, which of
 //! them serves a request. It is a protocol, and as pure as the rest: messages and time go in, messages come out.
 //!
+//! # Who watches over the processes
+//!
+//! [`ward`] is what becomes of a process that a Supervisor looks after: whether and when it is started again.
+//!
 //! ```
 //! use plimsoll_brain::*;
 //! use std::sync::Arc;
@@ -74,6 +78,7 @@ mod retry;
 pub mod status;
 pub mod strategy;
 mod time;
+pub mod ward;
 
 pub use analyzer::{
     Analyzer, GroupSpec, Health, HealthSpec, MemberSpec, OutlierSpec, Totals, Verdict, WhenAllDown,

@@ -35,6 +35,8 @@ pub enum State {
     Ejected,
     /// An operator lets its work end; gets nothing new.
     Draining,
+    /// An operator took it out; gets nothing new.
+    Disabled,
 }
 
 impl State {

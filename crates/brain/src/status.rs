@@ -57,6 +57,9 @@ pub struct ListenerStatus {
     pub accepted: u64,
     /// Connections refused because of the limit on connections.
     pub refused: u64,
+    /// Has an operator closed it?
+    #[serde(default)]
+    pub disabled: bool,
 }
 
 /// The sessions of one listener that are bound to one member.
@@ -77,6 +80,9 @@ pub struct GroupStatus {
     pub name: String,
     /// Name of the strategy in force.
     pub strategy: String,
+    /// Has an operator switched off balancing by the strategy that the configuration names?
+    #[serde(default)]
+    pub balancing_disabled: bool,
     /// One line for a person: `4/5 members up, 1 ejected`.
     pub verdict: String,
     /// Is at least one member usable?

@@ -24,6 +24,8 @@ enum Call {
     OnDemand(bool),
     Drain(Index),
     Undrain(Index),
+    Disable(Index),
+    Enable(Index),
     Update(GroupSpec),
     Timeout,
     /// To the time that was asked for.
@@ -86,6 +88,8 @@ fn any_call() -> impl Strategy<Value = Call> {
         1 => prop::bool::weighted(0.8).prop_map(Call::OnDemand),
         1 => any::<Index>().prop_map(Call::Drain),
         2 => any::<Index>().prop_map(Call::Undrain),
+        1 => any::<Index>().prop_map(Call::Disable),
+        2 => any::<Index>().prop_map(Call::Enable),
         1 => any_spec().prop_map(Call::Update),
         2 => Just(Call::Timeout),
         3 => Just(Call::Sleep),
@@ -132,6 +136,8 @@ fn call(analyzer: &mut Analyzer, call: &Call, counts: &mut [Totals; 7], now: &mu
         Call::OnDemand(on) => analyzer.set_on_demand(*on, *now),
         Call::Drain(which) => _ = analyzer.drain(name(which), *now),
         Call::Undrain(which) => _ = analyzer.undrain(name(which), *now),
+        Call::Disable(which) => _ = analyzer.disable(name(which), *now),
+        Call::Enable(which) => _ = analyzer.enable(name(which), *now),
         Call::Update(spec) => analyzer.update(spec.clone(), *now),
         Call::Timeout => analyzer.handle_timeout(*now),
         Call::Sleep => {
@@ -151,7 +157,7 @@ fn check(analyzer: &Analyzer, plan: &Plan, before: &[(String, MemberId, State)],
     let open = usable == 0 && spec.when_all_down == WhenAllDown::FailOpen;
     let planned: Vec<MemberId> = plan.members().iter().map(|member| member.id).collect();
     let expected = after.iter().filter(|(_, _, state)| match open {
-        true => *state != State::Draining,
+        true => ![State::Draining, State::Disabled].contains(state),
         false => state.eligible(),
     });
     assert_eq!(planned, expected.map(|(_, id, _)| *id).collect::<Vec<_>>(), "{after:?}");
@@ -254,9 +260,10 @@ proptest! {
             let usable = analyzer.status(now).iter().any(|(_, member)| member.state.eligible());
             prop_assert!(!(all_down && usable), "down, with a member that can be used");
         }
-        // Left alone, with checks that pass, everyone who is not drained comes back and gets a whole share.
+        // Left alone, with checks that pass, everyone who is not drained or disabled comes back and gets a whole share.
         for (id, spec) in analyzer.members().map(|(id, spec, _)| (id, spec.name.clone())).collect::<Vec<_>>() {
             analyzer.undrain(&spec, now).unwrap();
+            analyzer.enable(&spec, now).unwrap();
             for _ in 0..4 {
                 analyzer.handle_probe(id, Ok(()), now);
             }

@@ -6,7 +6,9 @@ mod cert;
 mod completions;
 mod config;
 mod demo;
+mod disable;
 mod drain;
+mod enable;
 mod events;
 mod explain;
 mod ior;
@@ -22,12 +24,15 @@ mod reload;
 mod set;
 mod status;
 mod stop;
+mod supervise;
 mod undrain;
 mod up;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use plimsoll_admin::Says;
 
 pub(crate) use crate::failure::{Exit, Failure};
 pub(crate) use crate::talk::Globals;
@@ -51,6 +56,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Up(up::Args),
     Agent(agent::Args),
+    Supervise(supervise::Args),
     Demo(demo::Args),
     Status(status::Args),
     Members(members::Args),
@@ -59,6 +65,8 @@ pub(crate) enum Command {
     Explain(explain::Args),
     Drain(drain::Args),
     Undrain(undrain::Args),
+    Disable(disable::Args),
+    Enable(enable::Args),
     Set(set::Args),
     Reload(reload::Args),
     Stop(stop::Args),
@@ -76,6 +84,31 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// What somebody would run with these arguments, if that is anything.
+    pub(crate) fn of(arguments: &[String]) -> Option<Self> {
+        let words = std::iter::once("plimsoll").chain(arguments.iter().map(String::as_str));
+        Cli::try_parse_from(words).ok().map(|cli| cli.command)
+    }
+
+    /// The configuration that it reads when it starts, of those that a Supervisor runs, if that is a file.
+    pub(crate) fn file(&self) -> Option<PathBuf> {
+        match self {
+            Self::Up(args) => Some(args.file()),
+            Self::Lottery(args) => args.file(),
+            _ => None,
+        }
+    }
+
+    /// Asks one of those that runs how it is; waits for the answer.
+    pub(crate) fn says(&self) -> Option<Says> {
+        match self {
+            Self::Up(args) => Some(up::says::says(args)),
+            Self::Lottery(args) => Some(lottery::says::says(args)),
+            Self::Agent(args) => Some(agent::says::says(args)),
+            _ => None,
+        }
+    }
+
     /// Does it.
     pub(crate) fn run(&self, globals: &Globals) -> Result<ExitCode, Failure> {
         let output = globals.output;
@@ -95,6 +128,7 @@ impl Command {
         match self {
             Self::Up(args) => up::run(args, globals),
             Self::Agent(args) => agent::run(args, globals),
+            Self::Supervise(args) => supervise::run(args, globals),
             Self::Demo(args) => demo::run(args, globals),
             Self::Status(args) => status::run(args, globals),
             Self::Members(args) => members::run(args, globals),
@@ -103,6 +137,8 @@ impl Command {
             Self::Explain(args) => explain::run(args, globals),
             Self::Drain(args) => drain::run(args, globals),
             Self::Undrain(args) => undrain::run(args, globals),
+            Self::Disable(args) => disable::run(args, globals),
+            Self::Enable(args) => enable::run(args, globals),
             Self::Set(args) => set::run(args, globals),
             Self::Reload(args) => reload::run(args, globals),
             Self::Stop(args) => stop::run(args, globals),

@@ -23,6 +23,7 @@ mod settings;
 mod shape;
 mod strategy;
 mod suggest;
+mod supervise;
 mod text;
 mod time_span;
 
@@ -53,6 +54,10 @@ pub(crate) use problem::{Problem, Problems, Severity, Source};
 pub(crate) use root::Config;
 pub(crate) use settings::{AdminConfig, Machine, look_up};
 pub(crate) use strategy::Strategy;
+pub(crate) use supervise::{
+    DEFAULT_SUPERVISE_CONTROL, DEFAULT_SUPERVISE_FILE, Folder, Process, SuperviseFile, Variable,
+    read_supervise,
+};
 pub(crate) use time_span::TimeSpan;
 
 /// Read when no other file is named.

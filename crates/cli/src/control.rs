@@ -10,6 +10,7 @@ mod http;
 #[cfg(test)]
 mod sample;
 mod secure;
+mod supervisor;
 pub(crate) mod text;
 
 use std::fmt;
@@ -28,6 +29,7 @@ use toml::de::{DeTable, DeValue};
 pub(crate) use each::{Said, each};
 #[cfg(test)]
 pub(crate) use sample::sample;
+pub(crate) use supervisor::{Place, Supervisor};
 
 use crate::config::DEFAULT_FILE;
 use crate::failure::{Exit, Failure};
@@ -140,17 +142,15 @@ enum Wire {
 
 impl Balancer {
     /// The one that `--control` (or the environment) or else the configuration names.
-    fn find(control: Option<&str>, config: Option<&Path>) -> Result<Self, Trouble> {
+    pub(crate) fn find(control: Option<&str>, config: Option<&Path>) -> Result<Self, Trouble> {
         if let Some(control) = control {
             return Self::parse(control);
         }
         let file = config.or_else(|| Some(Path::new(DEFAULT_FILE)).filter(|file| file.exists()));
         match file {
-            Some(file) => {
-                Self::parse(&configured(file)?.unwrap_or_else(|| DEFAULT.into())).map_err(|trouble| {
-                    Trouble::Refused(format!("{}: [admin] control: {trouble}", file.display()))
-                })
-            }
+            Some(file) => Self::parse(&configured(file, "admin")?.unwrap_or_else(|| DEFAULT.into())).map_err(
+                |trouble| Trouble::Refused(format!("{}: [admin] control: {trouble}", file.display())),
+            ),
             None => Self::parse(DEFAULT),
         }
     }
@@ -244,7 +244,18 @@ impl Balancer {
     }
 
     fn send(&self, method: &str, target: &str, body: &str, wait: Duration) -> Result<http::Answer, Trouble> {
-        let mut socket = self.connect().map_err(|error| self.unreachable(&error))?;
+        let socket = self.connect().map_err(|error| self.unreachable(&error))?;
+        self.ask(socket, method, target, body, wait)
+    }
+
+    fn ask(
+        &self,
+        mut socket: Wire,
+        method: &str,
+        target: &str,
+        body: &str,
+        wait: Duration,
+    ) -> Result<http::Answer, Trouble> {
         let (host, token) = match self {
             Self::Unix(_) => ("plimsoll", String::new()),
             Self::Http(authority) => (authority.as_str(), String::new()),
@@ -373,21 +384,21 @@ impl Write for Wire {
     }
 }
 
-/// `[admin] control` of a file. The file may be wrong elsewhere, even in its syntax: one must be able to look
+/// `control` of a section of a file. The file may be wrong elsewhere, even in its syntax: one must be able to look
 /// at a balancer while its next configuration is being written.
-fn configured(file: &Path) -> Result<Option<String>, Trouble> {
+fn configured(file: &Path, section: &str) -> Result<Option<String>, Trouble> {
     let refused = |why: &dyn fmt::Display| {
         let file = file.display();
         Trouble::Refused(format!("{file}: {why}; mend it, or say --control unix:/path"))
     };
     let text = std::fs::read_to_string(file).map_err(|error| refused(&error))?;
     let (table, errors) = DeTable::parse_recoverable(&text);
-    let control = table.get_ref().get("admin").and_then(|admin| admin.get_ref().get("control"));
+    let control = table.get_ref().get(section).and_then(|section| section.get_ref().get("control"));
     let control = control.map(|control| address(control.get_ref()));
     match (control, errors.first()) {
         (Some(Some(control)), None) => Ok(Some(control.to_owned())),
         (Some(Some(control)), Some(_)) if Balancer::parse(control).is_ok() => Ok(Some(control.to_owned())),
-        (Some(None), None) => Err(refused(&"[admin] control is not a text")),
+        (Some(None), None) => Err(refused(&format_args!("[{section}] control is not a text"))),
         (None, None) => Ok(None),
         // It may be what is wrong that says where.
         (_, Some(error)) => {

@@ -27,6 +27,8 @@ pub(crate) fn start(form: Form, globals: &Globals) {
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false);
+    // A line that cannot be written is lost. To say so where nothing can be written would end the process.
+    let log = log.log_internal_errors(false);
     // The journal dates its lines itself.
     let dated = std::env::var_os("JOURNAL_STREAM").is_none();
     let color = globals.paints(&io::stderr());

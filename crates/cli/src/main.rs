@@ -9,6 +9,7 @@ mod limits;
 mod log;
 mod made;
 mod running;
+mod supervise;
 mod talk;
 
 use std::process::ExitCode;

@@ -1,14 +1,15 @@
 //! A balancer that runs: the data plane, the file its configuration comes from, and what the admin plane sees
 //! of both.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use plimsoll_admin::{Changed, Entry, Reference, Refused, Report, Rules, Subject};
+use plimsoll_admin::{Changed, Entry, Reference, Refused, Report, Rules, Subject, Switch};
 use plimsoll_brain::status::{GroupExplanation, Status};
-use plimsoll_brain::{Knobs, Shed, Strategy};
+use plimsoll_brain::{EventKind, Knobs, Shed, Strategy, strategy};
 use plimsoll_cluster::corba::Refusal;
 use plimsoll_cluster::{self as cluster, Cluster};
 use plimsoll_proxy::{self as proxy, Engine, Rates, Stamped};
@@ -39,7 +40,17 @@ pub(crate) struct Running {
     rules: Arc<Rules>,
     /// One reload at a time, so that what was read last is in force last.
     reloading: Mutex<()>,
+    /// Groups whose balancing is switched off, and what they are balanced by otherwise.
+    off: Mutex<BTreeMap<String, Balancing>>,
     stop: Notify,
+}
+
+/// What a group is balanced by.
+#[derive(Clone)]
+struct Balancing {
+    strategy: &'static Strategy,
+    knobs: Knobs,
+    weight: Option<cluster::Expression>,
 }
 
 impl Running {
@@ -61,6 +72,7 @@ impl Running {
         let cluster = Cluster::start(force.watched.clone(), Arc::new(Joint(engine.clone())))?;
         let (file, reloading, stop) = (file.to_owned(), Mutex::default(), Notify::new());
         let (base, made, force) = (Mutex::new(base), Mutex::new(made), Mutex::new(Arc::new(force)));
+        let off = Mutex::default();
         Ok(Arc::new(Self {
             engine,
             cluster,
@@ -72,6 +84,7 @@ impl Running {
             admin,
             rules,
             reloading,
+            off,
             stop,
         }))
     }
@@ -131,6 +144,8 @@ impl Running {
         let changes = self.enforce(force, beside)?;
         *lock(&self.base) = base;
         self.rules.replace(rules);
+        // The file says by what there is balancing.
+        lock(&self.off).clear();
         self.write_references(&file.config);
         Ok(changes)
     }
@@ -169,6 +184,50 @@ impl Running {
         self.enforce(base.with(&made), Vec::new()).map_err(Refusal::Impossible)?;
         *lock(&self.made) = made;
         Ok(done)
+    }
+
+    /// Switches a group's balancing off or on. Off its members take equal turns.
+    fn balance(&self, group: &str, on: bool) -> Result<Vec<String>, String> {
+        let _one = lock(&self.reloading);
+        let force = self.force();
+        let Some(settings) = force.settings.groups.iter().find(|settings| *settings.spec.name == *group)
+        else {
+            let names: Vec<&str> = force.settings.groups.iter().map(|one| &*one.spec.name).collect();
+            return Err(format!("no group {group}; there are: {}", names.join(", ")));
+        };
+        let kept = lock(&self.off).get(group).cloned();
+        let (balancing, kind, why) = match (kept, on) {
+            (None, true) | (Some(_), false) => return Ok(Vec::new()),
+            (Some(kept), true) => (kept, EventKind::Enabled, "balancing enabled by an operator"),
+            (None, false) => {
+                let turns = strategy::find("round_robin").ok_or("there is no strategy round_robin")?;
+                let watched = force.watched.iter().find(|watched| *watched.name == *group);
+                let kept = Balancing {
+                    strategy: settings.spec.strategy,
+                    knobs: settings.spec.knobs.clone(),
+                    weight: watched.and_then(|watched| watched.weight.clone()),
+                };
+                lock(&self.off).insert(group.to_owned(), kept);
+                let turns = Balancing { strategy: turns, knobs: Knobs::defaults(turns), weight: None };
+                let why = "balancing disabled by an operator: members take equal turns, until it is enabled or \
+                           the next reload";
+                (turns, EventKind::Disabled, why)
+            }
+        };
+        let before = self.choose(group, &balancing, balancing.strategy.name)?;
+        if on {
+            lock(&self.off).remove(group);
+        }
+        self.engine.note(kind, group, why.to_owned());
+        Ok(vec![format!("~ group {group}: strategy {before} -> {}", balancing.strategy.name)])
+    }
+
+    /// Has a group balanced in another way; what it was, for people.
+    fn choose(&self, group: &str, by: &Balancing, written: &str) -> Result<String, String> {
+        let before = self.engine.choose_by(group, by.strategy, by.knobs.clone(), written)?;
+        self.cluster.weigh(group, by.weight.clone());
+        self.chosen(group, by.strategy, &by.knobs, by.weight.as_ref());
+        Ok(before)
     }
 
     /// Keeps an operator's choice, so that what a client of the load manager changes does not undo it.
@@ -212,7 +271,10 @@ impl Running {
 
 impl Subject for Running {
     fn status(&self) -> Status {
-        self.engine.status()
+        let mut status = self.engine.status();
+        let off = lock(&self.off);
+        status.groups.iter_mut().for_each(|group| group.balancing_disabled = off.contains_key(&group.name));
+        status
     }
 
     fn buckets(&self, group: &str) -> Vec<(f64, u64)> {
@@ -240,6 +302,23 @@ impl Subject for Running {
 
     fn undrain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
         self.engine.undrain(group, member)
+    }
+
+    fn switch(&self, what: &Switch, on: bool) -> Result<Vec<String>, String> {
+        let word = if on { "enabled" } else { "disabled" };
+        match what {
+            Switch::Member { group, name } => {
+                let (engine, group) = (&self.engine, group.as_deref());
+                if on { engine.enable(group, name) } else { engine.disable(group, name) }?;
+                Ok(vec![format!("~ member {name}: {word}")])
+            }
+            Switch::Listener(address) => {
+                let (engine, address) = (&self.engine, address.trim());
+                let news = if on { engine.open_listener(address) } else { engine.close_listener(address) }?;
+                Ok(news.then(|| format!("~ listener {address}: {word}")).into_iter().collect())
+            }
+            Switch::Balancing(group) => self.balance(group, on),
+        }
     }
 
     /// May take as long as looking names up does.
@@ -294,9 +373,8 @@ impl Subject for Running {
         let weight = wanted.weight().and_then(|weight| cluster::Expression::new(&weight.0).ok());
         // Not between the two halves of a reload.
         let _one = lock(&self.reloading);
-        let before = self.engine.choose_by(group, strategy, knobs.clone(), value.trim())?;
-        self.cluster.weigh(group, weight.clone());
-        self.chosen(group, strategy, &knobs, weight.as_ref());
+        let before = self.choose(group, &Balancing { strategy, knobs, weight }, value.trim())?;
+        lock(&self.off).remove(group);
         Ok(vec![format!("~ group {group}: strategy {before} -> {}", value.trim())])
     }
 

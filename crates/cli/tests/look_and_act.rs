@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll_admin::{Admin, Changed, Config, Entry, Reference, Refused, Report, Subject, start};
+use plimsoll_admin::{Admin, Changed, Config, Entry, Reference, Refused, Report, Subject, Switch, start};
 use plimsoll_brain::status::{GroupExplanation, GroupStatus, Latency, MemberStatus, Status};
 use plimsoll_brain::{EventKind, Shed, State};
 use serde_json::{Value, json};
@@ -83,6 +83,17 @@ impl Subject for Script {
 
     fn undrain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
         self.set(group, member, State::Up)
+    }
+
+    fn switch(&self, what: &Switch, on: bool) -> Result<Vec<String>, String> {
+        match what {
+            Switch::Member { group, name } => {
+                self.set(group.as_deref(), name, if on { State::Up } else { State::Disabled })?;
+                Ok(vec![format!("~ member {name}: {on}")])
+            }
+            Switch::Listener(address) => Ok(vec![format!("~ listener {address}: {on}")]),
+            Switch::Balancing(_) => Ok(Vec::new()),
+        }
     }
 
     fn reload(&self) -> Result<Vec<String>, String> {
@@ -341,6 +352,25 @@ fn drain_and_back() {
     assert_eq!((said.code, said.json(), state()), (0, json!({"undrained": "a:80"}), State::Up));
     let said = stage.run(&["drain", "z:80"]);
     assert_eq!((said.code, &*said.err), (2, "error: no group has a member z:80\n"));
+}
+
+#[test]
+fn disable_and_enable() {
+    let stage = Stage::new();
+    let state = || stage.script.status.lock().unwrap().groups[0].members[0].state;
+    let said = stage.run(&["disable", "member", "a:80", "--group", "web"]);
+    assert_eq!((said.code, &*said.err, state()), (0, "~ member a:80: false\n", State::Disabled));
+    let said = stage.run(&["enable", "member", "a:80", "-o", "json"]);
+    assert_eq!(
+        (said.code, said.json(), state()),
+        (0, json!({"changes": ["~ member a:80: true"]}), State::Up)
+    );
+    let said = stage.run(&["disable", "listener", "udp:[::]:53"]);
+    assert_eq!((said.code, &*said.err), (0, "~ listener udp:[::]:53: false\n"));
+    let said = stage.run(&["enable", "balancing", "web"]);
+    assert_eq!((said.code, &*said.err), (0, "it was so already\n"));
+    assert_eq!(stage.run(&["disable", "member", "z:80"]).code, 2);
+    assert_eq!(stage.run(&["disable", "a:80"]).code, 2, "it must be said what is meant");
 }
 
 #[test]

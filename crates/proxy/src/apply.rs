@@ -137,7 +137,7 @@ fn listen(control: &mut Control, next: &[ListenerSettings], mut fresh: Fresh) ->
                 let (door, settings, group) = (Arc::clone(&door), settings.clone(), Arc::clone(group));
                 told &= worker.order(Order::Listen { id, door, socket, settings, group });
             }
-            listeners.push(Opened { id, door });
+            listeners.push(Opened { id, door, disabled: false });
             id += 1;
         } else if let Some(before) = open_as(control, settings) {
             let open = &control.listeners[before];
@@ -146,7 +146,8 @@ fn listen(control: &mut Control, next: &[ListenerSettings], mut fresh: Fresh) ->
                 settings: settings.clone(),
                 group: Arc::clone(group),
             });
-            listeners.push(Opened { id: open.id, door: Arc::clone(&open.door) });
+            // One that is disabled has nobody to tell, and stays so.
+            listeners.push(Opened { id: open.id, door: Arc::clone(&open.door), disabled: open.disabled });
         }
     }
     for open in &control.listeners {

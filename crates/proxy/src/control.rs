@@ -101,6 +101,8 @@ pub(crate) struct Ruled {
 pub(crate) struct Opened {
     pub(crate) id: u64,
     pub(crate) door: Arc<Door>,
+    /// Has an operator closed it?
+    pub(crate) disabled: bool,
 }
 
 /// What a probe found.

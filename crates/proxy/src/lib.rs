@@ -41,6 +41,7 @@ mod settings;
 mod splice;
 mod stats;
 mod stream;
+mod switch;
 mod tcp;
 mod trip;
 mod udp;

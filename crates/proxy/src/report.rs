@@ -107,6 +107,7 @@ fn listeners(control: &Control) -> Vec<ListenerStatus> {
             connections: sum(|count| &count.open),
             accepted: sum(|count| &count.accepted),
             refused: sum(|count| &count.refused),
+            disabled: open.disabled,
         }
     })
     .collect()
@@ -156,6 +157,8 @@ fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
     GroupStatus {
         name: ruled.group.name.to_string(),
         strategy: ruled.settings.spec.strategy.name.to_owned(),
+        // Whoever holds the data plane knows.
+        balancing_disabled: false,
         verdict: ruled.analyzer.verdict(),
         healthy: !ruled.group.published().plan.members().is_empty(),
         load: ruled.analyzer.load(now),

@@ -21,6 +21,26 @@ fn acts_reach_the_subject() {
 }
 
 #[test]
+fn one_thing_is_switched_at_a_time() {
+    let open = open();
+    let done = open.act("POST", "/v1/disable", r#"{"listener":"[::]:80"}"#);
+    assert_eq!((done.status, done.json()["changes"][0].as_str()), (200, Some("~ a")));
+    assert_eq!(open.act("POST", "/v1/enable", r#"{"member":"a:1","group":"web"}"#).status, 200);
+    assert_eq!(open.act("POST", "/v1/disable", r#"{"balancing":"web"}"#).status, 200);
+    let refused = open.act("POST", "/v1/enable", r#"{"listener":"nowhere:1"}"#);
+    assert_eq!((refused.status, refused.error()), (422, "there is no listener nowhere:1".into()));
+    for body in
+        ["{}", r#"{"member":"a:1","listener":"b"}"#, r#"{"listener":"b","group":"web"}"#, r#"{"what":1}"#]
+    {
+        let refused = open.act("POST", "/v1/disable", body);
+        assert!(refused.status == 400 && refused.error().contains("\"balancing\": …"), "{body}");
+    }
+    let calls = open.script.calls.lock().unwrap();
+    assert_eq!(calls.len(), 4);
+    assert_eq!(calls[1], r#"enable Member { group: Some("web"), name: "a:1" }"#);
+}
+
+#[test]
 fn a_refusal_says_why() {
     let open = open();
     let refused = open.act("POST", "/v1/drain", r#"{"member":"nobody:1"}"#);
@@ -40,9 +60,18 @@ fn a_refusal_says_why() {
 #[test]
 fn the_listener_only_shows() {
     let open = open();
-    for path in
-        ["/v1/drain", "/v1/undrain", "/v1/reload", "/v1/stop", "/v1/set", "/v1/report", "/status", "/"]
-    {
+    for path in [
+        "/v1/drain",
+        "/v1/undrain",
+        "/v1/disable",
+        "/v1/enable",
+        "/v1/reload",
+        "/v1/stop",
+        "/v1/set",
+        "/v1/report",
+        "/status",
+        "/",
+    ] {
         for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"] {
             let answer = open.ask(method, path, "");
             assert_eq!(answer.status, 405, "{method} {path}");

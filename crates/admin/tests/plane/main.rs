@@ -11,3 +11,4 @@ mod reads;
 mod reports;
 mod script;
 mod secured;
+mod supervisor;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use plimsoll_admin::{Admin, Changed, Config, Entry, Reference, Refused, Report, Subject, start};
+use plimsoll_admin::{Admin, Changed, Config, Entry, Reference, Refused, Report, Subject, Switch, start};
 use plimsoll_brain::status::{
     GroupExplanation, GroupStatus, Latency, ListenerStatus, LoadExplanation, MemberStatus, Status,
     UrgencyStatus,
@@ -80,6 +80,16 @@ impl Subject for Script {
     fn undrain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
         self.call(format!("undrain {group:?} {member}"));
         Ok(())
+    }
+
+    fn switch(&self, what: &Switch, on: bool) -> Result<Vec<String>, String> {
+        self.call(format!("{} {what:?}", if on { "enable" } else { "disable" }));
+        match what {
+            Switch::Listener(address) if address == "nowhere:1" => {
+                Err("there is no listener nowhere:1".into())
+            }
+            _ => Ok(vec!["~ a".into()]),
+        }
     }
 
     fn reload(&self) -> Result<Vec<String>, String> {

@@ -21,7 +21,7 @@ use crate::script::{Answer, Scratch, Script};
 /// Verbs that change nothing.
 const LOOK: &[&str] = &["index", "document", "health", "status", "metrics", "events", "explain", "reference"];
 /// What the built-in roles have, beside `LOOK`. Written out here, so that a change of the table shows.
-const OPERATE: &[&str] = &["drain", "undrain", "set"];
+const OPERATE: &[&str] = &["drain", "undrain", "disable", "enable", "set"];
 const ADMINISTER: &[&str] = &["report", "reload", "stop"];
 /// What the test's own role has, for the group `web`.
 const OWN: &[&str] = &["status", "explain", "drain"];
@@ -130,6 +130,7 @@ impl Stage {
         };
         let body = match route.takes {
             Takes::Member => r#"{"group":"web","member":"10.0.0.1:80"}"#,
+            Takes::Switch => r#"{"balancing":"web"}"#,
             Takes::Setting => r#"{"group":"web","key":"strategy","value":"random"}"#,
             Takes::Report => r#"{"group":"web","member":"10.0.0.1:80","values":{"cpu":1}}"#,
             Takes::Nothing | Takes::Since => "",

@@ -53,6 +53,7 @@ impl Analyzer {
         let still = match self.entries[place].state {
             State::Down => "; it is down",
             State::Draining => "; it is draining",
+            State::Disabled => "; it is disabled",
             _ => "",
         };
         self.tell_of(place, EventKind::Readmitted, format!("{why}{still}"), &row);

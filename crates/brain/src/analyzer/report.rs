@@ -70,9 +70,14 @@ impl Analyzer {
         self.entries.iter().any(counts).then(|| self.mean_load())
     }
 
-    /// Those that an operator drains: they get nothing new and keep what they have.
+    /// Does an operator drain it?
+    pub fn drains(&self, member: MemberId) -> bool {
+        self.entries.iter().any(|entry| entry.id == member && entry.draining)
+    }
+
+    /// Those that an operator drains or has disabled: they get nothing new and keep what they have.
     pub fn draining(&self) -> impl Iterator<Item = MemberId> {
-        self.entries.iter().filter(|entry| entry.draining).map(|entry| entry.id)
+        self.entries.iter().filter(|entry| entry.draining || entry.disabled).map(|entry| entry.id)
     }
 
     /// One line for a person: `4/5 members up, 1 ejected`.
@@ -89,6 +94,7 @@ impl Analyzer {
             (State::Unchecked, "not checked yet"),
             (State::Ejected, "ejected"),
             (State::Draining, "draining"),
+            (State::Disabled, "disabled"),
             (State::SlowStart, "in slow start"),
         ] {
             if let number @ 1.. = count(state) {
@@ -133,6 +139,7 @@ impl Analyzer {
     fn why(&self, entry: &Entry) -> String {
         match entry.state {
             State::Draining => "drained by an operator".to_owned(),
+            State::Disabled => "disabled by an operator".to_owned(),
             State::Ejected => entry.ejection.why.clone(),
             State::SlowStart => {
                 format!("takes a growing part of its share for {} s", self.spec.slow_start.as_secs_f64())

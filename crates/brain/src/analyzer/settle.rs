@@ -34,6 +34,7 @@ impl Analyzer {
         let entry = &mut self.entries[place];
         let before = entry.state;
         let barred = match entry.health.verdict {
+            _ if entry.disabled => Some(State::Disabled),
             _ if entry.draining => Some(State::Draining),
             Verdict::Unchecked => Some(State::Unchecked),
             Verdict::Down => Some(State::Down),
@@ -105,7 +106,7 @@ impl Analyzer {
         if down && !self.all_down {
             let then = match self.spec.when_all_down {
                 WhenAllDown::Reject => "requests are refused",
-                WhenAllDown::FailOpen => "requests go to all of them but the draining ones",
+                WhenAllDown::FailOpen => "requests go to all of them but the draining and disabled ones",
             };
             let why = format!("no member can be used ({}); {then}", self.verdict());
             self.tell(EventKind::AllDown, None, why, &[("members", self.entries.len() as f64)]);

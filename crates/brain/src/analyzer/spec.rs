@@ -80,7 +80,7 @@ pub struct OutlierSpec {
 pub enum WhenAllDown {
     /// Refuse requests (503).
     Reject,
-    /// Use all of them but the draining ones, as if they were up, even those not checked yet. In the plan they
+    /// Use all of them but the draining and disabled ones, as if they were up, even those not checked yet. In the plan they
     /// keep their real state.
     FailOpen,
 }

@@ -19,6 +19,7 @@ use crate::log;
 use crate::running::notify;
 
 mod corba;
+pub(super) mod says;
 mod servers;
 mod side_car;
 

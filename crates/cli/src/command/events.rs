@@ -224,6 +224,8 @@ pub(super) fn kind(kind: EventKind) -> (&'static str, Tone) {
         EventKind::Readmitted => ("readmitted", Tone::Good),
         EventKind::Draining => ("draining", Tone::Fair),
         EventKind::Undrained => ("undrained", Tone::Good),
+        EventKind::Disabled => ("disabled", Tone::Fair),
+        EventKind::Enabled => ("enabled", Tone::Good),
         EventKind::SlowStart => ("slow start", Tone::Fair),
         EventKind::FullShare => ("full share", Tone::Good),
         EventKind::AlertRaised => ("alert", Tone::Fair),

@@ -1,6 +1,7 @@
 //! `plimsoll lottery`: the daemon beside a server in a cluster without a balancer.
 
 mod key;
+pub(super) mod says;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -84,6 +85,13 @@ struct Flags {
     /// Where programs tell numbers (POST /v1/report), and /load and /metrics show what is known
     #[arg(long, value_name = "ADDRESS")]
     status: Option<String>,
+}
+
+impl Args {
+    /// Its configuration, if that is a file.
+    pub(super) fn file(&self) -> Option<PathBuf> {
+        self.config.clone()
+    }
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use plimsoll_brain::status::Status;
+use plimsoll_brain::status::{GroupStatus, Status};
 
 use super::{Failure, Globals};
 use crate::config::count;
@@ -61,7 +61,7 @@ fn render(status: &Status, color: bool) -> String {
             Cell::text(glyph).tone(tone),
             Cell::text(&group.name).tone(Tone::Strong),
             Cell::text(&group.verdict),
-            Cell::text(&group.strategy).tone(Tone::Faint),
+            Cell::text(&strategy(group)).tone(Tone::Faint),
             Cell::text(&times).tone(Tone::Faint),
         ]
     });
@@ -79,10 +79,16 @@ fn render(status: &Status, color: bool) -> String {
             Cell::number(format!("{} open", listener.connections)),
             Cell::number(format!("{} accepted", listener.accepted)),
             Cell::text(&refused).tone(Tone::Bad),
+            Cell::text(if listener.disabled { "disabled" } else { "" }).tone(Tone::Fair),
         ]
     });
     out.push_str(&table(&listeners.collect::<Vec<_>>(), color));
     out
+}
+
+fn strategy(group: &GroupStatus) -> String {
+    let off = if group.balancing_disabled { " (balancing disabled)" } else { "" };
+    format!("{}{off}", group.strategy)
 }
 
 #[cfg(test)]

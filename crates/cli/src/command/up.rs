@@ -3,6 +3,8 @@
 //! SIGHUP reads the file again. SIGTERM and SIGINT close the listeners, let work in flight end until the
 //! `drain_deadline`, and end the process; a second one ends it at once.
 
+pub(super) mod says;
+
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -35,6 +37,13 @@ pub(crate) struct Args {
     /// Form of the log on standard error
     #[arg(long, value_enum, default_value_t = log::Form::Text)]
     log: log::Form,
+}
+
+impl Args {
+    /// Its configuration.
+    pub(super) fn file(&self) -> PathBuf {
+        self.config.clone()
+    }
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {

@@ -203,7 +203,7 @@ pub(crate) enum WhenAllDown {
     /// They are refused (http: 503).
     #[default]
     Reject,
-    /// All members but the draining ones are used as if they were up: for checks that may be wrong.
+    /// All members but the draining and disabled ones are used as if they were up: for checks that may be wrong.
     FailOpen,
 }
 

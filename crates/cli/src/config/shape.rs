@@ -201,7 +201,7 @@ impl<'s> Walk<'s> {
     fn section(&self) -> String {
         match self.path.as_slice() {
             [] => "at the top level".into(),
-            [name] if name == "listener" || name == "group" => format!("in [[{name}]]"),
+            [name] if ["listener", "group", "process"].contains(&&**name) => format!("in [[{name}]]"),
             path => format!("in [{}]", path.join(".")),
         }
     }

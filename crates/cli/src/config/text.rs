@@ -40,6 +40,8 @@ const FORMATS: &[(&str, Check)] = &[
     format::<super::ProbeHost>(),
     format::<super::PublicUrl>(),
     format::<super::LogPath>(),
+    format::<super::Folder>(),
+    format::<super::Variable>(),
     format::<super::Formula>(),
     format::<super::MonitorUrl>(),
     format::<super::TypeId>(),

@@ -44,6 +44,7 @@ fn listener(address: &str, protocol: &str, group: &str, counts: [u64; 3]) -> Lis
         connections,
         accepted,
         refused,
+        disabled: false,
     }
 }
 

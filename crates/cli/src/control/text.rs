@@ -46,6 +46,7 @@ pub(crate) fn state(state: State) -> (&'static str, &'static str, Tone) {
         State::SlowStart => ("◐", "slow start", Tone::Fair),
         State::Unchecked => ("○", "unchecked", Tone::Fair),
         State::Draining => ("◌", "draining", Tone::Fair),
+        State::Disabled => ("⊖", "disabled", Tone::Fair),
         State::Ejected => ("⊘", "ejected", Tone::Bad),
         State::Down => ("✘", "down", Tone::Bad),
     }

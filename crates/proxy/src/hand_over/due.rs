@@ -98,7 +98,7 @@ impl Control {
         let group = self.group_of(group, member).ok()?;
         let ruled = self.groups.get_mut(&group)?;
         let (id, settings) = (ruled.id(member)?, ruled.settings.hand_over.clone()?);
-        if ruled.analyzer.draining().any(|draining| draining == id) {
+        if ruled.analyzer.drains(id) {
             return None;
         }
         let (member, epoch) = (member.into(), ruled.hand_overs.next());

@@ -1,0 +1,179 @@
+//! The doors of a Supervisor over real sockets.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use plimsoll_admin::supervisor::{ROUTES, Verb};
+use plimsoll_admin::{
+    Act, Admin, Children, Config, Denied, Household, ProcessStatus, Says, Supervisor, supervise,
+};
+use plimsoll_brain::ward::Phase;
+use serde_json::Value;
+
+use crate::script::{Answer, Scratch, tcp, unix};
+
+/// A Supervisor of one process that says what it was told.
+#[derive(Default)]
+struct Told {
+    calls: Mutex<Vec<String>>,
+    stopping: Mutex<bool>,
+}
+
+fn household(stopping: bool) -> Household {
+    let web = ProcessStatus {
+        name: "web".into(),
+        command: vec!["up".into()],
+        state: Phase::BackingOff,
+        why: "exit code 1".into(),
+        since_unix_ms: 1_800_000_000_000,
+        pid: None,
+        adopted: false,
+        outdated: false,
+        restarts: 3,
+        failures: 2,
+        next_start_unix_ms: Some(1_800_000_000_500),
+        last_exit: None,
+        says: None,
+    };
+    Household {
+        schema: 1,
+        version: "0.1.0".into(),
+        pid: 7,
+        stopping,
+        processes: vec![web],
+        ..Household::default()
+    }
+}
+
+impl Supervisor for Told {
+    fn processes(&self) -> Household {
+        household(*self.stopping.lock().unwrap())
+    }
+
+    fn view(&self) -> Household {
+        let mut household = self.processes();
+        let says = Says { well: true, lines: vec!["fine".into()], facts: Value::Null };
+        household.processes[0].says = Some(says);
+        household
+    }
+
+    fn tell(&self, process: &str, act: Act) -> Result<ProcessStatus, Denied> {
+        self.calls.lock().unwrap().push(format!("{act:?} {process}"));
+        match (process, act) {
+            ("web", Act::Reload) => Err(Denied::Impossible("web does not run".into())),
+            ("web", _) => Ok(self.processes().processes.remove(0)),
+            _ => Err(Denied::Unknown(format!("there is no process {process}"))),
+        }
+    }
+
+    fn reload(&self) -> Result<Vec<String>, String> {
+        self.calls.lock().unwrap().push("reload".into());
+        Ok(vec!["+ process web".into()])
+    }
+
+    fn shut_down(&self, children: Children) {
+        self.calls.lock().unwrap().push(format!("{children:?}"));
+        *self.stopping.lock().unwrap() = true;
+    }
+}
+
+struct Open {
+    told: Arc<Told>,
+    admin: Admin,
+    control: PathBuf,
+    _scratch: Scratch,
+}
+
+fn open() -> Open {
+    let scratch = Scratch::new();
+    let control = scratch.path("supervise.sock");
+    let told = Arc::new(Told::default());
+    let listen = Some(([127, 0, 0, 1], 0).into());
+    let config = Config { listen, control: Some(control.clone()), ..Config::default() };
+    let admin = supervise(config, told.clone()).unwrap();
+    Open { told, admin, control, _scratch: scratch }
+}
+
+impl Open {
+    fn act(&self, method: &str, target: &str) -> Answer {
+        Answer::to(unix(&self.control), method, target, "", "")
+    }
+
+    fn ask(&self, method: &str, target: &str) -> Answer {
+        Answer::to(tcp(self.admin.addr().unwrap()), method, target, "", "")
+    }
+}
+
+#[test]
+fn acts_reach_the_supervisor() {
+    let open = open();
+    for act in ["start", "stop", "restart"] {
+        let done = open.act("POST", &format!("/v1/processes/web/{act}"));
+        assert_eq!((done.status, done.json()["restarts"].as_u64()), (200, Some(3)));
+    }
+    let refused = open.act("POST", "/v1/processes/web/reload");
+    assert_eq!((refused.status, refused.error()), (422, "web does not run".into()));
+    assert_eq!(open.act("POST", "/v1/processes/mail/start").status, 404);
+    assert_eq!(open.act("POST", "/v1/reload").json()["changes"][0], "+ process web");
+    assert_eq!(open.act("POST", "/v1/shutdown?children=none").status, 400);
+    assert_eq!(open.act("POST", "/v1/processes/web/stop?wait=1").status, 400);
+    assert_eq!(open.act("GET", "/v1/healthz").status, 200);
+    let done = open.act("POST", "/v1/shutdown?children=leave");
+    assert_eq!((done.status, &done.json()["children"]), (202, &"left".into()));
+    assert_eq!(open.act("POST", "/v1/shutdown").json()["children"], "stopping");
+    assert_eq!(open.act("GET", "/v1/healthz").status, 503);
+    let calls = open.told.calls.lock().unwrap();
+    let expected =
+        ["Start web", "Stop web", "Restart web", "Reload web", "Start mail", "reload", "Leave", "Stop"];
+    assert_eq!(*calls, expected);
+}
+
+#[test]
+fn what_there_is_to_see() {
+    let open = open();
+    for answer in [open.act("GET", "/v1/processes"), open.ask("GET", "/v1/processes")] {
+        let process = &answer.json()["processes"][0];
+        assert_eq!((&process["name"], &process["state"]), (&"web".into(), &"backing_off".into()));
+        assert!(process.get("says").is_none());
+    }
+    assert_eq!(open.ask("GET", "/v1/processes/web").json()["failures"], 2);
+    assert!(open.ask("GET", "/v1/processes/mail").error().contains("there are: web"));
+    assert_eq!(open.ask("GET", "/v1/status").json()["processes"][0]["says"]["lines"][0], "fine");
+    let page = open.ask("GET", "/metrics").body;
+    for sample in [
+        "plimsoll_supervise_process_state{process=\"web\",state=\"backing_off\"} 1\n",
+        "plimsoll_supervise_process_state{process=\"web\",state=\"running\"} 0\n",
+        "plimsoll_supervise_restarts_total{process=\"web\"} 3\n",
+        "process_resident_memory_bytes ",
+    ] {
+        assert!(page.contains(sample), "{sample} in {page}");
+    }
+}
+
+#[test]
+fn each_route_is_one_verb_and_the_listener_only_looks() {
+    let open = open();
+    for route in ROUTES {
+        let path = route.path.replace("NAME", "web");
+        let looks = route.verb == Verb::Look;
+        for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS"] {
+            let shown = open.ask(method, &path);
+            match (method, looks) {
+                ("GET", true) => assert_eq!(shown.status, 200, "{method} {path}"),
+                ("GET", false) => assert_eq!(shown.status, 404, "{method} {path}"),
+                _ => assert_eq!(shown.status, 405, "{method} {path}"),
+            }
+            if method != route.method {
+                let refused = open.act(method, &path);
+                assert_eq!(refused.status, 405, "{method} {path}");
+                let allow = if looks { "allow: get, head" } else { "allow: post" };
+                assert!(refused.head.contains(allow), "{method} {path}");
+            }
+        }
+        let index = open.act("GET", "/").body;
+        assert!(index.contains(route.path) && index.contains(route.about), "{index}");
+        assert_eq!(open.ask("GET", "/").body.contains(route.about), looks);
+    }
+    assert!(open.told.calls.lock().unwrap().is_empty());
+    assert_eq!(open.act("GET", "/status").status, 404);
+}

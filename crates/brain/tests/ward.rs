@@ -1,0 +1,230 @@
+//! What becomes of processes under supervision, in virtual time.
+
+use std::time::Duration;
+
+use plimsoll_brain::Time;
+use plimsoll_brain::ward::{Ending, Order, Phase, Rules, Ward};
+use proptest::prelude::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn orders(ward: &mut Ward) -> Vec<Order> {
+    std::iter::from_fn(|| ward.poll_order()).collect()
+}
+
+fn running() -> Ward {
+    let mut ward = Ward::new(Rules::default(), Time(0));
+    ward.start(Time(0));
+    assert_eq!(orders(&mut ward), [Order::Start]);
+    ward
+}
+
+#[test]
+fn a_crash_loop_backs_off_from_a_second_to_a_minute() {
+    let (mut ward, mut now, mut pauses) = (running(), Time(0), Vec::new());
+    for _ in 0..10 {
+        now = now + Duration::from_millis(10);
+        ward.ended(Ending::Signal(11), 0, now);
+        assert_eq!(ward.phase(), Phase::BackingOff);
+        let due = ward.poll_timeout().unwrap();
+        pauses.push(due.since(now).as_secs());
+        ward.handle_timeout(Time(due.0 - 1));
+        assert_eq!(orders(&mut ward), [], "too early");
+        now = due;
+        ward.handle_timeout(now);
+        assert_eq!(orders(&mut ward), [Order::Start]);
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]);
+    assert_eq!((ward.failures(), ward.restarts()), (10, 10));
+}
+
+#[test]
+fn who_ran_a_while_begins_anew() {
+    let mut ward = running();
+    ward.ended(Ending::Code(1), 0, Time(0) + SECOND);
+    let mut now = ward.poll_timeout().unwrap();
+    ward.handle_timeout(now);
+    now = now + SECOND * 59;
+    ward.ended(Ending::Code(1), 0, now);
+    assert_eq!((ward.failures(), ward.poll_timeout().unwrap().since(now)), (2, SECOND * 2));
+    now = ward.poll_timeout().unwrap();
+    ward.handle_timeout(now);
+    now = now + SECOND * 60;
+    ward.ended(Ending::Code(1), 0, now);
+    assert_eq!((ward.failures(), ward.poll_timeout().unwrap().since(now)), (1, SECOND));
+}
+
+#[test]
+fn what_is_wrong_waits_until_it_changes() {
+    let mut ward = running();
+    orders(&mut ward);
+    ward.ended(Ending::Code(2), 0, Time(0) + SECOND);
+    assert_eq!((ward.phase(), ward.poll_timeout()), (Phase::Failed, None));
+    ward.handle_timeout(Time(0) + SECOND * 1_000_000);
+    assert_eq!(orders(&mut ward), []);
+    let later = Time(0) + SECOND * 100;
+    ward.changed(later);
+    assert_eq!((orders(&mut ward), ward.phase()), (vec![Order::Start], Phase::Running));
+    ward.changed(later);
+    assert_eq!(orders(&mut ward), [], "it runs already");
+    ward.ended(Ending::Code(2), 0, later);
+    ward.start(later);
+    assert_eq!(orders(&mut ward), [Order::Start], "told to");
+}
+
+#[test]
+fn a_stop_is_final() {
+    for ending in [Ending::Code(0), Ending::Code(1), Ending::Code(2), Ending::Signal(9), Ending::Unknown] {
+        let mut ward = running();
+        ward.stop(Time(5));
+        assert_eq!((orders(&mut ward), ward.phase()), (vec![Order::Terminate], Phase::Stopping));
+        ward.ended(ending, 0, Time(6));
+        ward.changed(Time(7));
+        ward.handle_timeout(Time(u64::MAX));
+        assert_eq!((orders(&mut ward), ward.phase(), ward.poll_timeout()), (vec![], Phase::Stopped, None));
+    }
+    // Told by somebody else.
+    for ending in [Ending::Code(0), Ending::Code(130), Ending::Signal(15), Ending::Signal(2)] {
+        let mut ward = running();
+        ward.ended(ending, 0, Time(6));
+        assert_eq!((ward.phase(), ward.wanted(), orders(&mut ward)), (Phase::Stopped, false, vec![]));
+    }
+}
+
+#[test]
+fn who_does_not_end_is_killed_once() {
+    let mut ward = running();
+    ward.stop(Time(0));
+    assert_eq!(orders(&mut ward), [Order::Terminate]);
+    assert_eq!(ward.poll_timeout(), Some(Time(0) + SECOND * 30));
+    ward.handle_timeout(Time(0) + SECOND * 29);
+    assert_eq!(orders(&mut ward), []);
+    ward.handle_timeout(Time(0) + SECOND * 30);
+    assert_eq!((orders(&mut ward), ward.poll_timeout()), (vec![Order::Kill], None));
+}
+
+#[test]
+fn a_restart_ends_before_it_begins() {
+    let mut ward = running();
+    ward.restart(Time(1));
+    assert_eq!((orders(&mut ward), ward.phase()), (vec![Order::Terminate], Phase::Stopping));
+    ward.restart(Time(2));
+    assert_eq!(orders(&mut ward), [], "it is on its way");
+    ward.ended(Ending::Code(0), 0, Time(3));
+    assert_eq!((orders(&mut ward), ward.restarts()), (vec![Order::Start], 1));
+    // One that does not run has nothing to end.
+    ward.ended(Ending::Code(1), 0, Time(4));
+    ward.restart(Time(5));
+    assert_eq!((orders(&mut ward), ward.phase()), (vec![Order::Start], Phase::Running));
+    // The last word counts.
+    ward.restart(Time(6));
+    ward.stop(Time(7));
+    ward.ended(Ending::Code(0), 0, Time(8));
+    assert_eq!((orders(&mut ward), ward.phase()), (vec![], Phase::Stopped), "nobody is left to be told");
+}
+
+#[test]
+fn who_was_found_running_is_left_alone() {
+    let mut ward = Ward::new(Rules::default(), Time(0)).recalling(5, 7);
+    let now = Time(0) + SECOND * 1000;
+    ward.adopted(SECOND * 50, now);
+    assert_eq!((orders(&mut ward), ward.phase(), ward.restarts()), (vec![], Phase::Running, 7));
+    assert_eq!(ward.since(), Time(0) + SECOND * 950);
+    ward.ended(Ending::Unknown, 0, now + SECOND);
+    assert_eq!(ward.failures(), 6, "51 seconds are not settled");
+    let mut missed = Ward::new(Rules::default(), now).recalling(2, 2);
+    missed.missed(0, now);
+    assert_eq!((missed.phase(), missed.failures()), (Phase::BackingOff, 3));
+    assert_eq!(missed.poll_timeout(), Some(now + SECOND * 4));
+}
+
+#[derive(Clone, Debug)]
+enum Call {
+    Start,
+    Stop,
+    Restart,
+    Changed,
+    Ended(Ending, u64),
+    /// Time passes, milliseconds.
+    Wait(u64),
+    /// Until it wants to be called.
+    Due,
+}
+
+fn any_call() -> impl Strategy<Value = Call> {
+    let ending = prop_oneof![
+        (-1..140).prop_map(Ending::Code),
+        (1..32).prop_map(Ending::Signal),
+        Just(Ending::Unstarted),
+        Just(Ending::Unknown),
+    ];
+    prop_oneof![
+        2 => Just(Call::Start),
+        1 => Just(Call::Stop),
+        1 => Just(Call::Restart),
+        1 => Just(Call::Changed),
+        6 => (ending, any::<u64>()).prop_map(|(ending, chance)| Call::Ended(ending, chance)),
+        3 => (0_u64..100_000).prop_map(Call::Wait),
+        4 => Just(Call::Due),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// There is never a second process beside the first, none after a stop, never an end of trying.
+    #[test]
+    fn a_ward_keeps_its_promises(calls in prop::collection::vec(any_call(), 1..80)) {
+        let rules = Rules::default();
+        let (mut ward, mut now) = (Ward::new(rules, Time(0)), Time(0));
+        // What the shell has: a process, or not.
+        let (mut alive, mut wanted) = (false, false);
+        for call in calls {
+            match call {
+                Call::Start => { ward.start(now); wanted = true }
+                Call::Stop => { ward.stop(now); wanted = false }
+                Call::Restart => { ward.restart(now); wanted = true }
+                Call::Changed => ward.changed(now),
+                Call::Ended(ending, chance) if alive => {
+                    let stopping = ward.phase() == Phase::Stopping;
+                    alive = false;
+                    ward.ended(ending, chance, now);
+                    match ward.phase() {
+                        Phase::BackingOff => {
+                            let whole = rules.first * (1 << ward.failures().saturating_sub(1).min(20));
+                            let (whole, pause) = (whole.min(rules.longest), ward.poll_timeout().unwrap().since(now));
+                            prop_assert!(pause <= whole && pause >= whole / 2, "{pause:?} of {whole:?}");
+                        }
+                        Phase::Stopped => {
+                            prop_assert!(!wanted || !stopping);
+                            wanted = false;
+                        }
+                        Phase::Failed => prop_assert_eq!(ending, Ending::Code(2)),
+                        Phase::Running => prop_assert!(stopping && wanted),
+                        Phase::Stopping => prop_assert!(false, "nobody is left to end"),
+                    }
+                }
+                Call::Ended(..) => {}
+                Call::Wait(millis) => now = now + Duration::from_millis(millis),
+                Call::Due => now = ward.poll_timeout().unwrap_or(now).max(now),
+            }
+            ward.handle_timeout(now);
+            prop_assert!(ward.poll_timeout().is_none_or(|due| due > now), "it would be called for ever");
+            while let Some(order) = ward.poll_order() {
+                match order {
+                    Order::Start => {
+                        prop_assert!(!alive, "one is there already");
+                        prop_assert!(wanted, "nobody wants it");
+                        alive = true;
+                    }
+                    Order::Terminate | Order::Kill => prop_assert!(alive, "nobody is there"),
+                }
+            }
+            prop_assert_eq!(alive, matches!(ward.phase(), Phase::Running | Phase::Stopping));
+            prop_assert_eq!(ward.wanted(), wanted);
+            // Wanted and not there: it is only a matter of time, or of a file that has to change.
+            let waits = ward.poll_timeout().is_some() || ward.phase() == Phase::Failed;
+            prop_assert!(!wanted || alive || waits);
+        }
+    }
+}

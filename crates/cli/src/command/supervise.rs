@@ -1,0 +1,107 @@
+//! `plimsoll supervise`: start processes of this host, watch over them and start again those that fail; and the commands
+//! that talk to it.
+
+mod act;
+mod show;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{Exit, Failure, Globals};
+use crate::config;
+use crate::log;
+use crate::supervise::{Desk, Signals, Supervisor};
+
+/// Start balancers, agents and lotteries of this host, watch over them and start again those that fail
+///
+/// Which is in supervise.toml. They do not end with the Supervisor, if that is killed: started again it finds them. SIGHUP
+/// reads the file again; SIGTERM and SIGINT stop the processes and then the Supervisor, a second one stops all at once. The
+/// commands below talk to a Supervisor that runs.
+#[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
+
+    /// What is to be run
+    #[arg(short, long, value_name = "FILE", default_value = config::DEFAULT_SUPERVISE_FILE)]
+    config: PathBuf,
+
+    /// Only say what is wrong with the file; exit code 2 if anything is
+    #[arg(long)]
+    check: bool,
+
+    /// Form of the log on standard error
+    #[arg(long, value_enum, default_value_t = log::Form::Text)]
+    log: log::Form,
+}
+
+/// What is wanted of a Supervisor that runs.
+#[derive(Debug, Subcommand)]
+enum What {
+    Status(show::Args),
+    Start(act::Start),
+    Stop(act::Stop),
+    Restart(act::Restart),
+    Reload(act::Reload),
+    Shutdown(act::Shutdown),
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    match &args.what {
+        None => supervise(args, globals),
+        Some(What::Status(args)) => show::run(args, globals),
+        Some(What::Start(args)) => act::start(args, globals),
+        Some(What::Stop(args)) => act::stop(args, globals),
+        Some(What::Restart(args)) => act::restart(args, globals),
+        Some(What::Reload(args)) => act::reload(args, globals),
+        Some(What::Shutdown(args)) => act::shut_down(args, globals),
+    }
+}
+
+fn supervise(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let file = config::read_supervise(&args.config).map_err(|error| Failure::rendered(Exit::Usage, error))?;
+    if args.check {
+        let names: Vec<&str> = file.supervise.processes.iter().map(|process| &*process.name.0).collect();
+        globals.say(&format!("{}: ok: {}\n", config::name_of(&args.config), names.join(", ")));
+        return Ok(ExitCode::SUCCESS);
+    }
+    log::start(args.log, globals);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::failed(format_args!("cannot start: {error}")))?;
+    runtime.block_on(async {
+        // Before anything is started, so that no signal finds the process unprepared.
+        let kinds = [SignalKind::hangup(), SignalKind::terminate(), SignalKind::interrupt()];
+        let [Ok(hangup), Ok(terminate), Ok(interrupt)] = kinds.map(signal) else {
+            return Err(Failure::failed("cannot take signals"));
+        };
+        let (desk, asked) = Desk::new();
+        let (listen, control) = (file.supervise.supervise.listen.0, file.control());
+        let json = args.log == log::Form::Json;
+        let supervisor = Supervisor::new(args.config.clone(), file, json, desk.clone(), asked);
+        let supervisor = supervisor.map_err(|error| {
+            Failure::failed(format_args!(
+                "cannot start: {error}; is log_dir a folder that this user may write in?"
+            ))
+        })?;
+        let doors = plimsoll_admin::Config { listen, control: Some(control.clone()), ..plimsoll_admin::Config::default() };
+        // Before any process: of two Supervisors only one has the socket.
+        let admin = plimsoll_admin::supervise(doors, desk).map_err(|error| {
+            let error = error.to_string().replace("[admin]", "[supervise]");
+            Failure::failed(error.replace("plimsoll stop", "plimsoll supervise shutdown"))
+        })?;
+        tracing::info!("listening control unix:{}", control.display());
+        if let Some(address) = admin.addr() {
+            tracing::info!("listening status {address}: processes, metrics");
+        }
+        let done = supervisor.run(Signals { hangup, terminate, interrupt }).await;
+        // Last, so that what stops can be watched.
+        drop(admin);
+        done.map(|()| ExitCode::SUCCESS)
+    })
+}

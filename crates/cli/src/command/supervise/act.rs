@@ -1,0 +1,182 @@
+//! What a running Supervisor is told.
+
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use plimsoll_admin::ProcessStatus;
+use plimsoll_brain::ward::Phase;
+use serde_json::Value;
+
+use super::super::{Failure, Globals};
+use crate::config::Name;
+use crate::control::text::plain;
+use crate::control::{Place, Supervisor};
+
+/// Between two looks while waiting.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Start a process, unless it runs
+#[derive(clap::Args, Debug)]
+pub(super) struct Start {
+    /// Its name in the file
+    name: Name,
+
+    #[command(flatten)]
+    at: Place,
+}
+
+/// Stop a process, for good: only a start brings it back
+#[derive(clap::Args, Debug)]
+pub(super) struct Stop {
+    /// Its name in the file
+    name: Name,
+
+    /// Return when it has ended
+    #[arg(long)]
+    wait: bool,
+
+    #[command(flatten)]
+    at: Place,
+}
+
+/// Stop a process and start it again
+#[derive(clap::Args, Debug)]
+pub(super) struct Restart {
+    /// Its name in the file
+    name: Name,
+
+    /// Return when another runs
+    #[arg(long)]
+    wait: bool,
+
+    #[command(flatten)]
+    at: Place,
+}
+
+/// Have a process read its configuration again; without a name, the Supervisor its own file
+#[derive(clap::Args, Debug)]
+pub(super) struct Reload {
+    /// Its name in the file
+    name: Option<Name>,
+
+    #[command(flatten)]
+    at: Place,
+}
+
+/// End the Supervisor
+#[derive(clap::Args, Debug)]
+pub(super) struct Shutdown {
+    /// What becomes of its processes
+    #[arg(long, value_enum, default_value_t = Children::Stop)]
+    children: Children,
+
+    /// Return when it has ended
+    #[arg(long)]
+    wait: bool,
+
+    #[command(flatten)]
+    at: Place,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Children {
+    /// They are stopped first
+    Stop,
+    /// They go on; a Supervisor that is started later finds them
+    Leave,
+}
+
+pub(super) fn start(args: &Start, globals: &Globals) -> Result<ExitCode, Failure> {
+    let said = args.at.supervisor()?.post(&path(&args.name, "start"))?;
+    report(globals, &said, &format!("{}: {}\n", args.name, told(&said)))
+}
+
+pub(super) fn stop(args: &Stop, globals: &Globals) -> Result<ExitCode, Failure> {
+    let supervisor = args.at.supervisor()?;
+    let mut said = supervisor.post(&path(&args.name, "stop"))?;
+    if args.wait {
+        said = wait(&supervisor, &args.name, |process| process.pid.is_none())?;
+    }
+    report(globals, &said, &format!("{}: {}\n", args.name, told(&said)))
+}
+
+pub(super) fn restart(args: &Restart, globals: &Globals) -> Result<ExitCode, Failure> {
+    let supervisor = args.at.supervisor()?;
+    let before: ProcessStatus = supervisor.get(&format!("/v1/processes/{}", args.name))?;
+    let mut said = supervisor.post(&path(&args.name, "restart"))?;
+    if args.wait {
+        said = wait(&supervisor, &args.name, |now| now.pid.is_some() && now.pid != before.pid)?;
+    }
+    report(globals, &said, &format!("{}: {}\n", args.name, told(&said)))
+}
+
+pub(super) fn reload(args: &Reload, globals: &Globals) -> Result<ExitCode, Failure> {
+    let supervisor = args.at.supervisor()?;
+    if let Some(name) = &args.name {
+        let said = supervisor.post(&path(name, "reload"))?;
+        return report(globals, &said, &format!("{name}: told to read its configuration again\n"));
+    }
+    let said = supervisor.post("/v1/reload")?;
+    let changes: Vec<_> =
+        said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if changes.is_empty() {
+        globals.say("reloaded: nothing is different\n");
+    }
+    globals.show(&said, || changes.iter().map(|change| format!("{}\n", plain(change))).collect())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn shut_down(args: &Shutdown, globals: &Globals) -> Result<ExitCode, Failure> {
+    let supervisor = args.at.supervisor()?;
+    let word = if args.children == Children::Stop { "stop" } else { "leave" };
+    let said = supervisor.post(&format!("/v1/shutdown?children={word}"))?;
+    while args.wait && !supervisor.gone() {
+        sleep(LOOK);
+    }
+    let done = if args.wait { "ended" } else { "ending" };
+    let and = if args.children == Children::Stop { "" } else { "; its processes go on" };
+    report(globals, &said, &format!("{done}{and}\n"))
+}
+
+/// Waits until a process is as it should be; how it is then. How long that takes is its `stop_timeout`, or its failures.
+fn wait(
+    supervisor: &Supervisor,
+    name: &Name,
+    enough: impl Fn(&ProcessStatus) -> bool,
+) -> Result<Value, Failure> {
+    loop {
+        let process: ProcessStatus = supervisor.get(&format!("/v1/processes/{name}"))?;
+        if enough(&process) {
+            return Ok(serde_json::to_value(process).unwrap_or_default());
+        }
+        if process.state == Phase::Failed {
+            return Err(Failure::failed(format_args!("{name}: {}", plain(&process.why))));
+        }
+        sleep(LOOK);
+    }
+}
+
+fn path(name: &Name, act: &str) -> String {
+    format!("/v1/processes/{name}/{act}")
+}
+
+/// What became of it, in words.
+fn told(said: &Value) -> String {
+    let state = said["state"].as_str().unwrap_or("told").replace('_', " ");
+    match said["pid"].as_u64() {
+        Some(pid) => format!("{}, pid {pid}", plain(&state)),
+        None => plain(&state),
+    }
+}
+
+/// Says what was done: to a program what the Supervisor answered, to a person one line.
+fn report(globals: &Globals, said: &Value, text: &str) -> Result<ExitCode, Failure> {
+    if globals.json() {
+        globals.show(said, String::new)?;
+    } else {
+        globals.say(text);
+    }
+    Ok(ExitCode::SUCCESS)
+}

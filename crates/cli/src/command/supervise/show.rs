@@ -1,0 +1,230 @@
+//! `plimsoll supervise status`: one view of a host, what runs there and what each says of itself.
+
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use plimsoll_admin::{Household, ProcessStatus};
+use plimsoll_brain::ward::Phase;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use super::super::{Exit, Failure, Globals};
+use crate::config::count;
+use crate::control::Place;
+use crate::control::text::{Cell, Tone, ago, plain, table};
+
+/// Lines that are shown of what a process said before it failed.
+const LINES: usize = 5;
+
+/// Say how the processes are, and what each says of itself; exit code 1 if not all is well
+///
+/// Not well is a process that fails or cannot be asked, one that is not well by its own account, and a file that was
+/// refused. One that was stopped is well.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    #[command(flatten)]
+    at: Place,
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let json: Value = args.at.supervisor()?.get("/v1/status")?;
+    let household = Household::deserialize(&json).map_err(|error| {
+        let what = format_args!("it does not answer as a Supervisor of this version does: {error}");
+        Failure::new(Exit::Unreachable, what)
+    })?;
+    globals.show(&json, || render(&household, unix_ms(), globals.color()))?;
+    Ok(if well(&household) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn well(household: &Household) -> bool {
+    let well = |process: &ProcessStatus| {
+        let fails = matches!(process.state, Phase::BackingOff | Phase::Failed);
+        !fails && process.says.as_ref().is_none_or(|says| says.well)
+    };
+    household.reload_error.is_none() && household.processes.iter().all(well)
+}
+
+fn render(household: &Household, now: u64, color: bool) -> String {
+    let mut out = format!(
+        "plimsoll supervise {}, pid {}, up {}\n",
+        plain(&household.version),
+        household.pid,
+        since(household.started_unix_ms, now)
+    );
+    let mut banner = |text: &str| {
+        out.push_str(&Tone::Bad.paint(&format!("‼ {}", plain(text)), color));
+        out.push('\n');
+    };
+    if let Some(why) = &household.reload_error {
+        banner(&format!("the last reload was refused and the file before it is in force: {why}"));
+    }
+    if household.stopping {
+        banner("ending");
+    }
+    let rows: Vec<Vec<Cell>> = household.processes.iter().map(|process| row(process, now)).collect();
+    // Below each row what there is to say of it.
+    for (line, process) in table(&rows, color).lines().zip(&household.processes) {
+        out.push_str(line);
+        out.push('\n');
+        for (said, tone) in said(process) {
+            out.push_str(&tone.paint(&format!("     {}", plain(&said)), color));
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn row(process: &ProcessStatus, now: u64) -> Vec<Cell> {
+    let (glyph, word, tone) = match process.state {
+        Phase::Running if process.says.as_ref().is_some_and(|says| !says.well) => ("✘", "running", Tone::Bad),
+        Phase::Running => ("✔", "running", Tone::Good),
+        Phase::Stopping => ("◌", "stopping", Tone::Fair),
+        Phase::BackingOff => ("✘", "backing off", Tone::Bad),
+        Phase::Failed => ("✘", "failed", Tone::Bad),
+        Phase::Stopped => ("○", "stopped", Tone::Fair),
+    };
+    let command = process.command.first().map_or("", String::as_str);
+    let restarts = match process.restarts {
+        0 => String::new(),
+        restarts => count(usize::try_from(restarts).unwrap_or(usize::MAX), "restart"),
+    };
+    vec![
+        Cell::text(glyph).tone(tone),
+        Cell::text(&process.name).tone(Tone::Strong),
+        Cell::text(command),
+        Cell::text(word).tone(tone),
+        Cell::text(&since(process.since_unix_ms, now)),
+        Cell::text(&process.pid.map_or_else(String::new, |pid| format!("pid {pid}"))).tone(Tone::Faint),
+        Cell::text(&restarts),
+    ]
+}
+
+/// What there is to say of a process beyond its row.
+fn said(process: &ProcessStatus) -> Vec<(String, Tone)> {
+    let mut lines = Vec::new();
+    match process.state {
+        Phase::Running => {}
+        Phase::Stopping | Phase::Stopped => lines.push((process.why.clone(), Tone::Faint)),
+        Phase::BackingOff | Phase::Failed => {
+            lines.push((process.why.clone(), Tone::Plain));
+            let last = process.last_exit.iter().flat_map(|exit| &exit.lines);
+            let last: Vec<&String> = last.filter(|line| !line.trim().is_empty()).collect();
+            let shown = last[last.len().saturating_sub(LINES)..].iter();
+            lines.extend(shown.map(|line| (format!("| {line}"), Tone::Faint)));
+        }
+    }
+    if let Some(says) = &process.says {
+        let tone = if says.well { Tone::Plain } else { Tone::Bad };
+        lines.extend(says.lines.iter().map(|line| (line.clone(), tone)));
+    }
+    if process.outdated {
+        let why =
+            format!("its command in the file is another one: plimsoll supervise restart {}", process.name);
+        lines.push((why, Tone::Fair));
+    }
+    lines
+}
+
+fn since(unix_ms: u64, now: u64) -> String {
+    ago(now.saturating_sub(unix_ms) as f64 / 1e3)
+}
+
+fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_admin::{LastExit, Says};
+    use plimsoll_brain::ward::Ending;
+
+    use super::*;
+
+    const NOW: u64 = 1_795_195_840_000;
+
+    fn process(name: &str, command: &str, state: Phase, pid: Option<u32>) -> ProcessStatus {
+        ProcessStatus {
+            name: name.into(),
+            command: vec![command.into(), "--config".into(), "x.toml".into()],
+            state,
+            why: "stopped: by an operator".into(),
+            since_unix_ms: NOW - 75_000,
+            pid,
+            adopted: false,
+            outdated: false,
+            restarts: 0,
+            failures: 0,
+            next_start_unix_ms: None,
+            last_exit: None,
+            says: None,
+        }
+    }
+
+    fn household() -> Household {
+        let says = |lines: &[&str]| Says {
+            well: true,
+            lines: lines.iter().map(|line| (*line).to_owned()).collect(),
+            facts: Value::Null,
+        };
+        let mut web = process("web", "up", Phase::Running, Some(4243));
+        web.says = Some(says(&["group web: 2/2 members up, adaptive", "1 listener, 12 connections"]));
+        (web.restarts, web.outdated) = (3, true);
+        let old = process("old", "agent", Phase::Stopped, None);
+        Household {
+            schema: 1,
+            version: "0.1.0".into(),
+            pid: 4242,
+            started_unix_ms: NOW - 90_061_000,
+            stopping: false,
+            reload_error: None,
+            processes: vec![web, old],
+        }
+    }
+
+    #[test]
+    fn all_is_well() {
+        let household = household();
+        assert!(well(&household));
+        insta::assert_snapshot!(render(&household, NOW, false), @"
+        plimsoll supervise 0.1.0, pid 4242, up 1d 1h
+        ✔  web  up     running  1m 15s  pid 4243  3 restarts
+             group web: 2/2 members up, adaptive
+             1 listener, 12 connections
+             its command in the file is another one: plimsoll supervise restart web
+        ○  old  agent  stopped  1m 15s
+             stopped: by an operator
+        ");
+    }
+
+    #[test]
+    fn all_is_not_well() {
+        let mut household = household();
+        let mut lottery = process("lottery", "lottery", Phase::BackingOff, None);
+        lottery.why = "exit code 1, 2 times in a row: started again in 1s500ms".into();
+        let lines = vec![String::new(), "error: cannot listen on 10.0.0.1:7447\u{1b}[2J".into()];
+        lottery.last_exit =
+            Some(LastExit { ending: Ending::Code(1), reason: "exit code 1".into(), unix_ms: NOW, lines });
+        household.processes.push(lottery);
+        assert!(!well(&household));
+        household.reload_error = Some("supervise.toml:1:1: no".into());
+        insta::assert_snapshot!(render(&household, NOW, false), @"
+        plimsoll supervise 0.1.0, pid 4242, up 1d 1h
+        ‼ the last reload was refused and the file before it is in force: supervise.toml:1:1: no
+        ✔  web      up       running      1m 15s  pid 4243  3 restarts
+             group web: 2/2 members up, adaptive
+             1 listener, 12 connections
+             its command in the file is another one: plimsoll supervise restart web
+        ○  old      agent    stopped      1m 15s
+             stopped: by an operator
+        ✘  lottery  lottery  backing off  1m 15s
+             exit code 1, 2 times in a row: started again in 1s500ms
+             | error: cannot listen on 10.0.0.1:7447�[2J
+        ");
+        let mut household = self::household();
+        if let Some(says) = &mut household.processes[0].says {
+            says.well = false;
+        }
+        assert!(!well(&household));
+    }
+}

@@ -1,0 +1,344 @@
+//! The file of the Supervisor, `supervise.toml`: which processes it looks after, and how. Read like the balancer's.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use plimsoll_brain::ward::Rules;
+use schemars::{JsonSchema, Schema};
+use serde::{Deserialize, Serialize};
+
+use super::place::Spot;
+use super::text::{Text, text};
+use super::{
+    AdminListen, Control, Held, LogPath, Name, Problem, Problems, ReadError, TimeSpan, bytes_of, hold,
+    suggest, titled,
+};
+
+/// Read when no other file is named.
+pub(crate) const DEFAULT_SUPERVISE_FILE: &str = "supervise.toml";
+
+/// Where the Supervisor is reached if nothing else is said.
+pub(crate) const DEFAULT_SUPERVISE_CONTROL: &str = "/run/plimsoll-supervise.sock";
+
+/// Commands of this binary that a Supervisor runs: those that go on until they are told to end.
+pub(crate) const SUPERVISED: &[&str] = &["agent", "lottery", "up"];
+
+/// Configuration of a Supervisor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Supervise {
+    /// The Supervisor itself.
+    #[serde(default)]
+    pub(crate) supervise: Own,
+
+    /// What it looks after.
+    #[schemars(length(min = 1))]
+    #[serde(rename = "process")]
+    pub(crate) processes: Vec<Process>,
+}
+
+/// The Supervisor itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Own {
+    /// Unix socket for commands, mode 0600.
+    pub(crate) control: Control,
+
+    /// Address of metrics and states: read-only. `off` for none, which is the default.
+    pub(crate) listen: AdminListen,
+
+    /// File by which a Supervisor that is started again finds the processes of the one before it. Default: beside `control`,
+    /// with the ending `.state`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) state: Option<LogPath>,
+
+    /// Folder for what processes say on standard error, a file `NAME.log` each. Default: the Supervisor's own standard error,
+    /// with the name before each line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log_dir: Option<Folder>,
+
+    /// Pause before a process that failed is started again; it doubles with each failure in a row, and up to a half of it is
+    /// taken off at random.
+    #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1h"))]
+    pub(crate) restart_delay: TimeSpan,
+
+    /// Longest such pause.
+    #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1d"))]
+    pub(crate) restart_delay_max: TimeSpan,
+
+    /// A process that ran for so long begins with the first pause again.
+    #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1d"))]
+    pub(crate) settled_after: TimeSpan,
+}
+
+impl Default for Own {
+    fn default() -> Self {
+        Self {
+            control: Control::Unix(DEFAULT_SUPERVISE_CONTROL.into()),
+            listen: AdminListen(None),
+            state: None,
+            log_dir: None,
+            restart_delay: TimeSpan::millis(1_000),
+            restart_delay_max: TimeSpan::millis(60_000),
+            settled_after: TimeSpan::millis(60_000),
+        }
+    }
+}
+
+/// A process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Process {
+    /// What it is called.
+    pub(crate) name: Name,
+
+    /// A command of plimsoll and its arguments: `["lottery", "--config", "/etc/plimsoll/lottery.toml"]`. There are `up`, `agent`
+    /// and `lottery`.
+    #[schemars(length(min = 1))]
+    pub(crate) command: Vec<String>,
+
+    /// Is it started with the Supervisor, or only when somebody says so?
+    #[serde(default = "yes")]
+    pub(crate) start: bool,
+
+    /// How long it may take to end before it is killed.
+    #[schemars(extend("x-maximum" = "1d"))]
+    #[serde(default = "patience")]
+    pub(crate) stop_timeout: TimeSpan,
+
+    /// What its environment has beside that of the Supervisor: `["RUST_LOG=debug"]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) environment: Vec<Variable>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn patience() -> TimeSpan {
+    TimeSpan::millis(30_000)
+}
+
+/// A folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+text! {
+    Folder,
+    format: "plimsoll-folder",
+    what: "the path of a folder",
+    example: "/var/log/plimsoll",
+}
+
+impl FromStr for Folder {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("is empty".into()),
+            _ if text.contains('\0') => Err("contains a NUL byte".into()),
+            _ => Ok(Self(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for Folder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(out)
+    }
+}
+
+/// A variable of an environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Variable {
+    pub(crate) name: String,
+    pub(crate) value: String,
+}
+
+text! {
+    Variable,
+    format: "plimsoll-environment",
+    what: "NAME=VALUE",
+    example: "RUST_LOG=debug",
+    pattern: "^[A-Za-z_][A-Za-z0-9_]*=",
+}
+
+impl FromStr for Variable {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').ok_or("has no `=`: write NAME=VALUE")?;
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        if name.is_empty() || !name.bytes().all(fits) || name.as_bytes()[0].is_ascii_digit() {
+            return Err("does not begin with the name of a variable: letters, digits and `_`".into());
+        }
+        if value.contains('\0') {
+            return Err("contains a NUL byte".into());
+        }
+        Ok(Self { name: name.into(), value: value.into() })
+    }
+}
+
+impl fmt::Display for Variable {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}={}", self.name, self.value)
+    }
+}
+
+/// A file that was read and checked.
+#[derive(Debug)]
+pub(crate) struct SuperviseFile {
+    pub(crate) supervise: Supervise,
+}
+
+/// Reads and checks a file; `-` is standard input.
+pub(crate) fn read_supervise(path: &Path) -> Result<SuperviseFile, ReadError> {
+    let (name, bytes) = bytes_of(path)?;
+    read_text(&name, bytes).map_err(ReadError::Wrong)
+}
+
+fn read_text(name: &str, bytes: Vec<u8>) -> Result<SuperviseFile, Problems> {
+    let Held { value: supervise, spots, problems: mut found, source } = hold(schema(), name, bytes)?;
+    judge(&supervise, &spots, &mut found);
+    let problems = Problems::new(source, found);
+    if problems.fatal() { Err(problems) } else { Ok(SuperviseFile { supervise }) }
+}
+
+fn schema() -> &'static Schema {
+    static SCHEMA: LazyLock<Schema> =
+        LazyLock::new(|| titled(schemars::schema_for!(Supervise), DEFAULT_SUPERVISE_FILE));
+    &SCHEMA
+}
+
+/// What the parts say of one another.
+fn judge(file: &Supervise, spots: &Spot, found: &mut Vec<Problem>) {
+    let own = spots.key("supervise");
+    let without = match file.supervise.control {
+        Control::Unix(_) => None,
+        Control::Off => Some("a Supervisor without a control socket can be told nothing"),
+        Control::Tls(_) => Some("a Supervisor takes commands at a unix socket only"),
+    };
+    if let Some(why) = without {
+        let at = own.key("control").value();
+        let hint = format!("write \"unix:{DEFAULT_SUPERVISE_CONTROL}\"");
+        found.push(Problem::error(at, why).hint(hint));
+    }
+    if file.supervise.restart_delay > file.supervise.restart_delay_max && !own.broken("restart_delay_max") {
+        let message = format!(
+            "`restart_delay_max` is {}, which is shorter than `restart_delay`, {}",
+            file.supervise.restart_delay_max, file.supervise.restart_delay
+        );
+        let key = ["restart_delay_max", "restart_delay"].into_iter().find(|key| own.has(key));
+        let at = key.map_or_else(|| own.value(), |key| own.key(key).value());
+        found.push(Problem::error(at, message));
+    }
+    for (index, process) in file.processes.iter().enumerate() {
+        let spot = spots.key("process").item(index);
+        if let Some(first) = file.processes[..index].iter().position(|other| other.name == process.name) {
+            let also = spots.key("process").item(first).key("name").value();
+            let message = format!("a second process `{}`", process.name);
+            found.push(Problem::error(spot.key("name").value(), message).also(also, "the first is here"));
+        }
+        let Some(command) = process.command.first() else { continue };
+        if !SUPERVISED.contains(&&**command) {
+            let message = format!("`{command}` is not a command that a Supervisor runs");
+            let at = spot.key("command").item(0).value();
+            found.push(Problem::error(at, message).hint(suggest::hint(command, SUPERVISED)));
+        }
+    }
+}
+
+impl SuperviseFile {
+    /// Path of the control socket.
+    pub(crate) fn control(&self) -> PathBuf {
+        // A checked file has one.
+        match &self.supervise.supervise.control {
+            Control::Unix(path) => path.clone(),
+            Control::Off | Control::Tls(_) => DEFAULT_SUPERVISE_CONTROL.into(),
+        }
+    }
+
+    /// Where it is written down what runs.
+    pub(crate) fn state(&self) -> PathBuf {
+        let given = self.supervise.supervise.state.as_ref().map(|path| path.0.clone());
+        given.unwrap_or_else(|| self.control().with_extension("state"))
+    }
+
+    /// For a process.
+    pub(crate) fn rules(&self, process: &Process) -> Rules {
+        let own = &self.supervise.supervise;
+        Rules {
+            first: own.restart_delay.0,
+            longest: own.restart_delay_max.0,
+            settled: own.settled_after.0,
+            patience: process.stop_timeout.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn read(text: &str) -> Result<SuperviseFile, String> {
+        read_text("supervise.toml", text.as_bytes().to_vec()).map_err(|problems| problems.to_string())
+    }
+
+    #[test]
+    fn a_short_file_says_all() {
+        let file = read("[[process]]\nname = \"web\"\ncommand = [\"up\"]\n").expect("it is right");
+        let process = &file.supervise.processes[0];
+        assert!(process.start && process.environment.is_empty());
+        assert_eq!(file.rules(process), Rules::default());
+        assert_eq!(file.state(), Path::new("/run/plimsoll-supervise.state"));
+        let full = "[supervise]\ncontrol = \"unix:/x/y.sock\"\nlisten = \"127.0.0.1:0\"\nlog_dir = \"/var/log/\"\n\
+                    restart_delay = \"10ms\"\nrestart_delay_max = \"50ms\"\nsettled_after = \"2s\"\n\
+                    [[process]]\nname = \"web\"\ncommand = [\"up\", \"-c\", \"web.toml\"]\nstart = false\n\
+                    stop_timeout = \"5s\"\nenvironment = [\"RUST_LOG=a=b\"]\n";
+        let file = read(full).expect("it is right");
+        assert_eq!(file.state(), Path::new("/x/y.state"));
+        let process = &file.supervise.processes[0];
+        assert_eq!(file.rules(process).patience, Duration::from_secs(5));
+        assert_eq!((&*process.environment[0].name, &*process.environment[0].value), ("RUST_LOG", "a=b"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_shown_where_it_is() {
+        let wrong = "[supervise]\ncontrol = \"off\"\nrestart_delay = \"2m\"\n\
+                     [[process]]\nname = \"a\"\ncommand = [\"lotery\", \"-c\", \"x\"]\nenvironment = [\"1=2\"]\n\
+                     [[process]]\nname = \"a\"\ncommand = []\n\
+                     [[process]]\nname = \"a\"\ncommand = [\"up\"]\nrestart = true\n";
+        insta::assert_snapshot!(read(wrong).expect_err("it is wrong"), @r#"
+        error: supervise.toml:2:11: a Supervisor without a control socket can be told nothing
+            2 | control = "off"
+              |           ^^^^^ write "unix:/run/plimsoll-supervise.sock"
+        error: supervise.toml:3:17: `restart_delay_max` is 1m, which is shorter than `restart_delay`, 2m
+            3 | restart_delay = "2m"
+              |                 ^^^^
+        error: supervise.toml:6:12: `lotery` is not a command that a Supervisor runs
+            6 | command = ["lotery", "-c", "x"]
+              |            ^^^^^^^^ did you mean `lottery`?   allowed: agent, lottery, up
+        error: supervise.toml:7:16: `environment`: `1=2` does not begin with the name of a variable: letters, digits and `_`
+            7 | environment = ["1=2"]
+              |                ^^^^^ NAME=VALUE, such as "RUST_LOG=debug"
+        error: supervise.toml:10:11: `command` must not be empty
+           10 | command = []
+              |           ^^
+        error: supervise.toml:12:8: a second process `a`
+           12 | name = "a"
+              |        ^^^
+            5 | name = "a"
+              |        ^^^ the first is here
+        error: supervise.toml:14:1: unknown key `restart` in [[process]]
+           14 | restart = true
+              | ^^^^^^^ did you mean `start`?   allowed: command, environment, name, start, stop_timeout
+        7 errors
+        "#);
+        let empty = read("").expect_err("it is wrong");
+        assert!(empty.contains("missing key `process`"), "{empty}");
+    }
+}

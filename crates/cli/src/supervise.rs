@@ -1,0 +1,469 @@
+//! The Supervisor: starts processes of our own binary, watches over them, and starts again those that fail.
+//!
+//! What is to be done is decided by a value for each process (`plimsoll_brain::ward`); here it is carried out. One thread
+//! does it all, and waits for what the kernel tells it: that a process has ended (pidfd), has said something (pipe), that a
+//! file has changed (inotify), a signal, a command, or that a pause is over. While nothing happens nothing runs.
+
+mod attend;
+mod charge;
+mod child;
+mod clock;
+mod desk;
+mod lines;
+mod state;
+mod watch;
+
+use std::io;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+
+use plimsoll_admin::{Act, Children, Denied, Household};
+use plimsoll_brain::ward::{Ending, Order, Phase};
+use sd_notify::NotifyState;
+use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
+
+use crate::config::{self, SuperviseFile};
+use crate::failure::{Exit, Failure};
+use crate::running::notify;
+use attend::{Ended, attend};
+use charge::Charge;
+use clock::{chance, now, unix_ms};
+use desk::Asked;
+use lines::Scribe;
+use state::State;
+use watch::Watch;
+
+pub(crate) use desk::Desk;
+
+/// Ends of processes that may wait to be seen; more wait where they are.
+const ENDS: usize = 64;
+
+/// A Supervisor and its processes.
+pub(crate) struct Supervisor {
+    path: PathBuf,
+    file: SuperviseFile,
+    /// What processes are processes of.
+    program: PathBuf,
+    /// Is its log JSON?
+    json: bool,
+    charges: Vec<Charge>,
+    ends: mpsc::Receiver<Ended>,
+    /// For those who watch processes.
+    end: mpsc::Sender<Ended>,
+    asked: mpsc::Receiver<Asked>,
+    desk: Arc<Desk>,
+    watch: Watch,
+    reload_error: Option<String>,
+    started_unix_ms: u64,
+    /// Set once it is to end.
+    ending: Option<Children>,
+    /// Children started so far, by which their ends are told apart.
+    count: u64,
+    /// What was last written down, and told to systemd.
+    written: String,
+    said: String,
+}
+
+/// Signals to the Supervisor.
+pub(crate) struct Signals {
+    /// Read the file again.
+    pub(crate) hangup: Signal,
+    /// End.
+    pub(crate) terminate: Signal,
+    /// End.
+    pub(crate) interrupt: Signal,
+}
+
+/// What has happened.
+enum News {
+    Ended(Ended),
+    Asked(Asked),
+    Changed,
+    Due,
+    HangUp,
+    Terminate,
+}
+
+impl Supervisor {
+    /// One that has not begun. Must be called within a tokio runtime; `asked` are the commands that come over `desk`.
+    ///
+    /// # Errors
+    /// The system does not give what it takes.
+    pub(crate) fn new(
+        path: PathBuf,
+        file: SuperviseFile,
+        json: bool,
+        desk: Arc<Desk>,
+        asked: mpsc::Receiver<Asked>,
+    ) -> io::Result<Self> {
+        let (end, ends) = mpsc::channel(ENDS);
+        let mut supervisor = Self {
+            path,
+            program: child::program()?,
+            json,
+            charges: Vec::new(),
+            ends,
+            end,
+            asked,
+            desk,
+            watch: Watch::new()?,
+            reload_error: None,
+            started_unix_ms: unix_ms(),
+            ending: None,
+            count: 0,
+            written: String::new(),
+            said: String::new(),
+            file,
+        };
+        for process in supervisor.file.supervise.processes.clone() {
+            let scribe = supervisor.scribe(&process.name.0)?;
+            let rules = supervisor.file.rules(&process);
+            supervisor.charges.push(Charge::new(&process, rules, scribe, now()));
+        }
+        supervisor.desk.publish(supervisor.household());
+        Ok(supervisor)
+    }
+
+    /// Looks after the processes until it is told to end.
+    ///
+    /// # Errors
+    /// It was told to end at once, and killed what still ran.
+    pub(crate) async fn run(mut self, mut signals: Signals) -> Result<(), Failure> {
+        self.take_over();
+        for charge in &mut self.charges {
+            charge.begin(now());
+        }
+        self.settle();
+        notify(&[NotifyState::Ready]);
+        loop {
+            match self.news(&mut signals).await {
+                News::Ended(ended) => self.ended(&ended),
+                News::Asked(asked) => self.answer(asked),
+                News::Changed => self.changed(),
+                News::Due => self.charges.iter_mut().for_each(|charge| charge.due(now())),
+                News::HangUp => drop(self.reload()),
+                News::Terminate if self.ending.is_some() => {
+                    // Nothing is left to be found.
+                    let _ = std::fs::remove_file(self.file.state());
+                    self.charges
+                        .iter()
+                        .filter_map(|charge| charge.child.as_ref())
+                        .for_each(|child| child.kill());
+                    return Err(Failure::new(Exit::Interrupted, "stopped at once"));
+                }
+                News::Terminate => self.shut_down(Children::Stop),
+            }
+            self.settle();
+            match self.ending {
+                Some(Children::Leave) => {
+                    tracing::info!("ended; the processes go on");
+                    return Ok(());
+                }
+                Some(Children::Stop) if self.charges.iter().all(|charge| charge.child.is_none()) => {
+                    // Nothing is left to be found.
+                    let _ = std::fs::remove_file(self.file.state());
+                    tracing::info!("stopped");
+                    return Ok(());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn news(&mut self, signals: &mut Signals) -> News {
+        let due = self.charges.iter().filter_map(|charge| charge.ward.poll_timeout()).min();
+        let pause = due.map(|due| tokio::time::sleep(due.since(now())));
+        let pause = pin!(async {
+            match pause {
+                Some(pause) => pause.await,
+                None => std::future::pending().await,
+            }
+        });
+        tokio::select! {
+            // The channels never end: both senders are held as long as this is.
+            Some(ended) = self.ends.recv() => News::Ended(ended),
+            Some(asked) = self.asked.recv() => News::Asked(asked),
+            () = self.watch.changed() => News::Changed,
+            () = pause => News::Due,
+            _ = signals.hangup.recv() => News::HangUp,
+            _ = signals.terminate.recv() => News::Terminate,
+            _ = signals.interrupt.recv() => News::Terminate,
+        }
+    }
+
+    /// Finds what a Supervisor before this one left.
+    fn take_over(&mut self) {
+        let path = self.file.state();
+        let state = match State::read(&path) {
+            Ok(Some(state)) => state,
+            Ok(None) => return,
+            Err(error) => {
+                let path = path.display();
+                return tracing::warn!("cannot read {path}: {error}; processes that still run are not found");
+            }
+        };
+        for kept in state.processes {
+            let found = self.charges.iter().position(|charge| charge.name == kept.name);
+            let adopted = kept.running.as_ref().and_then(|(identity, ..)| child::Child::adopt(*identity));
+            let Some((child, wait, stderr)) = adopted else {
+                if let Some(place) = found {
+                    self.charges[place].recall(&kept, chance(), now());
+                }
+                continue;
+            };
+            let place = match found {
+                Some(place) => place,
+                None => match self.scribe(&kept.name) {
+                    Ok(scribe) => {
+                        self.charges.push(Charge::stray(&kept, scribe, now()));
+                        self.charges.len() - 1
+                    }
+                    Err(error) => {
+                        tracing::warn!("{}: it runs, and cannot be watched: {error}", kept.name);
+                        continue;
+                    }
+                },
+            };
+            let pid = child.identity.pid;
+            if stderr.is_none() {
+                tracing::warn!("{}: what it says cannot be read", kept.name);
+            }
+            tracing::info!("{}: found running, pid {pid}", kept.name);
+            self.count += 1;
+            let charge = &mut self.charges[place];
+            charge.adopt(&kept, child, self.count, now());
+            tokio::spawn(attend(self.count, wait, stderr, charge.scribe.clone(), self.end.clone()));
+        }
+    }
+
+    /// Does what is to be done, and tells the world how things are.
+    fn settle(&mut self) {
+        for place in 0..self.charges.len() {
+            while let Some(order) = self.charges[place].ward.poll_order() {
+                self.carry_out(place, order);
+            }
+        }
+        self.charges.retain(|charge| !charge.gone());
+        let waiting = self.charges.iter().filter(|charge| charge.ward.phase() == Phase::Failed);
+        self.watch.follow(waiting.filter_map(|charge| charge.file.as_deref()));
+        // What changed since a process read it changed before it was watched.
+        self.changed_before();
+        let household = self.household();
+        self.tell_systemd(&household);
+        self.desk.publish(household);
+        self.write_down();
+    }
+
+    fn carry_out(&mut self, place: usize, order: Order) {
+        let to_files = self.file.supervise.supervise.log_dir.is_some();
+        let charge = &mut self.charges[place];
+        match order {
+            Order::Start => {
+                charge.prepare();
+                match child::Child::start(&self.program, &charge.launch, to_files) {
+                    Ok((child, wait, stderr)) => {
+                        self.count += 1;
+                        let pid = child.identity.pid;
+                        tracing::info!("{}: started, pid {pid}: {}", charge.name, charge.why);
+                        let (scribe, end) = (charge.scribe.clone(), self.end.clone());
+                        charge.started(child, self.count);
+                        tokio::spawn(attend(self.count, wait, Some(stderr), scribe, end));
+                    }
+                    Err(error) => {
+                        let reason = format!("{} cannot be started: {error}", self.program.display());
+                        charge.ended(Ending::Unstarted, reason, chance(), now());
+                    }
+                }
+            }
+            Order::Terminate => {
+                tracing::info!("{}: told to end: {}", charge.name, charge.why);
+                charge.child.iter().for_each(child::Child::terminate);
+            }
+            Order::Kill => {
+                let patience = config::TimeSpan(charge.patience());
+                tracing::warn!("{}: killed: it was told to end {patience} ago", charge.name);
+                charge.child.iter().for_each(child::Child::kill);
+            }
+        }
+    }
+
+    fn ended(&mut self, ended: &Ended) {
+        if let Some(charge) = self.charges.iter_mut().find(|charge| charge.number == Some(ended.number)) {
+            charge.ended(ended.ending, charge::reason(ended.ending), chance(), now());
+        }
+    }
+
+    /// A file may have changed that a process failed for.
+    fn changed(&mut self) {
+        self.charges.iter_mut().for_each(|charge| charge.look(now()));
+    }
+
+    fn changed_before(&mut self) {
+        self.changed();
+        for place in 0..self.charges.len() {
+            while let Some(order) = self.charges[place].ward.poll_order() {
+                self.carry_out(place, order);
+            }
+        }
+    }
+
+    fn answer(&mut self, asked: Asked) {
+        match asked {
+            Asked::Tell { process, act, reply } => {
+                let told = self.tell(&process, act);
+                self.settle();
+                let told = told.map(|()| self.household());
+                let own =
+                    |household: Household| household.processes.into_iter().find(|one| one.name == process);
+                let gone =
+                    || Denied::Impossible(format!("{process} is gone: it is not in the file any more"));
+                // Whoever asked may have gone.
+                let _ = reply.send(told.and_then(|household| own(household).ok_or_else(gone)));
+            }
+            Asked::Reload { reply } => {
+                let changes = self.reload();
+                self.settle();
+                let _ = reply.send(changes);
+            }
+            Asked::ShutDown(children) => self.shut_down(children),
+        }
+    }
+
+    fn tell(&mut self, process: &str, act: Act) -> Result<(), Denied> {
+        let Some(place) = self.charges.iter().position(|charge| charge.name == process) else {
+            let names: Vec<&str> = self.charges.iter().map(|charge| &*charge.name).collect();
+            return Err(Denied::Unknown(format!(
+                "there is no process {process}; there are: {}",
+                names.join(", ")
+            )));
+        };
+        if self.ending.is_some() {
+            return Err(Denied::Impossible("the Supervisor is ending".into()));
+        }
+        self.charges[place].tell(act, now()).map_err(Denied::Impossible)
+    }
+
+    /// Reads the file again.
+    fn reload(&mut self) -> Result<Vec<String>, String> {
+        let mut states = vec![NotifyState::Reloading];
+        states.extend(NotifyState::monotonic_usec_now().ok());
+        notify(&states);
+        let outcome = self.apply();
+        match &outcome {
+            Ok(changes) if changes.is_empty() => tracing::info!("reloaded: nothing is different"),
+            Ok(changes) => tracing::info!("reloaded: {}", changes.join("; ")),
+            Err(why) => tracing::warn!("reload refused, the file before stays in force: {why}"),
+        }
+        self.reload_error = outcome.as_ref().err().cloned();
+        notify(&[NotifyState::Ready]);
+        outcome
+    }
+
+    fn apply(&mut self) -> Result<Vec<String>, String> {
+        if self.ending.is_some() {
+            return Err("the Supervisor is ending".into());
+        }
+        let file = config::read_supervise(&self.path).map_err(|error| error.headline())?;
+        let mut changes = Vec::new();
+        let (before, after) = (&self.file.supervise.supervise, &file.supervise.supervise);
+        if (self.file.control(), self.file.state(), before.listen)
+            != (file.control(), file.state(), after.listen)
+        {
+            return Err(
+                "control, listen and state of [supervise] are fixed at start: put them back, or start the \
+                        Supervisor again (plimsoll supervise shutdown --children leave)"
+                    .into(),
+            );
+        }
+        self.file = file;
+        for process in self.file.supervise.processes.clone() {
+            let (name, rules) = (&process.name.0, self.file.rules(&process));
+            // Opened anew even if nothing is different: somebody may have renamed the file.
+            let folder = self.file.supervise.supervise.log_dir.as_ref().map(|folder| folder.0.as_path());
+            match self.charges.iter_mut().find(|charge| charge.name == *name) {
+                Some(charge) => {
+                    charge.scribe.reopen(folder, self.json).map_err(|error| cannot_open(name, &error))?;
+                    changes.extend(charge.update(&process, rules, now()));
+                }
+                None => {
+                    let scribe = self.scribe(name).map_err(|error| cannot_open(name, &error))?;
+                    let mut charge = Charge::new(&process, rules, scribe, now());
+                    charge.begin(now());
+                    changes.push(format!("+ process {name}"));
+                    self.charges.push(charge);
+                }
+            }
+        }
+        let names: Vec<&str> = self.file.supervise.processes.iter().map(|process| &*process.name.0).collect();
+        for charge in &mut self.charges {
+            if !names.contains(&&*charge.name) && charge.leave(now()) {
+                changes.push(format!("- process {}", charge.name));
+            }
+        }
+        let place =
+            |charge: &Charge| names.iter().position(|name| *name == charge.name).unwrap_or(names.len());
+        self.charges.sort_by_key(place);
+        Ok(changes)
+    }
+
+    fn shut_down(&mut self, children: Children) {
+        notify(&[NotifyState::Stopping]);
+        if children == Children::Stop {
+            let why = "the Supervisor is ending";
+            self.charges.iter_mut().for_each(|charge| charge.stop(why, now()));
+        }
+        self.ending = Some(children);
+    }
+
+    fn scribe(&self, name: &str) -> io::Result<Scribe> {
+        let folder = self.file.supervise.supervise.log_dir.as_ref();
+        Scribe::open(name, folder.map(|folder| folder.0.as_path()), self.json)
+    }
+
+    fn household(&self) -> Household {
+        Household {
+            schema: 1,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            started_unix_ms: self.started_unix_ms,
+            stopping: self.ending.is_some(),
+            reload_error: self.reload_error.clone(),
+            processes: self.charges.iter().map(|charge| charge.status(now())).collect(),
+        }
+    }
+
+    /// If anything is different from what was written last.
+    fn write_down(&mut self) {
+        let processes = self.charges.iter().map(|charge| charge.kept(now())).collect();
+        let state = State { boot: state::boot(), processes };
+        // What is told of time moves by a millisecond each time it is asked for.
+        let text = self.charges.iter().map(Charge::mark).collect();
+        if text != self.written {
+            match state.write(&self.file.state()) {
+                Ok(()) => self.written = text,
+                Err(error) => {
+                    let path = self.file.state();
+                    tracing::warn!(
+                        "cannot write {}: {error}; a Supervisor that is started again will not find the processes",
+                        path.display()
+                    );
+                }
+            }
+        }
+    }
+
+    fn tell_systemd(&mut self, household: &Household) {
+        let running = household.processes.iter().filter(|process| process.state == Phase::Running).count();
+        let status = format!("{running} of {} processes run", household.processes.len());
+        if status != self.said {
+            notify(&[NotifyState::Status(&status)]);
+            self.said = status;
+        }
+    }
+}
+
+fn cannot_open(name: &str, error: &io::Error) -> String {
+    format!("cannot open the log of {name}: {error}; see log_dir of [supervise]")
+}

@@ -1,0 +1,292 @@
+//! A process as the Supervisor holds it: started or found, told, and waited for.
+//!
+//! It is held by a pidfd, which names the process and no later one of the same number. It is in a process group of its own,
+//! so that a Ctrl-C in the Supervisor's terminal is the Supervisor's affair, and what it starts can be killed with it.
+//!
+//! Its standard error is a pipe that it has open both ways and that does not block it. So it always has a reader: when the
+//! Supervisor dies the process writes on, as much as fits waits for the next Supervisor, which opens the pipe by
+//! `/proc/PID/fd/2`, and what does not is lost. The process neither dies of it nor waits.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+
+use plimsoll_brain::ward::Ending;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe::Receiver;
+
+use crate::config::{Process, Variable};
+
+/// Room for what a process says while nobody reads, bytes; less where the system does not allow it.
+const ROOM: usize = 1 << 20;
+
+/// What is meant for the Supervisor alone.
+const OURS: &[&str] =
+    &["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
+
+/// What is run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Launch {
+    /// A command of our own binary and its arguments.
+    pub(super) command: Vec<String>,
+    /// Beside what is inherited: names and values.
+    pub(super) environment: Vec<(String, String)>,
+}
+
+impl Launch {
+    pub(super) fn of(process: &Process) -> Self {
+        let pair = |variable: &Variable| (variable.name.clone(), variable.value.clone());
+        let environment = process.environment.iter().map(pair).collect();
+        Self { command: process.command.clone(), environment }
+    }
+}
+
+/// What tells a process from all others since the machine was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Identity {
+    pub(super) pid: i32,
+    /// When it was started: clock ticks since the machine was.
+    pub(super) start: u64,
+}
+
+/// A process that runs, or did.
+pub(super) struct Child {
+    pub(super) identity: Identity,
+    pidfd: Arc<AsyncFd<OwnedFd>>,
+}
+
+/// What is needed to wait for its end.
+pub(super) struct Wait {
+    pidfd: Arc<AsyncFd<OwnedFd>>,
+    /// Not of one that was found: it is somebody else's child.
+    own: Option<std::process::Child>,
+}
+
+impl Child {
+    /// Starts a process; with what to wait for and what it says. `dated`: are its lines to have a date whatever becomes of
+    /// the Supervisor's own?
+    pub(super) fn start(program: &Path, launch: &Launch, dated: bool) -> io::Result<(Self, Wait, Receiver)> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let _ = fcntl_setpipe_size(&reader, ROOM);
+        let both = open(
+            format!("/proc/self/fd/{}", writer.as_raw_fd()),
+            OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        let reader = Receiver::from_owned_fd(reader)?;
+        let mut command = Command::new(program);
+        command.args(&launch.command).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(both));
+        for name in OURS {
+            command.env_remove(name);
+        }
+        if dated {
+            command.env_remove("JOURNAL_STREAM");
+        }
+        command.envs(launch.environment.iter().map(|(name, value)| (name, value)));
+        let mut own = command.spawn()?;
+        // Not reaped before `wait`: until then the number is that of this process, even if it has ended.
+        let pid = Pid::from_child(&own);
+        let held = identity(pid).and_then(|identity| Ok((identity, hold(pid)?)));
+        match held {
+            Ok((identity, pidfd)) => {
+                let wait = Wait { pidfd: Arc::clone(&pidfd), own: Some(own) };
+                Ok((Self { identity, pidfd }, wait, reader))
+            }
+            Err(error) => {
+                let _ = own.kill();
+                let _ = own.wait();
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes over a process that a Supervisor before this one started; `None` if it is no more. What it says may be out of
+    /// reach.
+    pub(super) fn adopt(known: Identity) -> Option<(Self, Wait, Option<Receiver>)> {
+        let pid = Pid::from_raw(known.pid)?;
+        let pidfd = hold(pid).ok()?;
+        // What is held now is what it was before, if it began when that did.
+        if identity(pid).ok()? != known || zombie(pid) {
+            return None;
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let stderr = open(format!("/proc/{pid}/fd/2"), flags, Mode::empty()).map_err(io::Error::from);
+        let stderr = stderr.and_then(Receiver::from_owned_fd).ok();
+        let wait = Wait { pidfd: Arc::clone(&pidfd), own: None };
+        Some((Self { identity: known, pidfd }, wait, stderr))
+    }
+
+    /// Tells it to end.
+    pub(super) fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Ends it and what it started, now.
+    pub(super) fn kill(&self) {
+        // The group has its number, which cannot be another's as long as it has not been waited for.
+        if let Some(pid) = Pid::from_raw(self.identity.pid)
+            && identity(pid).is_ok_and(|now| now == self.identity)
+        {
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+        self.signal(Signal::KILL);
+    }
+
+    /// Has it read its configuration again; false if it does not listen for that, and would die of it.
+    pub(super) fn hang_up(&self) -> bool {
+        let path = format!("/proc/{}/status", self.identity.pid);
+        let listens = fs::read_to_string(path).is_ok_and(|status| catches(&status, Signal::HUP));
+        if listens {
+            self.signal(Signal::HUP);
+        }
+        listens
+    }
+
+    fn signal(&self, signal: Signal) {
+        // One that has ended needs no telling.
+        let _ = pidfd_send_signal(self.pidfd.get_ref(), signal);
+    }
+}
+
+impl Wait {
+    /// Returns when the process has ended.
+    pub(super) async fn ended(mut self) -> Ending {
+        loop {
+            let Ok(mut ready) = self.pidfd.readable().await else { return Ending::Unknown };
+            match self.own.as_mut().map(std::process::Child::try_wait) {
+                Some(Ok(Some(status))) => return ending(status),
+                Some(Ok(None)) => ready.clear_ready(),
+                Some(Err(_)) | None => return Ending::Unknown,
+            }
+        }
+    }
+}
+
+fn hold(pid: Pid) -> io::Result<Arc<AsyncFd<OwnedFd>>> {
+    let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
+    #[expect(deprecated, reason = "sound with an OwnedFd, which stays open and the same; its heir is unsafe")]
+    let pidfd = AsyncFd::with_interest(pidfd, Interest::READABLE)?;
+    Ok(Arc::new(pidfd))
+}
+
+fn ending(status: ExitStatus) -> Ending {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Ending::Code(code),
+        (None, Some(signal)) => Ending::Signal(signal),
+        (None, None) => Ending::Unknown,
+    }
+}
+
+fn identity(pid: Pid) -> io::Result<Identity> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let start = field(&stat, START).and_then(|start| start.parse().ok());
+    let start = start.ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not understood")))?;
+    Ok(Identity { pid: pid.as_raw_nonzero().get(), start })
+}
+
+/// Has it ended, and only nobody has asked?
+fn zombie(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    field(&stat, STATE).is_none_or(|state| ["Z", "X"].contains(&state))
+}
+
+/// Numbers of fields of `/proc/PID/stat`, from 1, as proc(5) counts.
+const STATE: usize = 3;
+const START: usize = 22;
+
+/// A field behind the name, which is in parentheses and may contain any.
+fn field(stat: &str, number: usize) -> Option<&str> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(number - STATE)
+}
+
+/// Does a process listen for a signal, by its `/proc/PID/status`?
+fn catches(status: &str, signal: Signal) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    mask & (1 << (signal.as_raw() - 1)) != 0
+}
+
+/// The program that runs now, for others of the same kind: where it is, so that one that was put in its place is used.
+pub(super) fn program() -> io::Result<PathBuf> {
+    std::env::current_exe()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    #[test]
+    fn fields_are_found_behind_any_name() {
+        let stat =
+            "42 (a) S (b) R 1 42 42 0 -1 4194560 1 0 0 0 3 4 0 0 20 0 9 0 777 1000 5 18446744073709551615";
+        assert_eq!((field(stat, STATE), field(stat, START)), (Some("R"), Some("777")));
+        assert_eq!(field("42 (a", START), None);
+        let own = Pid::from_raw(std::process::id() as i32).unwrap();
+        assert!(identity(own).unwrap().start > 0 && !zombie(own));
+    }
+
+    #[test]
+    fn who_listens_for_a_signal() {
+        let status = "Name:\ta\nSigIgn:\t0000000000001000\nSigCgt:\t0000000000004001\n";
+        assert!(catches(status, Signal::HUP) && catches(status, Signal::TERM));
+        assert!(!catches(status, Signal::INT) && !catches("", Signal::HUP));
+    }
+
+    fn shell(script: &str) -> (Child, Wait, Receiver) {
+        let launch =
+            Launch { command: vec!["-c".into(), script.into()], environment: vec![("X".into(), "7".into())] };
+        Child::start(Path::new("/bin/sh"), &launch, false).unwrap()
+    }
+
+    #[tokio::test]
+    async fn how_it_ended_is_known() {
+        let (_, wait, _) = shell("exit $X");
+        assert_eq!(wait.ended().await, Ending::Code(7));
+        let (child, wait, _pipe) = shell("sleep 60");
+        child.terminate();
+        assert_eq!(wait.ended().await, Ending::Signal(15));
+        let (child, wait, mut pipe) = shell("trap '' TERM; echo deaf >&2; sleep 60 & wait");
+        pipe.read_exact(&mut [0; 5]).await.unwrap();
+        child.terminate();
+        child.kill();
+        assert_eq!(wait.ended().await, Ending::Signal(9));
+    }
+
+    #[tokio::test]
+    async fn what_is_found_is_what_was_started() {
+        let (child, wait, pipe) = shell("sleep 60");
+        drop(pipe);
+        let (found, found_wait, stderr) = Child::adopt(child.identity).expect("it runs");
+        assert!(stderr.is_some());
+        let other = Identity { start: child.identity.start + 1, ..child.identity };
+        assert!(Child::adopt(other).is_none(), "a later process with the same number");
+        found.kill();
+        assert_eq!(found_wait.ended().await, Ending::Unknown);
+        assert!(Child::adopt(child.identity).is_none(), "it has ended, though nobody has waited for it");
+        assert_eq!(wait.ended().await, Ending::Signal(9));
+    }
+
+    #[tokio::test]
+    async fn what_it_says_waits_for_the_next_reader() {
+        let (child, wait, pipe) = shell("while [ ! -e /proc/$$/fd/9 ]; do echo x >&2; sleep 0.01; done");
+        drop(pipe);
+        let (_, _, stderr) = Child::adopt(child.identity).expect("it runs");
+        let mut said = [0; 4];
+        stderr.expect("a pipe").read_exact(&mut said).await.unwrap();
+        assert_eq!(&said, b"x\nx\n", "it neither died of the missing reader nor waits for one");
+        child.kill();
+        assert_eq!(wait.ended().await, Ending::Signal(9));
+    }
+}

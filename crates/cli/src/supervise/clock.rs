@@ -1,0 +1,28 @@
+//! Time and chance, which the wards are given.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use plimsoll_brain::Time;
+use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Time since the machine was started, asleep or not: it goes on where an earlier Supervisor's ended.
+pub(super) fn now() -> Time {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = Duration::from_secs(u64::try_from(now.tv_sec).unwrap_or_default());
+    Time(0) + seconds + Duration::from_nanos(u64::try_from(now.tv_nsec).unwrap_or_default())
+}
+
+/// Wall clock, milliseconds since 1970.
+pub(super) fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Random bits, for pauses.
+pub(super) fn chance() -> u64 {
+    let mut bits = [0; 8];
+    // Without them pauses are longest.
+    let _ = getrandom(&mut bits, GetRandomFlags::empty());
+    u64::from_ne_bytes(bits)
+}

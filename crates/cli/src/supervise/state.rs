@@ -1,0 +1,105 @@
+//! What the Supervisor writes down, so that the next one finds what it left.
+//!
+//! Written whole and renamed into place at each change. It holds for one run of the machine: numbers of processes mean nothing
+//! in the next.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use plimsoll_admin::LastExit;
+use plimsoll_brain::ward::Phase;
+use serde::{Deserialize, Serialize};
+
+use super::child::{Identity, Launch};
+
+/// All that is written down.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct State {
+    /// Which run of the machine.
+    pub(super) boot: String,
+    pub(super) processes: Vec<Kept>,
+}
+
+/// One process.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub(super) name: String,
+    pub(super) phase: Phase,
+    /// Is it to run?
+    pub(super) wanted: bool,
+    pub(super) failures: u32,
+    pub(super) restarts: u64,
+    /// What runs, and since when (milliseconds since 1970).
+    pub(super) running: Option<(Identity, Launch, u64)>,
+    pub(super) last_exit: Option<LastExit>,
+}
+
+impl State {
+    /// What was written down since the machine was started; `None` if nothing was.
+    ///
+    /// # Errors
+    /// There is something that cannot be read.
+    pub(super) fn read(path: &Path) -> io::Result<Option<Self>> {
+        let text = match fs::read(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let state: Self = serde_json::from_slice(&text)?;
+        Ok((state.boot == boot()).then_some(state))
+    }
+
+    /// Writes it down.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        let beside = path.with_added_extension("new");
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+        file.write_all(serde_json::to_string(self)?.as_bytes())?;
+        fs::rename(&beside, path)
+    }
+}
+
+/// Which run of the machine this is.
+pub(super) fn boot() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.map(|id| id.trim().to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_brain::ward::Ending;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_in_the_same_run_only() {
+        let path = std::env::temp_dir().join(format!("plimsoll-state-{}", std::process::id()));
+        assert_eq!(State::read(&path).unwrap(), None);
+        let exit =
+            LastExit { ending: Ending::Signal(9), reason: "a".into(), unix_ms: 5, lines: vec!["b".into()] };
+        let launch = Launch { command: vec!["up".into()], environment: vec![("A".into(), "b".into())] };
+        let process = Kept {
+            name: "web".into(),
+            phase: Phase::BackingOff,
+            wanted: true,
+            failures: 3,
+            restarts: 4,
+            running: Some((Identity { pid: 7, start: 8 }, launch, 9)),
+            last_exit: Some(exit),
+        };
+        let mut state = State { boot: boot(), processes: vec![process] };
+        state.write(&path).unwrap();
+        assert_eq!(State::read(&path).unwrap().as_ref(), Some(&state));
+        state.boot = "another".into();
+        state.write(&path).unwrap();
+        assert_eq!(State::read(&path).unwrap(), None);
+        fs::write(&path, "{").unwrap();
+        assert!(State::read(&path).is_err());
+        fs::remove_file(&path).unwrap();
+    }
+}

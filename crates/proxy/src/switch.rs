@@ -1,0 +1,129 @@
+//! Listeners that an operator closes and opens while the process runs. A closed one is as one that the configuration has no
+//! more, but keeps its counts, its place and, from one reload to the next, its being closed.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
+
+use plimsoll_brain::{Event, EventKind};
+
+use crate::bind::bind;
+use crate::control::Control;
+use crate::worker::Order;
+use crate::{ListenerSettings, Protocol, StartError};
+
+/// Workers close their sockets when they come to it: until then the address is taken, by ourselves.
+const TRIES: u32 = 50;
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Why a listener is not opened.
+pub(crate) enum Refusal {
+    /// Its address is taken, perhaps by its own sockets of before.
+    Taken(String),
+    /// Anything else.
+    Other(String),
+}
+
+/// Tries again while the address is taken, for a second.
+pub(crate) fn open(mut attempt: impl FnMut() -> Result<bool, Refusal>) -> Result<bool, String> {
+    let mut tries = 0;
+    loop {
+        match attempt() {
+            Ok(opened) => return Ok(opened),
+            Err(Refusal::Taken(_)) if tries < TRIES => tries += 1,
+            Err(Refusal::Taken(why) | Refusal::Other(why)) => return Err(why),
+        }
+        sleep(PAUSE);
+    }
+}
+
+impl Control {
+    /// See [`Engine::close_listener`](crate::Engine::close_listener).
+    pub(crate) fn close_listener(&mut self, listener: &str) -> Result<bool, String> {
+        let place = self.listener(listener)?;
+        let open = &mut self.listeners[place];
+        if open.disabled {
+            return Ok(false);
+        }
+        open.disabled = true;
+        let id = open.id;
+        let told = self.order_all(|| Order::Close { id });
+        self.tell(place, EventKind::Disabled, "disabled by an operator: nothing new is accepted");
+        if told { Ok(true) } else { Err(StartError::Stuck.to_string()) }
+    }
+
+    /// See [`Engine::open_listener`](crate::Engine::open_listener).
+    pub(crate) fn open_listener(&mut self, listener: &str) -> Result<bool, Refusal> {
+        let place = self.listener(listener).map_err(Refusal::Other)?;
+        if !self.listeners[place].disabled {
+            return Ok(false);
+        }
+        let door = Arc::clone(&self.listeners[place].door);
+        let settings = self.settings.listeners[place].clone();
+        let Some(ruled) = self.groups.get(&settings.group) else { return Ok(false) };
+        let group = Arc::clone(&ruled.group);
+        // Where it was: if the configuration left the port to the kernel, clients know that one.
+        let there = ListenerSettings { address: door.address, ..settings.clone() };
+        let (_, sockets) = bind(&there, self.cores).map_err(|source| {
+            let taken = source.kind() == io::ErrorKind::AddrInUse;
+            let why = StartError::Bind { address: door.address, source }.to_string();
+            if taken { Refusal::Taken(why) } else { Refusal::Other(why) }
+        })?;
+        let id = self.listeners.iter().map(|listener| listener.id + 1).max().unwrap_or(0);
+        let mut told = true;
+        for (worker, socket) in self.workers.iter().zip(sockets) {
+            let (door, settings, group) = (Arc::clone(&door), settings.clone(), Arc::clone(&group));
+            told &= worker.order(Order::Listen { id, door, socket, settings, group });
+        }
+        let open = &mut self.listeners[place];
+        (open.id, open.disabled) = (id, false);
+        self.tell(place, EventKind::Enabled, "enabled by an operator");
+        if told { Ok(true) } else { Err(Refusal::Other(StartError::Stuck.to_string())) }
+    }
+
+    /// The place of the listener that somebody means.
+    fn listener(&self, text: &str) -> Result<usize, String> {
+        let (protocol, address) = match PROTOCOLS
+            .iter()
+            .find_map(|(name, protocol)| Some((protocol, text.strip_prefix(name)?.strip_prefix(':')?)))
+        {
+            Some((protocol, address)) => (Some(*protocol), address),
+            None => (None, text),
+        };
+        let listeners = || self.settings.listeners.iter().zip(&self.listeners).enumerate();
+        let meant = listeners().filter(|(_, (settings, open))| {
+            let here = settings.address.to_string() == address || open.door.address.to_string() == address;
+            here && protocol.is_none_or(|protocol| protocol == settings.protocol)
+        });
+        let places: Vec<usize> = meant.map(|(place, _)| place).collect();
+        let all = || {
+            let names = listeners()
+                .map(|(_, (settings, open))| format!("{}:{}", name(settings.protocol), open.door.address));
+            names.collect::<Vec<_>>().join(", ")
+        };
+        match places[..] {
+            [place] => Ok(place),
+            [] => Err(format!("there is no listener {text}; there are: {}", all())),
+            _ => {
+                Err(format!("{text} is more than one listener: name the protocol, too; there are: {}", all()))
+            }
+        }
+    }
+
+    fn tell(&mut self, place: usize, kind: EventKind, why: &str) {
+        let settings = &self.settings.listeners[place];
+        let address = self.listeners[place].door.address;
+        let why = format!("listener {} {address}: {why}", name(settings.protocol));
+        let group = Arc::clone(&settings.group);
+        self.journal.write(Event { kind, group, member: None, why, inputs: Vec::new() });
+    }
+}
+
+const PROTOCOLS: [(&str, Protocol); 4] =
+    [("http", Protocol::Http), ("tcp", Protocol::Tcp), ("udp", Protocol::Udp), ("iiop", Protocol::Iiop)];
+
+fn name(protocol: Protocol) -> &'static str {
+    PROTOCOLS.iter().find(|(_, known)| *known == protocol).map_or("", |(name, _)| *name)
+}
