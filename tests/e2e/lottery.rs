@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use plimsoll_wire::rfs::{Key, Keys, Message, Mode, Report, Request, SECRET, Standing, Status, service_id};
+use plimsoll_wire::rfs::{
+    Encode as _, Key, Keys, Message, Mode, Report, Request, SECRET, Standing, Status, service_id,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -266,7 +268,7 @@ fn no_answer_is_longer_than_its_question() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(cluster.daemons[0].address).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    let ask = |id: u64, least: usize| {
+    let ask = |id: u64, room: u16| {
         let request = Request {
             id,
             service: service_id("web"),
@@ -276,9 +278,10 @@ fn no_answer_is_longer_than_its_question() {
             client_time: 7,
             avoid: Vec::new(),
             info: Vec::new(),
+            room,
         };
         let mut out = Vec::new();
-        request.encode(least, &keys, &mut out).unwrap();
+        request.encode(&keys, &mut out).unwrap();
         let mut buffer = [0; 2000];
         for _ in 0..PATIENCE.as_millis() / 200 {
             socket.send(&out).unwrap();

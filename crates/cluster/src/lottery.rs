@@ -10,7 +10,6 @@
 //!                                 checks of the server, whoever knows its load
 //! ```
 //!
-//! * `convert.rs`: messages as bytes and as values, the only place where both are named.
 //! * `socket.rs`: many datagrams with one system call, in and out; multicast.
 //! * `desk.rs`: the daemon with its keys and its counts. `serve.rs`: its thread.
 //! * `check.rs`: is the server there? `client.rs`: asks daemons for members.
@@ -20,7 +19,6 @@
 
 mod check;
 mod client;
-mod convert;
 mod desk;
 mod serve;
 mod socket;

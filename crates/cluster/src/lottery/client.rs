@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use plimsoll_brain::Time;
 use plimsoll_brain::lottery::{self as brain, ClientConfig, Mode, Outcome, Picked, Status, To};
-use plimsoll_wire::rfs::{Keys, LONGEST_REPORT};
+use plimsoll_wire::rfs::{Encode as _, Keys, LONGEST_REPORT};
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::sleep_until;
 
+use super::seed;
 use super::socket::any;
-use super::{convert, seed};
 
 /// Whom to ask, and how.
 #[derive(Clone, Debug)]
@@ -170,7 +170,7 @@ impl Inner {
         // What cannot be opened is nobody's answer.
         let Ok(message) = self.keys.open(bytes).and_then(|opened| opened.message()) else { return };
         let mut state = self.lock();
-        state.client.handle(self.now(), from, convert::read(message));
+        state.client.handle(self.now(), from, message);
         self.flush(&mut state);
     }
 
@@ -180,7 +180,7 @@ impl Inner {
         while let Some((to, message)) = state.client.poll_transmit() {
             bytes.clear();
             // What a client sends always fits.
-            if convert::write(message, &self.keys, &mut bytes).is_err() {
+            if message.encode(&self.keys, &mut bytes).is_err() {
                 continue;
             }
             match (to, self.multicast) {

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use plimsoll_brain::Time;
 use plimsoll_brain::lottery::{Config, Daemon, Offer, To};
-use plimsoll_wire::rfs::{Keys, Message, Refused, Replay, Seen};
+use plimsoll_wire::rfs::{Encode as _, Keys, Message, Refused, Replay, Seen};
 use tokio::net::UdpSocket;
 
 use super::socket::{BATCH, Outbox};
-use super::{Order, Settings, Statistics, convert, draw_key};
+use super::{Order, Settings, Statistics, draw_key};
 
 /// How long a member that is not heard of any more stays in the table that clients are told of.
 const FORGET: std::time::Duration = std::time::Duration::from_secs(10);
@@ -102,7 +102,7 @@ impl Desk {
                 return;
             }
         }
-        self.daemon.handle(now, from, convert::read(message));
+        self.daemon.handle(now, from, message);
     }
 
     /// Does what is due. What is late says how far this daemon may trust itself with what it reads next.
@@ -135,7 +135,7 @@ impl Desk {
     pub(super) fn flush(&mut self, socket: &UdpSocket) {
         while let Some((to, message)) = self.daemon.poll_transmit() {
             let start = self.outbox.bytes().len();
-            if convert::write(message, &self.keys, self.outbox.bytes()).is_err() {
+            if message.encode(&self.keys, self.outbox.bytes()).is_err() {
                 self.statistics.unsent += 1;
                 continue;
             }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use plimsoll_brain::lottery::Message;
+
 use super::Refused;
 use super::bytes::Reader;
 
@@ -52,6 +54,18 @@ impl Kind {
     pub const ALL: [Self; 6] =
         [Self::Request, Self::Answer, Self::Commit, Self::Report, Self::Fetch, Self::Table];
 
+    /// Of what a datagram says.
+    pub fn of(message: &Message) -> Self {
+        match message {
+            Message::Request(_) => Self::Request,
+            Message::Answer(_) => Self::Answer,
+            Message::Commit(_) => Self::Commit,
+            Message::Report(_) => Self::Report,
+            Message::Fetch(_) => Self::Fetch,
+            Message::Table(_) => Self::Table,
+        }
+    }
+
     /// Its name, in lower case.
     pub fn label(self) -> &'static str {
         match self {
@@ -72,7 +86,7 @@ impl Kind {
     /// Bytes of the shortest: what may be answered has room for its answer.
     pub(super) fn shortest(self) -> usize {
         match self {
-            Self::Request => super::Room::LEAST.bytes(),
+            Self::Request => super::LEAST_ROOM.into(),
             Self::Fetch => LONGEST,
             _ => HEADER + TRAILER,
         }
