@@ -13,27 +13,27 @@ use serde_json::Value;
 use crate::stage::{Folder, Member, PATIENCE, Process, Run, binary, curl, free_port, get, refusing, until};
 
 /// A daemon that runs.
-struct Daemon {
-    process: Process,
-    address: SocketAddr,
-    status: SocketAddr,
+pub(crate) struct Daemon {
+    pub(crate) process: Process,
+    pub(crate) address: SocketAddr,
+    pub(crate) status: SocketAddr,
 }
 
 /// Daemons that have the same keys.
-struct Cluster {
-    folder: Folder,
-    daemons: Vec<Daemon>,
+pub(crate) struct Cluster {
+    pub(crate) folder: Folder,
+    pub(crate) daemons: Vec<Daemon>,
     host: &'static str,
 }
 
 impl Cluster {
-    fn new(host: &'static str) -> Self {
+    pub(crate) fn new(host: &'static str) -> Self {
         Self { folder: Folder::new(), daemons: Vec::new(), host }
     }
 
     /// One for each, with this service, in which all find each other by the first one.
     #[track_caller]
-    fn start(host: &'static str, services: &[&str]) -> Self {
+    pub(crate) fn start(host: &'static str, services: &[&str]) -> Self {
         let mut cluster = Self::new(host);
         for service in services {
             cluster.join(&["--service", service, "--slow-start", "0s"]);
@@ -44,7 +44,7 @@ impl Cluster {
 
     /// One more; the first one makes the keys.
     #[track_caller]
-    fn join(&mut self, args: &[&str]) {
+    pub(crate) fn join(&mut self, args: &[&str]) {
         let first = self.daemons.first().map_or_else(String::new, |first| first.address.to_string());
         let peers: &[&str] = if first.is_empty() { &[] } else { &["--peers", &first] };
         let args = [peers, args].concat();
@@ -53,7 +53,7 @@ impl Cluster {
 
     /// One that is told of no other.
     #[track_caller]
-    fn lone(&mut self, args: &[&str]) {
+    pub(crate) fn lone(&mut self, args: &[&str]) {
         let member = (self.daemons.len() + 1).to_string();
         let listen = format!("{}:0", self.host);
         let always = ["lottery", "--member", &member, "--listen", &listen, "--keys", "keys"];
@@ -61,7 +61,7 @@ impl Cluster {
     }
 
     #[track_caller]
-    fn run(&mut self, args: &[&str]) {
+    pub(crate) fn run(&mut self, args: &[&str]) {
         let process = Process::start(&binary(), args, self.folder.path());
         let address = |before: &str| {
             let line = process.line(before);
@@ -73,7 +73,7 @@ impl Cluster {
 
     /// Waits until each has heard of all others.
     #[track_caller]
-    fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let all = self.daemons.len() as f64 - 1.0;
         for daemon in &self.daemons {
             until("all are heard of", || daemon.number("lottery_members") == Some(all));
@@ -82,7 +82,7 @@ impl Cluster {
 
     /// Picks by these daemons, and counts by address.
     #[track_caller]
-    fn picks(&self, of: &[usize], args: &[&str]) -> BTreeMap<String, usize> {
+    pub(crate) fn picks(&self, of: &[usize], args: &[&str]) -> BTreeMap<String, usize> {
         let run = self.pick(of, args);
         assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
         let mut picks = BTreeMap::new();
@@ -90,7 +90,7 @@ impl Cluster {
         picks
     }
 
-    fn pick(&self, of: &[usize], args: &[&str]) -> Run {
+    pub(crate) fn pick(&self, of: &[usize], args: &[&str]) -> Run {
         let daemons: Vec<String> = of.iter().map(|one| self.daemons[*one].address.to_string()).collect();
         let daemons = daemons.join(",");
         let args = [&["pick", "web", "--daemon", &daemons, "--keys", "keys"], args].concat();
@@ -104,14 +104,14 @@ impl Cluster {
 
 impl Daemon {
     /// What it shows under a name.
-    fn number(&self, name: &str) -> Option<f64> {
+    pub(crate) fn number(&self, name: &str) -> Option<f64> {
         let known: Value = serde_json::from_str(&get(self.status, "/load").text()).unwrap();
         known["values"][name]["value"].as_f64()
     }
 }
 
 /// Of `all`, how many those at this address got.
-fn got(picks: &BTreeMap<String, usize>, address: &str) -> usize {
+pub(crate) fn got(picks: &BTreeMap<String, usize>, address: &str) -> usize {
     picks.get(address).copied().unwrap_or_default()
 }
 
@@ -374,9 +374,37 @@ fn what_is_wrong_is_told_before_anything_starts() {
         (&["-m", "0", "-l", "127.0.0.1:0", "-k", "keys"], "member"),
         (&["-m", "1", "-l", "127.0.0.1:0"], "--keys"),
         (&["-c", "wrong.toml", "-m", "1"], "--config"),
+        (&["-m", "1", "-l", "127.0.0.1:0", "-k", "keys", "--rate", "20000000", "--check"], "rate"),
     ] {
         let run = Run::plimsoll(&[&["lottery"], args].concat(), folder.path());
         assert!(run.code == Some(2) && run.err.contains(why), "{args:?}: {:?} {}", run.code, run.err);
     }
+    let check = |args: &[&str]| Run::plimsoll(&[&["lottery", "--check"], args].concat(), folder.path());
+    let run = check(&["-c", "wrong.toml"]);
+    assert!(run.code == Some(2) && run.err.contains("wrong.toml:4:1"), "{:?} {}", run.code, run.err);
+    let run = check(&["-c", "wrong.toml", "-o", "json"]);
+    assert_eq!((run.code, &run.json()["problems"][0]["line"]), (Some(2), &4.into()), "{}", run.out);
+    folder.write("keyless.toml", "member = 1\nlisten = \"127.0.0.1:0\"\n");
+    let run = check(&["-c", "keyless.toml"]);
+    assert!(run.code == Some(2) && run.err.contains("keys = \"/etc/plimsoll/lottery.keys\""), "{}", run.err);
+    folder.write(
+        "health.toml",
+        "member = 1\nlisten = \"127.0.0.1:0\"\nkeys = \"keys\"\n[[service]]\nname = \"web\"\nserver = \"127.0.0.1:1\"\n\
+         health = {}\n",
+    );
+    let run = check(&["-c", "health.toml"]);
+    assert!(
+        run.code == Some(2) && run.err.contains("tcp = true") && !run.err.contains("iiop"),
+        "{}",
+        run.err
+    );
+    let service = "web=127.0.0.1:1,load=[cpu, busy / 4]|max,capacity=7";
+    let run = check(&["-m", "7", "-l", "127.0.0.1:0", "-k", "keys", "--rate", "5", "-s", service]);
+    assert!(
+        run.code == Some(0) && run.err.contains("ok (member 7, 1 service)"),
+        "{:?} {}",
+        run.code,
+        run.err
+    );
     assert!(!folder.join("keys").exists(), "nothing was made");
 }

@@ -31,6 +31,8 @@ mod lab;
 mod load;
 mod load_manager;
 mod lottery;
+mod lottery_legacy;
+mod lottery_life;
 mod monitoring;
 mod overload;
 mod proxy_protocol;

@@ -49,7 +49,7 @@ pub(crate) use name::{HeaderName, Key, LogPath, Name, ProbeHost, ProbePath, Publ
 pub(crate) use outlier::Outlier;
 pub(crate) use problem::{Problem, Problems, Severity, Source};
 pub(crate) use root::Config;
-pub(crate) use settings::{AdminConfig, Machine, look_up};
+pub(crate) use settings::{AdminConfig, Lottery, Machine, look_up};
 pub(crate) use strategy::Strategy;
 pub(crate) use time_span::TimeSpan;
 

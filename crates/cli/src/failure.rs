@@ -49,6 +49,12 @@ impl Failure {
         Self { exit, text: text.to_string() }
     }
 
+    /// What it says, without the word and the line's end around it.
+    pub(crate) fn line(&self) -> &str {
+        let text = self.text.strip_prefix("error: ").unwrap_or(&self.text);
+        text.trim_end()
+    }
+
     /// Tells the person.
     pub(crate) fn tell(&self, globals: &Globals) {
         globals.insist(&self.text);

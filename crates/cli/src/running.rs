@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use plimsoll_admin::{Changed, Entry, Reference, Refused, Report, Subject};
 use plimsoll_brain::status::{GroupExplanation, Status};
-use plimsoll_brain::{Knobs, Shed, Strategy};
+use plimsoll_brain::{Knobs, MemberSpec, Shed, Strategy};
 use plimsoll_cluster::corba::Refusal;
 use plimsoll_cluster::{self as cluster, Cluster};
 use plimsoll_proxy::{self as proxy, Engine, Rates, Stamped};
@@ -37,6 +37,8 @@ pub(crate) struct Running {
     admin: AdminConfig,
     /// One reload at a time, so that what was read last is in force last.
     reloading: Mutex<()>,
+    /// Another file is in force.
+    reloaded: Notify,
     stop: Notify,
 }
 
@@ -56,9 +58,22 @@ impl Running {
         made.count(&base);
         let force = base.with(&made);
         let cluster = Cluster::start(force.watched.clone(), Arc::new(Joint(engine.clone())))?;
-        let (file, reloading, stop) = (file.to_owned(), Mutex::default(), Notify::new());
+        let (file, reloading) = (file.to_owned(), Mutex::default());
+        let (reloaded, stop) = (Notify::new(), Notify::new());
         let (base, made, force) = (Mutex::new(base), Mutex::new(made), Mutex::new(Arc::new(force)));
-        Ok(Arc::new(Self { engine, cluster, base, made, force, file, machine, admin, reloading, stop }))
+        Ok(Arc::new(Self {
+            engine,
+            cluster,
+            base,
+            made,
+            force,
+            file,
+            machine,
+            admin,
+            reloading,
+            reloaded,
+            stop,
+        }))
     }
 
     /// The data plane.
@@ -103,7 +118,8 @@ impl Running {
         limits::check_files(&file.config, limits::raise()).map_err(refuse)?;
         let settings =
             file.settings(self.machine, look_up).map_err(|problems| refuse(problems.headline()))?;
-        let base = Base::new(&file, settings);
+        let lotteries = file.lotteries(look_up).map_err(|problems| refuse(problems.headline()))?;
+        let base = Base::new(&file, settings, lotteries);
         lock(&self.made).count(&base);
         let force = base.with(&lock(&self.made));
         let mut beside = differences(&self.force().watched, &force.watched);
@@ -114,6 +130,7 @@ impl Running {
         }
         let changes = self.enforce(force, beside)?;
         *lock(&self.base) = base;
+        self.reloaded.notify_one();
         self.write_references(&file.config);
         Ok(changes)
     }
@@ -130,6 +147,39 @@ impl Running {
     /// What is in force.
     pub(crate) fn force(&self) -> Arc<Force> {
         Arc::clone(&lock(&self.force))
+    }
+
+    /// The groups whose members a lottery draws.
+    pub(crate) fn lotteries(&self) -> Vec<config::Lottery> {
+        lock(&self.base).lotteries.clone()
+    }
+
+    /// Returns once another file is in force.
+    pub(crate) async fn reloaded(&self) {
+        self.reloaded.notified().await;
+    }
+
+    /// Puts those in force whom a lottery draws for a group.
+    ///
+    /// # Errors
+    /// They cannot be; nothing is changed then.
+    pub(crate) fn drawn(
+        &self,
+        group: &Arc<str>,
+        members: &[MemberSpec],
+        weights: &[(Arc<str>, Option<f64>)],
+    ) -> Result<(), String> {
+        {
+            let _one = lock(&self.reloading);
+            let mut made = lock(&self.made).clone();
+            if made.draw(group, members) {
+                let force = lock(&self.base).with(&made);
+                self.enforce(force, Vec::new())?;
+                *lock(&self.made) = made;
+            }
+        }
+        self.engine.weights(group, weights);
+        Ok(())
     }
 
     /// The number by which a group is known to clients of the load manager.

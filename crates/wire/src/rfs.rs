@@ -3,14 +3,17 @@
 //!
 //! A datagram is a header, the fixed fields of its kind, options, and a trailer with a tag that only who has the key
 //! can make. [`Keys::open`] checks the tag before anything else of it is believed, [`Opened::message`] reads what was
-//! opened, [`Encode::encode`] writes and seals it. What is said is said in the brain's words ([`Message`]). An answer is
-//! never longer than what it answers, whoever forged the sender's address.
+//! opened, [`Encode::encode`] writes and seals it. What is said is said in the brain's words ([`Message`]), but for the
+//! [`Gossip`] of who is there, of which the brain knows nothing. An answer is never longer than what it answers, whoever
+//! forged the sender's address.
 
 mod address;
 mod answer;
 mod bytes;
 mod commit;
+mod drum;
 mod frame;
+mod gossip;
 mod header;
 mod keys;
 mod message;
@@ -20,14 +23,16 @@ mod report;
 mod request;
 mod table;
 
+pub use gossip::Gossip;
 pub use header::{HEADER, Kind, LONGEST, LONGEST_REPORT, MAGIC, TRAILER, VERSION, service_id};
 pub use keys::{BadKeys, Key, Keys, MOST_KEYS, Opened, SECRET};
 pub use message::{Encode, LEAST_ROOM};
 pub use option::CRITICAL;
 pub use plimsoll_brain::lottery::{
-    Answer, Commit, Fetch, Further, Listed, Message, Mode, Offer, Report, Request, Share, Standing, Status, Table,
+    Answer, Commit, Drum, Fetch, Further, Listed, Look, Message, Mode, Offer, Place, Report, Request, Share,
+    Standing, Status, Table,
 };
-pub use replay::{Replay, Seen};
+pub use replay::{Recent, Replay, Seen};
 pub use request::MOST_INFO;
 
 /// Why a datagram is dropped.

@@ -3,6 +3,8 @@
 //! SIGHUP reads the file again. SIGTERM and SIGINT close the listeners, let work in flight end until the
 //! `drain_deadline`, and end the process; a second one ends it at once.
 
+mod follow;
+
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -56,7 +58,8 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         let _context = runtime.enter();
         Signals::new().map_err(|error| Failure::failed(format_args!("cannot take signals: {error}")))?
     };
-    let base = Base::new(&file, settings);
+    let lotteries = file.lotteries(look_up).map_err(|problems| Failure::rendered(Exit::Usage, problems))?;
+    let base = Base::new(&file, settings, lotteries);
     let engine = Engine::start(base.settings.clone()).map_err(Failure::failed)?;
     let running = Running::new(engine, base, &args.config, machine, file.admin())
         .map_err(|error| Failure::failed(format_args!("cannot start the thread of the monitors: {error}")))?;
@@ -107,6 +110,7 @@ async fn serve(
 ) -> Result<ExitCode, Failure> {
     let ears = Arc::clone(running);
     let ears = tokio::spawn(async move { ears.listen().await });
+    let followers = tokio::spawn(follow::all(Arc::clone(running)));
     loop {
         tokio::select! {
             _ = signals.hangup.recv() => {
@@ -120,6 +124,7 @@ async fn serve(
         }
     }
     ears.abort();
+    followers.abort();
     notify(&[NotifyState::Stopping]);
     // Nobody makes a group of what is about to end.
     drop(load_manager);
@@ -165,6 +170,9 @@ fn listening(config: &Config, addresses: &[SocketAddr]) -> Vec<String> {
     let line = |(listener, address): (&config::Listener, &SocketAddr)| {
         let group = config.groups.iter().find(|group| group.name == listener.group);
         let served = group.map_or_else(String::new, |group| {
+            if let Some(drawn) = &group.lottery {
+                return format!(" (the lottery's {})", drawn.service);
+            }
             format!(" ({}, {})", count(group.members.len(), "member"), group.strategy.name())
         });
         format!("listening {} {address} -> {}{served}", listener.protocol.name(), listener.group)

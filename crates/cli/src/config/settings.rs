@@ -12,11 +12,13 @@ use plimsoll_brain::{self as brain, GroupSpec, HealthSpec, MemberSpec, OutlierSp
 use plimsoll_cluster as cluster;
 use plimsoll_proxy as proxy;
 use plimsoll_wire::giop::{CodeSets, IiopProfile, Ior, Order, Version};
+use plimsoll_wire::rfs::{Keys, service_id};
 
+use super::check::LOTTERY;
 use super::problem::{Problem, Problems};
 use super::{
     Binding, Config, File, Forwarded, Group, HandOver, Health, Listener, Member, MemberAddress, MemberTable,
-    Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, WhenAllDown,
+    Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, Strategy, WhenAllDown,
 };
 
 /// Where the balancer is watched and controlled.
@@ -32,6 +34,17 @@ pub(crate) struct AdminConfig {
     pub(crate) load_manager: Option<(SocketAddr, Duration)>,
     /// Is `control` in the file, or the default?
     pub(crate) written: bool,
+}
+
+/// A group whose members are a lottery's.
+#[derive(Clone, Debug)]
+pub(crate) struct Lottery {
+    /// Its name.
+    pub(crate) group: Arc<str>,
+    /// Most requests, connections or flows at once at each member.
+    pub(crate) limit: u32,
+    /// Where its members come from.
+    pub(crate) follow: cluster::lottery::FollowSettings,
 }
 
 /// Defaults that depend on the machine.
@@ -114,6 +127,51 @@ impl File {
         })
     }
 
+    /// The groups whose members are a lottery's, with the keys as they are now.
+    ///
+    /// # Errors
+    /// Keys that cannot be read, or daemons of which none can be looked up, each at its place in the file.
+    pub(crate) fn lotteries(
+        &self,
+        mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
+    ) -> Result<Vec<Lottery>, Problems> {
+        let (mut lotteries, mut problems) = (Vec::new(), Vec::new());
+        for (index, group) in self.config.groups.iter().enumerate() {
+            let Some(drawn) = &group.lottery else { continue };
+            let spot = self.spots.key("group").item(index).key("lottery");
+            let found = drawn.daemons.iter().map(&mut resolve);
+            let (found, lost): (Vec<_>, Vec<_>) = found.partition(Result::is_ok);
+            let daemons: Vec<SocketAddr> = found.into_iter().flatten().collect();
+            if let (true, Some(Err(error))) = (daemons.is_empty(), lost.into_iter().next()) {
+                let message = format!("none of the daemons can be looked up: {error}");
+                problems.push(Problem::error(spot.key("daemons").value(), message));
+            }
+            let path = &drawn.keys.0;
+            let read = std::fs::read_to_string(path).map_err(|error| error.to_string());
+            match read.and_then(|text| text.parse::<Keys>().map_err(|bad| bad.to_string())) {
+                Ok(keys) => lotteries.push(Lottery {
+                    group: group.name.0.as_str().into(),
+                    limit: group.max_connections.unwrap_or(u32::MAX),
+                    follow: cluster::lottery::FollowSettings {
+                        service: service_id(&drawn.service.0),
+                        daemons,
+                        keys,
+                    },
+                }),
+                Err(why) => {
+                    let message = format!("cannot read the keys {}: {why}", path.display());
+                    let hint = "it is the file that `plimsoll lottery --keys` made";
+                    problems.push(Problem::error(spot.key("keys").value(), message).hint(hint));
+                }
+            }
+        }
+        if problems.is_empty() {
+            Ok(lotteries)
+        } else {
+            Err(Problems::new(Arc::clone(&self.source), problems))
+        }
+    }
+
     /// What to know of the members of `settings`, which are this file's.
     pub(crate) fn watched(&self, settings: &proxy::Settings) -> Vec<cluster::GroupSettings> {
         let groups = self.config.groups.iter().zip(&settings.groups);
@@ -157,7 +215,10 @@ impl Config {
             listener.timeouts.idle.get_or_insert_with(|| listener.protocol.idle());
         }
         for group in &mut config.groups {
-            group.strategy = group.strategy.filled();
+            group.strategy = match group.lottery {
+                Some(_) => Strategy::Name(LOTTERY.to_owned()),
+                None => group.strategy.filled(),
+            };
             group.outlier = group.outlier.table().map_or(Outlier::Switch(false), Outlier::Table);
             for member in &mut group.members {
                 let mut table = member.table();
@@ -220,7 +281,12 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
 
 /// `None` only for a strategy that does not exist, which a checked file does not name.
 fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::GroupSettings> {
-    let (strategy, knobs) = group.strategy.find()?;
+    // The lottery's weights come in where those of an expression would, and a member that comes to it comes slowly there.
+    let (strategy, knobs) = match group.lottery {
+        Some(_) => (brain::strategy::EXPRESSION, brain::Knobs::defaults(brain::strategy::EXPRESSION)),
+        None => group.strategy.find()?,
+    };
+    let slow_start = if group.lottery.is_some() { Duration::ZERO } else { group.slow_start.0 };
     let timeouts = &group.timeouts;
     let spec = GroupSpec {
         name: group.name.0.as_str().into(),
@@ -238,7 +304,7 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
             max_ejection: outlier.max_ejection.0,
             max_ejected: outlier.max_ejected,
         }),
-        slow_start: group.slow_start.0,
+        slow_start,
         when_all_down: match group.when_all_down {
             WhenAllDown::Reject => brain::WhenAllDown::Reject,
             WhenAllDown::FailOpen => brain::WhenAllDown::FailOpen,

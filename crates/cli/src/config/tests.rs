@@ -151,6 +151,14 @@ key = "Calc"
 ior_file = "/tmp/calc.ior"
 max_message = 4097
 connections = 30
+
+[[listener]]
+address = "127.0.0.1:0"
+group = "drawn"
+
+[[group]]
+name = "drawn"
+lottery = { service = "web", daemons = ["d:7447", "e:7448"], keys = "/keys" }
 "#;
 
 fn read(text: &str) -> Result<File, Problems> {
@@ -296,6 +304,12 @@ fn every_key_reaches_the_settings() {
     assert_eq!(
         file.config.groups[2].iiop.as_ref().unwrap().ior_file.as_ref().unwrap().to_string(),
         "/tmp/calc.ior"
+    );
+    let drawn = file.config.groups[3].lottery.as_ref().unwrap();
+    assert_eq!((&*drawn.service.0, drawn.daemons.len(), drawn.keys.0.to_str()), ("web", 2, Some("/keys")));
+    assert_eq!(
+        (settings.groups[3].spec.strategy.name, settings.groups[3].spec.members.len()),
+        ("expression", 0)
     );
     let mut shown = format!(
         "{} {} {:?} {:?}\n{:#?}\n",

@@ -155,12 +155,13 @@ pub struct BadKeys {
 }
 
 /// A file of keys: a line for each, its number and its secret as 64 hexadecimal digits. The first seals. Empty lines, and
-/// what follows `#`, are left out.
+/// what follows `#`, are left out, and the mark that some editors begin a file with.
 impl FromStr for Keys {
     type Err = BadKeys;
 
     fn from_str(text: &str) -> Result<Self, BadKeys> {
         let mut keys: Option<Self> = None;
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         for (at, text) in text.lines().enumerate() {
             let bad = |why| BadKeys { line: at + 1, why };
             let plain = text.split('#').next().unwrap_or_default();

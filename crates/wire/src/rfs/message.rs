@@ -3,13 +3,13 @@
 //! datagram that is answered ([`Request::room`]), so that who forges a sender's address sends its owner no more than they
 //! sent themselves.
 
-use plimsoll_brain::lottery::{Answer, Commit, Fetch, Message, Report, Request, Table};
+use plimsoll_brain::lottery::{Answer, Commit, Drum, Fetch, Look, Message, Report, Request, Table};
 
 use super::bytes::Reader;
 use super::frame::Frame;
 use super::header::Header;
 use super::{Keys, Kind, LONGEST, Opened, Refused, TRAILER, Unwritable};
-use super::{answer, commit, report, request, table};
+use super::{answer, commit, drum, report, request, table};
 
 /// Bytes that every request has room for: a shorter one is refused.
 pub const LEAST_ROOM: u16 = 128;
@@ -33,6 +33,8 @@ impl Encode for Message {
             Self::Report(report) => report.encode(keys, out),
             Self::Fetch(fetch) => fetch.encode(keys, out),
             Self::Table(table) => table.encode(keys, out),
+            Self::Look(look) => look.encode(keys, out),
+            Self::Drum(drum) => drum.encode(keys, out),
         }
     }
 }
@@ -79,11 +81,28 @@ impl Encode for Table {
     }
 }
 
+impl Encode for Look {
+    fn encode(&self, keys: &Keys, out: &mut Vec<u8>) -> Result<(), Unwritable> {
+        Frame::new(Kind::Look, self.id).padded(LONGEST).write(keys, out, |out| {
+            drum::write_look(self, out);
+            Ok(())
+        })
+    }
+}
+
+impl Encode for Drum {
+    fn encode(&self, keys: &Keys, out: &mut Vec<u8>) -> Result<(), Unwritable> {
+        // As of a TABLE.
+        Frame::new(Kind::Drum, self.id).write(keys, out, |out| drum::write(self, out))
+    }
+}
+
 impl Opened<'_> {
     /// Reads what it says. Options that are unknown and not critical are left out.
     ///
     /// # Errors
-    /// It is [`Refused::Malformed`]: of another version, of no known kind, not as long as it says, or its fields are wrong.
+    /// It is [`Refused::Malformed`]: of another version, of no known kind, not as long as it says, or its fields are wrong;
+    /// or it is [gossip](Self::gossip).
     pub fn message(&self) -> Result<Message, Refused> {
         let total = self.bytes().len() + TRAILER;
         let mut reader = Reader::new(self.bytes());
@@ -96,6 +115,9 @@ impl Opened<'_> {
             Kind::Report => Message::Report(report::read(reader)?),
             Kind::Fetch => Message::Fetch(table::read_fetch(id, reader)?),
             Kind::Table => Message::Table(table::read(id, reader)?),
+            Kind::Look => Message::Look(drum::read_look(id, reader)?),
+            Kind::Drum => Message::Drum(drum::read(id, reader)?),
+            Kind::Gossip => return Err(Refused::Malformed("gossip is for daemons only")),
         })
     }
 }

@@ -19,6 +19,7 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
         if let Ok(message) = read(&fitted) {
             survives(&message, &fitted);
         }
+        gossiped(&fitted);
     }
     if said.is_ok() { Verdict::Accepted } else { Verdict::Refused }
 }
@@ -34,6 +35,18 @@ fn read(bytes: &[u8]) -> Result<Message, Refused> {
     let opened = keys().open(&datagram)?;
     assert_eq!(opened.bytes(), bytes);
     opened.message()
+}
+
+/// What daemons say of who is there is written as it was read.
+fn gossiped(input: &[u8]) {
+    let mut datagram = input.to_vec();
+    keys().seal(0, &mut datagram);
+    let Ok(Some(first)) = keys().open(&datagram).and_then(|opened| opened.gossip()) else { return };
+    let mut out = Vec::new();
+    assert_eq!(first.encode(&keys(), &mut out), Ok(()), "{}", show(input));
+    assert!(out.len() <= input.len() + TRAILER, "{}", show(input));
+    let again = keys().open(&out).and_then(|opened| opened.gossip());
+    assert_eq!(again, Ok(Some(first)), "{}", show(input));
 }
 
 fn survives(message: &Message, input: &[u8]) {

@@ -100,6 +100,53 @@ const TABLE: &str = "
     1b f3 9c d2 6b e6 a6 3d
 ";
 
+const GOSSIP: &str = "
+    52 46 01 07 00 00 00 6c        ; RF, version 1, GOSSIP, no flags, 108 bytes
+    00*8                           ; no id
+    00 05                          ; member 5
+    65 53 f1 00                    ; its life
+    00 00 00 0c                    ; its gossip 12
+    00 3c                          ; 60 bytes are said
+    00 05 65 53 f1 00 04 1d 17 c0 00 02 0a ; by member 5 at 192.0.2.10:7447
+    00 00                          ; never suspected
+    00 06 65 53 f1 01 06 1d 17 20 01 0d b8 00*11 06 ; to member 6 at [2001:db8::6]:7447
+    00 03                          ; a ping, number 3
+    00 01                          ; one piece of news
+    00 07 65 53 f1 02 04 1d 17 c0 00 02 0c ; member 7 at 192.0.2.12:7447
+    00 00 01                       ; never suspected before, is suspected
+    00 00 00 07                    ; key 7
+    48 45 31 69 a2 19 d3 1a        ; tag
+    f0 d0 72 8b 47 38 87 02
+";
+
+const LOOK: &str = "
+    52 46 01 08 00 00 04 b0        ; RF, version 1, LOOK, no flags, 1200 bytes
+    22 22 22 22 22 22 22 22        ; id
+    00 00 00 2a                    ; service 42
+    00 00                          ; wants part 0
+    00 00 04 82 00*1154            ; padding
+    00 00 00 07                    ; key 7
+    88 8b e4 ea b4 4f d5 78        ; tag
+    ff 8d 4b b2 45 30 db 12
+";
+
+const DRUM: &str = "
+    52 46 01 09 00 00 00 5d        ; RF, version 1, DRUM, no flags, 93 bytes
+    22 22 22 22 22 22 22 22        ; id of the look
+    00 00 00 2a                    ; service 42
+    00 00 00 01                    ; part 0 of 1
+    02                             ; two members
+    00 05 01 90 00 80              ; member 5, capacity 400, weight 128
+    04 1d 17 c0 00 02 0a           ; its daemon at 192.0.2.10:7447
+    00 1f 90                       ; same host, port 8080
+    00 06 00 c8 00 00              ; member 6, capacity 200, nothing heard of it
+    06 1d 17 20 01 0d b8 00*11 06  ; its daemon at [2001:db8::6]:7447
+    04 00 50 c0 00 02 14           ; at 192.0.2.20:80
+    00 00 00 07                    ; key 7
+    31 80 4c d7 4a 31 53 67        ; tag
+    23 ed c7 81 5f 61 0b e3
+";
+
 fn bytes(text: &str) -> Vec<u8> {
     let words = text.lines().flat_map(|line| line.split(';').next().unwrap_or_default().split_whitespace());
     let runs = words.map(|word| {
@@ -158,8 +205,7 @@ pub(super) fn all() -> Vec<(&'static str, Vec<u8>, Message)> {
         endpoint: "192.0.2.10:8080".parse().unwrap(),
         info: (*b"ok").into(),
     };
-    let far =
-        Offer { service: 43, capacity: 1, endpoint: "192.0.2.20:80".parse().unwrap(), info: [].into() };
+    let far = Offer { service: 43, capacity: 1, endpoint: "192.0.2.20:80".parse().unwrap(), info: [].into() };
     let serving = Listed {
         member: 5,
         incarnation,
@@ -173,6 +219,22 @@ pub(super) fn all() -> Vec<(&'static str, Vec<u8>, Message)> {
         offers: Vec::new(),
     };
     let table = Table { id: fetch.id, generation: 9, part: 0, parts: 1, members: vec![serving, idle] };
+    let look = Look { id: 0x2222_2222_2222_2222, service: 42, part: 0 };
+    let near = Place {
+        member: 5,
+        capacity: 400,
+        weight: 128,
+        address: "192.0.2.10:7447".parse().unwrap(),
+        endpoint: "192.0.2.10:8080".parse().unwrap(),
+    };
+    let far = Place {
+        member: 6,
+        capacity: 200,
+        weight: 0,
+        address: "[2001:db8::6]:7447".parse().unwrap(),
+        endpoint: "192.0.2.20:80".parse().unwrap(),
+    };
+    let drum = Drum { id: look.id, service: 42, part: 0, parts: 1, places: vec![near, far] };
     vec![
         ("REQUEST", bytes(REQUEST), Message::Request(request)),
         ("ANSWER", bytes(ANSWER), Message::Answer(answer)),
@@ -180,6 +242,8 @@ pub(super) fn all() -> Vec<(&'static str, Vec<u8>, Message)> {
         ("REPORT", bytes(REPORT), Message::Report(report)),
         ("FETCH", bytes(FETCH), Message::Fetch(fetch)),
         ("TABLE", bytes(TABLE), Message::Table(table)),
+        ("LOOK", bytes(LOOK), Message::Look(look)),
+        ("DRUM", bytes(DRUM), Message::Drum(drum)),
     ]
 }
 
@@ -190,7 +254,33 @@ fn each_kind_is_written_and_read_as_its_example() {
         assert_eq!(written(&message).unwrap(), bytes, "{name}");
         assert_eq!(Kind::of(&message).label(), name.to_lowercase());
     }
-    assert_eq!(all().len(), Kind::ALL.len());
+    assert_eq!(all().len() + 1, Kind::ALL.len(), "all but gossip");
+}
+
+#[test]
+fn gossip_is_written_and_read_as_its_example() {
+    let bytes = bytes(GOSSIP);
+    let opened = keys();
+    let opened = opened.open(&bytes).unwrap();
+    let gossip = opened.gossip().unwrap().unwrap();
+    assert_eq!((gossip.member, gossip.incarnation, gossip.seq, gossip.said.len()), (5, 0x6553_f100, 12, 60));
+    let mut out = Vec::new();
+    gossip.encode(&keys(), &mut out).unwrap();
+    assert_eq!(out, bytes);
+    assert_eq!(opened.message(), Err(Refused::Malformed("gossip is for daemons only")));
+    for (name, bytes, _) in all() {
+        assert_eq!(keys().open(&bytes).unwrap().gossip(), Ok(None), "{name}");
+    }
+    for end in 16..bytes.len() - TRAILER {
+        let mut cut = bytes[..end].to_vec();
+        cut[6..8].copy_from_slice(&((end + TRAILER) as u16).to_be_bytes());
+        keys().seal(0, &mut cut);
+        assert!(keys().open(&cut).unwrap().gossip().is_err(), "the first {end} bytes");
+    }
+    let most = |count| Gossip { said: vec![0; count], ..gossip.clone() }.encode(&keys(), &mut Vec::new());
+    assert_eq!(most(Gossip::MOST), Ok(()));
+    let (what, count) = ("bytes of gossip", Gossip::MOST + 1);
+    assert_eq!(most(count), Err(Unwritable::TooMany { what, count, most: Gossip::MOST }));
 }
 
 #[test]
@@ -198,7 +288,8 @@ fn the_specification_shows_the_same_examples() {
     let text = include_str!("../../../../../docs/rfs2.md");
     let blocks: Vec<Vec<u8>> =
         text.split("```hex\n").skip(1).map(|block| bytes(block.split("```").next().unwrap())).collect();
-    let examples: Vec<Vec<u8>> = all().into_iter().map(|(_, bytes, _)| bytes).collect();
+    let mut examples: Vec<Vec<u8>> = all().into_iter().map(|(_, bytes, _)| bytes).collect();
+    examples.insert(6, bytes(GOSSIP));
     assert_eq!(blocks, examples);
 }
 

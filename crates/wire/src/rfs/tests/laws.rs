@@ -1,6 +1,6 @@
 use std::net::SocketAddr;
 
-use plimsoll_brain::lottery::{FURTHER, PART};
+use plimsoll_brain::lottery::{DRUM, FURTHER, PART};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -27,8 +27,7 @@ fn request() -> impl Strategy<Value = Message> {
         (any::<(u64, u32, u8, u32, u32)>(), mode, vec(any::<u16>(), 0..60), vec(any::<u8>(), 0..=MOST_INFO));
     (fields, 0_u16..=1200).prop_map(
         |(((id, service, attempt, generation, client_time), mode, avoid, info), room)| {
-            let request =
-                Request { id, service, attempt, mode, generation, client_time, avoid, info, room };
+            let request = Request { id, service, attempt, mode, generation, client_time, avoid, info, room };
             Message::Request(request)
         },
     )
@@ -85,8 +84,7 @@ fn report() -> impl Strategy<Value = Message> {
 }
 
 fn fetch() -> impl Strategy<Value = Message> {
-    any::<(u64, u32, u16)>()
-        .prop_map(|(id, generation, part)| Message::Fetch(Fetch { id, generation, part }))
+    any::<(u64, u32, u16)>().prop_map(|(id, generation, part)| Message::Fetch(Fetch { id, generation, part }))
 }
 
 fn listed(most: usize) -> impl Strategy<Value = Listed> {
@@ -114,6 +112,26 @@ fn table() -> impl Strategy<Value = Message> {
     )
 }
 
+fn look() -> impl Strategy<Value = Message> {
+    any::<(u64, u32, u16)>().prop_map(|(id, service, part)| Message::Look(Look { id, service, part }))
+}
+
+fn drum() -> impl Strategy<Value = Message> {
+    let place = (any::<(u16, u16, u16)>(), address(), address(), any::<bool>());
+    let place = place.prop_map(|((member, capacity, weight), address, endpoint, near)| {
+        let endpoint = if near { (address.ip(), endpoint.port()).into() } else { endpoint };
+        Place { member, capacity, weight, address, endpoint }
+    });
+    (any::<(u64, u32)>(), vec(place, 0..100)).prop_map(|((id, service), mut places)| {
+        let mut len = 0;
+        places.retain(|place| {
+            len += place.bytes();
+            len <= DRUM
+        });
+        Message::Drum(Drum { id, service, part: 0, parts: 1, places })
+    })
+}
+
 /// How many members, from the first, fit into one part.
 fn fit(members: &[Listed]) -> usize {
     let mut len = 0;
@@ -125,7 +143,7 @@ fn fit(members: &[Listed]) -> usize {
 }
 
 fn message() -> impl Strategy<Value = Message> {
-    prop_oneof![request(), answer(), commit(), report(), fetch(), table()]
+    prop_oneof![request(), answer(), commit(), report(), fetch(), table(), look(), drum()]
 }
 
 proptest! {
@@ -214,7 +232,7 @@ proptest! {
 
     /// Whatever it is that somebody with the key sealed.
     #[test]
-    fn nothing_that_is_read_panics(bytes in vec(any::<u8>(), 0..1400), kind in 1_u8..=6) {
+    fn nothing_that_is_read_panics(bytes in vec(any::<u8>(), 0..1400), kind in 1_u8..=9) {
         let mut bytes = bytes;
         if bytes.len() >= HEADER {
             bytes[..HEADER].copy_from_slice(&[0x52, 0x46, 1, kind, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

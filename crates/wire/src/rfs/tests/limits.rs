@@ -60,7 +60,8 @@ fn a_request_is_as_long_as_its_answer_may_be() {
     let padded = |room| length(&request(0, 0, room));
     for (room, len) in [(0, 128), (127, 128), (128, 128), (129, 129), (1200, 1200), (u16::MAX, 1200)] {
         assert_eq!(padded(room), Ok(len), "{room}");
-        let Message::Request(again) = read(&written(&Message::Request(request(0, 0, room))).unwrap()).unwrap()
+        let Message::Request(again) =
+            read(&written(&Message::Request(request(0, 0, room))).unwrap()).unwrap()
         else {
             panic!("a request")
         };
@@ -107,7 +108,10 @@ fn an_answer_fits_into_what_it_answers() {
     assert_eq!(with(0, &six, 163), Ok((143, 3)));
     assert_eq!(with(0, &six, 164), Ok((164, 4)));
     assert_eq!(with(50, &six, 128), Ok((125, 0)));
-    assert_eq!(length(&Answer { info: vec![1; 1001].into(), ..answer() }), too_many("bytes of information", 1001, 1000));
+    assert_eq!(
+        length(&Answer { info: vec![1; 1001].into(), ..answer() }),
+        too_many("bytes of information", 1001, 1000)
+    );
 }
 
 #[test]

@@ -42,7 +42,11 @@ fn the_brain_cuts_tables_as_the_bytes_do() {
         assert_eq!(usize::from(table.part), told.len());
         told.push(table.members);
     }
-    assert_eq!(told.concat().len(), members.len(), "with the daemon itself, without the one that is too large");
+    assert_eq!(
+        told.concat().len(),
+        members.len(),
+        "with the daemon itself, without the one that is too large"
+    );
     for parts in told.windows(2) {
         let members = [&parts[0][..], &parts[1][..1]].concat();
         let fuller = Message::Table(Table { id: 1, generation: 1, part: 0, parts: 1, members });
