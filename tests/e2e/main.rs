@@ -11,6 +11,7 @@ mod basics;
 mod binding;
 mod connections;
 mod crowd;
+mod dns;
 mod ending;
 mod examples;
 mod faults;

@@ -177,5 +177,9 @@ fn listening(config: &Config, addresses: &[SocketAddr]) -> Vec<String> {
         });
         format!("listening {} {address} -> {}{served}", listener.protocol.name(), listener.group)
     };
-    config.listeners.iter().zip(addresses).map(line).collect()
+    // One of dns has two addresses, which are the same unless the port was left to the system.
+    let sockets =
+        |listener: &config::Listener| if listener.protocol == config::Protocol::Dns { 2 } else { 1 };
+    let each = config.listeners.iter().flat_map(|listener| std::iter::repeat_n(listener, sockets(listener)));
+    each.zip(addresses).map(line).collect()
 }

@@ -129,8 +129,16 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     }
     let protocol = listener.protocol;
     check_binding(listener, spot, found);
-    if listener.accept_proxy && protocol == Protocol::Udp {
-        let message = "accept_proxy is not supported for udp";
+    if protocol == Protocol::Dns && listener.domain.is_none() && !spot.broken("domain") {
+        let problem =
+            Problem::error(spot.value(), "a dns listener needs the `domain` that stands for its group");
+        found.push(problem.hint("add domain = \"web.example.\""));
+    }
+    if listener.ttl.0.subsec_nanos() != 0 {
+        found.push(Problem::error(spot.key("ttl").value(), "`ttl` is a whole number of seconds"));
+    }
+    if listener.accept_proxy && matches!(protocol, Protocol::Udp | Protocol::Dns) {
+        let message = format!("accept_proxy is not supported for {}", protocol.name());
         found.push(Problem::error(spot.name("accept_proxy"), message).hint("take it out"));
     }
     let mut idle = |table: &Spot, key: &str, of: &[Protocol]| {
@@ -142,7 +150,9 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     for key in ["forwarded", "half_close", "trusted", "max_head", "priority"] {
         idle(spot, key, &[Protocol::Http]);
     }
-    idle(spot, "backlog", &[Protocol::Http, Protocol::Tcp, Protocol::Iiop]);
+    idle(spot, "backlog", &[Protocol::Http, Protocol::Tcp, Protocol::Iiop, Protocol::Dns]);
+    idle(spot, "domain", &[Protocol::Dns]);
+    idle(spot, "ttl", &[Protocol::Dns]);
     idle(spot, "public", &[Protocol::Iiop]);
     idle(spot, "max_flows", &[Protocol::Udp]);
     idle(spot, "move_idle", &[Protocol::Tcp]);
@@ -176,7 +186,13 @@ fn check_binding(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     }
     let protocol = listener.protocol;
     let binding = listener.binding.unwrap_or_else(|| protocol.binding());
-    if binding == Binding::PerRequest && !matches!(protocol, Protocol::Http | Protocol::Iiop) {
+    if binding != Binding::PerRequest && protocol == Protocol::Dns {
+        let message = "clients of a dns listener are not bound: each question is a choice";
+        found.push(Problem::error(spot.key("binding").value(), message).hint("take it out"));
+        return;
+    }
+    if binding == Binding::PerRequest && !matches!(protocol, Protocol::Http | Protocol::Iiop | Protocol::Dns)
+    {
         let message = format!("binding `{}` is not supported for {}", binding.name(), protocol.name());
         let hint = format!("{} can be bound per_session or on_demand", protocol.name());
         found.push(Problem::error(spot.key("binding").value(), message).hint(hint));

@@ -117,7 +117,7 @@ impl File {
         Ok(proxy::Settings {
             threads: config.threads.unwrap_or(machine.threads),
             max_connections: config.max_connections.unwrap_or(machine.max_connections),
-            listeners: config.listeners.iter().map(listener_settings).collect(),
+            listeners: config.listeners.iter().flat_map(listeners).collect(),
             groups,
             access_log: config
                 .access_log
@@ -235,6 +235,18 @@ impl Config {
     }
 }
 
+/// Most are one; dns listens on both transports.
+fn listeners(listener: &Listener) -> Vec<proxy::ListenerSettings> {
+    let settings = listener_settings(listener);
+    match listener.protocol {
+        Protocol::Dns => {
+            let stream = proxy::ListenerSettings { protocol: proxy::Protocol::DnsStream, ..settings.clone() };
+            vec![settings, stream]
+        }
+        _ => vec![settings],
+    }
+}
+
 fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
     let timeouts = &listener.timeouts;
     proxy::ListenerSettings {
@@ -243,6 +255,7 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
             Protocol::Http => proxy::Protocol::Http,
             Protocol::Tcp => proxy::Protocol::Tcp,
             Protocol::Udp => proxy::Protocol::Udp,
+            Protocol::Dns => proxy::Protocol::Dns,
             Protocol::Iiop => proxy::Protocol::Iiop,
         },
         group: listener.group.0.as_str().into(),
@@ -276,6 +289,10 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
         },
         trusted: listener.trusted.iter().map(|network| network.0).collect(),
         max_flows: listener.max_flows,
+        zone: listener.domain.as_ref().map(|domain| proxy::ZoneSettings {
+            domain: domain.0.as_str().into(),
+            ttl: u32::try_from(listener.ttl.0.as_secs()).unwrap_or(u32::MAX),
+        }),
     }
 }
 

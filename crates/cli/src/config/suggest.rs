@@ -42,7 +42,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
 /// section they stand in or under, and the word.
 const LATER: &[(&str, &str)] = &[
     ("admin", "access"),
-    ("protocol", "dns"),
     ("protocol", "https"),
     ("protocol", "iiop"),
     ("protocol", "xds"),

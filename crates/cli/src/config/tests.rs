@@ -156,6 +156,13 @@ connections = 30
 address = "127.0.0.1:0"
 group = "drawn"
 
+[[listener]]
+address = "127.0.0.1:53"
+protocol = "dns"
+domain = "Web.example"
+ttl = "2s"
+group = "drawn"
+
 [[group]]
 name = "drawn"
 lottery = { service = "web", daemons = ["d:7447", "e:7448"], keys = "/keys" }
@@ -227,6 +234,7 @@ fn defaults_are_as_documented() {
         forwarded: XForwarded,
         trusted: [],
         max_flows: 16384,
+        zone: None,
     }
     "#);
     let group = &settings.groups[0];
@@ -311,6 +319,12 @@ fn every_key_reaches_the_settings() {
         (settings.groups[3].spec.strategy.name, settings.groups[3].spec.members.len()),
         ("expression", 0)
     );
+    let zones: Vec<_> =
+        settings.listeners.iter().filter_map(|one| Some((one.protocol, one.zone.as_ref()?))).collect();
+    let [(plimsoll_proxy::Protocol::Dns, udp), (plimsoll_proxy::Protocol::DnsStream, tcp)] = zones[..] else {
+        panic!("{zones:?}")
+    };
+    assert_eq!((udp, &*udp.domain, udp.ttl), (tcp, "web.example.", 2));
     let mut shown = format!(
         "{} {} {:?} {:?}\n{:#?}\n",
         settings.threads,

@@ -43,7 +43,7 @@ connect = 5
           |           ^^^^^^^ an IP address and a port, such as "0.0.0.0:8080"
     error: plimsoll.toml:5:12: unknown protocol `tcpp`
         5 | protocol = "tcpp"
-          |            ^^^^^^ did you mean `tcp`?   allowed: http, tcp, udp, iiop
+          |            ^^^^^^ did you mean `tcp`?   allowed: http, tcp, udp, iiop, dns
     error: plimsoll.toml:8:9: there is no group named `wbe`
         8 | group = "wbe"
           |         ^^^^^ did you mean `web`?   groups: web
@@ -210,7 +210,7 @@ fn what_comes_later_says_so() {
     assert_snapshot!(errors(&text), @r#"
     error: plimsoll.toml:4:12: protocol `https` is not supported yet
         4 | protocol = "https"
-          |            ^^^^^^^ supported: http, tcp, udp, iiop
+          |            ^^^^^^^ supported: http, tcp, udp, iiop, dns
     error: plimsoll.toml:10:8: `access` is not supported yet in [admin]
        10 | [admin.access]
           |        ^^^^^^ take it out
