@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use plimsoll_wire::rfs::{Key, Keys, Message, Mode, Report, Request, SECRET, Standing, Status, service_id};
+use plimsoll_wire::rfs::{
+    Encode as _, Key, Keys, Message, Mode, Report, Request, SECRET, Standing, Status, service_id,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -14,7 +16,7 @@ use crate::stage::{Folder, Member, PATIENCE, Process, Run, binary, curl, free_po
 pub(crate) struct Daemon {
     pub(crate) process: Process,
     pub(crate) address: SocketAddr,
-    status: SocketAddr,
+    pub(crate) status: SocketAddr,
 }
 
 /// Daemons that have the same keys.
@@ -59,7 +61,7 @@ impl Cluster {
     }
 
     #[track_caller]
-    fn run(&mut self, args: &[&str]) {
+    pub(crate) fn run(&mut self, args: &[&str]) {
         let process = Process::start(&binary(), args, self.folder.path());
         let address = |before: &str| {
             let line = process.line(before);
@@ -71,7 +73,7 @@ impl Cluster {
 
     /// Waits until each has heard of all others and refers to somebody.
     #[track_caller]
-    fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let all = self.daemons.len() as f64 - 1.0;
         for (one, daemon) in self.daemons.iter().enumerate() {
             until("all are heard of", || daemon.number("lottery_members") == Some(all));
@@ -81,7 +83,7 @@ impl Cluster {
 
     /// Picks by these daemons, and counts by address.
     #[track_caller]
-    fn picks(&self, of: &[usize], args: &[&str]) -> BTreeMap<String, usize> {
+    pub(crate) fn picks(&self, of: &[usize], args: &[&str]) -> BTreeMap<String, usize> {
         let run = self.pick(of, args);
         assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
         let mut picks = BTreeMap::new();
@@ -108,14 +110,14 @@ impl Cluster {
 
 impl Daemon {
     /// What it shows under a name.
-    fn number(&self, name: &str) -> Option<f64> {
+    pub(crate) fn number(&self, name: &str) -> Option<f64> {
         let known: Value = serde_json::from_str(&get(self.status, "/load").text()).unwrap();
         known["values"][name]["value"].as_f64()
     }
 }
 
 /// Of `all`, how many those at this address got.
-fn got(picks: &BTreeMap<String, usize>, address: &str) -> usize {
+pub(crate) fn got(picks: &BTreeMap<String, usize>, address: &str) -> usize {
     picks.get(address).copied().unwrap_or_default()
 }
 
@@ -272,7 +274,7 @@ fn no_answer_is_longer_than_its_question() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(cluster.daemons[0].address).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    let ask = |id: u64, least: usize| {
+    let ask = |id: u64, room: u16| {
         let request = Request {
             id,
             service: service_id("web"),
@@ -282,9 +284,10 @@ fn no_answer_is_longer_than_its_question() {
             client_time: 7,
             avoid: Vec::new(),
             info: Vec::new(),
+            room,
         };
         let mut out = Vec::new();
-        request.encode(least, &keys, &mut out).unwrap();
+        request.encode(&keys, &mut out).unwrap();
         let mut buffer = [0; 2000];
         for _ in 0..PATIENCE.as_millis() / 200 {
             socket.send(&out).unwrap();
@@ -377,9 +380,37 @@ fn what_is_wrong_is_told_before_anything_starts() {
         (&["-m", "0", "-l", "127.0.0.1:0", "-k", "keys"], "member"),
         (&["-m", "1", "-l", "127.0.0.1:0"], "--keys"),
         (&["-c", "wrong.toml", "-m", "1"], "--config"),
+        (&["-m", "1", "-l", "127.0.0.1:0", "-k", "keys", "--rate", "20000000", "--check"], "rate"),
     ] {
         let run = Run::plimsoll(&[&["lottery"], args].concat(), folder.path());
         assert!(run.code == Some(2) && run.err.contains(why), "{args:?}: {:?} {}", run.code, run.err);
     }
+    let check = |args: &[&str]| Run::plimsoll(&[&["lottery", "--check"], args].concat(), folder.path());
+    let run = check(&["-c", "wrong.toml"]);
+    assert!(run.code == Some(2) && run.err.contains("wrong.toml:4:1"), "{:?} {}", run.code, run.err);
+    let run = check(&["-c", "wrong.toml", "-o", "json"]);
+    assert_eq!((run.code, &run.json()["problems"][0]["line"]), (Some(2), &4.into()), "{}", run.out);
+    folder.write("keyless.toml", "member = 1\nlisten = \"127.0.0.1:0\"\n");
+    let run = check(&["-c", "keyless.toml"]);
+    assert!(run.code == Some(2) && run.err.contains("keys = \"/etc/plimsoll/lottery.keys\""), "{}", run.err);
+    folder.write(
+        "health.toml",
+        "member = 1\nlisten = \"127.0.0.1:0\"\nkeys = \"keys\"\n[[service]]\nname = \"web\"\nserver = \"127.0.0.1:1\"\n\
+         health = {}\n",
+    );
+    let run = check(&["-c", "health.toml"]);
+    assert!(
+        run.code == Some(2) && run.err.contains("tcp = true") && !run.err.contains("iiop"),
+        "{}",
+        run.err
+    );
+    let service = "web=127.0.0.1:1,load=[cpu, busy / 4]|max,capacity=7";
+    let run = check(&["-m", "7", "-l", "127.0.0.1:0", "-k", "keys", "--rate", "5", "-s", service]);
+    assert!(
+        run.code == Some(0) && run.err.contains("ok (member 7, 1 service)"),
+        "{:?} {}",
+        run.code,
+        run.err
+    );
     assert!(!folder.join("keys").exists(), "nothing was made");
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use plimsoll_wire::rfs::{Answer, Keys, Message, Status};
+use plimsoll_wire::rfs::{Answer, Encode as _, Keys, Message, Status};
 
 use crate::lottery::Cluster;
 use crate::stage::{Folder, Run, binary, free_port, until};
@@ -37,7 +37,7 @@ impl Teller {
             while !end.load(Ordering::Relaxed) {
                 let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
                 let message = keys.open(&buffer[..len]).unwrap().message().unwrap();
-                let Message::Request(request, room) = message else { panic!("{message:?}") };
+                let Message::Request(request) = message else { panic!("{message:?}") };
                 count.fetch_add(1, Ordering::Relaxed);
                 let Some(status) = rule(request.id) else { continue };
                 let answer = Answer {
@@ -50,11 +50,12 @@ impl Teller {
                     endpoint: (status == Status::Ok).then(|| ([127, 0, 0, 1], 5).into()),
                     client_time: request.client_time,
                     generation: 0,
-                    info: Vec::new(),
+                    info: [].into(),
                     further: Vec::new(),
+                    room: request.room,
                 };
                 let mut out = Vec::new();
-                answer.encode(room, &keys, &mut out).unwrap();
+                answer.encode(&keys, &mut out).unwrap();
                 socket.send_to(&out, from).unwrap();
             }
         });

@@ -89,6 +89,28 @@ pub struct Config {
     pub port: Option<u16>,
     /// Where the kernel tells of the host, usually /proc.
     pub proc: PathBuf,
+    /// What programs of this machine may have a part of this process do, by the listener. Only one on a loopback address takes
+    /// them.
+    pub acts: Option<Acts>,
+}
+
+/// Does what it is told.
+#[derive(Clone)]
+pub struct Acts(pub Arc<dyn Fn(Act) + Send + Sync>);
+
+impl std::fmt::Debug for Acts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Acts")
+    }
+}
+
+/// What can be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Give the server nothing new (`POST /v1/drain`).
+    Drain,
+    /// Give it its share again (`POST /v1/undrain`).
+    Undrain,
 }
 
 impl Default for Config {
@@ -105,6 +127,7 @@ impl Default for Config {
             cgroup: Cgroup::Auto,
             port: None,
             proc: "/proc".into(),
+            acts: None,
         }
     }
 }
@@ -142,6 +165,7 @@ pub struct Agent {
     targets: Vec<Url>,
     interval: Duration,
     listener: Option<TcpListener>,
+    acts: Option<Acts>,
     scraper: Option<Scraper>,
 }
 
@@ -214,6 +238,7 @@ impl Agent {
             targets,
             interval: config.interval.max(GAP),
             listener,
+            acts: config.acts,
             scraper: config.scrape.map(Scraper::new),
         })
     }
@@ -242,7 +267,7 @@ impl Agent {
 
     /// Measures, reports and shows until `stop` comes true; what is under way then is cut.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { shared, sensors, targets, interval, listener, scraper } = self;
+        let Self { shared, sensors, targets, interval, listener, acts, scraper } = self;
         let (beats, _) = watch::channel(0);
         let mut parts = JoinSet::new();
         for (place, subject) in shared.subjects().enumerate() {
@@ -252,7 +277,7 @@ impl Agent {
             }
         }
         if let Some(listener) = listener {
-            parts.spawn(serve::run(listener, shared.clone()));
+            parts.spawn(serve::run(listener, shared.clone(), acts));
         }
         if let Some(scraper) = scraper {
             parts.spawn(scraper.run(shared.clone(), interval));

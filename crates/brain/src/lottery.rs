@@ -25,10 +25,10 @@ mod sources;
 mod table;
 
 pub use client::{Client, ClientConfig, Outcome, Picked};
-pub use daemon::{Config, Daemon, Statistics};
+pub use daemon::{Change, Config, Daemon, Statistics};
 pub use message::{
-    Answer, Commit, FURTHER, Fetch, Further, IDS, Listed, Message, Mode, Offer, PART, Report, Request,
-    SERVICES, Share, Standing, Status, Table, To,
+    Answer, Commit, DRUM, Drum, FURTHER, Fetch, Further, IDS, Listed, Look, Message, Mode, Offer, PART,
+    Place, Report, Request, SERVICES, Share, Standing, Status, Table, To, UNKNOWN,
 };
 pub use pace::REFERRAL;
 pub use sip::Key;

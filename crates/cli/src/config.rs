@@ -48,11 +48,11 @@ pub(crate) use hand_over::HandOver;
 pub(crate) use listener::{Binding, Forwarded, Listener, Protocol, Rebind};
 pub(crate) use lottery::{LotteryFile, read_lottery, read_lottery_text};
 pub(crate) use monitor::{Formula, Monitor, MonitorUrl};
-pub(crate) use name::{HeaderName, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl};
+pub(crate) use name::{Domain, HeaderName, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl};
 pub(crate) use outlier::Outlier;
 pub(crate) use problem::{Problem, Problems, Severity, Source};
 pub(crate) use root::Config;
-pub(crate) use settings::{AdminConfig, Machine, look_up};
+pub(crate) use settings::{AdminConfig, Lottery, Machine, look_up};
 pub(crate) use strategy::Strategy;
 pub(crate) use supervise::{
     DEFAULT_SUPERVISE_CONTROL, DEFAULT_SUPERVISE_FILE, Folder, Process, SuperviseFile, Variable,

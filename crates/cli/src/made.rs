@@ -25,6 +25,8 @@ pub(crate) struct Base {
     pub(crate) watched: Vec<cluster::GroupSettings>,
     /// Of members that have one of their own, by group and member.
     pub(crate) locations: BTreeMap<(String, String), String>,
+    /// Groups whose members a lottery draws.
+    pub(crate) lotteries: Vec<config::Lottery>,
 }
 
 /// What clients changed.
@@ -37,6 +39,8 @@ pub(crate) struct Made {
     groups: Vec<Group>,
     /// Members, with the names of their groups.
     added: Vec<(Arc<str>, Member)>,
+    /// Members that a lottery draws, by group.
+    drawn: BTreeMap<Arc<str>, Vec<MemberSpec>>,
     /// Members that the file lists and that were taken out, by group and name.
     removed: BTreeSet<(Arc<str>, Arc<str>)>,
 }
@@ -65,9 +69,9 @@ pub(crate) struct Force {
 
 impl Base {
     /// Of a file that was read and looked up.
-    pub(crate) fn new(file: &File, settings: proxy::Settings) -> Self {
+    pub(crate) fn new(file: &File, settings: proxy::Settings, lotteries: Vec<config::Lottery>) -> Self {
         let watched = file.watched(&settings);
-        Self { settings, watched, locations: file.locations() }
+        Self { settings, watched, locations: file.locations(), lotteries }
     }
 
     /// What is in force with these changes.
@@ -87,6 +91,11 @@ impl Base {
                 force.settings.groups.push(group.settings.clone());
                 force.settings.listeners.push(group.listener.clone());
                 force.watched.push(group.watched.clone());
+            }
+        }
+        for lottery in &self.lotteries {
+            if let Some(members) = made.drawn.get(&lottery.group) {
+                force.draw(&lottery.group, members);
             }
         }
         for (group, member) in &made.removed {
@@ -141,6 +150,19 @@ impl Force {
         }
         if let Some(group) = self.watched.iter_mut().find(|one| *one.name == *group) {
             group.members.retain(|one| *one.name != *member);
+        }
+    }
+
+    fn draw(&mut self, group: &str, members: &[MemberSpec]) {
+        if let Some(group) = self.settings.groups.iter_mut().find(|one| *one.spec.name == *group) {
+            group.spec.members = members.to_vec();
+        }
+        if let Some(watched) = self.watched.iter_mut().find(|one| *one.name == *group) {
+            let member = |one: &MemberSpec| {
+                let MemberSpec { name, address, capacity, .. } = one.clone();
+                cluster::MemberSettings { name, address, capacity }
+            };
+            watched.members = members.iter().map(member).collect();
         }
     }
 
@@ -300,6 +322,15 @@ impl Made {
             self.removed.insert((Arc::clone(group), Arc::clone(&member.name)));
         }
         Ok(())
+    }
+
+    /// The members of a group that a lottery draws; are they others than before?
+    pub(crate) fn draw(&mut self, group: &Arc<str>, members: &[MemberSpec]) -> bool {
+        if self.drawn.get(group).is_some_and(|before| before == members) {
+            return false;
+        }
+        self.drawn.insert(Arc::clone(group), members.to_vec());
+        true
     }
 
     /// Whether an operator's choice of a strategy is for a group that was made here; it is taken then.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use plimsoll_admin::{Changed, Entry, Reference, Refused, Report, Rules, Subject, Switch};
 use plimsoll_brain::status::{GroupExplanation, Status};
-use plimsoll_brain::{EventKind, Knobs, Shed, Strategy, strategy};
+use plimsoll_brain::{EventKind, Knobs, MemberSpec, Shed, Strategy, strategy};
 use plimsoll_cluster::corba::Refusal;
 use plimsoll_cluster::{self as cluster, Cluster};
 use plimsoll_proxy::{self as proxy, Engine, Rates, Stamped};
@@ -42,6 +42,8 @@ pub(crate) struct Running {
     reloading: Mutex<()>,
     /// Groups whose balancing is switched off, and what they are balanced by otherwise.
     off: Mutex<BTreeMap<String, Balancing>>,
+    /// Another file is in force.
+    reloaded: Notify,
     stop: Notify,
 }
 
@@ -70,7 +72,8 @@ impl Running {
         made.count(&base);
         let force = base.with(&made);
         let cluster = Cluster::start(force.watched.clone(), Arc::new(Joint(engine.clone())))?;
-        let (file, reloading, stop) = (file.to_owned(), Mutex::default(), Notify::new());
+        let (file, reloading) = (file.to_owned(), Mutex::default());
+        let (reloaded, stop) = (Notify::new(), Notify::new());
         let (base, made, force) = (Mutex::new(base), Mutex::new(made), Mutex::new(Arc::new(force)));
         let off = Mutex::default();
         Ok(Arc::new(Self {
@@ -84,6 +87,7 @@ impl Running {
             admin,
             rules,
             reloading,
+            reloaded,
             off,
             stop,
         }))
@@ -132,7 +136,8 @@ impl Running {
         let settings =
             file.settings(self.machine, look_up).map_err(|problems| refuse(problems.headline()))?;
         let rules = file.rules().map_err(refuse)?;
-        let base = Base::new(&file, settings);
+        let lotteries = file.lotteries(look_up).map_err(|problems| refuse(problems.headline()))?;
+        let base = Base::new(&file, settings, lotteries);
         lock(&self.made).count(&base);
         let force = base.with(&lock(&self.made));
         let mut beside = differences(&self.force().watched, &force.watched);
@@ -146,6 +151,7 @@ impl Running {
         self.rules.replace(rules);
         // The file says by what there is balancing.
         lock(&self.off).clear();
+        self.reloaded.notify_one();
         self.write_references(&file.config);
         Ok(changes)
     }
@@ -162,6 +168,39 @@ impl Running {
     /// What is in force.
     pub(crate) fn force(&self) -> Arc<Force> {
         Arc::clone(&lock(&self.force))
+    }
+
+    /// The groups whose members a lottery draws.
+    pub(crate) fn lotteries(&self) -> Vec<config::Lottery> {
+        lock(&self.base).lotteries.clone()
+    }
+
+    /// Returns once another file is in force.
+    pub(crate) async fn reloaded(&self) {
+        self.reloaded.notified().await;
+    }
+
+    /// Puts those in force whom a lottery draws for a group.
+    ///
+    /// # Errors
+    /// They cannot be; nothing is changed then.
+    pub(crate) fn drawn(
+        &self,
+        group: &Arc<str>,
+        members: &[MemberSpec],
+        weights: &[(Arc<str>, Option<f64>)],
+    ) -> Result<(), String> {
+        {
+            let _one = lock(&self.reloading);
+            let mut made = lock(&self.made).clone();
+            if made.draw(group, members) {
+                let force = lock(&self.base).with(&made);
+                self.enforce(force, Vec::new())?;
+                *lock(&self.made) = made;
+            }
+        }
+        self.engine.weights(group, weights);
+        Ok(())
     }
 
     /// The number by which a group is known to clients of the load manager.

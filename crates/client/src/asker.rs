@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use plimsoll_brain::Time;
 use plimsoll_brain::lottery::{self as brain, ClientConfig, Outcome, Picked, Status, To};
-use plimsoll_wire::rfs::LONGEST_REPORT;
+use plimsoll_wire::rfs::{Encode as _, LONGEST_REPORT};
 
 use crate::keys::Ring;
 use crate::socket::Sockets;
-use crate::{OpenError, Pick, Settings, Unserved, convert};
+use crate::{OpenError, Pick, Settings, Unserved};
 
 /// What came of one that asked, with its tag.
 pub(crate) type Ended<T> = (T, Result<Pick, Unserved>);
@@ -84,7 +84,7 @@ impl<T> Asker<T> {
         let more = sockets.receive(buffer, |from, bytes| {
             // What cannot be opened is nobody's answer.
             let message = ring.keys().open(bytes).and_then(|opened| opened.message());
-            if let Some(message) = message.ok().and_then(convert::read) {
+            if let Ok(message) = message {
                 client.handle(now, from, message);
             }
         });
@@ -115,7 +115,7 @@ impl<T> Asker<T> {
             }
             self.datagram.clear();
             // What a client sends always fits.
-            if convert::write(message, self.ring.keys(), &mut self.datagram).is_err() {
+            if message.encode(self.ring.keys(), &mut self.datagram).is_err() {
                 continue;
             }
             match (to, self.multicast) {

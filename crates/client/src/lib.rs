@@ -24,7 +24,6 @@ mod asker;
 #[cfg(feature = "tokio")]
 mod async_client;
 mod client;
-mod convert;
 mod keys;
 mod settings;
 mod socket;

@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use plimsoll_client::{AsyncClient, Client, KeySource, Keys, OpenError, Settings, Unserved};
-use plimsoll_wire::rfs::{Answer, Message, Request, Status};
+use plimsoll_wire::rfs::{Answer, Encode as _, Message, Request, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const SERVICE: u32 = 80;
@@ -86,7 +86,7 @@ fn serve(socket: &UdpSocket, keys: &Mutex<Keys>, mut rule: Rule, stop: &AtomicBo
     while !stop.load(Ordering::Relaxed) {
         let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
         let keys = keys.lock().unwrap().clone();
-        let Ok(Message::Request(request, room)) =
+        let Ok(Message::Request(request)) =
             keys.open(&buffer[..len]).and_then(|opened| opened.message())
         else {
             continue;
@@ -104,11 +104,12 @@ fn serve(socket: &UdpSocket, keys: &Mutex<Keys>, mut rule: Rule, stop: &AtomicBo
                 endpoint: (status == Status::Ok).then(|| server(member)),
                 client_time: request.client_time,
                 generation: 0,
-                info: request.info.clone(),
+                info: request.info.clone().into(),
                 further: Vec::new(),
+                room: request.room,
             };
             let mut out = Vec::new();
-            answer.encode(room, &keys, &mut out).unwrap();
+            answer.encode(&keys, &mut out).unwrap();
             socket.send_to(&out, from).unwrap();
         }
     }

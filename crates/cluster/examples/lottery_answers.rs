@@ -15,10 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use plimsoll_brain::lottery::PART;
 use plimsoll_brain::mix;
 use plimsoll_cluster::lottery::{Lottery, Service, Settings, incarnation};
 use plimsoll_wire::rfs::{
-    Fetch, Key, Keys, Listed, Message, Mode, Offer, Report, Request, Share, Standing, Status, Table,
+    Encode as _, Fetch, Key, Keys, Listed, Message, Mode, Offer, Report, Request, Share, Standing, Status,
+    Table,
 };
 
 const SERVICE: u32 = 80;
@@ -88,11 +90,18 @@ fn others(daemon: SocketAddr, members: u16, keys: &Keys, stop: &AtomicBool) {
     let listed: Vec<Listed> = (2..=members)
         .map(|member| {
             let endpoint = SocketAddr::from(([10, 0, (member >> 8) as u8, member as u8], 80));
-            let offers = vec![Offer { service: SERVICE, capacity: 100, endpoint, info: Vec::new() }];
+            let offers = vec![Offer { service: SERVICE, capacity: 100, endpoint, info: [].into() }];
             Listed { member, incarnation: 1, address, offers }
         })
         .collect();
-    let parts = Table::split(&listed).unwrap();
+    let mut parts: Vec<Vec<Listed>> = vec![Vec::new()];
+    for member in listed {
+        let full = |part: &Vec<Listed>| part.iter().map(Listed::bytes).sum::<usize>() + member.bytes() > PART;
+        if parts.last().is_some_and(full) {
+            parts.push(Vec::new());
+        }
+        parts.last_mut().unwrap().push(member);
+    }
     let (begin, mut sent, mut buffer, mut out) = (Instant::now(), 0_u64, [0; 2000], Vec::new());
     let all = u64::from(members - 1);
     while !stop.load(Ordering::Relaxed) {
@@ -110,14 +119,14 @@ fn others(daemon: SocketAddr, members: u16, keys: &Keys, stop: &AtomicBool) {
             sent += 1;
         }
         let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
-        if let Ok(Message::Fetch(Fetch { id, part, .. }, room)) =
+        if let Ok(Message::Fetch(Fetch { id, part, .. })) =
             keys.open(&buffer[..len]).and_then(|opened| opened.message())
             && let Some(members) = parts.get(usize::from(part))
         {
             let members = members.to_vec();
             let table = Table { id, generation: 9, part, parts: parts.len() as u16, members };
             out.clear();
-            table.encode(room, keys, &mut out).unwrap();
+            table.encode(keys, &mut out).unwrap();
             socket.send_to(&out, from).unwrap();
         }
     }
@@ -154,7 +163,7 @@ impl Client {
             };
             while (sent_at.len() as u64) < may {
                 out.clear();
-                request(mix(self.turn), self.turn as u32).encode(128, &self.keys, &mut out).unwrap();
+                request(mix(self.turn), self.turn as u32).encode(&self.keys, &mut out).unwrap();
                 if self.socket.send(&out).is_err() {
                     break;
                 }
@@ -219,6 +228,7 @@ fn request(id: u64, client_time: u32) -> Request {
         client_time,
         avoid: Vec::new(),
         info: Vec::new(),
+        room: 128,
     }
 }
 

@@ -10,19 +10,21 @@
 //!                                 checks of the server, whoever knows its load
 //! ```
 //!
-//! * `convert.rs`: messages as bytes and as values, the only place where both are named.
 //! * `socket.rs`: many datagrams with one system call, in and out; multicast.
-//! * `desk.rs`: the daemon with its keys and its counts. `serve.rs`: its thread.
-//! * `check.rs`: is the server there?
+//! * `desk.rs`: the daemon with its keys and its counts. `serve.rs`: its thread. `gossip.rs`: who is there, by SWIM.
+//! * `twin.rs`: two daemons of one number.
+//! * `check.rs`: is the server there? `follow.rs`: a balancer that follows them.
 //!
 //! A daemon has a thread of its own that does nothing else, and on it what is due never keeps what has come waiting for longer than
 //! one report takes to make: AGS's daemon lost requests while it looked after its tables.
 
 mod check;
-mod convert;
 mod desk;
+mod follow;
+mod gossip;
 mod serve;
 mod socket;
+mod twin;
 
 use std::io;
 use std::net::SocketAddr;
@@ -36,6 +38,7 @@ use plimsoll_wire::rfs::Keys;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
+pub use follow::{FollowSettings, Followed, follow};
 pub use plimsoll_brain::lottery::Statistics as Lots;
 
 use desk::Desk;
@@ -127,6 +130,15 @@ pub struct Statistics {
     pub replayed: u64,
     /// What was to be sent and could not be written or sent.
     pub unsent: u64,
+    /// Of the reports that were not new, those from another address than the newest of the same member: there are two daemons of
+    /// one number, or somebody sends again what was recorded.
+    pub strays: u64,
+    /// Other daemons that are there, as the membership protocol knows.
+    pub alive: usize,
+    /// It takes part no more: it was drained, or goes.
+    pub draining: bool,
+    /// Another daemon has the same number, and was first: where it is. This one must end.
+    pub twin: Option<SocketAddr>,
     /// What the protocol counts.
     pub lots: Lots,
 }
@@ -146,7 +158,8 @@ pub struct Lottery {
 enum Order {
     Load { service: u32, load: u16, in_flight: u16 },
     Ready { service: u32, ready: bool },
-    Drain,
+    Drain(bool),
+    Change(Box<Settings>),
     Leave,
     Tell(oneshot::Sender<Statistics>),
 }
@@ -202,6 +215,18 @@ impl Lottery {
         std::future::pending().await
     }
 
+    /// Gives its server nothing new, or its share again (slowly).
+    pub async fn drain(&self, drain: bool) {
+        self.order(Order::Drain(drain)).await;
+    }
+
+    /// Takes other keys, peers, services and limits. What else the settings say stays as it was when it started. Checks of the
+    /// services begin anew with the next [`check`](Self::check).
+    pub async fn change(&mut self, settings: Settings) {
+        self.services.clone_from(&settings.services);
+        self.order(Order::Change(Box::new(settings))).await;
+    }
+
     /// What it has counted; `None` if it has ended.
     pub async fn statistics(&self) -> Option<Statistics> {
         let (tell, told) = oneshot::channel();
@@ -212,7 +237,7 @@ impl Lottery {
     /// Goes: sends clients to others for a moment, says that it leaves, and ends. It does not end in the second in which it
     /// started, so that its next life has another number.
     pub async fn leave(self) {
-        self.order(Order::Drain).await;
+        self.drain(true).await;
         sleep(FAREWELL).await;
         self.order(Order::Leave).await;
         sleep(FAREWELL).await;

@@ -12,7 +12,7 @@ use crate::Protocol;
 use crate::connect::{Peer, exhausted};
 use crate::core::Core;
 use crate::listener::{Listener, Visit};
-use crate::{http, iiop, preface, tcp};
+use crate::{dns, http, iiop, preface, tcp};
 
 /// Accepts connections until the listener is closed, then those that already wait.
 pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, socket: TcpListener) {
@@ -94,7 +94,13 @@ fn begin(
                 iiop::serve(core, listener, stream, peer, unread).await;
             });
         }
-        // It has no connections.
-        Protocol::Udp => {}
+        Protocol::DnsStream => {
+            tokio::task::spawn_local(async move {
+                let _visit = visit;
+                dns::converse(core, listener, stream, peer, unread).await;
+            });
+        }
+        // They have no connections.
+        Protocol::Udp | Protocol::Dns => {}
     }
 }

@@ -14,7 +14,7 @@ use crate::group::Group;
 use crate::inner::{Inner, lock};
 use crate::listener::Door;
 use crate::worker::Order;
-use crate::{Binding, GroupSettings, ListenerSettings, Protocol, Settings, StartError};
+use crate::{Binding, GroupSettings, ListenerSettings, Settings, StartError};
 
 /// Applies `next`; what it changes, one line each.
 pub(crate) fn apply(inner: &Inner, next: Settings) -> Result<Vec<String>, StartError> {
@@ -96,7 +96,7 @@ fn open_as(control: &Control, settings: &ListenerSettings) -> Option<usize> {
 }
 
 fn same_socket(one: &ListenerSettings, other: &ListenerSettings) -> bool {
-    let transport = |settings: &ListenerSettings| settings.protocol == Protocol::Udp;
+    let transport = |settings: &ListenerSettings| settings.protocol.datagrams();
     one.address == other.address && transport(one) == transport(other)
 }
 
@@ -162,9 +162,8 @@ fn listen(control: &mut Control, next: &[ListenerSettings], mut fresh: Fresh) ->
 /// What changes from one configuration to another, one line each, in the order of the new one.
 fn differences(before: &Settings, after: &Settings) -> Vec<String> {
     let mut changes = Vec::new();
-    let name = |listener: &ListenerSettings| {
-        format!("listener {:?} {}", listener.protocol, listener.address).to_lowercase()
-    };
+    let name =
+        |listener: &ListenerSettings| format!("listener {} {}", listener.protocol.label(), listener.address);
     for listener in &after.listeners {
         match before.listeners.iter().find(|open| same_socket(open, listener)) {
             None => changes.push(format!("+ {} -> {}", name(listener), listener.group)),

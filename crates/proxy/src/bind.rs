@@ -23,7 +23,7 @@ pub(crate) fn bind(settings: &ListenerSettings, cores: usize) -> io::Result<(Soc
             let socket = socket(settings)?;
             socket.set_reuse_port(true)?;
             socket.bind(&bound.into())?;
-            if settings.protocol != Protocol::Udp {
+            if !settings.protocol.datagrams() {
                 socket.listen(settings.backlog.min(i32::MAX as u32) as i32)?;
             }
             Ok(socket)
@@ -35,12 +35,12 @@ pub(crate) fn bind(settings: &ListenerSettings, cores: usize) -> io::Result<(Soc
 fn socket(settings: &ListenerSettings) -> io::Result<Socket> {
     let domain = Domain::for_address(settings.address);
     let socket = match settings.protocol {
-        Protocol::Udp => {
+        Protocol::Udp | Protocol::Dns => {
             let socket = Socket::new(domain, Type::DGRAM, Some(Transport::UDP))?;
             udp::prepare(&socket, &settings.address)?;
             socket
         }
-        Protocol::Http | Protocol::Tcp | Protocol::Iiop => {
+        Protocol::Http | Protocol::Tcp | Protocol::Iiop | Protocol::DnsStream => {
             let socket = Socket::new(domain, Type::STREAM, Some(Transport::TCP))?;
             socket.set_reuse_address(true)?;
             socket

@@ -335,7 +335,7 @@ impl Control {
             its.all(|listener| match listener.protocol {
                 Protocol::Http => true,
                 Protocol::Iiop => listener.binding == Binding::PerRequest,
-                Protocol::Tcp | Protocol::Udp => false,
+                Protocol::Tcp | Protocol::Udp | Protocol::Dns | Protocol::DnsStream => false,
             })
         };
         let looks = self.groups.iter_mut().map(|(name, ruled)| ruled.analyzer.watch(requests(name), now));

@@ -15,6 +15,7 @@ mod clock;
 mod connect;
 mod control;
 mod core;
+mod dns;
 mod engine;
 mod error;
 mod explain;

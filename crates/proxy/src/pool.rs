@@ -105,6 +105,23 @@ impl Pool {
         self.admit_by(self.view(), key, chance, now, tried)
     }
 
+    /// Whom it would choose: a member that is told to a client, and counted by nobody.
+    pub(crate) fn peek(
+        &self,
+        key: u64,
+        chance: u64,
+        now: Time,
+        tried: &[MemberId],
+    ) -> Option<(MemberId, SocketAddr)> {
+        let view = self.view();
+        let plan = &view.published.plan;
+        let turn = self.turn.replace(self.turn.get().wrapping_add(1));
+        match plan.choose(&mut self.hand.borrow_mut(), &Ask { turn, chance, key, now }, tried) {
+            Choice::Member(index) => plan.members().get(index).map(|member| (member.id, member.address)),
+            Choice::Full | Choice::Shed | Choice::Nobody => None,
+        }
+    }
+
     /// The next choice is a session's.
     pub(crate) fn session(&self) {
         self.turn.set(self.group.turn());

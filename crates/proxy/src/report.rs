@@ -100,7 +100,7 @@ fn listeners(control: &Control) -> Vec<ListenerStatus> {
         };
         ListenerStatus {
             address: open.door.address.to_string(),
-            protocol: format!("{:?}", settings.protocol).to_lowercase(),
+            protocol: settings.protocol.label().to_owned(),
             group: settings.group.to_string(),
             binding: binding(settings.binding).to_owned(),
             bindings: bindings(control, settings, open),

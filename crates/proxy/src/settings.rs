@@ -45,8 +45,40 @@ pub enum Protocol {
     Tcp,
     /// Datagrams; a choice per flow (client address).
     Udp,
+    /// Questions of DNS about the group, as datagrams.
+    Dns,
+    /// The same over TCP.
+    DnsStream,
     /// GIOP 1.0 to 1.2: clients are sent to a member, or their requests are relayed ([`Binding::PerRequest`]).
     Iiop,
+}
+
+impl Protocol {
+    /// In lower case; those that share an address are told apart.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Dns => "dns",
+            Self::DnsStream => "dns_tcp",
+            Self::Iiop => "iiop",
+        }
+    }
+
+    /// Over UDP?
+    pub fn datagrams(self) -> bool {
+        matches!(self, Self::Udp | Self::Dns)
+    }
+}
+
+/// A domain that stands for a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZoneSettings {
+    /// In letters, digits and such.
+    pub domain: Box<str>,
+    /// For how many seconds an answer is good.
+    pub ttl: u32,
 }
 
 /// One address to accept clients on.
@@ -84,6 +116,8 @@ pub struct ListenerSettings {
     pub trusted: Vec<IpNet>,
     /// Most flows at once (udp), per listener.
     pub max_flows: usize,
+    /// What is asked about (dns).
+    pub zone: Option<ZoneSettings>,
 }
 
 /// How long a client stays with a member.

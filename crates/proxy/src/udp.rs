@@ -25,8 +25,7 @@ use tokio::sync::Notify;
 use crate::core::Core;
 use crate::listener::{Listener, Visit};
 use flow::Flow;
-use socket::Socket;
-pub(crate) use socket::prepare;
+pub(crate) use socket::{Socket, prepare};
 
 mod flow;
 mod socket;

@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::core::{Census, Core};
 use crate::group::Group;
 use crate::listener::{Door, Listener};
-use crate::{ListenerSettings, Protocol, udp};
+use crate::{ListenerSettings, Protocol, dns, udp};
 
 /// Orders that may wait for a worker.
 const ORDERS: usize = 4096;
@@ -155,13 +155,17 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
 
 fn open(core: &Rc<Core>, listener: &Rc<Listener>, protocol: Protocol, socket: Socket) -> io::Result<()> {
     match protocol {
-        Protocol::Http | Protocol::Tcp | Protocol::Iiop => {
+        Protocol::Http | Protocol::Tcp | Protocol::Iiop | Protocol::DnsStream => {
             let socket = TcpListener::from_std(socket.into())?;
             tokio::task::spawn_local(accept(Rc::clone(core), Rc::clone(listener), socket));
         }
         Protocol::Udp => {
             let socket = UdpSocket::from_std(socket.into())?;
             tokio::task::spawn_local(udp::serve(Rc::clone(core), Rc::clone(listener), socket));
+        }
+        Protocol::Dns => {
+            let socket = UdpSocket::from_std(socket.into())?;
+            tokio::task::spawn_local(dns::serve(Rc::clone(core), Rc::clone(listener), socket));
         }
     }
     Ok(())

@@ -3,16 +3,17 @@
 //!
 //! A datagram is a header, the fixed fields of its kind, options, and a trailer with a tag that only who has the key
 //! can make. [`Keys::open`] checks the tag before anything else of it is believed, [`Opened::message`] reads what was
-//! opened, each kind's `encode` writes and seals it. An answer is never longer than what it answers, whoever forged
-//! the sender's address: [`Answer::encode`] and [`Table::encode`] want the [`Room`] that came with the [`Request`] or
-//! the [`Fetch`]. Nothing is cut short to fit: what does not fit is an error, and how much would have fitted can be
-//! asked before.
+//! opened, [`Encode::encode`] writes and seals it. What is said is said in the brain's words ([`Message`]), but for the
+//! [`Gossip`] of who is there, of which the brain knows nothing. An answer is never longer than what it answers, whoever
+//! forged the sender's address.
 
 mod address;
 mod answer;
 mod bytes;
 mod commit;
+mod drum;
 mod frame;
+mod gossip;
 mod header;
 mod keys;
 mod message;
@@ -20,20 +21,19 @@ mod option;
 mod replay;
 mod report;
 mod request;
-mod room;
 mod table;
 
-pub use answer::{Answer, Further, Status};
-pub use commit::Commit;
+pub use gossip::Gossip;
 pub use header::{HEADER, Kind, LONGEST, LONGEST_REPORT, MAGIC, TRAILER, VERSION, service_id};
 pub use keys::{BadKeys, Key, Keys, MOST_KEYS, Opened, SECRET};
-pub use message::Message;
+pub use message::{Encode, LEAST_ROOM};
 pub use option::CRITICAL;
-pub use replay::{Replay, Seen};
-pub use report::{Report, Share, Standing};
-pub use request::{MOST_INFO, Mode, Request};
-pub use room::Room;
-pub use table::{Fetch, Listed, Offer, Table};
+pub use plimsoll_brain::lottery::{
+    Answer, Commit, Drum, Fetch, Further, Listed, Look, Message, Mode, Offer, Place, Report, Request, Share,
+    Standing, Status, Table,
+};
+pub use replay::{Recent, Replay, Seen};
+pub use request::MOST_INFO;
 
 /// Why a datagram is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -3,12 +3,13 @@
 //! [`handle_timeout`](Daemon::handle_timeout). It reads no clock, opens no socket and rolls no dice.
 //!
 //! * `ask.rs`: requests. Referrals, the ladder, answers that are repeated.
-//! * `rounds.rs`: reports, commits, tables, and what is due at a time.
+//! * `rounds.rs`: reports, commits, tables, and what is due at a time. `change.rs`: other settings.
 //!
 //! Everything it keeps is bounded: [`MEMBERS`](super::MEMBERS) members with [`SERVICES`](super::SERVICES) services each,
 //! [`Config::memory`] requests, 8192 that wait on the ladder, 8192 commits to be repeated, 8192 messages to be sent.
 
 mod ask;
+mod change;
 mod rounds;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,6 +26,8 @@ use super::sip::Key;
 use super::sources::Sources;
 use super::table::Table;
 use crate::{Time, mix};
+
+pub use change::Change;
 
 /// What a daemon is told when it starts.
 #[derive(Clone, Debug)]
@@ -140,6 +143,8 @@ pub struct Statistics {
     pub prefer_referral: bool,
     /// How late it was of late.
     pub lag: Duration,
+    /// Services of its own server whose load was told once and is not known any more.
+    pub loads_lost: usize,
 }
 
 /// One daemon.
@@ -192,7 +197,7 @@ impl Local {
     /// The code of what the server wants of it, where its daemon came at `since`.
     fn weight(&self, since: Time, now: Time, ramp: Duration) -> u16 {
         let gone = now.since(self.since.max(since));
-        if self.ready { self.gauge.weight(self.capacity, gone, ramp) } else { 0 }
+        if self.ready { self.gauge.weight(now, self.capacity, gone, ramp) } else { 0 }
     }
 }
 
@@ -223,20 +228,11 @@ impl Daemon {
         config.candidates = config.candidates.clamp(1, CANDIDATES);
         config.responders = config.responders.clamp(1, config.candidates);
         config.interval = config.interval.max(Duration::from_millis(10));
-        let local = |offer: &Offer| Local {
-            service: offer.service,
-            capacity: offer.capacity,
-            gauge: Gauge::default(),
-            in_flight: 0,
-            sent: 0,
-            ready: true,
-            since: now,
-        };
         let mut daemon = Self {
             state: Standing::Joining,
             since: now,
             joined: now + config.joining,
-            services: config.offers.iter().map(local).collect(),
+            services: config.offers.iter().map(|offer| Local::new(offer, now)).collect(),
             table: Table::new(config.member, config.interval),
             memory: Memory::new(config.key, config.memory, config.remember),
             sources: Sources::new(config.key, config.rate, config.burst),
@@ -268,7 +264,8 @@ impl Daemon {
             Message::Report(report) => self.reported(now, from, &report),
             Message::Fetch(fetch) => self.asked_for_table(now, from, fetch),
             Message::Table(table) => self.told_table(now, from, table),
-            Message::Answer(_) => {}
+            Message::Look(look) => self.looked_at(now, from, look),
+            Message::Answer(_) | Message::Drum(_) => {}
         }
     }
 
@@ -307,7 +304,8 @@ impl Daemon {
         self.lag.note(now, lag);
     }
 
-    /// The load of a service: in thousandths of what the server can do, and requests that it works on.
+    /// The load of a service: in thousandths of what the server can do, and requests that it works on. To be told again each
+    /// second or more often: what was not told for three is not known, and the weight follows from the capacity alone.
     pub fn set_load(&mut self, now: Time, service: u32, load: u16, in_flight: u16) {
         let (since, interval) = (self.since, self.config.interval);
         let Some(local) = self.services.iter_mut().find(|local| local.service == service) else { return };
@@ -406,6 +404,7 @@ impl Daemon {
             step,
             prefer_referral: step > REFERRAL,
             lag: self.lag.now(now),
+            loads_lost: self.services.iter().filter(|local| local.gauge.lost(now)).count(),
             ..self.statistics
         }
     }

@@ -3,7 +3,8 @@
 //! weight = capacity * part / (1/4 + load), where the load is a share of what the member can do, smoothed over a second. It is
 //! four times the capacity where nothing is to do and a quarter at a load of 3.75, and no less: bounds within which the
 //! candidates by capacity are nearly always those by weight. AGS's 1 / load has no bound, so that one idle moment takes
-//! everything.
+//! everything. A load that nobody tells, or tells no more, is not known: then the weight is that of the capacity alone,
+//! between the two.
 //!
 //! The part grows from a twentieth to the whole in ten seconds (or what it is told) after a member comes, comes back or is
 //! drained no more. A member back from a crash is idle, and without this gets 2.4 to 3.2 times its share in its first second.
@@ -11,10 +12,14 @@
 use core::time::Duration;
 
 use super::code;
+use super::message::UNKNOWN;
 use crate::Time;
 
 /// Over which a load is smoothed.
 const SMOOTH: Duration = Duration::from_secs(1);
+
+/// For how long a load is known after it was told: twelve reports.
+const KNOWN: Duration = Duration::from_secs(3);
 
 /// How long a member takes to come.
 pub(super) const RAMP: Duration = Duration::from_secs(10);
@@ -35,19 +40,27 @@ impl Gauge {
     pub(super) fn note(&mut self, now: Time, load: u16) {
         let load = f64::from(load) / 1000.0;
         let gone = self.at.map_or(f64::INFINITY, |at| now.since(at).as_secs_f64());
-        let part = if gone.is_finite() { gone / (gone + SMOOTH.as_secs_f64()) } else { 1.0 };
+        // What it was before it was not known says nothing of now.
+        let known = gone <= KNOWN.as_secs_f64();
+        let part = if known { gone / (gone + SMOOTH.as_secs_f64()) } else { 1.0 };
         self.load += part * (load - self.load);
         self.at = Some(now);
     }
 
-    /// In thousandths.
-    pub(super) fn load(&self) -> u16 {
-        (self.load * 1000.0 + 0.5) as u16
+    /// In thousandths, if it is known.
+    pub(super) fn load(&self, now: Time) -> Option<u16> {
+        let known = self.at.is_some_and(|at| now.since(at) <= KNOWN);
+        known.then_some(((self.load * 1000.0 + 0.5) as u16).min(UNKNOWN - 1))
+    }
+
+    /// Was it known, and is no more?
+    pub(super) fn lost(&self, now: Time) -> bool {
+        self.at.is_some() && self.load(now).is_none()
     }
 
     /// The code of the weight of a member that came `gone` ago and takes `ramp` to come.
-    pub(super) fn weight(&self, capacity: u16, gone: Duration, ramp: Duration) -> u16 {
-        let want = (1.0 / (0.25 + self.load)).clamp(0.25, 4.0);
+    pub(super) fn weight(&self, now: Time, capacity: u16, gone: Duration, ramp: Duration) -> u16 {
+        let want = if self.load(now).is_some() { (1.0 / (0.25 + self.load)).clamp(0.25, 4.0) } else { 1.0 };
         let part = if gone >= ramp { 1.0 } else { LEAST + (1.0 - LEAST) * gone.div_duration_f64(ramp) };
         code::of(f64::from(capacity) * want * part)
     }
@@ -64,9 +77,24 @@ mod tests {
         for (load, times) in [(0, 4.0), (750, 1.0), (1000, 0.8), (3750, 0.25), (u16::MAX, 0.25)] {
             let mut gauge = Gauge::default();
             gauge.note(Time(0), load);
-            assert_eq!((gauge.load(), gauge.weight(8, RAMP, RAMP)), (load, code::of(8.0 * times)));
-            assert_eq!(gauge.weight(0, RAMP, RAMP), 0);
+            assert_eq!(gauge.load(Time(0)), Some(load.min(UNKNOWN - 1)));
+            assert_eq!(gauge.weight(Time(0), 8, RAMP, RAMP), code::of(8.0 * times));
+            assert_eq!(gauge.weight(Time(0), 0, RAMP, RAMP), 0);
         }
+    }
+
+    #[test]
+    fn a_load_that_is_told_no_more_is_not_known() {
+        let mut gauge = Gauge::default();
+        let by_capacity = code::of(8.0);
+        assert_eq!((gauge.load(Time(0)), gauge.weight(Time(0), 8, RAMP, RAMP)), (None, by_capacity));
+        gauge.note(Time(0), 3750);
+        let (last, then) = (Time(3 * SECOND), Time(3 * SECOND + 1));
+        assert_eq!((gauge.load(last), gauge.weight(last, 8, RAMP, RAMP)), (Some(3750), code::of(2.0)));
+        assert_eq!((gauge.load(then), gauge.weight(then, 8, RAMP, RAMP)), (None, by_capacity));
+        // And what it was then is forgotten.
+        gauge.note(then, 0);
+        assert_eq!(gauge.load(then), Some(0));
     }
 
     #[test]
@@ -76,14 +104,17 @@ mod tests {
             gauge.note(Time(millis * 1_000_000), 500);
         }
         gauge.note(Time(5 * SECOND), 3000);
-        assert!((650..800).contains(&gauge.load()), "{}", gauge.load());
+        let load = gauge.load(Time(5 * SECOND)).unwrap();
+        assert!((650..800).contains(&load), "{load}");
     }
 
     #[test]
     fn it_comes_slowly() {
-        let gauge = Gauge::default();
-        let weights = [0, 5, 10, 99].map(|seconds| gauge.weight(100, Duration::from_secs(seconds), RAMP));
+        let mut gauge = Gauge::default();
+        gauge.note(Time(0), 0);
+        let weight = |gone, ramp| gauge.weight(Time(0), 100, gone, ramp);
+        let weights = [0, 5, 10, 99].map(|seconds| weight(Duration::from_secs(seconds), RAMP));
         assert_eq!(weights, [20.0, 210.0, 400.0, 400.0].map(code::of));
-        assert_eq!(gauge.weight(100, Duration::ZERO, Duration::ZERO), code::of(400.0), "or at once");
+        assert_eq!(weight(Duration::ZERO, Duration::ZERO), code::of(400.0), "or at once");
     }
 }

@@ -19,6 +19,10 @@ pub enum Message {
     Fetch(Fetch),
     /// Of the members, a part.
     Table(Table),
+    /// Tell me who is drawn.
+    Look(Look),
+    /// Who is drawn, a part.
+    Drum(Drum),
 }
 
 /// Where a message goes.
@@ -162,6 +166,9 @@ pub struct Report {
     pub ids: Vec<u64>,
 }
 
+/// A load that is not known.
+pub const UNKNOWN: u16 = u16::MAX;
+
 /// Most services of a member.
 pub const SERVICES: usize = 64;
 
@@ -174,7 +181,7 @@ pub struct Share {
     pub capacity: u16,
     /// What it wants of it: 2^((weight - 128) / 16) in the same unit (see [`code`](super::code)); 0 for nothing.
     pub weight: u16,
-    /// In thousandths of what it can do, smoothed.
+    /// In thousandths of what it can do, smoothed; [`UNKNOWN`] if nobody tells it.
     pub load: u16,
     /// Requests that it works on.
     pub in_flight: u16,
@@ -245,4 +252,57 @@ pub struct Offer {
     pub endpoint: SocketAddr,
     /// For clients' applications, goes with each answer.
     pub info: Arc<[u8]>,
+}
+
+/// Asks for a part of those who are drawn for a service: for balancers, which follow the lottery and take no part in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Another for each part.
+    pub id: u64,
+    /// Of which service.
+    pub service: u32,
+    /// Which is wanted, from 0. Nothing comes if there is no such part.
+    pub part: u16,
+}
+
+/// Who is drawn for a service: one part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drum {
+    /// Of the look.
+    pub id: u64,
+    /// Of the look.
+    pub service: u32,
+    /// From 0.
+    pub part: u16,
+    /// How many there are; at least one.
+    pub parts: u16,
+    /// As many as fit: together at most [`DRUM`] bytes.
+    pub places: Vec<Place>,
+}
+
+/// Most bytes of places in a part of a drum: what RFS/2 leaves of a datagram (`docs/rfs2.md`, DRUM).
+pub const DRUM: usize = 1155;
+
+/// Who is drawn, and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its number.
+    pub member: u16,
+    /// What it can do beside the others, in any unit.
+    pub capacity: u16,
+    /// What it wants of it: see [`Share::weight`]; 0 for one of which nothing was heard of late.
+    pub weight: u16,
+    /// Of its daemon.
+    pub address: SocketAddr,
+    /// Where it serves.
+    pub endpoint: SocketAddr,
+}
+
+impl Place {
+    /// Bytes that it takes in a drum, as RFS/2 writes it.
+    pub fn bytes(&self) -> usize {
+        let short = |address: &SocketAddr| if address.is_ipv4() { 7 } else { 19 };
+        let near = self.endpoint.ip() == self.address.ip();
+        6 + short(&self.address) + if near { 3 } else { short(&self.endpoint) }
+    }
 }

@@ -26,11 +26,22 @@ pub(super) struct Sources {
     credit: Duration,
 }
 
+/// What one request costs, and how far ahead a source may be.
+fn price(rate: u32, burst: u32) -> (Duration, Duration) {
+    let cost = Duration::from_secs(1).checked_div(rate).unwrap_or_default();
+    (cost, cost * burst)
+}
+
 impl Sources {
     /// `rate` requests per second, and `burst` at once. Zero: as many as there are.
     pub(super) fn new(key: Key, rate: u32, burst: u32) -> Self {
-        let cost = Duration::from_secs(1).checked_div(rate).unwrap_or_default();
-        Self { rows: vec![[(0, Time(0)); WAYS]; ROWS], key, cost, credit: cost * burst }
+        let (cost, credit) = price(rate, burst);
+        Self { rows: vec![[(0, Time(0)); WAYS]; ROWS], key, cost, credit }
+    }
+
+    /// Another rate and burst, from now on.
+    pub(super) fn charge(&mut self, rate: u32, burst: u32) {
+        (self.cost, self.credit) = price(rate, burst);
     }
 
     /// May `source` ask what costs as much as `count` requests? An IPv6 source is its network of 64 bits.

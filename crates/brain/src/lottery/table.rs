@@ -12,7 +12,9 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::draw::Entrant;
-use super::message::{self, Fetch, Listed, Offer, PART, Report, SERVICES, Share, Standing};
+use super::message::{
+    self, DRUM, Drum, Fetch, Listed, Look, Offer, PART, Place, Report, SERVICES, Share, Standing,
+};
 use crate::{Time, hash, mix};
 
 /// Most members of a cluster.
@@ -263,6 +265,32 @@ impl Table {
         let Fetch { id, part, .. } = asked;
         let table = message::Table { id, generation: self.generation, part, parts: last + 1, members };
         (part <= last).then_some(table)
+    }
+
+    /// The part of a drum that is asked for, if there is one; suspects without a weight.
+    pub(super) fn places(&self, now: Time, asked: Look) -> Option<Drum> {
+        let (mut last, mut bytes, mut places) = (0_u16, 0, Vec::new());
+        for entrant in self.drum(asked.service) {
+            let Some(listed) = self.listed(entrant.member) else { continue };
+            let Some(offer) = self.offer(entrant.member, asked.service) else { continue };
+            let place = Place {
+                member: entrant.member,
+                capacity: entrant.capacity,
+                weight: if self.suspect(entrant.member, now) { 0 } else { entrant.weight },
+                address: listed.address,
+                endpoint: offer.endpoint,
+            };
+            if bytes + place.bytes() > DRUM {
+                (last, bytes) = (last + 1, 0);
+            }
+            bytes += place.bytes();
+            if last == asked.part {
+                places.push(place);
+            }
+        }
+        let Look { id, service, part } = asked;
+        let drum = Drum { id, service, part, parts: last + 1, places };
+        (part <= last).then_some(drum)
     }
 
     /// Where the daemons of members are that are not down.

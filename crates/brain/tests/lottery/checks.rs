@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use plimsoll_brain::Time;
-use plimsoll_brain::lottery::{Answer, Daemon, FURTHER, IDS, Listed, Message, PART, Status, To};
+use plimsoll_brain::lottery::{Answer, DRUM, Daemon, FURTHER, IDS, Listed, Message, PART, Place, Status, To};
 
 /// What was said so far.
 #[derive(Default)]
@@ -57,7 +57,11 @@ impl Checks {
                 assert!(bytes <= PART && table.part < table.parts);
             }
             Message::Fetch(_) => {}
-            Message::Request(_) => panic!("a daemon asks for nothing"),
+            Message::Drum(drum) => {
+                let bytes: usize = drum.places.iter().map(Place::bytes).sum();
+                assert!(bytes <= DRUM && drum.part < drum.parts);
+            }
+            Message::Request(_) | Message::Look(_) => panic!("a daemon asks for nothing"),
         }
     }
 

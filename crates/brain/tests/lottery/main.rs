@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, reason = "the tables of the long form")]
 
+mod changes;
 mod checks;
 #[expect(dead_code, reason = "other tests use the rest of it")]
 #[path = "../dice/mod.rs"]

@@ -246,6 +246,7 @@ fn config(args: &Args) -> Config {
         cgroup: args.cgroup.clone(),
         port: args.port,
         proc: args.proc.clone(),
+        acts: None,
     }
 }
 

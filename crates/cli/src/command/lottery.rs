@@ -1,23 +1,28 @@
 //! `plimsoll lottery`: the daemon beside a server in a cluster without a balancer.
 
 mod key;
+mod reload;
 pub(super) mod says;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_agent::{Agent, Told};
+use plimsoll_agent::{Act, Acts, Agent, Told};
 use plimsoll_cluster::Expression;
 use plimsoll_cluster::lottery::{Lottery, Statistics};
 use sd_notify::NotifyState;
+use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{Exit, Failure, Globals};
-use crate::config::{self, LotteryFile, Severity, count};
+use crate::config::{self, LotteryFile, ReadError, Severity, count};
 use crate::log;
 use crate::running::notify;
 
@@ -26,7 +31,7 @@ pub(super) use key::exposed;
 /// Refer clients to servers without a balancer: run beside each server
 ///
 /// Daemons tell one another how their servers do and draw who serves a request; a client asks any of them (`plimsoll pick`).
-/// SIGTERM and SIGINT tell the others that it leaves, and end it.
+/// SIGHUP reads the file and the keys again. SIGTERM and SIGINT tell the others that it leaves, and end it.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// What is to be done, in place of the options below
@@ -35,6 +40,10 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     flags: Flags,
+
+    /// Only say whether all is right with that, and start nothing; exit code 2 if anything is wrong
+    #[arg(long)]
+    check: bool,
 
     /// Form of the log on standard error
     #[arg(long, value_enum, default_value_t = log::Form::Text)]
@@ -82,6 +91,10 @@ struct Flags {
     #[arg(long, value_name = "TIME")]
     slow_start: Option<String>,
 
+    /// Requests a second of one address above which they are not heard; 0 for any number [default: 20000]
+    #[arg(long, value_name = "NUMBER")]
+    rate: Option<u32>,
+
     /// Where programs tell numbers (POST /v1/report), and /load and /metrics show what is known
     #[arg(long, value_name = "ADDRESS")]
     status: Option<String>,
@@ -95,14 +108,10 @@ impl Args {
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let file = match &args.config {
-        Some(path) => config::read_lottery(path).map_err(|error| Failure::rendered(Exit::Usage, error))?,
-        None => {
-            let text = args.flags.text().map_err(|why| Failure::new(Exit::Usage, why))?;
-            config::read_lottery_text("the command line", text.into_bytes())
-                .map_err(|problems| Failure::new(Exit::Usage, problems.first()))?
-        }
-    };
+    if args.check {
+        return args.check(globals);
+    }
+    let file = args.read()?;
     log::start(args.log, globals);
     if file.warnings.count(Severity::Warning) > 0 {
         file.warnings.lines().iter().for_each(|line| tracing::warn!("{line}"));
@@ -112,61 +121,98 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         .max_blocking_threads(4)
         .build()
         .map_err(|error| Failure::failed(format_args!("cannot start: {error}")))?;
-    let done = runtime.block_on(on(&file));
+    let done = runtime.block_on(on(args, file));
     runtime.shutdown_background();
     done
 }
 
 /// Serves until it is told to end.
-async fn on(file: &LotteryFile) -> Result<ExitCode, Failure> {
+async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
     // Before anything listens, so that no signal finds the process unprepared.
-    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
-    let (Ok(mut term), Ok(mut int)) = signals else {
+    let taken = [SignalKind::hangup(), SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    let [Ok(mut hangup), Ok(mut term), Ok(mut int)] = taken else {
         return Err(Failure::failed("cannot take signals"));
     };
     let keys = key::open(&file.keys())?;
     let settings =
         file.settings(keys, config::look_up).map_err(|problems| Failure::rendered(Exit::Failed, problems))?;
-    let agent = plimsoll_agent::Config { listen: file.lottery.status.0, ..plimsoll_agent::Config::default() };
+    let drained = watch::Sender::new(false);
+    let mut drains = drained.subscribe();
+    let acts = Acts(Arc::new(move |act| {
+        drained.send_replace(act == Act::Drain);
+    }));
+    let agent = plimsoll_agent::Config {
+        listen: file.lottery.status.0,
+        acts: Some(acts),
+        ..plimsoll_agent::Config::default()
+    };
     let agent = Agent::open(agent).await.map_err(Failure::failed)?;
     if let Some(address) = agent.addr() {
-        tracing::info!("listening status {address}: /load, /metrics, /v1/report");
+        tracing::info!("listening status {address}: /load, /metrics, /v1/report, /v1/drain");
     }
-    let (listen, peers) = (settings.listen, settings.peers.len());
-    let services = settings.services.clone();
-    let lottery = Lottery::start(settings).map_err(|error| {
+    let mut force = settings.clone();
+    let mut lottery = Lottery::start(settings).map_err(|error| {
+        let listen = force.listen;
         Failure::failed(format_args!(
             "cannot listen on {listen}: {error}; stop what listens there, or choose an address of this machine"
         ))
     })?;
-    for service in &services {
+    for service in &force.services {
         tracing::info!("service {} ({:#010x}): server {}", service.name, service.id, service.server);
     }
     tracing::info!(
         "listening lottery {}: member {}, {}, {}",
         lottery.address(),
         file.lottery.member,
-        count(services.len(), "service"),
-        count(peers, "peer")
+        count(force.services.len(), "service"),
+        count(force.peers.len(), "peer")
     );
     notify(&[NotifyState::Ready]);
     let told = agent.told();
-    let mut ended = false;
+    let mut ended = None;
     agent
         .run(async {
-            tokio::select! {
-                () = feed(file, &lottery, &told) => ended = true,
-                () = lottery.check() => {}
-                () = told_to_stop(&mut term, &mut int) => {}
+            loop {
+                tokio::select! {
+                    end = feed(&file, &lottery, &told) => ended = Some(end),
+                    () = lottery.check() => {}
+                    () = drain(&lottery, &mut drains) => {}
+                    () = told_to_stop(&mut term, &mut int) => {}
+                    _ = hangup.recv() => {
+                        match reload::read(args, &file, &force) {
+                            Ok((fresh, settings, changes)) => {
+                                reload::tell(&changes);
+                                lottery.change(settings.clone()).await;
+                                (file, force) = (fresh, settings);
+                            }
+                            Err(why) => tracing::error!("not reloaded, all stays as it was: {why}"),
+                        }
+                        continue;
+                    }
+                }
+                break;
             }
             notify(&[NotifyState::Stopping]);
         })
         .await;
-    if ended {
+    match ended {
         // So that whoever watches over this process starts another.
-        return Err(Failure::failed(
-            "the daemon's thread has ended, which it never should: please report it",
-        ));
+        Some(End::Thread) => {
+            return Err(Failure::failed(
+                "the daemon's thread has ended, which it never should: please report it",
+            ));
+        }
+        Some(End::Twin(other)) => {
+            lottery.leave().await;
+            let member = file.lottery.member;
+            return Err(Failure::new(
+                Exit::Usage,
+                format_args!(
+                    "member {member} is another daemon, at {other}: give this one a number of its own"
+                ),
+            ));
+        }
+        None => {}
     }
     tracing::info!("leaving");
     tokio::select! {
@@ -175,19 +221,51 @@ async fn on(file: &LotteryFile) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Tells the daemon how loaded the servers are, and the world how the daemon does, until the daemon is no more.
-async fn feed(file: &LotteryFile, lottery: &Lottery, told: &Told) {
+/// Drains the daemon, and takes it back, as it is told to.
+async fn drain(lottery: &Lottery, drains: &mut watch::Receiver<bool>) {
+    while drains.changed().await.is_ok() {
+        let drain = *drains.borrow_and_update();
+        tracing::info!(
+            "{}",
+            if drain { "draining: clients are sent to others" } else { "taking part again" }
+        );
+        lottery.drain(drain).await;
+    }
+    std::future::pending().await
+}
+
+async fn told_to_stop(term: &mut Signal, int: &mut Signal) {
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+}
+
+/// Why a daemon ends of itself.
+enum End {
+    /// Its thread is no more.
+    Thread,
+    /// Another has its number and was there before.
+    Twin(SocketAddr),
+}
+
+/// Tells the daemon how loaded the servers are, and the world how the daemon does, until the daemon is no more or must not be.
+async fn feed(file: &LotteryFile, lottery: &Lottery, told: &Told) -> End {
     let services = file.lottery.services.iter();
     let loads: Vec<(u32, Expression)> =
         services.filter_map(|service| Some((service.number(), service.load()?))).collect();
     let mut tick = interval(LOOK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (begin, mut said, mut strangers) = (Instant::now(), BTreeSet::new(), Strangers::default());
+    let (begin, mut lost, mut said) = (Instant::now(), 0, BTreeSet::new());
+    let mut strangers = Strangers::default();
     loop {
         tick.tick().await;
         if !loads.is_empty() {
             let known = told.known().values;
-            let lookup = |name: &str| known.iter().find(|value| value.name == name).map(|value| value.value);
+            let lookup = |name: &str| {
+                let value = known.iter().find(|value| value.name == name)?;
+                (value.age <= FRESH).then_some(value.value)
+            };
             let in_flight = lookup("in_flight").unwrap_or_default();
             for (service, load) in &loads {
                 match load.eval(lookup) {
@@ -202,7 +280,17 @@ async fn feed(file: &LotteryFile, lottery: &Lottery, told: &Told) {
                 }
             }
         }
-        let Some(statistics) = lottery.statistics().await else { return };
+        let Some(statistics) = lottery.statistics().await else { return End::Thread };
+        if let Some(twin) = statistics.twin {
+            return End::Twin(twin);
+        }
+        if statistics.lots.loads_lost > lost {
+            let lost = count(statistics.lots.loads_lost, "service");
+            tracing::warn!(
+                "the load of {lost} is not known any more: shares follow the capacity alone until it is"
+            );
+        }
+        lost = statistics.lots.loads_lost;
         strangers.look(&statistics, &file.keys().display());
         for (name, value) in numbers(&statistics) {
             // There is room as long as programs do not tell dozens of names.
@@ -213,6 +301,9 @@ async fn feed(file: &LotteryFile, lottery: &Lottery, told: &Told) {
 
 /// Between two looks at loads and counts.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// A number that was not read or told for so long is not known.
+const FRESH: Duration = Duration::from_secs(10);
 
 /// Until then it is no wonder that a number is not known.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -261,6 +352,10 @@ fn numbers(statistics: &Statistics) -> Vec<(&'static str, f64)> {
         ("lottery_limited", lots.limited),
         ("lottery_dropped", lots.dropped),
         ("lottery_members", lots.members_heard as u64),
+        ("lottery_alive", statistics.alive as u64),
+        ("lottery_strays", statistics.strays),
+        ("lottery_draining", u64::from(statistics.draining)),
+        ("lottery_loads_lost", lots.loads_lost as u64),
         ("lottery_members_differ", lots.members_differ as u64),
     ];
     let mut numbers: Vec<(&str, f64)> = counts.map(|(name, count)| (name, count as f64)).into();
@@ -269,10 +364,37 @@ fn numbers(statistics: &Statistics) -> Vec<(&'static str, f64)> {
     numbers
 }
 
-async fn told_to_stop(term: &mut Signal, int: &mut Signal) {
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
+impl Args {
+    fn read(&self) -> Result<LotteryFile, Failure> {
+        match &self.config {
+            Some(path) => config::read_lottery(path).map_err(|error| Failure::rendered(Exit::Usage, error)),
+            None => {
+                let text = self.flags.text().map_err(|why| Failure::new(Exit::Usage, why))?;
+                config::read_lottery_text("the command line", text.into_bytes())
+                    .map_err(|problems| Failure::new(Exit::Usage, problems.first()))
+            }
+        }
+    }
+
+    /// All that is wrong, or that nothing is. Opens no socket and looks no name up, as `plimsoll config check`.
+    fn check(&self, globals: &Globals) -> Result<ExitCode, Failure> {
+        if let (Some(path), true) = (&self.config, globals.json()) {
+            let read = config::read_lottery(path);
+            let problems = match &read {
+                Ok(file) => file.warnings.to_json(),
+                Err(ReadError::Wrong(problems)) => problems.to_json(),
+                Err(error @ ReadError::Io(_)) => return Err(Failure::rendered(Exit::Usage, error)),
+            };
+            let (ok, file) = (read.is_ok(), config::name_of(path));
+            let report = json!({ "schema": 1, "file": file, "ok": ok, "problems": problems });
+            globals.show(&report, String::new)?;
+            return Ok(if ok { ExitCode::SUCCESS } else { Exit::Usage.into() });
+        }
+        let file = self.read()?;
+        let services = count(file.lottery.services.len(), "service");
+        globals.say(&file.warnings.to_string());
+        globals.say(&format!("{}: ok (member {}, {services})\n", file.name(), file.lottery.member));
+        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -286,6 +408,9 @@ impl Flags {
         };
         if let Some(member) = self.member {
             line("member", &member.to_string());
+        }
+        if let Some(rate) = self.rate {
+            line("rate", &rate.to_string());
         }
         let words = [
             ("listen", &self.listen),
@@ -312,7 +437,8 @@ impl Flags {
 
 /// `[[service]]` of `web=10.0.0.1:80,capacity=4,health=/healthz,load=cpu`.
 fn table(service: &str) -> Result<String, String> {
-    let mut parts = service.split(',');
+    let parts = parts(service);
+    let mut parts = parts.iter().copied();
     let (name, server) = parts
         .next()
         .and_then(|first| first.split_once('='))
@@ -338,6 +464,24 @@ fn table(service: &str) -> Result<String, String> {
     Ok(text)
 }
 
+/// What stands between commas, but for those within brackets: an expression may have some.
+fn parts(service: &str) -> Vec<&str> {
+    let (mut depth, mut from, mut parts) = (0_u32, 0, Vec::new());
+    for (at, char) in service.char_indices() {
+        match char {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                parts.push(&service[from..at]);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&service[from..]);
+    parts
+}
+
 fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
@@ -357,6 +501,15 @@ mod tests {
         health = { http = '/a"b' }
         load = "cpu / 2"
         "#);
+        let text = table("web=[::1]:80,load=[cpu, in_flight / 8]|max,health=/a?b=(x,y),capacity=4").unwrap();
+        insta::assert_snapshot!(text, @r#"
+        [[service]]
+        name = "web"
+        server = "[::1]:80"
+        load = "[cpu, in_flight / 8]|max"
+        health = { http = "/a?b=(x,y)" }
+        capacity = 4
+        "#);
         for wrong in ["web", "web=1:1,capacity=x", "web=1:1,capacity=70000", "web=1:1,weight=1", "web=1:1,x"]
         {
             assert!(table(wrong).is_err(), "{wrong}");
@@ -366,6 +519,6 @@ mod tests {
     #[test]
     fn names_of_numbers_fit_on_the_board() {
         let names = numbers(&Statistics::default());
-        assert!(names.len() <= 20 && names.iter().all(|(name, _)| plimsoll_cluster::is_name(name)));
+        assert!(names.len() <= 24 && names.iter().all(|(name, _)| plimsoll_cluster::is_name(name)));
     }
 }

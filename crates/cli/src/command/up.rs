@@ -3,6 +3,7 @@
 //! SIGHUP reads the file again. SIGTERM and SIGINT close the listeners, let work in flight end until the
 //! `drain_deadline`, and end the process; a second one ends it at once.
 
+mod follow;
 pub(super) mod says;
 
 use std::io;
@@ -65,10 +66,11 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         let _context = runtime.enter();
         Signals::new().map_err(|error| Failure::failed(format_args!("cannot take signals: {error}")))?
     };
+    let lotteries = file.lotteries(look_up).map_err(|problems| Failure::rendered(Exit::Usage, problems))?;
     let rules = Arc::new(file.rules().map_err(|why| Failure::new(Exit::Usage, why))?);
     let doors = doors(&file, &rules)?;
     let audit = doors.audit.clone();
-    let base = Base::new(&file, settings);
+    let base = Base::new(&file, settings, lotteries);
     let engine = Engine::start(base.settings.clone()).map_err(Failure::failed)?;
     let running = Running::new(engine, base, &args.config, machine, file.admin(), rules)
         .map_err(|error| Failure::failed(format_args!("cannot start the thread of the monitors: {error}")))?;
@@ -123,6 +125,7 @@ async fn serve(
 ) -> Result<ExitCode, Failure> {
     let ears = Arc::clone(running);
     let ears = tokio::spawn(async move { ears.listen().await });
+    let followers = tokio::spawn(follow::all(Arc::clone(running)));
     loop {
         tokio::select! {
             _ = signals.hangup.recv() => {
@@ -145,6 +148,7 @@ async fn serve(
         }
     }
     ears.abort();
+    followers.abort();
     notify(&[NotifyState::Stopping]);
     // Nobody makes a group of what is about to end.
     drop(load_manager);
@@ -205,9 +209,16 @@ fn listening(config: &Config, addresses: &[SocketAddr]) -> Vec<String> {
     let line = |(listener, address): (&config::Listener, &SocketAddr)| {
         let group = config.groups.iter().find(|group| group.name == listener.group);
         let served = group.map_or_else(String::new, |group| {
+            if let Some(drawn) = &group.lottery {
+                return format!(" (the lottery's {})", drawn.service);
+            }
             format!(" ({}, {})", count(group.members.len(), "member"), group.strategy.name())
         });
         format!("listening {} {address} -> {}{served}", listener.protocol.name(), listener.group)
     };
-    config.listeners.iter().zip(addresses).map(line).collect()
+    // One of dns has two addresses, which are the same unless the port was left to the system.
+    let sockets =
+        |listener: &config::Listener| if listener.protocol == config::Protocol::Dns { 2 } else { 1 };
+    let each = config.listeners.iter().flat_map(|listener| std::iter::repeat_n(listener, sockets(listener)));
+    each.zip(addresses).map(line).collect()
 }

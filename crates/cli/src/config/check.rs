@@ -133,8 +133,16 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     }
     let protocol = listener.protocol;
     check_binding(listener, spot, found);
-    if listener.accept_proxy && protocol == Protocol::Udp {
-        let message = "accept_proxy is not supported for udp";
+    if protocol == Protocol::Dns && listener.domain.is_none() && !spot.broken("domain") {
+        let problem =
+            Problem::error(spot.value(), "a dns listener needs the `domain` that stands for its group");
+        found.push(problem.hint("add domain = \"web.example.\""));
+    }
+    if listener.ttl.0.subsec_nanos() != 0 {
+        found.push(Problem::error(spot.key("ttl").value(), "`ttl` is a whole number of seconds"));
+    }
+    if listener.accept_proxy && matches!(protocol, Protocol::Udp | Protocol::Dns) {
+        let message = format!("accept_proxy is not supported for {}", protocol.name());
         found.push(Problem::error(spot.name("accept_proxy"), message).hint("take it out"));
     }
     let mut idle = |table: &Spot, key: &str, of: &[Protocol]| {
@@ -146,7 +154,9 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     for key in ["forwarded", "half_close", "trusted", "max_head", "priority"] {
         idle(spot, key, &[Protocol::Http]);
     }
-    idle(spot, "backlog", &[Protocol::Http, Protocol::Tcp, Protocol::Iiop]);
+    idle(spot, "backlog", &[Protocol::Http, Protocol::Tcp, Protocol::Iiop, Protocol::Dns]);
+    idle(spot, "domain", &[Protocol::Dns]);
+    idle(spot, "ttl", &[Protocol::Dns]);
     idle(spot, "public", &[Protocol::Iiop]);
     idle(spot, "max_flows", &[Protocol::Udp]);
     idle(spot, "move_idle", &[Protocol::Tcp]);
@@ -158,13 +168,35 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     }
 }
 
+/// The strategy of a group whose members are a lottery's.
+pub(super) const LOTTERY: &str = "lottery";
+
+/// Who the members are and how often each is chosen is the lottery's affair.
+fn check_drawn(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+    if spot.has("members") {
+        let problem = Problem::error(spot.name("members"), "either `members` or `lottery`, not both");
+        found.push(problem.also(spot.name("lottery"), "its members are those that are drawn"));
+    }
+    if spot.has("strategy") && !spot.broken("strategy") && group.strategy.name() != LOTTERY {
+        let message = "members of a lottery are chosen as often as the lottery draws them";
+        let problem = Problem::error(spot.name("strategy"), message);
+        found.push(problem.hint("take it out, or write strategy = \"lottery\""));
+    }
+}
+
 fn check_binding(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     if spot.broken("binding") {
         return;
     }
     let protocol = listener.protocol;
     let binding = listener.binding.unwrap_or_else(|| protocol.binding());
-    if binding == Binding::PerRequest && !matches!(protocol, Protocol::Http | Protocol::Iiop) {
+    if binding != Binding::PerRequest && protocol == Protocol::Dns {
+        let message = "clients of a dns listener are not bound: each question is a choice";
+        found.push(Problem::error(spot.key("binding").value(), message).hint("take it out"));
+        return;
+    }
+    if binding == Binding::PerRequest && !matches!(protocol, Protocol::Http | Protocol::Iiop | Protocol::Dns)
+    {
         let message = format!("binding `{}` is not supported for {}", binding.name(), protocol.name());
         let hint = format!("{} can be bound per_session or on_demand", protocol.name());
         found.push(Problem::error(spot.key("binding").value(), message).hint(hint));
@@ -187,7 +219,10 @@ fn check_binding(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
 
 fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
     let members = spot.key("members");
-    if group.members.is_empty() && !spot.broken("members") {
+    if group.lottery.is_some() {
+        check_drawn(group, spot, found);
+    }
+    if spot.has("members") && group.members.is_empty() && !spot.broken("members") {
         found.push(Problem::error(members.value(), format!("group `{}` has no members", group.name)));
     }
     let mut first = HashMap::new();
@@ -226,7 +261,7 @@ fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>)
             found.push(problem.also(spot.name("ior"), "this says where the object is"));
         }
     }
-    if let Some((strategy, knobs)) = group.strategy.find() {
+    if let Some((strategy, knobs)) = group.strategy.find().filter(|_| group.lottery.is_none()) {
         check_knobs(strategy, &knobs, spot.key("strategy"), found);
         if strategy.reads_load && !usable_without_loads(strategy) && group.monitor.is_none() {
             let message = format!("strategy `{}` has no loads to go by: no [group.monitor]", strategy.name);
@@ -240,12 +275,12 @@ fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>)
             let hint = format!("strategies that do: {}", readers.join(", "));
             found.push(Problem::warning(spot.name("key"), message).hint(hint));
         }
-    } else if !spot.broken("strategy") {
+    } else if !spot.broken("strategy") && group.lottery.is_none() {
         let message = format!("unknown strategy {}", quoted(group.strategy.name()));
         found.push(Problem::error(spot.key("strategy").value(), message));
     }
     if let Some(health) = &group.health {
-        check_health(health, spot.key("health"), "[group.health]", found);
+        check_health(health, spot.key("health"), "[group.health]", GROUP_CHECKS, found);
     }
     if let Some(weight) = group.strategy.weight() {
         let spot = spot.key("strategy").key("expression").key("weight");
@@ -287,7 +322,16 @@ fn usable_without_loads(strategy: &plimsoll_brain::Strategy) -> bool {
     strategy.name == "weighted_round_robin" || strategy.name == plimsoll_brain::strategy::EXPRESSION.name
 }
 
-pub(super) fn check_health(health: &Health, spot: &Spot, section: &str, found: &mut Vec<Problem>) {
+/// How members of a group may be checked.
+const GROUP_CHECKS: &str = "add http = \"/healthz\", tcp = true or iiop = true";
+
+pub(super) fn check_health(
+    health: &Health,
+    spot: &Spot,
+    section: &str,
+    hint: &str,
+    found: &mut Vec<Problem>,
+) {
     if ["http", "tcp", "iiop"].into_iter().any(|kind| spot.broken(kind)) {
         return;
     }
@@ -296,7 +340,7 @@ pub(super) fn check_health(health: &Health, spot: &Spot, section: &str, found: &
     match set.as_slice() {
         [] => {
             let problem = Problem::error(spot.value(), format!("{section} does not say how to check"));
-            found.push(problem.hint("add http = \"/healthz\", tcp = true or iiop = true"));
+            found.push(problem.hint(hint));
         }
         ["http"] => {}
         [_] => {
@@ -416,6 +460,11 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
             "iiop = true asks members for their objects; leave it if they do answer http on the same port";
         let place = spot.key("health").key("http").value();
         found.push(Problem::warning(place, message).hint(hint));
+    }
+    if protocol == Protocol::Iiop && group.lottery.is_some() {
+        let message = format!("group `{}` is a lottery's, whose members have no objects", group.name);
+        let problem = Problem::error(at.key("protocol").value(), message);
+        found.push(problem.hint("http, tcp and udp go there"));
     }
     let reads_key = group.strategy.find().is_some_and(|(strategy, _)| strategy.reads_key);
     if protocol != Protocol::Http && reads_key && group.key.0 != Key::Client {

@@ -5,13 +5,14 @@ use serde::{Deserialize, Serialize};
 
 use super::root::{count, millis, one};
 use super::{
-    HandOver, Iiop, Key, MemberAddress, MemberLocation, Monitor, Name, ObjectKey, Outlier, PublicUrl,
-    Reference, Strategy, TimeSpan,
+    HandOver, Iiop, Key, LogPath, MemberAddress, MemberLocation, Monitor, Name, ObjectKey, Outlier,
+    PublicUrl, Reference, Strategy, TimeSpan,
 };
 
 /// A set of members that do the same work, and how work is shared among them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("x-required" = { "members": "lottery" }))]
 pub(crate) struct Group {
     /// By which listeners refer to it. It stands in metric labels and commands.
     pub(crate) name: Name,
@@ -21,9 +22,15 @@ pub(crate) struct Group {
     #[serde(default)]
     pub(crate) strategy: Strategy,
 
-    /// Who does the work: `"host:port"`, or a table with more.
+    /// Who does the work: `"host:port"`, or a table with more. This or `lottery`.
     #[schemars(length(min = 1))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) members: Vec<Member>,
+
+    /// In place of `members`: those whom the daemons of a lottery (`plimsoll lottery`) draw for a service, each as often as they
+    /// do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lottery: Option<Drawn>,
 
     /// Most requests (http), connections (tcp) or flows (udp) at once at each member that does not set its
     /// own. Default: no limit.
@@ -103,6 +110,22 @@ pub(crate) struct Group {
     /// The object that clients of iiop listeners ask for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) iiop: Option<Iiop>,
+}
+
+/// A service of a lottery, whose members come and go.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Drawn {
+    /// Its name, as the daemons have it.
+    pub(crate) service: Name,
+
+    /// Daemons to ask who is drawn. One that runs is enough to find the others; give two or three.
+    #[schemars(length(min = 1))]
+    pub(crate) daemons: Vec<MemberAddress>,
+
+    /// File of the cluster's keys, as `plimsoll lottery` made it. It is read again when this file is.
+    #[schemars(extend("examples" = ["/etc/plimsoll/lottery.keys"]))]
+    pub(crate) keys: LogPath,
 }
 
 /// One that does the work.

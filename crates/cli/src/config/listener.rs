@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::root::{count, millis};
-use super::{HeaderName, ListenAddress, MemberAddress, Name, Network, TimeSpan};
+use super::{Domain, HeaderName, ListenAddress, MemberAddress, Name, Network, TimeSpan};
 
 /// An address to accept clients on, and the group they are sent to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -19,6 +19,15 @@ pub(crate) struct Listener {
 
     /// Name of the group that serves this listener.
     pub(crate) group: Name,
+
+    /// The domain that stands for the group (dns), such as `web.example.`; questions about names beside it are refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) domain: Option<Domain>,
+
+    /// For how long an answer is good (dns), in whole seconds. Clients ask again after that, and not before.
+    #[schemars(extend("x-maximum" = "1h"))]
+    #[serde(default = "millis::<1000>")]
+    pub(crate) ttl: TimeSpan,
 
     /// How long a client stays with a member. Default: `per_request` for http, `per_session` for tcp, udp and iiop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -99,6 +108,8 @@ pub(crate) enum Protocol {
     /// CORBA: a client that asks for the group's object is sent to a member (LOCATION_FORWARD), or each of its requests
     /// is relayed to one (`per_request`).
     Iiop,
+    /// DNS (UDP and TCP): a member is chosen for each question about `domain`, and its address is the answer.
+    Dns,
 }
 
 impl Protocol {
@@ -108,6 +119,7 @@ impl Protocol {
             Self::Http => "http",
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::Dns => "dns",
             Self::Iiop => "iiop",
         }
     }
@@ -115,7 +127,7 @@ impl Protocol {
     /// How this protocol binds clients to members if the file does not say.
     pub(crate) fn binding(self) -> Binding {
         match self {
-            Self::Http => Binding::PerRequest,
+            Self::Http | Self::Dns => Binding::PerRequest,
             Self::Tcp | Self::Udp | Self::Iiop => Binding::PerSession,
         }
     }
@@ -125,6 +137,8 @@ impl Protocol {
         match self {
             Self::Http | Self::Tcp | Self::Iiop => "tcp",
             Self::Udp => "udp",
+            // And tcp: where one of them is taken the other one says so when it starts.
+            Self::Dns => "udp",
         }
     }
 
@@ -133,6 +147,8 @@ impl Protocol {
     pub(crate) fn idle(self) -> TimeSpan {
         match self {
             Self::Http | Self::Udp => TimeSpan::millis(60_000),
+            // Who has more to ask asks soon (RFC 7766).
+            Self::Dns => TimeSpan::millis(10_000),
             Self::Tcp | Self::Iiop => TimeSpan::millis(3_600_000),
         }
     }

@@ -45,6 +45,7 @@ pub(crate) struct Lottery {
     pub(crate) multicast: Option<ListenAddress>,
 
     /// File of the cluster's keys, the same on all hosts. If there is none it is made, with a new key.
+    #[schemars(extend("examples" = ["/etc/plimsoll/lottery.keys"]))]
     pub(crate) keys: LogPath,
 
     /// For how long a client may use an answer again. 0s: each request is drawn.
@@ -199,7 +200,7 @@ fn judge(lottery: &Lottery, spots: &Spot, text: &str, found: &mut Vec<Problem>) 
         }
         let Some(health) = &service.health else { continue };
         let place = spot.key("health");
-        check_health(health, place, "[service.health]", found);
+        check_health(health, place, "[service.health]", "add http = \"/healthz\" or tcp = true", found);
         if health.iiop {
             let problem = Problem::error(place.name("iiop"), "a lottery daemon checks by http or tcp");
             found.push(problem.hint("write tcp = true"));
@@ -221,6 +222,11 @@ impl Service {
 }
 
 impl LotteryFile {
+    /// What messages call it.
+    pub(crate) fn name(&self) -> &str {
+        self.source.name()
+    }
+
     /// Where the keys are.
     pub(crate) fn keys(&self) -> PathBuf {
         self.lottery.keys.0.clone()

@@ -254,6 +254,48 @@ impl fmt::Display for LogPath {
     }
 }
 
+/// A domain name. Kept in lower case, with the dot at its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Domain(pub(crate) String);
+
+text! {
+    Domain,
+    format: "plimsoll-domain",
+    what: "a domain name",
+    example: "web.example.",
+}
+
+impl FromStr for Domain {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bare = text.strip_suffix('.').unwrap_or(text);
+        if bare.is_empty() {
+            return Err("is no name".into());
+        }
+        // Names of members go before it: up to 39 bytes and a dot.
+        if bare.len() > 200 {
+            return Err("is longer than 200 bytes".into());
+        }
+        for label in bare.split('.') {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+            if label.is_empty() || label.len() > 63 {
+                return Err("has a label of no bytes, or of more than 63".into());
+            }
+            if !label.bytes().all(plain) || label.starts_with('-') || label.ends_with('-') {
+                return Err(format!("has the label `{label}`: letters, digits and hyphens within make one"));
+            }
+        }
+        Ok(Self(format!("{}.", bare.to_ascii_lowercase())))
+    }
+}
+
+impl fmt::Display for Domain {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

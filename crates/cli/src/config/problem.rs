@@ -32,6 +32,11 @@ impl Source {
         Self { name: name.into(), text, lines }
     }
 
+    /// What messages call it.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// All of it.
     pub(crate) fn text(&self) -> &str {
         &self.text

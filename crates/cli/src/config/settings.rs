@@ -13,11 +13,13 @@ use plimsoll_brain::{self as brain, GroupSpec, HealthSpec, MemberSpec, OutlierSp
 use plimsoll_cluster as cluster;
 use plimsoll_proxy as proxy;
 use plimsoll_wire::giop::{CodeSets, IiopProfile, Ior, Order, Version};
+use plimsoll_wire::rfs::{Keys, service_id};
 
+use super::check::LOTTERY;
 use super::problem::{Problem, Problems};
 use super::{
     Binding, Config, File, Forwarded, Group, HandOver, Health, Listener, Member, MemberAddress, MemberTable,
-    Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, WhenAllDown, access,
+    Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, Strategy, WhenAllDown, access,
 };
 
 /// Where the balancer is watched and controlled.
@@ -37,6 +39,17 @@ pub(crate) struct AdminConfig {
     pub(crate) tls: Option<(Tls, Option<Jwt>)>,
     /// The audit log. `None` for off.
     pub(crate) audit: Option<PathBuf>,
+}
+
+/// A group whose members are a lottery's.
+#[derive(Clone, Debug)]
+pub(crate) struct Lottery {
+    /// Its name.
+    pub(crate) group: Arc<str>,
+    /// Most requests, connections or flows at once at each member.
+    pub(crate) limit: u32,
+    /// Where its members come from.
+    pub(crate) follow: cluster::lottery::FollowSettings,
 }
 
 /// Defaults that depend on the machine.
@@ -109,7 +122,7 @@ impl File {
         Ok(proxy::Settings {
             threads: config.threads.unwrap_or(machine.threads),
             max_connections: config.max_connections.unwrap_or(machine.max_connections),
-            listeners: config.listeners.iter().map(listener_settings).collect(),
+            listeners: config.listeners.iter().flat_map(listeners).collect(),
             groups,
             access_log: config
                 .access_log
@@ -117,6 +130,51 @@ impl File {
                 .map(|log| proxy::AccessLogSettings { path: log.path.0.clone(), sample: log.sample }),
             drain_deadline: config.drain_deadline.0,
         })
+    }
+
+    /// The groups whose members are a lottery's, with the keys as they are now.
+    ///
+    /// # Errors
+    /// Keys that cannot be read, or daemons of which none can be looked up, each at its place in the file.
+    pub(crate) fn lotteries(
+        &self,
+        mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
+    ) -> Result<Vec<Lottery>, Problems> {
+        let (mut lotteries, mut problems) = (Vec::new(), Vec::new());
+        for (index, group) in self.config.groups.iter().enumerate() {
+            let Some(drawn) = &group.lottery else { continue };
+            let spot = self.spots.key("group").item(index).key("lottery");
+            let found = drawn.daemons.iter().map(&mut resolve);
+            let (found, lost): (Vec<_>, Vec<_>) = found.partition(Result::is_ok);
+            let daemons: Vec<SocketAddr> = found.into_iter().flatten().collect();
+            if let (true, Some(Err(error))) = (daemons.is_empty(), lost.into_iter().next()) {
+                let message = format!("none of the daemons can be looked up: {error}");
+                problems.push(Problem::error(spot.key("daemons").value(), message));
+            }
+            let path = &drawn.keys.0;
+            let read = std::fs::read_to_string(path).map_err(|error| error.to_string());
+            match read.and_then(|text| text.parse::<Keys>().map_err(|bad| bad.to_string())) {
+                Ok(keys) => lotteries.push(Lottery {
+                    group: group.name.0.as_str().into(),
+                    limit: group.max_connections.unwrap_or(u32::MAX),
+                    follow: cluster::lottery::FollowSettings {
+                        service: service_id(&drawn.service.0),
+                        daemons,
+                        keys,
+                    },
+                }),
+                Err(why) => {
+                    let message = format!("cannot read the keys {}: {why}", path.display());
+                    let hint = "it is the file that `plimsoll lottery --keys` made";
+                    problems.push(Problem::error(spot.key("keys").value(), message).hint(hint));
+                }
+            }
+        }
+        if problems.is_empty() {
+            Ok(lotteries)
+        } else {
+            Err(Problems::new(Arc::clone(&self.source), problems))
+        }
     }
 
     /// What to know of the members of `settings`, which are this file's.
@@ -183,7 +241,10 @@ impl Config {
             listener.timeouts.idle.get_or_insert_with(|| listener.protocol.idle());
         }
         for group in &mut config.groups {
-            group.strategy = group.strategy.filled();
+            group.strategy = match group.lottery {
+                Some(_) => Strategy::Name(LOTTERY.to_owned()),
+                None => group.strategy.filled(),
+            };
             group.outlier = group.outlier.table().map_or(Outlier::Switch(false), Outlier::Table);
             for member in &mut group.members {
                 let mut table = member.table();
@@ -200,6 +261,18 @@ impl Config {
     }
 }
 
+/// Most are one; dns listens on both transports.
+fn listeners(listener: &Listener) -> Vec<proxy::ListenerSettings> {
+    let settings = listener_settings(listener);
+    match listener.protocol {
+        Protocol::Dns => {
+            let stream = proxy::ListenerSettings { protocol: proxy::Protocol::DnsStream, ..settings.clone() };
+            vec![settings, stream]
+        }
+        _ => vec![settings],
+    }
+}
+
 fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
     let timeouts = &listener.timeouts;
     proxy::ListenerSettings {
@@ -208,6 +281,7 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
             Protocol::Http => proxy::Protocol::Http,
             Protocol::Tcp => proxy::Protocol::Tcp,
             Protocol::Udp => proxy::Protocol::Udp,
+            Protocol::Dns => proxy::Protocol::Dns,
             Protocol::Iiop => proxy::Protocol::Iiop,
         },
         group: listener.group.0.as_str().into(),
@@ -241,12 +315,21 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
         },
         trusted: listener.trusted.iter().map(|network| network.0).collect(),
         max_flows: listener.max_flows,
+        zone: listener.domain.as_ref().map(|domain| proxy::ZoneSettings {
+            domain: domain.0.as_str().into(),
+            ttl: u32::try_from(listener.ttl.0.as_secs()).unwrap_or(u32::MAX),
+        }),
     }
 }
 
 /// `None` only for a strategy that does not exist, which a checked file does not name.
 fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::GroupSettings> {
-    let (strategy, knobs) = group.strategy.find()?;
+    // The lottery's weights come in where those of an expression would, and a member that comes to it comes slowly there.
+    let (strategy, knobs) = match group.lottery {
+        Some(_) => (brain::strategy::EXPRESSION, brain::Knobs::defaults(brain::strategy::EXPRESSION)),
+        None => group.strategy.find()?,
+    };
+    let slow_start = if group.lottery.is_some() { Duration::ZERO } else { group.slow_start.0 };
     let timeouts = &group.timeouts;
     let spec = GroupSpec {
         name: group.name.0.as_str().into(),
@@ -264,7 +347,7 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
             max_ejection: outlier.max_ejection.0,
             max_ejected: outlier.max_ejected,
         }),
-        slow_start: group.slow_start.0,
+        slow_start,
         when_all_down: match group.when_all_down {
             WhenAllDown::Reject => brain::WhenAllDown::Reject,
             WhenAllDown::FailOpen => brain::WhenAllDown::FailOpen,

@@ -7,7 +7,7 @@
 //! Understood is the part of JSON Schema that our types make: `$ref`, `anyOf` and `oneOf` whose alternatives
 //! differ by type or `const`, `type`, `const`, `format`, `properties`, `required`, `additionalProperties:
 //! false`, `minProperties`, `maxProperties`, `items`, `minItems`, `minimum`, `maximum`; and `x-minimum`,
-//! `x-maximum` for durations.
+//! `x-maximum` for durations; and `x-required`, which has names and of each the one that makes it needless.
 
 use serde_json::{Map, Value};
 use toml::Spanned;
@@ -112,8 +112,14 @@ impl<'s> Walk<'s> {
         }
         // What was misspelt is not missing, and what was wrong has been said.
         let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
+        let required = required.filter_map(Value::as_str);
+        // Unless another is there.
+        let unless = schema.get("x-required").and_then(Value::as_object).into_iter().flatten();
+        let unless = unless.filter_map(|(name, other)| Some((name.as_str(), other.as_str()?)));
+        let unless = unless.filter(|(_, other)| !spot.has(other) && !spot.broken(other));
+        let required: Vec<&str> = required.chain(unless.map(|(name, _)| name)).collect();
         let mut whole = true;
-        for name in required.filter_map(Value::as_str).filter(|name| !spot.has(name)) {
+        for name in required.into_iter().filter(|name| !spot.has(name)) {
             whole = false;
             if !spot.broken(name) && !meant.contains(&name) {
                 let message = format!("missing key `{name}` {}", self.section());

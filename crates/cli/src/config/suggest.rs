@@ -41,7 +41,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
 /// Keys and values that exist in the plan of the project and not yet in this version: the name of the key or
 /// section they stand in or under, and the word.
 const LATER: &[(&str, &str)] = &[
-    ("protocol", "dns"),
     ("protocol", "https"),
     ("protocol", "iiop"),
     ("protocol", "xds"),

@@ -170,6 +170,21 @@ key = "Calc"
 ior_file = "/tmp/calc.ior"
 max_message = 4097
 connections = 30
+
+[[listener]]
+address = "127.0.0.1:0"
+group = "drawn"
+
+[[listener]]
+address = "127.0.0.1:53"
+protocol = "dns"
+domain = "Web.example"
+ttl = "2s"
+group = "drawn"
+
+[[group]]
+name = "drawn"
+lottery = { service = "web", daemons = ["d:7447", "e:7448"], keys = "/keys" }
 "#;
 
 fn read(text: &str) -> Result<File, Problems> {
@@ -238,6 +253,7 @@ fn defaults_are_as_documented() {
         forwarded: XForwarded,
         trusted: [],
         max_flows: 16384,
+        zone: None,
     }
     "#);
     let group = &settings.groups[0];
@@ -316,6 +332,18 @@ fn every_key_reaches_the_settings() {
         file.config.groups[2].iiop.as_ref().unwrap().ior_file.as_ref().unwrap().to_string(),
         "/tmp/calc.ior"
     );
+    let drawn = file.config.groups[3].lottery.as_ref().unwrap();
+    assert_eq!((&*drawn.service.0, drawn.daemons.len(), drawn.keys.0.to_str()), ("web", 2, Some("/keys")));
+    assert_eq!(
+        (settings.groups[3].spec.strategy.name, settings.groups[3].spec.members.len()),
+        ("expression", 0)
+    );
+    let zones: Vec<_> =
+        settings.listeners.iter().filter_map(|one| Some((one.protocol, one.zone.as_ref()?))).collect();
+    let [(plimsoll_proxy::Protocol::Dns, udp), (plimsoll_proxy::Protocol::DnsStream, tcp)] = zones[..] else {
+        panic!("{zones:?}")
+    };
+    assert_eq!((udp, &*udp.domain, udp.ttl), (tcp, "web.example.", 2));
     let mut shown = format!(
         "{} {} {:?} {:?}\n{:#?}\n",
         settings.threads,

@@ -26,6 +26,7 @@ const fn format<T: Text>() -> (&'static str, Check) {
 const FORMATS: &[(&str, Check)] = &[
     format::<super::TimeSpan>(),
     format::<super::Name>(),
+    format::<super::Domain>(),
     format::<super::HeaderName>(),
     format::<super::Key>(),
     format::<super::ListenAddress>(),

@@ -26,6 +26,7 @@ pub(super) async fn serve(mut desk: Desk, sockets: Sockets, mut orders: mpsc::Re
         if let Some(group) = &sockets.group {
             more |= inbox.receive(group, |from, bytes| desk.take(at, from, bytes)) == BATCH;
         }
+        desk.tend(at);
         desk.flush(&sockets.one);
         loop {
             match orders.try_recv() {

@@ -147,6 +147,7 @@ fn session(client: Script) -> Session<Script> {
         forwarded: Forwarded::Off,
         trusted: Vec::new(),
         max_flows: 1,
+        zone: None,
     };
     let door = Door::new(LOOPBACK, 1);
     let listener = Listener::new(door, 0, settings, pool(&core));

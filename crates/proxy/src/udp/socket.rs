@@ -35,7 +35,7 @@ pub(crate) fn prepare(socket: &impl AsFd, address: &SocketAddr) -> io::Result<()
     Ok(())
 }
 
-pub(super) struct Socket {
+pub(crate) struct Socket {
     udp: UdpSocket,
     /// Does it listen on all addresses?
     wildcard: bool,
@@ -44,12 +44,12 @@ pub(super) struct Socket {
 
 impl Socket {
     /// A socket bound to `address`.
-    pub(super) fn new(udp: UdpSocket, address: &SocketAddr) -> Self {
+    pub(crate) fn new(udp: UdpSocket, address: &SocketAddr) -> Self {
         let ancillary = nix::cmsg_space!(in6_pktinfo, in_pktinfo);
         Self { udp, wildcard: address.ip().is_unspecified(), ancillary: ancillary.into() }
     }
 
-    pub(super) async fn readable(&self) -> io::Result<()> {
+    pub(crate) async fn readable(&self) -> io::Result<()> {
         self.udp.readable().await
     }
 
@@ -57,7 +57,7 @@ impl Socket {
     ///
     /// # Errors
     /// None is there (`WouldBlock`), or one could not be received.
-    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, Option<IpAddr>)> {
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, Option<IpAddr>)> {
         self.udp.try_io(Interest::READABLE, || {
             if self.wildcard {
                 return self.receive_with_local(buffer);
@@ -72,7 +72,7 @@ impl Socket {
     ///
     /// # Errors
     /// It was not sent.
-    pub(super) fn reply(&self, bytes: &[u8], client: SocketAddr, local: Option<IpAddr>) -> io::Result<()> {
+    pub(crate) fn reply(&self, bytes: &[u8], client: SocketAddr, local: Option<IpAddr>) -> io::Result<()> {
         let Some(local) = local else {
             rustix::net::sendto(&self.udp, bytes, SendFlags::empty(), &client)?;
             return Ok(());

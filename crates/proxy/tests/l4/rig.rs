@@ -87,6 +87,7 @@ pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
         forwarded: Forwarded::XForwarded,
         trusted: Vec::new(),
         max_flows: 1000,
+        zone: None,
     }
 }
 

@@ -96,8 +96,3 @@ pub(super) fn read_near(reader: &mut Reader<'_>, host: IpAddr) -> Result<SocketA
     *reader = ahead;
     Ok(SocketAddr::new(host, port))
 }
-
-/// Bytes that [`write_near`] takes.
-pub(super) fn len_near(address: &SocketAddr, host: IpAddr) -> usize {
-    if address.ip() == host { 3 } else { len(address) }
-}

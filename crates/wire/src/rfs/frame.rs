@@ -2,7 +2,7 @@
 
 use super::header::LENGTH_AT;
 use super::option::{self, PAD};
-use super::{Keys, Kind, MAGIC, Room, TRAILER, Unwritable, VERSION};
+use super::{Keys, Kind, MAGIC, TRAILER, Unwritable, VERSION};
 
 /// A datagram that is to be written.
 pub(super) struct Frame {
@@ -25,8 +25,8 @@ impl Frame {
     }
 
     /// Not longer than what it answers.
-    pub(super) fn within(self, room: Room) -> Self {
-        Self { most: self.most.min(room.bytes()), ..self }
+    pub(super) fn within(self, room: usize) -> Self {
+        Self { most: self.most.min(room), ..self }
     }
 
     /// Appends the datagram, sealed; after an error nothing was appended.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use plimsoll_brain::lottery::Message;
+
 use super::Refused;
 use super::bytes::Reader;
 
@@ -45,12 +47,41 @@ pub enum Kind {
     Fetch = 5,
     /// A part of the table of members.
     Table = 6,
+    /// Daemons tell one another who is there.
+    Gossip = 7,
+    /// Asks for a part of who is drawn for a service.
+    Look = 8,
+    /// A part of who is drawn for a service.
+    Drum = 9,
 }
 
 impl Kind {
     /// All of them, by number.
-    pub const ALL: [Self; 6] =
-        [Self::Request, Self::Answer, Self::Commit, Self::Report, Self::Fetch, Self::Table];
+    pub const ALL: [Self; 9] = [
+        Self::Request,
+        Self::Answer,
+        Self::Commit,
+        Self::Report,
+        Self::Fetch,
+        Self::Table,
+        Self::Gossip,
+        Self::Look,
+        Self::Drum,
+    ];
+
+    /// Of what a datagram says.
+    pub fn of(message: &Message) -> Self {
+        match message {
+            Message::Request(_) => Self::Request,
+            Message::Answer(_) => Self::Answer,
+            Message::Commit(_) => Self::Commit,
+            Message::Report(_) => Self::Report,
+            Message::Fetch(_) => Self::Fetch,
+            Message::Table(_) => Self::Table,
+            Message::Look(_) => Self::Look,
+            Message::Drum(_) => Self::Drum,
+        }
+    }
 
     /// Its name, in lower case.
     pub fn label(self) -> &'static str {
@@ -61,6 +92,9 @@ impl Kind {
             Self::Report => "report",
             Self::Fetch => "fetch",
             Self::Table => "table",
+            Self::Gossip => "gossip",
+            Self::Look => "look",
+            Self::Drum => "drum",
         }
     }
 
@@ -72,8 +106,8 @@ impl Kind {
     /// Bytes of the shortest: what may be answered has room for its answer.
     pub(super) fn shortest(self) -> usize {
         match self {
-            Self::Request => super::Room::LEAST.bytes(),
-            Self::Fetch => LONGEST,
+            Self::Request => super::LEAST_ROOM.into(),
+            Self::Fetch | Self::Look => LONGEST,
             _ => HEADER + TRAILER,
         }
     }
@@ -118,7 +152,7 @@ impl Header {
         }
         let id = reader.u64()?;
         // It would mean nothing, and two datagrams that differ would say the same.
-        if matches!(kind, Kind::Commit | Kind::Report) && id != 0 {
+        if matches!(kind, Kind::Commit | Kind::Report | Kind::Gossip) && id != 0 {
             return Err(Refused::Malformed("it has an id, though its kind has none"));
         }
         Ok(Self { kind, id })

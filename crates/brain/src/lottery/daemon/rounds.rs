@@ -9,7 +9,9 @@ use core::time::Duration;
 
 use super::Daemon;
 use crate::hash::unit;
-use crate::lottery::message::{Commit, Fetch, IDS, Message, Report, Share, Standing, Table, To};
+use crate::lottery::message::{
+    Commit, Fetch, IDS, Look, Message, Report, Share, Standing, Table, To, UNKNOWN,
+};
 use crate::lottery::table::News;
 use crate::{Time, mix};
 
@@ -61,7 +63,7 @@ impl Daemon {
                 service: local.service,
                 capacity: local.capacity,
                 weight: local.sent,
-                load: local.gauge.load(),
+                load: local.gauge.load(now).unwrap_or(UNKNOWN),
                 in_flight: local.in_flight,
             }
         });
@@ -112,6 +114,18 @@ impl Daemon {
             if self.memory.find(now, *id).is_some() {
                 self.answered(now, report.member, *id, false);
             }
+        }
+    }
+
+    /// The membership protocol says that a member is there, in this life of it, and where its daemon is. If that is not known here
+    /// its daemon is asked who it is. To be called again as long as it is true: what is asked may be lost.
+    pub fn alive(&mut self, now: Time, member: u16, incarnation: u32, address: SocketAddr) {
+        let known = self.table.incarnation(member).is_some_and(|known| known >= incarnation);
+        if member == self.config.member || known {
+            return;
+        }
+        if self.fetched.is_none_or(|fetched| now.since(fetched.at) >= FETCH) {
+            self.fetch(now, address, 0);
         }
     }
 
@@ -170,6 +184,20 @@ impl Daemon {
         }
         if let Some(part) = self.table.part(fetch) {
             self.send(To::Address(from), Message::Table(part));
+        }
+    }
+
+    /// One who takes no part wants to know who is drawn. While it gathers who is there it cannot say.
+    pub(super) fn looked_at(&mut self, now: Time, from: SocketAddr, look: Look) {
+        if matches!(self.state, Standing::Joining | Standing::Leaving) {
+            return;
+        }
+        if !self.sources.admit(now, from.ip(), TABLE) {
+            self.statistics.limited += 1;
+            return;
+        }
+        if let Some(part) = self.table.places(now, look) {
+            self.send(To::Address(from), Message::Drum(part));
         }
     }
 

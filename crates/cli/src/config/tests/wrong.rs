@@ -7,7 +7,7 @@ fn a_typo_is_shown_with_what_was_meant() {
     assert_snapshot!(errors(&LEAST.replace("members", "membres")), @r#"
     error: plimsoll.toml:6:1: unknown key `membres` in [[group]]
         6 | membres = ["127.0.0.1:1"]
-          | ^^^^^^^ did you mean `members`?   allowed: hand_over, health, iiop, key, max_connections, members, monitor, name, outlier, pool, pool_idle, queue, queue_timeout, report_header, retry, send_proxy, slow_start, strategy, timeouts, when_all_down
+          | ^^^^^^^ did you mean `members`?   allowed: hand_over, health, iiop, key, lottery, max_connections, members, monitor, name, outlier, pool, pool_idle, queue, queue_timeout, report_header, retry, send_proxy, slow_start, strategy, timeouts, when_all_down
     1 error
     "#);
     assert_snapshot!(errors(&format!("{LEAST}strategy = {{ least_request = {{ choises = 3 }} }}")), @r#"
@@ -43,7 +43,7 @@ connect = 5
           |           ^^^^^^^ an IP address and a port, such as "0.0.0.0:8080"
     error: plimsoll.toml:5:12: unknown protocol `tcpp`
         5 | protocol = "tcpp"
-          |            ^^^^^^ did you mean `tcp`?   allowed: http, tcp, udp, iiop
+          |            ^^^^^^ did you mean `tcp`?   allowed: http, tcp, udp, iiop, dns
     error: plimsoll.toml:8:9: there is no group named `wbe`
         8 | group = "wbe"
           |         ^^^^^ did you mean `web`?   groups: web
@@ -210,7 +210,7 @@ fn what_comes_later_says_so() {
     assert_snapshot!(errors(&text), @r#"
     error: plimsoll.toml:4:12: protocol `https` is not supported yet
         4 | protocol = "https"
-          |            ^^^^^^^ supported: http, tcp, udp, iiop
+          |            ^^^^^^^ supported: http, tcp, udp, iiop, dns
     1 error
     "#);
 }

@@ -108,6 +108,8 @@ fn a_file_of_keys_may_have_comments() {
     let keys: Keys = text.parse().unwrap();
     assert_eq!(keys.ids().collect::<Vec<_>>(), [2, 1]);
     assert!(keys.open(&sealed(&file(&[NEW]))).is_ok());
+    let marked: Keys = format!("\u{feff}{text}").parse().unwrap();
+    assert_eq!(marked.ids().collect::<Vec<_>>(), [2, 1]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use std::net::SocketAddr;
 
+use plimsoll_brain::lottery::{DRUM, FURTHER, PART};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -24,10 +25,10 @@ fn request() -> impl Strategy<Value = Message> {
     let mode = prop_oneof![Just(Mode::Referral), Just(Mode::Lottery)];
     let fields =
         (any::<(u64, u32, u8, u32, u32)>(), mode, vec(any::<u16>(), 0..60), vec(any::<u8>(), 0..=MOST_INFO));
-    (fields, 0_usize..=1200).prop_map(
-        |(((id, service, attempt, generation, client_time), mode, avoid, info), least)| {
-            let request = Request { id, service, attempt, mode, generation, client_time, avoid, info };
-            Message::Request(request, room(least))
+    (fields, 0_u16..=1200).prop_map(
+        |(((id, service, attempt, generation, client_time), mode, avoid, info), room)| {
+            let request = Request { id, service, attempt, mode, generation, client_time, avoid, info, room };
+            Message::Request(request)
         },
     )
 }
@@ -40,7 +41,7 @@ fn answer() -> impl Strategy<Value = Message> {
     let status = prop_oneof![Just(Status::Busy), Just(Status::UnknownService), Just(Status::Draining)];
     let of = (status, proptest::option::of(address()));
     let of = prop_oneof![address().prop_map(|endpoint| (Status::Ok, Some(endpoint))), of];
-    let lists = (vec(any::<u8>(), 0..=MOST_INFO), vec(further(), 0..=Answer::MOST_FURTHER));
+    let lists = (vec(any::<u8>(), 0..=MOST_INFO), vec(further(), 0..=FURTHER));
     (any::<(u64, u32, u8, u16, u16, u32, u32)>(), of, lists).prop_map(|(numbers, of, (info, further))| {
         let (id, service, rank, ttl, member, client_time, generation) = numbers;
         let (status, endpoint) = of;
@@ -54,14 +55,15 @@ fn answer() -> impl Strategy<Value = Message> {
             endpoint,
             client_time,
             generation,
-            info,
+            info: info.into(),
             further,
+            room: 0,
         })
     })
 }
 
 fn commit() -> impl Strategy<Value = Message> {
-    let ids = vec(any::<u64>(), 0..=Commit::MOST_IDS);
+    let ids = vec(any::<u64>(), 0..=144);
     (any::<(u16, u32)>(), ids)
         .prop_map(|((member, incarnation), ids)| Message::Commit(Commit { member, incarnation, ids }))
 }
@@ -70,9 +72,9 @@ fn report() -> impl Strategy<Value = Message> {
     let load = any::<(u32, u16, u16, u16, u16)>().prop_map(|(service, capacity, weight, load, in_flight)| {
         Share { service, capacity, weight, load, in_flight }
     });
-    let services = vec(load, 0..=Report::MOST_SERVICES);
+    let services = vec(load, 0..=111);
     let lists = services.prop_flat_map(|services| {
-        let most = Report::ids_beside(services.len()).unwrap();
+        let most = ((1343 - 12 * services.len()) / 8).min(255);
         (Just(services), vec(any::<u64>(), 0..=most))
     });
     (any::<(u16, u32, u32, u64)>(), state(), lists).prop_map(|(numbers, state, (services, ids))| {
@@ -82,8 +84,7 @@ fn report() -> impl Strategy<Value = Message> {
 }
 
 fn fetch() -> impl Strategy<Value = Message> {
-    any::<(u64, u32, u16)>()
-        .prop_map(|(id, generation, part)| Message::Fetch(Fetch { id, generation, part }, room(LONGEST)))
+    any::<(u64, u32, u16)>().prop_map(|(id, generation, part)| Message::Fetch(Fetch { id, generation, part }))
 }
 
 fn listed(most: usize) -> impl Strategy<Value = Listed> {
@@ -93,7 +94,7 @@ fn listed(most: usize) -> impl Strategy<Value = Listed> {
         |((member, incarnation), address, offers)| {
             let offers = offers.into_iter().map(|((service, capacity, near), endpoint, info)| {
                 let endpoint = if near { (address.ip(), endpoint.port()).into() } else { endpoint };
-                Offer { service, capacity, endpoint, info }
+                Offer { service, capacity, endpoint, info: info.into() }
             });
             Listed { member, incarnation, address, offers: offers.collect() }
         },
@@ -105,14 +106,44 @@ fn table() -> impl Strategy<Value = Message> {
         .prop_filter_map("a part among the parts", |(a, b)| (a != b).then_some((a.min(b), a.max(b))));
     (any::<(u64, u32)>(), place, vec(listed(3), 0..40)).prop_map(
         |((id, generation), (part, parts), mut members)| {
-            members.truncate(Table::fit(&members));
+            members.truncate(fit(&members));
             Message::Table(Table { id, generation, part, parts, members })
         },
     )
 }
 
+fn look() -> impl Strategy<Value = Message> {
+    any::<(u64, u32, u16)>().prop_map(|(id, service, part)| Message::Look(Look { id, service, part }))
+}
+
+fn drum() -> impl Strategy<Value = Message> {
+    let place = (any::<(u16, u16, u16)>(), address(), address(), any::<bool>());
+    let place = place.prop_map(|((member, capacity, weight), address, endpoint, near)| {
+        let endpoint = if near { (address.ip(), endpoint.port()).into() } else { endpoint };
+        Place { member, capacity, weight, address, endpoint }
+    });
+    (any::<(u64, u32)>(), vec(place, 0..100)).prop_map(|((id, service), mut places)| {
+        let mut len = 0;
+        places.retain(|place| {
+            len += place.bytes();
+            len <= DRUM
+        });
+        Message::Drum(Drum { id, service, part: 0, parts: 1, places })
+    })
+}
+
+/// How many members, from the first, fit into one part.
+fn fit(members: &[Listed]) -> usize {
+    let mut len = 0;
+    let fits = members.iter().take_while(|member| {
+        len += member.bytes();
+        len <= PART
+    });
+    fits.count()
+}
+
 fn message() -> impl Strategy<Value = Message> {
-    prop_oneof![request(), answer(), commit(), report(), fetch(), table()]
+    prop_oneof![request(), answer(), commit(), report(), fetch(), table(), look(), drum()]
 }
 
 proptest! {
@@ -127,16 +158,14 @@ proptest! {
             }
             Err(error) => return Err(TestCaseError::fail(error.to_string())),
         };
-        prop_assert!(datagram.len() <= message.kind().longest());
-        match (read(&datagram).unwrap(), message) {
-            (Message::Request(again, room), Message::Request(first, wanted)) => {
-                prop_assert_eq!(again, first);
-                prop_assert_eq!(room.bytes(), datagram.len());
-                // A padding of one to three bytes cannot be said: a datagram that is so near to the longest goes without.
-                prop_assert!(room >= Room::LEAST && room.bytes() + 3 >= wanted.bytes());
-            }
-            (again, first) => prop_assert_eq!(again, first),
+        prop_assert!(datagram.len() <= Kind::of(&message).longest());
+        let again = read(&datagram).unwrap();
+        if let (Message::Request(again), Message::Request(first)) = (&again, &message) {
+            prop_assert_eq!(usize::from(again.room), datagram.len());
+            // A padding of one to three bytes cannot be said: a datagram that is so near to the longest goes without.
+            prop_assert!(again.room >= LEAST_ROOM && again.room + 3 >= first.room);
         }
+        prop_assert_eq!(roomless(again), roomless(message));
     }
 
     #[test]
@@ -152,53 +181,58 @@ proptest! {
     #[test]
     fn an_answer_is_never_longer_than_its_request(asked in request(), reply in answer()) {
         let (Ok(asked), Message::Answer(mut answer)) = (written(&asked), reply) else { return Ok(()) };
-        let Ok(Message::Request(_, room)) = read(&asked) else { panic!("a request") };
+        let Ok(Message::Request(request)) = read(&asked) else { panic!("a request") };
+        answer.room = request.room;
         let mut out = b"before".to_vec();
-        let all = answer.further.len();
-        let fit = answer.further_that_fit(room);
-        match answer.encode(room, &keys(), &mut out) {
+        match answer.encode(&keys(), &mut out) {
             Ok(()) => {
                 prop_assert!(out.len() - 6 <= asked.len());
-                prop_assert_eq!(fit, all);
+                let Ok(Message::Answer(mut again)) = read(&out[6..]) else { panic!("an answer") };
+                let named = again.further.len();
+                prop_assert_eq!(&again.further, &answer.further[..named]);
+                // Those it does not name have no room.
+                if let Some(next) = answer.further.get(named) {
+                    let more = if next.endpoint.is_ipv4() { 9 } else { 21 } + if named == 0 { 5 } else { 0 };
+                    prop_assert!(out.len() - 6 + more > asked.len());
+                }
+                (again.further, again.room) = (answer.further.clone(), answer.room);
+                prop_assert_eq!(again, answer);
             }
             Err(error) => {
                 let Unwritable::TooLong { most, .. } = error else { panic!("{error}") };
                 prop_assert_eq!(most, asked.len());
                 prop_assert_eq!(&out[..], b"before");
-                // Fewer further members, or none, and as much information as there is room for then.
-                prop_assert!(fit < all || all == 0);
-                answer.further.truncate(fit);
-                if answer.encode(room, &keys(), &mut out).is_err() {
-                    prop_assert_eq!(fit, 0);
-                    answer.info.truncate(room.bytes() - 75);
-                    prop_assert_eq!(answer.encode(room, &keys(), &mut out), Ok(()));
-                }
+                // With as much information as there is room for it goes.
+                answer.info = answer.info[..asked.len() - 75].into();
+                prop_assert_eq!(answer.encode(&keys(), &mut out), Ok(()));
                 prop_assert!(out.len() - 6 <= asked.len());
             }
         }
     }
 
     #[test]
-    fn a_table_is_cut_into_parts_that_fit_and_make_it_up(members in vec(listed(30), 0..25)) {
-        let parts = Table::split(&members).unwrap();
-        prop_assert_eq!(parts.concat(), &members[..]);
-        let count = parts.len() as u16;
-        for (at, part) in parts.iter().enumerate() {
-            let table = Table { id: 1, generation: 1, part: at as u16, parts: count, members: part.to_vec() };
-            let datagram = written(&Message::Table(table.clone())).unwrap();
-            prop_assert_eq!(read(&datagram), Ok(Message::Table(table.clone())));
+    fn a_table_is_as_long_as_its_members_say(members in vec(listed(30), 0..25)) {
+        let mut rest = &members[..];
+        while !rest.is_empty() {
+            let part = fit(rest);
+            prop_assert!(part > 0);
+            let table = |part: &[Listed]| {
+                Message::Table(Table { id: 1, generation: 1, part: 0, parts: 1, members: part.to_vec() })
+            };
+            let datagram = written(&table(&rest[..part])).unwrap();
+            prop_assert_eq!(datagram.len(), 45 + rest[..part].iter().map(Listed::bytes).sum::<usize>());
+            prop_assert_eq!(read(&datagram), Ok(table(&rest[..part])));
             // With the first of the next part it would not have fitted.
-            if let Some(next) = parts.get(at + 1) {
-                let members = [*part, &next[..1]].concat();
-                let fuller = Message::Table(Table { members, ..table });
-                prop_assert!(written(&fuller).is_err());
+            if part < rest.len() {
+                prop_assert!(written(&table(&rest[..=part])).is_err());
             }
+            rest = &rest[part..];
         }
     }
 
     /// Whatever it is that somebody with the key sealed.
     #[test]
-    fn nothing_that_is_read_panics(bytes in vec(any::<u8>(), 0..1400), kind in 1_u8..=6) {
+    fn nothing_that_is_read_panics(bytes in vec(any::<u8>(), 0..1400), kind in 1_u8..=9) {
         let mut bytes = bytes;
         if bytes.len() >= HEADER {
             bytes[..HEADER].copy_from_slice(&[0x52, 0x46, 1, kind, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

@@ -43,3 +43,29 @@ fn who_is_remembered_is_bounded() {
     assert_eq!([3, 1].map(|member| replay.see(&report(member, 1, 1))), [Seen::Fresh, Seen::NoPlace]);
     assert_eq!(Replay::new(0).see(&report(1, 1, 1)), Seen::NoPlace);
 }
+
+#[test]
+fn gossip_counts_once_in_whichever_order() {
+    let mut recent = Recent::new(2);
+    for (seq, seen) in [
+        (10, Seen::Fresh),
+        (10, Seen::Stale),
+        (9, Seen::Fresh),
+        (9, Seen::Stale),
+        (73, Seen::Fresh),
+        // Of the last 64.
+        (11, Seen::Fresh),
+        (10, Seen::Stale),
+        // Older than those.
+        (8, Seen::Stale),
+        (u32::MAX, Seen::Fresh),
+        (73, Seen::Stale),
+    ] {
+        assert_eq!(recent.see(11, seq), seen, "{seq}");
+    }
+    // Another life, another member; then there is no room for the first.
+    assert_eq!(recent.see(12, 10), Seen::Fresh);
+    assert_eq!(recent.see(21, 10), Seen::Fresh);
+    assert_eq!(recent.see(12, 10), Seen::Stale);
+    assert_eq!(recent.see(11, 73), Seen::Fresh);
+}

@@ -1,0 +1,72 @@
+//! What may be changed of a daemon that runs. Others learn of another offer, or of the same at another place, as they learn of a
+//! new life: so it begins one. What it offered before and still does keeps its load, and comes at once to the share it had.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::{Daemon, Local};
+use crate::Time;
+use crate::lottery::gauge::Gauge;
+use crate::lottery::message::{Offer, SERVICES};
+use crate::lottery::sip::Key;
+
+/// New settings of a daemon; the other ones stay.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// What the server offers now.
+    pub offers: Vec<Offer>,
+    /// Of the cluster's draw.
+    pub key: Key,
+    /// See [`Config::ttl`](super::Config::ttl).
+    pub ttl: u16,
+    /// See [`Config::slow_start`](super::Config::slow_start).
+    pub slow_start: Duration,
+    /// See [`Config::rate`](super::Config::rate).
+    pub rate: u32,
+    /// See [`Config::burst`](super::Config::burst).
+    pub burst: u32,
+}
+
+impl Daemon {
+    /// Takes new settings. Another offer needs an `incarnation` that is greater than the present one: is it in force? A service
+    /// that is new counts as ready.
+    pub fn change(&mut self, now: Time, change: Change, incarnation: u32) -> bool {
+        let Change { mut offers, key, ttl, slow_start, rate, burst } = change;
+        offers.truncate(SERVICES);
+        let news = offers != self.config.offers;
+        if news && incarnation <= self.config.incarnation {
+            return false;
+        }
+        (self.config.ttl, self.config.slow_start) = (ttl, slow_start);
+        (self.config.rate, self.config.burst, self.config.key) = (rate, burst, key);
+        self.sources.charge(rate, burst);
+        if news {
+            let before = core::mem::take(&mut self.services);
+            let local = |offer: &Offer| match before.iter().find(|local| local.service == offer.service) {
+                Some(local) => Local { capacity: offer.capacity, ..local.clone() },
+                None => Local::new(offer, now),
+            };
+            self.services = offers.iter().map(local).collect();
+            self.config.offers = offers;
+            let since = self.since;
+            self.rejoin(now, incarnation);
+            self.since = since;
+        }
+        true
+    }
+}
+
+impl Local {
+    /// One that the server can do from `now` on.
+    pub(super) fn new(offer: &Offer, now: Time) -> Self {
+        Self {
+            service: offer.service,
+            capacity: offer.capacity,
+            gauge: Gauge::default(),
+            in_flight: 0,
+            sent: 0,
+            ready: true,
+            since: now,
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! A daemon's file and keys, read again while it runs. What is wrong there changes nothing.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+
+use plimsoll_cluster::lottery::{Service, Settings};
+use plimsoll_wire::rfs::Keys;
+
+use super::{Args, key};
+use crate::config::{self, LotteryFile, Severity};
+
+/// What the file and the keys say now, and what of that is new, one line each.
+///
+/// # Errors
+/// What is wrong with them, on one line.
+pub(super) fn read(
+    args: &Args,
+    before: &LotteryFile,
+    force: &Settings,
+) -> Result<(LotteryFile, Settings, Vec<String>), String> {
+    let file = match &args.config {
+        Some(path) => config::read_lottery(path).map_err(|error| error.headline())?,
+        None => args.read().map_err(|failure| failure.line().to_owned())?,
+    };
+    if file.warnings.count(Severity::Warning) > 0 {
+        file.warnings.lines().iter().for_each(|line| tracing::warn!("{line}"));
+    }
+    let keys = key::read(&file.keys()).map_err(|failure| failure.line().to_owned())?;
+    let settings = file.settings(keys, config::look_up).map_err(|problems| problems.headline())?;
+    let mut changes = differences(force, &settings);
+    let (old, new) = (&before.lottery, &file.lottery);
+    let fixed = [
+        ("member", old.member != new.member),
+        ("listen", old.listen != new.listen),
+        ("address", old.address != new.address),
+        ("multicast", old.multicast != new.multicast),
+        ("status", old.status != new.status),
+    ];
+    for (key, _) in fixed.iter().filter(|(_, differs)| *differs) {
+        changes.push(format!("! {key} differs: it takes effect when the daemon is started again"));
+    }
+    for service in &new.services {
+        let known = old.services.iter().find(|old| old.number() == service.number());
+        if known.is_some_and(|old| old.load != service.load) {
+            changes.push(format!("~ service {}: load", service.name));
+        }
+    }
+    Ok((file, settings, changes))
+}
+
+/// Says what is new.
+pub(super) fn tell(changes: &[String]) {
+    if changes.is_empty() {
+        tracing::info!("reloaded: nothing has changed");
+    }
+    changes.iter().for_each(|change| tracing::info!("reloaded: {change}"));
+}
+
+fn differences(before: &Settings, after: &Settings) -> Vec<String> {
+    let mut changes = Vec::new();
+    if ids(&before.keys) != ids(&after.keys) {
+        changes.push(format!("~ keys: {} -> {}", ids(&before.keys), ids(&after.keys)));
+    }
+    for service in &after.services {
+        match before.services.iter().find(|old| old.id == service.id) {
+            None => changes.push(format!("+ service {}: server {}", service.name, service.server)),
+            Some(old) => service_differences(old, service, &mut changes),
+        }
+    }
+    for service in &before.services {
+        if after.services.iter().all(|new| new.id != service.id) {
+            changes.push(format!("- service {}", service.name));
+        }
+    }
+    let peers: BTreeSet<_> = before.peers.iter().collect();
+    let now: BTreeSet<_> = after.peers.iter().collect();
+    changes.extend(now.difference(&peers).map(|peer| format!("+ peer {peer}")));
+    changes.extend(peers.difference(&now).map(|peer| format!("- peer {peer}")));
+    let mut differs = |what: &str, before: &dyn Debug, after: &dyn Debug| {
+        let (before, after) = (format!("{before:?}"), format!("{after:?}"));
+        if before != after {
+            changes.push(format!("~ {what}: {before} -> {after}"));
+        }
+    };
+    differs("ttl", &before.ttl, &after.ttl);
+    differs("slow_start", &before.slow_start, &after.slow_start);
+    differs("rate", &before.rate, &after.rate);
+    changes
+}
+
+fn service_differences(before: &Service, after: &Service, changes: &mut Vec<String>) {
+    let name = &after.name;
+    if before.server != after.server {
+        changes.push(format!("~ service {name}: server {} -> {}", before.server, after.server));
+    }
+    if before.capacity != after.capacity {
+        changes.push(format!("~ service {name}: capacity {} -> {}", before.capacity, after.capacity));
+    }
+    if format!("{:?}", before.check) != format!("{:?}", after.check) {
+        changes.push(format!("~ service {name}: health"));
+    }
+}
+
+/// The numbers of keys, that of the one that seals first.
+fn ids(keys: &Keys) -> String {
+    keys.ids().map(|id| id.to_string()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,93 @@
+//! Groups whose members a lottery draws: each follows the lottery's daemons, and what they say is put in force.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use plimsoll_brain::MemberSpec;
+use plimsoll_cluster::lottery::{self, Followed};
+use tokio::sync::watch;
+use tokio::task::{JoinSet, spawn_blocking};
+
+use crate::config::Lottery;
+use crate::running::Running;
+
+/// Follows for all groups that are in force, for ever.
+pub(super) async fn all(running: Arc<Running>) {
+    loop {
+        let mut groups = JoinSet::new();
+        for lottery in running.lotteries() {
+            groups.spawn(one(Arc::clone(&running), lottery));
+        }
+        running.reloaded().await;
+        // Their members stay until others are known.
+        groups.shutdown().await;
+    }
+}
+
+async fn one(running: Arc<Running>, lottery: Lottery) {
+    let Lottery { group, limit, follow } = lottery;
+    let (seen, mut news) = watch::channel(None);
+    let name = Arc::clone(&group);
+    let follower = async {
+        if let Err(error) = lottery::follow(&name, follow, &seen).await {
+            tracing::error!("group {name} cannot follow the lottery: {error}");
+        }
+    };
+    let taker = async {
+        while news.changed().await.is_ok() {
+            let Some(followed) = news.borrow_and_update().clone() else { continue };
+            let (running, group) = (Arc::clone(&running), Arc::clone(&group));
+            // It waits for a lock, as a reload does.
+            let done = spawn_blocking(move || {
+                let (members, weights) = members(&followed, limit);
+                if let Err(why) = running.drawn(&group, &members, &weights) {
+                    tracing::error!("group {group}: what the lottery says cannot be put in force: {why}");
+                }
+            });
+            // It was told what went wrong.
+            let _ = done.await;
+        }
+    };
+    tokio::join!(follower, taker);
+}
+
+type Weights = Vec<(Arc<str>, Option<f64>)>;
+
+/// One for each place where somebody serves: two numbers may be one server's.
+fn members(followed: &[Followed], limit: u32) -> (Vec<MemberSpec>, Weights) {
+    let mut places = BTreeMap::new();
+    for one in followed {
+        let (capacity, weight) = places.entry(one.endpoint).or_insert((0.0, 0.0));
+        *capacity += f64::from(one.capacity.max(1));
+        *weight += one.weight;
+    }
+    let name = |endpoint: &std::net::SocketAddr| Arc::<str>::from(endpoint.to_string());
+    let member = |(endpoint, (capacity, _)): (&std::net::SocketAddr, &(f64, f64))| MemberSpec {
+        name: name(endpoint),
+        address: *endpoint,
+        capacity: *capacity,
+        limit,
+    };
+    let weights = places.iter().map(|(endpoint, (_, weight))| (name(endpoint), Some(*weight))).collect();
+    (places.iter().map(member).collect(), weights)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_where_they_serve() {
+        let one = |member, port, capacity, weight| Followed {
+            member,
+            endpoint: ([127, 0, 0, 1], port).into(),
+            capacity,
+            weight,
+        };
+        let (members, weights) = members(&[one(1, 82, 4, 2.0), one(2, 81, 2, 8.0), one(3, 82, 1, 0.5)], 9);
+        let shown: Vec<_> = members.iter().map(|one| (&*one.name, one.capacity, one.limit)).collect();
+        assert_eq!(shown, [("127.0.0.1:81", 2.0, 9), ("127.0.0.1:82", 5.0, 9)]);
+        let weights: Vec<_> = weights.iter().map(|(name, weight)| (&**name, *weight)).collect();
+        assert_eq!(weights, [("127.0.0.1:81", Some(8.0)), ("127.0.0.1:82", Some(2.5))]);
+    }
+}

@@ -1,0 +1,183 @@
+//! A balancer follows the lottery: it asks one daemon four times a second who is drawn for a service and how often (LOOK and DRUM of
+//! `docs/rfs2.md`), and then sends its clients there itself. No request waits for the lottery, no daemon knows of the balancer,
+//! and any number of balancers share nothing but what the daemons say.
+//!
+//! It stays with one daemon for as long as that answers, so that it does not see two views in turn; when it does not, another is
+//! asked at once. Where none answers what was known last stays true, as servers may well go on without their daemons.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use plimsoll_brain::lottery::{Drum, Look, Message, Place, code};
+use plimsoll_wire::rfs::{Encode as _, Keys, LONGEST};
+use tokio::net::UdpSocket;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+
+use super::seed;
+
+/// Which service of which cluster.
+#[derive(Clone, Debug)]
+pub struct FollowSettings {
+    /// Its number.
+    pub service: u32,
+    /// Daemons to begin with; those of its members are asked, too, once they are known.
+    pub daemons: Vec<SocketAddr>,
+    /// Of the cluster.
+    pub keys: Keys,
+}
+
+/// A member that is drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Followed {
+    /// Its number.
+    pub member: u16,
+    /// Where it serves.
+    pub endpoint: SocketAddr,
+    /// What it can do beside the others.
+    pub capacity: u16,
+    /// How often it is to be drawn, in the same unit; 0 for never.
+    pub weight: f64,
+}
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// For an answer.
+const PATIENCE: Duration = Duration::from_millis(150);
+
+/// Daemons that are asked in one look.
+const TRIES: usize = 4;
+
+/// Parts of a drum: more members than a cluster has.
+const PARTS: u16 = 64;
+
+/// Looks without an answer until that is said.
+const SILENT: u32 = 8;
+
+/// Follows for ever. `name` is what the log calls the group.
+///
+/// # Errors
+/// The system gives no socket.
+pub async fn follow(
+    name: &str,
+    settings: FollowSettings,
+    seen: &watch::Sender<Option<Vec<Followed>>>,
+) -> io::Result<()> {
+    let four = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await.ok();
+    let six = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).await.ok();
+    if four.is_none() && six.is_none() {
+        return Err(io::Error::other("the system gives no socket"));
+    }
+    let FollowSettings { service, daemons: told, keys } = settings;
+    let mut eye = Eye { service, keys, four, six, daemons: told.clone() };
+    let mut tick = interval(LOOK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut silent = 0;
+    loop {
+        tick.tick().await;
+        match eye.look().await {
+            Some(places) => {
+                if silent >= SILENT {
+                    tracing::info!("group {name}: the lottery is there again");
+                }
+                silent = 0;
+                eye.learn(&told, &places);
+                let followed: Vec<Followed> = places.iter().map(of).collect();
+                seen.send_if_modified(|seen| {
+                    let news = seen.as_ref() != Some(&followed);
+                    if news {
+                        *seen = Some(followed);
+                    }
+                    news
+                });
+            }
+            None => {
+                silent += 1;
+                if silent == SILENT {
+                    tracing::warn!(
+                        "group {name}: no daemon of the lottery answers, going on with the members known last; asked: {:?}",
+                        eye.daemons
+                    );
+                }
+            }
+        }
+    }
+}
+
+struct Eye {
+    service: u32,
+    keys: Keys,
+    four: Option<UdpSocket>,
+    six: Option<UdpSocket>,
+    /// The one that is asked comes first.
+    daemons: Vec<SocketAddr>,
+}
+
+impl Eye {
+    /// Who is drawn, from the first daemon that says so.
+    async fn look(&mut self) -> Option<Vec<Place>> {
+        for _ in 0..TRIES.min(self.daemons.len()) {
+            let daemon = *self.daemons.first()?;
+            if let Some(places) = self.ask(daemon).await {
+                return Some(places);
+            }
+            self.daemons.rotate_left(1);
+        }
+        None
+    }
+
+    /// All parts of one daemon's drum.
+    async fn ask(&self, daemon: SocketAddr) -> Option<Vec<Place>> {
+        let (mut places, mut part, mut parts) = (Vec::new(), 0, 1);
+        while part < parts {
+            let drum = self.part(daemon, part).await?;
+            places.extend(drum.places);
+            (part, parts) = (part + 1, drum.parts.min(PARTS));
+        }
+        // Where the drum changed between two parts somebody may be in it twice; of whoever is missing the next look knows.
+        places.sort_by_key(|place| place.member);
+        places.dedup_by_key(|place| place.member);
+        Some(places)
+    }
+
+    async fn part(&self, daemon: SocketAddr, part: u16) -> Option<Drum> {
+        let socket = if daemon.is_ipv4() { self.four.as_ref() } else { self.six.as_ref() }?;
+        let look = Look { id: seed(), service: self.service, part };
+        let mut bytes = Vec::with_capacity(LONGEST);
+        look.encode(&self.keys, &mut bytes).ok()?;
+        socket.send_to(&bytes, daemon).await.ok()?;
+        let until = Instant::now() + PATIENCE;
+        let mut buffer = [0; LONGEST + 1];
+        loop {
+            let (len, from) = timeout_at(until, socket.recv_from(&mut buffer)).await.ok()?.ok()?;
+            let opened = self.keys.open(&buffer[..len]).and_then(|opened| opened.message());
+            if let Ok(Message::Drum(drum)) = opened
+                && (from, drum.id, drum.service, drum.part) == (daemon, look.id, look.service, part)
+            {
+                return Some(drum);
+            }
+        }
+    }
+
+    /// Whom to ask: the one that answers, those it was told of, those of the members.
+    fn learn(&mut self, told: &[SocketAddr], places: &[Place]) {
+        let first = self.daemons.first().copied();
+        let others = told.iter().copied().chain(places.iter().map(|place| place.address));
+        let mut daemons: Vec<SocketAddr> = first.into_iter().collect();
+        for other in others {
+            if !daemons.contains(&other) {
+                daemons.push(other);
+            }
+        }
+        self.daemons = daemons;
+    }
+}
+
+fn of(place: &Place) -> Followed {
+    let Place { member, capacity, weight, endpoint, .. } = *place;
+    // In units of 2^-14.
+    let weight = code::decode(weight) as f64 / f64::from(1 << 14);
+    Followed { member, endpoint, capacity, weight }
+}

@@ -1,0 +1,218 @@
+//! The membership protocol's bytes, as `docs/rfs2.md` has them: identities, headers, members.
+
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::{Buf, BufMut, TryGetError};
+use foca::{Header, Member, Message, State};
+
+use super::Node;
+
+/// Writes and reads them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Codec;
+
+/// Why something is not written or read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Odd {
+    #[error("there is no room for it")]
+    Full,
+    #[error("it ends in the middle of a value")]
+    Short(#[from] TryGetError),
+    #[error("a number says nothing")]
+    Unknown,
+}
+
+impl foca::Codec<Node> for Codec {
+    type Error = Odd;
+
+    fn encode_header(&mut self, header: &Header<Node>, buf: impl BufMut) -> Result<(), Odd> {
+        let mut out = Vec::with_capacity(80);
+        write_node(header.src, &mut out);
+        out.put_u16(header.src_incarnation);
+        write_node(header.dst, &mut out);
+        let (number, probe, node) = match &header.message {
+            Message::Ping(probe) => (0, Some(*probe), None),
+            Message::Ack(probe) => (1, Some(*probe), None),
+            Message::PingReq { target, probe_number } => (2, Some(*probe_number), Some(*target)),
+            Message::IndirectPing { origin, probe_number } => (3, Some(*probe_number), Some(*origin)),
+            Message::IndirectAck { target, probe_number } => (4, Some(*probe_number), Some(*target)),
+            Message::ForwardedAck { origin, probe_number } => (5, Some(*probe_number), Some(*origin)),
+            Message::Announce => (6, None, None),
+            Message::Feed => (7, None, None),
+            Message::Gossip => (8, None, None),
+            Message::Broadcast => (9, None, None),
+            Message::TurnUndead => (10, None, None),
+        };
+        out.put_u8(number);
+        if let Some(probe) = probe {
+            out.put_u8(probe);
+        }
+        if let Some(node) = node {
+            write_node(node, &mut out);
+        }
+        whole(&out, buf)
+    }
+
+    fn decode_header(&mut self, mut buf: impl Buf) -> Result<Header<Node>, Odd> {
+        let src = read_node(&mut buf)?;
+        let src_incarnation = buf.try_get_u16()?;
+        let dst = read_node(&mut buf)?;
+        let message = match buf.try_get_u8()? {
+            0 => Message::Ping(buf.try_get_u8()?),
+            1 => Message::Ack(buf.try_get_u8()?),
+            2 => {
+                let probe_number = buf.try_get_u8()?;
+                Message::PingReq { target: read_node(&mut buf)?, probe_number }
+            }
+            3 => {
+                let probe_number = buf.try_get_u8()?;
+                Message::IndirectPing { origin: read_node(&mut buf)?, probe_number }
+            }
+            4 => {
+                let probe_number = buf.try_get_u8()?;
+                Message::IndirectAck { target: read_node(&mut buf)?, probe_number }
+            }
+            5 => {
+                let probe_number = buf.try_get_u8()?;
+                Message::ForwardedAck { origin: read_node(&mut buf)?, probe_number }
+            }
+            6 => Message::Announce,
+            7 => Message::Feed,
+            8 => Message::Gossip,
+            // 9 carries what applications add, and we add nothing.
+            10 => Message::TurnUndead,
+            _ => return Err(Odd::Unknown),
+        };
+        Ok(Header { src, src_incarnation, dst, message })
+    }
+
+    fn encode_member(&mut self, member: &Member<Node>, buf: impl BufMut) -> Result<(), Odd> {
+        let mut out = Vec::with_capacity(32);
+        write_node(*member.id(), &mut out);
+        out.put_u16(member.incarnation());
+        out.put_u8(match member.state() {
+            State::Alive => 0,
+            State::Suspect => 1,
+            State::Down => 2,
+        });
+        whole(&out, buf)
+    }
+
+    fn decode_member(&mut self, mut buf: impl Buf) -> Result<Member<Node>, Odd> {
+        let node = read_node(&mut buf)?;
+        let incarnation = buf.try_get_u16()?;
+        let state = match buf.try_get_u8()? {
+            0 => State::Alive,
+            1 => State::Suspect,
+            2 => State::Down,
+            _ => return Err(Odd::Unknown),
+        };
+        Ok(Member::new(node, incarnation, state))
+    }
+}
+
+/// The bytes of the node that says something, which it begins with.
+pub(super) fn speaker(said: &[u8]) -> &[u8] {
+    let len = if said.get(6) == Some(&4) { 13 } else { 25 };
+    said.get(..len).unwrap_or(said)
+}
+
+/// All of it or nothing.
+fn whole(bytes: &[u8], mut buf: impl BufMut) -> Result<(), Odd> {
+    if buf.remaining_mut() < bytes.len() {
+        return Err(Odd::Full);
+    }
+    buf.put_slice(bytes);
+    Ok(())
+}
+
+fn write_node(node: Node, out: &mut Vec<u8>) {
+    out.put_u16(node.member);
+    out.put_u32(node.life);
+    out.put_u8(if node.address.is_ipv4() { 4 } else { 6 });
+    out.put_u16(node.address.port());
+    match node.address.ip() {
+        IpAddr::V4(ip) => out.put_slice(&ip.octets()),
+        IpAddr::V6(ip) => out.put_slice(&ip.octets()),
+    }
+}
+
+fn read_node(buf: &mut impl Buf) -> Result<Node, Odd> {
+    let member = buf.try_get_u16()?;
+    let life = buf.try_get_u32()?;
+    let family = buf.try_get_u8()?;
+    let port = buf.try_get_u16()?;
+    let ip = match family {
+        4 => IpAddr::from(buf.try_get_u32()?.to_be_bytes()),
+        6 => IpAddr::from(buf.try_get_u128()?.to_be_bytes()),
+        _ => return Err(Odd::Unknown),
+    };
+    Ok(Node { member, life, address: SocketAddr::new(ip, port) })
+}
+
+#[cfg(test)]
+mod tests {
+    use foca::Codec as _;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn node() -> impl Strategy<Value = Node> {
+        let four = any::<([u8; 4], u16)>().prop_map(SocketAddr::from);
+        let six = any::<([u8; 16], u16)>().prop_map(SocketAddr::from);
+        (any::<(u16, u32)>(), prop_oneof![four, six]).prop_map(|((member, life), address)| Node {
+            member,
+            life,
+            address,
+        })
+    }
+
+    fn message() -> impl Strategy<Value = Message<Node>> {
+        let about = || (node(), any::<u8>());
+        prop_oneof![
+            any::<u8>().prop_map(Message::Ping),
+            any::<u8>().prop_map(Message::Ack),
+            about().prop_map(|(target, probe_number)| Message::PingReq { target, probe_number }),
+            about().prop_map(|(origin, probe_number)| Message::IndirectPing { origin, probe_number }),
+            about().prop_map(|(target, probe_number)| Message::IndirectAck { target, probe_number }),
+            about().prop_map(|(origin, probe_number)| Message::ForwardedAck { origin, probe_number }),
+            Just(Message::Announce),
+            Just(Message::Feed),
+            Just(Message::Gossip),
+            Just(Message::TurnUndead),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again(
+            src in node(), dst in node(), src_incarnation in any::<u16>(), message in message(), state in 0_u8..3,
+        ) {
+            let header = Header { src, src_incarnation, dst, message };
+            let mut out = Vec::new();
+            Codec.encode_header(&header, &mut out).unwrap();
+            let mut own = Vec::new();
+            write_node(src, &mut own);
+            prop_assert_eq!(speaker(&out), &own[..]);
+            let mut rest = &out[..];
+            prop_assert_eq!(Codec.decode_header(&mut rest).unwrap(), header.clone());
+            prop_assert!(rest.is_empty());
+            for end in 0..out.len() {
+                prop_assert!(Codec.decode_header(&out[..end]).is_err());
+            }
+            let mut short = (&mut out[..]).limit(40);
+            prop_assert!(Codec.encode_header(&header, &mut short).is_ok() == (short.remaining_mut() < 40));
+            let state = [State::Alive, State::Suspect, State::Down][usize::from(state)];
+            let member = Member::new(src, src_incarnation, state);
+            let mut out = Vec::new();
+            Codec.encode_member(&member, &mut out).unwrap();
+            prop_assert_eq!(Codec.decode_member(&out[..]).unwrap(), member);
+        }
+
+        #[test]
+        fn nothing_that_is_read_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = Codec.decode_header(&bytes[..]);
+            let _ = Codec.decode_member(&bytes[..]);
+        }
+    }
+}

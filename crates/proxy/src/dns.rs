@@ -1,0 +1,161 @@
+//! DNS: a domain that stands for a group, answered by the same brain that chooses members for requests. What round-robin DNS should
+//! have been: members that are down, drained or ejected are named to nobody, each answer is a choice of the group's strategy, and
+//! it is good for the short time to live only.
+//!
+//! A question is not counted as work of the member it is sent to, as nobody says when that ends: strategies that go by requests in
+//! flight go by what other listeners of the group carry and what members report. Over UDP each core answers what the kernel gives
+//! it; over TCP a client may ask many questions on a connection, each behind its length, and is let go when it is quiet.
+
+mod zone;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use plimsoll_brain::{MemberId, Time};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UdpSocket};
+
+use crate::connect::Peer;
+use crate::core::Core;
+use crate::listener::Listener;
+use crate::pool::Pool;
+use crate::udp::Socket;
+use zone::{Chosen, Family, Members, Transport, Zone};
+
+/// Questions that are answered before other tasks get their turn.
+const TURN: usize = 64;
+
+/// For a question to arrive whole, and for an answer to be taken.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Answers over UDP until the listener is closed.
+pub(crate) async fn serve(core: Rc<Core>, listener: Rc<Listener>, socket: UdpSocket) {
+    let socket = Socket::new(socket, &listener.door.address);
+    loop {
+        tokio::select! {
+            biased;
+            () = listener.until_closed() => return,
+            readable = socket.readable() => {
+                if let Err(error) = readable {
+                    return tracing::error!("{}: {error}", listener.door.address);
+                }
+                if answer_all(&core, &listener, &socket) == TURN {
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+}
+
+/// Answers what has come, but no more than is fair; how many.
+fn answer_all(core: &Core, listener: &Listener, socket: &Socket) -> usize {
+    let now = core.tick();
+    core.lend(|buffer, _| {
+        for taken in 0..TURN {
+            match socket.receive(buffer) {
+                Ok((len, client, local)) => {
+                    if let Some(answer) =
+                        answer(core, listener, client.ip(), &buffer[..len], Transport::Udp, now)
+                    {
+                        // What the kernel does not take is lost, as it may be on its way.
+                        let _ = socket.reply(&answer, client, local);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return taken,
+                Err(_) => {}
+            }
+        }
+        TURN
+    })
+}
+
+/// Answers on a connection until the client leaves or is quiet for too long.
+pub(crate) async fn converse(
+    core: Rc<Core>,
+    listener: Rc<Listener>,
+    mut stream: TcpStream,
+    peer: Peer,
+    ahead: Vec<u8>,
+) {
+    let mut ahead = io::Cursor::new(ahead);
+    loop {
+        if listener.closed() {
+            return;
+        }
+        let idle = listener.settings().timeouts.idle;
+        let mut length = [0; 2];
+        let begun = core.within(idle, read(&mut ahead, &mut stream, &mut length)).await;
+        if !matches!(begun, Some(Ok(()))) {
+            return;
+        }
+        let mut question = vec![0; usize::from(u16::from_be_bytes(length))];
+        let whole = core.within(PATIENCE, read(&mut ahead, &mut stream, &mut question)).await;
+        if !matches!(whole, Some(Ok(()))) {
+            return;
+        }
+        let now = core.tick();
+        let Some(answer) = answer(&core, &listener, peer.client.ip(), &question, Transport::Tcp, now) else {
+            return;
+        };
+        let Ok(length) = u16::try_from(answer.len()) else { return };
+        let bytes = [&length.to_be_bytes()[..], &answer].concat();
+        if !matches!(core.within(PATIENCE, stream.write_all(&bytes)).await, Some(Ok(()))) {
+            return;
+        }
+    }
+}
+
+/// Fills `buffer` with what was read already and what comes.
+async fn read(ahead: &mut io::Cursor<Vec<u8>>, stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<()> {
+    let had = io::Read::read(ahead, buffer)?;
+    stream.read_exact(&mut buffer[had..]).await.map(drop)
+}
+
+fn answer(
+    core: &Core,
+    listener: &Listener,
+    client: IpAddr,
+    question: &[u8],
+    transport: Transport,
+    now: Time,
+) -> Option<Vec<u8>> {
+    listener.count().accepted.add(u64::from(transport == Transport::Udp));
+    let settings = listener.settings();
+    let zone = settings.zone.as_ref()?;
+    let pool = listener.pool();
+    let view = pool.view();
+    let key = if view.published.plan.strategy().reads_key { crate::key::of_client(client) } else { 0 };
+    let zone = Zone::new(&zone.domain, zone.ttl, pool.group.version() as u32).ok()?;
+    zone.answer(question, transport, &mut Group { core, pool: &pool, key, now })
+}
+
+struct Group<'a> {
+    core: &'a Core,
+    pool: &'a Pool,
+    key: u64,
+    now: Time,
+}
+
+impl Members for Group<'_> {
+    fn choose(&mut self, family: Option<Family>) -> Chosen {
+        let fits = |address: SocketAddr| family.is_none_or(|family| Family::of(address) == family);
+        let all = self.all();
+        if !all.is_empty() && !all.iter().any(|address| fits(*address)) {
+            return Chosen::None;
+        }
+        let mut tried: Vec<MemberId> = Vec::new();
+        while let Some((member, address)) = self.pool.peek(self.key, self.core.chance(), self.now, &tried) {
+            if fits(address) {
+                return Chosen::Member(address);
+            }
+            tried.push(member);
+        }
+        Chosen::Failed
+    }
+
+    fn all(&self) -> Vec<SocketAddr> {
+        self.pool.view().published.plan.members().iter().map(|member| member.address).collect()
+    }
+}

@@ -1,0 +1,310 @@
+//! What a question about a group is answered, as bytes for bytes: no socket, no clock, no chance.
+//!
+//! The domain itself has A and AAAA, each one address: that of the member chosen for this question. It also has SRV, of all
+//! members with their ports, the chosen one first, and HTTPS (RFC 9460) with the port and the address of the chosen one. SRV is
+//! answered at names such as `_http._tcp.DOMAIN`, too; its targets are names like `10-0-0-1.DOMAIN`, one for each member's address,
+//! which have that address. Other names below the domain do not exist, and names beside it are none of ours.
+//!
+//! What there is not is said as RFC 2308 has it, with the SOA whose `minimum` is the time to live. Where there are members and
+//! none can be used now it is a failure (SERVFAIL), which clients ask about again, and not an answer.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::rdata::svcb::{IpHint, SvcParamKey, SvcParamValue};
+use hickory_proto::rr::rdata::{A, AAAA, HTTPS, SOA, SRV, SVCB};
+use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+use hickory_proto::serialize::binary::{BinEncodable as _, BinEncoder};
+
+/// What is known of a group.
+pub(super) trait Members {
+    /// The member chosen for this question among those whose address is of a family, or of any.
+    fn choose(&mut self, family: Option<Family>) -> Chosen;
+
+    /// All that are in use.
+    fn all(&self) -> Vec<SocketAddr>;
+}
+
+/// Of which addresses are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(super) fn of(address: SocketAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+}
+
+/// What came of a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chosen {
+    Member(SocketAddr),
+    /// No member has such an address.
+    None,
+    /// None can be used now.
+    Failed,
+}
+
+/// A domain that stands for a group.
+#[derive(Clone, Debug)]
+pub(super) struct Zone {
+    domain: Name,
+    /// Seconds.
+    ttl: u32,
+    /// Of what it is made of now.
+    serial: u32,
+}
+
+/// Bytes of an answer over UDP where the question does not say how many it may have, and where it does: what passes every network
+/// unfragmented (the DNS flag day of 2020).
+const PLAIN: u16 = 512;
+const LARGEST: u16 = 1232;
+
+/// Members in an answer to SRV.
+const SERVERS: usize = 64;
+
+/// What may be said over the transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transport {
+    Udp,
+    Tcp,
+}
+
+impl Zone {
+    /// # Errors
+    /// The domain is none.
+    pub(super) fn new(domain: &str, ttl: u32, serial: u32) -> Result<Self, String> {
+        let mut domain = Name::from_ascii(domain).map_err(|error| error.to_string())?;
+        domain.set_fqdn(true);
+        Ok(Self { domain: domain.to_lowercase(), ttl, serial })
+    }
+
+    /// The answer to a question; `None` to what is none, and must not be answered lest two servers answer one another.
+    pub(super) fn answer(
+        &self,
+        bytes: &[u8],
+        transport: Transport,
+        members: &mut dyn Members,
+    ) -> Option<Vec<u8>> {
+        let Ok(asked) = Message::from_vec(bytes) else { return unread(bytes) };
+        if asked.metadata.message_type == MessageType::Response {
+            return None;
+        }
+        let mut reply = Message::response(asked.metadata.id, asked.metadata.op_code);
+        reply.metadata.recursion_desired = asked.metadata.recursion_desired;
+        reply.metadata.checking_disabled = asked.metadata.checking_disabled;
+        reply.add_queries(asked.queries.iter().cloned());
+        let mut most = match transport {
+            Transport::Udp => PLAIN,
+            Transport::Tcp => u16::MAX,
+        };
+        let mut code = None;
+        if let Some(edns) = &asked.edns {
+            let mut ours = Edns::new();
+            ours.set_max_payload(LARGEST).set_version(0);
+            reply.set_edns(ours);
+            if transport == Transport::Udp {
+                most = edns.max_payload().clamp(PLAIN, LARGEST);
+            }
+            if edns.version() > 0 {
+                code = Some(ResponseCode::BADVERS);
+            }
+        }
+        let code = code.unwrap_or_else(|| match asked.queries.as_slice() {
+            _ if asked.metadata.op_code != OpCode::Query => ResponseCode::NotImp,
+            [query] => self.look_up(query, &mut reply, members),
+            _ => ResponseCode::FormErr,
+        });
+        reply.metadata.response_code = code;
+        encoded(&reply, most)
+    }
+
+    fn look_up(&self, query: &Query, reply: &mut Message, members: &mut dyn Members) -> ResponseCode {
+        let name = query.name().to_lowercase();
+        if query.query_class() != DNSClass::IN || !self.domain.zone_of(&name) {
+            return ResponseCode::Refused;
+        }
+        reply.metadata.authoritative = true;
+        let code = match self.place(&name) {
+            Place::Domain => self.domain(query, reply, members),
+            Place::Service if query.query_type() == RecordType::SRV => self.servers(query, reply, members),
+            Place::Service => ResponseCode::NoError,
+            Place::Member(ip) if members.all().iter().any(|member| member.ip() == ip) => {
+                if [record_type(ip), RecordType::ANY].contains(&query.query_type()) {
+                    reply.add_answer(self.record(query.name().clone(), data(ip)));
+                }
+                ResponseCode::NoError
+            }
+            Place::Member(_) | Place::Nowhere => ResponseCode::NXDomain,
+        };
+        if reply.answers.is_empty() && matches!(code, ResponseCode::NoError | ResponseCode::NXDomain) {
+            reply.add_authority(self.authority());
+        }
+        code
+    }
+
+    /// What is asked of the domain itself.
+    fn domain(&self, query: &Query, reply: &mut Message, members: &mut dyn Members) -> ResponseCode {
+        let family = match query.query_type() {
+            RecordType::A => Some(Family::V4),
+            RecordType::AAAA => Some(Family::V6),
+            // One of the records there are will do (RFC 8482).
+            RecordType::ANY | RecordType::HTTPS => None,
+            RecordType::SRV => return self.servers(query, reply, members),
+            RecordType::SOA => {
+                reply.add_answer(self.authority());
+                return ResponseCode::NoError;
+            }
+            _ => return ResponseCode::NoError,
+        };
+        match members.choose(family) {
+            Chosen::Member(member) if query.query_type() == RecordType::HTTPS => {
+                let hint = match member.ip() {
+                    IpAddr::V4(ip) => (SvcParamKey::Ipv4Hint, SvcParamValue::Ipv4Hint(IpHint(vec![A(ip)]))),
+                    IpAddr::V6(ip) => {
+                        (SvcParamKey::Ipv6Hint, SvcParamValue::Ipv6Hint(IpHint(vec![AAAA(ip)])))
+                    }
+                };
+                // Keys in order of their numbers.
+                let port = (SvcParamKey::Port, SvcParamValue::Port(member.port()));
+                let target = self.target(member.ip());
+                let data = RData::HTTPS(HTTPS(SVCB::new(1, target.clone(), vec![port, hint])));
+                reply.add_answer(self.record(query.name().clone(), data));
+                reply.add_additional(self.record(target, self::data(member.ip())));
+                ResponseCode::NoError
+            }
+            Chosen::Member(member) => {
+                reply.add_answer(self.record(query.name().clone(), data(member.ip())));
+                ResponseCode::NoError
+            }
+            Chosen::None => ResponseCode::NoError,
+            Chosen::Failed => ResponseCode::ServFail,
+        }
+    }
+
+    /// All members with their ports, the chosen one before the others.
+    fn servers(&self, query: &Query, reply: &mut Message, members: &mut dyn Members) -> ResponseCode {
+        let first = match members.choose(None) {
+            Chosen::Member(member) => member,
+            Chosen::None => return ResponseCode::NoError,
+            Chosen::Failed => return ResponseCode::ServFail,
+        };
+        let others = members.all().into_iter().filter(|other| *other != first).take(SERVERS - 1);
+        for (place, member) in std::iter::once(first).chain(others).enumerate() {
+            let target = self.target(member.ip());
+            let priority = u16::from(place > 0);
+            let data = RData::SRV(SRV::new(priority, 1, member.port(), target.clone()));
+            reply.add_answer(self.record(query.name().clone(), data));
+            let additional = self.record(target, self::data(member.ip()));
+            if !reply.additionals.contains(&additional) {
+                reply.add_additional(additional);
+            }
+        }
+        ResponseCode::NoError
+    }
+
+    fn place(&self, name: &Name) -> Place {
+        let below = usize::from(name.num_labels()) - usize::from(self.domain.num_labels());
+        let labels: Vec<&[u8]> = name.iter().take(below).collect();
+        let under = |label: &[u8]| label.first() == Some(&b'_') && label.len() > 1;
+        match labels.as_slice() {
+            [] => Place::Domain,
+            [service, transport] if under(service) && is_transport(transport) => Place::Service,
+            // There are names below it.
+            [transport] if is_transport(transport) => Place::Service,
+            [label] => address(label).map_or(Place::Nowhere, Place::Member),
+            _ => Place::Nowhere,
+        }
+    }
+
+    /// The name that stands for an address.
+    fn target(&self, ip: IpAddr) -> Name {
+        let label = match ip {
+            IpAddr::V4(ip) => ip.to_string().replace('.', "-"),
+            IpAddr::V6(ip) => ip.segments().map(|segment| format!("{segment:x}")).join("-"),
+        };
+        // It has 39 bytes at most, and a domain leaves room for it, which was looked at when it was read.
+        self.domain.prepend_label(label).unwrap_or_else(|_| self.domain.clone())
+    }
+
+    fn authority(&self) -> Record {
+        let hostmaster = self.domain.prepend_label("hostmaster").unwrap_or_else(|_| self.domain.clone());
+        let ttl = i32::try_from(self.ttl).unwrap_or(i32::MAX);
+        let soa = SOA::new(self.domain.clone(), hostmaster, self.serial, 60, 60, ttl.max(60), self.ttl);
+        self.record(self.domain.clone(), RData::SOA(soa))
+    }
+
+    fn record(&self, name: Name, data: RData) -> Record {
+        Record::from_rdata(name, self.ttl, data)
+    }
+}
+
+/// What a name below the domain is.
+enum Place {
+    Domain,
+    Service,
+    Member(IpAddr),
+    Nowhere,
+}
+
+fn is_transport(label: &[u8]) -> bool {
+    [b"_tcp", b"_udp"].contains(&&label.try_into().unwrap_or([0; 4]))
+}
+
+/// The address that a label stands for.
+fn address(label: &[u8]) -> Option<IpAddr> {
+    let label = std::str::from_utf8(label).ok()?;
+    let parts: Vec<&str> = label.split('-').collect();
+    let ip: IpAddr = match parts.len() {
+        4 => label.replace('-', ".").parse::<Ipv4Addr>().ok()?.into(),
+        8 => label.replace('-', ":").parse::<Ipv6Addr>().ok()?.into(),
+        _ => return None,
+    };
+    Some(ip)
+}
+
+fn record_type(ip: IpAddr) -> RecordType {
+    if ip.is_ipv4() { RecordType::A } else { RecordType::AAAA }
+}
+
+fn data(ip: IpAddr) -> RData {
+    match ip {
+        IpAddr::V4(ip) => RData::A(A(ip)),
+        IpAddr::V6(ip) => RData::AAAA(AAAA(ip)),
+    }
+}
+
+/// To what cannot be read, if it has a number and is not itself an answer.
+fn unread(bytes: &[u8]) -> Option<Vec<u8>> {
+    let [a, b, flags, ..] = *bytes.get(..12)? else { return None };
+    let message = Message::error_msg(u16::from_be_bytes([a, b]), OpCode::Query, ResponseCode::FormErr);
+    if flags & 0x80 == 0 { encoded(&message, PLAIN) } else { None }
+}
+
+/// In `most` bytes. What does not fit is left out, and the answer says so: the client asks again over TCP.
+fn encoded(message: &Message, most: u16) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(usize::from(PLAIN));
+    let fits = {
+        let mut encoder = BinEncoder::new(&mut bytes);
+        encoder.set_max_size(most);
+        message.emit(&mut encoder).is_ok()
+    };
+    let truncated = bytes.get(2).is_some_and(|flags| flags & 0x02 != 0);
+    if fits && !truncated {
+        return Some(bytes);
+    }
+    if fits && !message.additionals.is_empty() {
+        // What was left out may be only what is not needed.
+        let mut less = message.clone();
+        less.additionals.clear();
+        return encoded(&less, most);
+    }
+    // A truncated answer has the question and nothing that is half.
+    message.truncate().to_vec().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+use super::*;
+
+/// Members, the first of which is always chosen.
+struct Fixed(Vec<SocketAddr>, bool);
+
+impl Members for Fixed {
+    fn choose(&mut self, family: Option<Family>) -> Chosen {
+        if self.1 {
+            return Chosen::Failed;
+        }
+        let fits = |member: &&SocketAddr| family.is_none_or(|family| Family::of(**member) == family);
+        self.0.iter().find(fits).map_or(Chosen::None, |member| Chosen::Member(*member))
+    }
+
+    fn all(&self) -> Vec<SocketAddr> {
+        self.0.clone()
+    }
+}
+
+fn zone() -> Zone {
+    Zone::new("Web.Example", 1, 7).unwrap()
+}
+
+fn members() -> Fixed {
+    Fixed(
+        vec![
+            "10.0.0.1:80".parse().unwrap(),
+            "10.0.0.2:81".parse().unwrap(),
+            "[2001:db8::1]:82".parse().unwrap(),
+        ],
+        false,
+    )
+}
+
+fn question(name: &str, kind: RecordType) -> Message {
+    let mut message = Message::new(77, MessageType::Query, OpCode::Query);
+    message.metadata.recursion_desired = true;
+    message.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
+    message
+}
+
+fn ask_of(message: &Message, transport: Transport, members: &mut Fixed) -> Message {
+    let bytes = zone().answer(&message.to_vec().unwrap(), transport, members).unwrap();
+    let reply = Message::from_vec(&bytes).unwrap();
+    assert_eq!((reply.metadata.id, reply.metadata.message_type), (77, MessageType::Response));
+    assert!(!reply.metadata.recursion_available && reply.metadata.recursion_desired);
+    assert_eq!(reply.queries, message.queries);
+    reply
+}
+
+fn ask(name: &str, kind: RecordType) -> Message {
+    ask_of(&question(name, kind), Transport::Udp, &mut members())
+}
+
+fn shown(records: &[Record]) -> Vec<String> {
+    records.iter().map(|record| format!("{} {} {}", record.name, record.ttl, record.data)).collect()
+}
+
+#[test]
+fn the_domain_has_the_chosen_members_address() {
+    for (kind, data) in [(RecordType::A, "10.0.0.1"), (RecordType::AAAA, "2001:db8::1")] {
+        let reply = ask("wEb.example.", kind);
+        assert_eq!(shown(&reply.answers), [format!("wEb.example. 1 {data}")], "as it was asked for");
+        assert!(reply.metadata.authoritative && reply.authorities.is_empty());
+    }
+    assert_eq!(ask("web.example.", RecordType::ANY).answers.len(), 1);
+    let soa = ask("web.example.", RecordType::SOA);
+    assert_eq!(shown(&soa.answers), ["web.example. 1 web.example. hostmaster.web.example. 7 60 60 60 1"]);
+}
+
+#[test]
+fn ports_are_in_srv_and_https() {
+    for name in ["_http._tcp.web.example.", "web.example."] {
+        let reply = ask(name, RecordType::SRV);
+        assert_eq!(
+            shown(&reply.answers),
+            [
+                format!("{name} 1 0 1 80 10-0-0-1.web.example."),
+                format!("{name} 1 1 1 81 10-0-0-2.web.example."),
+                format!("{name} 1 1 1 82 2001-db8-0-0-0-0-0-1.web.example."),
+            ]
+        );
+        assert_eq!(reply.additionals.len(), 3);
+    }
+    for (target, kind) in
+        [("10-0-0-2.web.example.", RecordType::A), ("2001-db8-0-0-0-0-0-1.web.example.", RecordType::AAAA)]
+    {
+        assert_eq!(ask(target, kind).answers.len(), 1, "{target}");
+    }
+    let reply = ask("web.example.", RecordType::HTTPS);
+    let RData::HTTPS(https) = &reply.answers[0].data else { panic!("{reply:?}") };
+    assert_eq!((https.svc_priority, https.target_name.to_string().as_str()), (1, "10-0-0-1.web.example."));
+    assert_eq!(https.svc_params[0], (SvcParamKey::Port, SvcParamValue::Port(80)));
+}
+
+#[test]
+fn what_there_is_not_is_said_with_an_soa() {
+    for (name, kind, code) in [
+        ("web.example.", RecordType::MX, ResponseCode::NoError),
+        ("web.example.", RecordType::NS, ResponseCode::NoError),
+        ("_tcp.web.example.", RecordType::SRV, ResponseCode::NoError),
+        ("_http._tcp.web.example.", RecordType::A, ResponseCode::NoError),
+        ("10-0-0-1.web.example.", RecordType::AAAA, ResponseCode::NoError),
+        ("10-0-0-9.web.example.", RecordType::A, ResponseCode::NXDomain),
+        ("www.web.example.", RecordType::A, ResponseCode::NXDomain),
+        ("a.b.web.example.", RecordType::A, ResponseCode::NXDomain),
+        ("_http._sctp.web.example.", RecordType::SRV, ResponseCode::NXDomain),
+    ] {
+        // `_tcp` has no SRV of its own, though it would do no harm.
+        if name == "_tcp.web.example." {
+            continue;
+        }
+        let reply = ask(name, kind);
+        assert_eq!(reply.metadata.response_code, code, "{name} {kind}");
+        assert!(reply.answers.is_empty() && reply.metadata.authoritative, "{name} {kind}");
+        assert!(matches!(reply.authorities[0].data, RData::SOA(_)), "{name} {kind}");
+    }
+    let four = Fixed(vec!["10.0.0.1:80".parse().unwrap()], false);
+    let reply = ask_of(&question("web.example.", RecordType::AAAA), Transport::Udp, &mut { four });
+    assert_eq!((reply.metadata.response_code, reply.authorities.len()), (ResponseCode::NoError, 1));
+}
+
+#[test]
+fn what_is_not_ours_is_refused_and_what_fails_is_a_failure() {
+    for name in ["example.", "other.example.", "web.example.org.", "xweb.example."] {
+        let reply = ask(name, RecordType::A);
+        assert_eq!(reply.metadata.response_code, ResponseCode::Refused, "{name}");
+        assert!(reply.authorities.is_empty() && !reply.metadata.authoritative, "{name}");
+    }
+    for kind in [RecordType::A, RecordType::SRV, RecordType::HTTPS] {
+        let reply = ask_of(&question("web.example.", kind), Transport::Udp, &mut Fixed(Vec::new(), true));
+        assert_eq!(reply.metadata.response_code, ResponseCode::ServFail, "{kind}");
+    }
+    let mut chaos = question("web.example.", RecordType::TXT);
+    chaos.queries[0].set_query_class(DNSClass::CH);
+    assert_eq!(ask_of(&chaos, Transport::Udp, &mut members()).metadata.response_code, ResponseCode::Refused);
+    let mut notify = question("web.example.", RecordType::SOA);
+    notify.metadata.op_code = OpCode::Notify;
+    assert_eq!(ask_of(&notify, Transport::Udp, &mut members()).metadata.response_code, ResponseCode::NotImp);
+    let mut two = question("web.example.", RecordType::A);
+    two.add_query(two.queries[0].clone());
+    assert_eq!(ask_of(&two, Transport::Udp, &mut members()).metadata.response_code, ResponseCode::FormErr);
+}
+
+#[test]
+fn answers_are_as_long_as_the_client_can_take() {
+    let mut many = Fixed((0..64_u8).map(|host| ([10, 0, 0, host], 80).into()).collect(), false);
+    let mut asked = question("_http._tcp.web.example.", RecordType::SRV);
+    let bytes = |asked: &Message, transport, many: &mut Fixed| {
+        zone().answer(&asked.to_vec().unwrap(), transport, many).unwrap()
+    };
+    let plain = bytes(&asked, Transport::Udp, &mut many);
+    let reply = Message::from_vec(&plain).unwrap();
+    assert!(plain.len() <= 512 && reply.metadata.truncation && reply.answers.is_empty(), "{}", plain.len());
+    let whole = bytes(&asked, Transport::Tcp, &mut many);
+    let reply = Message::from_vec(&whole).unwrap();
+    assert!(!reply.metadata.truncation && reply.edns.is_none());
+    assert_eq!((reply.answers.len(), reply.additionals.len()), (64, 64));
+    let mut few = Fixed(many.0[..10].to_vec(), false);
+    let reply = Message::from_vec(&bytes(&asked, Transport::Udp, &mut few)).unwrap();
+    assert!(
+        reply.answers.len() == 10 && reply.additionals.is_empty(),
+        "what is not needed is left out: {reply:?}"
+    );
+    let mut edns = Edns::new();
+    edns.set_max_payload(4096);
+    asked.set_edns(edns.clone());
+    let large = bytes(&asked, Transport::Udp, &mut few);
+    let reply = Message::from_vec(&large).unwrap();
+    assert!(large.len() <= 1232 && reply.additionals.len() == 10);
+    assert_eq!(reply.edns.map(|edns| edns.max_payload()), Some(1232));
+    edns.set_version(1);
+    asked.set_edns(edns);
+    let reply = Message::from_vec(&bytes(&asked, Transport::Udp, &mut few)).unwrap();
+    // The same number is BADSIG elsewhere.
+    assert_eq!(u16::from(reply.metadata.response_code), 16);
+}
+
+#[test]
+fn what_is_no_question_is_not_answered_or_refused() {
+    let answer = |bytes: &[u8]| zone().answer(bytes, Transport::Udp, &mut members());
+    let mut said = question("web.example.", RecordType::A);
+    said.metadata.message_type = MessageType::Response;
+    assert_eq!(answer(&said.to_vec().unwrap()), None, "or two servers would answer one another for ever");
+    let bytes = question("web.example.", RecordType::A).to_vec().unwrap();
+    for end in 0..bytes.len() {
+        match answer(&bytes[..end]) {
+            None => assert!(end < 12, "{end}"),
+            Some(reply) => {
+                let reply = Message::from_vec(&reply).unwrap();
+                assert_eq!(
+                    (reply.metadata.id, reply.metadata.response_code),
+                    (77, ResponseCode::FormErr),
+                    "{end}"
+                );
+            }
+        }
+    }
+    for seed in 0..5000_u64 {
+        let bytes: Vec<u8> = (0..seed % 60)
+            .map(|at| (plimsoll_brain::mix(seed << 8 | at) >> if at < 12 { 60 } else { 56 }) as u8)
+            .collect();
+        let _ = answer(&bytes);
+    }
+}

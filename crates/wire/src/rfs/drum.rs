@@ -1,0 +1,58 @@
+//! LOOK and DRUM: who does not take part, such as a balancer, asks a daemon who is drawn for a service, and how often.
+//!
+//! A LOOK is as long as the longest part of a DRUM, and asks for one.
+
+use plimsoll_brain::lottery::{Drum, Look, Place};
+
+use super::bytes::{Reader, count};
+use super::{Refused, Unwritable, address, option};
+
+pub(super) fn write_look(look: &Look, out: &mut Vec<u8>) {
+    out.extend_from_slice(&look.service.to_be_bytes());
+    out.extend_from_slice(&look.part.to_be_bytes());
+}
+
+pub(super) fn read_look(id: u64, mut reader: Reader<'_>) -> Result<Look, Refused> {
+    let service = reader.u32()?;
+    let part = reader.u16()?;
+    option::skip(reader)?;
+    Ok(Look { id, service, part })
+}
+
+pub(super) fn write(drum: &Drum, out: &mut Vec<u8>) -> Result<(), Unwritable> {
+    if drum.part >= drum.parts {
+        return Err(Unwritable::Contradiction(NO_PART));
+    }
+    let members = count("members", drum.places.len())?;
+    out.extend_from_slice(&drum.service.to_be_bytes());
+    out.extend_from_slice(&drum.part.to_be_bytes());
+    out.extend_from_slice(&drum.parts.to_be_bytes());
+    out.push(members);
+    for Place { member, capacity, weight, address, endpoint } in &drum.places {
+        for number in [member, capacity, weight] {
+            out.extend_from_slice(&number.to_be_bytes());
+        }
+        address::write(*address, out);
+        address::write_near(*endpoint, address.ip(), out);
+    }
+    Ok(())
+}
+
+pub(super) fn read(id: u64, mut reader: Reader<'_>) -> Result<Drum, Refused> {
+    let service = reader.u32()?;
+    let (part, parts) = (reader.u16()?, reader.u16()?);
+    if part >= parts {
+        return Err(Refused::Malformed(NO_PART));
+    }
+    let count = reader.u8()?;
+    let places = reader.list(count, |reader| {
+        let (member, capacity, weight) = (reader.u16()?, reader.u16()?, reader.u16()?);
+        let address = address::read(reader)?;
+        let endpoint = address::read_near(reader, address.ip())?;
+        Ok(Place { member, capacity, weight, address, endpoint })
+    })?;
+    option::skip(reader)?;
+    Ok(Drum { id, service, part, parts, places })
+}
+
+const NO_PART: &str = "a part of a drum has a number that is not among its parts";
