@@ -45,7 +45,9 @@ struct Switched {
 impl Switched {
     fn read(body: &[u8]) -> Result<Switch, String> {
         let wrong = |why: String| {
-            format!("the body: {why}; give {{\"member\": …, \"group\": …}}, {{\"listener\": …}} or {{\"balancing\": …}}")
+            format!(
+                "the body: {why}; give {{\"member\": …, \"group\": …}}, {{\"listener\": …}} or {{\"balancing\": …}}"
+            )
         };
         let read: Self = serde_json::from_slice(body).map_err(|why| wrong(why.to_string()))?;
         match read {
@@ -104,7 +106,9 @@ impl Order {
             Self::Report(Report { group, .. }) | Self::Drain(Target { group, .. }) => group.as_deref(),
             Self::Undrain(Target { group, .. }) => group.as_deref(),
             Self::Switch { what: Switch::Member { group, .. }, .. } => group.as_deref(),
-            Self::Set(Setting { group, .. }) | Self::Switch { what: Switch::Balancing(group), .. } => Some(group),
+            Self::Set(Setting { group, .. }) | Self::Switch { what: Switch::Balancing(group), .. } => {
+                Some(group)
+            }
             Self::Switch { what: Switch::Listener(_), .. } | Self::Reload | Self::Stop => None,
         }
     }

@@ -100,8 +100,7 @@ impl Doors {
         let room = |powers, guard: Option<Guard>| match &behind {
             Behind::Balancer(subject) => {
                 let (subject, turn) = (Arc::clone(subject), Arc::clone(&turn));
-                let plane =
-                    Plane::new(subject, powers, self.audit.clone(), turn, STREAMS, ended.clone());
+                let plane = Plane::new(subject, powers, self.audit.clone(), turn, STREAMS, ended.clone());
                 Room::Balancer(Arc::new(match guard {
                     Some(guard) => plane.guarded(guard),
                     None => plane,
@@ -280,13 +279,7 @@ async fn keep<D: Door>(door: Option<D>, room: Room, slots: &Arc<Semaphore>) {
     }
 }
 
-async fn visit<D: Door>(
-    door: Arc<D>,
-    raw: D::Raw,
-    from: String,
-    room: Room,
-    slot: OwnedSemaphorePermit,
-) {
+async fn visit<D: Door>(door: Arc<D>, raw: D::Raw, from: String, room: Room, slot: OwnedSemaphorePermit) {
     match door.meet(raw).await {
         Ok((stream, caller)) => connection(stream, Arrival { caller, from }, room, slot).await,
         Err(why) => room.turned_away(&from, &why),

@@ -46,9 +46,14 @@ pub(crate) fn answer(
         Verb::Reference => found(plane, group, &permit, |group| {
             subject.reference(group).map(|found| to_json(StatusCode::OK, &found))
         }),
-        Verb::Report | Verb::Drain | Verb::Undrain | Verb::Disable | Verb::Enable | Verb::Set | Verb::Reload | Verb::Stop => {
-            error(StatusCode::METHOD_NOT_ALLOWED, "use POST".into())
-        }
+        Verb::Report
+        | Verb::Drain
+        | Verb::Undrain
+        | Verb::Disable
+        | Verb::Enable
+        | Verb::Set
+        | Verb::Reload
+        | Verb::Stop => error(StatusCode::METHOD_NOT_ALLOWED, "use POST".into()),
     }
 }
 

@@ -86,8 +86,7 @@ fn serve(socket: &UdpSocket, keys: &Mutex<Keys>, mut rule: Rule, stop: &AtomicBo
     while !stop.load(Ordering::Relaxed) {
         let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
         let keys = keys.lock().unwrap().clone();
-        let Ok(Message::Request(request)) =
-            keys.open(&buffer[..len]).and_then(|opened| opened.message())
+        let Ok(Message::Request(request)) = keys.open(&buffer[..len]).and_then(|opened| opened.message())
         else {
             continue;
         };

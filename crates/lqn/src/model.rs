@@ -188,7 +188,7 @@ pub enum Next {
         /// Branches that there are.
         branches: u32,
         /// What follows.
-        then: Box<Next>,
+        then: Box<Self>,
     },
     /// Each of these so often in the mean, in random order, and then what is after it.
     Loop {

@@ -1,6 +1,6 @@
 //! Models out of text: the `.lqn` grammar and LQNX, the XML of the same tools.
 //!
-//! Both readers make a [`draft`], in which everything has a name and a place in the text; `join` makes a [`Model`] of it
+//! Both readers make a draft, in which everything has a name and a place in the text; `join` makes a [`Model`] of it
 //! that holds together, or says what does not, and where.
 
 use std::collections::BTreeMap;

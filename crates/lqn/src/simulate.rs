@@ -150,7 +150,7 @@ pub fn simulate(model: &Model, effort: &Effort) -> Result<Findings, Stuck> {
     engine.run_events(warm_up)?;
     let begun = engine.now;
     let each = begun / warm_up as f64 * (short - warm_up) as f64 / BATCHES as f64;
-    if !(each > 0.0) {
+    if each <= 0.0 {
         return Err(Stuck::Still(begun));
     }
     engine.count();

@@ -9,7 +9,8 @@ use plimsoll_lqn::{Effort, read, simulate};
 use proptest::prelude::*;
 
 fn text(name: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(name)).unwrap()
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(name))
+        .expect("it stands in the repository")
 }
 
 fn trouble(text: &str) -> String {

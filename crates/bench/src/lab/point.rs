@@ -110,8 +110,14 @@ pub(super) fn run(
 ) -> Result<(), Trouble> {
     let only = repetitions(experiment, mode) == 1;
     let folder = if only { folder.to_owned() } else { folder.join(format!("{repetition}")) };
-    std::fs::create_dir_all(&folder)
-        .map_err(|error| Trouble::failed(format!("cannot make {}: {error}", folder.display())))?;
+    // One that is run again finds nothing of the time before: addresses are read from logs.
+    let cannot = |what: &str, error: std::io::Error| {
+        Trouble::failed(format!("cannot {what} {}: {error}", folder.display()))
+    };
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).map_err(|error| cannot("clear", error))?;
+    }
+    std::fs::create_dir_all(&folder).map_err(|error| cannot("make", error))?;
     let mut point = point.clone();
     point.seed = point.seed.wrapping_mul(100).wrapping_add(repetition as u64);
     let mut stage = Stage::build(tie, experiment, &point, before.session(experiment), &folder)?;

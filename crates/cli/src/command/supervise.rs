@@ -89,7 +89,11 @@ fn supervise(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
                 "cannot start: {error}; is log_dir a folder that this user may write in?"
             ))
         })?;
-        let doors = plimsoll_admin::Config { listen, control: Some(control.clone()), ..plimsoll_admin::Config::default() };
+        let doors = plimsoll_admin::Config {
+            listen,
+            control: Some(control.clone()),
+            ..plimsoll_admin::Config::default()
+        };
         // Before any process: of two Supervisors only one has the socket.
         let admin = plimsoll_admin::supervise(doors, desk).map_err(|error| {
             let error = error.to_string().replace("[admin]", "[supervise]");

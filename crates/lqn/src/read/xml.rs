@@ -50,7 +50,7 @@ impl<'d> Xml<'d, '_, '_> {
 
     /// The place of an attribute, or of the element that should have it.
     fn at_attribute(&self, node: Element<'_>, name: &str) -> At {
-        let start = node.attribute_node(name).map_or(node.range().start, |own| own.range().start);
+        let start = node.attribute_node(name).map_or_else(|| node.range().start, |own| own.range().start);
         let place = self.document.text_pos_at(start);
         At { line: place.row as usize, column: place.col as usize }
     }

@@ -350,7 +350,7 @@ impl<'p> Engine<'p> {
                     return self.finish(branch);
                 }
                 let drawn = (drawn - ends) / (1.0 - ends);
-                let target = targets.iter().find(|(sum, _)| drawn < *sum).or(targets.last());
+                let target = targets.iter().find(|(sum, _)| drawn < *sum).or_else(|| targets.last());
                 // There is one at least.
                 if let Some((_, ask)) = target {
                     self.call(branch, *ask);
@@ -539,7 +539,7 @@ fn chosen(ways: &[(f64, usize)], dice: &mut Dice) -> Option<usize> {
         return Some(*only);
     }
     let drawn = dice.unit();
-    ways.iter().find(|(sum, _)| drawn < *sum).or(ways.last()).map(|(_, to)| *to)
+    ways.iter().find(|(sum, _)| drawn < *sum).or_else(|| ways.last()).map(|(_, to)| *to)
 }
 
 impl Thread {

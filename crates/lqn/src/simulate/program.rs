@@ -21,7 +21,7 @@ pub(super) enum Then {
         join: usize,
         wanted: u32,
         branches: u32,
-        then: Box<Then>,
+        then: Box<Self>,
     },
     /// The loop with this number.
     Loop(usize),

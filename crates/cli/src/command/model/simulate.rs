@@ -170,7 +170,8 @@ fn quoted(text: &str) -> String {
 }
 
 fn shown(estimate: &Estimate) -> String {
-    if estimate.half_width == 0.0 {
+    // What never varies has an interval of rounding errors.
+    if estimate.half_width <= 1e-9 * estimate.mean.abs() {
         return short(estimate.mean);
     }
     format!("{} ± {}", short(estimate.mean), short(estimate.half_width))

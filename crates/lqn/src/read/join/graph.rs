@@ -76,7 +76,7 @@ impl Graph {
             After::One(name) => Next::Or(vec![(1.0, self.place(name)?)]),
             After::Any(ways) => {
                 let all: f64 = ways.iter().map(|(share, _)| share).sum();
-                if !((all - 1.0).abs() < 1e-3) {
+                if (all - 1.0).abs() > 1e-3 {
                     let at = ways.first().map(|(_, name)| name.at).unwrap_or_default();
                     return Err(at.says(format!("the probabilities of the ways add up to {all}, not to 1")));
                 }
