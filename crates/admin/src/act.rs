@@ -147,10 +147,12 @@ pub(crate) async fn answer(plane: &Arc<Plane>, order: Order, deed: Deed) -> Resp
         Order::Report(report) => return take(&*plane.subject, report),
         order => order,
     };
-    let _turn = plane.turn.lock().await;
+    let turn = Arc::clone(&plane.turn).lock_owned().await;
     let (subject, audit) = (Arc::clone(&plane.subject), plane.audit().cloned());
     let verb = deed.verb;
     let done = tokio::task::spawn_blocking(move || {
+        // It ends with what is done, and not when whoever asked hangs up.
+        let _turn = turn;
         let id = match audit.as_ref().map(|audit| audit.begin(&deed)).transpose() {
             Ok(id) => id,
             Err(why) => {

@@ -32,6 +32,15 @@ const PACE: Duration = Duration::from_millis(50);
 /// Entries in one piece of the body.
 const BATCH: usize = 64;
 
+/// Leaves the entries that somebody may see. Of what concerns the whole process, which may quote any group, one who may
+/// see some groups learns that it happened.
+pub(crate) fn seen(entries: &mut Vec<Entry>, permit: &Permit) {
+    entries.retain(|entry| permit.admits(&entry.group));
+    if *permit != Permit::All {
+        entries.iter_mut().filter(|entry| entry.group.is_empty()).for_each(|entry| entry.why.clear());
+    }
+}
+
 /// Sends the entries above `since` (the kept ones, if none is given) and then each new one, as far as `caller` may see
 /// them, until the client goes, may see none any more, or the admin plane ends.
 pub(crate) async fn stream(
@@ -71,7 +80,7 @@ async fn follow(
             out.send_data(format!("event: lagged\ndata: {{\"missed\":{missed}}}\n\n").into()).await?;
         }
         cursor = fresh.last().map(|entry| entry.seq).or(cursor).or(Some(0));
-        fresh.retain(|entry| permit.admits(&entry.group));
+        seen(&mut fresh, &permit);
         for batch in fresh.chunks(BATCH) {
             out.send_data(batch.iter().map(message).collect::<String>().into()).await?;
             heartbeat = Instant::now() + HEARTBEAT;

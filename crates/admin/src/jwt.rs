@@ -106,7 +106,9 @@ fn caller(claims: &Map<String, Value>) -> Result<Caller, String> {
     let subject = subject.ok_or("the token names no subject")?;
     let told: BTreeMap<String, Vec<String>> =
         claims.iter().filter_map(|(key, value)| Some((key.clone(), texts(value)?))).collect();
-    let until = claims.get("exp").and_then(Value::as_u64).map(|end| end.saturating_add(LEEWAY));
+    // A number of seconds, which need not be whole (RFC 7519 section 2).
+    let until = claims.get("exp").and_then(Value::as_f64).ok_or("the token's exp is no number")?;
+    let until = Some((until as u64).saturating_add(LEEWAY));
     Ok(Caller { until, ..Caller::jwt(subject, told) })
 }
 

@@ -71,6 +71,10 @@ fn index(plane: &Plane) -> String {
 fn seen(mut status: Status, permit: &Permit) -> Status {
     status.groups.retain(|group| permit.admits(&group.name));
     status.listeners.retain(|listener| permit.admits(&listener.group));
+    if *permit != Permit::All && status.last_reload_error.is_some() {
+        // It quotes the file.
+        status.last_reload_error = Some("refused".into());
+    }
     status
 }
 
@@ -116,7 +120,7 @@ fn log(plane: &Arc<Plane>, caller: Caller, permit: &Permit, request: &Request<In
     }
     if !follow {
         let mut entries = plane.subject.events(since.unwrap_or(0));
-        entries.retain(|entry| permit.admits(&entry.group));
+        events::seen(&mut entries, permit);
         return to_json(StatusCode::OK, &entries);
     }
     // A browser that comes back repeats the address and adds this: it is the newer of the two.

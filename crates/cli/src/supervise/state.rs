@@ -4,12 +4,13 @@
 //! in the next.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use plimsoll_admin::LastExit;
 use plimsoll_brain::ward::Phase;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::child::{Identity, Launch};
@@ -42,11 +43,22 @@ impl State {
     /// # Errors
     /// There is something that cannot be read.
     pub(super) fn read(path: &Path) -> io::Result<Option<Self>> {
-        let text = match fs::read(path) {
-            Ok(text) => text,
+        let no_follow = OFlags::NOFOLLOW.bits() as i32;
+        let mut file = match OpenOptions::new().read(true).custom_flags(no_follow).open(path) {
+            Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
+        // What stands in it is killed one day: nobody else may write it.
+        let known = file.metadata()?;
+        if known.uid() != rustix::process::geteuid().as_raw() || known.mode() & 0o022 != 0 {
+            return Err(io::Error::new(
+                ErrorKind::PermissionDenied,
+                "others may have written it: take it away",
+            ));
+        }
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
         let state: Self = serde_json::from_slice(&text)?;
         Ok((state.boot == boot()).then_some(state))
     }
@@ -57,8 +69,11 @@ impl State {
     /// What the system says.
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
         let beside = path.with_added_extension("new");
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+        match fs::remove_file(&beside) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
         file.write_all(serde_json::to_string(self)?.as_bytes())?;
         fs::rename(&beside, path)
     }
@@ -72,6 +87,8 @@ pub(super) fn boot() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use plimsoll_brain::ward::Ending;
 
     use super::*;
@@ -98,6 +115,11 @@ mod tests {
         state.boot = "another".into();
         state.write(&path).unwrap();
         assert_eq!(State::read(&path).unwrap(), None);
+        state.boot = boot();
+        state.write(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(State::read(&path).unwrap_err().kind(), ErrorKind::PermissionDenied, "anybody's");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(&path, "{").unwrap();
         assert!(State::read(&path).is_err());
         fs::remove_file(&path).unwrap();

@@ -59,6 +59,8 @@ pub(super) struct Zone {
 }
 
 /// Bytes of an answer over UDP where the question does not say how many it may have, and where it does: what passes every network
+/// Longest question, bytes: one name, and what EDNS adds.
+const LONGEST: usize = 4096;
 /// unfragmented (the DNS flag day of 2020).
 const PLAIN: u16 = 512;
 const LARGEST: u16 = 1232;
@@ -89,6 +91,11 @@ impl Zone {
         transport: Transport,
         members: &mut dyn Members,
     ) -> Option<Vec<u8>> {
+        // A question is one. What asks thousands in one message is not even read: that takes time from whoever is on
+        // this core, and to repeat the questions in the answer would send a forged sender more than was sent to us.
+        if bytes.len() > LONGEST || bytes.get(4..6).is_some_and(|count| count != [0, 1]) {
+            return unread(bytes);
+        }
         let Ok(asked) = Message::from_vec(bytes) else { return unread(bytes) };
         if asked.metadata.message_type == MessageType::Response {
             return None;
@@ -207,7 +214,8 @@ impl Zone {
     }
 
     fn place(&self, name: &Name) -> Place {
-        let below = usize::from(name.num_labels()) - usize::from(self.domain.num_labels());
+        // Not `num_labels`, which does not count a `*`.
+        let below = name.iter().count().saturating_sub(self.domain.iter().count());
         let labels: Vec<&[u8]> = name.iter().take(below).collect();
         let under = |label: &[u8]| label.first() == Some(&b'_') && label.len() > 1;
         match labels.as_slice() {

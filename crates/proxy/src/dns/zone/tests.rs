@@ -139,7 +139,28 @@ fn what_is_not_ours_is_refused_and_what_fails_is_a_failure() {
     assert_eq!(ask_of(&notify, Transport::Udp, &mut members()).metadata.response_code, ResponseCode::NotImp);
     let mut two = question("web.example.", RecordType::A);
     two.add_query(two.queries[0].clone());
-    assert_eq!(ask_of(&two, Transport::Udp, &mut members()).metadata.response_code, ResponseCode::FormErr);
+    let bytes = zone().answer(&two.to_vec().unwrap(), Transport::Udp, &mut members()).unwrap();
+    let reply = Message::from_vec(&bytes).unwrap();
+    assert_eq!((reply.metadata.response_code, reply.queries.len()), (ResponseCode::FormErr, 0));
+    assert_eq!(ask("*.web.example.", RecordType::A).metadata.response_code, ResponseCode::NXDomain);
+}
+
+#[test]
+fn many_questions_in_one_message_get_no_more_than_a_header() {
+    let mut bytes = question("web.example.", RecordType::A).to_vec().unwrap();
+    bytes[4..6].copy_from_slice(&190_u16.to_be_bytes());
+    for _ in 1..190 {
+        // The name before it, by a pointer; A, IN.
+        bytes.extend([0xC0, 12, 0, 1, 0, 1]);
+    }
+    for transport in [Transport::Udp, Transport::Tcp] {
+        let answer = zone().answer(&bytes, transport, &mut members()).unwrap();
+        assert_eq!((answer.len(), answer[3] & 15), (12, 1), "FORMERR and nothing else");
+    }
+    // One question, and thousands of records beside it.
+    let mut long = question("web.example.", RecordType::A).to_vec().unwrap();
+    long.resize(5000, 0);
+    assert_eq!(zone().answer(&long, Transport::Tcp, &mut members()).unwrap().len(), 12);
 }
 
 #[test]
