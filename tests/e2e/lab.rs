@@ -183,7 +183,9 @@ fn what_left_late_is_run_again_and_not_counted() {
     let folder = Folder::new();
     let claim = "{ at_least = { metric = \"success\", value = 0 } }";
     let text = unequal(r#"["plimsoll"]"#, claim).replace("quick = \"500ms\"", "quick = \"2s\"");
-    let text = text.replace("{ full = 2, quick = 2 }", "{ full = 2, quick = 1 }");
+    let plan = "interleaved = true\nrepetitions = { full = 2, quick = 2 }\nbatches = { full = 3, quick = 3 }";
+    let once = "repetitions = { full = 1, quick = 1 }\nbatches = { full = 5, quick = 5 }";
+    let text = text.replace(plan, once);
     folder.write("late.toml", text);
     let mut lab = Process::start(&binary(), &["lab", "run", "late.toml", "--quick"], folder.path());
     let point = folder.join("plimsoll-lab/late-quick/points/001-balancer=plimsoll");
@@ -198,7 +200,7 @@ fn what_left_late_is_run_again_and_not_counted() {
     lab.end();
     let outcome = &json(&point.join("point.json"))["outcome"];
     assert!(outcome["again"].as_u64() >= Some(1), "{outcome}");
-    assert_eq!(outcome["samples"]["p99"].as_array().unwrap().len(), 3, "of the last time only");
+    assert_eq!(outcome["samples"]["p99"].as_array().unwrap().len(), 5, "of the last time only");
     let page = fs::read_to_string(folder.join("plimsoll-lab/late-quick/report.html")).unwrap();
     assert!(page.contains("Run again because requests left late"), "{page}");
 }
