@@ -52,5 +52,6 @@ mod streaming;
 mod supervise;
 mod switch;
 mod tcp;
+mod tls;
 mod udp;
 mod websocket;

@@ -26,6 +26,7 @@ mod suggest;
 mod supervise;
 mod text;
 mod time_span;
+mod tls;
 
 #[cfg(test)]
 mod tests;
@@ -48,7 +49,7 @@ pub(crate) use hand_over::HandOver;
 pub(crate) use listener::{Binding, Forwarded, Listener, Protocol, Rebind};
 pub(crate) use lottery::{LotteryFile, read_lottery, read_lottery_text};
 pub(crate) use monitor::{Formula, Monitor, MonitorUrl};
-pub(crate) use name::{Domain, HeaderName, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl};
+pub(crate) use name::{Domain, HeaderName, HostName, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl};
 pub(crate) use outlier::Outlier;
 pub(crate) use problem::{Problem, Problems, Severity, Source};
 pub(crate) use root::Config;
@@ -59,6 +60,7 @@ pub(crate) use supervise::{
     read_supervise,
 };
 pub(crate) use time_span::TimeSpan;
+pub(crate) use tls::{ListenerTls, MemberTls};
 
 /// Read when no other file is named.
 pub(crate) const DEFAULT_FILE: &str = "plimsoll.toml";

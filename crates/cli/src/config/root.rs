@@ -131,6 +131,10 @@ impl Default for Admin {
     }
 }
 
+pub(super) fn yes() -> bool {
+    true
+}
+
 pub(super) fn one() -> f64 {
     1.0
 }

@@ -27,6 +27,7 @@ const FORMATS: &[(&str, Check)] = &[
     format::<super::TimeSpan>(),
     format::<super::Name>(),
     format::<super::Domain>(),
+    format::<super::HostName>(),
     format::<super::HeaderName>(),
     format::<super::Key>(),
     format::<super::ListenAddress>(),
