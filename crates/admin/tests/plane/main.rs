@@ -5,6 +5,7 @@ mod abuse;
 mod control;
 mod events;
 mod exposition;
+mod guarded;
 mod metrics;
 mod pki;
 mod reads;

@@ -4,12 +4,14 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use plimsoll_admin::{
-    Access, Admin, Audit, Config, Grant, Jwt, ROUTES, Role, Route, Rules, Secured, Takes, Tls, Verb, start,
+    Access, Admin, Audit, By, Config, Grant, Jwt, ROUTES, Role, Route, Rules, Secured, Takes, Tls, Verb,
+    start,
 };
 use rcgen::KeyPair;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -28,7 +30,7 @@ const OWN: &[&str] = &["status", "explain", "drain"];
 
 const GRANTS: &str = "spiffe://example.org/view/* viewer\nspiffe://example.org/ops/* operator\n\
     spiffe://example.org/root/* admin\nspiffe://example.org/own/* own\nspiffe://example.org/agent/* agent\n\
-    jwt:victor viewer\njwt:groups=ops operator\njwt:rita admin\njwt:owen own\njwt:agent agent\n";
+    jwt:victor viewer\njwt:groups=ops operator\njwt:rita admin\njwt:owen own\njwt:sue switcher\njwt:lee looker\njwt:agent agent\n";
 
 /// Lines of pattern and role.
 fn rules(bytes: &[u8]) -> Result<Access, String> {
@@ -38,19 +40,26 @@ fn rules(bytes: &[u8]) -> Result<Access, String> {
         verbs: OWN.iter().map(|name| name.parse().unwrap()).collect(),
         groups: Some(["web".to_owned()].into()),
     };
+    let switcher = Role { name: "switcher".into(), verbs: [Verb::Disable].into(), ..own.clone() };
+    let looker = Role {
+        name: "looker".into(),
+        verbs: [Verb::Lottery, Verb::Processes, Verb::Process, Verb::Household, Verb::ProcessRestart].into(),
+        ..own.clone()
+    };
     let agent = Role { name: "agent".into(), verbs: [Verb::Report].into(), groups: None };
     let mut grants = Vec::new();
     for line in text.lines() {
         let (pattern, role) = line.split_once(' ').ok_or("no role")?;
         grants.push(Grant { pattern: pattern.parse()?, role: role.into() });
     }
-    Access::new(vec![own, agent], grants).map_err(|place| format!("line {place}: no such role"))
+    Access::new(vec![own, switcher, looker, agent], grants)
+        .map_err(|place| format!("line {place}: no such role"))
 }
 
-struct Stage {
-    script: Arc<Script>,
+pub(crate) struct Stage {
+    pub(crate) script: Arc<Script>,
     admin: Admin,
-    ours: Authority,
+    pub(crate) ours: Authority,
     signer: EncodingKey,
     audit: PathBuf,
     scratch: Scratch,
@@ -58,6 +67,12 @@ struct Stage {
 
 impl Stage {
     fn open() -> Self {
+        let script = Script::new();
+        Self::before(script.clone(), |config| start(config, script).unwrap())
+    }
+
+    /// The doors before whoever `open` puts there.
+    pub(crate) fn before(script: Arc<Script>, open: impl FnOnce(Config) -> Admin) -> Self {
         let scratch = Scratch::new();
         let ours = Authority::new("ours");
         let folder = scratch.path("");
@@ -85,13 +100,12 @@ impl Stage {
             audit: Some(Arc::new(Audit::open(&audit).unwrap())),
             ..Config::default()
         };
-        let script = Script::new();
-        let admin = start(config, script.clone()).unwrap();
+        let admin = open(config);
         let signer = EncodingKey::from_ec_der(pair.serialized_der());
         Self { script, admin, ours, signer, audit, scratch }
     }
 
-    fn token(&self, subject: &str, change: Value) -> String {
+    pub(crate) fn token(&self, subject: &str, change: Value) -> String {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         let mut claims = json!({"iss": "https://id", "aud": "plimsoll", "sub": subject, "exp": now + 60});
         for (key, value) in change.as_object().unwrap() {
@@ -110,7 +124,7 @@ impl Stage {
     }
 
     /// Asks as somebody; `None` if no connection came about.
-    fn ask(&self, shows: &Shows, method: &str, path: &str, body: &str) -> Option<Answer> {
+    pub(crate) fn ask(&self, shows: &Shows, method: &str, path: &str, body: &str) -> Option<Answer> {
         let mut stream = self.connect(&self.ours.client(shows.identity.as_ref()));
         let token = shows.token.as_ref().map_or_else(String::new, |it| format!("Authorization: {it}\r\n"));
         let length = body.len();
@@ -123,22 +137,31 @@ impl Stage {
         (!text.is_empty()).then(|| Answer::read(&*text))
     }
 
-    fn do_route(&self, shows: &Shows, route: &Route) -> Option<Answer> {
+    pub(crate) fn do_route(&self, shows: &Shows, route: &Route) -> Option<Answer> {
         let path = match route.takes {
             Takes::Since => format!("{}?follow=0", route.path),
-            _ => route.path.replace("{group}", "web"),
+            _ => route.path.replace("{group}", "web").replace("{process}", "web"),
         };
         let body = match route.takes {
+            Takes::Secret => {
+                r#"{"id":7,"secret":"5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"}"#
+            }
+            Takes::KeyId => r#"{"id":7}"#,
             Takes::Member => r#"{"group":"web","member":"10.0.0.1:80"}"#,
             Takes::Switch => r#"{"balancing":"web"}"#,
             Takes::Setting => r#"{"group":"web","key":"strategy","value":"random"}"#,
             Takes::Report => r#"{"group":"web","member":"10.0.0.1:80","values":{"cpu":1}}"#,
-            Takes::Nothing | Takes::Since => "",
+            Takes::Nothing | Takes::Since | Takes::Children => "",
         };
         self.ask(shows, route.method, &path, body)
     }
 
-    fn audited(&self) -> Vec<Value> {
+    /// How long the silent may keep others out.
+    fn silent(&self) -> TcpStream {
+        crate::script::tcp(self.admin.secured().unwrap())
+    }
+
+    pub(crate) fn audited(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.audit).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
@@ -150,16 +173,21 @@ impl Stage {
 
 /// What somebody shows.
 #[derive(Default)]
-struct Shows {
-    identity: Option<Identity>,
-    token: Option<String>,
+pub(crate) struct Shows {
+    pub(crate) identity: Option<Identity>,
+    pub(crate) token: Option<String>,
 }
 
-fn certificate(identity: Identity) -> Shows {
+/// What a balancer serves.
+fn routes() -> impl Iterator<Item = &'static Route> {
+    ROUTES.iter().filter(|route| route.served(By::Balancer))
+}
+
+pub(crate) fn certificate(identity: Identity) -> Shows {
     Shows { identity: Some(identity), token: None }
 }
 
-fn bearer(token: &str) -> Shows {
+pub(crate) fn bearer(token: &str) -> Shows {
     Shows { identity: None, token: Some(format!("Bearer {token}")) }
 }
 
@@ -184,7 +212,7 @@ fn every_verb_for_every_role_by_certificate_and_by_token() {
     ];
     let mut tried = 0;
     for (who, shows, allowed) in &callers {
-        for route in ROUTES {
+        for route in routes() {
             let before = stage.calls();
             let answer = stage.do_route(shows, route).unwrap();
             let may = allowed.iter().any(|verbs| verbs.contains(&route.name));
@@ -198,7 +226,7 @@ fn every_verb_for_every_role_by_certificate_and_by_token() {
             tried += 1;
         }
     }
-    assert_eq!(tried, 12 * ROUTES.len());
+    assert_eq!(tried, 12 * routes().count());
 }
 
 #[test]
@@ -220,7 +248,7 @@ fn what_does_not_count_gets_nowhere() {
         let mut shows = certificate(identity);
         // A good token does not mend a bad certificate.
         shows.token = Some(format!("Bearer {good}"));
-        for route in ROUTES {
+        for route in routes() {
             assert!(stage.do_route(&shows, route).is_none(), "{who}: {}", route.name);
         }
     }
@@ -247,7 +275,7 @@ fn what_does_not_count_gets_nowhere() {
             Shows { identity: None, token: Some(format!("Bearer {good}\r\nAuthorization: Bearer {good}")) },
         ),
     ] {
-        for route in ROUTES {
+        for route in routes() {
             let answer = stage.do_route(&shows, route).unwrap();
             assert_eq!(answer.status, 401, "{who}: {}: {}", route.name, answer.body);
             assert!(answer.head.contains("www-authenticate: bearer"), "{}", answer.head);
@@ -275,6 +303,7 @@ fn what_does_not_count_gets_nowhere() {
 fn a_role_of_some_groups_sees_and_reaches_no_others() {
     let stage = Stage::open();
     let own = bearer(&stage.token("owen", json!({})));
+    let switcher = bearer(&stage.token("sue", json!({})));
     stage.script.status.lock().unwrap().listeners[0].group = "mail".into();
     let status = stage.ask(&own, "GET", "/status", "").unwrap().json();
     let names: Vec<_> = status["groups"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
@@ -285,6 +314,10 @@ fn a_role_of_some_groups_sees_and_reaches_no_others() {
     let other = drain(r#"{"group":"mail","member":"a:1"}"#);
     assert_eq!(other.status, 403);
     assert!(other.error().contains("may not drain in group mail"), "{}", other.body);
+    let switch = |body: &str| stage.ask(&switcher, "POST", "/v1/disable", body).unwrap();
+    let listener = switch(r#"{"listener":"127.0.0.1:80"}"#);
+    assert!(listener.status == 403 && !listener.error().contains("name the group"), "{}", listener.body);
+    assert!(listener.error().contains("a listener is of none"), "{}", listener.body);
     let any = drain(r#"{"member":"a:1"}"#);
     assert!(any.status == 403 && any.error().contains("name the group"), "{}", any.body);
     assert_eq!(stage.ask(&own, "GET", "/v1/groups/mail/explain", "").unwrap().status, 403);
@@ -378,6 +411,77 @@ fn a_grant_that_is_taken_away_ends_at_once_even_on_an_open_connection() {
     let access: Vec<_> =
         lines.iter().filter(|line| line["verb"] == "access").map(|it| &it["result"]).collect();
     assert_eq!(access, ["refused", "done"]);
+}
+
+#[test]
+fn a_connection_does_not_outlive_its_certificate() {
+    let stage = Stage::open();
+    let identity = stage.ours.issue_for(&["spiffe://example.org/ops/a"], time::Duration::seconds(4));
+    let client = stage.ours.client(Some(&identity));
+    let begun = Instant::now();
+    let (mut stream, mut follower) = (stage.connect(&client), stage.connect(&client));
+    write!(follower, "GET /events HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let mut ask = || {
+        write!(stream, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        stream.read_exact(&mut [0; 3]).unwrap();
+        String::from_utf8_lossy(&head[9..12]).into_owned()
+    };
+    assert_eq!(ask(), "200");
+    while ask() == "200" {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it goes on for ever");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(begun.elapsed() > Duration::from_secs(3), "it ended before its time");
+    // A stream that nothing happens on ends when something does.
+    stage.script.tell(1);
+    let mut text = Vec::new();
+    let _ = follower.read_to_end(&mut text);
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.contains("retry: ") && !text.contains("id: 1\n"), "{text}");
+    let why = stage.audited().iter().any(|line| line["why"].as_str().unwrap_or("").contains("has expired"));
+    assert!(why, "{:?}", stage.audited());
+}
+
+#[test]
+fn the_silent_keep_nobody_out() {
+    let stage = Stage::open();
+    let ops = || certificate(stage.ours.issue(&["spiffe://example.org/ops/a"], 1));
+    // More than there are places, and each would be waited for for seconds.
+    let mut crowd: Vec<TcpStream> = (0..300).map(|_| stage.silent()).collect();
+    let begun = Instant::now();
+    for _ in 0..5 {
+        assert_eq!(stage.ask(&ops(), "GET", "/healthz", "").unwrap().status, 200);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    // Those who shake hands without a certificate and then say nothing are no better.
+    let client = stage.ours.client(None);
+    let mut strangers: Vec<_> = (0..100).map(|_| stage.connect(&client)).collect();
+    for stranger in &mut strangers {
+        let _ = stranger.conn.complete_io(&mut stranger.sock);
+    }
+    assert_eq!(stage.ask(&ops(), "GET", "/healthz", "").unwrap().status, 200);
+    // One that has proved who it is stays, whoever comes.
+    let identity = ops().identity;
+    let mut known = stage.connect(&stage.ours.client(identity.as_ref()));
+    let mut ask = || {
+        write!(known, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let mut text = Vec::new();
+        while !text.ends_with(b"ok\n") {
+            let mut byte = [0];
+            known.read_exact(&mut byte).unwrap();
+            text.push(byte[0]);
+        }
+    };
+    ask();
+    crowd.extend((0..300).map(|_| stage.silent()));
+    assert_eq!(stage.ask(&ops(), "GET", "/healthz", "").unwrap().status, 200);
+    ask();
 }
 
 #[test]
