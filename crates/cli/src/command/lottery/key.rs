@@ -75,7 +75,7 @@ fn make(path: &Path) -> io::Result<()> {
     let draft = path.with_file_name(name);
     let made =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).and_then(|mut file| {
-            write!(file, "{HEAD}{} {digits}\n", incarnation())?;
+            writeln!(file, "{HEAD}{} {digits}", incarnation())?;
             file.sync_all()?;
             fs::hard_link(&draft, path)
         });
