@@ -12,9 +12,10 @@ mod peer;
 mod sample;
 mod secure;
 pub(crate) mod text;
+mod wire;
 
 use std::fmt;
-use std::io::{self, BufRead, ErrorKind, Read, Write};
+use std::io::{self, BufRead, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +36,7 @@ use crate::config::DEFAULT_FILE;
 use crate::failure::{Exit, Failure};
 pub(crate) use secure::Credentials;
 use secure::Shown;
+use wire::Wire;
 
 /// Used if nothing else is said.
 const DEFAULT: &str = "unix:/run/plimsoll.sock";
@@ -153,12 +155,6 @@ pub(crate) enum Balancer {
     Http(String),
     /// Its control over TLS, `host:port`, and what we show there.
     Https(String, Arc<Shown>),
-}
-
-/// A connection.
-enum Wire {
-    Plain(Socket),
-    Tls(Box<secure::Stream>),
 }
 
 impl Balancer {
@@ -361,47 +357,6 @@ impl PartialEq for Balancer {
     /// Whatever is shown there.
     fn eq(&self, other: &Self) -> bool {
         self.to_string() == other.to_string()
-    }
-}
-
-impl Wire {
-    /// How long a read may take.
-    fn patience(&self, wait: Duration) -> io::Result<()> {
-        match self {
-            Self::Plain(socket) => {
-                socket.set_read_timeout(Some(wait))?;
-                socket.set_write_timeout(Some(READ))
-            }
-            Self::Tls(stream) => {
-                stream.sock.set_read_timeout(Some(wait))?;
-                stream.sock.set_write_timeout(Some(READ))
-            }
-        }
-    }
-}
-
-impl Read for Wire {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(socket) => socket.read(into),
-            Self::Tls(stream) => stream.read(into),
-        }
-    }
-}
-
-impl Write for Wire {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(socket) => socket.write(bytes),
-            Self::Tls(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Plain(socket) => socket.flush(),
-            Self::Tls(stream) => stream.flush(),
-        }
     }
 }
 

@@ -12,4 +12,5 @@ mod reads;
 mod reports;
 mod script;
 mod secured;
+mod strangers;
 mod supervisor;
