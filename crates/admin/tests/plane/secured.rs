@@ -9,7 +9,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use plimsoll_admin::{
-    Access, Admin, Audit, Config, Grant, Jwt, ROUTES, Role, Route, Rules, Secured, Takes, Tls, Verb, start,
+    Access, Admin, Audit, By, Config, Grant, Jwt, ROUTES, Role, Route, Rules, Secured, Takes, Tls, Verb,
+    start,
 };
 use rcgen::KeyPair;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -28,7 +29,7 @@ const OWN: &[&str] = &["status", "explain", "drain"];
 
 const GRANTS: &str = "spiffe://example.org/view/* viewer\nspiffe://example.org/ops/* operator\n\
     spiffe://example.org/root/* admin\nspiffe://example.org/own/* own\nspiffe://example.org/agent/* agent\n\
-    jwt:victor viewer\njwt:groups=ops operator\njwt:rita admin\njwt:owen own\njwt:agent agent\n";
+    jwt:victor viewer\njwt:groups=ops operator\njwt:rita admin\njwt:owen own\njwt:sue switcher\njwt:lee looker\njwt:agent agent\n";
 
 /// Lines of pattern and role.
 fn rules(bytes: &[u8]) -> Result<Access, String> {
@@ -38,26 +39,39 @@ fn rules(bytes: &[u8]) -> Result<Access, String> {
         verbs: OWN.iter().map(|name| name.parse().unwrap()).collect(),
         groups: Some(["web".to_owned()].into()),
     };
+    let switcher = Role { name: "switcher".into(), verbs: [Verb::Disable].into(), ..own.clone() };
+    let looker = Role {
+        name: "looker".into(),
+        verbs: [Verb::Lottery, Verb::Processes, Verb::Process, Verb::Household, Verb::ProcessRestart].into(),
+        ..own.clone()
+    };
     let agent = Role { name: "agent".into(), verbs: [Verb::Report].into(), groups: None };
     let mut grants = Vec::new();
     for line in text.lines() {
         let (pattern, role) = line.split_once(' ').ok_or("no role")?;
         grants.push(Grant { pattern: pattern.parse()?, role: role.into() });
     }
-    Access::new(vec![own, agent], grants).map_err(|place| format!("line {place}: no such role"))
+    Access::new(vec![own, switcher, looker, agent], grants)
+        .map_err(|place| format!("line {place}: no such role"))
 }
 
-struct Stage {
-    script: Arc<Script>,
+pub(crate) struct Stage {
+    pub(crate) script: Arc<Script>,
     admin: Admin,
-    ours: Authority,
+    pub(crate) ours: Authority,
     signer: EncodingKey,
     audit: PathBuf,
     scratch: Scratch,
 }
 
 impl Stage {
-    fn open() -> Self {
+    pub(crate) fn open() -> Self {
+        let script = Script::new();
+        Self::before(script.clone(), |config| start(config, script).unwrap())
+    }
+
+    /// The doors before whoever `open` puts there.
+    pub(crate) fn before(script: Arc<Script>, open: impl FnOnce(Config) -> Admin) -> Self {
         let scratch = Scratch::new();
         let ours = Authority::new("ours");
         let folder = scratch.path("");
@@ -85,13 +99,12 @@ impl Stage {
             audit: Some(Arc::new(Audit::open(&audit).unwrap())),
             ..Config::default()
         };
-        let script = Script::new();
-        let admin = start(config, script.clone()).unwrap();
+        let admin = open(config);
         let signer = EncodingKey::from_ec_der(pair.serialized_der());
         Self { script, admin, ours, signer, audit, scratch }
     }
 
-    fn token(&self, subject: &str, change: Value) -> String {
+    pub(crate) fn token(&self, subject: &str, change: Value) -> String {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         let mut claims = json!({"iss": "https://id", "aud": "plimsoll", "sub": subject, "exp": now + 60});
         for (key, value) in change.as_object().unwrap() {
@@ -103,14 +116,14 @@ impl Stage {
         encode(&Header::new(Algorithm::ES256), &claims, &self.signer).unwrap()
     }
 
-    fn connect(&self, client: &Arc<ClientConfig>) -> StreamOwned<ClientConnection, TcpStream> {
+    pub(crate) fn connect(&self, client: &Arc<ClientConfig>) -> StreamOwned<ClientConnection, TcpStream> {
         let stream = crate::script::tcp(self.admin.secured().unwrap());
         let name = "127.0.0.1".try_into().unwrap();
         StreamOwned::new(ClientConnection::new(client.clone(), name).unwrap(), stream)
     }
 
     /// Asks as somebody; `None` if no connection came about.
-    fn ask(&self, shows: &Shows, method: &str, path: &str, body: &str) -> Option<Answer> {
+    pub(crate) fn ask(&self, shows: &Shows, method: &str, path: &str, body: &str) -> Option<Answer> {
         let mut stream = self.connect(&self.ours.client(shows.identity.as_ref()));
         let token = shows.token.as_ref().map_or_else(String::new, |it| format!("Authorization: {it}\r\n"));
         let length = body.len();
@@ -123,22 +136,31 @@ impl Stage {
         (!text.is_empty()).then(|| Answer::read(&*text))
     }
 
-    fn do_route(&self, shows: &Shows, route: &Route) -> Option<Answer> {
+    pub(crate) fn do_route(&self, shows: &Shows, route: &Route) -> Option<Answer> {
         let path = match route.takes {
             Takes::Since => format!("{}?follow=0", route.path),
-            _ => route.path.replace("{group}", "web"),
+            _ => route.path.replace("{group}", "web").replace("{process}", "web"),
         };
         let body = match route.takes {
+            Takes::Secret => {
+                r#"{"id":7,"secret":"5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"}"#
+            }
+            Takes::KeyId => r#"{"id":7}"#,
             Takes::Member => r#"{"group":"web","member":"10.0.0.1:80"}"#,
             Takes::Switch => r#"{"balancing":"web"}"#,
             Takes::Setting => r#"{"group":"web","key":"strategy","value":"random"}"#,
             Takes::Report => r#"{"group":"web","member":"10.0.0.1:80","values":{"cpu":1}}"#,
-            Takes::Nothing | Takes::Since => "",
+            Takes::Nothing | Takes::Since | Takes::Children => "",
         };
         self.ask(shows, route.method, &path, body)
     }
 
-    fn audited(&self) -> Vec<Value> {
+    /// A connection over which nothing is said.
+    pub(crate) fn silent(&self) -> TcpStream {
+        crate::script::tcp(self.admin.secured().unwrap())
+    }
+
+    pub(crate) fn audited(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.audit).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
@@ -150,16 +172,21 @@ impl Stage {
 
 /// What somebody shows.
 #[derive(Default)]
-struct Shows {
-    identity: Option<Identity>,
-    token: Option<String>,
+pub(crate) struct Shows {
+    pub(crate) identity: Option<Identity>,
+    pub(crate) token: Option<String>,
 }
 
-fn certificate(identity: Identity) -> Shows {
+/// What a balancer serves.
+fn routes() -> impl Iterator<Item = &'static Route> {
+    ROUTES.iter().filter(|route| route.served(By::Balancer))
+}
+
+pub(crate) fn certificate(identity: Identity) -> Shows {
     Shows { identity: Some(identity), token: None }
 }
 
-fn bearer(token: &str) -> Shows {
+pub(crate) fn bearer(token: &str) -> Shows {
     Shows { identity: None, token: Some(format!("Bearer {token}")) }
 }
 
@@ -184,7 +211,7 @@ fn every_verb_for_every_role_by_certificate_and_by_token() {
     ];
     let mut tried = 0;
     for (who, shows, allowed) in &callers {
-        for route in ROUTES {
+        for route in routes() {
             let before = stage.calls();
             let answer = stage.do_route(shows, route).unwrap();
             let may = allowed.iter().any(|verbs| verbs.contains(&route.name));
@@ -198,7 +225,7 @@ fn every_verb_for_every_role_by_certificate_and_by_token() {
             tried += 1;
         }
     }
-    assert_eq!(tried, 12 * ROUTES.len());
+    assert_eq!(tried, 12 * routes().count());
 }
 
 #[test]
@@ -220,7 +247,7 @@ fn what_does_not_count_gets_nowhere() {
         let mut shows = certificate(identity);
         // A good token does not mend a bad certificate.
         shows.token = Some(format!("Bearer {good}"));
-        for route in ROUTES {
+        for route in routes() {
             assert!(stage.do_route(&shows, route).is_none(), "{who}: {}", route.name);
         }
     }
@@ -247,7 +274,7 @@ fn what_does_not_count_gets_nowhere() {
             Shows { identity: None, token: Some(format!("Bearer {good}\r\nAuthorization: Bearer {good}")) },
         ),
     ] {
-        for route in ROUTES {
+        for route in routes() {
             let answer = stage.do_route(&shows, route).unwrap();
             assert_eq!(answer.status, 401, "{who}: {}: {}", route.name, answer.body);
             assert!(answer.head.contains("www-authenticate: bearer"), "{}", answer.head);
@@ -275,6 +302,7 @@ fn what_does_not_count_gets_nowhere() {
 fn a_role_of_some_groups_sees_and_reaches_no_others() {
     let stage = Stage::open();
     let own = bearer(&stage.token("owen", json!({})));
+    let switcher = bearer(&stage.token("sue", json!({})));
     stage.script.status.lock().unwrap().listeners[0].group = "mail".into();
     let status = stage.ask(&own, "GET", "/status", "").unwrap().json();
     let names: Vec<_> = status["groups"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
@@ -285,6 +313,10 @@ fn a_role_of_some_groups_sees_and_reaches_no_others() {
     let other = drain(r#"{"group":"mail","member":"a:1"}"#);
     assert_eq!(other.status, 403);
     assert!(other.error().contains("may not drain in group mail"), "{}", other.body);
+    let switch = |body: &str| stage.ask(&switcher, "POST", "/v1/disable", body).unwrap();
+    let listener = switch(r#"{"listener":"127.0.0.1:80"}"#);
+    assert!(listener.status == 403 && !listener.error().contains("name the group"), "{}", listener.body);
+    assert!(listener.error().contains("a listener is of none"), "{}", listener.body);
     let any = drain(r#"{"member":"a:1"}"#);
     assert!(any.status == 403 && any.error().contains("name the group"), "{}", any.body);
     assert_eq!(stage.ask(&own, "GET", "/v1/groups/mail/explain", "").unwrap().status, 403);

@@ -37,7 +37,7 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
         check_group(group, spot, text, found);
     }
     check_addresses(config, spots, found);
-    access::check(config, spots, found);
+    access::check(&config.admin.doors(), spots.key("admin"), found);
     for (index, listener) in config.listeners.iter().enumerate() {
         let spot = spots.key("listener").item(index);
         check_listener(listener, spot, found);

@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AccessTable, AdminListen, Control, Controls, Group, JwtTable, Listener, LogPath, TimeSpan, TlsTable,
+    AccessTable, AdminListen, Control, Controls, Doors, Group, JwtTable, Listener, LogPath, TimeSpan,
+    TlsTable,
 };
 
 /// Configuration of a Plimsoll load balancer.
@@ -113,6 +114,19 @@ pub(crate) struct Admin {
 
     /// Who may do what over TLS.
     pub(crate) access: AccessTable,
+}
+
+impl Admin {
+    /// What of it is about control.
+    pub(crate) fn doors(&self) -> Doors<'_> {
+        Doors {
+            section: "admin",
+            control: &self.control,
+            tls: self.tls.as_ref(),
+            jwt: self.jwt.as_ref(),
+            access: &self.access,
+        }
+    }
 }
 
 impl Default for Admin {

@@ -19,7 +19,7 @@ use super::check::LOTTERY;
 use super::problem::{Problem, Problems};
 use super::{
     Binding, Config, File, Forwarded, Group, HandOver, Health, Listener, Member, MemberAddress, MemberTable,
-    Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, Strategy, WhenAllDown, access, tls,
+    Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, Strategy, WhenAllDown, tls,
 };
 
 /// Where the balancer is watched and controlled.
@@ -236,20 +236,8 @@ impl File {
         let written = self.spots.has("admin") && self.spots.key("admin").has("control");
         let (listen, control, reports) = (admin.listen.0, admin.control.unix().cloned(), admin.reports.0);
         let load_manager = admin.load_manager.0.map(|address| (address, admin.load_interval.0));
-        let jwt = admin.jwt.as_ref().map(|jwt| Jwt {
-            issuer: jwt.issuer.clone(),
-            audience: vec![jwt.audience.clone()],
-            jwks_file: jwt.jwks_file.0.clone(),
-        });
-        let tls = admin.control.tls().zip(admin.tls.as_ref()).map(|(address, tls)| Tls {
-            address,
-            certificate: tls.certificate.0.clone(),
-            key: tls.key.0.clone(),
-            client_ca: tls.client_ca.as_ref().map(|path| path.0.clone()),
-            trust_domain: tls.trust_domain.as_ref().map(|domain| domain.0.clone()),
-        });
         let audit = admin.audit.as_ref().map(|path| path.0.clone());
-        AdminConfig { listen, control, reports, load_manager, written, tls: tls.map(|tls| (tls, jwt)), audit }
+        AdminConfig { listen, control, reports, load_manager, written, tls: admin.doors().secured(), audit }
     }
 
     /// Who may do what over TLS.
@@ -257,7 +245,7 @@ impl File {
     /// # Errors
     /// The file that has the rules cannot be read, or is wrong: one line.
     pub(crate) fn rules(&self) -> Result<Rules, String> {
-        access::rules(&self.config.admin.access)
+        self.config.admin.doors().rules()
     }
 }
 

@@ -246,7 +246,9 @@ fn control_over_tls_is_held_against_what_it_needs() {
         (format!("{over}{tls}{}", grant.replace("viewer", "veiwer")), "did you mean `viewer`?"),
         (format!("{over}{tls}{}", grant.replace("jwt:a", "alice")), "neither spiffe://"),
         (
-            format!("{over}{tls}{grant}[[admin.access.role]]\nname = \"admin\"\nverbs = [\"drain\"]\n"),
+            format!(
+                "{over}{tls}{grant}[[admin.access.role]]\nname = \"admin\"\nverbs = [\"drain\"]\ngroups = \"all\"\n"
+            ),
             "there is a role `admin` already",
         ),
         (
@@ -256,8 +258,14 @@ fn control_over_tls_is_held_against_what_it_needs() {
             "is about the whole process",
         ),
         (
-            format!("{over}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"fly\"]\n"),
+            format!(
+                "{over}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"fly\"]\ngroups = []\n"
+            ),
             "is not a verb; there are: index, ",
+        ),
+        (
+            format!("{over}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"drain\"]\n"),
+            "missing key `groups`",
         ),
         ("control = [\"unix:/a\", \"unix:/b\"]\n".to_owned(), "a second address of its kind"),
         ("control = [\"unix:/a\", \"off\"]\n".to_owned(), "`off` stands alone"),
