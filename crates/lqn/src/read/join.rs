@@ -97,6 +97,12 @@ impl Joiner {
             if let (true, Some(_)) = (entry.arrivals > 0.0, Some(()).filter(|()| tasks[*task].client)) {
                 return Err(entry.name.at.says("clients take no requests from outside"));
             }
+            if !entry.arrivals.is_finite() {
+                return Err(entry
+                    .name
+                    .at
+                    .says(format!("the arrivals of `{}` are a number", entry.name.text)));
+            }
             spoken.insert(&entry.name.text, entry);
         }
         // In the order of the tasks, so that numbers do not depend on where an entry is described.

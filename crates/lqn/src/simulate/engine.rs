@@ -111,6 +111,8 @@ struct Thread {
 struct Branch {
     thread: u32,
     activity: u32,
+    /// When it began with the activity.
+    begun: f64,
     /// Number of the alarm that counts.
     alarm: u32,
     /// Calls that are left, of those made exactly so often.
@@ -313,6 +315,7 @@ impl<'p> Engine<'p> {
 
     fn begin(&mut self, branch: u32) {
         let own = &mut self.branches.all[branch as usize];
+        own.begun = self.now;
         let step = &self.program.activities[own.activity as usize];
         if let Calls::Exact { targets, .. } = &step.calls {
             own.left.clear();
@@ -394,6 +397,7 @@ impl<'p> Engine<'p> {
     fn finish(&mut self, branch: u32) {
         let own = &self.branches.all[branch as usize];
         let (thread, activity) = (own.thread, own.activity);
+        self.tally.done(activity as usize, self.now - own.begun);
         self.todo.push(Do::Next(branch));
         let entry = self.threads.all[thread as usize].entry as usize;
         let answers = match &self.program.activities[activity as usize].answers {
