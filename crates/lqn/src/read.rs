@@ -11,6 +11,7 @@ mod draft;
 mod expression;
 mod join;
 mod results;
+mod route;
 mod scan;
 mod text;
 mod xml;

@@ -15,6 +15,7 @@ mod dice;
 mod engine;
 mod percentiles;
 mod program;
+mod route;
 mod station;
 mod tally;
 

@@ -3,7 +3,7 @@
 //! What is written is read again to the same model, to the bit of every number. Only order may differ: in LQNX a task
 //! stands in its processor, and joins are numbered anew. Parameters are written as the values they have.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Findings;
 use crate::model::{Body, Model};
@@ -63,6 +63,17 @@ pub fn lqxo(model: &Model, found: &Findings, origin: &Origin<'_>) -> Result<Stri
 /// Names that are no words, and calls in the listed order.
 pub fn lqn(model: &Model) -> Result<String, Unwritable> {
     text::document(model)
+}
+
+/// Entries with a policy by which they forward, by name, and that policy as readers take it.
+fn routes(model: &Model) -> BTreeMap<&str, String> {
+    let routed = model.entries.iter().filter_map(|entry| Some((entry.name.as_str(), entry.routing?)));
+    routed
+        .map(|(name, own)| {
+            let age = if own.age > 0.0 { format!("({})", own.age) } else { String::new() };
+            (name, format!("{}{age}", own.policy.name()))
+        })
+        .collect()
 }
 
 /// The activities that belong to graphs: all that are no phase.

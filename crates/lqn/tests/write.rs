@@ -8,8 +8,8 @@ use std::path::Path;
 
 use laws::{described, written};
 use plimsoll_lqn::model::{
-    Activity, ActivityId, Body, Call, Copies, Entry, EntryId, Next, Order, Processor, ProcessorId, Role,
-    Scheduling, Task, TaskId,
+    Activity, ActivityId, Body, Call, Copies, Entry, EntryId, Next, Order, Policy, Processor, ProcessorId,
+    Role, Routing, Scheduling, Task, TaskId,
 };
 use plimsoll_lqn::read::results;
 use plimsoll_lqn::write::{Origin, Unwritable};
@@ -170,6 +170,7 @@ fn made(chance: &mut Chance) -> Model {
                 task: TaskId(place),
                 arrivals: if place > 0 && chance.below(4) == 0 { chance.number() } else { 0.0 },
                 forwards: Vec::new(),
+                routing: None,
                 body: Body::Phases(Vec::new()),
             });
         }
@@ -242,6 +243,12 @@ fn behave(model: &mut Model, place: usize, chance: &mut Chance) {
             if chance.below(3) == 0 {
                 let (one, other) = (chance.one(&later), chance.one(&later));
                 model.entries[entry.0].forwards = vec![(one, 0.3), (other, chance.number() / 3.0)];
+                if chance.below(2) == 0 {
+                    let (_, policy) = chance.one(&Policy::ALL);
+                    let age = if policy.looks_at_loads() { chance.number() } else { 0.0 };
+                    model.entries[entry.0].routing = Some(Routing { policy, age });
+                    model.entries[entry.0].forwards[1].1 = 0.7;
+                }
             }
         }
     }

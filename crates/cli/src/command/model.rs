@@ -16,6 +16,7 @@ mod bottleneck;
 mod capacity;
 mod compare;
 mod convert;
+mod from_config;
 mod method;
 mod show;
 mod simulate;
@@ -37,6 +38,7 @@ enum Command {
     Compare(compare::Args),
     Show(show::Args),
     Convert(convert::Args),
+    FromConfig(from_config::Args),
 }
 
 /// A model, as every command takes it.
@@ -68,6 +70,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         Command::Compare(args) => compare::run(args, globals),
         Command::Show(args) => show::run(args, globals),
         Command::Convert(args) => convert::run(args, globals),
+        Command::FromConfig(args) => from_config::run(args, globals),
     }
 }
 
@@ -82,6 +85,7 @@ impl Command {
             Self::Compare(_) => compare::OUTPUTS,
             Self::Show(_) => show::OUTPUTS,
             Self::Convert(_) => convert::OUTPUTS,
+            Self::FromConfig(_) => from_config::OUTPUTS,
         }
     }
 }

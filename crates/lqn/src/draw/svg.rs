@@ -18,6 +18,8 @@ const TITLE: f64 = 34.0;
 const RADIUS: f64 = 23.0;
 /// Between a task and the processor beside it.
 const BESIDE: f64 = 16.0;
+/// Parts of a line at which its number may stand, the best first.
+const PLACES: [f64; 7] = [0.4, 0.55, 0.3, 0.65, 0.22, 0.75, 0.48];
 /// Several of something are drawn as two, so far apart.
 const STACK: f64 = 4.0;
 
@@ -63,7 +65,9 @@ pub(super) fn render(picture: &Picture) -> String {
         edges.push(Edge { from: (own.node, own.width - 20.0), to: (node, RADIUS), bends: Vec::new() });
     }
     let hosts = edges.len();
-    let mut arrows: Vec<(&Arrow, usize)> = Vec::new();
+    let mut arrows: Vec<&Arrow> = Vec::new();
+    // Of each arrow, which slice it leaves.
+    let mut slices = Vec::new();
     for own in &boxes {
         for (entry, slice) in own.task.entries.iter().zip(&own.slices) {
             for (turn, arrow) in entry.arrows.iter().enumerate() {
@@ -76,11 +80,13 @@ pub(super) fn render(picture: &Picture) -> String {
                 let part = (turn + 1) as f64 / (entry.arrows.len() + 1) as f64;
                 let from = (own.node, slice.0 - SKEW / 2.0 + slice.1 * (0.15 + 0.7 * part));
                 edges.push(Edge { from, to, bends: Vec::new() });
-                arrows.push((arrow, turn));
+                arrows.push(arrow);
+                slices.push((own.node, slice.0));
             }
         }
     }
     let width = place(&mut nodes, &mut edges).max(320.0) + 2.0 * MARGIN;
+    untangle(&mut edges[hosts..], &slices, &nodes);
     let depth = nodes.iter().map(|node| node.layer + 1).max().unwrap_or(1);
     let height = TITLE + 2.0 * MARGIN + depth as f64 * (HEIGHT + BETWEEN) - BETWEEN + 40.0;
     let mut out = format!(
@@ -102,7 +108,7 @@ pub(super) fn render(picture: &Picture) -> String {
         let line = Line::of(edge, point(edge.from, true), point(edge.to, false), &nodes);
         let _ = write!(out, "<path class=\"host\" d=\"{}\"/>", line.path());
     }
-    for (edge, (arrow, _)) in edges[hosts..].iter().zip(&arrows) {
+    for (edge, arrow) in edges[hosts..].iter().zip(&arrows) {
         let line = Line::of(edge, point(edge.from, true), point(edge.to, false), &nodes);
         self::arrow(&mut out, &line, arrow);
     }
@@ -115,9 +121,16 @@ pub(super) fn render(picture: &Picture) -> String {
         }
     }
     // Numbers last, so that nothing covers them.
-    for (edge, (arrow, turn)) in edges[hosts..].iter().zip(&arrows) {
+    let mut taken: Vec<(f64, f64, f64)> = Vec::new();
+    for (edge, arrow) in edges[hosts..].iter().zip(&arrows) {
         let line = Line::of(edge, point(edge.from, true), point(edge.to, false), &nodes);
-        let (x, y) = line.at([0.32, 0.5, 0.68][turn % 3]);
+        let half = wide(&arrow.label) / 2.0 + 6.0;
+        let free = |(x, y): &(f64, f64)| {
+            taken.iter().all(|(other, row, room)| (x - other).abs() > half + room || (y - row).abs() > 11.0)
+        };
+        let (x, y) =
+            PLACES.iter().map(|part| line.at(*part)).find(free).unwrap_or_else(|| line.at(PLACES[0]));
+        taken.push((x, y, half));
         let _ = write!(
             out,
             "<text class=\"mean\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">({})</text>",
@@ -132,6 +145,25 @@ pub(super) fn render(picture: &Picture) -> String {
         height - 14.0
     );
     out
+}
+
+/// Arrows that leave one slice leave it in the order of where they lead. Those of a slice stand one after the other.
+fn untangle(edges: &mut [Edge], slices: &[(usize, f64)], nodes: &[Node]) {
+    let mut from = 0;
+    for own in slices.chunk_by(|one, other| one == other) {
+        let to = from + own.len();
+        let first = |edge: &Edge| edge.bends.first().copied().unwrap_or(nodes[edge.to.0].left + edge.to.1);
+        let mut leads: Vec<f64> = edges[from..to].iter().map(first).collect();
+        let ports: Vec<f64> = edges[from..to].iter().map(|edge| edge.from.1).collect();
+        leads.sort_by(f64::total_cmp);
+        for edge in &mut edges[from..to] {
+            let place = leads.iter().position(|lead| *lead == first(edge)).unwrap_or(0);
+            // Of two that lead to the same place the other has the next.
+            leads[place] = f64::NAN;
+            edge.from.1 = ports[place];
+        }
+        from = to;
+    }
 }
 
 fn top(layer: usize) -> f64 {

@@ -3,7 +3,7 @@
 use super::draft::{Activity, Draft, Entry, Name, Processor, Task};
 use super::expression::Reader;
 use super::scan::{Kind, Token, tokens};
-use super::{At, Scope, Trouble};
+use super::{At, Scope, Trouble, route};
 use crate::model::{Copies, Order, Scheduling};
 
 mod graph;
@@ -12,6 +12,7 @@ mod graph;
 pub(super) fn draft(source: &str, scope: &mut Scope<'_>) -> Result<Draft, Trouble> {
     let mut parser = Parser { tokens: tokens(source)?, next: 0, scope };
     let mut draft = Draft::default();
+    route::lines(source, &mut draft)?;
     loop {
         let Token { kind, at } = parser.take();
         match kind {

@@ -11,6 +11,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::Stuck;
 use super::dice::Dice;
 use super::program::{Answers, Ask, Calls, Program};
+use super::route::Route;
 use super::station::{Station, Wish, sortable};
 use super::tally::Tally;
 use crate::Model;
@@ -38,6 +39,10 @@ pub(super) struct Engine<'p> {
     /// Number of the alarm of each station that counts.
     alarms: Vec<u32>,
     crews: Vec<State>,
+    /// Of each entry, how it chooses whom it forwards to, if not by chance.
+    routes: Vec<Option<Route>>,
+    /// Requests that wait or are served at each task.
+    loads: Vec<u32>,
     requests: Slab<Request>,
     threads: Slab<Thread>,
     branches: Slab<Branch>,
@@ -59,6 +64,8 @@ enum Event {
     Arrival(u32),
     /// A station's alarm.
     Ring(u32),
+    /// An entry looks at the loads of those whom it forwards to.
+    Look(u32),
 }
 
 /// Things to do at this moment.
@@ -132,6 +139,8 @@ impl<'p> Engine<'p> {
             stations: model.processors.iter().map(Station::new).collect(),
             alarms: vec![0; model.processors.len()],
             crews: Vec::new(),
+            routes: Vec::new(),
+            loads: vec![0; model.tasks.len()],
             requests: Slab::default(),
             threads: Slab::default(),
             branches: Slab::default(),
@@ -153,6 +162,11 @@ impl<'p> Engine<'p> {
             if entry.arrivals > 0.0 {
                 engine.arrival(place as u32);
             }
+            let route = entry.routing.map(|routing| Route::new(entry, &program.entries, routing));
+            if let Some(age) = route.as_ref().map(|route| route.age).filter(|age| *age > 0.0) {
+                engine.at(age, Event::Look(place as u32));
+            }
+            engine.routes.push(route);
         }
         engine
     }
@@ -210,6 +224,13 @@ impl<'p> Engine<'p> {
                     let (who, wish) = self.stations[station].rung(self.now);
                     self.grant(station, wish);
                     self.todo.extend(who.map(Do::Pieced));
+                }
+            }
+            Event::Look(entry) => {
+                if let Some(route) = &mut self.routes[entry as usize] {
+                    route.look(&self.loads);
+                    let age = route.age;
+                    self.at(self.now + age, event);
                 }
             }
         }
@@ -290,6 +311,7 @@ impl<'p> Engine<'p> {
     fn come(&mut self, request: u32) {
         let entry = self.requests.all[request as usize].entry as usize;
         let task = self.program.entries[entry].task;
+        self.loads[task] += 1;
         match &mut self.crews[task].free {
             Some(0) => {
                 self.crews[task].queue.push_back(request);
@@ -418,15 +440,12 @@ impl<'p> Engine<'p> {
             return;
         }
         self.tally.served(entry, self.now - own.begun);
-        let forwards = &self.program.entries[entry].forwards;
-        if !forwards.is_empty() {
-            let drawn = self.dice.unit();
-            if let Some((_, to)) = forwards.iter().find(|(sum, _)| drawn < *sum) {
-                let own = &mut self.requests.all[request as usize];
-                (own.entry, own.came) = (*to as u32, self.now);
-                self.todo.push(Do::Come(request));
-                return;
-            }
+        self.loads[self.program.entries[entry].task] -= 1;
+        if let Some(to) = self.forward(entry, request) {
+            let own = &mut self.requests.all[request as usize];
+            (own.entry, own.came) = (to as u32, self.now);
+            self.todo.push(Do::Come(request));
+            return;
         }
         let Request { caller, origin, outside, .. } = self.requests.all[request as usize];
         self.requests.give(request);
@@ -434,6 +453,41 @@ impl<'p> Engine<'p> {
             self.todo.push(Do::Piece(caller));
         } else if origin != NONE {
             self.tally.answered(origin as usize, self.now - outside);
+        }
+    }
+
+    /// To whom a request is forwarded, if it is.
+    fn forward(&mut self, entry: usize, request: u32) -> Option<usize> {
+        let forwards = &self.program.entries[entry].forwards;
+        if forwards.is_empty() {
+            return None;
+        }
+        if self.routes[entry].is_some() {
+            let session = self.session(request);
+            let route = self.routes[entry].as_mut();
+            return route.map(|route| route.choose(&self.loads, session, &mut self.dice));
+        }
+        let drawn = self.dice.unit();
+        forwards.iter().find(|(sum, _)| drawn < *sum).map(|(_, to)| *to)
+    }
+
+    /// The client for whom something is asked, as its thread; none of what came from outside or is not waited for.
+    fn session(&self, request: u32) -> Option<u32> {
+        let mut request = request;
+        loop {
+            let caller = self.requests.all[request as usize].caller;
+            if caller == NONE {
+                return None;
+            }
+            let thread = self.branches.all[caller as usize].thread;
+            let own = &self.threads.all[thread as usize];
+            if self.program.tasks[own.task as usize].think.is_some() {
+                return Some(thread);
+            }
+            if own.request == NONE {
+                return None;
+            }
+            request = own.request;
         }
     }
 

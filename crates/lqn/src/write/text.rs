@@ -11,6 +11,9 @@ use crate::model::{
 pub(super) fn document(model: &Model) -> Result<String, Unwritable> {
     // Settings of solvers, as they are when nobody gives any.
     let mut out = format!("G \"{}\" 1e-06 50 1 0.9 -1\n", model.comment.replace('"', "'"));
+    for (entry, routing) in super::routes(model) {
+        let _ = writeln!(out, "#pragma route.{}={routing}", word(entry)?);
+    }
     out += "P 0\n";
     for processor in &model.processors {
         let _ = writeln!(out, "  p {}", self::processor(processor)?);

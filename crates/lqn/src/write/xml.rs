@@ -1,6 +1,7 @@
 //! LQNX, as `read/xml.rs` takes it apart; elements in the order of its schema (Franks and others, Layered queueing
 //! network solver and simulator user manual, chapter 3).
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::graph::{Graph, Kind};
@@ -27,10 +28,17 @@ pub(super) fn document(model: &Model, found: Option<(&Findings, &Origin<'_>)>) -
         ("print_int", "0".to_owned()),
         ("underrelax_coeff", "0.9".to_owned()),
     ];
+    let routes = super::routes(model);
     match found {
-        None => writer.leaf("solver-params", &settings),
+        None if routes.is_empty() => writer.leaf("solver-params", &settings),
+        None => {
+            writer.open("solver-params", &settings);
+            writer.routes(routes);
+            writer.close("solver-params");
+        }
         Some((_, origin)) => {
             writer.open("solver-params", &settings);
+            writer.routes(routes);
             let general = [
                 ("solver-info", origin.by.to_owned()),
                 ("valid", if origin.valid { "true" } else { "false" }.to_owned()),
@@ -92,6 +100,12 @@ impl Writer<'_> {
         self.open(name, &shown.means);
         self.leaf("result-conf-95", &shown.halves);
         self.close(name);
+    }
+
+    fn routes(&mut self, routes: BTreeMap<&str, String>) {
+        for (entry, routing) in routes {
+            self.leaf("pragma", &[("param", format!("route.{entry}")), ("value", routing)]);
+        }
     }
 
     fn processor(&mut self, place: usize) -> Result<(), Unwritable> {

@@ -55,7 +55,7 @@ pub(crate) fn described(model: &Model) -> BTreeSet<String> {
             }
             Body::Graph(start) => format!("graph from {}", model.activities[start.0].name),
         };
-        all.insert(format!("entry {} {:?} {forwards:?} {body}", own.name, own.arrivals));
+        all.insert(format!("entry {} {:?} {forwards:?} {:?} {body}", own.name, own.arrivals, own.routing));
     }
     for place in 0..model.activities.len() {
         all.insert(activity(model, ActivityId(place)));
