@@ -94,6 +94,34 @@ fn results_are_written_for_other_tools_and_models_from_format_to_format() {
 }
 
 #[test]
+fn a_configuration_becomes_a_model_with_its_policy() {
+    let folder = Folder::new();
+    let config = "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n\
+                  [[group]]\nname = \"web\"\nstrategy = \"round_robin\"\nmax_connections = 5\n\
+                  members = [\"127.0.0.1:1\", { address = \"127.0.0.1:2\", capacity = 3 }]\n";
+    folder.write("plimsoll.toml", config);
+    let run = Run::plimsoll(&["model", "from-config"], folder.path());
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    assert!(
+        run.out.contains("#pragma route.web=round_robin\n") && run.out.contains("R 3   # 127.0.0.1:2"),
+        "{}",
+        run.out
+    );
+    folder.write("web.lqn", &run.out);
+    let run =
+        Run::plimsoll(&["model", "simulate", "web.lqn", "-o", "csv", "--events", "50000"], folder.path());
+    let rate = |entry: &str| -> f64 {
+        let row = row(&run.out, &format!("entry,{entry},throughput"));
+        row.split(',').nth(3).unwrap().parse().unwrap()
+    };
+    // In turns, whatever they can do.
+    assert!((rate("web_1") / rate("web_2") - 1.0).abs() < 0.01, "{}", run.out);
+    folder.write("plimsoll.toml", config.replace("group = \"web\"", "group = \"wob\""));
+    let run = Run::plimsoll(&["model", "from-config"], folder.path());
+    assert!(run.code == Some(2) && run.err.contains("wob"), "{}", run.err);
+}
+
+#[test]
 fn a_sweep_has_a_row_for_each_point() {
     let folder = Folder::new();
     folder.write("shop.lqn", shop());

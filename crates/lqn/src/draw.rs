@@ -60,6 +60,8 @@ pub struct Entry {
     pub demands: Vec<f64>,
     /// Requests from outside, per unit of time.
     pub arrivals: f64,
+    /// How it chooses whom it forwards to, if not by chance: a policy, and in brackets how old loads become.
+    pub policy: Option<String>,
     /// Whom it asks.
     pub arrows: Vec<Arrow>,
 }
@@ -184,7 +186,8 @@ fn entry(model: &Model, id: EntryId) -> Entry {
         arrows.push(Arrow { to, kind: Kind::Forwards, label: short(*share) });
     }
     let demands = activities.iter().map(|id| model.activities[id.0].demand).collect();
-    Entry { name: visible(&own.name), demands, arrivals: own.arrivals, arrows }
+    let policy = own.routing.map(|routing| routing.to_string());
+    Entry { name: visible(&own.name), demands, arrivals: own.arrivals, policy, arrows }
 }
 
 /// An activity and all that can follow it.

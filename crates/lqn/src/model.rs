@@ -3,6 +3,8 @@
 //! Everything is kept in lists and known by its place in them. A model that was read holds together: every number is in
 //! its range, every place exists, calls form no cycle, and every entry that is called answers.
 
+use std::fmt;
+
 /// Place of a processor in [`Model::processors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessorId(pub usize);
@@ -162,6 +164,14 @@ impl Policy {
     /// Does it look at loads, which can be old?
     pub fn looks_at_loads(self) -> bool {
         matches!(self, Self::LeastLoaded | Self::PowerOfTwo)
+    }
+}
+
+/// As in texts: `least_loaded(0.5)`.
+impl fmt::Display for Routing {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.policy.name())?;
+        if self.age > 0.0 { write!(out, "({})", self.age) } else { Ok(()) }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Findings;
-use crate::model::{Body, Model};
+use crate::model::{Body, Model, Routing};
 
 mod graph;
 mod results;
@@ -65,15 +65,9 @@ pub fn lqn(model: &Model) -> Result<String, Unwritable> {
     text::document(model)
 }
 
-/// Entries with a policy by which they forward, by name, and that policy as readers take it.
-fn routes(model: &Model) -> BTreeMap<&str, String> {
-    let routed = model.entries.iter().filter_map(|entry| Some((entry.name.as_str(), entry.routing?)));
-    routed
-        .map(|(name, own)| {
-            let age = if own.age > 0.0 { format!("({})", own.age) } else { String::new() };
-            (name, format!("{}{age}", own.policy.name()))
-        })
-        .collect()
+/// Entries with a policy by which they forward, by name.
+fn routes(model: &Model) -> BTreeMap<&str, Routing> {
+    model.entries.iter().filter_map(|entry| Some((entry.name.as_str(), entry.routing?))).collect()
 }
 
 /// The activities that belong to graphs: all that are no phase.

@@ -14,7 +14,8 @@ use plimsoll_lqn::{Effort, Findings, Model, Stuck, read, simulate};
 
 fn model(name: &str) -> Model {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(name);
-    read(&fs::read_to_string(path).unwrap(), &BTreeMap::new()).unwrap().model
+    let text = fs::read_to_string(path).expect("it stands in the repository");
+    read(&text, &BTreeMap::new()).expect("a model").model
 }
 
 fn solve(model: &Model) -> Result<Findings, Stuck> {
@@ -22,7 +23,7 @@ fn solve(model: &Model) -> Result<Findings, Stuck> {
 }
 
 fn held_back(model: &Model) -> (Bottleneck, Vec<&str>) {
-    let own = bottleneck(model, &solve(model).unwrap()).unwrap();
+    let own = bottleneck(model, &solve(model).expect("it ends")).expect("something is used");
     let names = own.of.iter().map(|own| own.name(model)).collect();
     (own, names)
 }
@@ -30,7 +31,8 @@ fn held_back(model: &Model) -> (Bottleneck, Vec<&str>) {
 /// The model with so many clones of the forwarding agent, for 24 clients.
 fn forwarding(clones: f64) -> Model {
     let mut model = model("paper/forb-c1-n24.lqn");
-    Knob::find(&model, "fagent.threads").unwrap().set(&mut model, clones).unwrap();
+    let knob = Knob::find(&model, "fagent.threads").expect("it is in the model");
+    knob.set(&mut model, clones).expect("a number of threads");
     model
 }
 

@@ -10,7 +10,8 @@ use plimsoll_lqn::read;
 
 fn model(name: &str) -> Model {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(name);
-    read(&fs::read_to_string(path).unwrap(), &BTreeMap::new()).unwrap().model
+    let text = fs::read_to_string(path).expect("it stands in the repository");
+    read(&text, &BTreeMap::new()).expect("a model").model
 }
 
 #[test]

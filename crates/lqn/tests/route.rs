@@ -12,11 +12,11 @@ fn found(pragma: &str, arrivals: f64, shares: [f64; 2]) -> Findings {
          E 0\n a lb {arrivals}\n s lb 0 -1\n F lb sa {one} -1\n F lb sb {other} -1\n s sa 1 -1\n s sb 1 -1\n-1\n"
     );
     let model = read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}")).model;
-    simulate(&model, &Effort { events: 4_000_000, precision: 0.005, ..Effort::default() }).unwrap()
+    simulate(&model, &Effort { events: 4_000_000, precision: 0.005, ..Effort::default() }).expect("it ends")
 }
 
 fn response(pragma: &str) -> f64 {
-    found(pragma, 1.6, [0.5, 0.5]).entries[0].response.unwrap().mean
+    found(pragma, 1.6, [0.5, 0.5]).entries[0].response.expect("of what came from outside").mean
 }
 
 #[test]

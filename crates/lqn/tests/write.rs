@@ -21,12 +21,12 @@ fn models() -> Vec<(String, Model)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
     let mut all = Vec::new();
     for part in ["own", "paper", "line"] {
-        for file in fs::read_dir(folder.join(part)).unwrap() {
-            let path = file.unwrap().path();
-            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        for file in fs::read_dir(folder.join(part)).expect("a folder") {
+            let path = file.expect("a file").path();
+            let name = path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
             if name != "LICENSE" {
-                let text = fs::read_to_string(&path).unwrap();
-                all.push((name, read(&text, &BTreeMap::new()).unwrap().model));
+                let text = fs::read_to_string(&path).expect("it stands in the repository");
+                all.push((name, read(&text, &BTreeMap::new()).expect("a model").model));
             }
         }
     }

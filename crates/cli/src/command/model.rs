@@ -56,7 +56,8 @@ struct Which {
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let command = &args.command;
     let known = command.outputs();
-    if !known.contains(&globals.output) && !(globals.output == Output::Table && known[0] != Output::Table) {
+    // Who names none means the first.
+    if globals.output != Output::Table && !known.contains(&globals.output) {
         let names: Vec<String> =
             known.iter().filter_map(|own| Some(own.to_possible_value()?.get_name().to_owned())).collect();
         let what = format!("this command knows --output {} only", names.join(", "));

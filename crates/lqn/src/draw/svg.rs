@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::layout::{Edge, Node, place};
-use super::{Arrow, Kind, Picture, Task, many, short};
+use super::{Arrow, Entry, Kind, Picture, Task, many, short};
 
 /// A letter of the names, in the mean.
 const LETTER: f64 = 6.6;
@@ -141,10 +141,10 @@ pub(super) fn render(picture: &Picture) -> String {
     let _ = write!(
         out,
         "<text class=\"dim\" x=\"{MARGIN}\" y=\"{:.0}\">▱ task {{threads}} with its entries [work of each phase] · ○ processor \
-         {{cores}} · ▶ waits for the answer · ▷ goes on · dashed: is answered by the other instead</text></svg>\n",
+         {{cores}} · ▶ waits for the answer · ▷ goes on · dashed: is answered by the other instead</text></svg>",
         height - 14.0
     );
-    out
+    out + "\n"
 }
 
 /// Arrows that leave one slice leave it in the order of where they lead. Those of a slice stand one after the other.
@@ -179,7 +179,7 @@ impl<'p> Shape<'p> {
         let mut left = SKEW;
         let mut slices = Vec::new();
         for entry in &task.entries {
-            let width = wide(&entry.name).max(wide(&demands(&entry.demands))).max(34.0) + 14.0;
+            let width = wide(&entry.name).max(wide(&said(entry))).max(34.0) + 14.0;
             slices.push((left, width));
             left += width;
         }
@@ -213,7 +213,7 @@ impl<'p> Shape<'p> {
                 y + HEIGHT
             );
             let middle = x + left + width / 2.0;
-            label(out, middle, y, &entry.name, &demands(&entry.demands));
+            label(out, middle, y, &entry.name, &said(entry));
             if entry.arrivals > 0.0 {
                 let at = middle + SKEW / 2.0;
                 let _ = write!(
@@ -261,6 +261,15 @@ fn note(task: &Task) -> String {
     match task.think {
         Some(think) => format!("{{{}}} Z={}", many(task.threads), short(think)),
         None => format!("{{{}}}", many(task.threads)),
+    }
+}
+
+/// Its work, and its policy.
+fn said(entry: &Entry) -> String {
+    let demands = demands(&entry.demands);
+    match &entry.policy {
+        Some(policy) => format!("{demands} {policy}"),
+        None => demands,
     }
 }
 

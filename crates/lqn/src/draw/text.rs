@@ -29,6 +29,9 @@ pub(super) fn render(picture: &Picture) -> String {
                 if entry.arrivals > 0.0 {
                     let _ = write!(line, "  from outside {}", short(entry.arrivals));
                 }
+                if let Some(policy) = &entry.policy {
+                    let _ = write!(line, "  by {policy}");
+                }
                 for arrow in &entry.arrows {
                     let _ = write!(line, "  {} {} ({})", glyph(arrow.kind), arrow.to, arrow.label);
                 }

@@ -9,8 +9,8 @@ use super::results::{Results, Shown};
 use super::{Origin, Unwritable};
 use crate::Findings;
 use crate::model::{
-    Activity, ActivityId, Body, Copies, Entry, EntryId, Model, Next, Order, Processor, Role, Scheduling,
-    TaskId,
+    Activity, ActivityId, Body, Copies, Entry, EntryId, Model, Next, Order, Processor, Role, Routing,
+    Scheduling, TaskId,
 };
 
 pub(super) fn document(model: &Model, found: Option<(&Findings, &Origin<'_>)>) -> Result<String, Unwritable> {
@@ -102,9 +102,9 @@ impl Writer<'_> {
         self.close(name);
     }
 
-    fn routes(&mut self, routes: BTreeMap<&str, String>) {
+    fn routes(&mut self, routes: BTreeMap<&str, Routing>) {
         for (entry, routing) in routes {
-            self.leaf("pragma", &[("param", format!("route.{entry}")), ("value", routing)]);
+            self.leaf("pragma", &[("param", format!("route.{entry}")), ("value", routing.to_string())]);
         }
     }
 

@@ -28,7 +28,7 @@ pub(crate) fn written(model: &Model) -> usize {
         assert_eq!(own, described(&again), "{format}\n{text}");
         // What has been written once is written alike again.
         let twice = if format == "lqn" { write::lqn(&again) } else { write::lqnx(&again) };
-        assert_eq!(twice.as_ref(), Ok(&text), "{format}");
+        assert!(twice.as_ref() == Ok(&text), "{format}: not twice the same\n{text}");
     }
     formats
 }

@@ -110,8 +110,7 @@ fn model(file: &str, threads: usize, groups: &[&Group]) -> String {
         let _ = writeln!(head, "${own}_demand = 0.01   # work of one request at a member of capacity 1");
         let _ = writeln!(head, "${own}_cores = 1   # cores of a member");
         let (routing, _) = routing(group);
-        let age = if routing.age > 0.0 { format!("({})", routing.age) } else { String::new() };
-        let _ = writeln!(routes, "#pragma route.{own}={}{age}", routing.policy.name());
+        let _ = writeln!(routes, "#pragma route.{own}={routing}");
         let _ = writeln!(processors, "  p {own}_users f i");
         let _ =
             writeln!(tasks, "  t {own}_client r {own}_client -1 {own}_users z ${own}_think m ${own}_clients");

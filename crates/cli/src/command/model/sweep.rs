@@ -180,7 +180,7 @@ fn render(axes: &[Axis], points: &[Point], color: bool) -> String {
     head.extend([Cell::text("BUSIEST").tone(Tone::Strong), heading("UTILIZATION")]);
     let mut rows = vec![head];
     for point in points {
-        let mut row: Vec<Cell> = point.values.iter().map(|value| Cell::number(value)).collect();
+        let mut row: Vec<Cell> = point.values.iter().map(Cell::number).collect();
         match &point.found {
             Ok((model, found)) => {
                 row.extend(
