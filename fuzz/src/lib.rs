@@ -2,6 +2,8 @@
 
 #[path = "../../crates/wire/tests/laws/mod.rs"]
 mod laws;
+#[path = "../../crates/lqn/tests/laws/mod.rs"]
+mod models;
 
 /// Panics if these bytes break the law of that name.
 pub fn check(law: &str, input: &[u8]) {
@@ -11,4 +13,9 @@ pub fn check(law: &str, input: &[u8]) {
         }
         None => panic!("there is no law {law}"),
     }
+}
+
+/// Panics if these bytes are a model that is another when it has been written and read again.
+pub fn model(input: &[u8]) {
+    models::check(input);
 }

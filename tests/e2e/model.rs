@@ -45,3 +45,182 @@ fn what_is_wrong_with_a_model_is_said_with_its_place() {
     let run = Run::plimsoll(&["status", "-o", "csv"], folder.path());
     assert!(run.code == Some(2) && run.err.contains("table and json only"), "{}", run.err);
 }
+
+/// The first row after a header that begins so.
+fn row<'o>(out: &'o str, begins: &str) -> &'o str {
+    out.lines().find(|line| line.starts_with(begins)).unwrap_or_else(|| panic!("no {begins} in {out}"))
+}
+
+#[test]
+fn results_are_written_for_other_tools_and_models_from_format_to_format() {
+    let folder = Folder::new();
+    folder.write("shop.lqn", shop());
+    let results = Run::plimsoll(&["model", "simulate", "shop.lqn", "-o", "lqxo"], folder.path());
+    assert_eq!(results.code, Some(0), "{}", results.err);
+    for part in [
+        "<lqn-model>",
+        "<result-task throughput=\"",
+        "<result-conf-95 ",
+        "<result-activity service-time=\"",
+        "valid=\"true\"",
+    ] {
+        assert!(results.out.contains(part), "{part}: {}", results.out);
+    }
+    // What was written is a model, too, and measurements to compare with.
+    folder.write("shop.lqxo", results.out);
+    let args = ["model", "compare", "shop.lqn", "--measured", "shop.lqxo", "-o", "json", "--seed", "2"];
+    let run = Run::plimsoll(&args, folder.path());
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    let json: Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!(json["against"], "measured");
+    let error = &json["errors"][0];
+    assert!(error["worst"].as_f64().unwrap() < 0.05 && error["count"].as_u64().unwrap() >= 3, "{json}");
+    folder.write("wrong.csv", "kind,name,metric,mean\ntask,client,response,soon\n");
+    let run = Run::plimsoll(&["model", "compare", "shop.lqn", "--measured", "wrong.csv"], folder.path());
+    assert!(run.code == Some(2) && run.err.contains("wrong.csv:2:22: `soon` is no number"), "{}", run.err);
+    let text = Run::plimsoll(&["model", "convert", "shop.lqxo", "-o", "lqn"], folder.path());
+    assert_eq!(text.code, Some(0), "{}", text.err);
+    folder.write("again.lqn", &text.out);
+    let once = Run::plimsoll(&["model", "convert", "shop.lqn"], folder.path());
+    let again = Run::plimsoll(&["model", "convert", "again.lqn", "-o", "lqnx"], folder.path());
+    assert!(
+        once.out == again.out && once.out.contains("<processor name=\"core\""),
+        "{}{}",
+        once.out,
+        again.out
+    );
+    let run = Run::plimsoll(&["model", "convert", "shop.lqn", "-o", "svg"], folder.path());
+    assert!(run.code == Some(2) && run.err.contains("--output lqnx, lqn only"), "{}", run.err);
+}
+
+#[test]
+fn a_configuration_becomes_a_model_with_its_policy() {
+    let folder = Folder::new();
+    let config = "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n\
+                  [[group]]\nname = \"web\"\nstrategy = \"round_robin\"\nmax_connections = 5\n\
+                  members = [\"127.0.0.1:1\", { address = \"127.0.0.1:2\", capacity = 3 }]\n";
+    folder.write("plimsoll.toml", config);
+    let run = Run::plimsoll(&["model", "from-config"], folder.path());
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    assert!(
+        run.out.contains("#pragma route.web=round_robin\n") && run.out.contains("R 3   # 127.0.0.1:2"),
+        "{}",
+        run.out
+    );
+    folder.write("web.lqn", &run.out);
+    let run =
+        Run::plimsoll(&["model", "simulate", "web.lqn", "-o", "csv", "--events", "50000"], folder.path());
+    let rate = |entry: &str| -> f64 {
+        let row = row(&run.out, &format!("entry,{entry},throughput"));
+        row.split(',').nth(3).unwrap().parse().unwrap()
+    };
+    // In turns, whatever they can do.
+    assert!((rate("web_1") / rate("web_2") - 1.0).abs() < 0.01, "{}", run.out);
+    folder.write("plimsoll.toml", config.replace("group = \"web\"", "group = \"wob\""));
+    let run = Run::plimsoll(&["model", "from-config"], folder.path());
+    assert!(run.code == Some(2) && run.err.contains("wob"), "{}", run.err);
+}
+
+#[test]
+fn a_sweep_has_a_row_for_each_point() {
+    let folder = Folder::new();
+    folder.write("shop.lqn", shop());
+    let sweep = |more: &[&str]| {
+        let args = [&["model", "sweep", "shop.lqn", "--events", "100000"], more].concat();
+        Run::plimsoll(&args, folder.path())
+    };
+    let run = sweep(&["--set", "clients=5..25:10", "--set", "core.cores=1,2", "-o", "csv"]);
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    let head: Vec<&str> = run.out.lines().next().unwrap().split(',').collect();
+    let place = |name: &str| {
+        head.iter().position(|own| *own == name).unwrap_or_else(|| panic!("no {name} in {head:?}"))
+    };
+    let rows: Vec<Vec<f64>> = run
+        .out
+        .lines()
+        .skip(1)
+        .map(|row| row.split(',').map(|cell| cell.parse().unwrap()).collect())
+        .collect();
+    let points: Vec<(f64, f64)> =
+        rows.iter().map(|row| (row[place("clients")], row[place("core.cores")])).collect();
+    assert_eq!(points, [(5.0, 1.0), (5.0, 2.0), (15.0, 1.0), (15.0, 2.0), (25.0, 1.0), (25.0, 2.0)]);
+    let response: Vec<f64> = rows.iter().map(|row| row[place("task.client.response")]).collect();
+    assert!(
+        response[0] < response[2] && response[2] < response[4] && response[5] < response[4],
+        "{response:?}"
+    );
+    let run = sweep(&["--set", "client.threads=5..25:10"]);
+    assert!(row(&run.out, "client.threads").contains("client.p95  BUSIEST"), "{}", run.out);
+    let run = sweep(&["--set", "clients=1,2", "-o", "svg", "--metric", "throughput"]);
+    assert!(run.out.starts_with("<svg") && run.out.contains("client: 2, "), "{}", run.out);
+    // The model's own range.
+    folder.write("shop.lqn", shop().replace("$clients = 10", "$clients = [1, 4]"));
+    let run = sweep(&["-o", "json"]);
+    let json: Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!(json["points"].as_array().unwrap().len(), 2);
+    assert_eq!(json["points"][1]["values"]["clients"], 4.0);
+    let run = sweep(&["--set", "clients=4"]);
+    assert!(run.code == Some(2) && run.err.contains("nothing changes"), "{}", run.err);
+    let run = sweep(&["--set", "colour=1..3"]);
+    assert!(run.code == Some(2) && run.err.contains("no parameter `$colour`"), "{}", run.err);
+    let run = sweep(&["--set", "get.cores=1..3"]);
+    assert!(
+        run.code == Some(2) && run.err.contains("no processor `get`; there are users, core, disk"),
+        "{}",
+        run.err
+    );
+}
+
+#[test]
+fn bottleneck_capacity_and_picture_of_the_guides_model() {
+    let folder = Folder::new();
+    // One thread that waits for a disk half of the time: threads are missing.
+    folder
+        .write("shop.lqn", shop().replace("core m 2", "core m 1").replace("$clients = 10", "$clients = 30"));
+    let run = Run::plimsoll(&["model", "bottleneck", "shop.lqn", "-o", "json"], folder.path());
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    let json: Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!(
+        (&json["bottleneck"]["kind"], &json["bottleneck"]["names"][0]),
+        (&"software".into(), &"server".into())
+    );
+    let best = json["remedies"].as_array().unwrap();
+    assert!(best.len() >= 4 && best[0]["response_change"].as_f64().unwrap() < -0.2, "{json}");
+    let run = Run::plimsoll(&["model", "bottleneck", "shop.lqn"], folder.path());
+    assert!(
+        run.out.starts_with("Software bottleneck: server, ") && run.out.contains("threads of server"),
+        "{}",
+        run.out
+    );
+    folder.write("shop.lqn", shop());
+    let args = ["model", "capacity", "shop.lqn", "--goal", "response<0.5", "--load", "clients", "-o", "json"];
+    let run = Run::plimsoll(&args, folder.path());
+    let json: Value = serde_json::from_str(&run.out).unwrap_or_else(|_| panic!("{}", run.err));
+    let most = json["capacity"].as_u64().unwrap_or_else(|| json["capacity"].as_f64().unwrap() as u64);
+    let response = |clients: u64| {
+        let set = format!("clients={clients}");
+        let run = Run::plimsoll(
+            &["model", "simulate", "shop.lqn", "--set", &set, "-o", "json", "--events", "2000000"],
+            folder.path(),
+        );
+        let json: Value = serde_json::from_str(&run.out).unwrap();
+        json["findings"]["tasks"][0]["response"]["mean"].as_f64().unwrap()
+    };
+    assert!(response(most) < 0.5 && response(most + 1) >= 0.5, "{most}");
+    let run = Run::plimsoll(&["model", "capacity", "shop.lqn", "--goal", "response<0.01"], folder.path());
+    assert!(run.code == Some(1) && run.err.contains("no load keeps the goals"), "{}", run.err);
+    let run = Run::plimsoll(&["model", "capacity", "shop.lqn", "--goal", "nobody.p95<1"], folder.path());
+    assert!(
+        run.code == Some(2) && run.err.contains("is about nothing: there is p95 of client"),
+        "{}",
+        run.err
+    );
+    let run = Run::plimsoll(&["model", "show", "shop.lqn"], folder.path());
+    assert!(
+        run.out.contains("▱ client {10} clients, think 1") && run.out.contains("→ read (0.5)"),
+        "{}",
+        run.out
+    );
+    let run = Run::plimsoll(&["model", "show", "shop.lqn", "-o", "svg"], folder.path());
+    assert!(run.out.starts_with("<svg") && run.out.contains(">disk</text>"), "{}", run.out);
+}

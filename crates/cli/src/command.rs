@@ -117,7 +117,7 @@ impl Command {
         let known = match self {
             Self::Load(_) if of_references || of_models => "table, json, hgrm and html",
             Self::Ior(_) if of_load || of_models => "table, json, ior and corbaloc",
-            Self::Model(_) if of_load || of_references => "table, json and csv",
+            // Each of its commands says what it knows.
             Self::Load(_) | Self::Ior(_) | Self::Model(_) => "",
             _ if of_load || of_references || of_models => "table and json",
             _ => "",

@@ -31,6 +31,7 @@ pub(crate) struct Globals {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     /// For people.
+    #[value(alias = "text")]
     Table,
     /// For programs: one JSON document.
     Json,
@@ -46,9 +47,21 @@ pub(crate) enum Output {
     /// An object reference as an address and a key (ior).
     #[value(hide = true)]
     Corbaloc,
-    /// A number a line (model).
+    /// A number a line, or a point a row (model).
     #[value(hide = true)]
     Csv,
+    /// A model with its results, as other tools read it (model).
+    #[value(hide = true)]
+    Lqxo,
+    /// A model in XML (model convert).
+    #[value(hide = true)]
+    Lqnx,
+    /// A model in the text of other tools (model convert).
+    #[value(hide = true)]
+    Lqn,
+    /// A picture (model).
+    #[value(hide = true)]
+    Svg,
 }
 
 impl Output {
@@ -62,9 +75,9 @@ impl Output {
         matches!(self, Self::Ior | Self::Corbaloc)
     }
 
-    /// Is it a form that only results of models have?
+    /// Is it a form that only models and their results have?
     pub(crate) fn of_models(self) -> bool {
-        self == Self::Csv
+        matches!(self, Self::Csv | Self::Lqxo | Self::Lqnx | Self::Lqn | Self::Svg)
     }
 }
 

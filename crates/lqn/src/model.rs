@@ -3,6 +3,8 @@
 //! Everything is kept in lists and known by its place in them. A model that was read holds together: every number is in
 //! its range, every place exists, calls form no cycle, and every entry that is called answers.
 
+use std::fmt;
+
 /// Place of a processor in [`Model::processors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessorId(pub usize);
@@ -111,8 +113,66 @@ pub struct Entry {
     pub arrivals: f64,
     /// Who answers in its stead, with the probability; together at most 1.
     pub forwards: Vec<(EntryId, f64)>,
+    /// How it chooses among those; none for by chance. Where there is one, probabilities add up to 1 and are weights.
+    pub routing: Option<Routing>,
     /// What is done for a request.
     pub body: Body,
+}
+
+/// How an entry chooses whom it forwards to, as a balancer does. Models of other tools know only chance.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Routing {
+    /// By what rule.
+    pub policy: Policy,
+    /// How long loads are believed: they are looked at once in this time, all at once. 0 for those of the moment.
+    pub age: f64,
+}
+
+/// A rule by which a balancer chooses. The load of a target is how many requests wait or are served at its task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// By chance, in proportion to the weights.
+    Random,
+    /// One after the other.
+    RoundRobin,
+    /// In turns, in proportion to the weights.
+    Weighted,
+    /// The least loaded; of several any.
+    LeastLoaded,
+    /// The less loaded of any two.
+    PowerOfTwo,
+    /// Always the same for one client.
+    Sticky,
+}
+
+impl Policy {
+    /// All, by their names in texts.
+    pub const ALL: [(&'static str, Self); 6] = [
+        ("random", Self::Random),
+        ("round_robin", Self::RoundRobin),
+        ("weighted", Self::Weighted),
+        ("least_loaded", Self::LeastLoaded),
+        ("power_of_two", Self::PowerOfTwo),
+        ("sticky", Self::Sticky),
+    ];
+
+    /// Its name in texts.
+    pub fn name(self) -> &'static str {
+        Self::ALL.into_iter().find(|(_, own)| *own == self).map_or("", |(name, _)| name)
+    }
+
+    /// Does it look at loads, which can be old?
+    pub fn looks_at_loads(self) -> bool {
+        matches!(self, Self::LeastLoaded | Self::PowerOfTwo)
+    }
+}
+
+/// As in texts: `least_loaded(0.5)`.
+impl fmt::Display for Routing {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.policy.name())?;
+        if self.age > 0.0 { write!(out, "({})", self.age) } else { Ok(()) }
+    }
 }
 
 /// What is done for a request.

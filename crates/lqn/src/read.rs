@@ -10,9 +10,13 @@ use crate::Model;
 mod draft;
 mod expression;
 mod join;
+mod results;
+mod route;
 mod scan;
 mod text;
 mod xml;
+
+pub use results::{Measured, results};
 
 /// What a text says.
 #[derive(Clone, Debug, PartialEq)]

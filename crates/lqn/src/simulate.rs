@@ -15,6 +15,7 @@ mod dice;
 mod engine;
 mod percentiles;
 mod program;
+mod route;
 mod station;
 mod tally;
 
@@ -53,6 +54,8 @@ pub struct Findings {
     pub entries: Vec<EntryFinding>,
     /// In the order of the model.
     pub processors: Vec<ProcessorFinding>,
+    /// In the order of the model.
+    pub activities: Vec<ActivityFinding>,
     /// Events that were simulated.
     pub events: u64,
     /// Time that was simulated after the warm-up, in the model's unit.
@@ -113,6 +116,17 @@ pub struct ProcessorFinding {
     pub name: String,
     /// Cores in use, in the mean.
     pub busy: Estimate,
+}
+
+/// Of a phase or an activity.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ActivityFinding {
+    /// Its name.
+    pub name: String,
+    /// How often it is done, per unit of time.
+    pub throughput: Estimate,
+    /// How long it takes: work, waiting for the processor, calls and time to think.
+    pub service: Estimate,
 }
 
 /// Why a model cannot be simulated to the end. Each says at what time of the model.
@@ -182,6 +196,7 @@ struct Mark {
     tasks: Vec<[f64; 3]>,
     entries: Vec<[f64; 6]>,
     processors: Vec<f64>,
+    activities: Vec<[f64; 2]>,
 }
 
 fn mark(engine: &Engine<'_>) -> Mark {
@@ -194,6 +209,7 @@ fn mark(engine: &Engine<'_>) -> Mark {
         tasks: engine.tally.tasks.iter().map(task).collect(),
         entries: engine.tally.entries.iter().map(entry).collect(),
         processors: engine.stations.iter().map(|station| station.area).collect(),
+        activities: engine.tally.activities.iter().map(|own| [own.done as f64, own.took]).collect(),
     }
 }
 
@@ -236,10 +252,19 @@ fn findings(model: &Model, engine: &Engine<'_>, marks: &[Mark], begun: f64) -> F
         name: processor.name.clone(),
         busy: rate(&|mark| mark.processors[place]),
     });
+    let activities = model.activities.iter().enumerate().map(|(place, activity)| {
+        let done = |mark: &Mark| mark.activities[place][0];
+        ActivityFinding {
+            name: activity.name.clone(),
+            throughput: rate(&done),
+            service: mean(&|mark| mark.activities[place][1], &done),
+        }
+    });
     Findings {
         tasks: tasks.collect(),
         entries: entries.collect(),
         processors: processors.collect(),
+        activities: activities.collect(),
         events: engine.events,
         time: engine.now - begun,
         batches: marks.len() - 1,

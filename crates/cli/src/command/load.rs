@@ -160,12 +160,10 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let judged: Vec<_> = args.fail_if.iter().map(|threshold| threshold.judge(&outcome)).collect();
     match globals.output {
         Output::Json => globals.show(&outcome.json(&judged), String::new)?,
-        // References have forms of their own, which are refused for anything else before it begins.
-        Output::Table | Output::Ior | Output::Corbaloc | Output::Csv => {
-            talk::write(&text::render(&outcome, &judged, globals.color()))?
-        }
         Output::Hgrm => talk::write(&text::percentiles(&outcome.record.latency))?,
         Output::Html => talk::write(&page::render(&outcome, &judged))?,
+        // References and models have forms of their own, which are refused for anything else before it begins.
+        _ => talk::write(&text::render(&outcome, &judged, globals.color()))?,
     }
     if let Some(save) = &mut save {
         save.write(&outcome)?;

@@ -4,13 +4,23 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 use plimsoll_lqn::Read;
+use plimsoll_lqn::ask::knob::Knob;
 
 use super::{Exit, Failure, Globals};
 use crate::config;
+use crate::talk::Output;
 
+mod bottleneck;
+mod capacity;
+mod compare;
+mod convert;
+mod from_config;
+mod method;
+mod show;
 mod simulate;
+mod sweep;
 
 /// Layered queueing models: what a system can carry, before it is built
 #[derive(clap::Args, Debug)]
@@ -22,6 +32,13 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Simulate(simulate::Args),
+    Sweep(sweep::Args),
+    Bottleneck(bottleneck::Args),
+    Capacity(capacity::Args),
+    Compare(compare::Args),
+    Show(show::Args),
+    Convert(convert::Args),
+    FromConfig(from_config::Args),
 }
 
 /// A model, as every command takes it.
@@ -31,30 +48,104 @@ struct Which {
     #[arg(value_name = "MODEL")]
     file: PathBuf,
 
-    /// A parameter of the model ($NAME) is to have this value
+    /// A parameter of the model ($NAME), or a number such as client.threads or cpu.cores, is to have this value
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     set: Vec<(String, f64)>,
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    match &args.command {
+    let command = &args.command;
+    let known = command.outputs();
+    // Who names none means the first.
+    if globals.output != Output::Table && !known.contains(&globals.output) {
+        let names: Vec<String> =
+            known.iter().filter_map(|own| Some(own.to_possible_value()?.get_name().to_owned())).collect();
+        let what = format!("this command knows --output {} only", names.join(", "));
+        return Err(Failure::new(Exit::Usage, what));
+    }
+    match command {
         Command::Simulate(args) => simulate::run(args, globals),
+        Command::Sweep(args) => sweep::run(args, globals),
+        Command::Bottleneck(args) => bottleneck::run(args, globals),
+        Command::Capacity(args) => capacity::run(args, globals),
+        Command::Compare(args) => compare::run(args, globals),
+        Command::Show(args) => show::run(args, globals),
+        Command::Convert(args) => convert::run(args, globals),
+        Command::FromConfig(args) => from_config::run(args, globals),
+    }
+}
+
+impl Command {
+    /// Forms in which it writes; the first where none is named.
+    fn outputs(&self) -> &'static [Output] {
+        match self {
+            Self::Simulate(_) => simulate::OUTPUTS,
+            Self::Sweep(_) => sweep::OUTPUTS,
+            Self::Bottleneck(_) => bottleneck::OUTPUTS,
+            Self::Capacity(_) => capacity::OUTPUTS,
+            Self::Compare(_) => compare::OUTPUTS,
+            Self::Show(_) => show::OUTPUTS,
+            Self::Convert(_) => convert::OUTPUTS,
+            Self::FromConfig(_) => from_config::OUTPUTS,
+        }
     }
 }
 
 impl Which {
     /// Reads it; what was left aside is said.
     fn read(&self, globals: &Globals) -> Result<Read, Failure> {
-        let name = config::name_of(&self.file);
-        let text = text(&self.file)
+        let text = Text::of(&self.file)?;
+        let read = text.read(&self.set)?;
+        text.say(&read, globals);
+        Ok(read)
+    }
+}
+
+/// A model's text, of which a model is made for each set of values.
+struct Text {
+    name: String,
+    source: String,
+}
+
+impl Text {
+    fn of(file: &Path) -> Result<Self, Failure> {
+        let name = config::name_of(file);
+        let source = text(file)
             .map_err(|error| Failure::new(Exit::Usage, format_args!("cannot read {name}: {error}")))?;
-        let given: BTreeMap<String, f64> = self.set.iter().cloned().collect();
-        let read = plimsoll_lqn::read(&text, &given)
+        Ok(Self { name, source })
+    }
+
+    /// The model with these values of parameters and of numbers by name, which have a point in them.
+    fn read(&self, set: &[(String, f64)]) -> Result<Read, Failure> {
+        let (numbers, given): (Vec<_>, Vec<_>) =
+            set.iter().cloned().partition(|(name, _)| name.contains('.'));
+        let given: BTreeMap<String, f64> = given.into_iter().collect();
+        let name = &self.name;
+        let mut read = plimsoll_lqn::read(&self.source, &given)
             .map_err(|trouble| Failure::new(Exit::Usage, format_args!("{name}:{trouble}")))?;
-        for note in &read.notes {
-            globals.say(&format!("{name}: {note}\n"));
+        for (number, value) in numbers {
+            let wrong = |why| Failure::new(Exit::Usage, format_args!("{name}: {number}: {why}"));
+            let knob = Knob::find(&read.model, &number).map_err(wrong)?;
+            knob.set(&mut read.model, value).map_err(wrong)?;
         }
         Ok(read)
+    }
+
+    /// What a parameter or a number is in a model of this text.
+    fn value(&self, read: &Read, name: &str) -> Result<f64, Failure> {
+        if let Some((_, values)) = read.parameters.iter().find(|(own, _)| own == name) {
+            return Ok(values.first().copied().unwrap_or_default());
+        }
+        let knob = Knob::find(&read.model, name)
+            .map_err(|why| Failure::new(Exit::Usage, format_args!("{}: {why}", self.name)))?;
+        Ok(knob.value(&read.model))
+    }
+
+    /// Says what was left aside.
+    fn say(&self, read: &Read, globals: &Globals) {
+        for note in &read.notes {
+            globals.say(&format!("{}: {note}\n", self.name));
+        }
     }
 }
 
@@ -63,6 +154,30 @@ fn text(path: &Path) -> std::io::Result<String> {
         return std::io::read_to_string(std::io::stdin());
     }
     std::fs::read_to_string(path)
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    let part: f64 = text.parse().map_err(|_| "expected a number such as 0.01".to_owned())?;
+    if part > 0.0 && part < 1.0 { Ok(part) } else { Err("expected a number above 0 and below 1".to_owned()) }
+}
+
+/// A field of CSV (RFC 4180).
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+/// Four digits that mean something.
+fn short(number: f64) -> String {
+    if number == 0.0 || !number.is_finite() {
+        return number.to_string();
+    }
+    let digits = (3 - number.abs().log10().floor() as i32).clamp(0, 12) as usize;
+    let text = format!("{number:.digits$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
 /// `clients=24`
@@ -87,5 +202,19 @@ mod tests {
         for wrong in ["n", "=1", "n=many", ""] {
             assert!(setting(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        for (number, text) in
+            [(0.0, "0"), (572.84, "572.8"), (0.012_345_6, "0.01235"), (20.0, "20"), (123_456.7, "123457")]
+        {
+            assert_eq!(short(number), text);
+        }
+    }
+
+    #[test]
+    fn fields_are_quoted_where_they_must_be() {
+        assert_eq!((quoted("a b"), quoted("a,\"b")), ("a b".to_owned(), "\"a,\"\"b\"".to_owned()));
     }
 }

@@ -1,7 +1,7 @@
 //! A model before its names are looked up.
 
 use super::At;
-use crate::model::{Copies, Order, Scheduling};
+use crate::model::{Copies, Order, Routing, Scheduling};
 
 /// A name, and where it stands.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +17,8 @@ pub(super) struct Draft {
     pub(super) tasks: Vec<Task>,
     pub(super) entries: Vec<Entry>,
     pub(super) notes: Vec<String>,
+    /// How entries choose whom they forward to.
+    pub(super) routes: Vec<(Name, Routing)>,
 }
 
 #[derive(Debug)]

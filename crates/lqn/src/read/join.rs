@@ -16,7 +16,7 @@ const MOST: usize = 100_000;
 
 /// The model of a draft.
 pub(super) fn model(draft: Draft) -> Result<Model, Trouble> {
-    let Draft { comment, processors, tasks, entries, .. } = draft;
+    let Draft { comment, processors, tasks, entries, routes, .. } = draft;
     let mut model = Model { comment, ..Model::default() };
     let nowhere = super::At { line: 1, column: 1 };
     if tasks.is_empty() {
@@ -66,7 +66,20 @@ pub(super) fn model(draft: Draft) -> Result<Model, Trouble> {
             entries: Vec::new(),
         });
     }
-    joiner.join(tasks, entries, &owners)
+    let mut model = joiner.join(tasks, entries, &owners)?;
+    for (name, routing) in routes {
+        let own = model.entries.iter_mut().find(|entry| entry.name == name.text);
+        let own = own.ok_or_else(|| name.at.says(format!("no entry `{}`", name.text)))?;
+        let all: f64 = own.forwards.iter().map(|(_, share)| share).sum();
+        if (all - 1.0).abs() > 1e-3 {
+            return Err(name.at.says(format!(
+                "`{}` forwards {all} of its requests: where it has a policy the shares, which are weights, add up to 1",
+                name.text
+            )));
+        }
+        own.routing = Some(routing);
+    }
+    Ok(model)
 }
 
 /// A name that must not be there yet.
@@ -97,6 +110,12 @@ impl Joiner {
             if let (true, Some(_)) = (entry.arrivals > 0.0, Some(()).filter(|()| tasks[*task].client)) {
                 return Err(entry.name.at.says("clients take no requests from outside"));
             }
+            if !entry.arrivals.is_finite() {
+                return Err(entry
+                    .name
+                    .at
+                    .says(format!("the arrivals of `{}` are a number", entry.name.text)));
+            }
             spoken.insert(&entry.name.text, entry);
         }
         // In the order of the tasks, so that numbers do not depend on where an entry is described.
@@ -110,6 +129,7 @@ impl Joiner {
                     task: TaskId(place),
                     arrivals: spoken.get(name.text.as_str()).map_or(0.0, |entry| entry.arrivals),
                     forwards: Vec::new(),
+                    routing: None,
                     body: Body::Phases(Vec::new()),
                 });
             }

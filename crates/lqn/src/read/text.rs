@@ -3,7 +3,7 @@
 use super::draft::{Activity, Draft, Entry, Name, Processor, Task};
 use super::expression::Reader;
 use super::scan::{Kind, Token, tokens};
-use super::{At, Scope, Trouble};
+use super::{At, Scope, Trouble, route};
 use crate::model::{Copies, Order, Scheduling};
 
 mod graph;
@@ -12,6 +12,7 @@ mod graph;
 pub(super) fn draft(source: &str, scope: &mut Scope<'_>) -> Result<Draft, Trouble> {
     let mut parser = Parser { tokens: tokens(source)?, next: 0, scope };
     let mut draft = Draft::default();
+    route::lines(source, &mut draft)?;
     loop {
         let Token { kind, at } = parser.take();
         match kind {
@@ -443,8 +444,25 @@ impl Parser<'_, '_> {
     /// After the values: results that are observed, and the `-1`, which some leave out.
     fn end_phases(&mut self) -> Result<(), Trouble> {
         self.skip_observations();
-        self.ends();
+        if !self.ends_section() {
+            self.ends();
+        }
         Ok(())
+    }
+
+    /// Is what is next the `-1` of the section, because another section follows it, or nothing?
+    fn ends_section(&self) -> bool {
+        let after = |more: usize| self.tokens.get(self.next + more).map(|token| &token.kind);
+        match after(1) {
+            None | Some(Kind::End | Kind::Variable(_)) => true,
+            // `A task s …` begins a section, `A entry activity` does not.
+            Some(Kind::Word(word)) if word == "A" => match after(3) {
+                Some(Kind::Word(word)) => word.chars().count() == 1,
+                other => other == Some(&Kind::Mark(":")),
+            },
+            Some(Kind::Word(word)) => matches!(word.as_str(), "G" | "P" | "T" | "E" | "U" | "R" | "C"),
+            _ => false,
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::draft::{Activity, After, Before, Draft, Entry, Link, Name, Processor,
 use super::expression::Reader;
 use super::scan::{Kind, tokens};
 use super::text::copies;
-use super::{At, Scope, Trouble};
+use super::{At, Scope, Trouble, route};
 use crate::model::{Copies, Order, Scheduling};
 
 /// Reads a whole document.
@@ -91,6 +91,16 @@ impl<'d> Xml<'d, '_, '_> {
                 "parameters" | "run-control" | "plot-control" => {}
                 "solver-params" => {
                     self.draft.comment = own.attribute("comment").unwrap_or_default().to_owned();
+                    for pragma in named(own, "pragma") {
+                        let entry = pragma.attribute("param").and_then(|param| param.strip_prefix("route."));
+                        if let Some(entry) = entry {
+                            let name =
+                                Name { text: entry.to_owned(), at: self.at_attribute(pragma, "param") };
+                            let value = pragma.attribute("value").unwrap_or_default();
+                            let routing = route::routing(value, self.at_attribute(pragma, "value"))?;
+                            self.draft.routes.push((name, routing));
+                        }
+                    }
                 }
                 "processor" => self.processor(own)?,
                 "lqx" => return Err(at.says("a program (`lqx`) is not supported; give parameters instead")),

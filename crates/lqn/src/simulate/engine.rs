@@ -11,12 +11,14 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::Stuck;
 use super::dice::Dice;
 use super::program::{Answers, Ask, Calls, Program};
+use super::route::Route;
 use super::station::{Station, Wish, sortable};
 use super::tally::Tally;
 use crate::Model;
 use slab::Slab;
 
 mod graph;
+mod next;
 mod slab;
 
 /// Nobody.
@@ -38,6 +40,10 @@ pub(super) struct Engine<'p> {
     /// Number of the alarm of each station that counts.
     alarms: Vec<u32>,
     crews: Vec<State>,
+    /// Of each entry, how it chooses whom it forwards to, if not by chance.
+    routes: Vec<Option<Route>>,
+    /// Requests that wait or are served at each task.
+    loads: Vec<u32>,
     requests: Slab<Request>,
     threads: Slab<Thread>,
     branches: Slab<Branch>,
@@ -59,6 +65,8 @@ enum Event {
     Arrival(u32),
     /// A station's alarm.
     Ring(u32),
+    /// An entry looks at the loads of those whom it forwards to.
+    Look(u32),
 }
 
 /// Things to do at this moment.
@@ -111,6 +119,8 @@ struct Thread {
 struct Branch {
     thread: u32,
     activity: u32,
+    /// When it began with the activity.
+    begun: f64,
     /// Number of the alarm that counts.
     alarm: u32,
     /// Calls that are left, of those made exactly so often.
@@ -130,6 +140,8 @@ impl<'p> Engine<'p> {
             stations: model.processors.iter().map(Station::new).collect(),
             alarms: vec![0; model.processors.len()],
             crews: Vec::new(),
+            routes: Vec::new(),
+            loads: vec![0; model.tasks.len()],
             requests: Slab::default(),
             threads: Slab::default(),
             branches: Slab::default(),
@@ -151,6 +163,11 @@ impl<'p> Engine<'p> {
             if entry.arrivals > 0.0 {
                 engine.arrival(place as u32);
             }
+            let route = entry.routing.map(|routing| Route::new(entry, &program.entries, routing));
+            if let Some(age) = route.as_ref().map(|route| route.age).filter(|age| *age > 0.0) {
+                engine.at(age, Event::Look(place as u32));
+            }
+            engine.routes.push(route);
         }
         engine
     }
@@ -208,6 +225,13 @@ impl<'p> Engine<'p> {
                     let (who, wish) = self.stations[station].rung(self.now);
                     self.grant(station, wish);
                     self.todo.extend(who.map(Do::Pieced));
+                }
+            }
+            Event::Look(entry) => {
+                if let Some(route) = &mut self.routes[entry as usize] {
+                    route.look(&self.loads);
+                    let age = route.age;
+                    self.at(self.now + age, event);
                 }
             }
         }
@@ -288,6 +312,7 @@ impl<'p> Engine<'p> {
     fn come(&mut self, request: u32) {
         let entry = self.requests.all[request as usize].entry as usize;
         let task = self.program.entries[entry].task;
+        self.loads[task] += 1;
         match &mut self.crews[task].free {
             Some(0) => {
                 self.crews[task].queue.push_back(request);
@@ -313,6 +338,7 @@ impl<'p> Engine<'p> {
 
     fn begin(&mut self, branch: u32) {
         let own = &mut self.branches.all[branch as usize];
+        own.begun = self.now;
         let step = &self.program.activities[own.activity as usize];
         if let Calls::Exact { targets, .. } = &step.calls {
             own.left.clear();
@@ -394,6 +420,7 @@ impl<'p> Engine<'p> {
     fn finish(&mut self, branch: u32) {
         let own = &self.branches.all[branch as usize];
         let (thread, activity) = (own.thread, own.activity);
+        self.tally.done(activity as usize, self.now - own.begun);
         self.todo.push(Do::Next(branch));
         let entry = self.threads.all[thread as usize].entry as usize;
         let answers = match &self.program.activities[activity as usize].answers {
@@ -414,15 +441,12 @@ impl<'p> Engine<'p> {
             return;
         }
         self.tally.served(entry, self.now - own.begun);
-        let forwards = &self.program.entries[entry].forwards;
-        if !forwards.is_empty() {
-            let drawn = self.dice.unit();
-            if let Some((_, to)) = forwards.iter().find(|(sum, _)| drawn < *sum) {
-                let own = &mut self.requests.all[request as usize];
-                (own.entry, own.came) = (*to as u32, self.now);
-                self.todo.push(Do::Come(request));
-                return;
-            }
+        self.loads[self.program.entries[entry].task] -= 1;
+        if let Some(to) = self.forward(entry, request) {
+            let own = &mut self.requests.all[request as usize];
+            (own.entry, own.came) = (to as u32, self.now);
+            self.todo.push(Do::Come(request));
+            return;
         }
         let Request { caller, origin, outside, .. } = self.requests.all[request as usize];
         self.requests.give(request);
@@ -462,23 +486,5 @@ impl<'p> Engine<'p> {
                 }
             }
         }
-    }
-
-    /// The request that a task takes next, of those that wait.
-    fn next_of(&mut self, task: usize) -> Option<u32> {
-        let queue = &mut self.crews[task].queue;
-        if !self.program.tasks[task].by_priority || queue.len() < 2 {
-            return queue.pop_front();
-        }
-        let rank = |request: &u32| match self.requests.all[*request as usize].caller {
-            NONE => i32::MIN,
-            caller => {
-                let activity = self.branches.all[caller as usize].activity;
-                self.program.activities[activity as usize].priority
-            }
-        };
-        let best = queue.iter().map(rank).max()?;
-        let place = queue.iter().position(|request| rank(request) == best)?;
-        queue.remove(place)
     }
 }

@@ -1,7 +1,7 @@
 //! The model as the simulator wants it: what is drawn and looked up for every step, worked out before.
 
 use super::dice::Length;
-use crate::model::{ActivityId, Body, Call, Copies, EntryId, Model, Next, Order, Role, Scheduling};
+use crate::model::{ActivityId, Body, Call, Copies, EntryId, Model, Next, Order, Role, Routing, Scheduling};
 
 /// The model, ready to run.
 pub(super) struct Program {
@@ -84,6 +84,7 @@ pub(super) struct Way {
     pub(super) arrivals: f64,
     /// Where it is forwarded, each with its probability added to those before it.
     pub(super) forwards: Vec<(f64, usize)>,
+    pub(super) routing: Option<Routing>,
 }
 
 /// A task.
@@ -120,7 +121,8 @@ impl Program {
                 (sum, *to)
             });
             let forwards = forwards.collect();
-            entries.push(Way { task: entry.task.0, start: start.0, arrivals: entry.arrivals, forwards });
+            let (arrivals, routing) = (entry.arrivals, entry.routing);
+            entries.push(Way { task: entry.task.0, start: start.0, arrivals, forwards, routing });
         }
         let tasks = model.tasks.iter().map(|task| Crew {
             copies: match task.copies {

@@ -7,6 +7,14 @@ use crate::Model;
 pub(super) struct Tally {
     pub(super) tasks: Vec<TaskTally>,
     pub(super) entries: Vec<EntryTally>,
+    pub(super) activities: Vec<ActivityTally>,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct ActivityTally {
+    /// How often it was done, and how long that took: work, waiting for the processor, calls and time to think.
+    pub(super) done: u64,
+    pub(super) took: f64,
 }
 
 #[derive(Clone, Default)]
@@ -43,6 +51,7 @@ impl Tally {
         Self {
             tasks: vec![TaskTally::default(); model.tasks.len()],
             entries: vec![EntryTally::default(); model.entries.len()],
+            activities: vec![ActivityTally::default(); model.activities.len()],
         }
     }
 
@@ -61,6 +70,12 @@ impl Tally {
         let own = &mut self.tasks[task];
         own.count(now);
         own.busy += more;
+    }
+
+    pub(super) fn done(&mut self, activity: usize, took: f64) {
+        let own = &mut self.activities[activity];
+        own.done += 1;
+        own.took += took;
     }
 
     pub(super) fn cycle(&mut self, task: usize, took: f64) {

@@ -3,13 +3,15 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use plimsoll_lqn::ask::lines;
 use plimsoll_lqn::model::Copies;
 use plimsoll_lqn::simulate::Quantiles;
+use plimsoll_lqn::write::{Origin, lqxo};
 use plimsoll_lqn::{Effort, Estimate, Findings, Model, simulate};
 use serde_json::json;
 
-use super::Which;
-use crate::command::{Failure, Globals};
+use super::{Which, part, quoted, short};
+use crate::command::{Exit, Failure, Globals};
 use crate::control::text::{Cell, Tone, table};
 use crate::talk::{Output, write};
 
@@ -35,12 +37,22 @@ pub(super) struct Args {
     events: u64,
 }
 
+pub(super) const OUTPUTS: &[Output] = &[Output::Table, Output::Json, Output::Csv, Output::Lqxo];
+
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let model = args.which.read(globals)?.model;
     let effort = Effort { seed: args.seed, events: args.events, precision: args.precision };
     let found = simulate(&model, &effort).map_err(Failure::failed)?;
     if globals.output == Output::Csv {
-        write(&csv(&found))?;
+        write(&csv(&model, &found))?;
+    } else if globals.output == Output::Lqxo {
+        let origin = Origin {
+            by: "plimsoll model simulate",
+            valid: found.precise,
+            convergence: args.precision,
+            iterations: found.batches as u64,
+        };
+        write(&lqxo(&model, &found, &origin).map_err(|why| Failure::new(Exit::Usage, why))?)?;
     } else {
         let json = json!({ "schema": 1, "seed": args.seed, "findings": found });
         globals.show(&json, || render(&model, &found, globals.color()))?;
@@ -54,11 +66,6 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         short(found.time)
     ));
     Ok(ExitCode::SUCCESS)
-}
-
-fn part(text: &str) -> Result<f64, String> {
-    let part: f64 = text.parse().map_err(|_| "expected a number such as 0.01".to_owned())?;
-    if part > 0.0 && part < 1.0 { Ok(part) } else { Err("expected a number above 0 and below 1".to_owned()) }
 }
 
 fn render(model: &Model, found: &Findings, color: bool) -> String {
@@ -138,35 +145,13 @@ fn render(model: &Model, found: &Findings, color: bool) -> String {
 }
 
 /// One number a line: what of, its name, which number, the mean, half of the interval.
-fn csv(found: &Findings) -> String {
+fn csv(model: &Model, found: &Findings) -> String {
     let mut out = "kind,name,metric,mean,half_width\n".to_owned();
-    let mut line = |kind: &str, name: &str, metric: &str, own: &Estimate| {
-        let _ = writeln!(out, "{kind},{},{metric},{},{}", quoted(name), own.mean, own.half_width);
-    };
-    for own in &found.tasks {
-        line("task", &own.name, "throughput", &own.throughput);
-        line("task", &own.name, "busy", &own.busy);
-        own.response.iter().for_each(|response| line("task", &own.name, "response", response));
-    }
-    for own in &found.entries {
-        line("entry", &own.name, "throughput", &own.throughput);
-        line("entry", &own.name, "waiting", &own.waiting);
-        line("entry", &own.name, "service", &own.service);
-        own.response.iter().for_each(|response| line("entry", &own.name, "response", response));
-    }
-    for own in &found.processors {
-        line("processor", &own.name, "busy", &own.busy);
+    for line in lines(model, found) {
+        let (name, own) = (quoted(&line.name), line.value);
+        let _ = writeln!(out, "{},{name},{},{},{}", line.kind, line.metric, own.mean, own.half_width);
     }
     out
-}
-
-/// A field of CSV (RFC 4180).
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
 }
 
 fn shown(estimate: &Estimate) -> String {
@@ -175,33 +160,4 @@ fn shown(estimate: &Estimate) -> String {
         return short(estimate.mean);
     }
     format!("{} ± {}", short(estimate.mean), short(estimate.half_width))
-}
-
-/// Four digits that mean something.
-fn short(number: f64) -> String {
-    if number == 0.0 || !number.is_finite() {
-        return number.to_string();
-    }
-    let digits = (3 - number.abs().log10().floor() as i32).clamp(0, 12) as usize;
-    let text = format!("{number:.digits$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_short() {
-        for (number, text) in
-            [(0.0, "0"), (572.84, "572.8"), (0.012_345_6, "0.01235"), (20.0, "20"), (123_456.7, "123457")]
-        {
-            assert_eq!(short(number), text);
-        }
-    }
-
-    #[test]
-    fn fields_are_quoted_where_they_must_be() {
-        assert_eq!((quoted("a b"), quoted("a,\"b")), ("a b".to_owned(), "\"a,\"\"b\"".to_owned()));
-    }
 }

@@ -48,7 +48,12 @@ impl Graph {
                         Some((wanted, _)) => *wanted,
                         None => branches,
                     };
-                    let next = Next::Join { join, wanted, branches, then: Box::new(then) };
+                    // A join of one is none.
+                    let next = if branches == 1 {
+                        then
+                    } else {
+                        Next::Join { join, wanted, branches, then: Box::new(then) }
+                    };
                     (names.iter().collect(), next)
                 }
             };
@@ -80,20 +85,25 @@ impl Graph {
                     let at = ways.first().map(|(_, name)| name.at).unwrap_or_default();
                     return Err(at.says(format!("the probabilities of the ways add up to {all}, not to 1")));
                 }
+                // What is 1 but for rounding stays as it is, so that what is written can be read again to the same.
+                let all = if (all - 1.0).abs() < 1e-9 { 1.0 } else { all };
                 let places = ways.iter().map(|(share, name)| Ok((share / all, self.place(name)?)));
                 Next::Or(places.collect::<Result<_, Trouble>>()?)
             }
+            After::All(names) if names.len() == 1 => Next::Or(vec![(1.0, self.place(&names[0])?)]),
             After::All(names) => {
                 Next::And(names.iter().map(|name| self.place(name)).collect::<Result<_, _>>()?)
             }
-            After::Loop(bodies, exit) => Next::Loop {
-                bodies: bodies.iter().map(|(count, name)| Ok((*count, self.place(name)?))).collect::<Result<
-                    _,
-                    Trouble,
-                >>(
-                )?,
-                exit: exit.as_ref().map(|name| self.place(name)).transpose()?,
-            },
+            After::Loop(bodies, exit) => {
+                let one = |(count, name): &(f64, Name)| {
+                    if count.is_finite() {
+                        return Ok((*count, self.place(name)?));
+                    }
+                    Err(name.at.says(format!("how often `{}` is done is a number", name.text)))
+                };
+                let bodies = bodies.iter().map(one).collect::<Result<_, Trouble>>()?;
+                Next::Loop { bodies, exit: exit.as_ref().map(|exit| self.place(exit)).transpose()? }
+            }
         })
     }
 }

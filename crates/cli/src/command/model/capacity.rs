@@ -1,0 +1,189 @@
+//! `plimsoll model capacity`: the largest load with which goals are kept.
+
+use std::process::ExitCode;
+
+use plimsoll_lqn::Model;
+use plimsoll_lqn::ask::capacity::{Goal, Missed, Range, Tried, capacity};
+use plimsoll_lqn::ask::{Line, Whole, lines};
+use serde_json::{Value, json};
+
+use super::method::How;
+use super::{Text, Which, short};
+use crate::command::{Exit, Failure, Globals};
+use crate::control::text::{Cell, Tone, table};
+use crate::talk::Output;
+
+/// Find the largest load with which goals are kept
+///
+/// The load is the number of clients, or the rate of requests from outside; --load names another number where the model has
+/// several. It is doubled until a goal is missed, and then looked for in between. Exit code 1: no load keeps the goals.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    #[command(flatten)]
+    which: Which,
+
+    /// What is to hold: response<0.5, client.p95<2, cpu.utilization<0.8, throughput>100; several times for all of them
+    #[arg(long, value_name = "GOAL", required = true, value_parser = Goal::parse)]
+    goal: Vec<Goal>,
+
+    /// What is the load: a parameter, or a number such as client.threads or front.arrivals
+    #[arg(long, value_name = "NAME")]
+    load: Option<String>,
+
+    /// The least load that is tried; 1 of what is counted, else a 64th of the model's own
+    #[arg(long, value_name = "NUMBER", value_parser = positive)]
+    from: Option<f64>,
+
+    /// The most; 100000 of what is counted, else 1024 times the model's own
+    #[arg(long, value_name = "NUMBER", value_parser = positive)]
+    to: Option<f64>,
+
+    #[command(flatten)]
+    how: How,
+}
+
+pub(super) const OUTPUTS: &[Output] = &[Output::Table, Output::Json];
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let text = Text::of(&args.which.file)?;
+    let read = text.read(&args.which.set)?;
+    text.say(&read, globals);
+    let load = match &args.load {
+        Some(name) => name.strip_prefix('$').unwrap_or(name).to_owned(),
+        None => usual(&read.model)?,
+    };
+    let own = text.value(&read, &load)?;
+    let counts = own.fract() == 0.0 && own >= 1.0 && !load.ends_with(".arrivals");
+    let range = Range {
+        from: args.from.unwrap_or(if counts { 1.0 } else { own / 64.0 }),
+        to: args.to.unwrap_or(if counts { 100_000.0 } else { own * 1024.0 }),
+        whole: counts,
+    };
+    if !(range.from > 0.0 && range.from <= range.to) {
+        return Err(Failure::new(
+            Exit::Usage,
+            "the least load is above 0 and no more than the most: see --from, --to",
+        ));
+    }
+    let solve = |value: f64| -> Result<_, Failure> {
+        let mut set = args.which.set.clone();
+        set.retain(|(name, _)| *name != load);
+        set.push((load.clone(), value));
+        let model = text.read(&set)?.model;
+        let found = args.how.solve(&model);
+        if let Ok(found) = &found {
+            known(&args.goal, &lines(&model, found))?;
+        }
+        Ok((model, found))
+    };
+    let (best, beyond) = capacity(range, &args.goal, solve)?;
+    let Some(best) = best else {
+        let why = beyond.map(|tried| missed(&args.goal, &tried)).unwrap_or_default();
+        let at = format!("{load} = {}", range.from);
+        return Err(Failure::failed(format_args!("no load keeps the goals: at {at} {why}")));
+    };
+    let json = json!({
+        "schema": 1,
+        "method": args.how.method.name,
+        "load": load,
+        "goals": args.goal.iter().map(|goal| &goal.text).collect::<Vec<_>>(),
+        "capacity": best.load,
+        "at": document(&args.goal, &best),
+        "beyond": beyond.as_ref().map(|own| document(&args.goal, own)),
+    });
+    globals.show(&json, || render(&load, &args.goal, &best, beyond.as_ref(), globals.color()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+/// The load where none is named: the only clients, or the only requests from outside.
+fn usual(model: &Model) -> Result<String, Failure> {
+    let clients =
+        model.tasks.iter().filter(|task| task.is_client()).map(|own| format!("{}.threads", own.name));
+    let open =
+        model.entries.iter().filter(|own| own.arrivals > 0.0).map(|own| format!("{}.arrivals", own.name));
+    let mut all: Vec<String> = clients.chain(open).collect();
+    if all.len() > 1 {
+        let names = all.join(", ");
+        return Err(Failure::new(
+            Exit::Usage,
+            format_args!("the model has several loads; say which with --load: {names}"),
+        ));
+    }
+    all.pop().ok_or_else(|| Failure::new(Exit::Usage, "the model has neither clients nor arrivals"))
+}
+
+/// Every goal is about something that there is.
+fn known(goals: &[Goal], lines: &[Line]) -> Result<(), Failure> {
+    for goal in goals {
+        if goal.metric.of(lines).is_empty() {
+            let metric = goal.metric.metric;
+            let names = lines.iter().filter(|line| line.metric == metric).map(|line| line.name.as_str());
+            let names = names.collect::<Vec<_>>().join(", ");
+            let what = format!("goal `{}` is about nothing: there is {metric} of {names}", goal.text);
+            return Err(Failure::new(Exit::Usage, what));
+        }
+    }
+    Ok(())
+}
+
+fn missed(goals: &[Goal], tried: &Tried) -> String {
+    match &tried.missed {
+        Some(Missed::Stuck(why)) => why.to_string(),
+        Some(Missed::Grows(entry)) => format!("more comes to {entry} than can be served"),
+        Some(Missed::Goal(place, line)) => {
+            let (metric, name, value) = (line.metric, &line.name, short(line.value.mean));
+            format!("{metric} of {name} is {value}, which misses {}", goals[*place].text)
+        }
+        None => "every goal is kept".to_owned(),
+    }
+}
+
+fn document(goals: &[Goal], tried: &Tried) -> Value {
+    let Ok((model, found)) = &tried.found else {
+        return json!({ "load": tried.load, "why": missed(goals, tried) });
+    };
+    let all = lines(model, found);
+    json!({
+        "load": tried.load,
+        "whole": Whole::of(found),
+        "goals": goals.iter().map(|goal| json!({
+            "goal": goal.text,
+            "kept": goal.metric.of(&all).iter().all(|line| goal.allows(line.value.mean)),
+            "lines": goal.metric.of(&all),
+        })).collect::<Vec<_>>(),
+        "why": tried.missed.as_ref().map(|_| missed(goals, tried)),
+    })
+}
+
+fn render(load: &str, goals: &[Goal], best: &Tried, beyond: Option<&Tried>, color: bool) -> String {
+    let mut out = format!("{load} = {}\n", short(best.load));
+    out += &match beyond {
+        Some(tried) => format!("at {} {}\n\n", short(tried.load), missed(goals, tried)),
+        None => "that is the most that was tried (--to); every goal is kept\n\n".to_owned(),
+    };
+    let strong = |text: &str| Cell::text(text).tone(Tone::Strong);
+    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+    let mut rows = vec![vec![strong("GOAL"), strong("OF"), number("IS"), number("±")]];
+    if let Ok((model, found)) = &best.found {
+        let all = lines(model, found);
+        for goal in goals {
+            for line in goal.metric.of(&all) {
+                rows.push(vec![
+                    Cell::text(&goal.text),
+                    Cell::text(&line.name),
+                    Cell::number(short(line.value.mean)),
+                    Cell::number(short(line.value.half_width)),
+                ]);
+            }
+        }
+        let whole = Whole::of(found);
+        out += &table(&rows, color);
+        out += &format!("\nresponse {}, throughput {}\n", short(whole.response), short(whole.throughput));
+    }
+    out
+}

@@ -1,0 +1,152 @@
+//! `plimsoll model from-config`: the model of a balancer, from its configuration.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use plimsoll_lqn::model::{Policy, Routing};
+
+use crate::command::{Exit, Failure, Globals};
+use crate::config::{self, Group, Member};
+use crate::talk::{Output, write};
+
+/// Write the model of a configuration: clients, balancer and members of each group, with its policy
+///
+/// What a file does not say is a parameter at the beginning: how many clients there are, how long they think, how much work
+/// a request is. Times are in seconds. Give what you measured: --set web_demand=0.004.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// A configuration; - for standard input
+    #[arg(value_name = "FILE", default_value = config::DEFAULT_FILE)]
+    file: PathBuf,
+}
+
+pub(super) const OUTPUTS: &[Output] = &[Output::Lqn];
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let file = config::read(&args.file).map_err(|error| Failure::rendered(Exit::Usage, error))?;
+    globals.say(&file.warnings.to_string());
+    let name = config::name_of(&args.file);
+    let mut groups: Vec<&Group> = Vec::new();
+    for group in &file.config.groups {
+        let served = file.config.listeners.iter().any(|listener| listener.group == group.name);
+        if group.members.is_empty() {
+            globals.say(&format!("group {} is left out: who its members are is a lottery's\n", group.name));
+        } else if served {
+            groups.push(group);
+        } else {
+            globals.say(&format!("group {} is left out: no listener leads to it\n", group.name));
+        }
+    }
+    if groups.is_empty() {
+        return Err(Failure::failed(format_args!("{name}: no group has members and a listener")));
+    }
+    for group in &groups {
+        if let (_, Some(instead)) = routing(group) {
+            globals.say(&format!("group {}: {} is taken for {instead}\n", group.name, group.strategy.name()));
+        }
+    }
+    let threads = file.config.threads;
+    let text = model(&name, threads.unwrap_or(1), &groups);
+    // Names of groups may be such that what is made of them is the same.
+    plimsoll_lqn::read(&text, &BTreeMap::new())
+        .map_err(|why| Failure::failed(format_args!("{name}: no model can be made of its names: {why}")))?;
+    write(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The policy of a model that is nearest to a group's strategy, and what it is taken for if that is another.
+fn routing(group: &Group) -> (Routing, Option<&'static str>) {
+    let age = group.monitor.as_ref().map_or(0.0, |monitor| monitor.interval.0.as_secs_f64());
+    let now = |policy| Routing { policy, age: 0.0 };
+    match group.strategy.name() {
+        "random" => (now(Policy::Random), None),
+        "lottery" => (now(Policy::Random), Some("random")),
+        "round_robin" => (now(Policy::RoundRobin), None),
+        "weighted_round_robin" => (now(Policy::Weighted), None),
+        "least_connections" => (now(Policy::LeastLoaded), None),
+        "rendezvous" | "maglev" => (now(Policy::Sticky), Some("sticky")),
+        "least_request" => (now(Policy::PowerOfTwo), None),
+        "peak_ewma" | "prequal" => (now(Policy::PowerOfTwo), Some("power_of_two")),
+        // Loads come with reports.
+        "least_loaded" | "load_average" | "load_minimum" | "minimum_dispersion" => (
+            Routing { policy: Policy::LeastLoaded, age },
+            (age > 0.0).then_some("least_loaded with loads as old as reports"),
+        ),
+        _ => (now(Policy::LeastLoaded), Some("least_loaded")),
+    }
+}
+
+/// A name of the grammar: letters, digits and `_`, no letter alone.
+fn word(name: &str) -> String {
+    let mut word: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    if !word.starts_with(|c: char| c.is_ascii_alphabetic()) || word.len() < 2 {
+        word.insert_str(0, "g_");
+    }
+    word
+}
+
+fn model(file: &str, threads: usize, groups: &[&Group]) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for group in groups {
+        let mut own = word(&group.name.to_string());
+        while words.contains(&own) {
+            own.push('_');
+        }
+        words.push(own);
+    }
+    let mut head = format!("# The model of {}. Times are in seconds.\n", file.replace(['\n', '\r'], " "));
+    head += "# What the file does not say stands here: give what you measured.\n";
+    head += "$balancer_demand = 0.00005   # work of one request at the balancer\n";
+    let (mut routes, mut processors, mut tasks, mut entries) =
+        (String::new(), String::new(), String::new(), String::new());
+    let balancer = words.join(" ");
+    let _ = writeln!(processors, "  p plimsoll_cores f m {threads}");
+    let _ = writeln!(tasks, "  t plimsoll i {balancer} -1 plimsoll_cores");
+    for (group, own) in groups.iter().zip(&words) {
+        let _ = writeln!(head, "${own}_clients = 100   # clients of group {}", group.name);
+        let _ = writeln!(head, "${own}_think = 1   # time for which one waits before its next request");
+        let _ = writeln!(head, "${own}_demand = 0.01   # work of one request at a member of capacity 1");
+        let _ = writeln!(head, "${own}_cores = 1   # cores of a member");
+        let (routing, _) = routing(group);
+        let _ = writeln!(routes, "#pragma route.{own}={routing}");
+        let _ = writeln!(processors, "  p {own}_users f i");
+        let _ =
+            writeln!(tasks, "  t {own}_client r {own}_client -1 {own}_users z ${own}_think m ${own}_clients");
+        let _ = writeln!(entries, "  s {own}_client 0 -1\n  y {own}_client {own} 1 -1");
+        let _ = writeln!(entries, "  s {own} $balancer_demand -1");
+        let members: Vec<_> = group.members.iter().map(Member::table).collect();
+        let all: f64 = members.iter().map(|member| member.capacity).sum();
+        for (number, (member, known)) in members.iter().zip(&group.members).enumerate() {
+            let one = format!("{own}_{}", number + 1);
+            let _ = writeln!(
+                processors,
+                "  p {one}_cpu s 0 m ${own}_cores R {}   # {}",
+                member.capacity,
+                known.name()
+            );
+            let most = member.max_connections.or(group.max_connections);
+            let many = most.map_or_else(|| "i".to_owned(), |most| format!("m {most}"));
+            let _ = writeln!(tasks, "  t {one} n {one} -1 {one}_cpu {many}");
+            let _ =
+                writeln!(entries, "  F {own} {one} {} -1\n  s {one} ${own}_demand -1", member.capacity / all);
+        }
+    }
+    format!(
+        "{head}{routes}G \"{}\" 1e-06 50 1 0.9 -1\nP 0\n{processors}-1\nT 0\n{tasks}-1\nE 0\n{entries}-1\n",
+        file.replace(['"', '\n', '\r'], "'")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_words_of_the_grammar() {
+        for (name, own) in [("web", "web"), ("web-1", "web_1"), ("x", "g_x"), ("1a", "g_1a")] {
+            assert_eq!(word(name), own);
+        }
+    }
+}

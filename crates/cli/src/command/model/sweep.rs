@@ -1,0 +1,286 @@
+//! `plimsoll model sweep`: what becomes of a model while numbers of it change.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use plimsoll_bench::plot::{self, Chart, Series};
+use plimsoll_lqn::ask::bottleneck::resources;
+use plimsoll_lqn::ask::metric::Metric;
+use plimsoll_lqn::ask::sweep::{Axis, MOST, points, values};
+use plimsoll_lqn::ask::{Line, lines};
+use plimsoll_lqn::{Findings, Model, Stuck};
+use serde_json::{Map, Value, json};
+
+use super::method::How;
+use super::{Text, quoted, short};
+use crate::command::{Exit, Failure, Globals};
+use crate::control::text::{Cell, Tone, table};
+use crate::talk::{Output, write};
+
+/// Solve a model for many values of its numbers
+///
+/// Every combination of values is a point; all points are drawn alike (the same seed), so that their differences are those
+/// of the models. Without --set, the values that stand in the model are taken ($n = [1, 2, 4]).
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// A model, LQNX or .lqn; - for standard input
+    #[arg(value_name = "MODEL")]
+    file: PathBuf,
+
+    /// A parameter, or a number such as client.threads or cpu.cores, and its values: 4, 1,2,4, 1..50, 0.1..1:0.1
+    /// (in steps of 0.1), 1..64*2 (each twice the last); several times for every combination
+    #[arg(long, value_name = "NAME=VALUES", value_parser = axis)]
+    set: Vec<Axis>,
+
+    /// What the plot (-o svg) shows: response, throughput, utilization, p95 ..., or that of one (client.p95)
+    #[arg(long, value_name = "METRIC", default_value = "response", value_parser = Metric::parse)]
+    metric: Metric,
+
+    #[command(flatten)]
+    how: How,
+}
+
+pub(super) const OUTPUTS: &[Output] = &[Output::Table, Output::Json, Output::Csv, Output::Svg];
+
+/// A combination and what came of it.
+struct Point {
+    values: Vec<f64>,
+    found: Result<(Model, Findings), Stuck>,
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let text = Text::of(&args.file)?;
+    let mut axes = args.set.clone();
+    let fixed: Vec<(String, f64)> = axes.iter().map(|axis| (axis.name.clone(), axis.values[0])).collect();
+    let first = text.read(&fixed)?;
+    text.say(&first, globals);
+    // The model's own arrays come first, as other tools have it.
+    let own = first
+        .parameters
+        .iter()
+        .filter(|(name, values)| values.len() > 1 && !args.set.iter().any(|axis| axis.name == *name));
+    axes.splice(0..0, own.map(|(name, values)| Axis { name: name.clone(), values: values.clone() }));
+    if axes.iter().all(|axis| axis.values.len() == 1) {
+        let what = "nothing changes: give a number several values, such as --set client.threads=1..50";
+        return Err(Failure::new(Exit::Usage, what));
+    }
+    let all = points(&axes);
+    let all =
+        all.ok_or_else(|| Failure::new(Exit::Usage, format_args!("these are more than {MOST} points")))?;
+    let points = solve(&text, &axes, all, &args.how, globals)?;
+    let stuck: Vec<&Point> = points.iter().filter(|point| point.found.is_err()).collect();
+    if let Some(Point { values, found: Err(why) }) = stuck.first() {
+        let at = at(&axes, values);
+        if stuck.len() == points.len() {
+            return Err(Failure::failed(format_args!("no point can be solved; {at}: {why}")));
+        }
+        globals.say(&format!(
+            "{} of {} points cannot be solved; the first, {at}: {why}\n",
+            stuck.len(),
+            points.len()
+        ));
+    }
+    match globals.output {
+        Output::Csv => write(&csv(&axes, &points))?,
+        Output::Svg => write(&chart(&axes, &points, &args.metric, &text.name).svg())?,
+        _ => {
+            let shown: Vec<Value> = points.iter().map(|point| document(&axes, point)).collect();
+            let json = json!({ "schema": 1, "method": args.how.method.name, "points": shown });
+            globals.show(&json, || render(&axes, &points, globals.color()))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `n=3`, `$n=1,2,4`
+fn axis(text: &str) -> Result<Axis, String> {
+    let (name, list) = text.split_once('=').ok_or("expected a name and values, such as n=1..50")?;
+    let name = name.strip_prefix('$').unwrap_or(name).trim();
+    if name.is_empty() {
+        return Err("expected a name and values, such as n=1..50".to_owned());
+    }
+    Ok(Axis { name: name.to_owned(), values: values(list)? })
+}
+
+/// `n = 3, cpu.cores = 2`
+fn at(axes: &[Axis], values: &[f64]) -> String {
+    let each = axes.iter().zip(values).map(|(axis, value)| format!("{} = {value}", axis.name));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// All points, on all cores. A model that cannot be made of the text with these values ends it.
+fn solve(
+    text: &Text,
+    axes: &[Axis],
+    all: Vec<Vec<f64>>,
+    how: &How,
+    globals: &Globals,
+) -> Result<Vec<Point>, Failure> {
+    let models = all.iter().map(|values| {
+        let set: Vec<_> = axes.iter().map(|axis| axis.name.clone()).zip(values.iter().copied()).collect();
+        text.read(&set).map(|read| read.model)
+    });
+    let models = models.collect::<Result<Vec<Model>, Failure>>()?;
+    let count = models.len();
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let found: Mutex<Vec<Option<Result<Findings, Stuck>>>> = Mutex::new(vec![None; count]);
+    let told = Mutex::new(Instant::now());
+    let work = || {
+        loop {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let Some(model) = models.get(place) else { return };
+            let own = how.solve(model);
+            if let Ok(mut found) = found.lock() {
+                found[place] = Some(own);
+            }
+            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+            if let Ok(mut told) = told.lock()
+                && told.elapsed() > Duration::from_secs(2)
+            {
+                *told = Instant::now();
+                globals.say(&format!("{done} of {count} points\n"));
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(count);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let found = found.into_inner().unwrap_or_default();
+    let points = all.into_iter().zip(models).zip(found);
+    Ok(points
+        .filter_map(|((values, model), found)| {
+            Some(Point { values, found: found?.map(|found| (model, found)) })
+        })
+        .collect())
+}
+
+/// What is said of a point: of each client and of requests from outside, and what is busiest.
+fn render(axes: &[Axis], points: &[Point], color: bool) -> String {
+    let heading = |text: &str| Cell::number(text).tone(Tone::Strong);
+    let asked = |lines: &[Line]| -> Vec<Line> {
+        let with = |metric| Metric { name: None, metric }.of(lines).into_iter().cloned();
+        let mut all: Vec<Line> = with("throughput").chain(with("response")).chain(with("p95")).collect();
+        // What belongs to one stands together.
+        let mut names: Vec<(&str, String)> = Vec::new();
+        for line in &all {
+            if !names.contains(&(line.kind, line.name.clone())) {
+                names.push((line.kind, line.name.clone()));
+            }
+        }
+        all.sort_by_key(|line| names.iter().position(|own| own.0 == line.kind && own.1 == line.name));
+        all
+    };
+    let solved = points.iter().find_map(|point| point.found.as_ref().ok());
+    let columns = solved.map(|(model, found)| asked(&lines(model, found))).unwrap_or_default();
+    let mut head: Vec<Cell> = axes.iter().map(|axis| heading(&axis.name)).collect();
+    head.extend(columns.iter().map(|line| heading(&format!("{}.{}", line.name, line.metric))));
+    head.extend([Cell::text("BUSIEST").tone(Tone::Strong), heading("UTILIZATION")]);
+    let mut rows = vec![head];
+    for point in points {
+        let mut row: Vec<Cell> = point.values.iter().map(Cell::number).collect();
+        match &point.found {
+            Ok((model, found)) => {
+                row.extend(
+                    asked(&lines(model, found)).iter().map(|line| Cell::number(short(line.value.mean))),
+                );
+                if let Some((busiest, part)) = resources(model, found).first() {
+                    row.extend([
+                        Cell::text(busiest.name(model)),
+                        Cell::number(format!("{:.1} %", 100.0 * part)),
+                    ]);
+                }
+            }
+            Err(_) => row.extend(columns.iter().map(|_| Cell::number("-"))),
+        }
+        rows.push(row);
+    }
+    table(&rows, color)
+}
+
+fn document(axes: &[Axis], point: &Point) -> Value {
+    let values: Map<String, Value> =
+        axes.iter().zip(&point.values).map(|(axis, value)| (axis.name.clone(), json!(value))).collect();
+    match &point.found {
+        Ok((model, found)) => json!({ "values": values, "lines": lines(model, found) }),
+        Err(why) => json!({ "values": values, "error": why.to_string() }),
+    }
+}
+
+/// A row for each point: its values, and every number that was found; of throughputs and response times half of the
+/// interval, too.
+fn csv(axes: &[Axis], points: &[Point]) -> String {
+    let cells = |point: &Point| -> Vec<(String, f64)> {
+        let Ok((model, found)) = &point.found else { return Vec::new() };
+        let each = lines(model, found).into_iter().flat_map(|line| {
+            let name = format!("{}.{}.{}", line.kind, line.name, line.metric);
+            let half = matches!(line.metric, "throughput" | "response");
+            let half = half.then(|| (format!("{name}.half_width"), line.value.half_width));
+            std::iter::once((name, line.value.mean)).chain(half)
+        });
+        each.collect()
+    };
+    // A number may be missing at a point, of what never happens there.
+    let mut names: Vec<String> = Vec::new();
+    let rows: Vec<Vec<(String, f64)>> = points.iter().map(cells).collect();
+    for (name, _) in rows.iter().max_by_key(|row| row.len()).into_iter().flatten() {
+        names.push(name.clone());
+    }
+    let head = axes.iter().map(|axis| axis.name.clone()).chain(names.iter().cloned());
+    let mut out = head.map(|name| quoted(&name)).collect::<Vec<_>>().join(",") + "\n";
+    for (point, row) in points.iter().zip(&rows) {
+        let values = point.values.iter().map(f64::to_string);
+        let found = names.iter().map(|name| {
+            let found = row.iter().find(|(own, _)| own == name);
+            found.map_or_else(String::new, |(_, value)| value.to_string())
+        });
+        let _ = writeln!(out, "{}", values.chain(found).collect::<Vec<_>>().join(","));
+    }
+    out
+}
+
+/// A line for each number of this metric and each combination of all axes but the first that changes.
+fn chart(axes: &[Axis], points: &[Point], metric: &Metric, title: &str) -> Chart {
+    let across = axes.iter().position(|axis| axis.values.len() > 1).unwrap_or(0);
+    let mut series: Vec<Series> = Vec::new();
+    for point in points {
+        let Ok((model, found)) = &point.found else { continue };
+        let others = axes.iter().zip(&point.values).enumerate();
+        let others = others.filter(|(place, (axis, _))| *place != across && axis.values.len() > 1);
+        let others = others.map(|(_, (axis, value))| format!("{} = {value}", axis.name));
+        let others = others.collect::<Vec<_>>().join(", ");
+        for line in metric.of(&lines(model, found)) {
+            let name = if others.is_empty() { line.name.clone() } else { format!("{}, {others}", line.name) };
+            let (mean, half) = (line.value.mean, line.value.half_width);
+            let range = (half > 0.0).then_some((mean - half, mean + half));
+            let own = plot::Point { x: point.values[across], y: mean, range };
+            match series.iter_mut().find(|series| series.name == name) {
+                Some(series) => series.points.push(own),
+                None => series.push(Series { name, points: vec![own], ..Series::default() }),
+            }
+        }
+    }
+    Chart {
+        title: title.to_owned(),
+        x: plot::Axis { label: axes[across].name.clone(), ..plot::Axis::default() },
+        y: plot::Axis { label: metric.metric.to_owned(), zero: true, ..plot::Axis::default() },
+        series,
+        notes: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_and_its_values() {
+        let own = axis("$n=1..3").unwrap();
+        assert_eq!((own.name.as_str(), own.values), ("n", vec![1.0, 2.0, 3.0]));
+        for wrong in ["n", "=1", "n=", "n=x"] {
+            assert!(axis(wrong).is_err(), "{wrong}");
+        }
+    }
+}

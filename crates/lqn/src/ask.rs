@@ -1,0 +1,102 @@
+//! What a user asks of a model, whichever way it is solved: whoever asks says how ([`Solve`]).
+//!
+//! Answers are compared as lines ([`lines`]): one number each, under the words that the results of all ways have.
+
+use serde::Serialize;
+
+use crate::model::Copies;
+use crate::{Estimate, Findings, Model, Stuck};
+
+pub mod bottleneck;
+pub mod capacity;
+pub mod knob;
+pub mod metric;
+pub mod remedy;
+pub mod sweep;
+
+/// A way to find out what a model does.
+pub type Solve<'s> = dyn Fn(&Model) -> Result<Findings, Stuck> + Sync + 's;
+
+/// One number of a result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Line {
+    /// `task`, `entry` or `processor`.
+    pub kind: &'static str,
+    /// Which of them.
+    pub name: String,
+    /// `throughput`, `busy`, `utilization` (busy, as a part of all there are), `response`, `p50`, `p95`, `p99`,
+    /// `waiting` or `service`.
+    pub metric: &'static str,
+    /// The number; percentiles have no interval.
+    pub value: Estimate,
+}
+
+/// Everything that was found of tasks, entries and processors.
+pub fn lines(model: &Model, found: &Findings) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let mut line = |kind, name: &str, metric, value: Option<Estimate>| {
+        lines.extend(value.map(|value| Line { kind, name: name.to_owned(), metric, value }));
+    };
+    let part = |busy: Estimate, copies| match copies {
+        Copies::Some(count) => {
+            let count = f64::from(count);
+            Some(Estimate { mean: busy.mean / count, half_width: busy.half_width / count })
+        }
+        Copies::Infinite => None,
+    };
+    let sure = |mean| Some(Estimate { mean, half_width: 0.0 });
+    for (task, own) in model.tasks.iter().zip(&found.tasks) {
+        line("task", &own.name, "throughput", Some(own.throughput));
+        line("task", &own.name, "busy", Some(own.busy));
+        if !task.is_client() {
+            line("task", &own.name, "utilization", part(own.busy, task.copies));
+        }
+        line("task", &own.name, "response", own.response);
+        if let Some(quantiles) = own.percentiles {
+            line("task", &own.name, "p50", sure(quantiles.p50));
+            line("task", &own.name, "p95", sure(quantiles.p95));
+            line("task", &own.name, "p99", sure(quantiles.p99));
+        }
+    }
+    for own in &found.entries {
+        line("entry", &own.name, "throughput", Some(own.throughput));
+        line("entry", &own.name, "waiting", Some(own.waiting));
+        line("entry", &own.name, "service", Some(own.service));
+        line("entry", &own.name, "response", own.response);
+        if let Some(quantiles) = own.percentiles {
+            line("entry", &own.name, "p50", sure(quantiles.p50));
+            line("entry", &own.name, "p95", sure(quantiles.p95));
+            line("entry", &own.name, "p99", sure(quantiles.p99));
+        }
+    }
+    for (processor, own) in model.processors.iter().zip(&found.processors) {
+        line("processor", &own.name, "busy", Some(own.busy));
+        line("processor", &own.name, "utilization", part(own.busy, processor.copies));
+    }
+    lines
+}
+
+/// What all who ask get, over clients and requests from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Whole {
+    /// Rounds and requests from outside, per unit of time.
+    pub throughput: f64,
+    /// Mean time of one of them.
+    pub response: f64,
+}
+
+impl Whole {
+    /// Of these results.
+    pub fn of(found: &Findings) -> Self {
+        let clients = found.tasks.iter().map(|own| (own.throughput, own.response));
+        let open = found.entries.iter().map(|own| (own.throughput, own.response));
+        let (mut throughput, mut time) = (0.0, 0.0);
+        for (rate, response) in clients.chain(open) {
+            if let Some(response) = response {
+                throughput += rate.mean;
+                time += rate.mean * response.mean;
+            }
+        }
+        Self { throughput, response: if throughput > 0.0 { time / throughput } else { 0.0 } }
+    }
+}

@@ -1,0 +1,44 @@
+//! Which numbers of a result are meant: `response`, `client.p95`, `cpu.utilization`.
+
+use super::Line;
+
+/// A metric, of something or of all that have it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metric {
+    /// Of what.
+    pub name: Option<String>,
+    /// A metric of [`Line`].
+    pub metric: &'static str,
+}
+
+/// Metrics that there are.
+pub const METRICS: [&str; 9] =
+    ["response", "p50", "p95", "p99", "throughput", "utilization", "busy", "waiting", "service"];
+
+impl Metric {
+    /// `response`, `client.p95`
+    ///
+    /// # Errors
+    /// What there is.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let (name, word) = text.rsplit_once('.').map_or((None, text), |(name, word)| (Some(name), word));
+        let word = if word == "utilisation" { "utilization" } else { word };
+        let metric = METRICS.into_iter().find(|metric| *metric == word);
+        let metric = metric.ok_or_else(|| format!("no metric `{word}`; there are {}", METRICS.join(", ")))?;
+        Ok(Self { name: name.map(str::to_owned), metric })
+    }
+
+    /// Its numbers. Throughput of nothing by name is that of clients and of requests from outside.
+    pub fn of<'l>(&self, lines: &'l [Line]) -> Vec<&'l Line> {
+        let asks = |line: &Line| {
+            let same = |other: &Line| other.kind == line.kind && other.name == line.name;
+            lines.iter().any(|other| other.metric == "response" && same(other))
+        };
+        let own = |line: &&Line| match &self.name {
+            Some(name) => line.name == *name,
+            None => self.metric != "throughput" || asks(line),
+        };
+        lines.iter().filter(|line| line.metric == self.metric).filter(own).collect()
+    }
+}

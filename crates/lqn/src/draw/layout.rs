@@ -1,0 +1,207 @@
+//! Where boxes go: layers are given; the order within them is that of few crossings, and places are near whom they are
+//! joined to.
+//!
+//! As Sugiyama, Tagawa and Toda have it (Methods for visual understanding of hierarchical system structures, 1981): a line
+//! over several layers has a bend in each; layers are ordered by the mean place of their neighbours, down and up in turn;
+//! then places are the closest to those means that keep order and distance (least squares with isotonic constraints,
+//! pooled as by Ayer and others, 1955).
+
+/// Something with a width, in a layer.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) layer: usize,
+    pub(super) width: f64,
+    /// From the left; known when it is placed.
+    pub(super) left: f64,
+}
+
+/// A line between two nodes, from a point of the one to a point of the other, in distances from their left edges.
+#[derive(Clone, Debug)]
+pub(super) struct Edge {
+    pub(super) from: (usize, f64),
+    pub(super) to: (usize, f64),
+    /// Places of its bends, one for each layer between.
+    pub(super) bends: Vec<f64>,
+}
+
+/// Least distance of neighbours.
+const GAP: f64 = 26.0;
+/// Room of a line that passes a layer.
+const LANE: f64 = 10.0;
+const TURNS: usize = 12;
+
+/// Places nodes, bends edges, and says how wide all is. Edges that do not lead down have no bends and order nothing.
+pub(super) fn place(nodes: &mut [Node], edges: &mut [Edge]) -> f64 {
+    let count = nodes.len();
+    let mut all: Vec<Node> = nodes.to_vec();
+    // Pieces from one layer to the next: nodes and points of both ends.
+    let mut pieces: Vec<[(usize, f64); 2]> = Vec::new();
+    let mut bends: Vec<Vec<usize>> = Vec::new();
+    for edge in edges.iter() {
+        let (from, to) = (nodes[edge.from.0].layer, nodes[edge.to.0].layer);
+        let mut own = Vec::new();
+        if from < to {
+            let mut last = edge.from;
+            for layer in from + 1..to {
+                all.push(Node { layer, width: LANE, left: 0.0 });
+                own.push(all.len() - 1);
+                pieces.push([last, (all.len() - 1, LANE / 2.0)]);
+                last = (all.len() - 1, LANE / 2.0);
+            }
+            pieces.push([last, edge.to]);
+        }
+        bends.push(own);
+    }
+    let mut up: Vec<Vec<(usize, f64, f64)>> = vec![Vec::new(); all.len()];
+    let mut down = up.clone();
+    for [from, to] in &pieces {
+        up[to.0].push((from.0, from.1, to.1));
+        down[from.0].push((to.0, to.1, from.1));
+    }
+    let depth = all.iter().map(|node| node.layer + 1).max().unwrap_or(0);
+    let mut layers: Vec<Vec<usize>> = vec![Vec::new(); depth];
+    for (place, node) in all.iter().enumerate() {
+        layers[node.layer].push(place);
+    }
+    for layer in &layers {
+        pack(&mut all, layer);
+    }
+    let mut best = (crossings(&all, &pieces), layers.clone());
+    for turn in 0..TURNS {
+        let order: Vec<usize> =
+            if turn % 2 == 0 { (1..depth).collect() } else { (0..depth).rev().skip(1).collect() };
+        for layer in order {
+            let near = if turn % 2 == 0 { &up } else { &down };
+            let wish = |own: usize, all: &[Node]| wish(own, near, all).unwrap_or(all[own].left);
+            let mut own: Vec<(f64, usize)> =
+                layers[layer].iter().map(|own| (wish(*own, &all) + all[*own].width / 2.0, *own)).collect();
+            own.sort_by(|one, other| one.0.total_cmp(&other.0));
+            layers[layer] = own.into_iter().map(|(_, own)| own).collect();
+            pack(&mut all, &layers[layer]);
+        }
+        let now = crossings(&all, &pieces);
+        if now < best.0 {
+            best = (now, layers.clone());
+        }
+    }
+    let layers = best.1;
+    layers.iter().for_each(|layer| pack(&mut all, layer));
+    for turn in 0..TURNS {
+        for layer in 0..depth {
+            let layer = if turn % 2 == 0 { layer } else { depth - 1 - layer };
+            let own = &layers[layer];
+            let wishes: Vec<f64> = own
+                .iter()
+                .map(|own| {
+                    let both = [wish(*own, &up, &all), wish(*own, &down, &all)];
+                    let known: Vec<f64> = both.into_iter().flatten().collect();
+                    if known.is_empty() {
+                        all[*own].left
+                    } else {
+                        known.iter().sum::<f64>() / known.len() as f64
+                    }
+                })
+                .collect();
+            settle(&mut all, own, &wishes);
+        }
+    }
+    let least = all.iter().map(|node| node.left).fold(f64::INFINITY, f64::min);
+    let least = if least.is_finite() { least } else { 0.0 };
+    all.iter_mut().for_each(|node| node.left -= least);
+    for (edge, bends) in edges.iter_mut().zip(&bends) {
+        edge.bends = bends.iter().map(|own| all[*own].left + LANE / 2.0).collect();
+    }
+    let width = all.iter().map(|node| node.left + node.width).fold(0.0, f64::max);
+    nodes.iter_mut().zip(&all[..count]).for_each(|(own, placed)| own.left = placed.left);
+    width
+}
+
+/// Where a node's left edge would have its lines straight, in the mean.
+fn wish(own: usize, near: &[Vec<(usize, f64, f64)>], all: &[Node]) -> Option<f64> {
+    let near = &near[own];
+    if near.is_empty() {
+        return None;
+    }
+    let sum: f64 = near.iter().map(|(other, theirs, ours)| all[*other].left + theirs - ours).sum();
+    Some(sum / near.len() as f64)
+}
+
+/// One beside the other.
+fn pack(all: &mut [Node], layer: &[usize]) {
+    let mut left = 0.0;
+    for own in layer {
+        all[*own].left = left;
+        left += all[*own].width + GAP;
+    }
+    // About the middle, so that layers of different width are not all pulled to the left.
+    layer.iter().for_each(|own| all[*own].left -= left / 2.0);
+}
+
+/// As near to the wishes as order and distance allow.
+fn settle(all: &mut [Node], layer: &[usize], wishes: &[f64]) {
+    // Less the room of all before, what has to grow from left to right is only the wish itself.
+    let mut before = 0.0;
+    let mut blocks: Vec<(f64, usize)> = Vec::new();
+    let mut rooms = Vec::new();
+    for (own, wish) in layer.iter().zip(wishes) {
+        rooms.push(before);
+        blocks.push((wish - before, 1));
+        before += all[*own].width + GAP;
+        while let [.., (first, one), (second, other)] = blocks[..] {
+            if first <= second {
+                break;
+            }
+            let count = one + other;
+            let mean = (first * one as f64 + second * other as f64) / count as f64;
+            blocks.truncate(blocks.len() - 2);
+            blocks.push((mean, count));
+        }
+    }
+    let places = blocks.into_iter().flat_map(|(place, count)| std::iter::repeat_n(place, count));
+    for ((own, room), place) in layer.iter().zip(rooms).zip(places) {
+        all[*own].left = place + room;
+    }
+}
+
+/// How often pieces between the same layers cross.
+fn crossings(all: &[Node], pieces: &[[(usize, f64); 2]]) -> usize {
+    /// More than that are not counted: the picture is no good either way.
+    const MOST: usize = 2_000;
+    let at = |(node, point): (usize, f64)| all[node].left + point;
+    let mut lines: Vec<(usize, f64, f64)> =
+        pieces.iter().take(MOST).map(|[from, to]| (all[from.0].layer, at(*from), at(*to))).collect();
+    lines.sort_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
+    let mut count = 0;
+    for (place, one) in lines.iter().enumerate() {
+        for other in lines[place + 1..].iter().take_while(|other| other.0 == one.0) {
+            count += usize::from(other.1 > one.1 && other.2 < one.2);
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(layer: usize) -> Node {
+        Node { layer, width: 100.0, left: 0.0 }
+    }
+
+    fn edge(from: usize, to: usize) -> Edge {
+        Edge { from: (from, 50.0), to: (to, 50.0), bends: Vec::new() }
+    }
+
+    #[test]
+    fn lines_do_not_cross_where_they_need_not_and_boxes_keep_their_distance() {
+        // 0 asks 3 and 1 asks 2, which stand in the other order; 0 asks 4 through a layer.
+        let mut nodes = [node(0), node(0), node(1), node(1), node(2)];
+        let mut edges = [edge(0, 3), edge(1, 2), edge(0, 4)];
+        let width = place(&mut nodes, &mut edges);
+        let right_of = |one: usize, other: usize| nodes[one].left >= nodes[other].left + 100.0 + GAP - 1e-9;
+        assert!(right_of(1, 0) == right_of(2, 3), "{nodes:?}");
+        assert!(right_of(2, 3) || right_of(3, 2), "{nodes:?}");
+        assert_eq!(edges[2].bends.len(), 1);
+        assert!(nodes.iter().all(|node| node.left >= -1e-9 && node.left + node.width <= width + 1e-9));
+    }
+}

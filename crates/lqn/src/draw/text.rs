@@ -1,0 +1,67 @@
+//! The picture in a terminal: layer by layer, a line for each task and each of its entries.
+
+use std::fmt::Write as _;
+
+use super::{Kind, Picture, Task, many, short};
+
+pub(super) fn render(picture: &Picture) -> String {
+    let mut out = String::new();
+    if !picture.title.trim().is_empty() {
+        let _ = writeln!(out, "{}\n", picture.title.trim());
+    }
+    let tasks = || picture.layers.iter().flatten();
+    let heads: Vec<String> = tasks().map(head).collect();
+    let width = heads.iter().map(|head| head.chars().count()).max().unwrap_or(0);
+    let names = tasks().flat_map(|task| &task.entries).map(|entry| entry.name.chars().count());
+    let name = names.max().unwrap_or(0);
+    let demands = tasks().flat_map(|task| &task.entries).map(|entry| demands(&entry.demands));
+    let demand = demands.map(|text| text.chars().count()).max().unwrap_or(0);
+    let mut heads = heads.into_iter();
+    for (place, layer) in picture.layers.iter().enumerate() {
+        if place > 0 {
+            out.push('\n');
+        }
+        for (task, head) in layer.iter().zip(&mut heads) {
+            let processor = &picture.processors[task.processor];
+            let _ = writeln!(out, "▱ {head:width$}   ○ {} {{{}}}", processor.name, many(processor.cores));
+            for entry in &task.entries {
+                let mut line = format!("    {:name$}  {:demand$}", entry.name, self::demands(&entry.demands));
+                if entry.arrivals > 0.0 {
+                    let _ = write!(line, "  from outside {}", short(entry.arrivals));
+                }
+                if let Some(policy) = &entry.policy {
+                    let _ = write!(line, "  by {policy}");
+                }
+                for arrow in &entry.arrows {
+                    let _ = write!(line, "  {} {} ({})", glyph(arrow.kind), arrow.to, arrow.label);
+                }
+                let _ = writeln!(out, "{}", line.trim_end());
+            }
+        }
+    }
+    out += "\n→ waits for the answer  ⇀ goes on  ⇢ is answered by the other instead; ( ) mean calls, [ ] mean work, { } how many\n";
+    out
+}
+
+fn head(task: &Task) -> String {
+    let mut head = format!("{} {{{}}}", task.name, many(task.threads));
+    if task.client {
+        head += " clients";
+    }
+    if let Some(think) = task.think {
+        let _ = write!(head, ", think {}", short(think));
+    }
+    head
+}
+
+fn demands(all: &[f64]) -> String {
+    format!("[{}]", all.iter().map(|one| short(*one)).collect::<Vec<_>>().join(", "))
+}
+
+fn glyph(kind: Kind) -> char {
+    match kind {
+        Kind::Waits => '→',
+        Kind::Sends => '⇀',
+        Kind::Forwards => '⇢',
+    }
+}

@@ -1,0 +1,127 @@
+//! Results that stand in LQNX: what other tools found of a model, or what was measured.
+
+use roxmltree::{Document, Node, ParsingOptions};
+
+use super::{At, Trouble};
+
+/// One number of a result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// `task`, `entry` or `processor`.
+    pub kind: String,
+    /// Which of them.
+    pub name: String,
+    /// As in [`crate::ask::Line::metric`].
+    pub metric: String,
+    /// The number.
+    pub mean: f64,
+}
+
+/// The results in a document: throughputs and utilizations of tasks and processors, throughputs and times of entries. The
+/// response time of clients is what Little's law makes of their number, throughput and time to think.
+///
+/// # Errors
+/// What is no XML, no model or no number, with its place; a document without results.
+pub fn results(source: &str) -> Result<Vec<Measured>, Trouble> {
+    let source = source.strip_prefix('\u{feff}').unwrap_or(source);
+    let options = ParsingOptions { allow_dtd: false, ..ParsingOptions::default() };
+    let document = Document::parse_with_options(source, options).map_err(|error| {
+        let place = error.pos();
+        At { line: place.row as usize, column: place.col as usize }.says(format!("no XML: {error}"))
+    })?;
+    let root = document.root_element();
+    let mut reader = Reader { document: &document, found: Vec::new() };
+    if root.tag_name().name() != "lqn-model" {
+        let message = format!("expected `lqn-model`, not `{}`", root.tag_name().name());
+        return Err(reader.at(root, "").says(message));
+    }
+    for own in root.descendants().filter(Node::is_element) {
+        reader.element(own)?;
+    }
+    if reader.found.is_empty() {
+        return Err(reader
+            .at(root, "")
+            .says("there are no results in it (`result-task`, `result-processor` …)"));
+    }
+    Ok(reader.found)
+}
+
+struct Reader<'d> {
+    document: &'d Document<'d>,
+    found: Vec<Measured>,
+}
+
+impl<'d> Reader<'d> {
+    fn at(&self, node: Node<'_, '_>, attribute: &str) -> At {
+        let start =
+            node.attribute_node(attribute).map_or_else(|| node.range().start, |own| own.range().start);
+        let place = self.document.text_pos_at(start);
+        At { line: place.row as usize, column: place.col as usize }
+    }
+
+    fn number(&self, node: Node<'d, 'd>, name: &str) -> Result<Option<f64>, Trouble> {
+        let Some(text) = node.attribute(name) else { return Ok(None) };
+        let value: Option<f64> = text.trim().parse().ok();
+        let value = value.filter(|value| value.is_finite());
+        let wrong = || self.at(node, name).says(format!("`{name}` is a number, not `{text}`"));
+        value.map(Some).ok_or_else(wrong)
+    }
+
+    fn element(&mut self, own: Node<'d, 'd>) -> Result<(), Trouble> {
+        let Some(parent) = own.parent_element() else { return Ok(()) };
+        let client =
+            |node: Node<'d, 'd>| node.ancestors().any(|above| above.attribute("scheduling") == Some("ref"));
+        match own.tag_name().name() {
+            "result-processor" => self.take(own, parent, "processor", &[("utilization", "busy")]),
+            "result-task" => {
+                self.take(own, parent, "task", &[("throughput", "throughput"), ("utilization", "busy")])?;
+                let throughput = self.number(own, "throughput")?.filter(|rate| *rate > 0.0);
+                // Not of parameters, which stand for a number that is not here.
+                let count: f64 =
+                    parent.attribute("multiplicity").map_or(Ok(1.0), str::parse).unwrap_or(f64::NAN);
+                let think: f64 =
+                    parent.attribute("think-time").map_or(Ok(0.0), str::parse).unwrap_or(f64::NAN);
+                if let (true, Some(rate)) = (client(parent), throughput) {
+                    let response = count / rate - think;
+                    if response.is_finite() {
+                        self.add(parent, "task", "response", response);
+                    }
+                }
+                Ok(())
+            }
+            "result-entry" if !client(parent) => {
+                let known = [
+                    ("throughput", "throughput"),
+                    ("open-wait-time", "response"),
+                    ("phase1-service-time", "service"),
+                ];
+                self.take(own, parent, "entry", &known)
+            }
+            "result-activity" if parent.attribute("phase") == Some("1") && !client(parent) => {
+                let entry = parent.ancestors().find(|above| above.tag_name().name() == "entry");
+                entry.map_or(Ok(()), |entry| self.take(own, entry, "entry", &[("service-time", "service")]))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn take(
+        &mut self,
+        own: Node<'d, 'd>,
+        of: Node<'d, 'd>,
+        kind: &str,
+        known: &[(&str, &str)],
+    ) -> Result<(), Trouble> {
+        for (attribute, metric) in known {
+            if let Some(mean) = self.number(own, attribute)? {
+                self.add(of, kind, metric, mean);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, of: Node<'d, 'd>, kind: &str, metric: &str, mean: f64) {
+        let name = of.attribute("name").unwrap_or_default().to_owned();
+        self.found.push(Measured { kind: kind.to_owned(), name, metric: metric.to_owned(), mean });
+    }
+}

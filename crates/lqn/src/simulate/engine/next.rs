@@ -1,0 +1,58 @@
+//! Who is next: where a request is forwarded, and which request a thread takes.
+
+use super::{Engine, NONE};
+
+impl Engine<'_> {
+    /// To whom a request is forwarded, if it is.
+    pub(super) fn forward(&mut self, entry: usize, request: u32) -> Option<usize> {
+        let forwards = &self.program.entries[entry].forwards;
+        if forwards.is_empty() {
+            return None;
+        }
+        if self.routes[entry].is_some() {
+            let session = self.session(request);
+            let route = self.routes[entry].as_mut();
+            return route.map(|route| route.choose(&self.loads, session, &mut self.dice));
+        }
+        let drawn = self.dice.unit();
+        forwards.iter().find(|(sum, _)| drawn < *sum).map(|(_, to)| *to)
+    }
+
+    /// The client for whom something is asked, as its thread; none of what came from outside or is not waited for.
+    fn session(&self, request: u32) -> Option<u32> {
+        let mut request = request;
+        loop {
+            let caller = self.requests.all[request as usize].caller;
+            if caller == NONE {
+                return None;
+            }
+            let thread = self.branches.all[caller as usize].thread;
+            let own = &self.threads.all[thread as usize];
+            if self.program.tasks[own.task as usize].think.is_some() {
+                return Some(thread);
+            }
+            if own.request == NONE {
+                return None;
+            }
+            request = own.request;
+        }
+    }
+
+    /// The request that a task takes next, of those that wait.
+    pub(super) fn next_of(&mut self, task: usize) -> Option<u32> {
+        let queue = &mut self.crews[task].queue;
+        if !self.program.tasks[task].by_priority || queue.len() < 2 {
+            return queue.pop_front();
+        }
+        let rank = |request: &u32| match self.requests.all[*request as usize].caller {
+            NONE => i32::MIN,
+            caller => {
+                let activity = self.branches.all[caller as usize].activity;
+                self.program.activities[activity as usize].priority
+            }
+        };
+        let best = queue.iter().map(rank).max()?;
+        let place = queue.iter().position(|request| rank(request) == best)?;
+        queue.remove(place)
+    }
+}

@@ -1,0 +1,262 @@
+//! The `.lqn` grammar, as `read/text.rs` takes it apart.
+
+use std::fmt::{Display, Write as _};
+
+use super::Unwritable;
+use super::graph::{Graph, Kind};
+use crate::model::{
+    Activity, Body, Copies, Entry, EntryId, Model, Next, Order, Processor, Role, Scheduling, Task, TaskId,
+};
+
+pub(super) fn document(model: &Model) -> Result<String, Unwritable> {
+    // Settings of solvers, as they are when nobody gives any.
+    let mut out = format!("G \"{}\" 1e-06 50 1 0.9 -1\n", model.comment.replace('"', "'"));
+    for (entry, routing) in super::routes(model) {
+        let _ = writeln!(out, "#pragma route.{}={routing}", word(entry)?);
+    }
+    out += "P 0\n";
+    for processor in &model.processors {
+        let _ = writeln!(out, "  p {}", self::processor(processor)?);
+    }
+    out += "-1\nT 0\n";
+    for task in &model.tasks {
+        let _ = writeln!(out, "  t {}", self::task(model, task)?);
+    }
+    out += "-1\nE 0\n";
+    for entry in &model.entries {
+        self::entry(&mut out, model, entry)?;
+    }
+    out += "-1\n";
+    for place in 0..model.tasks.len() {
+        activities(&mut out, model, TaskId(place))?;
+    }
+    Ok(out)
+}
+
+/// A name, if the grammar has it.
+fn word(name: &str) -> Result<&str, Unwritable> {
+    let letters = name.chars().all(|c| c.is_alphanumeric() || c == '_') && name.chars().count() > 1;
+    let begins = name.starts_with(|c: char| c.is_alphabetic() || c == '_');
+    let whole = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
+    if letters && begins || whole { Ok(name) } else { Err(Unwritable::Name(name.to_owned())) }
+}
+
+fn number(value: f64) -> String {
+    if value.is_infinite() { "@infinity".to_owned() } else { value.to_string() }
+}
+
+fn processor(own: &Processor) -> Result<String, Unwritable> {
+    let mut out = word(&own.name)?.to_owned();
+    let letter = match own.scheduling {
+        Scheduling::Fcfs if own.copies == Copies::Infinite => "i",
+        Scheduling::Fcfs => "f",
+        Scheduling::HeadOfLine => "h",
+        Scheduling::Preemptive => "p",
+        Scheduling::Random => "r",
+        // With a quantum of nothing.
+        Scheduling::Sharing => "s 0",
+    };
+    let _ = write!(out, " {letter}");
+    match own.copies {
+        Copies::Some(1) => {}
+        Copies::Some(count) => out += &format!(" m {count}"),
+        Copies::Infinite if letter == "i" => {}
+        Copies::Infinite => out += " i",
+    }
+    if own.speed != 1.0 {
+        let _ = write!(out, " R {}", number(own.speed));
+    }
+    Ok(out)
+}
+
+fn task(model: &Model, own: &Task) -> Result<String, Unwritable> {
+    let mut out = word(&own.name)?.to_owned();
+    let letter = match own.role {
+        Role::Client { .. } => "r",
+        Role::Server { queue: Scheduling::HeadOfLine } => "h",
+        Role::Server { .. } if own.copies == Copies::Infinite => "i",
+        Role::Server { .. } => "n",
+    };
+    let _ = write!(out, " {letter}");
+    for entry in &own.entries {
+        let _ = write!(out, " {}", word(&model.entries[entry.0].name)?);
+    }
+    let _ = write!(out, " -1 {}", word(&model.processors[own.processor.0].name)?);
+    if own.priority != 0 {
+        let _ = write!(out, " {}", own.priority);
+    }
+    if let Role::Client { think } = own.role
+        && think > 0.0
+    {
+        let _ = write!(out, " z {}", number(think));
+    }
+    match own.copies {
+        Copies::Some(1) => {}
+        Copies::Some(count) => out += &format!(" m {count}"),
+        Copies::Infinite if letter == "i" => {}
+        Copies::Infinite => out += " i",
+    }
+    Ok(out)
+}
+
+fn entry(out: &mut String, model: &Model, own: &Entry) -> Result<(), Unwritable> {
+    let name = word(&own.name)?;
+    if own.arrivals > 0.0 {
+        let _ = writeln!(out, "  a {name} {}", number(own.arrivals));
+    }
+    match &own.body {
+        Body::Graph(start) => {
+            let _ = writeln!(out, "  A {name} {}", word(&model.activities[start.0].name)?);
+        }
+        Body::Phases(ids) => {
+            let phases: Vec<&Activity> = ids.iter().map(|id| &model.activities[id.0]).collect();
+            list(out, "s", name, phases.iter().map(|phase| number(phase.demand)));
+            if phases.iter().any(|phase| phase.variation != 1.0) {
+                list(out, "c", name, phases.iter().map(|phase| number(phase.variation)));
+            }
+            if phases.iter().any(|phase| phase.think > 0.0) {
+                list(out, "Z", name, phases.iter().map(|phase| number(phase.think)));
+            }
+            let orders = phases.iter().map(|phase| exact(phase)).collect::<Result<Vec<_>, _>>()?;
+            if orders.contains(&1) {
+                list(out, "f", name, orders);
+            }
+            for (to, waits, counts) in calls(&phases) {
+                let letter = if waits { "y" } else { "z" };
+                let to = word(&model.entries[to.0].name)?;
+                list(out, letter, &format!("{name} {to}"), counts.into_iter().map(number));
+            }
+        }
+    }
+    for (to, share) in &own.forwards {
+        list(out, "F", &format!("{name} {}", word(&model.entries[to.0].name)?), [number(*share)]);
+    }
+    Ok(())
+}
+
+fn list<T: Display>(out: &mut String, letter: &str, of: &str, values: impl IntoIterator<Item = T>) {
+    let _ = write!(out, "  {letter} {of}");
+    for value in values {
+        let _ = write!(out, " {value}");
+    }
+    *out += " -1\n";
+}
+
+/// 1 where calls are made exactly so often.
+fn exact(own: &Activity) -> Result<u8, Unwritable> {
+    match own.order {
+        Order::Stochastic => Ok(0),
+        Order::Deterministic => Ok(1),
+        Order::List => Err(Unwritable::Order(own.name.clone())),
+    }
+}
+
+/// Who is called, and how often in each phase. A line for all phases, unless the order of a phase's calls would not be
+/// kept by that.
+fn calls(phases: &[&Activity]) -> Vec<(EntryId, bool, Vec<f64>)> {
+    let mut lines: Vec<(EntryId, bool, Vec<f64>)> = Vec::new();
+    for (place, phase) in phases.iter().enumerate() {
+        // Lines before this one are of calls that came earlier.
+        let mut from = 0;
+        for call in &phase.calls {
+            let fits = |(to, waits, counts): &(EntryId, bool, Vec<f64>)| {
+                *to == call.entry && *waits == call.waits && counts.len() <= place
+            };
+            let line = lines.iter().skip(from).position(fits).map(|line| line + from);
+            let line = line.unwrap_or_else(|| {
+                lines.push((call.entry, call.waits, Vec::new()));
+                lines.len() - 1
+            });
+            lines[line].2.resize(place, 0.0);
+            lines[line].2.push(call.count);
+            from = line + 1;
+        }
+    }
+    lines
+}
+
+fn activities(out: &mut String, model: &Model, task: TaskId) -> Result<(), Unwritable> {
+    let graph = Graph::of(model, task);
+    if graph.activities.is_empty() {
+        return Ok(());
+    }
+    let _ = writeln!(out, "A {}", word(&model.tasks[task.0].name)?);
+    for id in &graph.activities {
+        let own = &model.activities[id.0];
+        let name = word(&own.name)?;
+        let _ = writeln!(out, "  s {name} {}", number(own.demand));
+        if own.variation != 1.0 {
+            let _ = writeln!(out, "  c {name} {}", number(own.variation));
+        }
+        if own.think > 0.0 {
+            let _ = writeln!(out, "  Z {name} {}", number(own.think));
+        }
+        if exact(own)? == 1 {
+            let _ = writeln!(out, "  f {name} 1");
+        }
+        for call in &own.calls {
+            let letter = if call.waits { "y" } else { "z" };
+            let to = word(&model.entries[call.entry.0].name)?;
+            let _ = writeln!(out, "  {letter} {name} {to} {}", number(call.count));
+        }
+    }
+    let mut lines = Vec::new();
+    // An activity with what it answers, as it stands before an arrow.
+    let before = |place: usize| -> Result<String, Unwritable> {
+        let own = &model.activities[place];
+        let mut text = word(&own.name)?.to_owned();
+        let names = own.replies.iter().map(|entry| word(&model.entries[entry.0].name));
+        let names = names.collect::<Result<Vec<_>, _>>()?;
+        if !names.is_empty() {
+            let _ = write!(text, "[{}]", names.join(", "));
+        }
+        Ok(text)
+    };
+    for link in &graph.links {
+        let names = link.before.iter().map(|id| before(id.0)).collect::<Result<Vec<_>, _>>()?;
+        let mut line = match link.kind {
+            Kind::Or => names.join(" + "),
+            Kind::Join { quorum: None, .. } => names.join(" & "),
+            Kind::Join { quorum: Some(quorum), .. } => format!("{} ({quorum})", names.join(" & ")),
+        };
+        line += &after(model, link.after)?;
+        lines.push(line);
+    }
+    for id in &graph.activities {
+        let own = &model.activities[id.0];
+        if own.next == Next::End && !own.replies.is_empty() {
+            lines.push(before(id.0)?);
+        }
+    }
+    if !lines.is_empty() {
+        let _ = writeln!(out, "  :\n  {}", lines.join(";\n  "));
+    }
+    *out += "-1\n";
+    Ok(())
+}
+
+/// What follows, with its arrow.
+fn after(model: &Model, next: &Next) -> Result<String, Unwritable> {
+    let name = |place: usize| word(&model.activities[place].name);
+    let joined = |parts: Vec<String>, mark: &str| format!(" -> {}", parts.join(mark));
+    Ok(match next {
+        Next::End | Next::Join { .. } => String::new(),
+        Next::Or(ways) if ways.len() == 1 => format!(" -> {}", name(ways[0].1.0)?),
+        Next::Or(ways) => {
+            let ways = ways.iter().map(|(share, to)| Ok(format!("({}) {}", number(*share), name(to.0)?)));
+            joined(ways.collect::<Result<_, Unwritable>>()?, " + ")
+        }
+        Next::And(ways) => {
+            let ways = ways.iter().map(|to| Ok(name(to.0)?.to_owned()));
+            joined(ways.collect::<Result<_, Unwritable>>()?, " & ")
+        }
+        Next::Loop { bodies, exit } => {
+            let bodies = bodies.iter().map(|(count, to)| Ok(format!("{} * {}", number(*count), name(to.0)?)));
+            let mut parts = bodies.collect::<Result<Vec<String>, Unwritable>>()?;
+            if let Some(exit) = exit {
+                parts.push(name(exit.0)?.to_owned());
+            }
+            joined(parts, ", ")
+        }
+    })
+}

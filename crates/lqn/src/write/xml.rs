@@ -1,0 +1,333 @@
+//! LQNX, as `read/xml.rs` takes it apart; elements in the order of its schema (Franks and others, Layered queueing
+//! network solver and simulator user manual, chapter 3).
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::graph::{Graph, Kind};
+use super::results::{Results, Shown};
+use super::{Origin, Unwritable};
+use crate::Findings;
+use crate::model::{
+    Activity, ActivityId, Body, Copies, Entry, EntryId, Model, Next, Order, Processor, Role, Routing,
+    Scheduling, TaskId,
+};
+
+pub(super) fn document(model: &Model, found: Option<(&Findings, &Origin<'_>)>) -> Result<String, Unwritable> {
+    let mut writer = Writer {
+        model,
+        results: found.map(|(found, _)| Results::of(model, found)),
+        out: "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n".to_owned(),
+        depth: 0,
+    };
+    writer.open("lqn-model", &[]);
+    let settings = [
+        ("comment", model.comment.clone()),
+        ("conv_val", "1e-06".to_owned()),
+        ("it_limit", "50".to_owned()),
+        ("print_int", "0".to_owned()),
+        ("underrelax_coeff", "0.9".to_owned()),
+    ];
+    let routes = super::routes(model);
+    match found {
+        None if routes.is_empty() => writer.leaf("solver-params", &settings),
+        None => {
+            writer.open("solver-params", &settings);
+            writer.routes(routes);
+            writer.close("solver-params");
+        }
+        Some((_, origin)) => {
+            writer.open("solver-params", &settings);
+            writer.routes(routes);
+            let general = [
+                ("solver-info", origin.by.to_owned()),
+                ("valid", if origin.valid { "true" } else { "false" }.to_owned()),
+                ("conv-val", origin.convergence.to_string()),
+                ("iterations", origin.iterations.to_string()),
+            ];
+            writer.leaf("result-general", &general);
+            writer.close("solver-params");
+        }
+    }
+    for place in 0..model.processors.len() {
+        writer.processor(place)?;
+    }
+    writer.close("lqn-model");
+    Ok(writer.out)
+}
+
+struct Writer<'m> {
+    model: &'m Model,
+    results: Option<Results<'m>>,
+    out: String,
+    depth: usize,
+}
+
+type Attributes = [(&'static str, String)];
+
+impl Writer<'_> {
+    fn tag(&mut self, name: &str, attributes: &Attributes, end: &str) {
+        let _ = write!(self.out, "{:1$}<{name}", "", 2 * self.depth);
+        for (name, value) in attributes {
+            let _ = write!(self.out, " {name}=\"{}\"", escaped(value));
+        }
+        self.out += end;
+    }
+
+    fn open(&mut self, name: &str, attributes: &Attributes) {
+        self.tag(name, attributes, ">\n");
+        self.depth += 1;
+    }
+
+    fn leaf(&mut self, name: &str, attributes: &Attributes) {
+        self.tag(name, attributes, "/>\n");
+    }
+
+    fn close(&mut self, name: &str) {
+        self.depth -= 1;
+        let _ = writeln!(self.out, "{:1$}</{name}>", "", 2 * self.depth);
+    }
+
+    /// Results of something, if there are any: means, and in an element of their own halves of intervals.
+    fn shown(&mut self, name: &str, shown: impl FnOnce(&Results<'_>) -> Shown) {
+        let Some(shown) = self.results.as_ref().map(shown) else { return };
+        if shown.means.is_empty() {
+            return;
+        }
+        if shown.halves.is_empty() {
+            return self.leaf(name, &shown.means);
+        }
+        self.open(name, &shown.means);
+        self.leaf("result-conf-95", &shown.halves);
+        self.close(name);
+    }
+
+    fn routes(&mut self, routes: BTreeMap<&str, Routing>) {
+        for (entry, routing) in routes {
+            self.leaf("pragma", &[("param", format!("route.{entry}")), ("value", routing.to_string())]);
+        }
+    }
+
+    fn processor(&mut self, place: usize) -> Result<(), Unwritable> {
+        let own = &self.model.processors[place];
+        let word = scheduling(own);
+        let mut attributes = vec![("name", own.name.clone()), ("scheduling", word.to_owned())];
+        attributes.extend(multiplicity(own.copies, word));
+        if own.speed != 1.0 {
+            attributes.push(("speed-factor", own.speed.to_string()));
+        }
+        self.open("processor", &attributes);
+        self.shown("result-processor", |results| results.processor(place));
+        for task in 0..self.model.tasks.len() {
+            if self.model.tasks[task].processor.0 == place {
+                self.task(TaskId(task))?;
+            }
+        }
+        self.close("processor");
+        Ok(())
+    }
+
+    fn task(&mut self, id: TaskId) -> Result<(), Unwritable> {
+        let own = &self.model.tasks[id.0];
+        let word = match own.role {
+            Role::Client { .. } => "ref",
+            Role::Server { queue: Scheduling::HeadOfLine } => "hol",
+            Role::Server { .. } if own.copies == Copies::Infinite => "inf",
+            Role::Server { .. } => "fcfs",
+        };
+        let mut attributes = vec![("name", own.name.clone()), ("scheduling", word.to_owned())];
+        attributes.extend(multiplicity(own.copies, word));
+        if let Role::Client { think } = own.role
+            && think > 0.0
+        {
+            attributes.push(("think-time", think.to_string()));
+        }
+        if own.priority != 0 {
+            attributes.push(("priority", own.priority.to_string()));
+        }
+        self.open("task", &attributes);
+        self.shown("result-task", |results| results.task(id));
+        for entry in &own.entries {
+            self.entry(*entry);
+        }
+        self.activities(id)?;
+        self.close("task");
+        Ok(())
+    }
+
+    fn entry(&mut self, id: EntryId) {
+        let own: &Entry = &self.model.entries[id.0];
+        let kind = if matches!(own.body, Body::Phases(_)) { "PH1PH2" } else { "NONE" };
+        let mut attributes = vec![("name", own.name.clone()), ("type", kind.to_owned())];
+        if own.arrivals > 0.0 {
+            attributes.push(("open-arrival-rate", own.arrivals.to_string()));
+        }
+        self.open("entry", &attributes);
+        self.shown("result-entry", |results| results.entry(id));
+        for (to, share) in &own.forwards {
+            let to = self.model.entries[to.0].name.clone();
+            self.leaf("forwarding", &[("dest", to), ("prob", share.to_string())]);
+        }
+        if let Body::Phases(phases) = &own.body {
+            self.open("entry-phase-activities", &[]);
+            for (number, phase) in phases.iter().enumerate() {
+                self.activity(*phase, vec![("phase", (number + 1).to_string())]);
+            }
+            self.close("entry-phase-activities");
+        }
+        self.close("entry");
+    }
+
+    fn activity(&mut self, id: ActivityId, more: Vec<(&'static str, String)>) {
+        let own: &Activity = &self.model.activities[id.0];
+        let mut attributes = vec![("name", own.name.clone())];
+        attributes.extend(more);
+        attributes.push(("host-demand-mean", own.demand.to_string()));
+        if own.variation != 1.0 {
+            attributes.push(("host-demand-cvsq", own.variation.to_string()));
+        }
+        if own.think > 0.0 {
+            attributes.push(("think-time", own.think.to_string()));
+        }
+        match own.order {
+            Order::Stochastic => {}
+            Order::Deterministic => attributes.push(("call-order", "DETERMINISTIC".to_owned())),
+            Order::List => attributes.push(("call-order", "LIST".to_owned())),
+        }
+        if own.calls.is_empty() && self.results.is_none() {
+            return self.leaf("activity", &attributes);
+        }
+        self.open("activity", &attributes);
+        self.shown("result-activity", |results| results.activity(id));
+        for call in &own.calls {
+            let name = if call.waits { "synch-call" } else { "asynch-call" };
+            let to = self.model.entries[call.entry.0].name.clone();
+            let attributes = [("dest", to), ("calls-mean", call.count.to_string())];
+            if self.results.as_ref().is_some_and(|results| results.has_call(call.entry)) {
+                self.open(name, &attributes);
+                self.shown("result-call", |results| results.call(call.entry));
+                self.close(name);
+            } else {
+                self.leaf(name, &attributes);
+            }
+        }
+        self.close("activity");
+    }
+
+    fn activities(&mut self, id: TaskId) -> Result<(), Unwritable> {
+        let model = self.model;
+        let Graph { activities, links } = Graph::of(model, id);
+        if activities.is_empty() {
+            return Ok(());
+        }
+        let name = |id: &ActivityId| ("name", model.activities[id.0].name.clone());
+        self.open("task-activities", &[]);
+        for activity in &activities {
+            let mut begins = model.tasks[id.0]
+                .entries
+                .iter()
+                .filter(|entry| model.entries[entry.0].body == Body::Graph(*activity));
+            let bound = begins.next().map(|entry| ("bound-to-entry", model.entries[entry.0].name.clone()));
+            if begins.next().is_some() {
+                return Err(Unwritable::Start(model.activities[activity.0].name.clone()));
+            }
+            self.activity(*activity, bound.into_iter().collect());
+        }
+        for link in &links {
+            self.open("precedence", &[]);
+            let (tag, quorum) = match link.kind {
+                Kind::Or if link.before.len() == 1 => ("pre", None),
+                Kind::Or => ("pre-OR", None),
+                Kind::Join { quorum, .. } => ("pre-AND", quorum),
+            };
+            let quorum: Vec<_> = quorum.map(|quorum| ("quorum", quorum.to_string())).into_iter().collect();
+            self.open(tag, &quorum);
+            for before in &link.before {
+                self.leaf("activity", &[name(before)]);
+            }
+            self.close(tag);
+            self.after(link.after);
+            self.close("precedence");
+        }
+        // In the order in which they are first answered.
+        let mut answered: Vec<EntryId> = Vec::new();
+        for reply in activities.iter().flat_map(|id| &model.activities[id.0].replies) {
+            if !answered.contains(reply) {
+                answered.push(*reply);
+            }
+        }
+        for entry in answered {
+            self.open("reply-entry", &[("name", model.entries[entry.0].name.clone())]);
+            for activity in &activities {
+                if model.activities[activity.0].replies.contains(&entry) {
+                    self.leaf("reply-activity", &[name(activity)]);
+                }
+            }
+            self.close("reply-entry");
+        }
+        self.close("task-activities");
+        Ok(())
+    }
+
+    fn after(&mut self, next: &Next) {
+        let model = self.model;
+        let name = |id: &ActivityId| ("name", model.activities[id.0].name.clone());
+        let (tag, end, leaves): (_, _, Vec<_>) = match next {
+            Next::End | Next::Join { .. } => return,
+            Next::Or(ways) if ways.len() == 1 => ("post", None, vec![vec![name(&ways[0].1)]]),
+            Next::Or(ways) => {
+                let way = |(share, to): &(f64, ActivityId)| vec![name(to), ("prob", share.to_string())];
+                ("post-OR", None, ways.iter().map(way).collect())
+            }
+            Next::And(ways) => ("post-AND", None, ways.iter().map(|to| vec![name(to)]).collect()),
+            Next::Loop { bodies, exit } => {
+                let body = |(count, to): &(f64, ActivityId)| vec![name(to), ("count", count.to_string())];
+                ("post-LOOP", exit.as_ref(), bodies.iter().map(body).collect())
+            }
+        };
+        let end: Vec<_> = end.map(|exit| ("end", name(exit).1)).into_iter().collect();
+        self.open(tag, &end);
+        leaves.iter().for_each(|leaf| self.leaf("activity", leaf));
+        self.close(tag);
+    }
+}
+
+fn scheduling(own: &Processor) -> &'static str {
+    match own.scheduling {
+        Scheduling::Fcfs if own.copies == Copies::Infinite => "inf",
+        Scheduling::Fcfs => "fcfs",
+        Scheduling::HeadOfLine => "hol",
+        Scheduling::Preemptive => "pp",
+        Scheduling::Random => "rand",
+        Scheduling::Sharing => "ps",
+    }
+}
+
+/// How many; what is scheduled as infinite says so by that.
+fn multiplicity(copies: Copies, scheduling: &str) -> Option<(&'static str, String)> {
+    match copies {
+        Copies::Some(1) => None,
+        Copies::Some(count) => Some(("multiplicity", count.to_string())),
+        Copies::Infinite if scheduling == "inf" => None,
+        Copies::Infinite => Some(("multiplicity", "inf".to_owned())),
+    }
+}
+
+/// Text as it must stand in an attribute; what XML does not allow becomes U+FFFD.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out += "&amp;",
+            '<' => out += "&lt;",
+            '"' => out += "&quot;",
+            // As they stand they would become spaces.
+            '\t' => out += "&#9;",
+            '\n' => out += "&#10;",
+            '\r' => out += "&#13;",
+            '\0'..='\x1f' | '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}

@@ -1,0 +1,107 @@
+//! What must hold for any text that is read as a model: written in either format and read again it is the same.
+//!
+//! `tests/write.rs` tries it on models, the fuzz target `model` (`fuzz/`) on invented texts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use plimsoll_lqn::model::{ActivityId, Body, Next};
+use plimsoll_lqn::{Model, read, write};
+
+/// Reads a text; if it is a model, it is written and read again. Panics if that is another.
+#[allow(dead_code, reason = "only the fuzz target calls it")]
+pub(crate) fn check(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    if let Ok(read) = read(text, &BTreeMap::new()) {
+        written(&read.model);
+    }
+}
+
+/// Panics if a model is another when it has been written and read. Says in how many formats it could be written.
+pub(crate) fn written(model: &Model) -> usize {
+    let own = described(model);
+    let mut formats = 0;
+    for (format, text) in [("lqnx", write::lqnx(model)), ("lqn", write::lqn(model))] {
+        let Ok(text) = text else { continue };
+        formats += 1;
+        let again = read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{format}:{why}\n{text}"));
+        let again = again.model;
+        assert_eq!(own, described(&again), "{format}\n{text}");
+        // What has been written once is written alike again.
+        let twice = if format == "lqn" { write::lqn(&again) } else { write::lqnx(&again) };
+        assert!(twice.as_ref() == Ok(&text), "{format}: not twice the same\n{text}");
+    }
+    formats
+}
+
+/// Everything that is in a model but its comment, by name and without an order where none counts.
+pub(crate) fn described(model: &Model) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for own in &model.processors {
+        all.insert(format!("processor {own:?}"));
+    }
+    for own in &model.tasks {
+        let entries: Vec<&str> = own.entries.iter().map(|id| model.entries[id.0].name.as_str()).collect();
+        all.insert(format!(
+            "task {} {:?} on {} {:?} {} {entries:?}",
+            own.name, own.role, model.processors[own.processor.0].name, own.copies, own.priority
+        ));
+    }
+    for own in &model.entries {
+        let forwards: Vec<_> =
+            own.forwards.iter().map(|(to, share)| (&model.entries[to.0].name, share)).collect();
+        let body = match &own.body {
+            Body::Phases(phases) => {
+                phases.iter().map(|id| activity(model, *id)).collect::<Vec<_>>().join("; ")
+            }
+            Body::Graph(start) => format!("graph from {}", model.activities[start.0].name),
+        };
+        all.insert(format!("entry {} {:?} {forwards:?} {:?} {body}", own.name, own.arrivals, own.routing));
+    }
+    for place in 0..model.activities.len() {
+        all.insert(activity(model, ActivityId(place)));
+    }
+    all
+}
+
+fn activity(model: &Model, id: ActivityId) -> String {
+    let own = &model.activities[id.0];
+    let calls: Vec<_> =
+        own.calls.iter().map(|call| (&model.entries[call.entry.0].name, call.count, call.waits)).collect();
+    let replies: BTreeSet<_> = own.replies.iter().map(|id| &model.entries[id.0].name).collect();
+    format!(
+        "activity {} of {} {:?} {:?} {:?} {:?} {calls:?} {replies:?} {}",
+        own.name,
+        model.tasks[own.task.0].name,
+        own.demand,
+        own.variation,
+        own.think,
+        own.order,
+        next(model, id, &own.next)
+    )
+}
+
+fn next(model: &Model, from: ActivityId, own: &Next) -> String {
+    let name = |id: &ActivityId| model.activities[id.0].name.clone();
+    match own {
+        Next::End => "end".to_owned(),
+        Next::Or(ways) => {
+            format!("or {:?}", ways.iter().map(|(share, to)| (share, name(to))).collect::<Vec<_>>())
+        }
+        Next::And(ways) => format!("and {:?}", ways.iter().map(name).collect::<Vec<_>>()),
+        Next::Loop { bodies, exit } => {
+            let bodies: Vec<_> = bodies.iter().map(|(count, to)| (count, name(to))).collect();
+            format!("loop {bodies:?} {:?}", exit.as_ref().map(name))
+        }
+        Next::Join { join, wanted, branches, then } => {
+            // By whom it joins: numbers are another matter.
+            let task = model.activities[from.0].task;
+            let same = |id: &ActivityId| {
+                let other = &model.activities[id.0];
+                other.task == task && matches!(&other.next, Next::Join { join: own, .. } if own == join)
+            };
+            let all = (0..model.activities.len()).map(ActivityId).filter(same);
+            let all: BTreeSet<String> = all.map(|id| name(&id)).collect();
+            format!("join {wanted} of {branches} {all:?} {}", next(model, from, then))
+        }
+    }
+}

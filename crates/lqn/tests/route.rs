@@ -1,0 +1,86 @@
+//! Policies of balancers in a model, against what is known of them.
+
+use std::collections::BTreeMap;
+
+use plimsoll_lqn::{Effort, Findings, read, simulate};
+
+/// Two servers of rate 1 behind an entry with this policy, with so many requests from outside.
+fn found(pragma: &str, arrivals: f64, shares: [f64; 2]) -> Findings {
+    let [one, other] = shares;
+    let text = format!(
+        "{pragma}\nG \"\" 1 1 -1\nP 0\n p pl f i\n p ca f\n p cb f\n-1\nT 0\n t lb i lb -1 pl\n t sa n sa -1 ca\n t sb n sb -1 cb\n-1\n\
+         E 0\n a lb {arrivals}\n s lb 0 -1\n F lb sa {one} -1\n F lb sb {other} -1\n s sa 1 -1\n s sb 1 -1\n-1\n"
+    );
+    let model = read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}")).model;
+    simulate(&model, &Effort { events: 4_000_000, precision: 0.005, ..Effort::default() }).expect("it ends")
+}
+
+fn response(pragma: &str) -> f64 {
+    found(pragma, 1.6, [0.5, 0.5]).entries[0].response.expect("of what came from outside").mean
+}
+
+#[test]
+fn chance_turns_and_the_shorter_queue_take_as_long_as_formulas_say() {
+    // Each of two M/M/1 at 80 %: 1 / (1 - 0.8).
+    let random = response("#pragma route.lb=random");
+    assert!((random / 5.0 - 1.0).abs() < 0.03, "{random}");
+    // In turns each is E2/M/1: its delay has the root of sigma = (1.6 / (1.6 + 1 - sigma))^2.
+    let sigma = (0..200).fold(0.5_f64, |sigma, _| (1.6 / (2.6 - sigma)).powi(2));
+    let turns = response("#pragma route.lb=round_robin");
+    assert!((turns * (1.0 - sigma) - 1.0).abs() < 0.03, "{turns}, not {}", 1.0 / (1.0 - sigma));
+    let weighted = response("#pragma route.lb=weighted");
+    assert!((weighted / turns - 1.0).abs() < 0.03, "{weighted}");
+    // The shorter of two queues: worse than one queue for both, 1 / (1 - 0.8^2), and better than turns.
+    let shorter = response("#pragma route.lb=least_loaded");
+    assert!(shorter > 1.0 / (1.0 - 0.64) && shorter < 0.9 * turns, "{shorter}");
+    // Of two any two are both.
+    let two = response("#pragma route.lb=power_of_two");
+    assert!((two / shorter - 1.0).abs() < 0.03, "{two}, {shorter}");
+}
+
+#[test]
+fn loads_that_are_old_are_worse_than_none() {
+    let ages = [0.0, 1.0, 10.0, 40.0].map(|age| response(&format!("#pragma route.lb=least_loaded({age})")));
+    assert!(ages.is_sorted(), "{ages:?}");
+    // Everything goes to one of them for as long as it is believed.
+    assert!(ages[3] > 2.0 * 5.0, "{ages:?}");
+}
+
+#[test]
+fn weights_are_kept_and_sessions_stay() {
+    let found = found("#pragma route.lb=weighted", 1.0, [0.75, 0.25]);
+    let (one, other) = (found.entries[1].throughput.mean, found.entries[2].throughput.mean);
+    assert!((one / other - 3.0).abs() < 0.001, "{one} {other}");
+    let text = "#pragma route.lb=sticky\nG \"\" 1 1 -1 P 0 p pc f i p pl f i p ca f p cb f -1 T 0 t cl r cl -1 pc m 1 t lb i lb -1 pl \
+                t sa n sa -1 ca t sb n sb -1 cb -1 E 0 s cl 1 -1 y cl lb 2 -1 s lb 0 -1 F lb sa 0.5 -1 F lb sb 0.5 -1 s sa 1 -1 s sb 1 -1 -1";
+    let model = read(text, &BTreeMap::new()).unwrap().model;
+    let found = simulate(&model, &Effort { events: 50_000, ..Effort::default() }).unwrap();
+    let used =
+        found.entries.iter().filter(|own| own.name.starts_with('s') && own.throughput.mean > 0.0).count();
+    assert_eq!(used, 1, "{:?}", found.entries);
+}
+
+#[test]
+fn what_is_wrong_with_a_policy_is_said_with_its_place() {
+    let text = |pragma: &str| {
+        format!(
+            "# a model\n  {pragma}\nG \"\" 1 1 -1 P 0 p pc f -1 T 0 t lb n lb -1 pc t sa n sa -1 pc -1 E 0 a lb 0.1 s lb 0 -1 F lb sa 0.5 -1 s sa 1 -1 -1"
+        )
+    };
+    for (pragma, why) in [
+        ("#pragma route.lb=best", "2:17: no policy `best`; there are random, round_robin"),
+        ("#pragma route.lb=least_loaded(x)", "2:17: the age of loads"),
+        ("#pragma route.lb=random(1)", "looks at no loads"),
+        ("#pragma route.lc=random", "2:17: no entry `lc`"),
+        ("#pragma route.lb=random", "2:17: `lb` forwards 0.5 of its requests"),
+    ] {
+        let said = read(&text(pragma), &BTreeMap::new()).map(|_| ()).unwrap_err().to_string();
+        assert!(said.starts_with(why) || said.contains(why), "{pragma}: {said}");
+    }
+    // Pragmas of others say nothing to us.
+    assert!(read(&text("#pragma multiserver=conway"), &BTreeMap::new()).is_ok());
+    let xml =
+        "<lqn-model><solver-params><pragma param=\"route.x\" value=\"odd\"/></solver-params></lqn-model>";
+    let said = read(xml, &BTreeMap::new()).map(|_| ()).unwrap_err().to_string();
+    assert!(said.contains("no policy `odd`"), "{said}");
+}

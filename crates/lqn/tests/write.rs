@@ -1,0 +1,288 @@
+//! What is written is read again to the same: models that stand in `models`, and models made by chance.
+
+mod laws;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use laws::{described, written};
+use plimsoll_lqn::model::{
+    Activity, ActivityId, Body, Call, Copies, Entry, EntryId, Next, Order, Policy, Processor, ProcessorId,
+    Role, Routing, Scheduling, Task, TaskId,
+};
+use plimsoll_lqn::read::results;
+use plimsoll_lqn::write::{Origin, Unwritable};
+use plimsoll_lqn::{Effort, Model, read, simulate, write};
+use proptest::prelude::*;
+
+/// All models that stand in the repository, by name.
+fn models() -> Vec<(String, Model)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
+    let mut all = Vec::new();
+    for part in ["own", "paper", "line"] {
+        for file in fs::read_dir(folder.join(part)).expect("a folder") {
+            let path = file.expect("a file").path();
+            let name = path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
+            if name != "LICENSE" {
+                let text = fs::read_to_string(&path).expect("it stands in the repository");
+                all.push((name, read(&text, &BTreeMap::new()).expect("a model").model));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn every_model_is_the_same_after_writing_and_reading() {
+    let mut formats = 0;
+    for (name, model) in models() {
+        let own = written(&model);
+        assert!(own > 0, "{name}");
+        formats += own;
+        let again = read(&write::lqnx(&model).unwrap(), &BTreeMap::new()).unwrap().model;
+        assert_eq!(again.comment, model.comment, "{name}");
+    }
+    // All in both, but two whose names have a `-`.
+    assert_eq!(formats, 240);
+}
+
+#[test]
+fn text_keeps_the_order_and_so_every_drawn_number() {
+    for name in ["horb-n24.lqn", "forb-c4-n12.lqn", "tower-19.lqn", "ex-lqn_bpmn.lqnx"] {
+        let (_, model) = models().into_iter().find(|(own, _)| own == name).unwrap();
+        let again = read(&write::lqn(&model).unwrap(), &BTreeMap::new()).unwrap().model;
+        let effort = Effort { events: 20_000, precision: 0.5, ..Effort::default() };
+        assert_eq!(simulate(&model, &effort), simulate(&again, &effort), "{name}");
+    }
+}
+
+#[test]
+fn results_stand_in_the_document_and_are_read_again() {
+    let (_, model) = models().into_iter().find(|(name, _)| name == "horb-n24.lqn").unwrap();
+    let found = simulate(&model, &Effort { events: 200_000, precision: 0.5, ..Effort::default() }).unwrap();
+    let origin = Origin { by: "a <test>", valid: true, convergence: 0.5, iterations: found.batches as u64 };
+    let text = write::lqxo(&model, &found, &origin).unwrap();
+    // It is still the model.
+    assert_eq!(described(&read(&text, &BTreeMap::new()).unwrap().model), described(&model));
+    let read = results(&text).unwrap();
+    let value = |kind: &str, name: &str, metric: &str| {
+        let one = read.iter().find(|own| own.kind == kind && own.name == name && own.metric == metric);
+        one.unwrap_or_else(|| panic!("no {metric} of {kind} {name}")).mean
+    };
+    for own in &found.tasks {
+        assert_eq!(value("task", &own.name, "throughput"), own.throughput.mean);
+        assert_eq!(value("task", &own.name, "busy"), own.busy.mean);
+        if let Some(response) = own.response {
+            // By Little's law, of clients that were counted while they were under way.
+            assert!(
+                (value("task", &own.name, "response") / response.mean - 1.0).abs() < 0.02,
+                "{response:?}"
+            );
+        }
+    }
+    for own in &found.processors {
+        assert_eq!(value("processor", &own.name, "busy"), own.busy.mean);
+    }
+    for (entry, own) in model.entries.iter().zip(&found.entries) {
+        if !model.tasks[entry.task.0].is_client() {
+            assert_eq!(value("entry", &own.name, "throughput"), own.throughput.mean);
+            // A phase is counted from begin to end, an entry until it answers: of one phase that is the same.
+            assert!((value("entry", &own.name, "service") / own.service.mean - 1.0).abs() < 1e-3, "{own:?}");
+        }
+    }
+    assert!(
+        text.contains("<result-conf-95 throughput=\"") && text.contains("solver-info=\"a &lt;test>\""),
+        "{text}"
+    );
+    assert!(results("<lqn-model/>").unwrap_err().to_string().contains("no results"));
+    let wrong = text.replacen("<result-processor utilization=\"", "<result-processor utilization=\"x", 1);
+    assert!(results(&wrong).unwrap_err().message.contains("is a number"), "{wrong}");
+}
+
+#[test]
+fn what_a_format_cannot_say_is_refused_by_name() {
+    let (_, mut model) = models().into_iter().find(|(name, _)| name == "horb-n24.lqn").unwrap();
+    model.activities[0].order = Order::List;
+    assert_eq!(write::lqn(&model), Err(Unwritable::Order(model.activities[0].name.clone())));
+    assert_eq!(written(&model), 1);
+    model.activities[0].order = Order::Stochastic;
+    model.tasks[0].name = "the client".to_owned();
+    assert_eq!(write::lqn(&model), Err(Unwritable::Name("the client".to_owned())));
+    assert_eq!(written(&model), 1);
+}
+
+/// Splitmix64 (Steele, Lea and Flood 2014).
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 31) % bound.max(1) as u64) as usize
+    }
+
+    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+
+    /// From 0 to 2, with all its digits.
+    fn number(&mut self) -> f64 {
+        self.below(2_000_000_007) as f64 / 1e9
+    }
+
+    fn copies(&mut self) -> Copies {
+        match self.below(5) {
+            0 => Copies::Infinite,
+            1 | 2 => Copies::Some(1),
+            count => Copies::Some(count as u32 * 7),
+        }
+    }
+}
+
+/// A model of a few layers: calls lead to later tasks, so that nobody waits for itself.
+fn made(chance: &mut Chance) -> Model {
+    let mut model = Model { comment: "made <by> \"chance\" & so\ton".to_owned(), ..Model::default() };
+    for place in 0..1 + chance.below(4) {
+        use Scheduling::{Fcfs, HeadOfLine, Preemptive, Random, Sharing};
+        model.processors.push(Processor {
+            name: format!("cpu{place}"),
+            scheduling: chance.one(&[Fcfs, HeadOfLine, Preemptive, Random, Sharing]),
+            copies: chance.copies(),
+            speed: chance.one(&[1.0, 1.0, 0.3, 2.5]),
+        });
+    }
+    let tasks = 2 + chance.below(5);
+    for place in 0..tasks {
+        let think = if chance.below(2) == 0 { 0.0 } else { chance.number() };
+        let role = if place == 0 {
+            Role::Client { think }
+        } else {
+            Role::Server { queue: chance.one(&[Scheduling::Fcfs, Scheduling::HeadOfLine]) }
+        };
+        let copies = if place == 0 { Copies::Some(1 + chance.below(30) as u32) } else { chance.copies() };
+        let mut entries = Vec::new();
+        for number in 0..1 + chance.below(3) {
+            entries.push(EntryId(model.entries.len()));
+            model.entries.push(Entry {
+                name: format!("e{place}_{number}"),
+                task: TaskId(place),
+                arrivals: if place > 0 && chance.below(4) == 0 { chance.number() } else { 0.0 },
+                forwards: Vec::new(),
+                routing: None,
+                body: Body::Phases(Vec::new()),
+            });
+        }
+        let processor = ProcessorId(chance.below(model.processors.len()));
+        let priority = chance.below(3) as i32;
+        model.tasks.push(Task { name: format!("t{place}"), role, processor, copies, priority, entries });
+    }
+    for place in 0..tasks {
+        behave(&mut model, place, chance);
+    }
+    model
+}
+
+/// What the entries of a task do: activities of graphs first, as readers have it.
+fn behave(model: &mut Model, place: usize, chance: &mut Chance) {
+    let entries = model.tasks[place].entries.clone();
+    let later: Vec<EntryId> =
+        (0..model.entries.len()).map(EntryId).filter(|id| model.entries[id.0].task.0 > place).collect();
+    let graphs: Vec<bool> = entries.iter().map(|_| chance.below(3) == 0).collect();
+    let mut joins = 0;
+    for (entry, _) in entries.iter().zip(&graphs).filter(|(_, graph)| **graph) {
+        let name = model.entries[entry.0].name.clone();
+        let first = model.activities.len();
+        for letter in ["a", "b", "c", "d"] {
+            let own = activity(format!("{name}_{letter}"), place, &later, chance);
+            model.activities.push(own);
+        }
+        let [a, b, c, d] = [0, 1, 2, 3].map(|more| ActivityId(first + more));
+        let to = |id| Next::Or(vec![(1.0, id)]);
+        let (next_a, next_b, next_c) = match chance.below(5) {
+            0 => (to(b), to(c), to(d)),
+            1 => (Next::Or(vec![(0.25, b), (0.75, c)]), to(d), to(d)),
+            2 => {
+                let wanted = 1 + chance.below(2) as u32;
+                let join = Next::Join { join: joins, wanted, branches: 2, then: Box::new(to(d)) };
+                joins += 1;
+                (Next::And(vec![b, c]), join.clone(), join)
+            }
+            3 => (
+                Next::Loop { bodies: vec![(chance.number(), b), (2.0, c)], exit: Some(d) },
+                Next::End,
+                Next::End,
+            ),
+            _ => (Next::Or(vec![(0.1, b), (0.2, c), (0.7, d)]), Next::End, to(d)),
+        };
+        (model.activities[a.0].next, model.activities[b.0].next, model.activities[c.0].next) =
+            (next_a, next_b, next_c);
+        if place > 0 {
+            model.activities[chance.one(&[b, d]).0].replies.push(*entry);
+        }
+        model.entries[entry.0].body = Body::Graph(a);
+    }
+    for (entry, _) in entries.iter().zip(&graphs).filter(|(_, graph)| !**graph) {
+        let name = model.entries[entry.0].name.clone();
+        let mut phases = Vec::new();
+        let count = 1 + chance.below(3);
+        for number in 1..=count {
+            let mut own = activity(format!("{name}_{number}"), place, &later, chance);
+            if number == count {
+                // A last phase in which nothing is done is none.
+                own.demand += 0.5;
+            }
+            phases.push(ActivityId(model.activities.len()));
+            model.activities.push(own);
+        }
+        model.entries[entry.0].body = Body::Phases(phases);
+    }
+    if place > 0 && !later.is_empty() {
+        for entry in entries {
+            if chance.below(3) == 0 {
+                let (one, other) = (chance.one(&later), chance.one(&later));
+                model.entries[entry.0].forwards = vec![(one, 0.3), (other, chance.number() / 3.0)];
+                if chance.below(2) == 0 {
+                    let (_, policy) = chance.one(&Policy::ALL);
+                    let age = if policy.looks_at_loads() { chance.number() } else { 0.0 };
+                    model.entries[entry.0].routing = Some(Routing { policy, age });
+                    model.entries[entry.0].forwards[1].1 = 0.7;
+                }
+            }
+        }
+    }
+}
+
+fn activity(name: String, place: usize, later: &[EntryId], chance: &mut Chance) -> Activity {
+    let order = chance.one(&[Order::Stochastic, Order::Stochastic, Order::Deterministic, Order::List]);
+    let mut calls = Vec::new();
+    if !later.is_empty() {
+        for _ in 0..chance.below(4) {
+            let count =
+                1.0 + if order == Order::Stochastic { chance.number() } else { chance.below(3) as f64 };
+            calls.push(Call { entry: chance.one(later), count, waits: chance.below(4) > 0 });
+        }
+    }
+    Activity {
+        name,
+        task: TaskId(place),
+        demand: chance.number(),
+        variation: chance.one(&[1.0, 1.0, 0.0, 0.25, 4.0]),
+        think: chance.one(&[0.0, 0.0, 0.125]),
+        order,
+        calls,
+        replies: Vec::new(),
+        next: Next::End,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_model_made_by_chance_is_the_same_after_writing_and_reading(seed: u64) {
+        let model = made(&mut Chance(seed));
+        prop_assert!(written(&model) >= 1);
+    }
+}
