@@ -2,9 +2,9 @@
 //! some percent where a simulation is off by its interval.
 //!
 //! A fixed point (in the manner of approximate mean value analysis: Schweitzer 1979; Chandy and Neuse, Linearizer, 1982)
-//! over all stations at once, without layers. From throughputs follow flows ([`net`] says who calls whom on whose
+//! over all stations at once, without layers. From throughputs follow flows (`net` says who calls whom on whose
 //! behalf), from flows and the times that things take, how many of whom are at each station, from that how long each
-//! waits there ([`queue`]), from waiting how long things take ([`elapsed`]), and from the time of a client's round its
+//! waits there (`queue`), from waiting how long things take (`elapsed`), and from the time of a client's round its
 //! throughput, by Little's law.
 //!
 //! - A request is on behalf of a client (or of arrivals from outside, of second phases, of calls that nobody waits for),

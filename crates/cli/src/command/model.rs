@@ -10,7 +10,10 @@ use plimsoll_lqn::Read;
 use super::{Exit, Failure, Globals};
 use crate::config;
 
+mod plan;
+mod print;
 mod simulate;
+mod solve;
 
 /// Layered queueing models: what a system can carry, before it is built
 #[derive(clap::Args, Debug)]
@@ -21,6 +24,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Plan(plan::Args),
+    Solve(solve::Args),
     Simulate(simulate::Args),
 }
 
@@ -38,6 +43,8 @@ struct Which {
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     match &args.command {
+        Command::Plan(args) => plan::run(args, globals),
+        Command::Solve(args) => solve::run(args, globals),
         Command::Simulate(args) => simulate::run(args, globals),
     }
 }

@@ -56,12 +56,12 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn part(text: &str) -> Result<f64, String> {
+pub(super) fn part(text: &str) -> Result<f64, String> {
     let part: f64 = text.parse().map_err(|_| "expected a number such as 0.01".to_owned())?;
     if part > 0.0 && part < 1.0 { Ok(part) } else { Err("expected a number above 0 and below 1".to_owned()) }
 }
 
-fn render(model: &Model, found: &Findings, color: bool) -> String {
+pub(super) fn render(model: &Model, found: &Findings, color: bool) -> String {
     let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
     let number = |text: &str| Cell::number(text).tone(Tone::Strong);
     let many = |copies: Copies| match copies {
@@ -138,7 +138,7 @@ fn render(model: &Model, found: &Findings, color: bool) -> String {
 }
 
 /// One number a line: what of, its name, which number, the mean, half of the interval.
-fn csv(found: &Findings) -> String {
+pub(super) fn csv(found: &Findings) -> String {
     let mut out = "kind,name,metric,mean,half_width\n".to_owned();
     let mut line = |kind: &str, name: &str, metric: &str, own: &Estimate| {
         let _ = writeln!(out, "{kind},{},{metric},{},{}", quoted(name), own.mean, own.half_width);
@@ -169,7 +169,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-fn shown(estimate: &Estimate) -> String {
+pub(super) fn shown(estimate: &Estimate) -> String {
     // What never varies has an interval of rounding errors.
     if estimate.half_width <= 1e-9 * estimate.mean.abs() {
         return short(estimate.mean);
@@ -178,7 +178,7 @@ fn shown(estimate: &Estimate) -> String {
 }
 
 /// Four digits that mean something.
-fn short(number: f64) -> String {
+pub(super) fn short(number: f64) -> String {
     if number == 0.0 || !number.is_finite() {
         return number.to_string();
     }
