@@ -89,8 +89,9 @@ bench-load: deps build ## the load generator beside wrk, oha, hey, fortio, k6 an
 bench-corba: deps build ## what each way of balancing costs a client on omniORB, 4 minutes (ARGS=--quick: 1)
 	benches/corba.py $(ARGS)
 
-bench-model: ## events a second of the simulator of models, a minute
+bench-model: ## models: events a second of the simulator, accuracy and times of the solver, three minutes
 	$(CARGO) run $(LOCKED) --release -p plimsoll-lqn --example events
+	$(CARGO) run $(LOCKED) --release -p plimsoll-lqn --example solver '' 4
 
 deny: ## licences, advisories, bans and sources of the dependencies (needs cargo-deny)
 	$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deny

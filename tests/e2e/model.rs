@@ -34,6 +34,43 @@ fn the_guides_model_is_simulated() {
 }
 
 #[test]
+fn the_guides_model_is_solved_and_planned() {
+    let folder = Folder::new();
+    folder.write("shop.lqn", shop());
+    let json = |command: &str, more: &[&str]| -> Value {
+        let arguments = [&["model", command, "shop.lqn", "-o", "json"][..], more].concat();
+        let run = Run::plimsoll(&arguments, folder.path());
+        assert_eq!(run.code, Some(0), "{}", run.err);
+        serde_json::from_str(&run.out).unwrap()
+    };
+    let response = |json: &Value| json["findings"]["tasks"][0]["response"]["mean"].as_f64().unwrap();
+    let simulated = response(&json("simulate", &[]));
+    let solved = json("solve", &[]);
+    assert_eq!(solved["convergence"]["converged"], true);
+    assert!((response(&solved) / simulated - 1.0).abs() < 0.07, "{solved} {simulated}");
+    let planned = json("plan", &["--budget", "20ms"]);
+    assert!((response(&planned) / simulated - 1.0).abs() < 0.07, "{planned} {simulated}");
+    let part = planned["simulated_parts"][0].as_f64().unwrap();
+    assert!(part > 0.1 && part <= 1.0, "{planned}");
+    let table = Run::plimsoll(&["model", "plan", "shop.lqn"], folder.path());
+    assert!(table.out.contains("SOURCES") && table.out.contains("client response"), "{}", table.out);
+    let csv = Run::plimsoll(&["model", "solve", "shop.lqn", "-o", "csv"], folder.path());
+    assert!(csv.out.starts_with("kind,name,metric,mean,half_width\ntask,client,throughput,"), "{}", csv.out);
+    assert!(csv.err.contains("converged in"), "{}", csv.err);
+    let many = json("solve", &["--set", "clients=200"]);
+    // The server's two threads are what is full, and not fuller.
+    let busy = many["findings"]["tasks"][1]["busy"]["mean"].as_f64().unwrap();
+    assert!(busy > 1.9 && busy <= 2.0 + 1e-9, "{many}");
+    let flood = shop().replace("  t client r client -1 users z 1 m $clients\n", "").replace(
+        "  s client 0 -1\n  y client get 1 -1            # one call, whose answer is waited for\n",
+        "  a get 100\n",
+    );
+    folder.write("flood.lqn", flood);
+    let run = Run::plimsoll(&["model", "solve", "flood.lqn"], folder.path());
+    assert!(run.code == Some(1) && run.err.contains("more comes from outside"), "{} {:?}", run.err, run.code);
+}
+
+#[test]
 fn what_is_wrong_with_a_model_is_said_with_its_place() {
     let folder = Folder::new();
     folder.write("shop.lqn", shop().replace("y client get", "y client got"));

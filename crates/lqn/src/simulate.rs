@@ -54,7 +54,7 @@ pub struct Findings {
     pub entries: Vec<EntryFinding>,
     /// In the order of the model.
     pub processors: Vec<ProcessorFinding>,
-    /// In the order of the model.
+    /// In the order of the model; none if solved by formulas.
     pub activities: Vec<ActivityFinding>,
     /// Events that were simulated.
     pub events: u64,
@@ -155,11 +155,35 @@ const LEAST: u64 = 20_000;
 /// # Errors
 /// If it comes to a standstill, or never ends.
 pub fn simulate(model: &Model, effort: &Effort) -> Result<Findings, Stuck> {
+    // The shortest run is a tenth of the longest; if that will do, much time is saved.
+    run(model, effort, effort.events / 10, &mut || true)
+}
+
+/// Simulates a model for as long as `goes_on` says so, but at least about 25,000 events; it is asked between batches.
+///
+/// # Errors
+/// If it comes to a standstill, or never ends.
+pub fn simulate_while(
+    model: &Model,
+    effort: &Effort,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Result<Findings, Stuck> {
+    run(model, effort, SHORT, goes_on)
+}
+
+/// Events of the shortest run whose end is not known before.
+const SHORT: u64 = 50_000;
+
+fn run(
+    model: &Model,
+    effort: &Effort,
+    short: u64,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Result<Findings, Stuck> {
     let program = Program::new(model);
     let mut engine = Engine::new(model, &program, effort.seed);
     let most = effort.events.max(LEAST);
-    // The shortest run is a tenth of the longest; if that will do, much time is saved.
-    let short = (most / 10).max(LEAST);
+    let short = short.max(LEAST);
     let warm_up = (short as f64 * 2.0 * WARM_UP) as u64;
     engine.run_events(warm_up)?;
     let begun = engine.now;
@@ -172,15 +196,20 @@ pub fn simulate(model: &Model, effort: &Effort) -> Result<Findings, Stuck> {
     let mut marks = vec![mark(&engine)];
     let mut length = each;
     loop {
+        let mut stopped = false;
         for _ in 0..BATCHES {
             engine.run_time(engine.now + length)?;
             engine.count();
             marks.push(mark(&engine));
+            if marks.len() > BATCHES / 2 && !goes_on() {
+                stopped = true;
+                break;
+            }
         }
         let found = findings(model, &engine, &marks, begun);
         let precise = found.is_precise(effort.precision);
         // Another doubling would go beyond what may happen.
-        if precise || engine.events * 2 > most + most / 4 {
+        if precise || stopped || engine.events * 2 > most + most / 4 {
             return Ok(Findings { precise, ..found });
         }
         if marks.len() > 2 * BATCHES {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use plimsoll_lqn::{Effort, read, simulate};
+use plimsoll_lqn::{Effort, read, simulate, solve};
 use proptest::prelude::*;
 
 fn text(name: &str) -> String {
@@ -95,6 +95,8 @@ proptest! {
         let text = String::from_utf8_lossy(&bytes);
         if let Ok(read) = read(&text, &BTreeMap::new()) {
             // Whatever it is, it ends.
+            let (found, _) = solve(&read.model);
+            prop_assert!(found.tasks.iter().all(|task| task.throughput.mean.is_finite()));
             let _ = simulate(&read.model, &Effort { events: 2_000, precision: 0.5, ..Effort::default() });
         }
     }

@@ -18,8 +18,11 @@ mod compare;
 mod convert;
 mod from_config;
 mod method;
+mod plan;
+mod print;
 mod show;
 mod simulate;
+mod solve;
 mod sweep;
 
 /// Layered queueing models: what a system can carry, before it is built
@@ -31,6 +34,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Plan(plan::Args),
+    Solve(solve::Args),
     Simulate(simulate::Args),
     Sweep(sweep::Args),
     Bottleneck(bottleneck::Args),
@@ -64,6 +69,8 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         return Err(Failure::new(Exit::Usage, what));
     }
     match command {
+        Command::Plan(args) => plan::run(args, globals),
+        Command::Solve(args) => solve::run(args, globals),
         Command::Simulate(args) => simulate::run(args, globals),
         Command::Sweep(args) => sweep::run(args, globals),
         Command::Bottleneck(args) => bottleneck::run(args, globals),
@@ -79,7 +86,7 @@ impl Command {
     /// Forms in which it writes; the first where none is named.
     fn outputs(&self) -> &'static [Output] {
         match self {
-            Self::Simulate(_) => simulate::OUTPUTS,
+            Self::Plan(_) | Self::Solve(_) | Self::Simulate(_) => print::OUTPUTS,
             Self::Sweep(_) => sweep::OUTPUTS,
             Self::Bottleneck(_) => bottleneck::OUTPUTS,
             Self::Capacity(_) => capacity::OUTPUTS,

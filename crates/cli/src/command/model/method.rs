@@ -1,7 +1,7 @@
 //! The ways to find out what a model does. A way is a line here.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use plimsoll_lqn::{Effort, Findings, Model, Stuck, simulate};
+use plimsoll_lqn::{Effort, Findings, Model, Stuck, simulate, solve};
 
 use super::part;
 
@@ -15,8 +15,10 @@ pub(super) struct Method {
 }
 
 /// All ways; the first is taken where none is named.
-pub(super) const ALL: &[Method] =
-    &[Method { name: "simulate", what: "Events are drawn; numbers have intervals", solve: simulate }];
+pub(super) const ALL: &[Method] = &[
+    Method { name: "simulate", what: "Events are drawn; numbers have intervals", solve: simulate },
+    Method { name: "solve", what: "By formulas, at once; no intervals", solve: |model, _| Ok(solve(model).0) },
+];
 
 /// How a model is solved.
 #[derive(clap::Args, Debug)]

@@ -6,14 +6,14 @@ use std::process::ExitCode;
 use plimsoll_lqn::ask::lines;
 use plimsoll_lqn::model::Copies;
 use plimsoll_lqn::simulate::Quantiles;
-use plimsoll_lqn::write::{Origin, lqxo};
+use plimsoll_lqn::write::Origin;
 use plimsoll_lqn::{Effort, Estimate, Findings, Model, simulate};
 use serde_json::json;
 
+use super::print::print;
 use super::{Which, part, quoted, short};
-use crate::command::{Exit, Failure, Globals};
+use crate::command::{Failure, Globals};
 use crate::control::text::{Cell, Tone, table};
-use crate::talk::{Output, write};
 
 /// Simulate a model: throughputs, response times and what is busy, each with its 95 % interval
 ///
@@ -37,26 +37,18 @@ pub(super) struct Args {
     events: u64,
 }
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Table, Output::Json, Output::Csv, Output::Lqxo];
-
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let model = args.which.read(globals)?.model;
     let effort = Effort { seed: args.seed, events: args.events, precision: args.precision };
     let found = simulate(&model, &effort).map_err(Failure::failed)?;
-    if globals.output == Output::Csv {
-        write(&csv(&model, &found))?;
-    } else if globals.output == Output::Lqxo {
-        let origin = Origin {
-            by: "plimsoll model simulate",
-            valid: found.precise,
-            convergence: args.precision,
-            iterations: found.batches as u64,
-        };
-        write(&lqxo(&model, &found, &origin).map_err(|why| Failure::new(Exit::Usage, why))?)?;
-    } else {
-        let json = json!({ "schema": 1, "seed": args.seed, "findings": found });
-        globals.show(&json, || render(&model, &found, globals.color()))?;
-    }
+    let origin = Origin {
+        by: "plimsoll model simulate",
+        valid: found.precise,
+        convergence: args.precision,
+        iterations: found.batches as u64,
+    };
+    let json = json!({ "schema": 1, "seed": args.seed, "findings": found });
+    print(&model, &found, &origin, &json, String::new, globals)?;
     let doubt =
         if found.precise { "" } else { "; intervals are wider than was asked for: give more --events" };
     globals.say(&format!(
@@ -68,7 +60,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn render(model: &Model, found: &Findings, color: bool) -> String {
+pub(super) fn render(model: &Model, found: &Findings, color: bool) -> String {
     let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
     let number = |text: &str| Cell::number(text).tone(Tone::Strong);
     let many = |copies: Copies| match copies {
@@ -145,7 +137,7 @@ fn render(model: &Model, found: &Findings, color: bool) -> String {
 }
 
 /// One number a line: what of, its name, which number, the mean, half of the interval.
-fn csv(model: &Model, found: &Findings) -> String {
+pub(super) fn csv(model: &Model, found: &Findings) -> String {
     let mut out = "kind,name,metric,mean,half_width\n".to_owned();
     for line in lines(model, found) {
         let (name, own) = (quoted(&line.name), line.value);
@@ -154,7 +146,7 @@ fn csv(model: &Model, found: &Findings) -> String {
     out
 }
 
-fn shown(estimate: &Estimate) -> String {
+pub(super) fn shown(estimate: &Estimate) -> String {
     // What never varies has an interval of rounding errors.
     if estimate.half_width <= 1e-9 * estimate.mean.abs() {
         return short(estimate.mean);

@@ -1,0 +1,144 @@
+//! `plimsoll model plan`: the best answer in little time.
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use plimsoll_lqn::simulate::TaskFinding;
+use plimsoll_lqn::write::Origin;
+use plimsoll_lqn::{Effort, Findings, Model, Plan, Stuck, plan, simulate_while};
+use serde_json::json;
+
+use super::{Which, part, print, short, simulate};
+use crate::command::{Failure, Globals};
+use crate::config::TimeSpan;
+use crate::control::text::{Cell, Tone, table};
+
+/// Answer in little time: a model is solved and, on all cores, simulated, and each number weighed from both
+///
+/// Each number stands with half of its 95 % interval. The second table says for each task what was simulated, what was
+/// solved, and what part of the answer is the simulation's: the narrower its interval, the more.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    #[command(flatten)]
+    which: Which,
+
+    /// Simulate for so long on each core
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = budget)]
+    budget: Duration,
+
+    /// End before, when every throughput and response time is known to this part of it to either side
+    #[arg(long, value_name = "PART", default_value_t = 0.001, value_parser = part)]
+    precision: f64,
+
+    /// Of the first core's simulation; the others count on from it
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let model = args.which.read(globals)?.model;
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let (runs, stuck) = simulated(&model, args, cores);
+    let found = plan(&model, &runs);
+    let json = json!({
+        "schema": 1,
+        "seed": args.seed,
+        "cores": cores,
+        "findings": found.findings,
+        "simulated": found.simulated,
+        "solved": found.solved,
+        "simulated_parts": found.simulated_parts,
+        "convergence": found.convergence,
+        "stuck": stuck.as_ref().map(ToString::to_string),
+    });
+    let origin = Origin {
+        by: "plimsoll model plan",
+        valid: found.convergence.converged,
+        convergence: found.convergence.residual,
+        iterations: u64::from(found.convergence.iterations),
+    };
+    print::print(&model, &found.findings, &origin, &json, || sources(&found, globals.color()), globals)?;
+    print::routed(&model, globals);
+    if let Some(stuck) = stuck {
+        globals.insist(&format!("warning: not simulated to the end: {stuck}\n"));
+    }
+    if !found.convergence.converged {
+        globals.insist("warning: the solver did not converge; what is said is the simulation's\n");
+    }
+    let events = found.simulated.as_ref().map_or(0, |simulated| simulated.events);
+    globals.say(&format!(
+        "{events} events on {} cores, and solved in {} rounds\n",
+        runs.len(),
+        found.convergence.iterations
+    ));
+    if runs.is_empty() && !found.convergence.converged {
+        return Err(Failure::failed("this model can neither be simulated nor solved"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `50ms`
+fn budget(text: &str) -> Result<Duration, String> {
+    text.parse::<TimeSpan>().map(|span| span.0)
+}
+
+/// A run on each core, and why one came to no end.
+fn simulated(model: &Model, args: &Args, cores: usize) -> (Vec<Findings>, Option<Stuck>) {
+    let until = Instant::now() + args.budget;
+    let one = |core: usize| {
+        let effort = Effort {
+            seed: args.seed.wrapping_add(core as u64),
+            events: u64::MAX / 4,
+            precision: args.precision,
+        };
+        simulate_while(model, &effort, &mut || Instant::now() < until)
+    };
+    let results: Vec<Result<Findings, Stuck>> = thread::scope(|scope| {
+        let others: Vec<_> = (1..cores).map(|core| scope.spawn(move || one(core))).collect();
+        let first = one(0);
+        // A thread that cannot be joined has no numbers.
+        std::iter::once(first).chain(others.into_iter().filter_map(|other| other.join().ok())).collect()
+    });
+    let mut stuck = None;
+    let mut runs = Vec::new();
+    for result in results {
+        match result {
+            Ok(run) => runs.push(run),
+            Err(why) => stuck = Some(why),
+        }
+    }
+    if stuck.is_some() {
+        // Where one grows without end the others only had not come so far.
+        runs.clear();
+    }
+    (runs, stuck)
+}
+
+/// Where the numbers of each task come from.
+fn sources(plan: &Plan, color: bool) -> String {
+    let Some(simulated) = &plan.simulated else { return String::new() };
+    let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
+    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+    let mut rows = vec![vec![
+        heading("SOURCES"),
+        number("SIMULATED"),
+        number("SOLVED"),
+        number("DIFFERENCE"),
+        number("OF THE SIMULATION"),
+    ]];
+    let of = |task: &TaskFinding| task.response.unwrap_or(task.throughput);
+    for ((own, other), part) in simulated.tasks.iter().zip(&plan.solved.tasks).zip(&plan.simulated_parts) {
+        let what = if own.response.is_some() { "response" } else { "throughput" };
+        let (run, solved) = (of(own), of(other));
+        let off = if run.mean > 0.0 { 100.0 * (solved.mean / run.mean - 1.0) } else { 0.0 };
+        rows.push(vec![
+            Cell::text(&format!("{} {what}", own.name)),
+            Cell::number(simulate::shown(&run)),
+            Cell::number(short(solved.mean)),
+            Cell::number(format!("{off:+.1} %")),
+            Cell::number(format!("{:.0} %", 100.0 * part)),
+        ]);
+    }
+    format!("\n{}", table(&rows, color))
+}

@@ -1,0 +1,156 @@
+//! How many requests can be where: no more than there are threads, or clients, to carry them.
+
+use super::net::{Net, TOLD_APART, many};
+use crate::model::Next;
+
+impl Net<'_> {
+    /// How many can be where.
+    pub(super) fn bounds(&mut self) {
+        let model = self.model;
+        let count = model.tasks.len();
+        let mut holders: Vec<Vec<usize>> = vec![Vec::new(); count];
+        let mut open = vec![false; count];
+        let mut wide = vec![1.0_f64; count];
+        for activity in &model.activities {
+            let task = activity.task.0;
+            if let Next::And(ways) = &activity.next {
+                wide[task] = wide[task].max(ways.len() as f64);
+            }
+            for call in &activity.calls {
+                let to = model.entries[call.entry.0].task.0;
+                if call.waits {
+                    holders[to].push(task);
+                } else {
+                    open[to] = true;
+                }
+            }
+        }
+        for entry in &model.entries {
+            open[entry.task.0] |= entry.arrivals > 0.0;
+        }
+        self.wide.clone_from(&wide);
+        self.active = vec![0.0; count];
+        // Whether somebody's number is that of the clients above, all of whom wait while it works.
+        let told = count <= 10 * TOLD_APART;
+        let mut pure = vec![told; count];
+        let mut roots: Vec<Vec<usize>> = vec![Vec::new(); count];
+        // Whose number is the bound of each task's active threads: its own, or that of those above.
+        let mut bounds: Vec<Vec<usize>> =
+            (0..count).map(|task| if told { vec![task] } else { Vec::new() }).collect();
+        for task in self.tasks.clone() {
+            let own = &model.tasks[task];
+            holders[task].sort_unstable();
+            holders[task].dedup();
+            for entry in &own.entries {
+                for (to, _) in &model.entries[entry.0].forwards {
+                    let to = model.entries[to.0].task.0;
+                    open[to] |= open[task];
+                    let more = holders[task].clone();
+                    holders[to].extend(more);
+                }
+            }
+            let copies = many(own.copies);
+            if own.is_client() {
+                self.active[task] = copies;
+                if told {
+                    roots[task] = vec![task];
+                }
+                pure[task] &= wide[task] <= 1.0;
+                continue;
+            }
+            let after = self.stations[task].after;
+            pure[task] &= !open[task]
+                && !after
+                && wide[task] <= 1.0
+                && holders[task].iter().all(|holder| pure[*holder]);
+            roots[task] = union(&holders[task], &roots);
+            let come =
+                if open[task] { f64::INFINITY } else { self.come(&holders[task], &holders, &open, &wide) };
+            let come = if open[task] {
+                come
+            } else {
+                self.no_more_than_clients(come, &holders[task], &pure, &roots)
+            };
+            self.stations[task].most = come;
+            self.stations[task].bounds = union(&holders[task], &bounds);
+            self.active[task] = if after { copies } else { copies.min(come) };
+            if !after && come <= copies {
+                bounds[task].clone_from(&self.stations[task].bounds);
+            }
+        }
+        for processor in 0..model.processors.len() {
+            let here: Vec<usize> =
+                (0..count).filter(|task| model.tasks[*task].processor.0 == processor).collect();
+            let come = self.come(&here, &holders, &open, &wide);
+            let come = self.no_more_than_clients(come, &here, &pure, &roots);
+            let station = &mut self.stations[count + processor];
+            station.most = come;
+            station.bounds = union(&here, &bounds);
+        }
+    }
+
+    /// Requests that can come from these at a time: so many as they have threads, or those above them, or above those.
+    fn come(&self, those: &[usize], holders: &[Vec<usize>], open: &[bool], wide: &[f64]) -> f64 {
+        let mut come = self.within(those, holders, open, wide);
+        if self.tasks.len() > TOLD_APART {
+            return come;
+        }
+        let mut those = those.to_vec();
+        for _ in 0..16 {
+            let mut above: Vec<usize> = Vec::new();
+            for task in &those {
+                let stays = self.model.tasks[*task].is_client()
+                    || open[*task]
+                    || self.stations[*task].after
+                    || wide[*task] > 1.0
+                    || holders[*task].is_empty();
+                if stays { above.push(*task) } else { above.extend(&holders[*task]) }
+            }
+            above.sort_unstable();
+            above.dedup();
+            if above == those {
+                break;
+            }
+            come = come.min(self.within(&above, holders, open, wide));
+            those = above;
+        }
+        come
+    }
+
+    /// Threads of these that can ask at a time; those that only work while another of these waits for them add none.
+    fn within(&self, those: &[usize], holders: &[Vec<usize>], open: &[bool], wide: &[f64]) -> f64 {
+        let all = |task: &usize| self.active[*task] * wide[*task];
+        if self.tasks.len() > TOLD_APART || those.len() < 2 {
+            return those.iter().map(all).sum();
+        }
+        let mut counted = vec![false; self.tasks.len()];
+        those.iter().for_each(|task| counted[*task] = true);
+        let mut inside = vec![false; self.tasks.len()];
+        for task in &self.tasks {
+            inside[*task] = !self.model.tasks[*task].is_client()
+                && !open[*task]
+                && !self.stations[*task].after
+                && wide[*task] <= 1.0
+                && !holders[*task].is_empty()
+                && holders[*task]
+                    .iter()
+                    .all(|above| (counted[*above] || inside[*above]) && wide[*above] <= 1.0);
+        }
+        those.iter().filter(|task| !inside[**task]).map(all).sum()
+    }
+
+    fn no_more_than_clients(&self, come: f64, holders: &[usize], pure: &[bool], roots: &[Vec<usize>]) -> f64 {
+        if !holders.iter().all(|task| pure[*task]) {
+            return come;
+        }
+        come.min(union(holders, roots).iter().map(|task| self.active[*task]).sum())
+    }
+}
+
+/// All that is in the lists of these, each once.
+fn union(those: &[usize], lists: &[Vec<usize>]) -> Vec<usize> {
+    let mut all: Vec<usize> = those.iter().flat_map(|one| lists[*one].iter().copied()).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}

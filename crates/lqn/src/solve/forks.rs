@@ -1,0 +1,88 @@
+//! When the k-th of several that run at the same time is done.
+
+use super::elapsed::Span;
+
+/// Points at which the distribution is looked at.
+const POINTS: usize = 240;
+
+/// Part that is not done by `at`: a fixed time and an exponential one where it varies less than that, two exponentials
+/// with balanced means where it varies more. Both have the mean and the variance of the span.
+fn left(span: &Span, at: f64) -> f64 {
+    let variation = span.variation();
+    if span.mean <= 0.0 {
+        return 0.0;
+    }
+    if variation <= 1.0 {
+        let random = span.mean * variation.sqrt();
+        let fixed = span.mean - random;
+        if at < fixed {
+            1.0
+        } else if random <= 0.0 {
+            0.0
+        } else {
+            (-(at - fixed) / random).exp()
+        }
+    } else {
+        let first = 0.5 * (1.0 + ((variation - 1.0) / (variation + 1.0)).sqrt());
+        let ends = |part: f64| part * (-2.0 * part * at / span.mean).exp();
+        ends(first) + ends(1.0 - first)
+    }
+}
+
+/// The time until `wanted` of the branches are done, as if they did not know of one another.
+pub(super) fn kth(branches: &[Span], wanted: usize) -> Span {
+    let wanted = wanted.clamp(1, branches.len().max(1));
+    if branches.len() <= 1 {
+        return branches.first().copied().unwrap_or_default();
+    }
+    let longest = branches
+        .iter()
+        .map(|span| span.mean + 8.0 * span.variance.sqrt() + 2.0 * span.mean)
+        .fold(0.0, f64::max);
+    let step = longest / POINTS as f64;
+    let (mut mean, mut square) = (0.0, 0.0);
+    let mut done = vec![0.0; wanted + 1];
+    for point in 0..POINTS {
+        let at = (point as f64 + 0.5) * step;
+        // Probability of each number that is done by then, up to the wanted one.
+        done.iter_mut().for_each(|part| *part = 0.0);
+        done[0] = 1.0;
+        for span in branches {
+            let left = left(span, at);
+            for count in (0..wanted).rev() {
+                done[count + 1] += done[count] * (1.0 - left);
+                done[count] *= left;
+            }
+        }
+        let open: f64 = done[..wanted].iter().sum();
+        mean += open * step;
+        square += 2.0 * at * open * step;
+    }
+    let all: f64 = branches.iter().map(|span| span.mean).sum();
+    let waits: f64 = branches.iter().map(|span| span.waits).sum();
+    Span {
+        mean,
+        variance: (square - mean * mean).max(0.0),
+        waits: if all > 0.0 { mean * (waits / all).min(1.0) } else { 0.0 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_of_exponential_branches() {
+        let one = |mean: f64| Span { mean, variance: mean * mean, waits: 0.0 };
+        for (means, wanted, expected) in [
+            (vec![1.0, 1.0], 2, 1.5),
+            (vec![1.0, 1.0], 1, 0.5),
+            (vec![1.0, 1.0, 1.0], 3, 11.0 / 6.0),
+            (vec![1.0, 2.0], 2, 3.0 - 1.0 / 1.5),
+        ] {
+            let spans: Vec<Span> = means.into_iter().map(one).collect();
+            let found = kth(&spans, wanted).mean;
+            assert!((found / expected - 1.0_f64).abs() < 0.01, "{found}, not {expected}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! How much longer or shorter a queue is because service does not vary as the exponential distribution does.
+//!
+//! One server and a finite number of sources, each of which comes back after an exponential time: the part of the time
+//! that the server is busy is known exactly for any distribution of the service (Takács, Introduction to the theory of
+//! queues, 1962, chapter 5), from its Laplace transform. Waiting follows from Little's law.
+
+/// Sources at most; more are as good as these with as many requests.
+const MOST: f64 = 200.0;
+
+/// Laplace transform of a service time with this mean and squared coefficient of variation: gamma below 1, two
+/// exponentials with balanced means above, as in the simulator.
+fn inverse_transform(at: f64, mean: f64, variation: f64) -> f64 {
+    let x = at * mean;
+    if variation < 1e-6 {
+        x.exp()
+    } else if variation < 1.0 {
+        (1.0 + x * variation).powf(1.0 / variation)
+    } else {
+        let first = 0.5 * (1.0 + ((variation - 1.0) / (variation + 1.0)).sqrt());
+        let [one, other] = [first, 1.0 - first].map(|part| part / (1.0 + x * 0.5 / part));
+        1.0 / (one + other)
+    }
+}
+
+/// Mean waiting time at one server with so many sources of this rate each (while they are not there).
+pub(super) fn waiting(sources: f64, rate: f64, mean: f64, variation: f64) -> f64 {
+    if sources <= 1.0 || rate <= 0.0 || mean <= 0.0 {
+        return 0.0;
+    }
+    let (n, rate) = if sources > MOST { (MOST, rate * sources / MOST) } else { (sources.round(), rate) };
+    let (mut term, mut sum) = (1.0, 1.0);
+    let mut i = 1.0;
+    while i < n {
+        term *= (n - i) / i * (inverse_transform(i * rate, mean, variation) - 1.0);
+        sum += term;
+        if sum > 1e200 || term < 1e-14 * sum {
+            break;
+        }
+        i += 1.0;
+    }
+    let busy = 1.0 - 1.0 / (1.0 + n * rate * mean * sum);
+    (n * mean / busy - 1.0 / rate - mean).max(0.0)
+}
+
+/// Waiting with this variation over waiting with that one; `open` is the part of requests that come from outside.
+pub(super) fn ratio(sources: f64, rate: f64, mean: f64, variation: f64, than: f64, open: f64) -> f64 {
+    if (variation - than).abs() < 1e-9 {
+        return 1.0;
+    }
+    // Pollaczek and Khinchine.
+    let outside = (1.0 + variation) / (1.0 + than);
+    if open >= 1.0 || sources <= 1.0 {
+        return outside;
+    }
+    let base = waiting(sources, rate, mean, than);
+    let closed = if base > 1e-9 * mean { waiting(sources, rate, mean, variation) / base } else { outside };
+    open * outside + (1.0 - open) * closed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exponential_service_is_that_of_the_machine_repairman() {
+        // By the states' balance.
+        for (sources, rate) in [(2, 0.3), (6, 0.25), (30, 0.02)] {
+            let (mut p, mut sum, mut held) = (1.0, 1.0, 0.0);
+            for k in 1..=sources {
+                p *= f64::from(sources - k + 1) * rate;
+                sum += p;
+                held += f64::from(k) * p;
+            }
+            let throughput = 1.0 - 1.0 / sum;
+            let expected = held / sum / throughput - 1.0;
+            let found = waiting(f64::from(sources), rate, 1.0, 1.0 + 1e-9);
+            assert!((found / expected - 1.0).abs() < 1e-6, "{sources}: {found}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn many_sources_are_as_good_as_arrivals_from_outside() {
+        for variation in [0.0, 0.5, 4.0] {
+            let found = waiting(200.0, 0.2 / 200.0, 1.0, variation);
+            let expected = 0.2 * (1.0 + variation) / 2.0 / 0.8;
+            assert!((found / expected - 1.0).abs() < 0.03, "{variation}: {found}, not {expected}");
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! What happens at each station by the flows there: who waits how long.
+
+use super::State;
+use super::net::{NOBODY, Net, Origin, Rule};
+use super::queue::{self, Case, Memory, Source};
+
+/// How much of each station a request for an entry takes, however far down: visits where each waits as long as any
+/// other, work where the wait is in proportion to it. Only of entries of tasks whose threads are counted.
+pub(super) struct Reach {
+    /// By task with more threads than one: per entry stations and how much.
+    pools: Vec<Vec<(usize, Share)>>,
+    /// By task: per entry the tasks below and how often they are asked; none where there are too many.
+    below: Vec<Share>,
+}
+
+/// Of each of some stations or tasks, how much.
+type Share = Vec<(usize, f64)>;
+
+/// Entries times stations at most; beyond, threads of a task are taken not to hinder one another.
+const MOST: usize = 4_000_000;
+
+impl Reach {
+    pub(super) fn new(net: &Net<'_>) -> Self {
+        let model = net.model;
+        let (entries, stations) = (model.entries.len(), net.stations.len());
+        if entries.saturating_mul(stations) > MOST {
+            return Self { pools: vec![Vec::new(); model.tasks.len()], below: Vec::new() };
+        }
+        let mut all: Vec<Vec<f64>> = vec![Vec::new(); entries];
+        for task in net.tasks.iter().rev() {
+            for entry in &model.tasks[*task].entries {
+                let mut own = vec![0.0; stations];
+                for part in &net.courses[entry.0] {
+                    let times = part.before + part.after;
+                    let activity = &model.activities[part.activity];
+                    let processor = model.tasks[activity.task.0].processor.0;
+                    let pieces = 1.0 + activity.calls.iter().map(|call| call.count).sum::<f64>();
+                    let station = model.tasks.len() + processor;
+                    if activity.demand > 0.0 {
+                        own[station] += times
+                            * if net.stations[station].rule == Rule::Sharing {
+                                activity.demand / model.processors[processor].speed
+                            } else {
+                                pieces
+                            };
+                    }
+                    for call in activity.calls.iter().filter(|call| call.waits) {
+                        let callee = model.entries[call.entry.0].task.0;
+                        own[callee] += times * call.count;
+                        for (own, other) in own.iter_mut().zip(&all[call.entry.0]) {
+                            *own += times * call.count * other;
+                        }
+                        forwarded(net, call.entry.0, times * call.count, &all, &mut own, 0);
+                    }
+                }
+                all[entry.0] = own;
+            }
+        }
+        let pools = model.tasks.iter().enumerate().map(|(place, task)| {
+            let servers = net.stations[place].servers;
+            if task.is_client() || servers <= 1.0 || servers.is_infinite() {
+                return Vec::new();
+            }
+            let sparse = |entry: usize| -> Share {
+                let own = all[entry].iter().enumerate();
+                own.filter(|(_, much)| **much > 0.0).map(|(station, much)| (station, *much)).collect()
+            };
+            task.entries.iter().map(|entry| (entry.0, sparse(entry.0))).collect()
+        });
+        let tasks = model.tasks.len();
+        let below = all.iter().map(|own| {
+            let asked = own.iter().take(tasks).enumerate().filter(|(_, much)| **much > 0.0);
+            asked.map(|(task, much)| (task, *much)).collect()
+        });
+        Self { below: below.collect(), pools: pools.collect() }
+    }
+}
+
+/// What those do to whom a call is forwarded.
+fn forwarded(net: &Net<'_>, entry: usize, times: f64, all: &[Vec<f64>], own: &mut [f64], depth: usize) {
+    if depth > 16 {
+        return;
+    }
+    for (to, part) in &net.model.entries[entry].forwards {
+        own[net.model.entries[to.0].task.0] += times * part;
+        for (own, other) in own.iter_mut().zip(&all[to.0]) {
+            *own += times * part * other;
+        }
+        forwarded(net, to.0, times * part, all, own, depth + 1);
+    }
+}
+
+/// Works the waiting out at all stations and moves a part of the way there; by what part of the time that servers are
+/// held the most moved one moved.
+pub(super) fn wait(net: &Net<'_>, reach: &Reach, state: &mut State, step: f64) -> f64 {
+    let mut most = 0.0_f64;
+    let kin = kin(net, reach, state);
+    let totals: Vec<Total> = (0..net.stations.len()).map(|station| Total::of(net, state, station)).collect();
+    for station in 0..net.stations.len() {
+        most = most.max(at(net, reach, &kin, state, &totals, station, step));
+    }
+    most
+}
+
+/// Of a station.
+struct Total {
+    /// Requests, or work where waiting is in proportion to it.
+    measure: f64,
+    /// Waiting, in requests.
+    waiting: f64,
+    /// Servers held.
+    held: f64,
+}
+
+impl Total {
+    fn of(net: &Net<'_>, state: &State, station: usize) -> Self {
+        let own = &net.stations[station];
+        let mut total = Self { measure: 0.0, waiting: 0.0, held: 0.0 };
+        for slot in &own.slots {
+            let slot = &state.slots[*slot];
+            total.measure += if own.rule == Rule::Sharing { slot.held } else { slot.rate };
+            total.waiting += slot.rate * slot.wait + slot.held * slot.stretch;
+            total.held += slot.held;
+        }
+        total
+    }
+}
+
+fn at(
+    net: &Net<'_>,
+    reach: &Reach,
+    kin: &[Vec<f64>],
+    state: &mut State,
+    totals: &[Total],
+    station: usize,
+    step: f64,
+) -> f64 {
+    let own = &net.stations[station];
+    let total = &totals[station];
+    if own.servers.is_infinite() || total.held <= 0.0 {
+        return 0.0;
+    }
+    let mut sources = Vec::with_capacity(own.slots.len());
+    for slot in &own.slots {
+        let place = &state.slots[*slot];
+        let each = |sum: f64| if place.rate > 0.0 { sum / place.rate } else { 0.0 };
+        sources.push(Source {
+            rate: place.rate,
+            mean: each(place.held),
+            square: each(place.squares),
+            limit: net.population(*slot).min(own.most),
+            holder: net.slots[*slot].holder,
+            threads: net.holds(net.slots[*slot].holder),
+            idle: idle(net, totals, net.slots[*slot].holder),
+            beyond: beyond(net, net.slots[*slot].holder),
+            held: place.rate * place.wait + place.held * place.stretch + place.first,
+            ..Source::default()
+        });
+    }
+    let first: f64 = own.slots.iter().map(|slot| state.slots[*slot].first).sum();
+    let rate: f64 = sources.iter().map(|source| source.rate).sum();
+    // Of those that can come here, how many wait for somebody somewhere.
+    let elsewhere: f64 = own.bounds.iter().map(|task| state.waiting[*task]).sum();
+    let mut case = Case {
+        servers: own.servers.min(1e6) as usize,
+        most: own.most,
+        phases: [first / rate, (total.held - first).max(0.0) / rate],
+        alone: 0.0,
+        slope: 0.0,
+        floor: 0.0,
+        // What is waited for while a thread of this task is held is not elsewhere.
+        waiting: (elsewhere
+            - total.waiting
+            - behind(net, reach, state, totals, station)
+            - if own.pool { state.waiting[station] } else { 0.0 })
+        .max(0.0),
+        fifo: own.rule != Rule::Sharing,
+    };
+    if own.pool && own.servers > 1.0 {
+        grow(net, &reach.pools[station], state, totals, station, rate, &mut case);
+    }
+    let mut memory = state.memories[station];
+    match own.rule {
+        Rule::Fifo | Rule::Sharing => {
+            let met = meetings(net, kin, station, &sources);
+            if met.iter().flatten().all(|part| *part >= 1.0) {
+                queue::wait(&case, &mut sources, &mut memory);
+            } else {
+                let mut each: Vec<Memory> = own.slots.iter().map(|slot| state.own[*slot]).collect();
+                seen_by_each(&case, &mut sources, &met, &mut each);
+                memory.overloaded = each.iter().any(|memory| memory.overloaded);
+                let crew = |place: usize| sources[place].rate * each[place].crew;
+                memory.crew = (0..sources.len()).map(crew).sum::<f64>() / rate;
+                for (slot, memory) in own.slots.iter().zip(each) {
+                    let old = &mut state.own[*slot];
+                    old.level += step * (memory.level - old.level);
+                }
+            }
+        }
+        Rule::Preemptive | Rule::HeadOfLine => ahead(net, station, &case, &mut sources, &mut memory),
+    }
+    // What is remembered moves no faster than the rest.
+    let old = state.memories[station];
+    memory.level = old.level + step * (memory.level - old.level);
+    memory.crew = old.crew + step * (memory.crew - old.crew);
+    state.memories[station] = memory;
+    let typical = total.held / rate;
+    let mut most = 0.0_f64;
+    for (slot, source) in own.slots.iter().zip(&sources) {
+        let place = &mut state.slots[*slot];
+        if own.rule == Rule::Sharing {
+            let aim = source.wait / typical;
+            most = most.max((aim - place.stretch).abs() / (1.0 + aim));
+            place.stretch += step * (aim - place.stretch);
+        } else {
+            most = most.max((source.wait - place.wait).abs() / (typical + source.wait));
+            place.wait += step * (source.wait - place.wait);
+            place.wait_variance += step * (source.variance - place.wait_variance);
+        }
+    }
+    most
+}
+
+/// Of those that wait for a thread of one of the tasks below, how many do so because that thread is here: when nobody is
+/// here they do not wait.
+fn behind(net: &Net<'_>, reach: &Reach, state: &State, totals: &[Total], station: usize) -> f64 {
+    let own = &net.stations[station];
+    if own.pool || reach.below.is_empty() {
+        return 0.0;
+    }
+    let holders = own.slots.iter().map(|slot| net.slots[*slot].holder);
+    let mut seen = Vec::new();
+    let mut behind = 0.0;
+    for holder in holders.filter(|holder| *holder != NOBODY) {
+        if seen.contains(&holder) || net.model.tasks[holder].is_client() || totals[holder].held <= 0.0 {
+            continue;
+        }
+        seen.push(holder);
+        let here: f64 = own
+            .slots
+            .iter()
+            .filter(|slot| net.slots[**slot].holder == holder)
+            .map(|slot| &state.slots[*slot])
+            .map(|slot| slot.rate * slot.wait + slot.held * (1.0 + slot.stretch))
+            .sum();
+        behind += totals[holder].waiting * (here / totals[holder].held).min(1.0);
+    }
+    behind
+}
+
+/// Threads of a task that have nothing to do.
+fn idle(net: &Net<'_>, totals: &[Total], holder: usize) -> f64 {
+    if holder == NOBODY || net.model.tasks[holder].is_client() || net.stations[holder].servers.is_infinite() {
+        return 0.0;
+    }
+    (net.active[holder] - totals[holder].held).max(0.0)
+}
+
+/// How many more can ask for a thread of a task than there are.
+fn beyond(net: &Net<'_>, holder: usize) -> f64 {
+    if holder == NOBODY || net.model.tasks[holder].is_client() {
+        return 0.0;
+    }
+    (net.stations[holder].most - net.active[holder]).clamp(0.0, 1e6)
+}
+
+/// How much longer each thread is held when more of them are at work: by what they wait for further down, as far as it
+/// is for one another.
+fn grow(
+    net: &Net<'_>,
+    entries: &[(usize, Share)],
+    state: &State,
+    totals: &[Total],
+    station: usize,
+    rate: f64,
+    case: &mut Case,
+) {
+    let mut much = std::collections::BTreeMap::<usize, f64>::new();
+    for (entry, stations) in entries {
+        for (station, each) in stations {
+            *much.entry(*station).or_default() += state.entries[*entry] * each;
+        }
+    }
+    let mut hindered = 0.0;
+    let mut floor = 0.0_f64;
+    for (below, measure) in much {
+        let total = &totals[below];
+        let servers = net.stations[below].servers;
+        if total.measure <= 0.0 || servers.is_infinite() {
+            continue;
+        }
+        let share = (measure / total.measure).min(1.0);
+        hindered += total.waiting * share * share;
+        let left = (servers - total.held * (1.0 - share)).max(0.1 * servers);
+        floor = floor.max(total.held * share / left / rate);
+    }
+    let mean = totals[station].held / rate;
+    let hindered = (hindered / rate).min(0.98 * mean);
+    let others = (state.memories[station].crew - 1.0).max(0.05);
+    case.floor = floor;
+    case.slope = (hindered / others).min(mean);
+    case.alone = (mean - case.slope * others).max(0.02 * mean);
+}
+
+/// For each task, the part of its requests that comes, directly or not, from each task's threads.
+fn kin(net: &Net<'_>, reach: &Reach, state: &State) -> Vec<Vec<f64>> {
+    let tasks = net.model.tasks.len();
+    if reach.below.is_empty() || tasks > 200 {
+        return Vec::new();
+    }
+    let mut flows = vec![0.0; tasks];
+    let mut kin = vec![vec![0.0; tasks]; tasks];
+    for (entry, rate) in net.model.entries.iter().zip(&state.entries) {
+        flows[entry.task.0] += rate;
+    }
+    for (entry, (rate, below)) in net.model.entries.iter().zip(state.entries.iter().zip(&reach.below)) {
+        for (task, times) in below {
+            if flows[*task] > 0.0 {
+                kin[*task][entry.task.0] += rate * times / flows[*task];
+            }
+        }
+    }
+    for (task, own) in kin.iter_mut().enumerate() {
+        own.iter_mut().for_each(|part| *part = part.min(1.0));
+        own[task] = 1.0;
+    }
+    kin
+}
+
+/// A part of requests that makes no difference.
+const LITTLE: f64 = 0.03;
+
+/// For each source, the part of each other's requests that it can meet: not those of the very thread or client that it
+/// is done for itself.
+fn meetings(net: &Net<'_>, kin: &[Vec<f64>], station: usize, sources: &[Source]) -> Vec<Vec<f64>> {
+    let slots = &net.stations[station].slots;
+    if kin.is_empty() || slots.len() < 2 || slots.len() > 30 {
+        return Vec::new();
+    }
+    let part = |slot: usize, task: usize| {
+        let slot = &net.slots[slot];
+        match net.origins[slot.origin] {
+            _ if slot.holder == NOBODY => 0.0,
+            _ if slot.holder == task => 1.0,
+            // What is done after an answer is done for nobody further up.
+            Origin::After(after) => f64::from(u8::from(after == task)),
+            _ => kin[slot.holder][task],
+        }
+    };
+    let mut met = vec![vec![1.0; slots.len()]; slots.len()];
+    for one in 0..slots.len() {
+        for other in 0..one {
+            let holders = [one, other].map(|place| net.slots[slots[place]].holder);
+            let rates = [one, other].map(|place| sources[place].rate);
+            // Those of one task's threads are told apart by their number.
+            if holders[0] == holders[1] || holders.contains(&NOBODY) || rates.contains(&0.0) {
+                continue;
+            }
+            let mut same = 0.0_f64;
+            for task in 0..net.model.tasks.len() {
+                let parts = part(slots[one], task) * part(slots[other], task);
+                if parts > 0.0 {
+                    same = same.max(parts / net.active[task].max(1.0));
+                }
+            }
+            // Where it hardly matters it is left out, without a step.
+            let part = 1.0 - ((same - LITTLE) / (1.0 - LITTLE)).max(0.0);
+            (met[one][other], met[other][one]) = (part, part);
+        }
+    }
+    met
+}
+
+/// Each source waits as if the others came as often as it can meet them.
+fn seen_by_each(case: &Case, sources: &mut [Source], met: &[Vec<f64>], memories: &mut [Memory]) {
+    let mut found = Vec::with_capacity(sources.len());
+    for (place, (own, memory)) in met.iter().zip(memories).enumerate() {
+        let mut those = sources.to_vec();
+        for (source, part) in those.iter_mut().zip(own) {
+            source.rate *= part;
+            source.held *= part;
+        }
+        queue::wait(case, &mut those, memory);
+        found.push((those[place].wait, those[place].variance));
+    }
+    for (source, (wait, variance)) in sources.iter_mut().zip(found) {
+        (source.wait, source.variance) = (wait, variance);
+    }
+}
+
+/// Higher priorities first: those of a priority and above are as if there were no others, but for the one of the others
+/// that is served to its end where none is interrupted (as in Cobham's formula, 1954). What all wait for together does
+/// not depend on who is first.
+fn ahead(net: &Net<'_>, station: usize, case: &Case, sources: &mut [Source], memory: &mut Memory) {
+    let own = &net.stations[station];
+    let priorities: Vec<i32> = own.slots.iter().map(|slot| net.slots[*slot].priority).collect();
+    let mut levels = priorities.clone();
+    levels.sort_unstable_by(|one, other| other.cmp(one));
+    levels.dedup();
+    let whole: f64 = sources.iter().map(|source| source.rate * source.mean).sum();
+    let mut above = 0.0;
+    for level in levels {
+        let places: Vec<usize> = (0..sources.len()).filter(|place| priorities[*place] >= level).collect();
+        let mut those: Vec<Source> = places.iter().map(|place| sources[*place]).collect();
+        queue::wait(case, &mut those, memory);
+        let mut all: f64 = those.iter().map(|source| source.rate * source.wait).sum();
+        if own.rule == Rule::HeadOfLine {
+            let rate: f64 = those.iter().map(|source| source.rate).sum();
+            let busy = those.iter().map(|source| source.rate * source.mean).sum::<f64>() / own.servers;
+            let others = sources.iter().zip(&priorities).filter(|(_, priority)| **priority < level);
+            // Half of the square over the mean: what is left of it when somebody comes.
+            let left: f64 = others.map(|(source, _)| source.rate * source.square / 2.0).sum();
+            let met = left / own.servers.powi(2) * (whole / own.servers).min(1.0).powf(own.servers - 1.0);
+            all += rate * met / (1.0 - busy.min(0.9));
+        }
+        let mine: f64 = places
+            .iter()
+            .filter(|place| priorities[**place] == level)
+            .map(|place| sources[*place].rate)
+            .sum();
+        let wait = if mine > 0.0 { (all - above).max(0.0) / mine } else { 0.0 };
+        for (place, found) in places.iter().zip(&those) {
+            if priorities[*place] == level {
+                sources[*place].wait = wait;
+                sources[*place].variance = found.variance;
+            }
+        }
+        above = all.max(above);
+    }
+}

@@ -1,0 +1,110 @@
+//! How often an activity is done for a request, before and after the answer.
+
+use std::collections::HashMap;
+
+use crate::model::{ActivityId, Body, Model, Next};
+
+/// An activity of an entry.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Part {
+    pub(super) activity: usize,
+    /// How often while the caller waits.
+    pub(super) before: f64,
+    /// How often when it no longer does.
+    pub(super) after: f64,
+}
+
+/// What is done for a request; what follows stands before what it follows.
+pub(super) type Course = Vec<Part>;
+
+/// The course of an entry. Clients wait for all that they do themselves.
+pub(super) fn course(model: &Model, entry: usize) -> Course {
+    let own = &model.entries[entry];
+    let client = model.tasks[own.task.0].is_client();
+    match &own.body {
+        Body::Phases(phases) => {
+            let part = |(place, phase): (usize, &ActivityId)| {
+                let before = if client || place == 0 { 1.0 } else { 0.0 };
+                Part { activity: phase.0, before, after: 1.0 - before }
+            };
+            phases.iter().enumerate().map(part).rev().collect()
+        }
+        Body::Graph(start) => graph(model, entry, *start, client),
+    }
+}
+
+fn graph(model: &Model, entry: usize, start: ActivityId, client: bool) -> Course {
+    let order = successors_first(model, start.0);
+    let mut masses: HashMap<usize, [f64; 2]> = HashMap::new();
+    masses.insert(start.0, [1.0, 0.0]);
+    // A graph that answers nowhere answers when it is over.
+    let answers = !client
+        && order.iter().any(|place| model.activities[*place].replies.iter().any(|own| own.0 == entry));
+    for place in order.iter().rev() {
+        let own = &model.activities[*place];
+        let [before, after] = masses.get(place).copied().unwrap_or_default();
+        let replies = answers && own.replies.iter().any(|own| own.0 == entry);
+        let goes_on = if replies { [0.0, before + after] } else { [before, after] };
+        pass(&own.next, goes_on, &mut masses);
+    }
+    let part = |place: &usize| {
+        let [before, after] = masses.get(place).copied().unwrap_or_default();
+        Part { activity: *place, before, after }
+    };
+    order.iter().map(part).collect()
+}
+
+fn pass(next: &Next, mass: [f64; 2], masses: &mut HashMap<usize, [f64; 2]>) {
+    let mut give = |to: &ActivityId, part: f64| {
+        let own = masses.entry(to.0).or_default();
+        *own = [own[0] + mass[0] * part, own[1] + mass[1] * part];
+    };
+    match next {
+        Next::End => {}
+        Next::Or(ways) => ways.iter().for_each(|(part, to)| give(to, *part)),
+        Next::And(ways) => ways.iter().for_each(|to| give(to, 1.0)),
+        Next::Join { branches, then, .. } => {
+            let part = 1.0 / f64::from((*branches).max(1));
+            pass(then, [mass[0] * part, mass[1] * part], masses);
+        }
+        Next::Loop { bodies, exit } => {
+            bodies.iter().for_each(|(count, to)| give(to, *count));
+            exit.iter().for_each(|to| give(to, 1.0));
+        }
+    }
+}
+
+/// What can follow directly.
+fn followers(next: &Next, out: &mut Vec<usize>) {
+    match next {
+        Next::End => {}
+        Next::Or(ways) => out.extend(ways.iter().map(|(_, to)| to.0)),
+        Next::And(ways) => out.extend(ways.iter().map(|to| to.0)),
+        Next::Join { then, .. } => followers(then, out),
+        Next::Loop { bodies, exit } => {
+            out.extend(bodies.iter().map(|(_, to)| to.0));
+            out.extend(exit.iter().map(|to| to.0));
+        }
+    }
+}
+
+/// Activities that can be reached, each after those that follow it (unless they lead back to it).
+fn successors_first(model: &Model, start: usize) -> Vec<usize> {
+    let mut seen = HashMap::new();
+    let mut order = Vec::new();
+    let mut stack = vec![(start, false)];
+    while let Some((place, done)) = stack.pop() {
+        if done {
+            order.push(place);
+            continue;
+        }
+        if seen.insert(place, ()).is_some() {
+            continue;
+        }
+        stack.push((place, true));
+        let mut next = Vec::new();
+        followers(&model.activities[place].next, &mut next);
+        stack.extend(next.into_iter().filter(|to| !seen.contains_key(to)).map(|to| (to, false)));
+    }
+    order
+}

@@ -1,0 +1,272 @@
+//! How far off the solver is, over all models in `models` with known results, and that it has an answer for each of the
+//! others: `cargo test -p plimsoll-lqn --test accuracy -- --nocapture` prints it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use plimsoll_lqn::model::{Copies, Model, Role};
+use plimsoll_lqn::{Effort, Findings, anchored_sweep, plan, read, simulate, solve};
+use serde_json::Value;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models")
+}
+
+fn table(name: &str) -> BTreeMap<String, Value> {
+    let bytes = fs::read(folder().join(name)).expect("it stands in the repository");
+    serde_json::from_slice(&bytes).expect("it is JSON")
+}
+
+fn models() -> Vec<(String, Model)> {
+    let mut all = Vec::new();
+    for part in ["own", "paper", "line"] {
+        let files = fs::read_dir(folder().join(part)).expect("it stands in the repository");
+        for file in files.flatten() {
+            let name = format!("{part}/{}", file.file_name().to_string_lossy());
+            if name.ends_with("LICENSE") {
+                continue;
+            }
+            let text = fs::read_to_string(file.path()).expect("it can be read");
+            let read = read(&text, &BTreeMap::new()).unwrap_or_else(|trouble| panic!("{name}:{trouble}"));
+            all.push((name, read.model));
+        }
+    }
+    all.sort_by(|one, other| one.0.cmp(&other.0));
+    all
+}
+
+/// Throughput and response time of clients and of requests from outside, by name.
+type Numbers = BTreeMap<String, [f64; 2]>;
+
+fn numbers(found: &Findings) -> Numbers {
+    let clients = found.tasks.iter().filter_map(|task| Some((&task.name, task.throughput, task.response?)));
+    let open =
+        found.entries.iter().filter_map(|entry| Some((&entry.name, entry.throughput, entry.response?)));
+    clients.chain(open).map(|(name, x, r)| (name.clone(), [x.mean, r.mean])).collect()
+}
+
+/// What is known of a model: exactly, or by others' long simulations.
+fn known(
+    name: &str,
+    model: &Model,
+    exact: &BTreeMap<String, Value>,
+    simulated: &BTreeMap<String, Value>,
+) -> Numbers {
+    let stem = name.trim_start_matches("own/").trim_end_matches(".lqn");
+    let number = |value: &Value| value.as_f64().expect("a number");
+    let mut all = Numbers::new();
+    if let Some(truth) = exact.get(stem) {
+        let client = model.tasks.iter().find(|task| task.is_client()).map(|task| &task.name);
+        let open = model.entries.iter().find(|entry| entry.arrivals > 0.0).map(|entry| &entry.name);
+        let who = client.or(open).expect("somebody asks");
+        all.insert(who.clone(), [number(&truth["X"]), number(&truth["R"])]);
+        return all;
+    }
+    let Some(truth) = simulated.get(name) else { return all };
+    for task in &model.tasks {
+        if let (Role::Client { think }, Copies::Some(clients)) = (task.role, task.copies) {
+            let x = number(&truth["task"][&task.name]["X"]);
+            let r = match task.entries[..] {
+                [only] => number(&truth["entry"][&model.entries[only.0].name]["S"]),
+                _ => f64::from(clients) / x - think,
+            };
+            all.insert(task.name.clone(), [x, r]);
+        }
+    }
+    for entry in model.entries.iter().filter(|entry| entry.arrivals > 0.0) {
+        let own = &truth["entry"][&entry.name];
+        all.insert(entry.name.clone(), [number(&own["X"]), number(&own["open-wait-time"])]);
+    }
+    all
+}
+
+/// Errors in percent with whose they are, the greatest first.
+struct Errors(Vec<(f64, String)>);
+
+impl Errors {
+    fn new(mut all: Vec<(f64, String)>) -> Self {
+        all.sort_by(|one, other| other.0.abs().total_cmp(&one.0.abs()));
+        Self(all)
+    }
+
+    fn mean(&self) -> f64 {
+        self.0.iter().map(|own| own.0.abs()).sum::<f64>() / self.0.len() as f64
+    }
+
+    /// 95 of 100 are less off.
+    fn p95(&self) -> f64 {
+        self.0[self.0.len() / 20].0.abs()
+    }
+
+    fn worst(&self) -> f64 {
+        self.0[0].0.abs()
+    }
+
+    fn say(&self, what: &str) {
+        eprintln!(
+            "{what}: {} numbers, mean {:.2} %, p95 {:.2} %; worst:",
+            self.0.len(),
+            self.mean(),
+            self.p95()
+        );
+        for (off, name) in self.0.iter().take(6) {
+            eprintln!("  {off:+7.2} %  {name}");
+        }
+    }
+}
+
+fn off(found: f64, truth: f64) -> f64 {
+    100.0 * (found / truth - 1.0)
+}
+
+#[test]
+fn the_solver_is_as_close_as_is_said() {
+    let (exact, simulated) = (table("exact.json"), table("simulated.json"));
+    let (mut throughputs, mut responses, mut exactly) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, model) in models() {
+        let found = numbers(&solve(&model).0);
+        for (who, [x, r]) in known(&name, &model, &exact, &simulated) {
+            let own = found[&who];
+            let label = format!("{name} {who}");
+            throughputs.push((off(own[0], x), label.clone()));
+            responses.push((off(own[1], r), label.clone()));
+            if name.contains("exact") {
+                exactly.push((off(own[1], r), label));
+            }
+        }
+    }
+    let [throughputs, responses, exactly] = [throughputs, responses, exactly].map(Errors::new);
+    throughputs.say("throughput");
+    responses.say("response time");
+    exactly.say("response time, exactly known");
+    assert!(throughputs.mean() <= 2.5 && responses.mean() <= 3.0 && responses.p95() <= 9.0);
+    assert!(exactly.worst() <= 1.0);
+}
+
+#[test]
+fn every_model_has_a_solution_that_holds_together() {
+    for (name, model) in models() {
+        let (found, how) = solve(&model);
+        assert!(how.converged, "{name}: {how:?}");
+        for (task, own) in model.tasks.iter().zip(&found.tasks) {
+            if let Copies::Some(count) = task.copies {
+                assert!(
+                    own.busy.mean <= f64::from(count) * (1.0 + 1e-9),
+                    "{name}: {} is {:?}",
+                    own.name,
+                    own.busy
+                );
+            }
+            if let (Role::Client { think }, Copies::Some(count), Some(response)) =
+                (task.role, task.copies, own.response)
+            {
+                let there = own.throughput.mean * (think + response.mean);
+                assert!(
+                    (there / f64::from(count) - 1.0).abs() < 1e-6,
+                    "{name}: {there} of {count} {}",
+                    own.name
+                );
+            }
+        }
+        for (processor, own) in model.processors.iter().zip(&found.processors) {
+            if let Copies::Some(count) = processor.copies {
+                assert!(
+                    own.busy.mean <= f64::from(count) * (1.0 + 1e-9),
+                    "{name}: {} is {:?}",
+                    own.name,
+                    own.busy
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_plan_is_closer_than_either() {
+    let (exact, simulated) = (table("exact.json"), table("simulated.json"));
+    let (mut alone, mut planned) = (Vec::new(), Vec::new());
+    for (name, model) in models() {
+        let truth = known(&name, &model, &exact, &simulated);
+        if truth.is_empty() {
+            continue;
+        }
+        let runs: Vec<Findings> = [11, 12]
+            .map(|seed| simulate(&model, &Effort { seed, events: 100_000, precision: 0.0 }).unwrap())
+            .into();
+        let (run, plan) = (numbers(&runs[0]), numbers(&plan(&model, &runs).findings));
+        for (who, [_, r]) in truth {
+            alone.push((off(run[&who][1], r), format!("{name} {who}")));
+            planned.push((off(plan[&who][1], r), format!("{name} {who}")));
+        }
+    }
+    let [alone, planned] = [alone, planned].map(Errors::new);
+    alone.say("response time, one short simulation");
+    planned.say("response time, planned from two of them");
+    assert!(planned.mean() < 0.75 * alone.mean() && planned.mean() <= 1.5 && planned.p95() <= 5.0);
+}
+
+#[test]
+fn a_sweep_is_right_at_points_that_were_not_simulated() {
+    let (_, base) = models().into_iter().find(|(name, _)| name == "paper/horb-n24.lqn").unwrap();
+    let points: Vec<Model> = (1..=16)
+        .map(|step| {
+            let mut model = base.clone();
+            for task in model.tasks.iter_mut().filter(|task| task.is_client()) {
+                task.copies = Copies::Some(3 * step);
+            }
+            model
+        })
+        .collect();
+    let run =
+        |model: &Model, seed| simulate(model, &Effort { seed, events: 2_000_000, precision: 0.0 }).unwrap();
+    let anchors = [0, 7, 15].map(|place: usize| (place, run(&points[place], 1)));
+    let swept = anchored_sweep(&points, &anchors);
+    let mut errors = Vec::new();
+    for (model, (found, how)) in points.iter().zip(&swept) {
+        assert!(how.converged);
+        for (who, [_, r]) in numbers(&run(model, 2)) {
+            errors.push((off(numbers(found)[&who][1], r), format!("{who} {:?}", model.tasks[0].copies)));
+        }
+    }
+    let errors = Errors::new(errors);
+    errors.say("response time, swept from three simulations");
+    assert!(errors.p95() <= 4.0 && errors.mean() <= 2.0);
+}
+
+/// What the models in the repository have little of: beside a simulation.
+#[test]
+fn rare_things_are_solved_too() {
+    let shop = |scheduling: &str| {
+        format!(
+            "P 0 p pc f i p cpu {scheduling} -1 T 0 t rich r rich -1 pc z 8 m 4 t poor r poor -1 pc z 8 m 6 \
+             t fast n fast -1 cpu 5 i t slow n slow -1 cpu 1 i -1 \
+             E 0 s rich 0 -1 y rich fast 1 -1 s poor 0 -1 y poor slow 1 -1 s fast 1 -1 s slow 1 -1 -1"
+        )
+    };
+    let fork = "P 0 p pc f i p one f p two f p app f -1 T 0 t cl r cl -1 pc z 10 m 5 t app n app -1 app m 3 \
+                t left n left -1 one t right n right -1 two -1 \
+                E 0 s cl 0 -1 y cl app 1 -1 A app begin s left 1 -1 s right 0.7 -1 -1 \
+                A app s begin 0.2 s a 0.1 s b 0.1 s end 0.3 y a left 1 y b right 1 \
+                : begin -> a & b ; a & b -> end ; end[app] -1";
+    let sent = "P 0 p pc f i p cpu f p log f -1 T 0 t cl r cl -1 pc z 5 m 8 t srv n srv -1 cpu t log n log -1 log -1 \
+                E 0 s cl 0 -1 y cl srv 1 -1 s srv 0.5 -1 z srv log 1 -1 s log 0.6 -1 -1";
+    for (name, text, within) in [
+        ("preemptive", shop("p"), 6.0),
+        ("head of line", shop("h"), 10.0),
+        ("fork and join", fork.to_owned(), 8.0),
+        ("not waited for", sent.to_owned(), 3.0),
+    ] {
+        let text = format!("G \"\" 1 1 -1 {text}");
+        let model = read(&text, &BTreeMap::new()).unwrap_or_else(|trouble| panic!("{name}: {trouble}")).model;
+        let (found, how) = solve(&model);
+        assert!(how.converged, "{name}: {how:?}");
+        let run = simulate(&model, &Effort { events: 400_000, precision: 0.0, ..Effort::default() }).unwrap();
+        let found = numbers(&found);
+        for (who, [_, r]) in numbers(&run) {
+            let off = off(found[&who][1], r);
+            eprintln!("{name} {who}: {off:+.2} % of {r}");
+            assert!(off.abs() <= within, "{name}: {who} is {} instead of {r}", found[&who][1]);
+        }
+    }
+}
