@@ -23,7 +23,7 @@ health_interval = "200ms"
 slow_start = "0s"
 
 [load]
-rate = 150
+concurrency = 3
 workload = "WORKLOAD"
 keep_alive = false
 
@@ -31,7 +31,7 @@ keep_alive = false
 repetitions = { full = 1, quick = 1 }
 batches = { full = 5, quick = 5 }
 warmup = { full = "300ms", quick = "300ms" }
-duration = { full = "2s", quick = "2s" }
+duration = { full = "1500ms", quick = "1500ms" }
 
 [[factor]]
 vary = "balancer"
@@ -68,8 +68,8 @@ fn clients_are_told_by_daemons_who_serves_and_plain_ones_by_a_balancer_that_foll
     let levels = r#"["lottery", "lottery:unicast", "lottery:plimsoll"]"#;
     folder.write("lots.toml", small(levels, "all"));
     let run = Run::plimsoll(&["lab", "run", "lots.toml"], folder.path());
-    // A load that is late on a busy machine fails the run; what it found is there.
-    assert!(matches!(run.code, Some(0 | 1)), "{:?} {}", run.code, run.err);
+    // A closed loop, which is never late.
+    assert_eq!(run.code, Some(0), "{} {}", run.out, run.err);
     let results = folder.join("plimsoll-lab/lots-quick");
     // The log that was replayed, and the claim that holds whatever the machine does.
     let log = fs::read_to_string(results.join("access.log")).unwrap();
@@ -87,7 +87,7 @@ fn clients_are_told_by_daemons_who_serves_and_plain_ones_by_a_balancer_that_foll
         let ticks = point["outcome"]["timelines"][0].as_array().unwrap();
         for member in ["m1", "m2"] {
             let arrived: u64 = ticks.iter().filter_map(|tick| tick["arrived"][member].as_u64()).sum();
-            assert!(arrived > 50, "{name}: {member} got {arrived}");
+            assert!(arrived > 10, "{name}: {member} got {arrived}");
         }
         // Real daemons, which know how loaded their members are, with one key.
         for file in ["d1.toml", "d2.toml"] {
@@ -119,7 +119,7 @@ fn clients_are_told_by_daemons_who_serves_and_plain_ones_by_a_balancer_that_foll
 #[test]
 fn a_member_that_is_killed_takes_its_daemon_with_it_and_both_come_back() {
     let folder = Folder::new();
-    let mut text = small(r#"["lottery"]"#, "static").replace("\"2s\"", "\"5s\"");
+    let mut text = small(r#"["lottery"]"#, "static").replace("\"1500ms\"", "\"5s\"");
     for (act, at) in [("kill", "1s"), ("start", "3s")] {
         text += &format!(
             "[[fault]]\nact = \"{act}\"\nmember = 1\nat = {{ full = \"{at}\", quick = \"{at}\" }}\n"
@@ -138,7 +138,7 @@ fn a_member_that_is_killed_takes_its_daemon_with_it_and_both_come_back() {
         let within = |tick: &&Value| (from..=to).contains(&tick["at"].as_f64().unwrap());
         ticks.iter().filter(within).filter_map(|tick| tick["arrived"]["m1"].as_u64()).sum()
     };
-    assert!(arrived(0.0, 1.0) > 0 && arrived(2.4, 3.0) == 0 && arrived(3.5, 9.0) > 0, "{ticks:?}");
+    assert!(arrived(0.0, 1.0) > 0 && arrived(2.0, 2.8) == 0 && arrived(3.5, 9.0) > 0, "{ticks:?}");
     let log = fs::read_to_string(point.join("d1.log")).unwrap();
     assert_eq!(log.matches("listening lottery").count(), 2, "{log}");
 }
