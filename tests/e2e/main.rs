@@ -31,6 +31,7 @@ mod iiop_shed;
 mod iiop_side_car;
 mod in_band;
 mod lab;
+mod lab_lottery;
 mod load;
 mod load_manager;
 mod lottery;

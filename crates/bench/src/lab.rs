@@ -18,6 +18,7 @@ pub mod experiment;
 mod figure;
 mod front;
 pub mod library;
+mod lottery;
 mod measure;
 pub mod metric;
 mod moves;

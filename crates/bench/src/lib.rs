@@ -9,6 +9,7 @@ pub mod chance;
 pub mod lab;
 pub mod member;
 pub mod pace;
+pub mod pick;
 pub mod plot;
 pub mod record;
 pub mod replay;

@@ -28,6 +28,7 @@ mod processor;
 mod service;
 mod sharing;
 mod shuffle;
+mod tell;
 mod timer;
 mod work;
 
@@ -63,6 +64,9 @@ pub struct Spec {
     pub name: Option<String>,
     /// How long a worker holds a request.
     pub service: Service,
+    /// How long it holds one for what a program makes (http): a path with a query, a `cgi-bin` or the name of a script. As any
+    /// other if `None`.
+    pub dynamic: Option<Service>,
     /// Requests served at a time; at least 1.
     pub workers: usize,
     /// Processors, above 0, that share all requests in service, in place of the workers: the service time is work for
@@ -102,6 +106,8 @@ pub struct Spec {
     /// Obey `POST /_plimsoll/slow?factor=N` and `POST /_plimsoll/fail?rate=R&after=TIME&with=HOW`, and answer `GET
     /// /_plimsoll/count` (http).
     pub admin: bool,
+    /// Tell the agent or the lottery's daemon at this address how many requests it has, as `in_flight` (http).
+    pub tell: Option<SocketAddr>,
     /// Begin each connection with the name and a line end (tcp), each answer with the name and a space (udp).
     pub greet: bool,
     /// Of service times and failures.
@@ -144,6 +150,7 @@ impl Spec {
             kind: Kind::Http,
             name: None,
             service: Service::None,
+            dynamic: None,
             workers: 4,
             cores: None,
             speed: 1.0,
@@ -160,6 +167,7 @@ impl Spec {
             slow_after: None,
             meter: false,
             admin: false,
+            tell: None,
             greet: false,
             seed: 1,
         }
@@ -181,6 +189,8 @@ struct Member {
     connections: Cell<usize>,
     /// HTTP or CORBA requests that have come, operators' orders left out.
     requests: Cell<u64>,
+    /// HTTP requests that wait or are served.
+    in_flight: Cell<usize>,
     /// Oneways that have come (iiop).
     notes: Cell<u32>,
 }
@@ -215,8 +225,24 @@ impl Member {
             stopping,
             connections,
             requests,
+            in_flight: Cell::new(0),
             notes,
         }))
+    }
+
+    /// Counts a request as long as the guard lives.
+    fn flight(&self) -> Flight<'_> {
+        self.in_flight.set(self.in_flight.get() + 1);
+        Flight(&self.in_flight)
+    }
+}
+
+/// A request that waits or is served.
+struct Flight<'a>(&'a Cell<usize>);
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -265,6 +291,9 @@ async fn run(
             addresses.push(listener.local_addr()?);
             let member = Member::new(spec, listener.local_addr()?, stopping.clone())?;
             members.push(member.clone());
+            if let Some(to) = member.spec.tell {
+                tasks.push(tokio::task::spawn_local(tell::tell(to, member.clone())));
+            }
             tasks.push(tokio::task::spawn_local(accept(listener, member)));
         }
     }

@@ -40,11 +40,13 @@ pub enum Fault {
     Malformed,
     /// The generator could not send it: too many in flight, or no more sockets.
     Unsent,
+    /// Nobody was picked for it: no daemon answered, or nobody serves it.
+    Unpicked,
 }
 
 impl Fault {
     /// Every one.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Connect,
         Self::ConnectTimeout,
         Self::Closed,
@@ -54,6 +56,7 @@ impl Fault {
         Self::Exception,
         Self::Malformed,
         Self::Unsent,
+        Self::Unpicked,
     ];
 
     /// The one of this name.
@@ -73,6 +76,7 @@ impl Fault {
             Self::Exception => "exception",
             Self::Malformed => "malformed",
             Self::Unsent => "unsent",
+            Self::Unpicked => "unpicked",
         }
     }
 }
@@ -111,6 +115,8 @@ pub struct Record {
     pub service: Latencies,
     /// From when a request was due to when the generator turned to it.
     pub lateness: Latencies,
+    /// From when it was asked where a request goes to when that was told; of those for which a member was picked.
+    pub picks: Latencies,
     /// By the member that said it answered.
     pub members: BTreeMap<Arc<str>, Tally>,
     /// CPU time of the generator's thread, in user code and in the kernel.
@@ -144,6 +150,7 @@ impl Record {
             latency: Latencies::new(),
             service: Latencies::new(),
             lateness: Latencies::new(),
+            picks: Latencies::new(),
             members: BTreeMap::new(),
             cpu: Duration::ZERO,
         }
@@ -184,6 +191,7 @@ impl Record {
         self.latency.add(&other.latency);
         self.service.add(&other.service);
         self.lateness.add(&other.lateness);
+        self.picks.add(&other.picks);
         for (name, tally) in &other.members {
             self.members.entry(name.clone()).or_default().add(tally);
         }
@@ -194,6 +202,11 @@ impl Record {
         self.due += 1;
         self.on_time += u64::from(late <= tolerance);
         self.lateness.record(late);
+    }
+
+    /// Counts a pick that took so long.
+    pub(crate) fn picked(&mut self, time: Duration) {
+        self.picks.record(time);
     }
 
     /// Counts a request that could not leave, with the least latency it could have had.

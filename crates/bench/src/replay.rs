@@ -17,8 +17,10 @@ use crate::chance::Chance;
 
 mod jump;
 mod line;
+mod site;
 
 pub use jump::{Jump, Jumps};
+pub use site::Site;
 
 use line::Line;
 
@@ -144,7 +146,7 @@ impl Log {
 }
 
 /// Does a program make this page?
-fn is_dynamic(path: &str) -> bool {
+pub(crate) fn is_dynamic(path: &str) -> bool {
     const SCRIPTS: [&str; 12] =
         ["cgi", "pl", "php", "php3", "php4", "php5", "phtml", "asp", "aspx", "jsp", "do", "cfm"];
     let script = |part: &str| {

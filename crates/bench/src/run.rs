@@ -22,11 +22,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::pick::Picker;
 use crate::record::Record;
 use crate::target::Target;
 
 mod deadlines;
 mod engine;
+mod picks;
 mod poll;
 mod slots;
 
@@ -120,7 +122,20 @@ where
     T: Target + Send + 'static,
     P: Iterator<Item = Duration> + Send + 'static,
 {
-    begin(target, When::Open(pace), limits)
+    start_by(target, None, pace, limits)
+}
+
+/// The same, where a picker says where each request goes, whatever addresses the target has. The latency counts from when the
+/// request was due all the same. A member that cannot be connected to is told to the picker, and another is asked for.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_by<T, P>(target: T, picker: Option<Box<dyn Picker>>, pace: P, limits: Limits) -> io::Result<Run>
+where
+    T: Target + Send + 'static,
+    P: Iterator<Item = Duration> + Send + 'static,
+{
+    begin(target, picker, When::Open(pace), limits)
 }
 
 /// Sends in a closed loop, for `duration`: each of `concurrency` clients sends its next request when its
@@ -135,14 +150,31 @@ pub fn closed<T>(target: T, concurrency: usize, duration: Duration, limits: Limi
 where
     T: Target + Send + 'static,
 {
+    closed_by(target, None, concurrency, duration, limits)
+}
+
+/// The same, where a picker says where each request goes.
+///
+/// # Errors
+/// As [`start`].
+pub fn closed_by<T>(
+    target: T,
+    picker: Option<Box<dyn Picker>>,
+    concurrency: usize,
+    duration: Duration,
+    limits: Limits,
+) -> io::Result<Run>
+where
+    T: Target + Send + 'static,
+{
     let limits = Limits { in_flight: concurrency.max(1), ..limits };
     // A century is as good as for ever, and still fits in the clock.
     let end = Instant::now() + duration.min(Duration::from_secs(100 * 366 * 86_400));
     let when: When<std::iter::Empty<Duration>> = When::Closed { clients: concurrency, end };
-    begin(target, when, limits)
+    begin(target, picker, when, limits)
 }
 
-fn begin<T, P>(target: T, when: When<P>, limits: Limits) -> io::Result<Run>
+fn begin<T, P>(target: T, picker: Option<Box<dyn Picker>>, when: When<P>, limits: Limits) -> io::Result<Run>
 where
     T: Target + Send + 'static,
     P: Iterator<Item = Duration> + Send + 'static,
@@ -160,7 +192,7 @@ where
         in_flight: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
     });
-    let engine = Engine::new(target, when, limits, shared.clone())?;
+    let engine = Engine::new(target, picker, when, limits, shared.clone())?;
     let thread = std::thread::Builder::new().name("load".to_owned()).spawn(move || engine.run())?;
     Ok(Run { shared, thread: Some(thread) })
 }

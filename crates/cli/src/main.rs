@@ -9,6 +9,7 @@ mod failure;
 mod limits;
 mod log;
 mod made;
+mod picker;
 mod running;
 mod supervise;
 mod talk;

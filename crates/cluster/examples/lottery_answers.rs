@@ -1,9 +1,11 @@
 //! How many requests a lottery daemon answers, what an answer costs it, and how long its clients wait: one daemon with its socket
 //! on loopback in a cluster of `members`, whose others report as real ones do (four times a second each) and answer what it fetches.
 //!
-//! `make bench-lottery` runs it. Three phases of `seconds` each: no requests (what housekeeping costs), as many as are answered (a
-//! window of 128 without an answer), and half of that, sent evenly. The daemon's processor time is its thread's own, so that others
-//! on the machine do not count; how long clients wait they do make longer.
+//! `make bench-lottery` runs it. Four phases of `seconds` each: no requests (what housekeeping costs), as many as are answered (a
+//! window of 128 without an answer), half of that, sent evenly, and the same at a server that sends everything back, which shows what
+//! the daemon adds. The daemon's processor time is its thread's own, so that others on the machine do not count; how long clients
+//! wait they do make longer. The share of a processor that the client takes says whether it was the limit (where requests are sent
+//! evenly it looks again and again, and takes all of one); of what is lost it is said at whose socket.
 
 #![expect(clippy::print_stdout, reason = "it prints a table")]
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
@@ -22,6 +24,8 @@ use plimsoll_wire::rfs::{
     Encode as _, Fetch, Key, Keys, Listed, Message, Mode, Offer, Report, Request, Share, Standing, Status,
     Table,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
 
 const SERVICE: u32 = 80;
 /// Requests without an answer in the phase of as many as are answered.
@@ -47,17 +51,29 @@ fn main() {
     std::thread::sleep(Duration::from_secs(3));
 
     println!("{members} members, one of them real; phases of {} s", time.as_secs());
-    println!("phase       answers/s  cpu/answer  answers/s/core  p50      p99      p99.9    lost");
+    println!("phase       answers/s  cpu/answer  answers/s/core  p50      p99      p99.9     client  lost");
     let (cpu, begin) = (used(thread), Instant::now());
     std::thread::sleep(time);
     let busy = (used(thread) - cpu).as_secs_f64() / begin.elapsed().as_secs_f64();
     println!("quiet       {:>9}  {:.2} % of a core", 0, busy * 100.0);
 
-    let mut client = Client::new(daemon, keys);
+    let mut client = Client::new(daemon, keys.clone());
     let full = client.phase("full", thread, time, None);
-    client.phase("half", thread, time, Some(full / 2.0));
+    let half = client.phase("half", thread, time, Some(full.answers / 2.0));
     stop.store(true, Ordering::Relaxed);
     others.join().unwrap();
+    drop(lottery);
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let (address, thread, server) = echo(&stop);
+    let mut client = Client::new(address, keys);
+    let least = client.phase("echo", &thread, time, Some(full.answers / 2.0));
+    stop.store(true, Ordering::Relaxed);
+    server.join().unwrap();
+    println!(
+        "p99 added at half of what is answered: {:.3} ms, to what a server takes that only sends back",
+        (half.p99 - least.p99).max(0.0)
+    );
 }
 
 fn settings(keys: &Keys) -> Settings {
@@ -132,27 +148,53 @@ fn others(daemon: SocketAddr, members: u16, keys: &Keys, stop: &AtomicBool) {
     }
 }
 
+/// Somebody who asks, from one socket. What is asked is sealed before the time counts, so that what the client does itself is little
+/// beside what the daemon does.
 struct Client {
     socket: UdpSocket,
+    asked: SocketAddr,
     keys: Keys,
     turn: u64,
 }
 
+/// What came of a phase.
+struct Phase {
+    /// Per second.
+    answers: f64,
+    p99: f64,
+}
+
 impl Client {
-    fn new(daemon: SocketAddr, keys: Keys) -> Self {
+    fn new(asked: SocketAddr, keys: Keys) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.connect(daemon).unwrap();
+        socket.connect(asked).unwrap();
         socket.set_nonblocking(true).unwrap();
-        // What is lost is to be lost by the daemon.
+        // As far as the system allows: what is lost is to be lost by the daemon. Where it was lost is said.
         socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
-        Self { socket, keys, turn: 0 }
+        Self { socket, asked, keys, turn: 0 }
     }
 
-    /// Asks for so long, at a rate or as fast as answers come; answers per second.
-    fn phase(&mut self, name: &str, thread: &str, time: Duration, rate: Option<f64>) -> f64 {
-        let (cpu, begin, first) = (used(thread), Instant::now(), self.turn);
+    /// So many requests, one after another, all of the same length.
+    fn sealed(&mut self, count: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(count * LENGTH);
+        for _ in 0..count {
+            request(mix(self.turn), self.turn as u32).encode(&self.keys, &mut out).unwrap();
+            self.turn += 1;
+        }
+        assert_eq!(out.len(), count * LENGTH);
+        out
+    }
+
+    /// Asks for so long, at a rate or as fast as answers come; `thread` is whose processor time counts.
+    fn phase(&mut self, name: &str, thread: &str, time: Duration, rate: Option<f64>) -> Phase {
+        let first = self.turn;
+        let most = rate.unwrap_or(FASTEST) * time.as_secs_f64();
+        let sealed = self.sealed(most as usize);
+        let all = most as u64;
+        let drops = [drops(self.asked), drops(self.socket.local_addr().unwrap())];
+        let (cpu, own, begin) = (used(thread), used_here(), Instant::now());
         let (mut waits, mut sent_at, mut buffer) = (Vec::<u32>::new(), Vec::new(), [0; 2000]);
-        let (mut out, mut quiet) = (Vec::new(), Instant::now());
+        let mut quiet = Instant::now();
         while begin.elapsed() < time || (sent_at.len() > waits.len() && quiet.elapsed() < LOST) {
             let may = match rate {
                 Some(rate) => (begin.elapsed().min(time).as_secs_f64() * rate) as u64,
@@ -161,13 +203,13 @@ impl Client {
                 None if begin.elapsed() < time => waits.len() as u64 + WINDOW,
                 None => 0,
             };
-            while (sent_at.len() as u64) < may {
-                out.clear();
-                request(mix(self.turn), self.turn as u32).encode(&self.keys, &mut out).unwrap();
-                if self.socket.send(&out).is_err() {
+            let mut idle = true;
+            while (sent_at.len() as u64) < may.min(all) {
+                let at = sent_at.len() * LENGTH;
+                if self.socket.send(&sealed[at..at + LENGTH]).is_err() {
                     break;
                 }
-                self.turn += 1;
+                idle = false;
                 sent_at.push(begin.elapsed());
                 // Answers are not to wait for requests.
                 if sent_at.len().is_multiple_of(32) {
@@ -177,9 +219,11 @@ impl Client {
             loop {
                 match self.socket.recv(&mut buffer) {
                     Ok(len) => {
-                        // The client's time is the number of the request; only now and then is an answer opened.
-                        let number = u32::from_be_bytes(buffer[45..49].try_into().unwrap());
-                        if number.is_multiple_of(1024) {
+                        // The client's time is the number of the request, at the same place in both; only now and then is an
+                        // answer opened.
+                        let place = if len == LENGTH && buffer[3] == REQUEST { ECHOED } else { ANSWERED };
+                        let number = u32::from_be_bytes(buffer[place..place + 4].try_into().unwrap());
+                        if number.is_multiple_of(1024) && place == ANSWERED {
                             let message = self.keys.open(&buffer[..len]).unwrap().message().unwrap();
                             assert!(
                                 matches!(message, Message::Answer(answer) if answer.status == Status::Ok)
@@ -188,31 +232,89 @@ impl Client {
                         let sent = sent_at[number.wrapping_sub(first as u32) as usize];
                         waits.push((begin.elapsed() - sent).as_nanos().min(u128::from(u32::MAX)) as u32);
                         quiet = Instant::now();
+                        idle = false;
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) => panic!("{error}"),
                 }
             }
+            if idle && rate.is_none() {
+                // So that its processor time says how much of the machine it needed.
+                let mut one = [PollFd::new(&self.socket, PollFlags::IN)];
+                let wait = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+                poll(&mut one, Some(&wait)).unwrap();
+            }
         }
-        let cpu = used(thread) - cpu;
+        let (cpu, own) = (used(thread) - cpu, used_here() - own);
+        let lost = sent_at.len() - waits.len();
+        let [there, here] =
+            [drops_since(self.asked, drops[0]), drops_since(self.socket.local_addr().unwrap(), drops[1])];
         waits.sort_unstable();
         let at = |part: f64| {
             let place = (waits.len() as f64 * part) as usize;
-            format!("{:.2} ms", f64::from(waits[place.min(waits.len() - 1)]) / 1e6)
+            f64::from(waits[place.min(waits.len() - 1)]) / 1e6
         };
         let (answers, each) =
             (waits.len() as f64 / time.as_secs_f64(), cpu.as_secs_f64() / waits.len() as f64);
-        let lost = sent_at.len() - waits.len();
         println!(
-            "{name:<10}  {answers:>9.0}  {:>7.2} us  {:>14.0}  {}  {}  {}  {lost}",
+            "{name:<10}  {answers:>9.0}  {:>7.2} us  {:>14.0}  {:.3} ms {:.3} ms {:.3} ms  {:>4.0} %   {lost}{}",
             each * 1e6,
             1.0 / each,
             at(0.5),
             at(0.99),
-            at(0.999)
+            at(0.999),
+            own.as_secs_f64() / begin.elapsed().as_secs_f64() * 100.0,
+            if lost > 0 {
+                let rest = (lost as u64).saturating_sub(there + here);
+                format!(
+                    ": {there} before the daemon took them, {here} before the client did, {rest} otherwise"
+                )
+            } else {
+                String::new()
+            }
         );
-        answers
+        Phase { answers, p99: at(0.99) }
     }
+}
+
+/// Bytes of a request, and where its number is in it and in an answer; the type of a request.
+const LENGTH: usize = 128;
+const ECHOED: usize = 26;
+const ANSWERED: usize = 45;
+const REQUEST: u8 = 1;
+
+/// More than are answered in a second.
+const FASTEST: f64 = 250_000.0;
+
+/// Sends everything back, which is the least that a server can do: what a daemon takes beyond that it adds.
+fn echo(stop: &Arc<AtomicBool>) -> (SocketAddr, String, std::thread::JoinHandle<()>) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let (address, stop) = (socket.local_addr().unwrap(), Arc::clone(stop));
+    let before = threads();
+    let thread = std::thread::spawn(move || {
+        let mut buffer = [0; 2000];
+        while !stop.load(Ordering::Relaxed) {
+            let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
+            socket.send_to(&buffer[..len], from).unwrap();
+        }
+    });
+    let fresh: Vec<String> = threads().difference(&before).cloned().collect();
+    let [name] = &fresh[..] else { panic!("{fresh:?}") };
+    (address, name.clone(), thread)
+}
+
+/// Datagrams that the kernel had no room for at the socket of this address.
+fn drops(address: SocketAddr) -> u64 {
+    let port = format!(":{:04X}", address.port());
+    let text = std::fs::read_to_string("/proc/net/udp").unwrap();
+    let mut lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let line = lines.find(|fields| fields.get(1).is_some_and(|local| local.ends_with(&port)));
+    line.and_then(|fields| fields.last()?.parse().ok()).unwrap_or(0)
+}
+
+fn drops_since(address: SocketAddr, before: u64) -> u64 {
+    drops(address).saturating_sub(before)
 }
 
 /// What did not come in this time is lost.
@@ -235,6 +337,12 @@ fn request(id: u64, client_time: u32) -> Request {
 fn threads() -> BTreeSet<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     tasks.map(|task| task.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// Processor time of this thread.
+fn used_here() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// Processor time of a thread.

@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use super::point::Tick;
+
 /// What is known of a member's count at the end of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Count {
@@ -56,9 +58,35 @@ impl Arrivals {
     }
 }
 
+/// How unequal the arrivals at the members were in these ticks; `None` if one of them did not say.
+pub(super) fn dispersion(ticks: &[Tick]) -> Option<f64> {
+    let first = ticks.first()?;
+    let mut counts = Vec::new();
+    for member in first.arrived.keys() {
+        let came: Option<u64> = ticks.iter().map(|tick| tick.arrived.get(member).copied()).sum();
+        counts.push(came? as f64);
+    }
+    let mean = counts.iter().sum::<f64>() / counts.len() as f64;
+    let variance = counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / counts.len() as f64;
+    (mean > 0.0).then(|| variance.sqrt() / mean)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dispersion_is_over_members_and_needs_all_of_them() {
+        let tick = |counts: &[(&str, u64)]| Tick {
+            arrived: counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+            ..Tick::default()
+        };
+        let equal = [tick(&[("m1", 10), ("m2", 30)]), tick(&[("m1", 30), ("m2", 10)])];
+        assert_eq!(dispersion(&equal), Some(0.0));
+        assert_eq!(dispersion(&equal[..1]), Some(0.5));
+        assert_eq!(dispersion(&[equal[0].clone(), tick(&[("m1", 10)])]), None);
+        assert_eq!(dispersion(&[]), None);
+    }
 
     #[test]
     fn silence_is_no_surge_and_a_new_life_counts_from_nothing() {

@@ -15,14 +15,18 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::Trouble;
+use crate::pick;
 
-/// How children are tied to this process: a program and what comes before the child's own command line.
+/// How children are tied to this process: a program and what comes before the child's own command line. And what else the lab
+/// has from this program.
 #[derive(Clone, Debug)]
 pub struct Tie {
     /// This very program.
     pub program: PathBuf,
     /// Makes it tie itself and become what follows.
     pub arguments: Vec<OsString>,
+    /// Opens a client of the lottery.
+    pub picker: pick::Open,
 }
 
 /// Between two looks.

@@ -1,14 +1,17 @@
 //! The load of a point: the open or the closed loop of [`run`](crate::run), on a thread for each balancer.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::Trouble;
 use super::experiment::{Load, Sessions};
 use crate::pace::Pace;
+use crate::pick::{self, Picker};
 use crate::record::Record;
+use crate::replay::{Log, Site, Workload};
 use crate::run::{self, Limits, Run};
-use crate::target::{Http, Iiop, Target};
+use crate::target::{Http, Iiop, Request, Target};
 
 /// What the clients do, with every share of a capacity worked out.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,6 +66,16 @@ pub(super) enum Door {
     Http(SocketAddr),
     /// Reference of an object.
     Iiop(String),
+    /// A lottery that says where each request goes.
+    Pick(pick::Settings),
+}
+
+/// Lines of the log that is replayed: more than are sent in most points, which then have different ones.
+const LINES: usize = 20_000;
+
+/// The access log whose requests are replayed, the same in all points of all runs.
+pub(super) fn log() -> String {
+    Site::of_the_report(LINES).log(1)
 }
 
 /// Starts the load at the `doors`, split evenly, for so long. A part of Poisson arrivals is one itself, and so is
@@ -74,6 +87,7 @@ pub(super) fn start(
     doors: &[Door],
     duration: Duration,
     seed: u64,
+    picker: pick::Open,
 ) -> Result<Clients, Trouble> {
     let mut parts = Vec::new();
     let each = load.each(concurrency);
@@ -102,7 +116,8 @@ pub(super) fn start(
             think,
             ..Limits::default()
         };
-        runs.push(one(load, part, door, duration, seed, limits)?);
+        let of = Part { drive: part, duration, seed, limits };
+        runs.push(one(load, door, of, picker)?);
         if let (Some(run), true) = (runs.last(), client.is_some()) {
             connected(run);
         }
@@ -123,43 +138,82 @@ fn share(clients: usize, index: usize, count: usize) -> usize {
     clients / count + usize::from(index < clients % count)
 }
 
-fn one(
-    load: &Load,
+/// What one generator does.
+struct Part {
     drive: Drive,
-    door: &Door,
     duration: Duration,
     seed: u64,
     limits: Limits,
-) -> Result<Run, Trouble> {
+}
+
+fn one(load: &Load, door: &Door, part: Part, picker: pick::Open) -> Result<Run, Trouble> {
     let failed = |error: &dyn std::fmt::Display| Trouble::failed(format!("cannot send load: {error}"));
     let run = match door {
         Door::Iiop(reference) => {
             let target = Iiop::new(reference, true).map_err(|error| failed(&error))?;
-            begin(load, target, drive, duration, seed, limits)
+            begin(load, target, None, part)
         }
         Door::Http(address) => {
-            let body: Vec<u8> = (0..load.body.map_or(0, |body| body.0)).map(|n| n as u8).collect();
-            let method = if load.body.is_some() { "POST" } else { "GET" };
-            let close: &[(&str, &str)] = if load.keep_alive { &[] } else { &[("connection", "close")] };
-            let target = Http::new(method, &format!("http://{address}/"), close, &body)
-                .map_err(|error| failed(&error))?;
-            begin(load, target, drive, duration, seed, limits)
+            let make = |method: &str, headers: &[(&str, &str)], body: &[u8]| {
+                Request::new(method, &format!("http://{address}/"), headers, body)
+            };
+            begin(load, requests(load, make)?, None, part)
+        }
+        Door::Pick(lottery) => {
+            let make = |method: &str, headers: &[(&str, &str)], body: &[u8]| {
+                Request::named(method, &format!("http://{}/", lottery.service), headers, body)
+            };
+            let picker = picker(lottery).map_err(|why| failed(&why))?;
+            begin(load, requests(load, make)?, Some(picker), part)
         }
     };
     run.map_err(|error| failed(&error))
 }
 
+/// What is asked for: always the same page, or those of the log one after another.
+fn requests<E: std::fmt::Display>(
+    load: &Load,
+    make: impl Fn(&str, &[(&str, &str)], &[u8]) -> Result<Request, E>,
+) -> Result<Http, Trouble> {
+    let failed = |error: &dyn std::fmt::Display| Trouble::failed(format!("cannot send load: {error}"));
+    let body: Vec<u8> = (0..load.body.map_or(0, |body| body.0)).map(|n| n as u8).collect();
+    let method = if load.body.is_some() { "POST" } else { "GET" };
+    let close: &[(&str, &str)] = if load.keep_alive { &[] } else { &[("connection", "close")] };
+    let first = make(method, close, &body).map_err(|error| failed(&error))?;
+    let requests = match load.workload {
+        None => vec![first],
+        Some(workload) => replayed(&first, workload).map_err(|error| failed(&error))?,
+    };
+    Http::sequence(requests).map_err(|error| failed(&error))
+}
+
+/// The requests of the log, to where the first one goes.
+fn replayed(first: &Request, workload: Workload) -> Result<Vec<Request>, String> {
+    let log = Log::read(log().as_bytes(), workload, 1).map_err(|error| error.to_string())?;
+    let mut known: HashMap<&str, Request> = HashMap::new();
+    let mut requests = Vec::with_capacity(log.entries.len());
+    for entry in &log.entries {
+        let request = match known.get(entry.path.as_str()) {
+            Some(known) => known.clone(),
+            None => first.with(&entry.method, &entry.path).map_err(|error| error.to_string())?,
+        };
+        requests.push(known.entry(&entry.path).or_insert(request).clone());
+    }
+    Ok(requests)
+}
+
 fn begin<T: Target + Send + 'static>(
     load: &Load,
     target: T,
-    drive: Drive,
-    duration: Duration,
-    seed: u64,
-    limits: Limits,
+    picker: Option<Box<dyn Picker>>,
+    part: Part,
 ) -> std::io::Result<Run> {
+    let Part { drive, duration, seed, limits } = part;
     match drive {
-        Drive::Open(rate) => run::start(target, Pace::new(load.arrival, rate, duration, seed), limits),
-        Drive::Closed(clients) => run::closed(target, clients, duration, limits),
+        Drive::Open(rate) => {
+            run::start_by(target, picker, Pace::new(load.arrival, rate, duration, seed), limits)
+        }
+        Drive::Closed(clients) => run::closed_by(target, picker, clients, duration, limits),
     }
 }
 
@@ -172,5 +226,25 @@ mod tests {
         let parts: Vec<usize> = (0..3).map(|index| share(8, index, 3)).collect();
         assert_eq!(parts, [3, 3, 2]);
         assert_eq!((share(8, 0, 1), share(1, 1, 2)), (8, 0));
+    }
+
+    #[test]
+    fn a_replay_asks_for_the_pages_of_the_log_in_their_order() {
+        let first = Request::named("GET", "http://lab/", &[("connection", "close")], b"").unwrap();
+        let all = replayed(&first, Workload::All).unwrap();
+        let plain = replayed(&first, Workload::Static).unwrap();
+        assert_eq!(all.len(), LINES);
+        // Workload B is workload A without what scripts make.
+        assert!((0.88..0.92).contains(&(plain.len() as f64 / LINES as f64)), "{}", plain.len());
+        let text = log();
+        let path = |line: usize| text.lines().nth(line).unwrap().split(' ').nth(6).unwrap().to_owned();
+        for (request, line) in [(&all[0], 0), (&all[LINES - 1], LINES - 1)] {
+            let bytes = request.clone().into_bytes();
+            let head = std::str::from_utf8(&bytes).unwrap();
+            assert!(
+                head.starts_with(&format!("GET {} HTTP/1.1\r\nhost: lab\r\nconnection: close", path(line))),
+                "{head}"
+            );
+        }
     }
 }

@@ -12,6 +12,7 @@ use super::Trouble;
 use super::child::{Child, LOOK, Tie};
 use super::drive::Door;
 use super::experiment::{Balancer, BalancerKind, Health, Protocol, Settings};
+use crate::pick;
 
 mod envoy;
 mod plimsoll;
@@ -23,13 +24,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Ports that were free a moment ago and then were not.
 const TRIES: usize = 10;
 /// Between two health checks where the experiment does not say.
-const INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Name of plimsoll's group, and key of its object (iiop).
 pub(super) const GROUP: &str = "lab";
 
 /// What a balancer is joined by to those around it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Wiring {
     /// What clients and members speak.
     pub(super) protocol: Protocol,
@@ -39,6 +40,8 @@ pub(super) struct Wiring {
     pub(super) reports: Option<SocketAddr>,
     /// Between two of them.
     pub(super) interval: Option<Duration>,
+    /// The lottery that plimsoll follows, if it does.
+    pub(super) lottery: Option<pick::Settings>,
 }
 
 /// A running balancer, or the member that stands in its place.
@@ -84,13 +87,18 @@ impl Front {
                     admin: None,
                 });
             }
+            // Its daemons are beside the members.
+            (BalancerKind::Lottery, _) => {
+                return Err(Trouble::failed("nothing stands between with a lottery"));
+            }
             (BalancerKind::None, []) => return Err(Trouble::failed("no member to go to")),
             (BalancerKind::Plimsoll, _) => {
                 let text = plimsoll::file(&balancer, &settings, &wiring, host, members)?;
                 write(&folder.join("plimsoll.toml"), &text)?;
                 let arguments = ["up", "-c", "plimsoll.toml"].map(str::to_owned);
                 let mut child = Child::start(tie, name, &tie.program, &arguments, &folder)?;
-                let (admin, address) = (child.address("admin")?, child.address(protocol(&settings, wiring))?);
+                let (admin, address) =
+                    (child.address("admin")?, child.address(protocol(&settings, &wiring))?);
                 let admin = Some(admin);
                 Self { child: Some(child), balancer, settings, wiring, host, folder, address, admin }
             }
@@ -170,7 +178,7 @@ impl Front {
 }
 
 /// What the listener of plimsoll speaks.
-fn protocol(settings: &Settings, wiring: Wiring) -> &str {
+fn protocol<'a>(settings: &'a Settings, wiring: &Wiring) -> &'a str {
     let own = settings.plimsoll.listener.get("protocol").and_then(toml::Value::as_str);
     own.unwrap_or_else(|| wiring.protocol.name())
 }
@@ -189,7 +197,7 @@ pub(super) fn missing(tie: &Tie, balancer: &Balancer) -> Option<String> {
 
 fn program(tie: &Tie, kind: BalancerKind) -> Result<PathBuf, Trouble> {
     match kind {
-        BalancerKind::None | BalancerKind::Plimsoll => Ok(tie.program.clone()),
+        BalancerKind::None | BalancerKind::Plimsoll | BalancerKind::Lottery => Ok(tie.program.clone()),
         BalancerKind::Haproxy | BalancerKind::Nginx => find(kind.name()),
         BalancerKind::Envoy => envoy::program(tie),
     }

@@ -36,6 +36,20 @@ pub enum Metric {
     Refused,
     /// Share that the balancer refused because there is no room, and said so: a part of `refused`.
     Shed,
+    /// Share that nobody was picked for: no daemon of the lottery answered, or nobody serves.
+    Unpicked,
+    /// Mean time from asking the lottery to its answer, a part of the response.
+    Pick,
+    /// The same, 99th percentile.
+    PickP99,
+    /// Share of the daemons' answers that another daemon gave as well: of a request with two answers both.
+    Duplicates,
+    /// Time within which 39 of 40 commits of a winner reach the other daemons; the longest that one of them measured.
+    CommitDelay,
+    /// Processor time of the daemons for an answer; seconds for a million of them.
+    DaemonCpu,
+    /// Processor time of all daemons in a second.
+    DaemonBusy,
     /// Requests that came to a member, per second; by member and second only.
     Arrivals,
     /// Standard deviation over the members of the requests that came to each in a batch, over their mean.
@@ -74,6 +88,13 @@ impl Metric {
             Self::TimedOut => "timed_out",
             Self::Refused => "refused",
             Self::Shed => "shed",
+            Self::Unpicked => "unpicked",
+            Self::Pick => "pick",
+            Self::PickP99 => "pick_p99",
+            Self::Duplicates => "duplicates",
+            Self::CommitDelay => "commit_delay",
+            Self::DaemonCpu => "daemon_cpu",
+            Self::DaemonBusy => "daemon_busy",
             Self::Arrivals => "arrivals",
             Self::Dispersion => "dispersion",
             Self::Surge => "surge",
@@ -101,6 +122,13 @@ impl Metric {
             Self::TimedOut => "share timed out",
             Self::Refused => "share refused",
             Self::Shed => "share shed",
+            Self::Unpicked => "share that nobody was picked for",
+            Self::Pick => "time of a pick (s)",
+            Self::PickP99 => "p99 time of a pick (s)",
+            Self::Duplicates => "answers given twice / answers",
+            Self::CommitDelay => "delay of commits (s)",
+            Self::DaemonCpu => "processor time of an answer (µs)",
+            Self::DaemonBusy => "daemons' processor time (cores)",
             Self::Arrivals => "requests/s at the member",
             Self::Dispersion => "dispersion of arrivals over members",
             Self::Surge => "arrivals after return / usual",

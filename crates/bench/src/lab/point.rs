@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::arrivals::Arrivals;
+use super::arrivals::{Arrivals, dispersion};
 use super::back::back;
 use super::child::Tie;
 use super::drive::{Clients, Drive};
 use super::experiment::{Experiment, Fault, Mode, Protocol};
+use super::lottery::Counts;
 use super::metric::Metric;
 use super::moves::Moves;
 use super::plan::{Point, SETTLED, each, repetitions};
@@ -237,6 +238,7 @@ fn once(
         previous = now;
     }
     let mut due = 0;
+    let mut drawn = stage.drawn();
     for number in 1..=batches as u32 {
         let (start, host) = (stage.used(), usage::of_host());
         let moved = moves.as_ref().and_then(|moves| moves.so_far(stage));
@@ -247,10 +249,12 @@ fn once(
             whole.add(&record);
             now = taken;
         }
+        let drawn_before = std::mem::replace(&mut drawn, stage.drawn());
         let seen = Seen {
             seconds: (now - previous).as_secs_f64(),
             balancer: stage.used().0 - start.0,
             host: host.zip(usage::of_host()),
+            drawn: drawn_before.zip(drawn),
         };
         let now_moved = moves.as_ref().and_then(|moves| moves.so_far(stage));
         if let (Some(before), Some(after)) = (moved, now_moved) {
@@ -300,24 +304,13 @@ fn once(
     run.end()
 }
 
-/// How unequal the arrivals at the members were in these ticks; `None` if one of them did not say.
-fn dispersion(ticks: &[Tick]) -> Option<f64> {
-    let first = ticks.first()?;
-    let mut counts = Vec::new();
-    for member in first.arrived.keys() {
-        let came: Option<u64> = ticks.iter().map(|tick| tick.arrived.get(member).copied()).sum();
-        counts.push(came? as f64);
-    }
-    let mean = counts.iter().sum::<f64>() / counts.len() as f64;
-    let variance = counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / counts.len() as f64;
-    (mean > 0.0).then(|| variance.sqrt() / mean)
-}
-
 /// What was seen beside the requests.
 struct Seen {
     seconds: f64,
     balancer: f64,
     host: Option<((f64, f64), (f64, f64))>,
+    /// What a lottery's daemons had counted before and after.
+    drawn: Option<(Counts, Counts)>,
 }
 
 /// Waits for what is under way.
@@ -360,6 +353,9 @@ fn keep(
         put(Metric::TimedOut, (failed(Failure::Timeout) + failed(Failure::ConnectTimeout)) / ended);
         put(Metric::Refused, (failed(Failure::Status) + failed(Failure::Shed)) / ended);
         put(Metric::Shed, failed(Failure::Shed) / ended);
+        if all.picks.count() > 0 || failed(Failure::Unpicked) > 0.0 {
+            put(Metric::Unpicked, failed(Failure::Unpicked) / ended);
+        }
         put(Metric::BalancerCpu, seen.balancer / ended * 1e6);
     } else if part.due > 0 || matches!(drive, Drive::Closed(_)) {
         // There were requests and nothing came of any: that is the worst, and no want of a sample.
@@ -376,6 +372,21 @@ fn keep(
     if matches!(drive, Drive::Open(_)) && part.due > 0 {
         put(Metric::Delivered, part.ok as f64 / part.due as f64);
     }
+    if all.picks.count() > 0 {
+        put(Metric::Pick, all.picks.mean().as_secs_f64());
+        put(Metric::PickP99, all.picks.quantile(0.99).as_secs_f64());
+    }
+    if let Some((before, after)) = seen.drawn {
+        let answers = after.answers - before.answers;
+        put(Metric::DaemonBusy, (after.cpu - before.cpu) / seen.seconds);
+        if answers > 0.0 {
+            put(Metric::Duplicates, (after.duplicates - before.duplicates) / answers);
+            put(Metric::DaemonCpu, (after.cpu - before.cpu) / answers * 1e6);
+        }
+        if after.commit_delay > 0.0 {
+            put(Metric::CommitDelay, after.commit_delay);
+        }
+    }
     if let Some(((busy, total), (busy_then, total_then))) = seen.host {
         put(Metric::HostCpu, (busy_then - busy) / (total_then - total));
     }
@@ -391,23 +402,10 @@ fn mean(record: &Record) -> f64 {
 mod tests {
     use super::*;
 
-    #[test]
-    fn dispersion_is_over_members_and_needs_all_of_them() {
-        let tick = |counts: &[(&str, u64)]| Tick {
-            arrived: counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
-            ..Tick::default()
-        };
-        let equal = [tick(&[("m1", 10), ("m2", 30)]), tick(&[("m1", 30), ("m2", 10)])];
-        assert_eq!(dispersion(&equal), Some(0.0));
-        assert_eq!(dispersion(&equal[..1]), Some(0.5));
-        assert_eq!(dispersion(&[equal[0].clone(), tick(&[("m1", 10)])]), None);
-        assert_eq!(dispersion(&[]), None);
-    }
-
     /// Samples of a batch with this record.
     fn samples(drive: Drive, part: &Record) -> BTreeMap<Metric, Vec<f64>> {
         let mut outcome = Outcome::default();
-        let seen = Seen { seconds: 1.0, balancer: 0.0, host: None };
+        let seen = Seen { seconds: 1.0, balancer: 0.0, host: None, drawn: None };
         keep(&mut outcome, drive, None, Duration::from_secs(5), part, &Record::new(), &seen);
         outcome.samples
     }
@@ -422,10 +420,32 @@ mod tests {
         tail.ok = 40;
         tail.cut = 10;
         let mut outcome = Outcome::default();
-        let seen = Seen { seconds: 1.0, balancer: 0.05, host: None };
+        let seen = Seen { seconds: 1.0, balancer: 0.05, host: None, drawn: None };
         keep(&mut outcome, Drive::Open(250.0), None, Duration::from_secs(5), &part, &tail, &seen);
         // 50 ms for 250 requests, in microseconds.
         assert!((outcome.samples[&Metric::BalancerCpu][0] - 200.0).abs() < 1e-9, "{outcome:?}");
+    }
+
+    #[test]
+    fn what_daemons_counted_is_for_each_of_their_answers() {
+        let mut part = Record::new();
+        (part.due, part.ok) = (100, 90);
+        part.failed.insert(Failure::Unpicked, 10);
+        part.picked(Duration::from_millis(2));
+        let before = Counts { answers: 1000.0, duplicates: 7.0, commit_delay: 0.0, cpu: 3.0 };
+        let after = Counts { answers: 1200.0, duplicates: 8.0, commit_delay: 0.0005, cpu: 3.01 };
+        let mut outcome = Outcome::default();
+        let seen = Seen { seconds: 2.0, balancer: 0.0, host: None, drawn: Some((before, after)) };
+        keep(&mut outcome, Drive::Open(50.0), None, Duration::from_secs(5), &part, &Record::new(), &seen);
+        let of = |metric| outcome.samples[&metric][0];
+        let near = |metric, value: f64| assert!((of(metric) - value).abs() < value / 100.0, "{outcome:?}");
+        near(Metric::Duplicates, 0.005);
+        near(Metric::DaemonCpu, 50.0);
+        near(Metric::DaemonBusy, 0.005);
+        near(Metric::CommitDelay, 0.0005);
+        near(Metric::Unpicked, 0.1);
+        near(Metric::Pick, 0.002);
+        assert!(!samples(Drive::Open(100.0), &Record::new()).contains_key(&Metric::Unpicked));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::metric::Metric;
 use super::point::Outcome;
 use super::statistics::Estimate;
 use super::store::{self, PointFile, RunFile};
-use super::{Before, Trouble, Watch, claim, front, network, plan, point, side_car, table};
+use super::{Before, Trouble, Watch, claim, drive, front, network, plan, point, side_car, table};
 
 /// What to run, and where.
 #[derive(Clone, Debug)]
@@ -126,6 +126,9 @@ impl Runner {
             clear(&folder)?;
             make(&folder)?;
             store::write_text(&folder.join("experiment.toml"), &self.order.text)?;
+            if self.order.experiment.load.workload.is_some() {
+                store::write_text(&folder.join("access.log"), &drive::log())?;
+            }
         }
         if self.file.skipped.is_some() {
             return self.file.write(&folder);
@@ -405,7 +408,11 @@ mod tests {
             mode: Mode::Quick,
             resume,
             folder: folder.to_owned(),
-            tie: Tie { program: std::env::current_exe().unwrap(), arguments: vec![] },
+            tie: Tie {
+                program: std::env::current_exe().unwrap(),
+                arguments: vec![],
+                picker: |_| Err("not here".to_owned()),
+            },
             program: "0".to_owned(),
         }
     }

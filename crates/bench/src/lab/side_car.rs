@@ -29,7 +29,7 @@ impl SideCar {
     /// Starts the one of member `number`, beside it.
     pub(super) fn start(
         tie: &Tie,
-        wiring: Wiring,
+        wiring: &Wiring,
         number: usize,
         member: SocketAddr,
         folder: &Path,
@@ -65,7 +65,7 @@ pub(super) fn free(host: IpAddr) -> Result<SocketAddr, Trouble> {
     port.map_err(|error| Trouble::failed(format!("no port is free on {host}: {error}")))
 }
 
-fn arguments(wiring: Wiring, address: SocketAddr, member: SocketAddr) -> Vec<String> {
+fn arguments(wiring: &Wiring, address: SocketAddr, member: SocketAddr) -> Vec<String> {
     let mut arguments = vec!["agent".to_owned()];
     match wiring.protocol {
         Protocol::Http => arguments.push(format!("--side-car=http:{address}={member}")),
@@ -92,15 +92,16 @@ mod tests {
     fn side_cars_know_where_to_report_and_where_to_send_clients() {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let interval = Some(Duration::from_secs(3));
-        let wiring = Wiring { protocol: Protocol::Iiop, listen: Some(at(1)), reports: Some(at(2)), interval };
-        let told = arguments(wiring, at(3), at(4)).join(" ");
+        let (listen, reports) = (Some(at(1)), Some(at(2)));
+        let wiring = Wiring { protocol: Protocol::Iiop, listen, reports, interval, lottery: None };
+        let told = arguments(&wiring, at(3), at(4)).join(" ");
         assert_eq!(
             told,
             "agent --iiop=127.0.0.1:3 --server-ior=corbaloc:iiop:1.2@127.0.0.1:4/Latency \
              --group-ior=corbaloc:iiop:1.2@127.0.0.1:1/lab --member=127.0.0.1:3 --group=lab \
              --report-to=http://127.0.0.1:2 --interval=3000000us"
         );
-        let http = arguments(Wiring { protocol: Protocol::Http, ..wiring }, at(3), at(4)).join(" ");
+        let http = arguments(&Wiring { protocol: Protocol::Http, ..wiring }, at(3), at(4)).join(" ");
         assert!(
             http.contains("--side-car=http:127.0.0.1:3=127.0.0.1:4 ") && !http.contains("group-ior"),
             "{http}"

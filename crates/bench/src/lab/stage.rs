@@ -10,8 +10,9 @@ use super::Trouble;
 use super::arrivals::Count;
 use super::child::{Child, Tie};
 use super::drive::{self, Clients, Door, Drive};
-use super::experiment::{Act, Experiment, Fault, Load, Members, Protocol, Settings};
+use super::experiment::{Act, BalancerKind, Experiment, Fault, Load, Members, Protocol, Settings};
 use super::front::{Front, Wiring, ask, ask_within};
+use super::lottery::{self, Cluster, Counts};
 use super::network::{Network, Seat};
 use super::plan::{Offer, Point};
 use super::side_car::{self, SideCar};
@@ -22,6 +23,10 @@ use crate::member::Refusal;
 #[derive(Debug)]
 pub(super) struct Stage {
     fronts: Vec<Front>,
+    /// Daemons of a lottery beside the members.
+    cluster: Option<Cluster>,
+    /// Clients that ask these, if nothing else stands between.
+    clients: usize,
     side_cars: Vec<SideCar>,
     members: Vec<Member>,
     tie: Tie,
@@ -63,12 +68,17 @@ impl Stage {
         session: Duration,
         folder: &Path,
     ) -> Result<Self, Trouble> {
-        let told: Vec<Vec<String>> =
+        let mut told: Vec<Vec<String>> =
             (1..=point.members).map(|number| told(experiment.members.of(number), session, point)).collect();
         let mut network = Network::build(&experiment.network)?;
-        let mut started = Vec::new();
-        for (number, told) in (1..).zip(&told) {
+        let (mut started, mut statuses) = (Vec::new(), Vec::new());
+        for (number, told) in (1..).zip(&mut told) {
             network.add()?;
+            if point.balancer.draws().is_some() {
+                let status = lottery::status(&network, number)?;
+                told.push(format!("--tell={status}"));
+                statuses.push(status);
+            }
             let listen = network.listen(Seat::Member(number))?;
             started.push(start(tie, &network, told, number, listen, point.seed, folder)?);
         }
@@ -89,20 +99,32 @@ impl Stage {
             (wiring.listen, wiring.reports) = (Some(free()?), Some(free()?));
             wiring.interval = settings.plimsoll.interval();
             for (number, address) in (1..).zip(&mut addresses) {
-                let start = || SideCar::start(tie, wiring, number, *address, folder);
+                let start = || SideCar::start(tie, &wiring, number, *address, folder);
                 let side_car = network.at(Seat::Member(number), start)?;
                 commands.push(side_car.child.command().to_owned());
                 *address = side_car.address;
                 side_cars.push(side_car);
             }
         }
+        let mut cluster = None;
+        if let Some(way) = point.balancer.draws() {
+            let started = Cluster::start(tie, &network, experiment, way, &addresses, &statuses, folder)?;
+            let started = cluster.insert(started);
+            started.ready(tie, &network, &addresses)?;
+            commands.extend(started.commands());
+            wiring.lottery = Some(started.known(host));
+        }
+        let instances = settings.instances.unwrap_or(1);
+        let alone = point.balancer.kind == BalancerKind::Lottery;
+        let (between, clients) = if alone { (0, instances) } else { (instances, 0) };
         let mut fronts = Vec::new();
-        for number in 1..=settings.instances.unwrap_or(1) {
+        for number in 1..=between {
             let folder =
                 if number == 1 { folder.to_owned() } else { folder.join(format!("balancer-{number}")) };
             std::fs::create_dir_all(&folder)
                 .map_err(|error| Trouble::failed(format!("cannot make {}: {error}", folder.display())))?;
             fronts.push(network.at(Seat::Balancer, || {
+                let wiring = wiring.clone();
                 Front::start(tie, &point.balancer, &settings, wiring, &addresses, host, &folder)
             })?);
         }
@@ -112,6 +134,8 @@ impl Stage {
         commands.extend(fronts.iter().filter_map(|front| Some(front.child()?.command().to_owned())));
         Ok(Self {
             fronts,
+            cluster,
+            clients,
             side_cars,
             members,
             tie: tie.clone(),
@@ -132,9 +156,14 @@ impl Stage {
         length: Duration,
         seed: u64,
     ) -> Result<Clients, Trouble> {
-        let doors: Vec<Door> = self.fronts.iter().map(Front::door).collect();
+        let mut doors: Vec<Door> = self.fronts.iter().map(Front::door).collect();
+        if let Some(cluster) = self.cluster.as_ref().filter(|_| self.clients > 0) {
+            let known = cluster.known(self.network.listen(Seat::Client)?.ip());
+            doors.resize(self.clients, Door::Pick(known));
+        }
         let clients = if let Offer::Concurrency(clients) = offer { clients } else { 0 };
-        self.network.at(Seat::Client, || drive::start(load, drive, clients, &doors, length, seed))
+        let picker = self.tie.picker;
+        self.network.at(Seat::Client, || drive::start(load, drive, clients, &doors, length, seed, picker))
     }
 
     /// The command lines of all processes, as they were started.
@@ -142,10 +171,17 @@ impl Stage {
         &self.commands
     }
 
-    /// What plimsoll says of itself, the first of several.
+    /// What plimsoll says of itself, the first of several; what the lottery's daemons do if nothing else stands between.
     pub(super) fn status(&self) -> Option<String> {
-        let first = self.fronts.first()?;
+        let Some(first) = self.fronts.first() else {
+            return Some(self.cluster.as_ref()?.said(&self.network));
+        };
         self.network.at(Seat::Balancer, || Ok(first.status())).ok().flatten()
+    }
+
+    /// What the lottery's daemons have counted, if there are any and all of them say.
+    pub(super) fn drawn(&self) -> Option<Counts> {
+        self.cluster.as_ref()?.counts(&self.network)
     }
 
     /// Sessions that the balancers have sent to another member so far; `None` if one does not say.
@@ -158,15 +194,17 @@ impl Stage {
     pub(super) fn alive(&mut self) -> Result<(), Trouble> {
         self.fronts.iter_mut().try_for_each(Front::alive)?;
         self.side_cars.iter_mut().try_for_each(|side_car| side_car.child.alive())?;
+        self.cluster.as_mut().map_or(Ok(()), Cluster::alive)?;
         self.members.iter_mut().filter_map(|member| member.child.as_mut()).try_for_each(Child::alive)
     }
 
-    /// Seconds of processor time of the balancers, and of all members that live.
+    /// Seconds of processor time of the balancers and a lottery's daemons, and of all members that live.
     pub(super) fn used(&self) -> (f64, f64) {
         let of =
             |child: Option<&Child>| child.and_then(|child| usage::of_process(child.pid())).unwrap_or(0.0);
-        let balancers = self.fronts.iter().map(|front| of(front.child())).sum();
-        (balancers, self.members.iter().map(|member| of(member.child.as_ref())).sum())
+        let balancers: f64 = self.fronts.iter().map(|front| of(front.child())).sum();
+        let daemons = self.cluster.as_ref().map_or(0.0, Cluster::cpu);
+        (balancers + daemons, self.members.iter().map(|member| of(member.child.as_ref())).sum())
     }
 
     /// Names of the members, those that have joined included.
@@ -210,6 +248,9 @@ impl Stage {
                 if let Some(mut child) = child.take() {
                     child.kill();
                 }
+                if let Some(cluster) = &mut self.cluster {
+                    cluster.kill(network, number);
+                }
                 Ok(())
             }
             (Act::Start, None) => {
@@ -229,7 +270,8 @@ impl Stage {
                 member.child = Some(child);
                 member.life += 1;
                 member.stopped = false;
-                Ok(())
+                let cluster = self.cluster.as_mut();
+                cluster.map_or(Ok(()), |cluster| cluster.again(&self.tie, network, number))
             }
             (Act::Stop, Some(child)) => {
                 member.stopped = true;
@@ -299,6 +341,9 @@ fn told(members: &Members, session: Duration, point: &Point) -> Vec<String> {
     }
     if let Some(service) = &members.service {
         told.push(format!("--service={service}"));
+    }
+    if let Some(dynamic) = &members.dynamic {
+        told.push(format!("--dynamic={dynamic}"));
     }
     if let Some(swaps) = members.swaps {
         told.push(format!("--swaps={swaps}"));

@@ -6,6 +6,17 @@ pub(super) fn of_process(pid: u32) -> Option<f64> {
     ticks(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
+/// The same to the nanosecond, of the threads that it has now; `None` once it has ended.
+pub(super) fn of_threads(pid: u32) -> Option<f64> {
+    let mut sum = 0.0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        // One that ends meanwhile is left out.
+        let Ok(text) = std::fs::read_to_string(thread.ok()?.path().join("schedstat")) else { continue };
+        sum += text.split(' ').next()?.parse::<f64>().ok()? / 1e9;
+    }
+    Some(sum)
+}
+
 /// Seconds that all processors together have been busy, and that they have existed.
 pub(super) fn of_host() -> Option<(f64, f64)> {
     host(&std::fs::read_to_string("/proc/stat").ok()?)
@@ -57,6 +68,7 @@ mod tests {
             std::hint::spin_loop();
         }
         assert!(of_process(std::process::id()).is_some_and(|seconds| seconds > 0.0));
+        assert!(of_threads(std::process::id()).is_none_or(|seconds| seconds > 0.0));
         assert!(of_host().is_some_and(|(busy, all)| busy > 0.0 && busy <= all));
     }
 }

@@ -12,8 +12,9 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::metered::{Gauge, Metered};
-use super::{Kind, Member};
+use super::{Kind, Member, Spec};
 use crate::body::{self, Body, Malformed};
+use crate::replay::is_dynamic;
 
 mod order;
 
@@ -118,11 +119,13 @@ struct Head {
     expects: bool,
     body: Body,
     order: Option<Order>,
+    /// It asks for what a program makes, and that takes another time.
+    dynamic: bool,
 }
 
 /// One request and its answer; may the connection carry another?
 async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
-    let Some(head) = wire.head(member.spec.admin).await? else { return Ok(false) };
+    let Some(head) = wire.head(&member.spec).await? else { return Ok(false) };
     let keep = head.keep && !*wire.stopping.borrow();
     let raw = match member.spec.kind {
         Kind::HttpEcho => Some(wire.input[wire.start..wire.start + head.length].to_vec()),
@@ -138,6 +141,7 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
         return Ok(keep);
     }
     member.requests.set(member.requests.get() + 1);
+    let _flight = member.flight();
     let mut metered = match member.meter.as_ref().map_or_else(|| Ok(Metered::default()), Gauge::begin) {
         Ok(metered) => metered,
         Err(refusal) => {
@@ -151,7 +155,7 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
     let fails = member.chance.borrow_mut().happens(failing.rate);
     let first = std::mem::take(&mut wire.first);
     if let (Some(raw), false) = (raw, fails) {
-        let served = wire.attend(member, member.work.serve(first)).await?;
+        let served = wire.attend(member, member.work.page(first, head.dynamic)).await?;
         wire.report = metered.end(served.is_ok());
         if served.is_err() {
             wire.drain(head.body).await?;
@@ -176,7 +180,7 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
             member.work.wait(after).await;
             Ok(())
         }
-        None => wire.attend(member, member.work.serve(first)).await?,
+        None => wire.attend(member, member.work.page(first, head.dynamic)).await?,
     };
     let status = match (served, fails, failing.refusal) {
         (Err(_), ..) => 503,
@@ -213,14 +217,14 @@ impl Wire {
     }
 
     /// The next head, left in `input`; `None` when the client sends no more or the member stops.
-    async fn head(&mut self, admin: bool) -> Result<Option<Head>, Broken> {
+    async fn head(&mut self, spec: &Spec) -> Result<Option<Head>, Broken> {
         loop {
             // Empty lines before a request are to be ignored (RFC 9112 section 2.2).
             while self.pending().starts_with(b"\r\n") {
                 self.start += 2;
             }
             if !self.pending().is_empty() {
-                if let Some(head) = parse(self.pending(), admin)? {
+                if let Some(head) = parse(self.pending(), spec)? {
                     return Ok(Some(head));
                 }
                 if self.pending().len() >= MAX_HEAD {
@@ -431,7 +435,7 @@ impl Wire {
 }
 
 /// The head at the beginning of `bytes`, if it is complete.
-fn parse(bytes: &[u8], admin: bool) -> Result<Option<Head>, Malformed> {
+fn parse(bytes: &[u8], spec: &Spec) -> Result<Option<Head>, Malformed> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let length = match request.parse(bytes) {
@@ -444,7 +448,7 @@ fn parse(bytes: &[u8], admin: bool) -> Result<Option<Head>, Malformed> {
     if minor == 1 && body::values(request.headers, "host").count() != 1 {
         return Err(Malformed("expected one host header"));
     }
-    let order = target.strip_prefix("/_plimsoll/").filter(|_| admin).map(|rest| order(method, rest));
+    let order = target.strip_prefix("/_plimsoll/").filter(|_| spec.admin).map(|rest| order(method, rest));
     Ok(Some(Head {
         length,
         minor,
@@ -455,6 +459,7 @@ fn parse(bytes: &[u8], admin: bool) -> Result<Option<Head>, Malformed> {
                 .any(|value| value.eq_ignore_ascii_case(b"100-continue")),
         body: Body::of_request(minor, request.headers)?,
         order,
+        dynamic: spec.dynamic.is_some() && is_dynamic(target),
     }))
 }
 

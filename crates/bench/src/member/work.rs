@@ -16,6 +16,8 @@ use crate::chance::Chance;
 /// The workers of one member.
 pub(super) struct Work {
     service: Service,
+    /// Of what a program makes.
+    dynamic: Option<Service>,
     chance: RefCell<Chance>,
     /// Fair: those who wait are served in the order they came.
     workers: Semaphore,
@@ -42,6 +44,7 @@ impl Work {
     pub(super) fn new(spec: &Spec) -> io::Result<Self> {
         Ok(Self {
             service: spec.service,
+            dynamic: spec.dynamic,
             chance: RefCell::new(Chance::new(spec.seed)),
             workers: Semaphore::new(spec.workers.clamp(1, Semaphore::MAX_PERMITS)),
             waiting: Cell::new(0),
@@ -64,12 +67,21 @@ impl Work {
     /// Waits for a worker and holds it for a service time; longer if the request is the `first` of its
     /// connection. What is dropped gives its worker, or its share of the processors, back.
     pub(super) async fn serve(&self, first: bool) -> Result<(), Full> {
-        if self.is_instant(first) {
+        self.hold(self.service, first).await
+    }
+
+    /// The same, for a page that a program makes if it is `dynamic`.
+    pub(super) async fn page(&self, first: bool, dynamic: bool) -> Result<(), Full> {
+        self.hold(self.dynamic.filter(|_| dynamic).unwrap_or(self.service), first).await
+    }
+
+    async fn hold(&self, service: Service, first: bool) -> Result<(), Full> {
+        if service == Service::None && (!first || self.session.is_zero()) {
             return Ok(());
         }
         let session = if first { self.session } else { Duration::ZERO };
         // Drawn on arrival: the n-th request of a run has the n-th service time whoever waits for whom.
-        let time = self.service.draw(&mut self.chance.borrow_mut()) + session;
+        let time = service.draw(&mut self.chance.borrow_mut()) + session;
         if let Some(processor) = &self.processor {
             return processor.serve(time).await;
         }

@@ -4,6 +4,7 @@
 //! The record is shared with the owner of the run and locked once a turn, not once a request.
 
 mod ending;
+mod leaving;
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,13 +14,15 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{Event, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::{self, RecvFlags};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::deadlines::Deadlines;
-use super::poll::Poll;
-use super::slots::{Connection, Job, Key, Slots};
+use super::picks::Picks;
+use super::poll::{PICKER, Poll};
+use super::slots::{Key, Slots};
 use super::{Limits, Shared};
+use crate::pick::Picker;
 use crate::record::{Fault, Record};
 use crate::target::{Ask, Step, Target, Transport};
 
@@ -37,8 +40,6 @@ const AUDIT: Duration = Duration::from_millis(50);
 /// How long a client of a closed loop waits after a request without an answer, so that it does not spend
 /// all of its time on a server that is not there.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Requests up to this length leave in one segment: nothing for Nagle's algorithm to hold back.
-const SEGMENT: usize = 1400;
 
 /// When requests are due.
 pub(super) enum When<P> {
@@ -52,15 +53,17 @@ pub(super) enum When<P> {
 pub(super) struct Engine<T: Target, P> {
     target: T,
     when: When<P>,
-    limits: Limits,
+    pub(super) limits: Limits,
     /// Most connections, busy and idle.
     most: usize,
     shared: Arc<Shared>,
     poll: Poll,
-    slots: Slots<T::State>,
-    in_flight: usize,
+    pub(super) slots: Slots<T::State>,
+    pub(super) in_flight: usize,
     /// Requests that are due and wait for a connection, in order.
-    waiting: VecDeque<Waiting<T::State>>,
+    pub(super) waiting: VecDeque<Waiting<T::State>>,
+    /// Says where requests go, if the target does not.
+    pub(super) picks: Option<Picks<T::State>>,
     /// Slots of connections that may have more to read.
     unread: VecDeque<u32>,
     /// When clients of a closed loop that failed, or think, go on; in order, as all wait for equally long.
@@ -73,16 +76,35 @@ pub(super) struct Engine<T: Target, P> {
     audit: Instant,
 }
 
-struct Waiting<S> {
-    due: Instant,
-    ask: Ask<S>,
+/// A request that has not left.
+#[derive(Debug)]
+pub(super) struct Waiting<S> {
+    pub(super) due: Instant,
+    /// When it was asked where it goes, if that was asked: then it began.
+    pub(super) asked: Option<Instant>,
+    /// Members that it could not be sent to.
+    pub(super) tries: u8,
+    pub(super) ask: Ask<S>,
 }
 
 impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
-    pub(super) fn new(target: T, when: When<P>, limits: Limits, shared: Arc<Shared>) -> io::Result<Self> {
+    pub(super) fn new(
+        target: T,
+        picker: Option<Box<dyn Picker>>,
+        when: When<P>,
+        limits: Limits,
+        shared: Arc<Shared>,
+    ) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let routes = if picker.is_some() { 0 } else { target.addresses().len() };
+        let picks = picker.map(Picks::new);
+        if let Some(picks) = &picks {
+            poll.watch(&picks.descriptor())?;
+        }
         Ok(Self {
-            poll: Poll::new()?,
-            slots: Slots::new(target.addresses().len()),
+            poll,
+            slots: Slots::new(routes),
+            picks,
             in_flight: 0,
             waiting: VecDeque::new(),
             unread: VecDeque::new(),
@@ -123,6 +145,9 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
                 last_call = Some(now + GRACE);
             }
             self.expire(&mut record, now);
+            if self.picks.as_ref().is_some_and(Picks::is_due) {
+                self.take_picks(&mut record);
+            }
             // Long answers, a little of each: none keeps a request that is due waiting.
             for _ in 0..self.unread.len() {
                 let Some(slot) = self.unread.pop_front() else { break };
@@ -132,7 +157,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
                 }
             }
             let more = self.serve(&mut record) || !self.unread.is_empty();
-            let left = self.in_flight + self.waiting.len();
+            let left = self.on_their_way();
             shared.in_flight.store(left, Relaxed);
             let over = next.is_none() && self.closed_over(now);
             let ended = over && (left == 0 || last_call.is_some_and(|end| end <= now));
@@ -141,25 +166,37 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             }
             if ended {
                 let jobs = self.slots.jobs().map(|job| job.due);
-                for due in jobs.chain(self.waiting.iter().map(|waiting| waiting.due)) {
+                let waiting = self.waiting.iter().map(|waiting| waiting.due);
+                for due in jobs.chain(waiting).chain(self.picks.iter().flat_map(Picks::dues)) {
                     record.cut(now.saturating_duration_since(due));
                 }
                 return Ok(());
             }
             drop(record);
             let paused = self.paused.front().copied();
-            let deadlines = [self.connects.next(), self.requests.next(), self.first_waiting_ends(), paused];
+            let asked = self.picks.as_ref().and_then(Picks::due);
+            let deadlines =
+                [self.connects.next(), self.requests.next(), self.first_waiting_ends(), paused, asked];
             let soon = if more { Some(now) } else { next.map(|due| due.checked_sub(SPIN).unwrap_or(due)) };
             let wake = deadlines.into_iter().flatten().chain(soon).min();
             self.poll.wait(&mut events, wake, now)?;
             if !events.is_empty() {
                 let mut record = shared.turn();
                 for event in &events {
-                    self.ready(&mut record, *event);
+                    if Key::from(event.data.u64()) == PICKER {
+                        self.take_picks(&mut record);
+                    } else {
+                        self.ready(&mut record, *event);
+                    }
                     self.serve(&mut record);
                 }
             }
         }
+    }
+
+    /// Requests that have begun and not ended.
+    fn on_their_way(&self) -> usize {
+        self.in_flight + self.waiting.len() + self.picks.as_ref().map_or(0, Picks::len)
     }
 
     /// When the next request of an open loop is due.
@@ -192,15 +229,19 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
     fn due(&mut self, record: &mut Record, due: Instant, now: Instant) {
         // Asked for even if it cannot leave: the next request belongs to the next due time.
         let ask = self.target.request();
-        if self.in_flight + self.waiting.len() >= self.limits.in_flight {
+        if self.on_their_way() >= self.limits.in_flight {
             return self.unsent(record);
         }
         let late = now.saturating_duration_since(due);
-        if !self.waiting.is_empty() || !self.has_room() {
+        let waiting = Waiting { due, asked: None, tries: 0, ask };
+        if self.picks.is_some() {
+            record.left(late, self.limits.tolerance);
+            self.ask(record, Waiting { asked: Some(now), ..waiting });
+        } else if !self.waiting.is_empty() || !self.has_room() {
             record.left(late, self.limits.tolerance);
             record.waited += 1;
-            self.waiting.push_back(Waiting { due, ask });
-        } else if self.send(record, due, now, ask) {
+            self.waiting.push_back(waiting);
+        } else if self.send(record, waiting, now) {
             record.left(late, self.limits.tolerance);
         } else {
             self.unsent(record);
@@ -214,7 +255,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
     }
 
     /// A client of a closed loop has not been answered.
-    fn pause(&mut self) {
+    pub(super) fn pause(&mut self) {
         self.rest(if self.limits.think.is_zero() { PAUSE } else { self.limits.think });
     }
 
@@ -232,13 +273,14 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             if self.has_room()
                 && let Some(first) = self.waiting.pop_front()
             {
-                if !self.send(record, first.due, Instant::now(), first.ask) {
-                    record.failed(None, Fault::Unsent, first.due.elapsed().max(self.limits.timeout));
+                let due = first.due;
+                if !self.send(record, first, Instant::now()) {
+                    record.failed(None, Fault::Unsent, due.elapsed().max(self.limits.timeout));
                 }
                 continue;
             }
             let When::Closed { clients, end } = &self.when else { return false };
-            if self.in_flight + self.waiting.len() + self.paused.len() >= *clients {
+            if self.on_their_way() + self.paused.len() >= *clients {
                 return false;
             }
             let now = Instant::now();
@@ -251,124 +293,8 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
     }
 
     /// May a request take or open a connection?
-    fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.slots.open() < self.most || self.slots.has_idle()
-    }
-
-    /// Sends a request on an idle connection or a new one; false if there is none to be had.
-    fn send(&mut self, record: &mut Record, due: Instant, now: Instant, ask: Ask<T::State>) -> bool {
-        let Ask { route, bytes, state } = ask;
-        let mut job = Job { connecting: false, due, left: now, bytes, written: 0, state };
-        // As many sessions as there may be, each of which sends as much as another.
-        let sessions = self.target.sessions();
-        let begins = sessions && self.limits.connections.is_some_and(|most| self.slots.open() < most);
-        while !begins
-            && let Some(slot) =
-                if sessions { self.slots.wake_by_chance(route) } else { self.slots.wake(route) }
-        {
-            let Some(connection) = self.slots.connection(slot) else { continue };
-            let first = job.bytes.clone();
-            if connection.place != route
-                && let Some(bytes) = self.target.readdress(&mut job.state, connection.place)
-            {
-                job.bytes = bytes;
-            }
-            // A connection that its peer has closed meanwhile has taken nothing: try another.
-            if job.write(&connection.socket) {
-                let key = self.slots.employ(slot, job);
-                self.began(due, key);
-                return true;
-            }
-            self.cut_off(record, slot);
-            job.written = 0;
-            job.bytes = first;
-        }
-        if self.slots.open() >= self.most
-            && let Some(slot) = self.slots.wake_any()
-        {
-            self.slots.remove(slot);
-        }
-        self.carry(record, route, route, now, job)
-    }
-
-    /// Sends a request on a new connection to one of the addresses; false if there is none to be had.
-    fn carry(
-        &mut self,
-        record: &mut Record,
-        route: usize,
-        place: usize,
-        now: Instant,
-        job: Job<T::State>,
-    ) -> bool {
-        let due = job.due;
-        // If it fails it is for want of a socket, a port or memory on this side: nothing that the server
-        // could have helped.
-        match self.open(route, place, job) {
-            Ok((key, connecting)) => {
-                self.began(due, key);
-                match connecting {
-                    Connecting::Under => {
-                        let deadline = now + self.limits.connect_timeout;
-                        let slots = &self.slots;
-                        self.connects.push(deadline, key, self.in_flight, |key| is_up(slots, key));
-                    }
-                    Connecting::Up => {}
-                    Connecting::Refused => self.fail(record, key.slot, Fault::Connect),
-                }
-                true
-            }
-            Err(_) => false,
-        }
-    }
-
-    /// Opens a connection for a request.
-    fn open(&mut self, route: usize, place: usize, mut job: Job<T::State>) -> io::Result<(Key, Connecting)> {
-        let address = self.target.addresses()[place];
-        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let (socket, outcome) = match self.target.transport() {
-            Transport::Tcp => {
-                let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
-                if self.limits.reuse || job.bytes.len() > SEGMENT {
-                    sockopt::set_tcp_nodelay(&socket, true)?;
-                }
-                let outcome = net::connect(&socket, &address);
-                (socket, outcome)
-            }
-            Transport::Udp => {
-                let socket = net::socket_with(family, SocketType::DGRAM, flags, None)?;
-                let outcome = net::connect(&socket, &address);
-                (socket, outcome)
-            }
-        };
-        let connecting = match outcome {
-            Ok(()) => Connecting::Up,
-            Err(Errno::INPROGRESS) => Connecting::Under,
-            Err(error @ (Errno::ADDRNOTAVAIL | Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM)) => {
-                return Err(error.into());
-            }
-            Err(_) => Connecting::Refused,
-        };
-        job.connecting = connecting == Connecting::Under;
-        if connecting == Connecting::Up && !job.write(&socket) && self.target.transport() == Transport::Udp {
-            // A datagram that does not fit. What a stream does not take fails when it is read.
-            return Err(Errno::MSGSIZE.into());
-        }
-        let key = self.slots.insert(Connection::new(socket, route, place, job));
-        let Some(connection) = self.slots.connection(key.slot) else { return Ok((key, connecting)) };
-        if let Err(error) = self.poll.add(&connection.socket, key) {
-            self.slots.remove(key.slot);
-            return Err(error);
-        }
-        Ok((key, connecting))
-    }
-
-    /// A request has left.
-    fn began(&mut self, due: Instant, key: Key) {
-        self.in_flight += 1;
-        let slots = &self.slots;
-        let deadline = due + self.limits.timeout;
-        self.requests.push(deadline, key, self.in_flight, |key| slots.job(key).is_none());
     }
 
     /// When the first of the requests that wait has waited too long.
@@ -471,14 +397,6 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
             self.unread.push_back(slot);
         }
     }
-}
-
-/// How far a new connection is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Connecting {
-    Under,
-    Up,
-    Refused,
 }
 
 /// Has the connection of this request come up, or the request ended?

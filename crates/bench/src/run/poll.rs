@@ -43,6 +43,11 @@ impl Poll {
         Ok(epoll::add(&self.epoll, socket, EventData::new_u64(key.into()), flags)?)
     }
 
+    /// Reports as long as something is readable, under the key [`PICKER`].
+    pub(super) fn watch(&self, readable: &impl AsFd) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, readable, EventData::new_u64(PICKER.into()), EventFlags::IN)?)
+    }
+
     /// Waits for events, until `wake` and no longer than a nap.
     pub(super) fn wait(
         &mut self,
@@ -70,8 +75,10 @@ impl Poll {
     }
 }
 
-/// No slot: there are never that many.
+/// No slots: there are never that many.
 const TIMER: Key = Key { slot: u32::MAX, serial: 0 };
+/// Of whoever says where requests go.
+pub(super) const PICKER: Key = Key { slot: u32::MAX - 1, serial: 0 };
 
 /// A timer that ends after `wait`, which is not zero, and is not set again.
 fn once(wait: Duration) -> Itimerspec {

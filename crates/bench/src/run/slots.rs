@@ -61,6 +61,8 @@ pub(super) struct Job<S> {
     pub(super) connecting: bool,
     pub(super) due: Instant,
     pub(super) left: Instant,
+    /// Members that it could not be sent to before.
+    pub(super) tries: u8,
     pub(super) bytes: Arc<[u8]>,
     pub(super) written: usize,
     pub(super) state: S,
@@ -116,6 +118,11 @@ impl<S> Slots<S> {
             idle: (0..routes).map(|_| Vec::new()).collect(),
             chance: Chance::new(1),
         }
+    }
+
+    /// There is one more route.
+    pub(super) fn add_route(&mut self) {
+        self.idle.push(Vec::new());
     }
 
     /// How many connections there are, idle or not.

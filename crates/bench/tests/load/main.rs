@@ -7,5 +7,6 @@ mod echo;
 mod iiop;
 mod mix;
 mod open_loop;
+mod picks;
 mod rate;
 mod rig;

@@ -18,6 +18,7 @@ use super::demo::children;
 use super::{Exit, Failure, Globals};
 use crate::config::{Problem, Problems, Source};
 use crate::control::text::{Cell, Tone, plain, table};
+use crate::picker;
 use progress::{Progress, short};
 
 /// Run experiments and report which claims they bear out
@@ -148,8 +149,8 @@ fn start(args: &Run, globals: &Globals) -> Result<ExitCode, Failure> {
     let experiment = parse(&args.name, &text)?;
     let mode = if args.full { Mode::Full } else { Mode::Quick };
     let program = std::env::current_exe().map_err(Failure::failed)?;
-    let tie =
-        Tie { program, arguments: ["lab", "tie", &std::process::id().to_string()].map(Into::into).to_vec() };
+    let arguments = ["lab", "tie", &std::process::id().to_string()].map(Into::into).to_vec();
+    let tie = Tie { program, arguments, picker: picker::open };
     // Processes have their folder as their working directory, so that its name must not depend on ours.
     let folder = std::path::absolute(&args.out.out).map_err(Failure::failed)?;
     let folder = folder.join(format!("{name}-{}", mode.name()));

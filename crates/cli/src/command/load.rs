@@ -4,6 +4,7 @@ mod aim;
 mod launch;
 mod outcome;
 mod page;
+mod pick;
 mod progress;
 mod rate;
 mod saved;
@@ -118,6 +119,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "64", value_parser = payload)]
     bytes: usize,
 
+    #[command(flatten)]
+    pick: pick::Flags,
+
     /// End with exit code 1 if this comes true, such as 'p99>50ms', 'failed>0.1%' or 'completed<4900'; as
     /// often as needed
     #[arg(long, value_name = "CONDITION")]
@@ -132,7 +136,7 @@ pub(crate) struct Args {
     save: Option<PathBuf>,
 
     /// Send nothing: add up results that were saved by generators that ran side by side
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["urls", "rate", "concurrency", "replay", "save"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["urls", "rate", "concurrency", "replay", "save", "pick"])]
     merge: Vec<PathBuf>,
 }
 

@@ -41,6 +41,11 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "TIME", default_value = "none")]
     service: Service,
 
+    /// How long it holds one for what a program makes: a path with a query, a cgi-bin or the name of a script (http) [default: as
+    /// any other]
+    #[arg(long, value_name = "TIME")]
+    dynamic: Option<Service>,
+
     /// Requests served at a time
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = at_least_one)]
     workers: usize,
@@ -128,6 +133,11 @@ pub(crate) struct Args {
     #[arg(long)]
     admin: bool,
 
+    /// Tell the agent or the lottery's daemon at this address (its --status or --listen) four times a second how many requests
+    /// there are, as in_flight (http)
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["iiop", "echo"])]
+    tell: Option<SocketAddr>,
+
     /// Of service times and failures: the same seed gives the same
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -153,6 +163,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         name: args.name.clone(),
         count: args.count,
         service: args.service,
+        dynamic: args.dynamic,
         workers: args.workers,
         cores: args.cores,
         speed: args.speed,
@@ -169,6 +180,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         slow_after: args.slow_after,
         meter: args.meter,
         admin: args.admin,
+        tell: args.tell,
         greet: args.greet,
         seed: args.seed,
         ..Spec::new(args.listen)

@@ -135,7 +135,7 @@ fn unserved(why: Unserved, args: &Args) -> Failure {
 }
 
 /// The number of a service.
-fn service(text: &str) -> Result<u32, String> {
+pub(super) fn service(text: &str) -> Result<u32, String> {
     if !text.starts_with("id:") {
         // So that a slip of the pen is not asked for.
         text.parse::<crate::config::Name>()?;
@@ -143,7 +143,8 @@ fn service(text: &str) -> Result<u32, String> {
     plimsoll_client::service(text).map_err(str::to_owned)
 }
 
-fn group(text: &str) -> Result<SocketAddr, String> {
+/// An address to which groups are sent.
+pub(super) fn group(text: &str) -> Result<SocketAddr, String> {
     let group: SocketAddr =
         text.parse().map_err(|_| "expected an address and a port, such as 239.255.74.47:7447")?;
     if group.ip().is_multicast() { Ok(group) } else { Err(OpenError::Unicast(group.ip()).to_string()) }

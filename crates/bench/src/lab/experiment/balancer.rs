@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-/// A balancer and how it chooses: `none`, `plimsoll:round_robin`, `haproxy:leastconn`, `nginx:random two least_conn`;
+/// A balancer and how it chooses: `none`, `plimsoll:round_robin`, `haproxy:leastconn`, `nginx:random two least_conn`, `lottery:referral`;
 /// `plimsoll:adaptive+agents` before members that say how loaded they are, `plimsoll:adaptive@on_demand` with a binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Balancer {
@@ -19,6 +19,8 @@ pub struct Balancer {
     pub binding: Option<Binding>,
     /// Do the members say with each answer how loaded they are, as those with agents do?
     pub agents: bool,
+    /// Does plimsoll follow a lottery, whose daemons are beside the members, rather than have a strategy of its own?
+    pub follows: bool,
 }
 
 /// How long a client stays with a member.
@@ -60,6 +62,8 @@ pub enum BalancerKind {
     Nginx,
     /// Envoy.
     Envoy,
+    /// Nothing stands between: daemons beside the members say where clients go.
+    Lottery,
 }
 
 impl BalancerKind {
@@ -71,6 +75,7 @@ impl BalancerKind {
             Self::Haproxy => "haproxy",
             Self::Nginx => "nginx",
             Self::Envoy => "envoy",
+            Self::Lottery => "lottery",
         }
     }
 }
@@ -79,13 +84,15 @@ impl BalancerKind {
 const HAPROXY: &[&str] = &["roundrobin", "leastconn", "static-rr", "first", "source"];
 const NGINX: &[&str] = &["", "least_conn", "random", "random two", "random two least_conn", "ip_hash"];
 const ENVOY: &[&str] = &["ROUND_ROBIN", "LEAST_REQUEST", "RANDOM"];
+/// How clients ask the lottery first: one daemon, all by multicast, or all one by one.
+const LOTTERY: &[&str] = &["referral", "multicast", "unicast"];
 
 impl Balancer {
     /// The strategy as the balancer's own configuration has it: `leastconn`, `random two least_conn`, `LEAST_REQUEST`;
     /// empty for nginx's round robin.
     pub fn algorithm(&self) -> &str {
         let known = match self.kind {
-            BalancerKind::None | BalancerKind::Plimsoll => return &self.strategy,
+            BalancerKind::None | BalancerKind::Plimsoll | BalancerKind::Lottery => return &self.strategy,
             BalancerKind::Haproxy => HAPROXY,
             BalancerKind::Nginx => NGINX,
             BalancerKind::Envoy => ENVOY,
@@ -94,6 +101,15 @@ impl Balancer {
             "round_robin" => known[0],
             "least_connections" => known[1],
             own => own,
+        }
+    }
+
+    /// How the daemons beside the members are asked, if there are any: by clients, or by plimsoll that follows them.
+    pub fn draws(&self) -> Option<&str> {
+        match self.kind {
+            BalancerKind::Lottery => Some(&self.strategy),
+            BalancerKind::Plimsoll if self.follows => Some(LOTTERY[0]),
+            _ => None,
         }
     }
 
@@ -114,6 +130,7 @@ impl Balancer {
                 let (name, inside) = parts(algorithm);
                 word(name) && inside.is_none_or(|inside| inside.split(',').all(|part| knob(part).is_some()))
             }
+            BalancerKind::Lottery => LOTTERY.contains(&algorithm),
             BalancerKind::Haproxy => listed(HAPROXY) || draws(algorithm),
             BalancerKind::Nginx => listed(NGINX),
             BalancerKind::Envoy => listed(ENVOY),
@@ -153,6 +170,7 @@ impl Default for Balancer {
             strategy: "least_connections".to_owned(),
             binding: None,
             agents: false,
+            follows: false,
         }
     }
 }
@@ -173,29 +191,36 @@ impl FromStr for Balancer {
             },
             None => (bare, None),
         };
-        let (kind, strategy) = bare.split_once(':').unwrap_or((bare, "least_connections"));
+        let usual = if bare == "lottery" { LOTTERY[0] } else { "least_connections" };
+        // Plimsoll has a strategy of the name, so that this is not plimsoll:lottery.
+        let (bare, follows) = if bare == "lottery:plimsoll" { ("plimsoll", true) } else { (bare, false) };
+        let (kind, strategy) = bare.split_once(':').unwrap_or((bare, usual));
         let kind = match kind {
             "none" => BalancerKind::None,
             "plimsoll" => BalancerKind::Plimsoll,
             "haproxy" => BalancerKind::Haproxy,
             "nginx" => BalancerKind::Nginx,
             "envoy" => BalancerKind::Envoy,
+            "lottery" => BalancerKind::Lottery,
             _ => {
                 return Err(format!(
-                    "`{text}` is not a balancer: expected `none`, `plimsoll`, `haproxy`, `nginx` or `envoy`, with a \
-                     strategy as in `plimsoll:round_robin`"
+                    "`{text}` is not a balancer: expected `none`, `plimsoll`, `haproxy`, `nginx`, `envoy` or \
+                     `lottery`, with a strategy as in `plimsoll:round_robin`"
                 ));
             }
         };
         if binding.is_some() && kind != BalancerKind::Plimsoll {
             return Err(format!("`{text}`: only plimsoll can be told how long clients stay with a member"));
         }
-        let balancer = Self { kind, strategy: strategy.to_owned(), binding, agents };
+        let balancer = Self { kind, strategy: strategy.to_owned(), binding, agents, follows };
         if balancer.known() {
             return Ok(balancer);
         }
+        if kind == BalancerKind::Lottery {
+            return Err(format!("`{text}`: expected `{}`, `plimsoll`", LOTTERY.join("`, `")));
+        }
         let own = match kind {
-            BalancerKind::None | BalancerKind::Plimsoll => String::new(),
+            BalancerKind::None | BalancerKind::Plimsoll | BalancerKind::Lottery => String::new(),
             BalancerKind::Haproxy => format!(", `random(2)`, `{}`", HAPROXY.join("`, `")),
             BalancerKind::Nginx => format!(", `{}`", NGINX[1..].join("`, `")),
             BalancerKind::Envoy => format!(", `{}`", ENVOY.join("`, `")),
@@ -228,6 +253,8 @@ mod tests {
             ("envoy", "LEAST_REQUEST"),
             ("envoy:ROUND_ROBIN", "ROUND_ROBIN"),
             ("plimsoll:peak_ewma", "peak_ewma"),
+            ("lottery", "referral"),
+            ("lottery:unicast", "unicast"),
             ("plimsoll:least_request(choices=3)", "least_request(choices=3)"),
         ] {
             assert_eq!(algorithm(text).as_deref(), Ok(own), "{text}");
@@ -253,6 +280,10 @@ mod tests {
             "plimsoll:a(b=c)",
             "plimsoll:a(b=1)c",
             "none:x",
+            "lottery:broadcast",
+            "lottery:",
+            "lottery@per_session",
+            "lottery:plimsoll(a=1)",
             "plimsoll:adaptive@",
             "plimsoll:adaptive@sometimes",
             "plimsoll:adaptive+agents@on_demand",
@@ -269,6 +300,13 @@ mod tests {
             (bound.knobs().0, bound.binding, bound.agents),
             ("least_loaded", Some(Binding::OnDemand), true)
         );
+        let draws = |text: &str| text.parse::<Balancer>().unwrap().draws().map(str::to_owned);
+        assert_eq!(draws("lottery:multicast").as_deref(), Some("multicast"));
+        assert_eq!(
+            (draws("lottery:plimsoll").as_deref(), draws("plimsoll:lottery")),
+            (Some("referral"), None)
+        );
+        assert_eq!("lottery:plimsoll".parse::<Balancer>().unwrap().kind, BalancerKind::Plimsoll);
         assert_eq!(Balancer::default().knobs(), ("least_connections", BTreeMap::new()));
     }
 }

@@ -23,6 +23,9 @@ pub struct Members {
     /// How long a worker holds a request.
     #[serde(default, deserialize_with = "value::service")]
     pub service: Option<Service>,
+    /// How long it holds one for what a script makes: a path with a query, `cgi-bin` or the name of a script.
+    #[serde(default, deserialize_with = "value::service")]
+    pub dynamic: Option<Service>,
     /// Requests served at a time by each.
     #[serde(default = "super::four")]
     pub workers: usize,
@@ -78,6 +81,10 @@ pub struct Session {
 impl Members {
     /// Requests per second that one of them can serve, on average; `None` if that is not known without measuring.
     fn capacity(&self) -> Option<f64> {
+        if self.dynamic.is_some() {
+            // What part of the requests that is, the load decides.
+            return None;
+        }
         let mean = self.service?.mean().as_secs_f64();
         let left = self.antagonist.map_or(1.0, |antagonist| antagonist.mean());
         let capacity = self.cores? * self.speed.unwrap_or(1.0) * left / mean;

@@ -5,6 +5,7 @@ use toml::Spanned;
 
 use super::{Bytes, Span, value};
 use crate::pace::Arrival;
+use crate::replay::Workload;
 
 /// What the clients do. Open loop by `rate`, `share` or the rates of `clients`, closed loop by `concurrency` or `clients`
 /// without rates.
@@ -35,6 +36,10 @@ pub struct Load {
     /// From when a request is due to the end of its answer.
     #[serde(default = "super::five_seconds")]
     pub timeout: Span,
+    /// Ask for the pages of an access log in their order, rather than always for the same: of a site that is like the AGS
+    /// report's, `all` (its workload A) or `static` (its workload B).
+    #[serde(default, deserialize_with = "value::workload")]
+    pub workload: Option<Workload>,
     /// Length of a request's body; with one the method is POST.
     #[serde(default)]
     pub body: Option<Bytes>,

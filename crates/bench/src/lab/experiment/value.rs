@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::member::{Antagonist, Refusal, Service};
 use crate::pace::Arrival;
+use crate::replay::Workload;
 use crate::units;
 
 /// A duration such as `"1.5s"`.
@@ -51,6 +52,11 @@ pub(super) fn antagonist<'de, D: Deserializer<'de>>(from: D) -> Result<Option<An
 
 /// A way to fail, which is optional.
 pub(super) fn refusal<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Refusal>, D::Error> {
+    text(from).map(Some)
+}
+
+/// Requests of a log, which are optional.
+pub(super) fn workload<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Workload>, D::Error> {
     text(from).map(Some)
 }
 

@@ -28,14 +28,24 @@ pub(super) fn file(
         })
         .collect();
     let interval = settings.health_interval.unwrap_or(Span(INTERVAL));
-    let mut group = serde_json::json!({
-        "name": GROUP,
-        "strategy": match balancer.knobs() {
-            (name, knobs) if knobs.is_empty() => serde_json::json!(name),
-            (name, knobs) => serde_json::json!({ name: knobs }),
-        },
-        "members": members,
-    });
+    let mut group = match &wiring.lottery {
+        Some(lottery) => serde_json::json!({
+            "name": GROUP,
+            "lottery": {
+                "service": lottery.service,
+                "daemons": lottery.daemons.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "keys": lottery.keys,
+            },
+        }),
+        None => serde_json::json!({
+            "name": GROUP,
+            "strategy": match balancer.knobs() {
+                (name, knobs) if knobs.is_empty() => serde_json::json!(name),
+                (name, knobs) => serde_json::json!({ name: knobs }),
+            },
+            "members": members,
+        }),
+    };
     let mut set = |key: &str, value: Option<serde_json::Value>| {
         if let (Some(value), Some(group)) = (value, group.as_object_mut()) {
             group.insert(key.to_owned(), value);
@@ -104,7 +114,7 @@ mod tests {
             protocol: Protocol::Iiop,
             listen: Some(at(4000)),
             reports: Some(at(4001)),
-            interval: None,
+            ..Wiring::default()
         };
         let text = file(&balancer, &Settings::default(), &wiring, at(0).ip(), &[at(5001)]).unwrap();
         for part in [

@@ -35,7 +35,8 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         }
     }
 
-    /// The request of this connection failed. One that was sent elsewhere, where there is nobody, goes back.
+    /// The request of this connection failed. One that was sent elsewhere, where there is nobody, goes back; one whose member was
+    /// picked, and is not there, to another that is picked.
     pub(super) fn fail(&mut self, record: &mut Record, slot: u32, fault: Fault) {
         let unsent = matches!(fault, Fault::Connect | Fault::ConnectTimeout);
         if unsent
@@ -43,7 +44,10 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         {
             return self.go(record, slot, None, fault);
         }
-        if let Some(job) = self.cut_off(record, slot) {
+        let route = self.slots.connection(slot).map(|connection| connection.route);
+        if let (Some(job), Some(route)) = (self.cut_off(record, slot), route)
+            && let Some(job) = self.elsewhere(record, route, job, fault)
+        {
             self.lose(record, &job, fault);
         }
     }

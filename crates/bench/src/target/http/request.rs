@@ -57,6 +57,17 @@ impl Request {
     /// # Errors
     /// If the URL is not one, its host has no address or a header cannot be sent.
     pub fn new(method: &str, url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Self, HttpError> {
+        let request = Self::named(method, url, headers, body)?;
+        let rest = url.strip_prefix("http://").unwrap_or(url);
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+        Ok(Self { address: resolve(url, authority)?, ..request })
+    }
+
+    /// The same, to nowhere yet: where it goes is asked for each time it is sent, and the host in the URL is only a name.
+    ///
+    /// # Errors
+    /// If the URL is not one or a header cannot be sent.
+    pub fn named(method: &str, url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Self, HttpError> {
         let rest = url.strip_prefix("http://").ok_or_else(|| HttpError::Scheme(url.to_owned()))?;
         let (authority, path) = match rest.find(['/', '?', '#']) {
             Some(at) => rest.split_at(at),
@@ -81,7 +92,7 @@ impl Request {
             return Err(HttpError::Field(method.to_owned()));
         }
         let parts = Arc::new(Parts { headers: lines, body: body.to_vec() });
-        Self::of(resolve(url, authority)?, parts, method, path)
+        Self::of(SocketAddr::from(([0, 0, 0, 0], 0)), parts, method, path)
     }
 
     /// To the same host with the same headers and body, for another path (with its query, if any).
@@ -115,7 +126,7 @@ impl Request {
         self.head
     }
 
-    pub(super) fn into_bytes(self) -> Arc<[u8]> {
+    pub(crate) fn into_bytes(self) -> Arc<[u8]> {
         self.bytes
     }
 }

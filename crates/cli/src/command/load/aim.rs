@@ -27,6 +27,7 @@ pub(super) fn aim(args: &Args) -> Result<Aim, Failure> {
     let urls = urls(args)?;
     if let [(_, reference)] = urls[..]
         && is_reference(reference)
+        && !args.pick.asks()
     {
         return Iiop::new(reference, !args.no_follow).map(Aim::Iiop).map_err(usage);
     }
@@ -42,6 +43,9 @@ pub(super) fn aim(args: &Args) -> Result<Aim, Failure> {
             "`{other}`: all URLs of a run have the same scheme; the first is {first}"
         )));
     }
+    if args.pick.asks() && first != "http" {
+        return Err(usage(format_args!("`{}`: with --pick the target is http://NAME[/PATH]", urls[0].1)));
+    }
     let only = || match &urls[..] {
         [(_, url)] => Ok(url.split_once("://").map_or(*url, |(_, rest)| rest.trim_end_matches('/'))),
         _ => Err(usage("an echo server is the only target of its run")),
@@ -55,9 +59,7 @@ pub(super) fn aim(args: &Args) -> Result<Aim, Failure> {
                 headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
             let requests = urls
                 .iter()
-                .map(|(weight, url)| {
-                    Ok((f64::from(*weight), Request::new(method, url, &headers, &body).map_err(usage)?))
-                })
+                .map(|(weight, url)| Ok((f64::from(*weight), request(args, method, url, &headers, &body)?)))
                 .collect::<Result<_, Failure>>()?;
             Http::mixed(requests, args.seed).map(Aim::Http).map_err(usage)
         }
@@ -69,6 +71,18 @@ pub(super) fn aim(args: &Args) -> Result<Aim, Failure> {
             urls[0].1
         ))),
     }
+}
+
+/// A request, to where the URL says unless that is asked for.
+pub(super) fn request(
+    args: &Args,
+    method: &str,
+    url: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Result<Request, Failure> {
+    let make = if args.pick.asks() { Request::named } else { Request::new };
+    make(method, url, headers, body).map_err(usage)
 }
 
 /// Does it refer to a CORBA object?

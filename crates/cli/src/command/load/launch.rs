@@ -122,7 +122,7 @@ fn replay(args: &Args, file: &std::path::Path, globals: &Globals) -> Result<(Htt
     }
     let headers = aim::headers(args)?;
     let headers: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let base = Request::new("GET", base, &headers, b"").map_err(usage)?;
+    let base = aim::request(args, "GET", base, &headers, b"")?;
     // A log names the same pages again and again.
     let mut known: HashMap<(&str, &str), Request> = HashMap::new();
     let mut requests = Vec::with_capacity(log.entries.len());
@@ -173,11 +173,12 @@ fn go<T: Target + Send + 'static>(
         closed: matches!(plan.dues, Dues::Closed(_)),
     };
     globals.say(&format!("{}  {}, for {}\n", setup.targets.join("  "), setup.pace, short(plan.duration)));
+    let picker = args.pick.picker()?;
     let before = processor_time();
     let run = match plan.dues {
-        Dues::Pace(pace) => run::start(target, pace, limits),
-        Dues::Recorded(dues) => run::start(target, dues.into_iter(), limits),
-        Dues::Closed(clients) => run::closed(target, clients, plan.duration, limits),
+        Dues::Pace(pace) => run::start_by(target, picker, pace, limits),
+        Dues::Recorded(dues) => run::start_by(target, picker, dues.into_iter(), limits),
+        Dues::Closed(clients) => run::closed_by(target, picker, clients, plan.duration, limits),
     }
     .map_err(|error| Failure::failed(format_args!("cannot start the load: {error}")))?;
     let runtime =

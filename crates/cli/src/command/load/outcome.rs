@@ -86,9 +86,10 @@ impl Outcome {
         self.in_time as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// Was there not one connection?
+    /// Was there not one connection, nor anybody to connect to?
     pub(super) fn unreachable(&self) -> bool {
-        let connects = self.record.failed.iter().filter(|(fault, _)| fault.name().starts_with("connect"));
+        let nowhere = |name: &str| name.starts_with("connect") || name == "unpicked";
+        let connects = self.record.failed.iter().filter(|(fault, _)| nowhere(fault.name()));
         let never = connects.map(|(_, count)| *count).sum::<u64>();
         self.record.ok == 0 && never > 0 && never == self.record.failures()
     }
@@ -174,6 +175,7 @@ impl Outcome {
             "latency_seconds": quantiles(&record.latency),
             "service_seconds": quantiles(&record.service),
             "lateness_seconds": quantiles(&record.lateness),
+            "pick_seconds": quantiles(&record.picks),
             "members": members,
             "timeline": timeline,
             "verdict": if invalid.is_some() { "invalid" } else { "valid" },

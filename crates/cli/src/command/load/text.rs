@@ -50,6 +50,9 @@ pub(super) fn render(outcome: &Outcome, judged: &[Judged], color: bool) -> Strin
         line("latency", &format!("{}   from when it was due", quantiles(&record.latency)));
     }
     line("service", &format!("{}   from when it was sent", quantiles(&record.service)));
+    if record.picks.count() > 0 {
+        line("pick", &format!("{}   a part of these", quantiles(&record.picks)));
+    }
     if !outcome.setup.closed {
         let mut text = format!(
             "{:.3} % of the requests; late by p99 {}, at most {}",

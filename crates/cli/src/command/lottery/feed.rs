@@ -131,6 +131,7 @@ fn numbers(statistics: &Statistics) -> Vec<(&'static str, f64)> {
     let mut numbers: Vec<(&str, f64)> = counts.map(|(name, count)| (name, count as f64)).into();
     numbers.push(("lottery_step_seconds", lots.step.as_secs_f64()));
     numbers.push(("lottery_lag_seconds", lots.lag.as_secs_f64()));
+    numbers.extend(lots.commit_delay.map(|delay| ("lottery_commit_delay_seconds", delay.as_secs_f64())));
     numbers
 }
 
@@ -140,7 +141,9 @@ mod tests {
 
     #[test]
     fn names_of_numbers_fit_on_the_board() {
-        let names = numbers(&Statistics::default());
+        let mut statistics = Statistics::default();
+        statistics.lots.commit_delay = Some(Duration::ZERO);
+        let names = numbers(&statistics);
         assert!(names.len() <= 24 && names.iter().all(|(name, _)| plimsoll_cluster::is_name(name)));
     }
 }

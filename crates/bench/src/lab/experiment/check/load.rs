@@ -56,6 +56,9 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<us
         let name = Metric::Moves.name();
         wrong.push((0..0, format!("`{name}` needs sessions: `concurrency` or [[load.clients]]")));
     }
+    if load.workload.is_some() && load.body.is_some() {
+        wrong.push((0..0, "[load] a `workload` has no `body`: what a log has are GETs".to_owned()));
+    }
     if let Some(protocol) = &load.protocol
         && varied.contains(&Factor::Protocol)
     {
@@ -104,6 +107,14 @@ pub(super) fn spoken(experiment: &Experiment, point: &Point) -> Result<(), Strin
     if point.side_cars && experiment.faults.iter().any(|fault| fault.act == Act::Add) {
         return Err("a member with a side-car cannot be added".to_owned());
     }
+    if outer.draws().is_some() {
+        if point.protocol != Protocol::Http || point.side_cars {
+            return Err("the lottery's clients here speak http, and its servers have no side-cars".to_owned());
+        }
+        if experiment.faults.iter().any(|fault| fault.act == Act::Add) {
+            return Err("a member with a daemon beside it cannot be added".to_owned());
+        }
+    }
     if point.protocol == Protocol::Http {
         return Ok(());
     }
@@ -111,8 +122,9 @@ pub(super) fn spoken(experiment: &Experiment, point: &Point) -> Result<(), Strin
     if !matches!(outer.kind, BalancerKind::Plimsoll | BalancerKind::None) {
         return said(outer.kind.name());
     }
-    if experiment.load.body.is_some() || !experiment.load.keep_alive {
-        return said("`body` and a connection for each request");
+    let load = &experiment.load;
+    if load.body.is_some() || load.workload.is_some() || !load.keep_alive {
+        return said("`body`, a `workload` and a connection for each request");
     }
     let members = experiment.members.groups();
     if members.iter().any(|members| members.meter || members.swaps.is_some() || members.body.is_some()) {

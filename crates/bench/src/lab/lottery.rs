@@ -1,0 +1,339 @@
+//! The lottery beside the members: a real daemon (`plimsoll lottery`) for each, on its host, with the keys that the first one
+//! makes in the point's folder.
+//!
+//! A member tells its daemon how many requests it has (`plimsoll member --tell`); the daemon's load is that over the member's
+//! workers or cores, and its capacity is their number. What daemons count is read from where they show it, and their processor
+//! time from the kernel. A member that is killed takes its daemon with it, as a host that loses its power does; both are
+//! started again at their old addresses.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::child::{Child, LOOK, Tie};
+use super::experiment::{Experiment, Health, Members, Settings};
+use super::front::{GROUP, INTERVAL, ask_within};
+use super::network::{Network, Seat};
+use super::{Trouble, usage};
+use crate::pick;
+
+/// For all daemons to refer to all members.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// For a daemon to say what it has counted.
+const TELL: Duration = Duration::from_millis(200);
+/// Requests for each member in a round: that one of those that are drawn gets none of them has a chance of e^-8.
+const ROUND: u64 = 8;
+/// Name of the file of keys, and where all are reached at once.
+const KEYS: &str = "lottery.keys";
+const MULTICAST: Ipv4Addr = Ipv4Addr::new(239, 255, 74, 47);
+
+/// All daemons. Dropping it ends them.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    daemons: Vec<Daemon>,
+    folder: PathBuf,
+    multicast: Option<SocketAddr>,
+    /// How it is asked first: `referral`, `multicast` or `unicast`.
+    way: String,
+}
+
+#[derive(Debug)]
+struct Daemon {
+    /// `None` while it is dead.
+    child: Option<Child>,
+    address: SocketAddr,
+    status: SocketAddr,
+    /// What its file says, but for where it listens and whom it knows.
+    file: Value,
+    /// What it had counted in earlier lives.
+    past: Counts,
+}
+
+/// What the daemons have counted and used.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Counts {
+    /// Answers that name a member, repetitions left out.
+    pub(super) answers: f64,
+    /// Those that another daemon gave as well.
+    pub(super) duplicates: f64,
+    /// How long commits take, in seconds: the longest that a daemon measured; 0 if none did.
+    pub(super) commit_delay: f64,
+    /// Seconds of processor time.
+    pub(super) cpu: f64,
+}
+
+/// Where the daemon beside a member is told and shows numbers: to be known before either runs.
+pub(super) fn status(network: &Network, number: usize) -> Result<SocketAddr, Trouble> {
+    network.at(Seat::Member(number), || super::side_car::free(IpAddr::V4(Ipv4Addr::LOCALHOST)))
+}
+
+impl Cluster {
+    /// Starts a daemon beside each of these members; it is [`ready`](Self::ready) when all of them are drawn.
+    pub(super) fn start(
+        tie: &Tie,
+        network: &Network,
+        experiment: &Experiment,
+        way: &str,
+        members: &[SocketAddr],
+        statuses: &[SocketAddr],
+        folder: &Path,
+    ) -> Result<Self, Trouble> {
+        let multicast = if way == "multicast" { Some(group()?) } else { None };
+        let (folder, way) = (folder.to_owned(), way.to_owned());
+        let mut cluster = Self { daemons: Vec::new(), folder, multicast, way };
+        for ((number, member), status) in (1..).zip(members).zip(statuses) {
+            let mut file =
+                about(number, *member, *status, experiment.members.of(number), &experiment.balancer);
+            if let Some(group) = cluster.multicast {
+                file["multicast"] = group.to_string().into();
+            }
+            let listen = network.listen(Seat::Member(number))?;
+            let daemon =
+                Daemon { child: None, address: listen, status: *status, file, past: Counts::default() };
+            cluster.daemons.push(daemon);
+            cluster.run(tie, network, number)?;
+        }
+        Ok(cluster)
+    }
+
+    /// Starts the daemon of a member, at its address and with all others that there are.
+    fn run(&mut self, tie: &Tie, network: &Network, number: usize) -> Result<(), Trouble> {
+        let index = number.wrapping_sub(1);
+        let others = self.daemons.iter().enumerate().filter(|(other, _)| *other != index);
+        let peers: Vec<String> = others.map(|(_, daemon)| daemon.address.to_string()).collect();
+        let Some(daemon) = self.daemons.get_mut(index) else {
+            return Err(Trouble::failed(format!("there is no daemon {number}")));
+        };
+        (daemon.file["listen"], daemon.file["peers"]) = (daemon.address.to_string().into(), peers.into());
+        let (name, file) = (format!("d{number}"), format!("d{number}.toml"));
+        let text = toml::to_string(&daemon.file)
+            .map_err(|error| Trouble::failed(format!("cannot write the configuration: {error}")))?;
+        let path = self.folder.join(&file);
+        std::fs::write(&path, text)
+            .map_err(|error| Trouble::failed(format!("cannot write {}: {error}", path.display())))?;
+        let arguments = ["lottery".to_owned(), "-c".to_owned(), file];
+        let start = || Child::start(tie, &name, &tie.program, &arguments, &self.folder);
+        let mut child = network.at(Seat::Member(number), start)?;
+        // Of an earlier life it is the same.
+        daemon.address = child.address("lottery")?;
+        daemon.child = Some(child);
+        Ok(())
+    }
+
+    /// How clients at this address ask.
+    pub(super) fn known(&self, client: IpAddr) -> pick::Settings {
+        pick::Settings {
+            service: GROUP.to_owned(),
+            daemons: self.daemons.iter().map(|daemon| daemon.address).collect(),
+            keys: self.folder.join(KEYS),
+            multicast: self.multicast,
+            interface: match client {
+                IpAddr::V4(client) => self.multicast.map(|_| client),
+                IpAddr::V6(_) => None,
+            },
+            lottery: self.way != "referral",
+        }
+    }
+
+    /// Waits until every one of the members is drawn.
+    pub(super) fn ready(
+        &mut self,
+        tie: &Tie,
+        network: &Network,
+        members: &[SocketAddr],
+    ) -> Result<(), Trouble> {
+        let client = network.listen(Seat::Client)?.ip();
+        let mut picker = network.at(Seat::Client, || {
+            (tie.picker)(&self.known(client))
+                .map_err(|why| Trouble::failed(format!("cannot ask the lottery: {why}")))
+        })?;
+        let end = Instant::now() + PATIENCE;
+        let round = ROUND * members.len() as u64;
+        loop {
+            let (mut seen, mut left) = (BTreeSet::new(), 0);
+            for tag in 0..round {
+                left += u64::from(picker.ask(tag));
+            }
+            while left > 0 && Instant::now() < end {
+                picker.process();
+                while let Some((_, picked)) = picker.next() {
+                    left -= 1;
+                    seen.extend(picked.map(|picked| picked.address));
+                }
+                std::thread::sleep(LOOK / 5);
+            }
+            if members.iter().all(|member| seen.contains(member)) {
+                return Ok(());
+            }
+            self.alive()?;
+            if Instant::now() > end {
+                return Err(Trouble::failed(format!(
+                    "the lottery draws {} of {} members after {} s",
+                    seen.len(),
+                    members.len(),
+                    PATIENCE.as_secs()
+                )));
+            }
+        }
+    }
+
+    /// An error if a daemon has ended that nobody killed.
+    pub(super) fn alive(&mut self) -> Result<(), Trouble> {
+        self.daemons.iter_mut().filter_map(|daemon| daemon.child.as_mut()).try_for_each(Child::alive)
+    }
+
+    /// Command lines.
+    pub(super) fn commands(&self) -> impl Iterator<Item = String> {
+        self.daemons.iter().filter_map(|daemon| Some(daemon.child.as_ref()?.command().to_owned()))
+    }
+
+    /// Ends the daemon of a member as a crash would.
+    pub(super) fn kill(&mut self, network: &Network, number: usize) {
+        let Some(daemon) = self.daemons.get_mut(number.wrapping_sub(1)) else { return };
+        daemon.past = daemon.counts(network, number).unwrap_or(daemon.past);
+        if let Some(mut child) = daemon.child.take() {
+            child.kill();
+        }
+    }
+
+    /// Starts it again.
+    pub(super) fn again(&mut self, tie: &Tie, network: &Network, number: usize) -> Result<(), Trouble> {
+        self.run(tie, network, number)
+    }
+
+    /// Seconds of processor time of all daemons.
+    pub(super) fn cpu(&self) -> f64 {
+        self.daemons.iter().map(Daemon::cpu).sum()
+    }
+
+    /// What all of them have counted; `None` if one does not say.
+    pub(super) fn counts(&self, network: &Network) -> Option<Counts> {
+        let mut sum = Counts::default();
+        for (number, daemon) in (1..).zip(&self.daemons) {
+            let one = daemon.counts(network, number)?;
+            sum.answers += one.answers;
+            sum.duplicates += one.duplicates;
+            sum.cpu += one.cpu;
+            sum.commit_delay = sum.commit_delay.max(one.commit_delay);
+        }
+        Some(sum)
+    }
+
+    /// What each says of itself, by its name.
+    pub(super) fn said(&self, network: &Network) -> String {
+        let all = (1..).zip(&self.daemons).map(|(number, daemon)| {
+            (format!("d{number}"), daemon.load(network, number).unwrap_or(Value::Null))
+        });
+        json!({ "daemons": all.collect::<serde_json::Map<_, _>>() }).to_string()
+    }
+}
+
+impl Daemon {
+    fn load(&self, network: &Network, number: usize) -> Option<Value> {
+        // From its own host, where it hears even when that is cut off.
+        let ask = || Ok(ask_within(TELL, self.status, "GET", "/load").ok());
+        let text = network.at(Seat::Member(number), ask).ok()??;
+        serde_json::from_str(&text).ok()
+    }
+
+    fn counts(&self, network: &Network, number: usize) -> Option<Counts> {
+        if self.child.is_none() {
+            return Some(self.past);
+        }
+        let load = self.load(network, number)?;
+        let value = |name: &str| load["values"][name]["value"].as_f64();
+        Some(Counts {
+            answers: self.past.answers + value("lottery_referred")? + value("lottery_won")?,
+            duplicates: self.past.duplicates + value("lottery_duplicates")?,
+            commit_delay: value("lottery_commit_delay_seconds").unwrap_or(0.0),
+            cpu: self.cpu(),
+        })
+    }
+
+    fn cpu(&self) -> f64 {
+        let now = self.child.as_ref().and_then(|child| usage::of_threads(child.pid()));
+        self.past.cpu + now.unwrap_or(0.0)
+    }
+}
+
+/// A group with a port that is free now.
+fn group() -> Result<SocketAddr, Trouble> {
+    let port = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| socket.local_addr());
+    let port = port.map_err(|error| Trouble::failed(format!("no port is free: {error}")))?.port();
+    Ok(SocketAddr::from((MULTICAST, port)))
+}
+
+/// The file of a daemon.
+fn about(
+    number: usize,
+    server: SocketAddr,
+    status: SocketAddr,
+    members: &Members,
+    settings: &Settings,
+) -> Value {
+    let places = members.cores.map_or(members.workers as f64, |cores| cores * members.speed.unwrap_or(1.0));
+    let mut service = json!({
+        "name": GROUP,
+        "server": server.to_string(),
+        // Two digits of what is not whole.
+        "capacity": (places * 100.0).round().clamp(1.0, f64::from(u16::MAX)) as u16,
+        "load": format!("in_flight / {places}"),
+    });
+    let interval = settings.health_interval.map_or(INTERVAL, |span| span.0).as_micros();
+    let interval = format!("{interval}us");
+    match settings.health {
+        Health::Http => service["health"] = json!({ "http": "/healthz", "interval": interval }),
+        Health::Tcp => service["health"] = json!({ "tcp": true, "interval": interval }),
+        Health::Off => {}
+    }
+    let mut file = json!({
+        "member": number,
+        "keys": KEYS,
+        "status": status.to_string(),
+        // One client is all of them.
+        "rate": 0,
+        "service": [service],
+    });
+    if let Some(slow) = settings.slow_start {
+        file["slow_start"] = format!("{}us", slow.0.as_micros()).into();
+    }
+    file
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::experiment::Span;
+    use crate::lab::fixture;
+
+    #[test]
+    fn a_daemon_is_told_what_its_member_can_do_and_how_to_know_its_load() {
+        let experiment = fixture::experiment();
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let mut settings = Settings { slow_start: Some(Span(Duration::from_secs(3))), ..Settings::default() };
+        let members = Members { workers: 2, ..experiment.members.first().clone() };
+        let file = about(2, at(5001), at(5002), &members, &settings);
+        let text = toml::to_string(&file).unwrap();
+        for part in [
+            "member = 2",
+            "status = \"127.0.0.1:5002\"",
+            "slow_start = \"3000000us\"",
+            "server = \"127.0.0.1:5001\"",
+            "capacity = 200",
+            "load = \"in_flight / 2\"",
+            "http = \"/healthz\"",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        settings.health = Health::Tcp;
+        let cores = Members { cores: Some(1.5), speed: Some(2.0), ..members };
+        let text = toml::to_string(&about(1, at(1), at(2), &cores, &settings)).unwrap();
+        assert!(
+            text.contains("capacity = 300") && text.contains("in_flight / 3") && text.contains("tcp = true"),
+            "{text}"
+        );
+    }
+}
