@@ -17,7 +17,11 @@ pub(super) struct Method {
 /// All ways; the first is taken where none is named.
 pub(super) const ALL: &[Method] = &[
     Method { name: "simulate", what: "Events are drawn; numbers have intervals", solve: simulate },
-    Method { name: "solve", what: "By formulas, at once; no intervals", solve: |model, _| Ok(solve(model).0) },
+    Method {
+        name: "solve",
+        what: "By formulas, at once; no intervals",
+        solve: |model, _| Ok(solve(model).0),
+    },
 ];
 
 /// How a model is solved.

@@ -15,16 +15,14 @@ pub(super) const OUTPUTS: &[Output] = &[Output::Table, Output::Json, Output::Csv
 pub(super) fn print(
     model: &Model,
     found: &Findings,
-    origin: &Origin,
+    origin: &Origin<'_>,
     json: &Value,
     more: impl FnOnce() -> String,
     globals: &Globals,
 ) -> Result<(), Failure> {
     match globals.output {
         Output::Csv => write(&simulate::csv(model, found)),
-        Output::Lqxo => {
-            write(&lqxo(model, found, origin).map_err(|why| Failure::new(Exit::Usage, why))?)
-        }
+        Output::Lqxo => write(&lqxo(model, found, origin).map_err(|why| Failure::new(Exit::Usage, why))?),
         _ => globals.show(json, || simulate::render(model, found, globals.color()) + &more()),
     }
 }
