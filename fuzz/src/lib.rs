@@ -3,6 +3,22 @@
 #[path = "../../crates/wire/tests/laws/mod.rs"]
 mod laws;
 
+#[expect(dead_code, reason = "the target needs a part of it")]
+mod domain {
+    #[path = "../../../crates/proxy/src/dns/law.rs"]
+    pub(crate) mod law;
+    #[path = "../../../crates/proxy/src/dns/zone.rs"]
+    mod zone;
+}
+
+#[expect(dead_code, reason = "the target needs a part of it")]
+mod lottery {
+    #[path = "../../../crates/cluster/src/lottery/gossip.rs"]
+    mod gossip;
+    #[path = "../../../crates/cluster/src/lottery/law.rs"]
+    pub(crate) mod law;
+}
+
 /// Panics if these bytes break the law of that name.
 pub fn check(law: &str, input: &[u8]) {
     match laws::ALL.iter().find(|known| known.name == law) {
@@ -11,4 +27,14 @@ pub fn check(law: &str, input: &[u8]) {
         }
         None => panic!("there is no law {law}"),
     }
+}
+
+/// Panics if these bytes, sent to a DNS listener, break its law.
+pub fn dns(input: &[u8]) {
+    domain::law::check(input);
+}
+
+/// Panics if these bytes, said by a daemon of the lottery, break the law of gossip.
+pub fn gossip(input: &[u8]) {
+    lottery::law::check(input);
 }
