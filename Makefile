@@ -49,7 +49,7 @@ test: deps ## all tests, with real clients, servers and proxies
 	$(CARGO) build $(LOCKED) --profile fast -p plimsoll
 	python3 -B -m unittest discover -q -s benches
 	$(MAKE) --no-print-directory test-python
-	PLIMSOLL_BIN=$(TARGET)/fast/plimsoll $(CARGO) test $(LOCKED) --workspace --no-fail-fast
+	PLIMSOLL_BIN=$(TARGET)/fast/plimsoll $(CARGO) test $(LOCKED) --workspace --features plimsoll/kerberos --no-fail-fast
 
 test-python: wheel ## the wheel in a fresh environment, against real daemons
 	$(CARGO) build $(LOCKED) --profile fast -p plimsoll
@@ -59,10 +59,12 @@ test-python: wheel ## the wheel in a fresh environment, against real daemons
 	PLIMSOLL_BIN='$(TARGET)/fast/plimsoll' MYPY='$(PYTHON) -m mypy' \
 		'$(TARGET)/venv/bin/python' -B -m unittest discover -q -s clients/python/tests
 
-lint: ## formatting, clippy and the documentation's links, warnings as errors
+lint: deps ## formatting, clippy and the documentation's links, warnings as errors
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(LOCKED) --workspace --all-targets -- -D warnings
+	$(CARGO) clippy $(LOCKED) -p plimsoll-kerberos -p plimsoll-admin -p plimsoll --features plimsoll/kerberos --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --no-deps
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) -p plimsoll-kerberos --features gssapi --no-deps
 
 fmt: ## format the code
 	$(CARGO) fmt --all

@@ -38,13 +38,34 @@ async fn respond(plane: &Arc<Plane>, arrival: &Arrival, request: Request<Incomin
     if let Some((route, _)) = found {
         ask.verb = route.name;
     }
-    match plane.caller(arrival, request.headers()) {
-        Ok(caller) => ask.caller = caller,
+    let known = match plane.shown(arrival, request.headers()) {
+        Ok(shown) => shown.judge().await,
+        Err(why) => Err(why),
+    };
+    let proof = match known {
+        Ok((caller, proof)) => {
+            ask.caller = caller;
+            proof
+        }
         Err(why) => {
             let _ = whole(request).await;
             return ask.stranger(why);
         }
+    };
+    let mut answer = obey(ask, found, request).await;
+    if let Some(proof) = proof {
+        proof.add(&mut answer);
     }
+    answer
+}
+
+/// It is known who asks.
+async fn obey(
+    ask: Ask<'_>,
+    found: Option<(&'static Route, Option<&str>)>,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let (plane, path) = (ask.plane, request.uri().path().to_owned());
     let reads = request.method() == Method::GET || request.method() == Method::HEAD;
     match found {
         Some((route, group)) if route.method == "GET" && reads => look(&ask, route, group, &request),
@@ -79,7 +100,9 @@ impl Ask<'_> {
     fn stranger(&self, why: String) -> Response<Body> {
         self.plane.refused(&self.deed(None, Value::Null), &why);
         let mut answer = error(StatusCode::UNAUTHORIZED, why);
-        answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        for scheme in self.plane.schemes() {
+            answer.headers_mut().append(WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
+        }
         answer
     }
 

@@ -26,7 +26,8 @@ use crate::patience::Patience;
 use crate::plane::{Arrival, Guard, Plane, Powers};
 use crate::reply::Body;
 use crate::supervisor::{Site, Supervisor};
-use crate::tls::Welcome;
+use crate::ticket::Tickets;
+use crate::tls::{Met, Welcome};
 use crate::{Addresses, Config, Error, Subject, route};
 
 /// Connections at once to each door that people and scrapers use.
@@ -190,7 +191,7 @@ trait Door: Send + Sync + 'static {
     async fn accept(&self) -> io::Result<(Self::Raw, String)>;
 
     /// Finds out who it is; on an error says why not.
-    fn meet(&self, raw: Self::Raw) -> impl Future<Output = Result<(Self::Stream, Caller), String>> + Send;
+    fn meet(&self, raw: Self::Raw) -> impl Future<Output = Result<(Self::Stream, Met), String>> + Send;
 }
 
 impl Door for TcpListener {
@@ -204,8 +205,8 @@ impl Door for TcpListener {
         Ok((stream, from.to_string()))
     }
 
-    async fn meet(&self, raw: TcpStream) -> Result<(TcpStream, Caller), String> {
-        Ok((raw, Caller::nobody()))
+    async fn meet(&self, raw: TcpStream) -> Result<(TcpStream, Met), String> {
+        Ok((raw, Caller::nobody().into()))
     }
 }
 
@@ -219,9 +220,9 @@ impl Door for Control {
         Ok((stream, pid.map_or_else(|| "unix".to_owned(), |pid| format!("unix, pid {pid}"))))
     }
 
-    async fn meet(&self, raw: UnixStream) -> Result<(UnixStream, Caller), String> {
+    async fn meet(&self, raw: UnixStream) -> Result<(UnixStream, Met), String> {
         let peer = raw.peer_cred().map_err(|error| format!("it is not known who it is: {error}"))?;
-        Ok((raw, Caller::unix(peer.uid())))
+        Ok((raw, Caller::unix(peer.uid()).into()))
     }
 }
 
@@ -233,10 +234,15 @@ struct Secured {
 
 impl Secured {
     async fn open(secured: crate::Secured) -> Result<(Self, Guard), Error> {
-        let tokens = secured.jwt.map(Tokens::open).transpose().map_err(Error::Secured)?;
-        let welcome = Welcome::open(&secured.tls, tokens.is_some()).map_err(Error::Secured)?;
+        let tokens = secured.jwt.map(Tokens::open).transpose().map_err(Error::Secured)?.map(Arc::new);
+        let tickets = secured.keytab.as_deref().map(Tickets::open).transpose().map_err(Error::Secured)?;
+        let strangers = tokens.is_some() || tickets.is_some();
+        let welcome = Welcome::open(&secured.tls, strangers).map_err(Error::Secured)?;
         let listener = bind::listener(secured.tls.address, "control").await?;
-        Ok((Self { listener, welcome }, Guard { rules: secured.rules, tokens }))
+        if let Some(tokens) = &tokens {
+            tokens.keep();
+        }
+        Ok((Self { listener, welcome }, Guard { rules: secured.rules, tokens, tickets }))
     }
 }
 
@@ -250,7 +256,7 @@ impl Door for Secured {
         Door::accept(&self.listener).await
     }
 
-    async fn meet(&self, raw: TcpStream) -> Result<(Self::Stream, Caller), String> {
+    async fn meet(&self, raw: TcpStream) -> Result<(Self::Stream, Met), String> {
         let met = timeout(HANDSHAKE, self.welcome.meet(raw)).await;
         met.unwrap_or_else(|_| Err("the handshake did not end in time".into()))
     }
@@ -281,7 +287,9 @@ async fn keep<D: Door>(door: Option<D>, room: Room, slots: &Arc<Semaphore>) {
 
 async fn visit<D: Door>(door: Arc<D>, raw: D::Raw, from: String, room: Room, slot: OwnedSemaphorePermit) {
     match door.meet(raw).await {
-        Ok((stream, caller)) => connection(stream, Arrival { caller, from }, room, slot).await,
+        Ok((stream, Met { caller, channel })) => {
+            connection(stream, Arrival { caller, channel, from }, room, slot).await;
+        }
         Err(why) => room.turned_away(&from, &why),
     }
 }

@@ -12,6 +12,7 @@ mod sample;
 mod secure;
 mod supervisor;
 pub(crate) mod text;
+mod ticket;
 
 use std::fmt;
 use std::io::{self, BufRead, ErrorKind, Read, Write};
@@ -34,6 +35,7 @@ pub(crate) use supervisor::{Place, Supervisor};
 use crate::config::DEFAULT_FILE;
 use crate::failure::{Exit, Failure};
 use secure::{Credentials, Shown};
+use ticket::Ticket;
 
 /// Used if nothing else is said.
 const DEFAULT: &str = "unix:/run/plimsoll.sock";
@@ -256,10 +258,14 @@ impl Balancer {
         body: &str,
         wait: Duration,
     ) -> Result<http::Answer, Trouble> {
+        socket.patience(wait).map_err(|error| self.lost(&error))?;
+        let ticket = Ticket::of(self, &mut socket)?;
         let (host, token) = match self {
             Self::Unix(_) => ("plimsoll", String::new()),
             Self::Http(authority) => (authority.as_str(), String::new()),
-            Self::Https(authority, shown) => (authority.as_str(), shown.field()),
+            Self::Https(authority, shown) => {
+                (authority.as_str(), ticket.as_ref().map_or_else(|| shown.field(), Ticket::field))
+            }
         };
         // HTTP/1.0: the answer ends with the connection and is never chunked.
         let request = format!(
@@ -267,7 +273,6 @@ impl Balancer {
              Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        socket.patience(wait).map_err(|error| self.lost(&error))?;
         let sent = socket.write_all(request.as_bytes()).and_then(|()| socket.flush());
         // Whoever hangs up on us has said why, where TLS is spoken.
         let answer = match (http::Answer::read(socket), sent) {
@@ -276,6 +281,7 @@ impl Balancer {
             (Err(read), Err(_)) if secure::objection(&read).is_some() => return Err(self.broken(&read)),
             (Err(_), Err(error)) => return Err(self.broken(&error)),
         };
+        ticket.map_or(Ok(()), |ticket| ticket.judge(self, &answer))?;
         match answer.status {
             200..300 => Ok(answer),
             status => {

@@ -14,6 +14,8 @@ pub enum Kind {
     Spiffe,
     /// A signed token.
     Jwt,
+    /// A Kerberos ticket.
+    Krb5,
     /// A signal, whose sender is not known.
     Signal,
 }
@@ -26,6 +28,7 @@ impl Kind {
             Self::Unix => "unix",
             Self::Spiffe => "spiffe",
             Self::Jwt => "jwt",
+            Self::Krb5 => "krb5",
             Self::Signal => "signal",
         }
     }
@@ -36,11 +39,12 @@ impl Kind {
 pub struct Caller {
     /// How that is known.
     pub kind: Kind,
-    /// The user's number, the SPIFFE id, the subject of the token, the name of the signal; empty for nobody.
+    /// The user's number, the SPIFFE id, the subject of the token, the principal of the ticket, the name of the signal; empty
+    /// for nobody.
     pub name: String,
     /// Of a token: its claims that are text or lists of text.
     pub claims: BTreeMap<String, Vec<String>>,
-    /// Of a token: when it ends, seconds since 1970.
+    /// Of a token or ticket: when it ends, seconds since 1970.
     pub until: Option<u64>,
 }
 
@@ -74,6 +78,11 @@ impl Caller {
     /// The subject of a token that was checked.
     pub fn jwt(subject: &str, claims: BTreeMap<String, Vec<String>>) -> Self {
         Self { claims, ..Self::of(Kind::Jwt, subject.to_owned()) }
+    }
+
+    /// The principal of a ticket that was checked, with its realm.
+    pub fn krb5(principal: &str) -> Self {
+        Self::of(Kind::Krb5, principal.to_owned())
     }
 
     /// Whoever sent the process a signal.

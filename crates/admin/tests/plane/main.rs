@@ -5,9 +5,15 @@ mod abuse;
 mod control;
 mod events;
 mod exposition;
+#[cfg(feature = "kerberos")]
+mod kerberos;
 mod metrics;
 mod pki;
 mod reads;
+#[cfg(feature = "kerberos")]
+#[expect(dead_code, reason = "a part of it is for other tests")]
+#[path = "../../../../tests/realm/mod.rs"]
+mod realm;
 mod reports;
 mod script;
 mod secured;

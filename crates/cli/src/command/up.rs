@@ -191,7 +191,7 @@ fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Fail
             Failure::failed(format_args!("cannot open the audit log {path}: {error}; see [admin] audit"))
         })
     });
-    let secured = tls.map(|(tls, jwt)| Secured { tls, jwt, rules: Arc::clone(rules) });
+    let secured = tls.map(|(tls, jwt, keytab)| Secured { tls, jwt, keytab, rules: Arc::clone(rules) });
     Ok(plimsoll_admin::Config { listen, control, reports, secured, audit: audit.transpose()? })
 }
 

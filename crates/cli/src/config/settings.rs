@@ -35,8 +35,8 @@ pub(crate) struct AdminConfig {
     pub(crate) load_manager: Option<(SocketAddr, Duration)>,
     /// Is `control` in the file, or the default?
     pub(crate) written: bool,
-    /// Control over TLS, and the tokens that count there. `None` for off.
-    pub(crate) tls: Option<(Tls, Option<Jwt>)>,
+    /// Control over TLS, the tokens that count there, and the keytab by which tickets do. `None` for off.
+    pub(crate) tls: Option<(Tls, Option<Jwt>, Option<PathBuf>)>,
     /// The audit log. `None` for off.
     pub(crate) audit: Option<PathBuf>,
 }
@@ -205,10 +205,9 @@ impl File {
         let written = self.spots.has("admin") && self.spots.key("admin").has("control");
         let (listen, control, reports) = (admin.listen.0, admin.control.unix().cloned(), admin.reports.0);
         let load_manager = admin.load_manager.0.map(|address| (address, admin.load_interval.0));
-        let jwt = admin.jwt.as_ref().map(|jwt| Jwt {
-            issuer: jwt.issuer.clone(),
-            audience: vec![jwt.audience.clone()],
-            jwks_file: jwt.jwks_file.0.clone(),
+        let jwt = admin.jwt.as_ref().and_then(|jwt| {
+            let (issuer, audience) = (jwt.issuer.clone(), vec![jwt.audience.clone()]);
+            Some(Jwt { issuer, audience, keys: jwt.keys()? })
         });
         let tls = admin.control.tls().zip(admin.tls.as_ref()).map(|(address, tls)| Tls {
             address,
@@ -218,7 +217,9 @@ impl File {
             trust_domain: tls.trust_domain.as_ref().map(|domain| domain.0.clone()),
         });
         let audit = admin.audit.as_ref().map(|path| path.0.clone());
-        AdminConfig { listen, control, reports, load_manager, written, tls: tls.map(|tls| (tls, jwt)), audit }
+        let keytab = admin.kerberos.as_ref().map(|kerberos| kerberos.keytab.0.clone());
+        let tls = tls.map(|tls| (tls, jwt, keytab));
+        AdminConfig { listen, control, reports, load_manager, written, tls, audit }
     }
 
     /// Who may do what over TLS.
