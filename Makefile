@@ -14,7 +14,7 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build install-c wheel test test-python lint fmt gates bench bench-sim bench-lottery bench-load bench-corba bench-model deny deps clean
+.PHONY: help demo build install-c wheel test test-python test-api lint fmt gates bench bench-sim bench-lottery bench-load bench-corba bench-model deny deps clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,7 +48,7 @@ wheel: ## the Python package of the lottery's clients, target/wheel/*.whl
 test: deps ## all tests, with real clients, servers and proxies
 	$(CARGO) build $(LOCKED) --profile fast -p plimsoll
 	python3 -B -m unittest discover -q -s benches
-	$(MAKE) --no-print-directory test-python
+	$(MAKE) --no-print-directory test-python test-api
 	PLIMSOLL_BIN=$(TARGET)/fast/plimsoll $(CARGO) test $(LOCKED) --workspace --features plimsoll/kerberos --no-fail-fast
 
 test-python: wheel ## the wheel in a fresh environment, against real daemons
@@ -58,6 +58,11 @@ test-python: wheel ## the wheel in a fresh environment, against real daemons
 	'$(TARGET)/venv/bin/pip' install -q --no-index --no-deps '$(TARGET)'/wheel/*.whl
 	PLIMSOLL_BIN='$(TARGET)/fast/plimsoll' MYPY='$(PYTHON) -m mypy' \
 		'$(TARGET)/venv/bin/python' -B -m unittest discover -q -s clients/python/tests
+
+test-api: ## control over TLS against its OpenAPI document, with invented requests (schemathesis)
+	$(CARGO) build $(LOCKED) --profile fast -p plimsoll
+	PYTHON='$(PYTHON)' scripts/install-schemathesis '$(TARGET)/schemathesis'
+	PLIMSOLL_BIN='$(TARGET)/fast/plimsoll' '$(TARGET)/schemathesis/bin/python' -B -m unittest discover -q -s tests/api
 
 lint: deps ## formatting, clippy and the documentation's links, warnings as errors
 	$(CARGO) fmt --all --check
