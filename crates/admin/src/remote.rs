@@ -109,7 +109,7 @@ pub(crate) struct Remote<T> {
     missed: Notify,
     /// How often it was fetched, or was to be.
     rounds: watch::Sender<u64>,
-    soonest: Duration,
+    pub(crate) soonest: Duration,
 }
 
 struct Held<T> {
@@ -274,4 +274,4 @@ fn good_for(head: &HeaderMap) -> Duration {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

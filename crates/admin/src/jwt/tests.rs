@@ -193,3 +193,28 @@ fn keys_are_exchanged_while_it_runs() {
     std::fs::write(&path, "{").unwrap();
     assert!(tokens.checked(&new.sign(&claims())).is_ok(), "what was read before stays");
 }
+
+#[tokio::test]
+async fn a_key_that_is_not_known_is_looked_for_where_keys_are_published() {
+    let (old, mut new) = (es256(), es256());
+    new.published["kid"] = "f".into();
+    let provider = crate::remote::tests::Provider::start(None).await;
+    provider.publish(&json!({"keys": [old.published]}).to_string());
+    let (issuer, audience) = ("https://id.example.org".to_owned(), vec!["plimsoll".to_owned()]);
+    let keys = KeySet::Published { url: provider.url.clone(), authorities: PathBuf::new() };
+    let mut tokens = Tokens::open(Jwt { issuer, audience, keys }).unwrap();
+    let Source::Published(remote) = &mut tokens.keys else { panic!("not published") };
+    Arc::get_mut(remote).unwrap().soonest = std::time::Duration::from_millis(20);
+    let good = async |signer: &Signer| tokens.check(&signer.sign(&claims())).await.is_ok();
+    tokens.keep();
+    while !good(&old).await {
+        tokio::task::yield_now().await;
+    }
+    assert!(!good(&new).await);
+    provider.publish(&json!({"keys": [new.published]}).to_string());
+    assert!(good(&old).await, "it is not asked for every token");
+    while !good(&new).await {
+        tokio::task::yield_now().await;
+    }
+    assert!(!good(&old).await, "what is no longer published does not count");
+}

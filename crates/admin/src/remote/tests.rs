@@ -11,15 +11,15 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-/// Publishes a number; how often it was asked.
-struct Provider {
-    url: Url,
+/// Publishes a text, of which one is a number; how often it was asked.
+pub(crate) struct Provider {
+    pub(crate) url: Url,
     number: Mutex<String>,
     asked: AtomicU32,
 }
 
 impl Provider {
-    async fn start(tls: Option<TlsAcceptor>) -> Arc<Self> {
+    pub(crate) async fn start(tls: Option<TlsAcceptor>) -> Arc<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (https, host) = (tls.is_some(), "127.0.0.1".into());
@@ -58,7 +58,7 @@ impl Provider {
         let _ = stream.shutdown().await;
     }
 
-    fn publish(&self, number: &str) {
+    pub(crate) fn publish(&self, number: &str) {
         *self.number.lock().unwrap() = number.into();
     }
 }
