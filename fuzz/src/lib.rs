@@ -3,21 +3,9 @@
 #[path = "../../crates/wire/tests/laws/mod.rs"]
 mod laws;
 
+mod domain;
 #[expect(dead_code, reason = "the target needs a part of it")]
-mod domain {
-    #[path = "../../../crates/proxy/src/dns/law.rs"]
-    pub(crate) mod law;
-    #[path = "../../../crates/proxy/src/dns/zone.rs"]
-    mod zone;
-}
-
-#[expect(dead_code, reason = "the target needs a part of it")]
-mod lottery {
-    #[path = "../../../crates/cluster/src/lottery/gossip.rs"]
-    mod gossip;
-    #[path = "../../../crates/cluster/src/lottery/law.rs"]
-    pub(crate) mod law;
-}
+mod lottery;
 
 /// Panics if these bytes break the law of that name.
 pub fn check(law: &str, input: &[u8]) {
