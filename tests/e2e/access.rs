@@ -16,13 +16,13 @@ const ACCESS: &str = "[[grant]]\nidentity = \"spiffe://example.org/ops/*\"\nrole
     [[grant]]\nidentity = \"jwt:groups=root\"\nrole = \"admin\"\n";
 
 /// What all hosts and people of a test share.
-struct Domain {
-    folder: Folder,
+pub(crate) struct Domain {
+    pub(crate) folder: Folder,
     signer: EncodingKey,
 }
 
 impl Domain {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = Folder::new();
         let domain = |args: &[&str]| {
             let run = Run::plimsoll(args, folder.path());
@@ -46,8 +46,20 @@ impl Domain {
         Self { folder, signer }
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.folder.join(name).display().to_string()
+    }
+
+    /// The part of a file that opens control over TLS to those whom `access` names; `section` is where it stands.
+    pub(crate) fn doors(&self, section: &str, access: &str) -> String {
+        format!(
+            "[{section}.tls]\ncertificate = \"{}\"\nkey = \"{}\"\nclient_ca = \"{}\"\ntrust_domain = \"example.org\"\n\
+             [{section}.access]\nfile = \"{}\"\n",
+            self.path("lb.pem"),
+            self.path("lb.key"),
+            self.path("ca/ca.pem"),
+            self.path(access),
+        )
     }
 
     /// A balancer with one member, under control of those whom `access.toml` names.
@@ -72,7 +84,7 @@ impl Domain {
     }
 
     /// A command as somebody.
-    fn by(&self, name: &str, args: &[&str]) -> Run {
+    pub(crate) fn by(&self, name: &str, args: &[&str]) -> Run {
         let (certificate, key) = (format!("{name}.pem"), format!("{name}.key"));
         let who = ["--ca", "ca/ca.pem", "--certificate", &certificate, "--key", &key];
         Run::plimsoll(&[args, &who].concat(), self.folder.path())

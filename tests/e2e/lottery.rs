@@ -336,7 +336,7 @@ fn daemons_find_one_another_by_multicast() {
     let mut cluster = Cluster::new("127.0.0.1");
     let group = format!("239.255.74.47:{}", free_port());
     for server in ["web=127.0.0.1:1", "web=127.0.0.1:2"] {
-        cluster.lone(&["--multicast", &group, "--service", server, "--slow-start", "0s"]);
+        cluster.lone(&["--multicast", &group, "--new-keys", "--service", server, "--slow-start", "0s"]);
     }
     cluster.wait();
     until("both serve", || cluster.picks(&[0], &["-n", "100"]).len() == 2);

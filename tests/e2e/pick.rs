@@ -137,7 +137,15 @@ fn keys_may_begin_with_a_mark_of_the_byte_order() {
 fn a_group_is_asked_where_no_daemon_is_known() {
     let mut cluster = Cluster::new("127.0.0.1");
     let group = format!("239.255.74.49:{}", free_port());
-    cluster.lone(&["--multicast", &group, "--service", "web=127.0.0.1:1", "--slow-start", "0s"]);
+    cluster.lone(&[
+        "--multicast",
+        &group,
+        "--new-keys",
+        "--service",
+        "web=127.0.0.1:1",
+        "--slow-start",
+        "0s",
+    ]);
     let pick = ["pick", "web", "--multicast", &group, "--interface", "127.0.0.1", "-k", "keys"];
     until("the group answers", || {
         let run = Run::plimsoll(&pick, cluster.folder.path());

@@ -12,6 +12,7 @@ mod member;
 mod orb;
 mod orb_group;
 mod peers;
+mod pki;
 mod process;
 mod wire;
 
@@ -24,13 +25,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(crate) use balancer::{Balancer, Run, binary, groups, listening, members_list, web};
-pub(crate) use curl::{curl, curl_status};
+pub(crate) use curl::{Curled, curl, curl_status};
 pub(crate) use load::Load;
 pub(crate) use manager::Manager;
 pub(crate) use member::{Member, Script, deaf, refusing};
 pub(crate) use orb::{Call, Orb, OrbClient, OrbMember};
 pub(crate) use orb_group::{OrbGroup, notes, shedding, shown};
 pub(crate) use peers::{Haproxy, Nginx, part};
+pub(crate) use pki::Authority;
 pub(crate) use process::Process;
 pub(crate) use wire::{Answer, Wire, get};
 

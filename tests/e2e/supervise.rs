@@ -11,13 +11,13 @@ use serde_json::Value;
 use crate::stage::{Folder, Load, Member, Process, Run, binary, found, free_port, listens, until};
 
 /// A Supervisor with a file of its own.
-struct House {
-    process: Process,
-    folder: Folder,
+pub(crate) struct House {
+    pub(crate) process: Process,
+    pub(crate) folder: Folder,
 }
 
 /// What a file begins with: pauses that a test can wait for.
-fn own(folder: &Folder) -> String {
+pub(crate) fn own(folder: &Folder) -> String {
     format!(
         "[supervise]\ncontrol = \"unix:{}\"\nlisten = \"127.0.0.1:0\"\nrestart_delay = \"20ms\"\n\
          restart_delay_max = \"100ms\"\nsettled_after = \"1h\"\n",
@@ -26,12 +26,12 @@ fn own(folder: &Folder) -> String {
 }
 
 /// A process of the file.
-fn process(name: &str, command: &[&str], rest: &str) -> String {
+pub(crate) fn process(name: &str, command: &[&str], rest: &str) -> String {
     format!("[[process]]\nname = \"{name}\"\ncommand = {command:?}\nstop_timeout = \"10s\"\n{rest}\n")
 }
 
 /// A daemon of a lottery on its own: it needs nothing and ends at once when told to.
-fn lottery(name: &str, member: usize) -> String {
+pub(crate) fn lottery(name: &str, member: usize) -> String {
     let (member, keys) = (member.to_string(), format!("{name}.keys"));
     process(name, &["lottery", "--member", &member, "--listen", "127.0.0.1:0", "--keys", &keys], "")
 }
@@ -56,8 +56,14 @@ impl House {
     }
 
     #[track_caller]
-    fn start_in(folder: Folder, processes: &str) -> Self {
+    pub(crate) fn start_in(folder: Folder, processes: &str) -> Self {
         folder.write("supervise.toml", own(&folder) + processes);
+        Self::run_in(folder)
+    }
+
+    /// By the file that is there.
+    #[track_caller]
+    pub(crate) fn run_in(folder: Folder) -> Self {
         let process = run(&folder);
         Self { process, folder }
     }
@@ -73,12 +79,12 @@ impl House {
         self.process = run(&self.folder);
     }
 
-    fn run(&self, args: &[&str]) -> Run {
+    pub(crate) fn run(&self, args: &[&str]) -> Run {
         Run::plimsoll(&[&["supervise"], args].concat(), self.folder.path())
     }
 
     #[track_caller]
-    fn well(&self, args: &[&str]) -> Run {
+    pub(crate) fn well(&self, args: &[&str]) -> Run {
         let run = self.run(args);
         assert_eq!(run.code, Some(0), "{args:?}: {}{}", run.out, run.err);
         run
@@ -86,7 +92,7 @@ impl House {
 
     /// How a process is.
     #[track_caller]
-    fn of(&self, name: &str) -> Value {
+    pub(crate) fn of(&self, name: &str) -> Value {
         let status = self.run(&["status", "-o", "json"]).json();
         let processes = status["processes"].as_array().unwrap();
         let found = processes.iter().find(|process| process["name"] == name);
@@ -101,7 +107,7 @@ impl House {
 
     /// Waits until a process runs under another number than `before`; that number.
     #[track_caller]
-    fn runs(&self, name: &str, before: Option<i32>) -> i32 {
+    pub(crate) fn runs(&self, name: &str, before: Option<i32>) -> i32 {
         found(&format!("{name} runs"), || pid(&self.of(name)).filter(|pid| Some(*pid) != before))
     }
 }

@@ -1,4 +1,4 @@
-//! Who may do what: pure values, decided anew for each request.
+//! Who may do what: values, decided anew for each request.
 //!
 //! A *caller* is whom a credential proved: the user at the other end of a unix socket, the SPIFFE id of a client
 //! certificate, the subject and claims of a token. A *role* is a set of verbs, for all groups or for some; three are

@@ -8,20 +8,43 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::audit::Deed;
-use crate::plane::Plane;
+use crate::lottery::{KeyStep, read_id, read_secret};
+use crate::plane::{Behind, Plane};
 use crate::reply::{Body, error, response, to_json};
-use crate::verb::Verb;
-use crate::{Refused, Report, Subject, Switch, report};
+use crate::supervisor::{Act, Children, read_children};
+use crate::verb::{By, Verb};
+use crate::{Refused, Report, Subject, Switch, lottery, report, supervisor};
 
 /// What is to be done.
 pub(crate) enum Order {
     Report(Report),
     Drain(Target),
     Undrain(Target),
-    Switch { what: Switch, on: bool },
+    Switch {
+        what: Switch,
+        on: bool,
+    },
     Set(Setting),
     Reload,
     Stop,
+    /// A lottery's daemon is drained, or taken back.
+    Rest(bool),
+    /// A daemon takes another key.
+    Key(KeyStep),
+    /// Something is done with a process of a Supervisor.
+    Process {
+        name: String,
+        act: Act,
+    },
+    Shutdown(Children),
+}
+
+/// What came of it: status and body, or status and why not.
+pub(crate) type Outcome = Result<(StatusCode, Value), (StatusCode, String)>;
+
+/// It cannot be done.
+pub(crate) fn refused(why: String) -> (StatusCode, String) {
+    (StatusCode::UNPROCESSABLE_ENTITY, why)
 }
 
 /// The body of a drain or undrain.
@@ -76,9 +99,21 @@ pub(crate) struct Setting {
 }
 
 impl Order {
+    /// `name` is that of the process in the path.
+    ///
     /// # Errors
-    /// The body is not one of that verb.
-    pub(crate) fn read(verb: Verb, body: &[u8]) -> Result<Self, String> {
+    /// The body or the query is not one of that verb.
+    pub(crate) fn read(
+        by: By,
+        verb: Verb,
+        name: Option<&str>,
+        query: &str,
+        body: &[u8],
+    ) -> Result<Self, String> {
+        if by == By::Supervisor && verb != Verb::Shutdown && !query.is_empty() {
+            return Err(format!("{query}: there is nothing to be said here"));
+        }
+        let process = |act| Self::Process { name: name.unwrap_or_default().to_owned(), act };
         let target = || {
             serde_json::from_slice::<Target>(body)
                 .map_err(|why| format!("the body: {why}; give {{\"group\": …, \"member\": …}}"))
@@ -88,7 +123,21 @@ impl Order {
                 .map_err(|why| format!("the body: {why}; give {{\"group\": …, \"key\": …, \"value\": …}}"))
         };
         Ok(match verb {
-            Verb::Report => Self::Report(report::read(body)?),
+            Verb::Drain | Verb::Undrain if by == By::Lottery => {
+                if body.iter().any(|byte| !b"{} \t\r\n".contains(byte)) && body.trim_ascii() != b"null" {
+                    return Err("a lottery daemon is drained as a whole: send no body".into());
+                }
+                Self::Rest(verb == Verb::Drain)
+            }
+            Verb::KeyAccept => Self::Key(read_secret(body)?),
+            Verb::KeySeal => Self::Key(KeyStep::Seal(read_id(body)?)),
+            Verb::KeyRetire => Self::Key(KeyStep::Retire(read_id(body)?)),
+            Verb::ProcessStart => process(Act::Start),
+            Verb::ProcessStop => process(Act::Stop),
+            Verb::ProcessRestart => process(Act::Restart),
+            Verb::ProcessReload => process(Act::Reload),
+            Verb::Shutdown => Self::Shutdown(read_children(query)?),
+            Verb::Report => Self::Report(report::read(body, by == By::Balancer)?),
             Verb::Drain => Self::Drain(target()?),
             Verb::Undrain => Self::Undrain(target()?),
             Verb::Disable => Self::Switch { what: Switched::read(body)?, on: false },
@@ -100,7 +149,7 @@ impl Order {
         })
     }
 
-    /// The group that it names.
+    /// The group that it names; of a Supervisor the process.
     pub(crate) fn group(&self) -> Option<&str> {
         match self {
             Self::Report(Report { group, .. }) | Self::Drain(Target { group, .. }) => group.as_deref(),
@@ -109,7 +158,23 @@ impl Order {
             Self::Set(Setting { group, .. }) | Self::Switch { what: Switch::Balancing(group), .. } => {
                 Some(group)
             }
-            Self::Switch { what: Switch::Listener(_), .. } | Self::Reload | Self::Stop => None,
+            Self::Process { name, .. } => Some(name),
+            Self::Switch { what: Switch::Listener(_), .. }
+            | Self::Reload
+            | Self::Stop
+            | Self::Rest(_)
+            | Self::Key(_)
+            | Self::Shutdown(_) => None,
+        }
+    }
+
+    /// What it is about, if that is of no group.
+    pub(crate) fn of_no_group(&self) -> Option<&'static str> {
+        match self {
+            Self::Switch { what: Switch::Listener(_), .. } => Some("a listener"),
+            Self::Rest(_) => Some("a daemon"),
+            Self::Reload | Self::Stop | Self::Key(_) | Self::Shutdown(_) => Some("the process"),
+            _ => None,
         }
     }
 
@@ -120,12 +185,18 @@ impl Order {
             | Self::Drain(Target { member, .. })
             | Self::Undrain(Target { member, .. })
             | Self::Switch { what: Switch::Member { name: member, .. } | Switch::Listener(member), .. } => {
-                Some(member.as_str())
+                Some(member.clone())
             }
-            Self::Switch { what: Switch::Balancing(_), .. } => Some("balancing"),
-            Self::Set(_) | Self::Reload | Self::Stop => None,
+            Self::Switch { what: Switch::Balancing(_), .. } => Some("balancing".to_owned()),
+            Self::Key(step) => Some(format!("key {}", step.id())),
+            Self::Set(_)
+            | Self::Reload
+            | Self::Stop
+            | Self::Rest(_)
+            | Self::Process { .. }
+            | Self::Shutdown(_) => None,
         };
-        let parts: Vec<&str> = self.group().into_iter().chain(member).collect();
+        let parts: Vec<String> = self.group().map(str::to_owned).into_iter().chain(member).collect();
         (!parts.is_empty()).then(|| parts.join(" "))
     }
 
@@ -135,6 +206,7 @@ impl Order {
             Self::Set(Setting { key, value, .. }) => {
                 json!({"key": key, "value": value.chars().take(400).collect::<String>()})
             }
+            Self::Shutdown(children) => json!({"children": children.word()}),
             _ => Value::Null,
         }
     }
@@ -144,11 +216,11 @@ impl Order {
 pub(crate) async fn answer(plane: &Arc<Plane>, order: Order, deed: Deed) -> Response<Body> {
     let order = match order {
         // Many come, and each is done in microseconds: none waits for its turn, none is logged.
-        Order::Report(report) => return take(&*plane.subject, report),
+        Order::Report(report) => return take(&plane.behind, report),
         order => order,
     };
     let turn = Arc::clone(&plane.turn).lock_owned().await;
-    let (subject, audit) = (Arc::clone(&plane.subject), plane.audit().cloned());
+    let (behind, audit) = (plane.behind.clone(), plane.audit().cloned());
     let verb = deed.verb;
     let done = tokio::task::spawn_blocking(move || {
         // It ends with what is done, and not when whoever asked hangs up.
@@ -159,7 +231,11 @@ pub(crate) async fn answer(plane: &Arc<Plane>, order: Order, deed: Deed) -> Resp
                 return Err((StatusCode::SERVICE_UNAVAILABLE, format!("audit: {why}; nothing was changed")));
             }
         };
-        let outcome = order.done(&*subject);
+        let outcome = match &behind {
+            Behind::Balancer(subject) => order.done(&**subject),
+            Behind::Lottery(daemon) => lottery::done(&**daemon, order),
+            Behind::Supervisor(supervisor) => supervisor::done(&**supervisor, order),
+        };
         if let (Some(audit), Some(id)) = (&audit, id) {
             audit.end(id, &deed, outcome.as_ref().map(drop).map_err(|(_, why)| why.as_str()));
         }
@@ -178,8 +254,7 @@ pub(crate) async fn answer(plane: &Arc<Plane>, order: Order, deed: Deed) -> Resp
 }
 
 impl Order {
-    fn done(self, subject: &dyn Subject) -> Result<(StatusCode, Value), (StatusCode, String)> {
-        let refused = |why| (StatusCode::UNPROCESSABLE_ENTITY, why);
+    fn done(self, subject: &dyn Subject) -> Outcome {
         match self {
             Self::Drain(Target { group, member }) => {
                 subject.drain(group.as_deref(), &member).map_err(refused)?;
@@ -205,13 +280,19 @@ impl Order {
                 subject.stop();
                 Ok((StatusCode::ACCEPTED, json!({"stopping": true})))
             }
-            Self::Report(_) => Err(refused("a report waits for nobody".into())),
+            // Found among the paths of a balancer, it is one of those above.
+            _ => Err(refused("a balancer does nothing of the kind".into())),
         }
     }
 }
 
-fn take(subject: &dyn Subject, report: Report) -> Response<Body> {
-    match subject.report(report) {
+fn take(behind: &Behind, report: Report) -> Response<Body> {
+    let taken = match behind {
+        Behind::Balancer(subject) => subject.report(report),
+        Behind::Lottery(daemon) => daemon.report(report).map(|()| None),
+        Behind::Supervisor(_) => Err(Refused::Unknown("a Supervisor takes no reports".into())),
+    };
+    match taken {
         Ok(None) => response(StatusCode::NO_CONTENT, "text/plain", Either::Left(Full::default())),
         Ok(Some(shed)) => {
             let shed = json!({"share": shed.share, "epoch": shed.epoch});

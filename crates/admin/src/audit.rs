@@ -8,7 +8,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -177,6 +177,10 @@ impl Audit {
         };
         let mut text = serde_json::to_string(&line)?;
         text.push('\n');
+        // The line before may be half one: the disk was full, or the machine fell.
+        if torn(&state.file) {
+            text.insert(0, '\n');
+        }
         // One write, so that lines of two processes do not mix.
         state.file.write_all(text.as_bytes())?;
         if result == BEGUN {
@@ -191,8 +195,16 @@ impl Audit {
     }
 }
 
+/// Does the last line not end?
+fn torn(file: &File) -> bool {
+    let length = file.metadata().map_or(0, |about| about.len());
+    let mut last = [b'\n'];
+    // What cannot be read back, such as a pipe, is whole for all we know.
+    length > 0 && file.read_at(&mut last, length - 1).is_ok() && last != [b'\n']
+}
+
 fn appended(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+    OpenOptions::new().append(true).read(true).create(true).mode(0o600).open(path)
 }
 
 /// Is the open file the one at that path?
@@ -277,6 +289,24 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
         let why = audit.begin(&deed()).unwrap_err();
         assert!(why.contains("audit.log"), "{why}");
+    }
+
+    #[test]
+    fn a_line_after_half_a_line_is_one_of_its_own() {
+        let folder = folder("torn");
+        let path = folder.join("audit.log");
+        std::fs::write(&path, "{\"time\":\"2026").unwrap();
+        let audit = Audit::open(&path).unwrap();
+        audit.begin(&deed()).unwrap();
+        // As a disk leaves it that was full for a while.
+        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"{\"time\"").unwrap();
+        audit.begin(&deed()).unwrap();
+        audit.refuse(&deed(), "no");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let whole = text.lines().filter(|line| serde_json::from_str::<Value>(line).is_ok()).count();
+        assert_eq!((text.lines().count(), whole), (5, 3), "{text}");
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

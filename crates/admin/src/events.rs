@@ -20,10 +20,10 @@ use hyper::body::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::Entry;
 use crate::access::{Caller, Permit};
 use crate::plane::Plane;
 use crate::verb::Verb;
+use crate::{Entry, Subject};
 
 /// A stream without news says that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -45,17 +45,19 @@ pub(crate) fn seen(entries: &mut Vec<Entry>, permit: &Permit) {
 /// them, until the client goes, may see none any more, or the admin plane ends.
 pub(crate) async fn stream(
     plane: Arc<Plane>,
+    subject: Arc<dyn Subject>,
     caller: Caller,
     since: Option<u64>,
     mut out: Sender<Bytes>,
     _slot: OwnedSemaphorePermit,
 ) {
     // An error is a client that went.
-    let _ = follow(&plane, &caller, since, &mut out).await;
+    let _ = follow(&plane, &*subject, &caller, since, &mut out).await;
 }
 
 async fn follow(
     plane: &Plane,
+    subject: &dyn Subject,
     caller: &Caller,
     since: Option<u64>,
     out: &mut Sender<Bytes>,
@@ -65,9 +67,9 @@ async fn follow(
     let mut heartbeat = Instant::now() + HEARTBEAT;
     loop {
         // Asked before the look, so that nothing happens unseen between the two.
-        let changed = plane.subject.changed();
+        let changed = subject.changed();
         let last = plane.ended();
-        let mut fresh = plane.subject.events(cursor.unwrap_or(0));
+        let mut fresh = subject.events(cursor.unwrap_or(0));
         // The rules may have changed since the stream began.
         let permit = plane.permit(caller, Verb::Events);
         if permit == Permit::Nothing {

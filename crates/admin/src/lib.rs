@@ -1,4 +1,5 @@
-//! Be seen and be told: what a running balancer says of itself, and how an operator tells it what to do.
+//! Be seen and be told: what a running balancer, lottery's daemon or Supervisor says of itself, and how an operator tells it what to
+//! do.
 //!
 //! Four doors. The *listener* (TCP) only shows: it may face a network, and nothing that arrives there can
 //! change anything. The *control socket* (unix, mode 0600) shows the same and acts as well; who may act is
@@ -14,7 +15,8 @@
 //! An error is `{"error": "what, where, what to do"}` with a 4xx status. This crate knows nothing of the
 //! data plane: whoever joins the two implements [`Subject`].
 //!
-//! A [`Supervisor`] of processes has the first two doors as well; what can be asked of it is in [`supervisor::ROUTES`].
+//! A lottery's [`Daemon`] and a [`Supervisor`] of processes have the same doors but that for reports, guarded alike; who serves what is
+//! in the same table.
 
 mod access;
 mod act;
@@ -23,6 +25,8 @@ mod bind;
 mod events;
 mod files;
 mod jwt;
+mod lobby;
+mod lottery;
 mod metrics;
 pub mod openapi;
 mod patience;
@@ -36,7 +40,7 @@ mod rules;
 mod serve;
 mod show;
 mod subject;
-pub mod supervisor;
+mod supervisor;
 mod ticket;
 mod tls;
 mod verb;
@@ -47,18 +51,19 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use serve::Behind;
+use plane::Behind;
 use tokio::sync::oneshot;
 
 pub use access::{Access, BUILT_IN, Caller, Grant, Kind, Pattern, Permit, Role, spiffe_id, trust_domain};
 pub use audit::{Audit, Deed};
 pub use jwt::{Jwt, KeySet};
+pub use lottery::{Counts, Daemon, DaemonStatus, KeyRing, KeyStep, MemberSeen, OwnService, Part, Secret};
 pub use remote::Url;
 pub use rules::Rules;
 pub use subject::{Changed, Entry, Reference, Refused, Report, Subject, Switch};
 pub use supervisor::{Act, Children, Denied, Household, LastExit, ProcessStatus, Says, Supervisor};
 pub use tls::Tls;
-pub use verb::{Gives, Nature, ROUTES, Reach, Route, Takes, Verb};
+pub use verb::{By, Gives, Nature, ROUTES, Reach, Route, Takes, Verb};
 
 /// Connections that the door for reports takes at once; each is a file.
 pub const REPORTERS: u32 = serve::REPORTERS;
@@ -176,7 +181,12 @@ pub fn start(config: Config, subject: Arc<dyn Subject>) -> Result<Admin, Error> 
     open(config, Behind::Balancer(subject))
 }
 
-/// The same in front of a Supervisor: its control socket, and a listener that shows its processes. There are no reports.
+/// The same in front of a lottery's daemon. There is no door for reports.
+pub fn attend(config: Config, daemon: Arc<dyn Daemon>) -> Result<Admin, Error> {
+    open(Config { reports: None, ..config }, Behind::Lottery(daemon))
+}
+
+/// The same in front of a Supervisor. There is no door for reports.
 pub fn supervise(config: Config, supervisor: Arc<dyn Supervisor>) -> Result<Admin, Error> {
     open(Config { reports: None, ..config }, Behind::Supervisor(supervisor))
 }

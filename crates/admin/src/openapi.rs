@@ -4,12 +4,21 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::verb::{Gives, Nature, ROUTES, Reach, Route, Takes};
+use crate::verb::{By, Gives, Nature, ROUTES, Reach, Route, Takes};
 
-/// The document.
+/// The document: all that balancers, lottery daemons and Supervisors serve, each path with who does (`x-served-by`).
 pub fn document() -> Value {
+    made(|_| true)
+}
+
+/// As much of it as one kind of process serves.
+pub fn document_of(by: By) -> Value {
+    made(|route| route.served(by))
+}
+
+fn made(shown: impl Fn(&Route) -> bool) -> Value {
     let mut paths = Map::new();
-    for route in ROUTES {
+    for route in ROUTES.iter().filter(|route| shown(route)) {
         let item = paths.entry(route.path).or_insert_with(|| json!({}));
         item[route.method.to_ascii_lowercase()] = operation(route);
     }
@@ -17,7 +26,7 @@ pub fn document() -> Value {
         "openapi": "3.1.0",
         "info": {
             "title": "Plimsoll",
-            "summary": "What a running balancer shows, and what can be done with it.",
+            "summary": "What a running balancer, lottery daemon or Supervisor shows, and what can be done with it.",
             "version": "1",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
@@ -48,6 +57,7 @@ fn operation(route: &Route) -> Value {
     ];
     match route.takes {
         Takes::Nothing => {}
+        Takes::Children => refused.push((400, "the query is malformed")),
         Takes::Since => refused.extend([(400, "the query is malformed"), (503, "too many event streams")]),
         Takes::Report => refused.extend([
             (400, "the body is malformed"),
@@ -56,7 +66,7 @@ fn operation(route: &Route) -> Value {
             (422, "a value cannot be used"),
             (429, "reports of this member come too fast"),
         ]),
-        Takes::Member | Takes::Switch | Takes::Setting => {
+        Takes::Member | Takes::Switch | Takes::Setting | Takes::Secret | Takes::KeyId => {
             refused.extend([(400, "the body is malformed"), (413, "the body is longer than 16 KiB")])
         }
     }
@@ -64,8 +74,15 @@ fn operation(route: &Route) -> Value {
         refused.push((422, "it cannot be done; nothing has changed"));
         refused.push((503, "the audit log cannot be written; nothing has changed"));
     }
-    if route.path.contains("{group}") {
-        refused.push((404, "there is no such group, or it has none"));
+    match route.named() {
+        Some("group") => refused.push((404, "there is no such group, or it has none")),
+        Some(_) => {
+            refused.push((404, "there is no such process"));
+            if route.verb.acts() {
+                refused.push((400, "the query is malformed"));
+            }
+        }
+        None => {}
     }
     if route.name == "health" {
         responses.insert("503".into(), answer(route, Gives::Text));
@@ -84,6 +101,7 @@ fn operation(route: &Route) -> Value {
         "summary": route.about,
         "description": needs(route),
         "x-verb": route.name,
+        "x-served-by": route.by.iter().map(|by| by.name()).collect::<Vec<_>>(),
         "responses": responses,
     });
     let parameters = parameters(route);
@@ -107,14 +125,19 @@ fn needs(route: &Route) -> String {
         Reach::Groups => "A role of some groups sees those.",
         Reach::Group => "A role of some groups has it for those.",
     };
-    format!("Verb `{}`: role {who}, or one of your own. {reach}", route.name)
+    let by: Vec<&str> = route.by.iter().map(|by| by.name()).collect();
+    format!("Verb `{}`: role {who}, or one of your own. {reach} Served by: {}.", route.name, by.join(", "))
 }
 
 fn parameters(route: &Route) -> Vec<Value> {
     let mut parameters = Vec::new();
-    if route.path.contains("{group}") {
+    if let Some(name) = route.named() {
         let schema = json!({"type": "string"});
-        parameters.push(json!({"name": "group", "in": "path", "required": true, "schema": schema}));
+        parameters.push(json!({"name": name, "in": "path", "required": true, "schema": schema}));
+    }
+    if route.takes == Takes::Children {
+        let children = json!({"type": "string", "enum": ["stop", "leave"], "default": "stop"});
+        parameters.push(json!({"name": "children", "in": "query", "schema": children}));
     }
     if route.takes == Takes::Since {
         let since = json!({"type": "integer", "minimum": 0, "maximum": u64::MAX});
@@ -130,7 +153,9 @@ fn parameters(route: &Route) -> Vec<Value> {
 fn body(takes: Takes) -> Option<Value> {
     let refer = |name: &str| json!({"schema": {"$ref": format!("#/components/schemas/{name}")}});
     let content = match takes {
-        Takes::Nothing | Takes::Since => return None,
+        Takes::Nothing | Takes::Since | Takes::Children => return None,
+        Takes::Secret => json!({"application/json": refer("Key")}),
+        Takes::KeyId => json!({"application/json": refer("KeyId")}),
         Takes::Report => json!({"application/json": refer("Report")}),
         Takes::Member => json!({"application/json": refer("Target")}),
         Takes::Switch => json!({"application/json": refer("Switch")}),
@@ -216,13 +241,64 @@ fn schemas() -> Value {
     let target = json!({
         "group": {"type": ["string", "null"]}, "member": {"type": "string", "minLength": 1},
     });
+    let process = json!({
+        "name": text(), "command": texts(), "state": text(), "why": text(),
+        "since_unix_ms": {"type": "integer"}, "pid": {"type": ["integer", "null"]},
+        "outdated": {"type": "boolean"}, "restarts": {"type": "integer"}, "failures": {"type": "integer"},
+    });
+    let household = json!({
+        "schema": {"type": "integer"}, "version": text(), "pid": {"type": "integer"},
+        "stopping": {"type": "boolean"}, "reload_error": {"type": ["string", "null"]},
+        "processes": {"type": "array", "items": {"$ref": "#/components/schemas/Process"}},
+    });
+    let numbers = || json!({"type": "array", "items": {"type": "integer"}});
+    let service = json!({
+        "name": text(), "id": {"type": "integer"}, "server": text(), "capacity": {"type": "integer"},
+        "ready": {"type": "boolean"}, "load": {"type": ["number", "null"]}, "in_flight": {"type": "integer"},
+        "weight": {"type": "number"},
+    });
+    let seen = json!({
+        "member": {"type": "integer"}, "address": text(), "state": text(),
+        "suspect": {"type": "boolean"}, "differs": {"type": "boolean"}, "services": {"type": "array"},
+    });
+    let service = object(&["name", "id", "server", "capacity", "ready", "in_flight", "weight"], service);
+    let seen = object(&["member", "address", "state", "suspect", "differs", "services"], seen);
+    let daemon = json!({
+        "schema": {"type": "integer"}, "version": text(), "pid": {"type": "integer"},
+        "member": {"type": "integer"}, "address": text(), "state": text(), "stopping": {"type": "boolean"},
+        "services": {"type": "array", "items": service}, "members": {"type": "array", "items": seen},
+        "pending": {"type": "integer"}, "queued": {"type": "integer"},
+        "sealing_key": {"type": "integer"}, "keys": numbers(),
+        "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "duplicate_share": {"type": "number"}, "digest_disagreement": {"type": "number"},
+        "commit_delay_seconds": {"type": ["number", "null"]}, "step_seconds": {"type": "number"},
+        "lag_seconds": {"type": "number"},
+    });
+    let key_id = || json!({"type": "integer", "minimum": 0, "maximum": 4_294_967_295_u32});
+    let secret = json!({"type": "string", "pattern": "^[0-9a-fA-F]{64}$", "writeOnly": true});
     json!({
         "Changes": object(&["changes"], json!({"changes": texts()})),
+        "Daemon": object(
+            &["schema", "version", "pid", "member", "address", "state", "services", "members", "pending", "counts"],
+            daemon,
+        ),
         "Document": object(&["openapi", "paths"], json!({"openapi": text()})),
         "Drained": object(&["draining"], json!({"draining": text()})),
+        "Ending": object(
+            &["stopping", "children"],
+            json!({"stopping": {"type": "boolean"}, "children": text()}),
+        ),
         "Entry": object(&["seq", "unix_ms", "kind", "group", "why"], entry),
         "Error": object(&["error"], json!({"error": text()})),
         "GroupExplanation": object(&["name", "members"], json!({"name": text(), "members": {"type": "array"}})),
+        "Household": object(&["schema", "version", "pid", "stopping", "processes"], household),
+        "Key": closed(&["id", "secret"], json!({"id": key_id(), "secret": secret})),
+        "KeyId": closed(&["id"], json!({"id": key_id()})),
+        "Keys": object(
+            &["member", "sealing", "keys", "others"],
+            json!({"member": {"type": "integer"}, "sealing": key_id(), "keys": numbers(), "others": numbers()}),
+        ),
+        "Process": object(&["name", "command", "state", "why", "restarts", "failures"], process),
         "Reference": object(&["group", "type_id", "ior", "corbaloc"], reference),
         "Report": report,
         "Setting": closed(
@@ -265,7 +341,10 @@ mod tests {
         for route in ROUTES {
             let operation = &document["paths"][route.path][route.method.to_ascii_lowercase()];
             assert_eq!(operation["x-verb"], route.name);
+            assert_eq!(operation["x-served-by"].as_array().unwrap().len(), route.by.len());
         }
+        let own = document_of(By::Lottery);
+        assert!(own["paths"]["/v1/keys/accept"].is_object() && own["paths"]["/v1/shutdown"].is_null());
     }
 
     /// `plimsoll config openapi > docs/schema/openapi.json`

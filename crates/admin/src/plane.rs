@@ -1,7 +1,6 @@
-//! One door's view of the balancer, and what its callers may do.
+//! One door's view of who is behind it, and what its callers may do.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
@@ -13,9 +12,31 @@ use crate::Subject;
 use crate::access::{Caller, Kind, Permit};
 use crate::audit::{Audit, Deed};
 use crate::jwt::Tokens;
+use crate::lobby::Guest;
+use crate::lottery::Daemon;
 use crate::rules::Rules;
+use crate::supervisor::Supervisor;
 use crate::ticket::{Proof, Ticket, Tickets};
-use crate::verb::{Nature, Route, Verb};
+use crate::verb::{By, Nature, Route, Verb};
+
+/// Who is behind the doors.
+#[derive(Clone)]
+pub(crate) enum Behind {
+    Balancer(Arc<dyn Subject>),
+    Lottery(Arc<dyn Daemon>),
+    Supervisor(Arc<dyn Supervisor>),
+}
+
+impl Behind {
+    /// What kind of process it is.
+    pub(crate) fn by(&self) -> By {
+        match self {
+            Self::Balancer(_) => By::Balancer,
+            Self::Lottery(_) => By::Lottery,
+            Self::Supervisor(_) => By::Supervisor,
+        }
+    }
+}
 
 /// What can be done through a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +59,8 @@ pub(crate) struct Arrival {
     pub(crate) channel: Option<Channel>,
     /// From where.
     pub(crate) from: String,
+    /// Its place, which a stranger may have to give up for others.
+    pub(crate) guest: Arc<Guest>,
 }
 
 /// What a door asks of those who come.
@@ -83,15 +106,17 @@ impl Shown {
     }
 }
 
-/// One door's view of the subject.
+/// One door's view of who is behind it.
 pub(crate) struct Plane {
-    pub(crate) subject: Arc<dyn Subject>,
+    pub(crate) behind: Behind,
     pub(crate) powers: Powers,
     /// None where whoever can come may do all that the door has.
     guard: Option<Guard>,
     audit: Option<Arc<Audit>>,
     /// One at a time, at all doors: a reload during a drain is nobody's friend.
     pub(crate) turn: Arc<Mutex<()>>,
+    /// One at a time as well: looks that ask others, or may take their time.
+    pub(crate) looks: Arc<Mutex<()>>,
     /// Slots for event streams.
     pub(crate) streams: Arc<Semaphore>,
     /// True once the admin plane ends.
@@ -100,15 +125,15 @@ pub(crate) struct Plane {
 
 impl Plane {
     pub(crate) fn new(
-        subject: Arc<dyn Subject>,
+        behind: Behind,
         powers: Powers,
         audit: Option<Arc<Audit>>,
-        turn: Arc<Mutex<()>>,
+        (turn, looks): (Arc<Mutex<()>>, Arc<Mutex<()>>),
         streams: usize,
         ended: watch::Receiver<bool>,
     ) -> Self {
         let streams = Arc::new(Semaphore::new(streams));
-        Self { subject, powers, guard: None, audit, turn, streams, ended }
+        Self { behind, powers, guard: None, audit, turn, looks, streams, ended }
     }
 
     /// Lets in only those whom the rules know.
@@ -134,6 +159,9 @@ impl Plane {
 
     /// Does this door have that path at all?
     pub(crate) fn has(&self, route: &Route) -> bool {
+        if !route.served(self.behind.by()) {
+            return false;
+        }
         match self.powers {
             Powers::Show => route.nature == Nature::Look,
             Powers::Report => matches!(route.verb, Verb::Report | Verb::Reference),
@@ -147,6 +175,9 @@ impl Plane {
     /// There is no credential, or it is none that counts here.
     pub(crate) fn shown(&self, arrival: &Arrival, headers: &HeaderMap) -> Result<Shown, String> {
         let Some(guard) = &self.guard else { return Ok(Shown::Caller(arrival.caller.clone())) };
+        if arrival.caller.ended() {
+            return Err("the client certificate has expired: come again with another".into());
+        }
         let mut sent = headers.get_all(AUTHORIZATION).iter();
         let sent = match (sent.next(), sent.next()) {
             (None, _) if arrival.caller.kind == Kind::None => {
@@ -183,9 +214,8 @@ impl Plane {
     /// What somebody may do by a verb, by the rules as they are now.
     pub(crate) fn permit(&self, caller: &Caller, verb: Verb) -> Permit {
         let Some(guard) = &self.guard else { return Permit::All };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         // Only a stream can live so long.
-        if caller.until.is_some_and(|until| now > until) {
+        if caller.ended() {
             return Permit::Nothing;
         }
         let look = guard.rules.look();

@@ -16,13 +16,15 @@ use serde::Deserialize;
 
 use crate::Report;
 
-/// Reads the body of a report; the text of an error is for whoever sent it.
-pub(crate) fn read(body: &[u8]) -> Result<Report, String> {
+/// Reads the body of a report; the text of an error is for whoever sent it. `named`: must it name a member? That of a lottery's
+/// daemon is the server beside it.
+pub(crate) fn read(body: &[u8], named: bool) -> Result<Report, String> {
     let text = std::str::from_utf8(body).map_err(|_| "the body is not UTF-8 text".to_owned())?.trim();
     let body = if text.starts_with('{') { json(text)? } else { form(text)? };
-    let Some(member) = body.member.filter(|member| !member.is_empty()) else {
+    let member = body.member.unwrap_or_default();
+    if named && member.is_empty() {
         return Err(format!("the report names no member: {GIVE}"));
-    };
+    }
     let mut values: Vec<(String, f64)> = body.values.into_iter().collect();
     match (body.name, body.value) {
         (Some(name), Some(value)) => values.push((name, value)),
@@ -112,7 +114,7 @@ mod tests {
     use super::*;
 
     fn said(body: &str) -> Result<Report, String> {
-        read(body.as_bytes())
+        read(body.as_bytes(), true)
     }
 
     fn cpu(value: f64) -> Report {
@@ -159,7 +161,9 @@ mod tests {
             let said = said(body).expect_err(body);
             assert!(said.contains(why), "{body}: {said}");
         }
-        assert!(read(b"\xff").is_err());
+        assert!(read(b"\xff", true).is_err());
+        // The server beside a daemon needs no name.
+        assert_eq!(read(b"cpu=1", false).unwrap().member, "");
         // Judged by whoever takes it.
         assert!(said("member=a:1&cpu=NaN").unwrap().values[0].1.is_nan());
     }

@@ -8,13 +8,13 @@ use hyper::header::{CONNECTION, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::Value;
 
-use crate::access::{Caller, Permit};
+use crate::access::{Caller, Kind, Permit};
 use crate::act::Order;
 use crate::audit::Deed;
-use crate::plane::{Arrival, Plane, Powers};
+use crate::plane::{Arrival, Behind, Plane, Powers};
 use crate::reply::{Body, error, not_allowed, whole};
 use crate::verb::{ROUTES, Route, Verb};
-use crate::{act, show};
+use crate::{act, lottery, show, supervisor};
 
 /// Answers one request.
 pub(crate) async fn answer(
@@ -30,8 +30,19 @@ pub(crate) async fn answer(
     Ok(answer)
 }
 
+/// Who else has a path.
+fn elsewhere(plane: &Plane, path: &str) -> Option<&'static str> {
+    let by = plane.behind.by();
+    let mut others = ROUTES.iter().filter(|route| !route.served(by) && route.fits(path).is_some());
+    Some(others.next()?.by.first()?.name())
+}
+
 async fn respond(plane: &Arc<Plane>, arrival: &Arrival, request: Request<Incoming>) -> Response<Body> {
-    let path = request.uri().path().to_owned();
+    let path = match request.uri().path() {
+        // As Supervisors had it before there was one table.
+        "/v1/healthz" => "/healthz".to_owned(),
+        path => path.to_owned(),
+    };
     let fits = |route: &'static Route| Some((route, route.fits(&path)?));
     let found = ROUTES.iter().filter(|route| plane.has(route)).find_map(fits);
     let mut ask = Ask { plane, caller: arrival.caller.clone(), from: &arrival.from, verb: "unknown" };
@@ -44,6 +55,9 @@ async fn respond(plane: &Arc<Plane>, arrival: &Arrival, request: Request<Incomin
     };
     let proof = match known {
         Ok((caller, proof)) => {
+            if caller.kind != Kind::None {
+                arrival.guest.prove();
+            }
             ask.caller = caller;
             proof
         }
@@ -52,7 +66,7 @@ async fn respond(plane: &Arc<Plane>, arrival: &Arrival, request: Request<Incomin
             return ask.stranger(why);
         }
     };
-    let mut answer = obey(ask, found, request).await;
+    let mut answer = obey(ask, &path, found, request).await;
     if let Some(proof) = proof {
         proof.add(&mut answer);
     }
@@ -62,15 +76,24 @@ async fn respond(plane: &Arc<Plane>, arrival: &Arrival, request: Request<Incomin
 /// It is known who asks.
 async fn obey(
     ask: Ask<'_>,
+    path: &str,
     found: Option<(&'static Route, Option<&str>)>,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let (plane, path) = (ask.plane, request.uri().path().to_owned());
+    let plane = ask.plane;
+    if found.is_none()
+        && plane.powers != Powers::Report
+        && let Some(other) = elsewhere(plane, path)
+    {
+        let by = plane.behind.by().name();
+        let why = format!("a {by} has no {path}: a {other} does; see / for what there is");
+        return error(StatusCode::NOT_FOUND, why);
+    }
     let reads = request.method() == Method::GET || request.method() == Method::HEAD;
     match found {
-        Some((route, group)) if route.method == "GET" && reads => look(&ask, route, group, &request),
-        Some((route, _)) if route.method == "POST" && request.method() == Method::POST => {
-            perform(ask, route.verb, request).await
+        Some((route, name)) if route.method == "GET" && reads => look(&ask, route, name, &request).await,
+        Some((route, name)) if route.method == "POST" && request.method() == Method::POST => {
+            perform(ask, route.verb, name, request).await
         }
         Some((route, _)) if route.method == "POST" => not_allowed("POST", "use POST"),
         _ if plane.powers == Powers::Report => {
@@ -118,40 +141,61 @@ impl Ask<'_> {
     }
 }
 
-fn look(ask: &Ask<'_>, route: &Route, group: Option<&str>, request: &Request<Incoming>) -> Response<Body> {
+async fn look(
+    ask: &Ask<'_>,
+    route: &Route,
+    name: Option<&str>,
+    request: &Request<Incoming>,
+) -> Response<Body> {
     let permit = ask.plane.permit(&ask.caller, route.verb);
-    let may = group.map_or(permit != Permit::Nothing, |group| permit.admits(group));
+    let may = name.map_or(permit != Permit::Nothing, |name| permit.admits(name));
     if !may {
-        return ask.refuse(group.map(str::to_owned), Value::Null, ask.ungranted(group));
+        return ask.refuse(name.map(str::to_owned), Value::Null, ask.ungranted(name));
     }
     let caller = ask.caller.clone();
-    show::answer(ask.plane, caller, route.verb, group, permit, request)
+    if let Some(answer) = show::of_all(ask.plane, route.verb) {
+        return answer;
+    }
+    match &ask.plane.behind {
+        Behind::Balancer(subject) => {
+            show::answer(ask.plane, subject, caller, route.verb, name, permit, request)
+        }
+        Behind::Lottery(daemon) => lottery::show(ask.plane, daemon, route.verb, &permit).await,
+        Behind::Supervisor(supervisor) => {
+            supervisor::show(ask.plane, supervisor, &caller, route.verb, name, &permit).await
+        }
+    }
 }
 
-async fn perform(ask: Ask<'_>, verb: Verb, request: Request<Incoming>) -> Response<Body> {
+async fn perform(ask: Ask<'_>, verb: Verb, name: Option<&str>, request: Request<Incoming>) -> Response<Body> {
     let permit = ask.plane.permit(&ask.caller, verb);
     // Any page on the web could have a browser in this network send a form.
     let foreign = request.headers().contains_key(ORIGIN);
+    let query = request.uri().query().unwrap_or_default().to_owned();
     let body = match whole(request).await {
         Ok(body) => body,
         Err(refused) => return refused,
     };
     if permit == Permit::Nothing {
-        return ask.refuse(None, Value::Null, ask.ungranted(None));
+        return ask.refuse(name.map(str::to_owned), Value::Null, ask.ungranted(None));
     }
     if foreign {
         let verb = if verb == Verb::Report { "report" } else { "act" };
         return error(StatusCode::FORBIDDEN, format!("web pages may not {verb}"));
     }
-    let order = match Order::read(verb, &body) {
+    let order = match Order::read(ask.plane.behind.by(), verb, name, &query, &body) {
         Ok(order) => order,
         Err(why) => return error(StatusCode::BAD_REQUEST, why),
     };
     let group = order.group().unwrap_or_default();
     if permit != Permit::All && (group.is_empty() || !permit.admits(group)) {
-        let why = match group {
-            "" => format!("{} may {verb} in some groups only: name the group", ask.caller),
-            group => ask.ungranted(Some(group)),
+        let why = match (group, order.of_no_group()) {
+            ("", Some(what)) => format!(
+                "{} may {verb} in some groups only, and {what} is of none: that takes a role with groups = \"all\"",
+                ask.caller
+            ),
+            ("", None) => format!("{} may {verb} in some groups only: name the group", ask.caller),
+            (group, _) => ask.ungranted(Some(group)),
         };
         return ask.refuse(order.target(), order.arguments(), why);
     }

@@ -2,15 +2,12 @@
 //! time a write may stall. Each door has slots of its own, so that a crowd at one of them cannot lock the operator
 //! out of the control socket.
 
-use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -18,17 +15,16 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::server::TlsStream;
 
-use crate::access::Caller;
+use crate::access::{Caller, Kind};
 use crate::audit::Audit;
 use crate::bind::{self, Control};
 use crate::jwt::Tokens;
+use crate::lobby::{Guest, Lobby};
 use crate::patience::Patience;
-use crate::plane::{Arrival, Guard, Plane, Powers};
-use crate::reply::Body;
-use crate::supervisor::{Site, Supervisor};
+use crate::plane::{Arrival, Behind, Guard, Plane, Powers};
 use crate::ticket::Tickets;
 use crate::tls::{Met, Welcome};
-use crate::{Addresses, Config, Error, Subject, route};
+use crate::{Addresses, Config, Error, route};
 
 /// Connections at once to each door that people and scrapers use.
 const CONNECTIONS: u32 = 64;
@@ -94,86 +90,39 @@ impl Doors {
         Addresses { listen: of(&self.listener), reports: of(&self.reports), secured }
     }
 
-    /// Serves all doors, in front of a balancer or a Supervisor, until `stopped` is sent or dropped.
+    /// Serves all doors, in front of whoever is behind them, until `stopped` is sent or dropped.
     pub(crate) async fn serve(self, behind: Behind, stopped: oneshot::Receiver<()>) {
         let (end, ended) = watch::channel(false);
-        let turn = Arc::new(Mutex::new(()));
-        let room = |powers, guard: Option<Guard>| match &behind {
-            Behind::Balancer(subject) => {
-                let (subject, turn) = (Arc::clone(subject), Arc::clone(&turn));
-                let plane = Plane::new(subject, powers, self.audit.clone(), turn, STREAMS, ended.clone());
-                Room::Balancer(Arc::new(match guard {
-                    Some(guard) => plane.guarded(guard),
-                    None => plane,
-                }))
-            }
-            Behind::Supervisor(supervisor) => {
-                Room::Supervisor(Arc::new(Site::new(supervisor.clone(), powers, ended.clone())))
-            }
+        let turns = (Arc::new(Mutex::new(())), Arc::new(Mutex::new(())));
+        let room = |powers, guard: Option<Guard>| {
+            let plane =
+                Plane::new(behind.clone(), powers, self.audit.clone(), turns.clone(), STREAMS, ended.clone());
+            Arc::new(match guard {
+                Some(guard) => plane.guarded(guard),
+                None => plane,
+            })
         };
-        let most = [CONNECTIONS, CONNECTIONS, REPORTERS, GUESTS];
-        let slots = most.map(|most| Arc::new(Semaphore::new(most as usize)));
+        let most = [(CONNECTIONS, true), (CONNECTIONS, true), (REPORTERS, true), (GUESTS, false)];
+        let lobbies = most.map(|(places, known)| Lobby::new(places, known));
         let (secured, guarded) = match self.secured {
             Some((door, guard)) => (Some(door), room(Powers::Act, Some(guard))),
             None => (None, room(Powers::Act, None)),
         };
         tokio::select! {
             _ = stopped => {}
-            () = keep(self.listener, room(Powers::Show, None), &slots[0]) => {}
-            () = keep(self.control, room(Powers::Act, None), &slots[1]) => {}
-            () = keep(self.reports, room(Powers::Report, None), &slots[2]) => {}
-            () = keep(secured, guarded, &slots[3]) => {}
+            () = keep(self.listener, room(Powers::Show, None), &lobbies[0]) => {}
+            () = keep(self.control, room(Powers::Act, None), &lobbies[1]) => {}
+            () = keep(self.reports, room(Powers::Report, None), &lobbies[2]) => {}
+            () = keep(secured, guarded, &lobbies[3]) => {}
         }
         // The doors are closed and the socket's file is gone. What was asked before is still answered.
         let _ = end.send(true);
         let _ = timeout(GRACE, async {
-            for (door, most) in slots.iter().zip(most) {
-                let _ = door.acquire_many(most).await;
+            for (lobby, (places, _)) in lobbies.iter().zip(most) {
+                let _ = lobby.slots.acquire_many(places).await;
             }
         })
         .await;
-    }
-}
-
-/// Who is behind the doors.
-#[derive(Clone)]
-pub(crate) enum Behind {
-    Balancer(Arc<dyn Subject>),
-    Supervisor(Arc<dyn Supervisor>),
-}
-
-/// What is behind one of them.
-#[derive(Clone)]
-enum Room {
-    Balancer(Arc<Plane>),
-    Supervisor(Arc<Site>),
-}
-
-impl Room {
-    async fn answer(
-        self,
-        arrival: Arc<Arrival>,
-        request: Request<Incoming>,
-    ) -> Result<Response<Body>, Infallible> {
-        match self {
-            Self::Balancer(plane) => route::answer(plane, arrival, request).await,
-            Self::Supervisor(site) => Ok(site.answer(request).await),
-        }
-    }
-
-    /// Somebody did not get as far as to ask for something.
-    fn turned_away(&self, from: &str, why: &str) {
-        if let Self::Balancer(plane) = self {
-            plane.turned_away(from, why);
-        }
-    }
-
-    /// Resolves when the admin plane ends.
-    async fn end(&self) {
-        match self {
-            Self::Balancer(plane) => plane.end().await,
-            Self::Supervisor(site) => site.end().await,
-        }
     }
 }
 
@@ -262,19 +211,22 @@ impl Door for Secured {
     }
 }
 
-async fn keep<D: Door>(door: Option<D>, room: Room, slots: &Arc<Semaphore>) {
+async fn keep<D: Door>(door: Option<D>, plane: Arc<Plane>, lobby: &Lobby) {
     let Some(door) = door.map(Arc::new) else { return std::future::pending().await };
     let refusals = Arc::new(Semaphore::new(REFUSALS));
     loop {
         match door.accept().await {
-            Ok((stream, from)) => match slots.clone().try_acquire_owned() {
-                Ok(slot) => drop(tokio::spawn(visit(door.clone(), stream, from, room.clone(), slot))),
-                Err(_) if D::PLAIN => {
+            Ok((stream, from)) => match lobby.enter(&from) {
+                Some(guest) => {
+                    let visit = tokio::spawn(visit(door.clone(), stream, from, plane.clone(), guest.clone()));
+                    guest.visits(visit.abort_handle());
+                }
+                None if D::PLAIN => {
                     if let Ok(slot) = refusals.clone().try_acquire_owned() {
                         tokio::spawn(timeout(REFUSAL, refuse(stream, slot)));
                     }
                 }
-                Err(_) => {}
+                None => {}
             },
             // Out of files or memory: the connection stays in the queue and would fail again at once.
             Err(error) => {
@@ -285,21 +237,24 @@ async fn keep<D: Door>(door: Option<D>, room: Room, slots: &Arc<Semaphore>) {
     }
 }
 
-async fn visit<D: Door>(door: Arc<D>, raw: D::Raw, from: String, room: Room, slot: OwnedSemaphorePermit) {
+async fn visit<D: Door>(door: Arc<D>, raw: D::Raw, from: String, plane: Arc<Plane>, guest: Arc<Guest>) {
     match door.meet(raw).await {
         Ok((stream, Met { caller, channel })) => {
-            connection(stream, Arrival { caller, channel, from }, room, slot).await;
+            if caller.kind != Kind::None {
+                guest.prove();
+            }
+            connection(stream, Arrival { caller, channel, from, guest }, plane).await;
         }
-        Err(why) => room.turned_away(&from, &why),
+        Err(why) => plane.turned_away(&from, &why),
     }
 }
 
-async fn connection<S>(stream: S, arrival: Arrival, room: Room, _slot: OwnedSemaphorePermit)
+async fn connection<S>(stream: S, arrival: Arrival, plane: Arc<Plane>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let arrival = Arc::new(arrival);
-    let service = service_fn(|request| room.clone().answer(arrival.clone(), request));
+    let service = service_fn(|request| route::answer(plane.clone(), arrival.clone(), request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
@@ -309,7 +264,7 @@ where
     tokio::select! {
         // What a client does wrong is answered or ends its connection: nothing for the log.
         _ = connection.as_mut() => return,
-        () = room.end() => connection.as_mut().graceful_shutdown(),
+        () = plane.end() => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
 }

@@ -13,56 +13,67 @@ use crate::access::{Caller, Permit};
 use crate::plane::{Plane, Powers};
 use crate::reply::{Body, error, full, header, response, text, to_json};
 use crate::verb::{Nature, ROUTES, Verb};
-use crate::{events, metrics, openapi};
+use crate::{Subject, events, metrics, openapi};
 
-/// Shows what `verb` asks for; `permit` admits some of it.
+/// What everybody shows alike: what there is.
+pub(crate) fn of_all(plane: &Plane, verb: Verb) -> Option<Response<Body>> {
+    match verb {
+        Verb::Index => Some(text(StatusCode::OK, index(plane))),
+        Verb::Document => Some(to_json(StatusCode::OK, &openapi::document_of(plane.behind.by()))),
+        _ => None,
+    }
+}
+
+/// Alive, or about to end.
+pub(crate) fn health(stopping: bool) -> Response<Body> {
+    if stopping {
+        text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n".into())
+    } else {
+        text(StatusCode::OK, "ok\n".into())
+    }
+}
+
+/// A page of metrics.
+pub(crate) fn page(page: String) -> Response<Body> {
+    full(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page)
+}
+
+/// Shows what `verb` asks a balancer for; `permit` admits some of it.
 pub(crate) fn answer(
     plane: &Arc<Plane>,
+    subject: &Arc<dyn Subject>,
     caller: Caller,
     verb: Verb,
     group: Option<&str>,
     permit: Permit,
     request: &Request<Incoming>,
 ) -> Response<Body> {
-    let subject = &plane.subject;
     match verb {
-        Verb::Index => text(StatusCode::OK, index(plane)),
-        Verb::Document => to_json(StatusCode::OK, &openapi::document()),
-        Verb::Health if subject.status().stopping => {
-            text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n".into())
-        }
-        Verb::Health => text(StatusCode::OK, "ok\n".into()),
+        Verb::Health => health(subject.status().stopping),
         Verb::Status => to_json(StatusCode::OK, &seen(subject.status(), &permit)),
         Verb::Metrics => {
             // Buckets after status: the count can then only be behind them, which is put right there.
             let status = seen(subject.status(), &permit);
-            let page = metrics::page(&status, |group| subject.buckets(group));
-            full(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page)
+            page(metrics::page(&status, |group| subject.buckets(group)))
         }
-        Verb::Events => log(plane, caller, &permit, request),
-        Verb::Explain => found(plane, group, &permit, |group| {
+        Verb::Events => log(plane, subject, caller, &permit, request),
+        Verb::Explain => found(&**subject, group, &permit, |group| {
             subject.explain(group).map(|found| to_json(StatusCode::OK, &found))
         }),
-        Verb::Reference => found(plane, group, &permit, |group| {
+        Verb::Reference => found(&**subject, group, &permit, |group| {
             subject.reference(group).map(|found| to_json(StatusCode::OK, &found))
         }),
-        Verb::Report
-        | Verb::Drain
-        | Verb::Undrain
-        | Verb::Disable
-        | Verb::Enable
-        | Verb::Set
-        | Verb::Reload
-        | Verb::Stop => error(StatusCode::METHOD_NOT_ALLOWED, "use POST".into()),
+        // Found among the paths of a balancer that are read, it is one of those above.
+        _ => error(StatusCode::METHOD_NOT_ALLOWED, "use POST".into()),
     }
 }
 
 /// A line for each path that the door has.
 fn index(plane: &Plane) -> String {
-    let mut page = "plimsoll\n\n".to_owned();
+    let mut page = format!("plimsoll, {}\n\n", plane.behind.by().name());
     let shown = ROUTES.iter().filter(|route| plane.has(route));
     for route in shown.filter(|route| plane.powers == Powers::Act || route.nature == Nature::Look) {
-        page.push_str(&format!("{:<4} {:<27} {}\n", route.method, route.path, route.about));
+        page.push_str(&format!("{:<4} {:<33} {}\n", route.method, route.path, route.about));
     }
     page
 }
@@ -79,14 +90,14 @@ fn seen(mut status: Status, permit: &Permit) -> Status {
 }
 
 fn found(
-    plane: &Plane,
+    subject: &dyn Subject,
     group: Option<&str>,
     permit: &Permit,
     find: impl Fn(&str) -> Option<Response<Body>>,
 ) -> Response<Body> {
     let group = group.unwrap_or_default();
     find(group).unwrap_or_else(|| {
-        let status = seen(plane.subject.status(), permit);
+        let status = seen(subject.status(), permit);
         let names: Vec<&str> = status.groups.iter().map(|group| &*group.name).collect();
         let why = match names.contains(&group) {
             true => format!("group {group} has no iiop listener"),
@@ -96,7 +107,13 @@ fn found(
     })
 }
 
-fn log(plane: &Arc<Plane>, caller: Caller, permit: &Permit, request: &Request<Incoming>) -> Response<Body> {
+fn log(
+    plane: &Arc<Plane>,
+    subject: &Arc<dyn Subject>,
+    caller: Caller,
+    permit: &Permit,
+    request: &Request<Incoming>,
+) -> Response<Body> {
     let mut since = None;
     let mut follow = !header(request.headers(), ACCEPT).is_some_and(|accept| accept.contains("/json"));
     for pair in request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
@@ -119,7 +136,7 @@ fn log(plane: &Arc<Plane>, caller: Caller, permit: &Permit, request: &Request<In
         }
     }
     if !follow {
-        let mut entries = plane.subject.events(since.unwrap_or(0));
+        let mut entries = subject.events(since.unwrap_or(0));
         events::seen(&mut entries, permit);
         return to_json(StatusCode::OK, &entries);
     }
@@ -128,7 +145,7 @@ fn log(plane: &Arc<Plane>, caller: Caller, permit: &Permit, request: &Request<In
         && let Ok(last) = last.parse::<u64>()
     {
         // Numbers start again with the process; one from the process before means nothing here.
-        let newest = plane.subject.events(last.saturating_sub(1)).last().map_or(0, |entry| entry.seq);
+        let newest = subject.events(last.saturating_sub(1)).last().map_or(0, |entry| entry.seq);
         since = Some(if last <= newest { last } else { 0 });
     }
     let Ok(slot) = plane.streams.clone().try_acquire_owned() else {
@@ -136,7 +153,7 @@ fn log(plane: &Arc<Plane>, caller: Caller, permit: &Permit, request: &Request<In
     };
     let (sender, body) = Channel::new(1);
     if request.method() != Method::HEAD {
-        tokio::spawn(events::stream(plane.clone(), caller, since, sender, slot));
+        tokio::spawn(events::stream(plane.clone(), subject.clone(), caller, since, sender, slot));
     }
     response(StatusCode::OK, "text/event-stream", Either::Right(body))
 }

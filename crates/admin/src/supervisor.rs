@@ -1,18 +1,23 @@
-//! What a Supervisor shows and acts on, as the admin plane sees it, and its doors: a control socket (0600) that shows and
-//! acts, and a listener, if one is asked for, that only shows.
+//! What a Supervisor shows and acts on, as the admin plane sees it.
 //!
-//! What can be asked stands in one table, [`ROUTES`]: each row is one method and path with one named [`Verb`], by which
-//! whoever guards a door decides. The index and the answers are made from it.
+//! What processes were started with, and what they said before they ended, may name what is nobody's business: it is for those who
+//! may start them.
 
 mod metrics;
-mod route;
 
+use std::sync::Arc;
+
+use hyper::{Response, StatusCode};
 use plimsoll_brain::ward::{Ending, Phase};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-pub(crate) use route::Site;
-pub use route::{ROUTES, Route, Verb};
+use crate::access::{Caller, Permit};
+use crate::act::{Order, Outcome, refused};
+use crate::plane::{Plane, Powers};
+use crate::reply::{Body, error, to_json};
+use crate::show;
+use crate::verb::Verb;
 
 /// The running Supervisor behind the admin plane.
 ///
@@ -62,6 +67,16 @@ pub enum Children {
     Stop,
     /// They go on. A Supervisor that is started later finds them.
     Leave,
+}
+
+impl Children {
+    /// What becomes of them, in an answer.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Stop => "stopping",
+            Self::Leave => "left",
+        }
+    }
 }
 
 /// Why something was not done.
@@ -146,4 +161,95 @@ pub struct Says {
     pub lines: Vec<String>,
     /// The numbers behind them; null if it could not be asked.
     pub facts: Value,
+}
+
+/// What is to become of the processes, in a query.
+pub(crate) fn read_children(query: &str) -> Result<Children, String> {
+    match query {
+        "" | "children=stop" => Ok(Children::Stop),
+        "children=leave" => Ok(Children::Leave),
+        other => Err(format!("{other}: give children=stop or children=leave")),
+    }
+}
+
+/// Shows what `verb` asks a Supervisor for; `permit` admits some of the processes.
+pub(crate) async fn show(
+    plane: &Plane,
+    supervisor: &Arc<dyn Supervisor>,
+    caller: &Caller,
+    verb: Verb,
+    name: Option<&str>,
+    permit: &Permit,
+) -> Response<Body> {
+    if verb == Verb::Health {
+        return show::health(supervisor.processes().stopping);
+    }
+    let trusted = match plane.powers {
+        Powers::Act => plane.permit(caller, Verb::ProcessStart),
+        Powers::Show | Powers::Report => Permit::Nothing,
+    };
+    let seen = |household| seen(household, permit, &trusted);
+    match verb {
+        Verb::Metrics => show::page(metrics::page(&seen(supervisor.processes()))),
+        Verb::Process => {
+            let household = seen(supervisor.processes());
+            let names: Vec<&str> = household.processes.iter().map(|process| &*process.name).collect();
+            let name = name.unwrap_or_default();
+            match household.processes.iter().find(|process| process.name == name) {
+                Some(process) => to_json(StatusCode::OK, process),
+                None => {
+                    let why = format!("there is no process {name}; there are: {}", names.join(", "));
+                    error(StatusCode::NOT_FOUND, why)
+                }
+            }
+        }
+        Verb::Household => {
+            // Those that are asked may take their time. One view at a time: each is a crowd of questions.
+            let _turn = plane.looks.lock().await;
+            let supervisor = Arc::clone(supervisor);
+            match tokio::task::spawn_blocking(move || supervisor.view()).await {
+                Ok(view) => to_json(StatusCode::OK, &seen(view)),
+                Err(why) => error(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()),
+            }
+        }
+        _ => to_json(StatusCode::OK, &seen(supervisor.processes())),
+    }
+}
+
+/// As much of a household as a caller may see: the processes that `permit` admits, and of those that `trusted` admits what they
+/// were started with and what they said.
+fn seen(mut household: Household, permit: &Permit, trusted: &Permit) -> Household {
+    household.processes.retain(|process| permit.admits(&process.name));
+    for process in household.processes.iter_mut().filter(|process| !trusted.admits(&process.name)) {
+        process.command.truncate(1);
+        if let Some(exit) = &mut process.last_exit {
+            exit.lines.clear();
+        }
+    }
+    if *trusted != Permit::All && household.reload_error.is_some() {
+        // It quotes the file.
+        household.reload_error = Some("refused".into());
+    }
+    household
+}
+
+/// Does what is to be done with a Supervisor.
+pub(crate) fn done(supervisor: &dyn Supervisor, order: Order) -> Outcome {
+    match order {
+        Order::Process { name, act } => match supervisor.tell(&name, act) {
+            Ok(process) => Ok((StatusCode::OK, json!(process))),
+            Err(Denied::Unknown(why)) => Err((StatusCode::NOT_FOUND, why)),
+            Err(Denied::Impossible(why)) => Err(refused(why)),
+        },
+        Order::Reload => {
+            let changes = supervisor.reload().map_err(refused)?;
+            Ok((StatusCode::OK, json!({"changes": changes})))
+        }
+        Order::Shutdown(children) => {
+            supervisor.shut_down(children);
+            Ok((StatusCode::ACCEPTED, json!({"stopping": true, "children": children.word()})))
+        }
+        // Found among the paths of a Supervisor, it is one of those above.
+        _ => Err(refused("a Supervisor does nothing of the kind".into())),
+    }
 }

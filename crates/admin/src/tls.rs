@@ -19,6 +19,8 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use yasna::tags::TAG_UTCTIME;
+use yasna::{ASN1Result, Tag, parse_der};
 
 use crate::access::{Caller, spiffe_id};
 use crate::files::Files;
@@ -107,8 +109,43 @@ impl Welcome {
         if Some(domain) != self.trust_domain.as_deref() {
             return Err(format!("the client certificate is of another trust domain: {name}"));
         }
-        Ok(Caller::spiffe(name))
+        // A connection may live for longer.
+        let until = ends(certificate).map_err(|why| {
+            format!("the time at which the client certificate ends cannot be read: {why:?}")
+        })?;
+        Ok(Caller { until: Some(until), ..Caller::spiffe(name) })
     }
+}
+
+/// The last second in which a certificate is valid, since 1970: `notAfter` (RFC 5280, section 4.1.2.5), which webpki checks and
+/// does not tell.
+fn ends(certificate: &[u8]) -> ASN1Result<u64> {
+    parse_der(certificate, |reader| {
+        reader.read_sequence(|parts| {
+            let until = parts.next().read_sequence(|fields| {
+                fields.read_optional(|version| version.read_tagged(Tag::context(0), |it| it.read_u8()))?;
+                // Serial number, algorithm of the signature, issuer.
+                for _ in 0..3 {
+                    fields.next().read_der()?;
+                }
+                let until = fields.next().read_sequence(|times| {
+                    times.next().read_der()?;
+                    let until = times.next();
+                    if until.lookahead_tag()? == TAG_UTCTIME {
+                        Ok(until.read_utctime()?.datetime().unix_timestamp())
+                    } else {
+                        Ok(until.read_generalized_time()?.datetime().unix_timestamp())
+                    }
+                })?;
+                // Subject, key, extensions.
+                while fields.read_optional(|field| field.read_der())?.is_some() {}
+                Ok(until)
+            })?;
+            parts.next().read_der()?;
+            parts.next().read_der()?;
+            Ok(u64::try_from(until).unwrap_or(0))
+        })
+    })
 }
 
 /// `files`: certificate, key and, if there is one, the authorities.

@@ -1,8 +1,8 @@
-//! What can be asked of a balancer: one named verb for each path, in one table.
+//! What can be asked of a balancer, a lottery's daemon or a Supervisor: one named verb for each path, in one table.
 //!
 //! The table is all there is: a request is found in it, what its caller may do is looked up by its verb, the audit log
 //! names the verb, and the index, the OpenAPI document and the tests of who may do what are made of it. A new path is a
-//! variant of [`Verb`], its line in [`ROUTES`] and what it does.
+//! variant of [`Verb`], its line in [`ROUTES`] and what it does. Where several serve one path, it means the same to each.
 
 use std::fmt;
 use std::str::FromStr;
@@ -42,6 +42,54 @@ pub enum Verb {
     Reload,
     /// The process ends.
     Stop,
+    /// How a lottery's daemon does.
+    Lottery,
+    /// Which keys a daemon has.
+    Keys,
+    /// A daemon takes a further key, which it does not send with yet.
+    KeyAccept,
+    /// A daemon sends with a key that it has.
+    KeySeal,
+    /// A daemon forgets a key that it does not send with.
+    KeyRetire,
+    /// The processes of a Supervisor.
+    Processes,
+    /// One of them.
+    Process,
+    /// All of them, with what each says of itself.
+    Household,
+    /// A process is started.
+    ProcessStart,
+    /// A process is stopped, for good.
+    ProcessStop,
+    /// A process is stopped and started again.
+    ProcessRestart,
+    /// A process reads its configuration again.
+    ProcessReload,
+    /// The Supervisor ends.
+    Shutdown,
+}
+
+/// Who can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// A load balancer: `plimsoll up`.
+    Balancer,
+    /// A lottery's daemon: `plimsoll lottery`.
+    Lottery,
+    /// A Supervisor: `plimsoll supervise`.
+    Supervisor,
+}
+
+impl By {
+    /// In documents and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Balancer => "balancer",
+            Self::Lottery => "lottery daemon",
+            Self::Supervisor => "Supervisor",
+        }
+    }
 }
 
 /// What kind of thing a verb is: which of the built-in roles have it.
@@ -57,7 +105,7 @@ pub enum Nature {
     Administer,
 }
 
-/// What a verb is about.
+/// What a verb is about. To a lottery's daemon groups are its services, to a Supervisor its processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// The whole process: a role that is limited to groups cannot have it.
@@ -83,6 +131,12 @@ pub enum Takes {
     Switch,
     /// `{"group", "key", "value"}`.
     Setting,
+    /// `{"id", "secret"}`: a key of the lottery.
+    Secret,
+    /// `{"id"}`: the number of one.
+    KeyId,
+    /// `children` in the query.
+    Children,
 }
 
 /// What the answer is.
@@ -111,9 +165,11 @@ pub struct Route {
     pub nature: Nature,
     /// What it is about.
     pub reach: Reach,
+    /// Who serves it.
+    pub by: &'static [By],
     /// `GET` (then `HEAD`, too) or `POST`.
     pub method: &'static str,
-    /// `{group}` stands for the name of a group.
+    /// `{group}` stands for the name of a group, `{process}` for that of a process.
     pub path: &'static str,
     /// One line for people.
     pub about: &'static str,
@@ -127,25 +183,44 @@ use Gives::{Object, Page, Shed, Stream, Text};
 use Nature::{Administer, Look, Operate, Tell};
 use Reach::{Group, Groups, Process};
 
+const ALL: &[By] = &[By::Balancer, By::Lottery, By::Supervisor];
+const BALANCER: &[By] = &[By::Balancer];
+const CARRIERS: &[By] = &[By::Balancer, By::Lottery];
+const LOTTERY: &[By] = &[By::Lottery];
+const SUPERVISOR: &[By] = &[By::Supervisor];
+
 /// All there is, in the order of [`Verb`].
 #[rustfmt::skip]
 pub const ROUTES: &[Route] = &[
-    Route { verb: Verb::Index, name: "index", nature: Look, reach: Groups, method: "GET", path: "/", about: "what is here", takes: Takes::Nothing, gives: (200, Text) },
-    Route { verb: Verb::Document, name: "document", nature: Look, reach: Groups, method: "GET", path: "/v1/openapi.json", about: "this, as an OpenAPI document", takes: Takes::Nothing, gives: (200, Object("Document")) },
-    Route { verb: Verb::Health, name: "health", nature: Look, reach: Groups, method: "GET", path: "/healthz", about: "200 ok; 503 while it stops", takes: Takes::Nothing, gives: (200, Text) },
-    Route { verb: Verb::Status, name: "status", nature: Look, reach: Groups, method: "GET", path: "/status", about: "listeners, groups and members", takes: Takes::Nothing, gives: (200, Object("Status")) },
-    Route { verb: Verb::Metrics, name: "metrics", nature: Look, reach: Groups, method: "GET", path: "/metrics", about: "Prometheus text format", takes: Takes::Nothing, gives: (200, Page) },
-    Route { verb: Verb::Events, name: "events", nature: Look, reach: Groups, method: "GET", path: "/events", about: "what was decided and why, as server-sent events; ?since=SEQ (or Last-Event-ID) resumes, ?follow=0 gives a JSON array", takes: Takes::Since, gives: (200, Stream) },
-    Route { verb: Verb::Explain, name: "explain", nature: Look, reach: Group, method: "GET", path: "/v1/groups/{group}/explain", about: "what is known of each member and what the strategy makes of it", takes: Takes::Nothing, gives: (200, Object("GroupExplanation")) },
-    Route { verb: Verb::Reference, name: "reference", nature: Look, reach: Group, method: "GET", path: "/v1/groups/{group}/ior", about: "the object reference of a group with an iiop listener", takes: Takes::Nothing, gives: (200, Object("Reference")) },
-    Route { verb: Verb::Report, name: "report", nature: Tell, reach: Group, method: "POST", path: "/v1/report", about: "member=10.0.0.1:80&name=cpu&value=0.4, or JSON", takes: Takes::Report, gives: (204, Shed) },
-    Route { verb: Verb::Drain, name: "drain", nature: Operate, reach: Group, method: "POST", path: "/v1/drain", about: "a member gets nothing new; group may be left out", takes: Takes::Member, gives: (200, Object("Drained")) },
-    Route { verb: Verb::Undrain, name: "undrain", nature: Operate, reach: Group, method: "POST", path: "/v1/undrain", about: "a drained member is taken back", takes: Takes::Member, gives: (200, Object("Undrained")) },
-    Route { verb: Verb::Disable, name: "disable", nature: Operate, reach: Group, method: "POST", path: "/v1/disable", about: "a member, a listener or the balancing of a group is taken out of use", takes: Takes::Switch, gives: (200, Object("Changes")) },
-    Route { verb: Verb::Enable, name: "enable", nature: Operate, reach: Group, method: "POST", path: "/v1/enable", about: "it is put back", takes: Takes::Switch, gives: (200, Object("Changes")) },
-    Route { verb: Verb::Set, name: "set", nature: Operate, reach: Group, method: "POST", path: "/v1/set", about: "a setting of a group, until the next reload", takes: Takes::Setting, gives: (200, Object("Changes")) },
-    Route { verb: Verb::Reload, name: "reload", nature: Administer, reach: Process, method: "POST", path: "/v1/reload", about: "the configuration is read again", takes: Takes::Nothing, gives: (200, Object("Changes")) },
-    Route { verb: Verb::Stop, name: "stop", nature: Administer, reach: Process, method: "POST", path: "/v1/stop", about: "work in flight may end, then the process does", takes: Takes::Nothing, gives: (202, Object("Stopping")) },
+    Route { verb: Verb::Index, name: "index", nature: Look, reach: Groups, by: ALL, method: "GET", path: "/", about: "what is here", takes: Takes::Nothing, gives: (200, Text) },
+    Route { verb: Verb::Document, name: "document", nature: Look, reach: Groups, by: ALL, method: "GET", path: "/v1/openapi.json", about: "this, as an OpenAPI document", takes: Takes::Nothing, gives: (200, Object("Document")) },
+    Route { verb: Verb::Health, name: "health", nature: Look, reach: Groups, by: ALL, method: "GET", path: "/healthz", about: "200 ok; 503 while it stops", takes: Takes::Nothing, gives: (200, Text) },
+    Route { verb: Verb::Status, name: "status", nature: Look, reach: Groups, by: BALANCER, method: "GET", path: "/status", about: "listeners, groups and members", takes: Takes::Nothing, gives: (200, Object("Status")) },
+    Route { verb: Verb::Metrics, name: "metrics", nature: Look, reach: Groups, by: ALL, method: "GET", path: "/metrics", about: "Prometheus text format", takes: Takes::Nothing, gives: (200, Page) },
+    Route { verb: Verb::Events, name: "events", nature: Look, reach: Groups, by: BALANCER, method: "GET", path: "/events", about: "what was decided and why, as server-sent events; ?since=SEQ (or Last-Event-ID) resumes, ?follow=0 gives a JSON array", takes: Takes::Since, gives: (200, Stream) },
+    Route { verb: Verb::Explain, name: "explain", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/explain", about: "what is known of each member and what the strategy makes of it", takes: Takes::Nothing, gives: (200, Object("GroupExplanation")) },
+    Route { verb: Verb::Reference, name: "reference", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/ior", about: "the object reference of a group with an iiop listener", takes: Takes::Nothing, gives: (200, Object("Reference")) },
+    Route { verb: Verb::Report, name: "report", nature: Tell, reach: Group, by: CARRIERS, method: "POST", path: "/v1/report", about: "member=10.0.0.1:80&name=cpu&value=0.4, or JSON; a lottery daemon needs no member", takes: Takes::Report, gives: (204, Shed) },
+    Route { verb: Verb::Drain, name: "drain", nature: Operate, reach: Group, by: CARRIERS, method: "POST", path: "/v1/drain", about: "a member gets nothing new; group may be left out. A lottery daemon is drained as a whole, and takes no body", takes: Takes::Member, gives: (200, Object("Drained")) },
+    Route { verb: Verb::Undrain, name: "undrain", nature: Operate, reach: Group, by: CARRIERS, method: "POST", path: "/v1/undrain", about: "a drained member, or daemon, is taken back", takes: Takes::Member, gives: (200, Object("Undrained")) },
+    Route { verb: Verb::Disable, name: "disable", nature: Operate, reach: Group, by: BALANCER, method: "POST", path: "/v1/disable", about: "a member, a listener or the balancing of a group is taken out of use", takes: Takes::Switch, gives: (200, Object("Changes")) },
+    Route { verb: Verb::Enable, name: "enable", nature: Operate, reach: Group, by: BALANCER, method: "POST", path: "/v1/enable", about: "it is put back", takes: Takes::Switch, gives: (200, Object("Changes")) },
+    Route { verb: Verb::Set, name: "set", nature: Operate, reach: Group, by: BALANCER, method: "POST", path: "/v1/set", about: "a setting of a group, until the next reload", takes: Takes::Setting, gives: (200, Object("Changes")) },
+    Route { verb: Verb::Reload, name: "reload", nature: Administer, reach: Process, by: ALL, method: "POST", path: "/v1/reload", about: "the configuration is read again", takes: Takes::Nothing, gives: (200, Object("Changes")) },
+    Route { verb: Verb::Stop, name: "stop", nature: Administer, reach: Process, by: CARRIERS, method: "POST", path: "/v1/stop", about: "work in flight may end, then the process does", takes: Takes::Nothing, gives: (202, Object("Stopping")) },
+    Route { verb: Verb::Lottery, name: "lottery", nature: Look, reach: Groups, by: LOTTERY, method: "GET", path: "/v1/lottery", about: "services, states and loads, other members, what waits, what is counted", takes: Takes::Nothing, gives: (200, Object("Daemon")) },
+    Route { verb: Verb::Keys, name: "keys", nature: Look, reach: Process, by: LOTTERY, method: "GET", path: "/v1/keys", about: "the numbers of the daemon's keys", takes: Takes::Nothing, gives: (200, Object("Keys")) },
+    Route { verb: Verb::KeyAccept, name: "key-accept", nature: Administer, reach: Process, by: LOTTERY, method: "POST", path: "/v1/keys/accept", about: "a further key counts, and is not sent with yet", takes: Takes::Secret, gives: (200, Object("Keys")) },
+    Route { verb: Verb::KeySeal, name: "key-seal", nature: Administer, reach: Process, by: LOTTERY, method: "POST", path: "/v1/keys/seal", about: "a key that counts is sent with", takes: Takes::KeyId, gives: (200, Object("Keys")) },
+    Route { verb: Verb::KeyRetire, name: "key-retire", nature: Administer, reach: Process, by: LOTTERY, method: "POST", path: "/v1/keys/retire", about: "a key that is not sent with counts no more", takes: Takes::KeyId, gives: (200, Object("Keys")) },
+    Route { verb: Verb::Processes, name: "processes", nature: Look, reach: Groups, by: SUPERVISOR, method: "GET", path: "/v1/processes", about: "all processes", takes: Takes::Nothing, gives: (200, Object("Household")) },
+    Route { verb: Verb::Process, name: "process", nature: Look, reach: Group, by: SUPERVISOR, method: "GET", path: "/v1/processes/{process}", about: "one process", takes: Takes::Nothing, gives: (200, Object("Process")) },
+    Route { verb: Verb::Household, name: "household", nature: Look, reach: Groups, by: SUPERVISOR, method: "GET", path: "/v1/status", about: "all processes, with what each says of itself", takes: Takes::Nothing, gives: (200, Object("Household")) },
+    Route { verb: Verb::ProcessStart, name: "process-start", nature: Operate, reach: Group, by: SUPERVISOR, method: "POST", path: "/v1/processes/{process}/start", about: "start it, unless it runs", takes: Takes::Nothing, gives: (200, Object("Process")) },
+    Route { verb: Verb::ProcessStop, name: "process-stop", nature: Operate, reach: Group, by: SUPERVISOR, method: "POST", path: "/v1/processes/{process}/stop", about: "stop it, for good", takes: Takes::Nothing, gives: (200, Object("Process")) },
+    Route { verb: Verb::ProcessRestart, name: "process-restart", nature: Operate, reach: Group, by: SUPERVISOR, method: "POST", path: "/v1/processes/{process}/restart", about: "stop it and start it again", takes: Takes::Nothing, gives: (200, Object("Process")) },
+    Route { verb: Verb::ProcessReload, name: "process-reload", nature: Operate, reach: Group, by: SUPERVISOR, method: "POST", path: "/v1/processes/{process}/reload", about: "have it read its configuration again", takes: Takes::Nothing, gives: (200, Object("Process")) },
+    Route { verb: Verb::Shutdown, name: "shutdown", nature: Administer, reach: Process, by: SUPERVISOR, method: "POST", path: "/v1/shutdown", about: "end the Supervisor; ?children=stop (the default) or ?children=leave", takes: Takes::Children, gives: (202, Object("Ending")) },
 ];
 
 impl Verb {
@@ -184,16 +259,24 @@ impl FromStr for Verb {
 }
 
 impl Route {
-    /// The group that `path` names if it is a path of this line: `Some(None)` where the line names none.
+    /// Does that kind of process serve it?
+    pub fn served(&self, by: By) -> bool {
+        self.by.contains(&by)
+    }
+
+    /// What stands for a name in the path: `group`, `process`, or nothing.
+    pub fn named(&self) -> Option<&'static str> {
+        Some(self.path.split_once('{')?.1.split_once('}')?.0)
+    }
+
+    /// The group or process that `path` names if it is a path of this line: `Some(None)` where the line names none.
     pub(crate) fn fits<'p>(&self, path: &'p str) -> Option<Option<&'p str>> {
-        match self.path.split_once("{group}") {
-            None => (self.path == path).then_some(None),
-            Some((before, after)) => {
-                // Names of groups need no escapes.
-                let group = path.strip_prefix(before)?.strip_suffix(after)?;
-                (!group.is_empty() && !group.contains('/')).then_some(Some(group))
-            }
-        }
+        let Some(((before, _), (_, after))) = self.path.split_once('{').zip(self.path.split_once('}')) else {
+            return (self.path == path).then_some(None);
+        };
+        // Names of groups and processes need no escapes.
+        let name = path.strip_prefix(before)?.strip_suffix(after)?;
+        (!name.is_empty() && !name.contains('/')).then_some(Some(name))
     }
 }
 
@@ -220,5 +303,27 @@ mod tests {
             assert_eq!(route.fits(path), None, "{path}");
         }
         assert_eq!(Verb::Index.route().fits("/"), Some(None));
+        let found = |path: &'static str| {
+            let fits = |route: &'static Route| Some((route.name, route.fits(path)?));
+            ROUTES.iter().filter_map(fits).collect::<Vec<_>>()
+        };
+        assert_eq!(found("/v1/processes"), [("processes", None)]);
+        assert_eq!(found("/v1/processes/web"), [("process", Some("web"))]);
+        assert_eq!(found("/v1/processes/stop/stop"), [("process-stop", Some("stop"))]);
+        for path in ["", "/v1/processes/", "/v1/processes//stop", "/v1/processes/a/b/stop", "/v1/status/"] {
+            assert!(found(path).is_empty(), "{path}");
+        }
+    }
+
+    #[test]
+    fn who_serves_a_path_is_said_and_paths_are_not_two_things() {
+        for route in ROUTES {
+            assert!(!route.by.is_empty(), "{}", route.name);
+            let same = |other: &&Route| other.method == route.method && other.path == route.path;
+            assert_eq!(ROUTES.iter().filter(same).count(), 1, "{}", route.path);
+            assert_eq!(route.named().is_some(), route.path.contains('{'), "{}", route.path);
+        }
+        assert_eq!(Verb::Process.route().named(), Some("process"));
+        assert_eq!(Verb::Process.route().by, [By::Supervisor]);
     }
 }

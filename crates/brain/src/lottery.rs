@@ -25,7 +25,7 @@ mod sources;
 mod table;
 
 pub use client::{Client, ClientConfig, Outcome, Picked};
-pub use daemon::{Change, Config, Daemon, Statistics};
+pub use daemon::{Change, Config, Daemon, Other, Own, Statistics, View};
 pub use message::{
     Answer, Commit, DRUM, Drum, FURTHER, Fetch, Further, IDS, Listed, Look, Message, Mode, Offer, PART,
     Place, Report, Request, SERVICES, Share, Standing, Status, Table, To, UNKNOWN,

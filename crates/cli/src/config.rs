@@ -9,6 +9,7 @@ mod access;
 mod address;
 mod check;
 mod corba;
+mod door;
 mod group;
 mod hand_over;
 mod listener;
@@ -26,6 +27,7 @@ mod suggest;
 mod supervise;
 mod text;
 mod time_span;
+mod tls;
 
 #[cfg(test)]
 mod tests;
@@ -43,12 +45,13 @@ use toml::de::DeTable;
 pub(crate) use access::{AccessTable, JwtTable, KerberosTable, TlsTable, check_file as check_access};
 pub(crate) use address::{AdminListen, Control, Controls, ListenAddress, MemberAddress, Network};
 pub(crate) use corba::{Iiop, MemberLocation, ObjectKey, Reference, TypeId};
+pub(crate) use door::{ControlTable, Doors};
 pub(crate) use group::{Group, Health, Member, MemberTable, ProxyVersion, ReportHeader, WhenAllDown};
 pub(crate) use hand_over::HandOver;
 pub(crate) use listener::{Binding, Forwarded, Listener, Protocol, Rebind};
-pub(crate) use lottery::{LotteryFile, read_lottery, read_lottery_text};
+pub(crate) use lottery::{DEFAULT_LOTTERY_FILE, LotteryFile, read_lottery, read_lottery_text};
 pub(crate) use monitor::{Formula, Monitor, MonitorUrl};
-pub(crate) use name::{Domain, HeaderName, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl};
+pub(crate) use name::{Domain, HeaderName, HostName, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl};
 pub(crate) use outlier::Outlier;
 pub(crate) use problem::{Problem, Problems, Severity, Source};
 pub(crate) use root::Config;
@@ -59,6 +62,7 @@ pub(crate) use supervise::{
     read_supervise,
 };
 pub(crate) use time_span::TimeSpan;
+pub(crate) use tls::{ListenerTls, MemberTls};
 
 /// Read when no other file is named.
 pub(crate) const DEFAULT_FILE: &str = "plimsoll.toml";

@@ -7,15 +7,16 @@
 
 mod each;
 mod http;
+mod peer;
 #[cfg(test)]
 mod sample;
 mod secure;
-mod supervisor;
 pub(crate) mod text;
 mod ticket;
+mod wire;
 
 use std::fmt;
-use std::io::{self, BufRead, ErrorKind, Read, Write};
+use std::io::{self, BufRead, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,15 +28,17 @@ use serde_json::Value;
 use socket2::{Domain, SockAddr, Socket, Type};
 use toml::de::{DeTable, DeValue};
 
-pub(crate) use each::{Said, each};
+pub(crate) use each::{Said, all, each, ended, tell};
+pub(crate) use peer::{DaemonPlace, Peer, Place};
 #[cfg(test)]
 pub(crate) use sample::sample;
-pub(crate) use supervisor::{Place, Supervisor};
 
 use crate::config::DEFAULT_FILE;
 use crate::failure::{Exit, Failure};
-use secure::{Credentials, Shown};
+pub(crate) use secure::Credentials;
+use secure::Shown;
 use ticket::Ticket;
+use wire::Wire;
 
 /// Used if nothing else is said.
 const DEFAULT: &str = "unix:/run/plimsoll.sock";
@@ -74,17 +77,39 @@ pub(crate) struct Where {
     credentials: Credentials,
 }
 
-impl Where {
-    /// The balancers of other hosts, if any are named.
-    pub(crate) fn hosts(&self) -> Result<Option<Vec<Balancer>>, Trouble> {
-        let names = secure::hosts(&self.hosts)?;
+/// Whom a command is for.
+pub(crate) trait Target {
+    /// Hosts as they were named, and what is shown there.
+    fn named(&self) -> (&[String], &Credentials);
+
+    /// The one of this host; nothing is sent yet.
+    fn own(&self) -> Result<Balancer, Trouble>;
+
+    /// Those of other hosts, if any are named.
+    fn hosts(&self) -> Result<Option<Vec<Balancer>>, Trouble> {
+        let (named, credentials) = self.named();
+        let names = secure::hosts(named)?;
         if names.is_empty() {
             return Ok(None);
         }
-        let shown = Arc::new(secure::shown(&self.credentials)?);
+        let shown = Arc::new(secure::shown(credentials)?);
         Ok(Some(names.into_iter().map(|name| Balancer::Https(name, Arc::clone(&shown))).collect()))
     }
+}
 
+impl Target for Where {
+    fn named(&self) -> (&[String], &Credentials) {
+        (&self.hosts, &self.credentials)
+    }
+
+    fn own(&self) -> Result<Balancer, Trouble> {
+        // An empty variable is how shells say that there is none.
+        let control = self.control.as_deref().filter(|control| !control.is_empty());
+        Balancer::find(control, self.config.as_deref())
+    }
+}
+
+impl Where {
     /// The balancer to talk to; nothing is sent yet.
     pub(crate) fn balancer(&self) -> Result<Balancer, Trouble> {
         if let Some(hosts) = self.hosts()? {
@@ -93,9 +118,7 @@ impl Where {
                 Trouble::Refused(format!("this is asked of one balancer, and --host names {count}"))
             });
         }
-        // An empty variable is how shells say that there is none.
-        let control = self.control.as_deref().filter(|control| !control.is_empty());
-        Balancer::find(control, self.config.as_deref())
+        self.own()
     }
 }
 
@@ -134,12 +157,6 @@ pub(crate) enum Balancer {
     Http(String),
     /// Its control over TLS, `host:port`, and what we show there.
     Https(String, Arc<Shown>),
-}
-
-/// A connection.
-enum Wire {
-    Plain(Socket),
-    Tls(Box<secure::Stream>),
 }
 
 impl Balancer {
@@ -346,47 +363,6 @@ impl PartialEq for Balancer {
     /// Whatever is shown there.
     fn eq(&self, other: &Self) -> bool {
         self.to_string() == other.to_string()
-    }
-}
-
-impl Wire {
-    /// How long a read may take.
-    fn patience(&self, wait: Duration) -> io::Result<()> {
-        match self {
-            Self::Plain(socket) => {
-                socket.set_read_timeout(Some(wait))?;
-                socket.set_write_timeout(Some(READ))
-            }
-            Self::Tls(stream) => {
-                stream.sock.set_read_timeout(Some(wait))?;
-                stream.sock.set_write_timeout(Some(READ))
-            }
-        }
-    }
-}
-
-impl Read for Wire {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(socket) => socket.read(into),
-            Self::Tls(stream) => stream.read(into),
-        }
-    }
-}
-
-impl Write for Wire {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(socket) => socket.write(bytes),
-            Self::Tls(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Plain(socket) => socket.flush(),
-            Self::Tls(stream) => stream.flush(),
-        }
     }
 }
 

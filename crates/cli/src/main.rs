@@ -4,6 +4,7 @@ mod command;
 mod config;
 mod control;
 mod desk;
+mod doors;
 mod failure;
 mod limits;
 mod log;

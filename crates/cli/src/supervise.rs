@@ -10,6 +10,7 @@ mod child;
 mod clock;
 mod desk;
 mod lines;
+mod reload;
 mod state;
 mod watch;
 
@@ -18,13 +19,14 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 
-use plimsoll_admin::{Act, Children, Denied, Household};
+use plimsoll_admin::{Act, Audit, Children, Denied, Household, Rules};
 use plimsoll_brain::ward::{Ending, Order, Phase};
 use sd_notify::NotifyState;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
 use crate::config::{self, SuperviseFile};
+use crate::doors::note;
 use crate::failure::{Exit, Failure};
 use crate::running::notify;
 use attend::{Ended, attend};
@@ -54,6 +56,9 @@ pub(crate) struct Supervisor {
     end: mpsc::Sender<Ended>,
     asked: mpsc::Receiver<Asked>,
     desk: Arc<Desk>,
+    /// Who may do what over TLS.
+    rules: Arc<Rules>,
+    audit: Option<Arc<Audit>>,
     watch: Watch,
     reload_error: Option<String>,
     started_unix_ms: u64,
@@ -83,11 +88,13 @@ enum News {
     Changed,
     Due,
     HangUp,
-    Terminate,
+    /// By a signal of this name.
+    Terminate(&'static str),
 }
 
 impl Supervisor {
-    /// One that has not begun. Must be called within a tokio runtime; `asked` are the commands that come over `desk`.
+    /// One that has not begun. Must be called within a tokio runtime; `asked` are the commands that
+    /// come over `desk`.
     ///
     /// # Errors
     /// The system does not give what it takes.
@@ -95,8 +102,9 @@ impl Supervisor {
         path: PathBuf,
         file: SuperviseFile,
         json: bool,
-        desk: Arc<Desk>,
-        asked: mpsc::Receiver<Asked>,
+        (desk, asked): (Arc<Desk>, mpsc::Receiver<Asked>),
+        rules: Arc<Rules>,
+        audit: Option<Arc<Audit>>,
     ) -> io::Result<Self> {
         let (end, ends) = mpsc::channel(ENDS);
         let mut supervisor = Self {
@@ -108,6 +116,8 @@ impl Supervisor {
             end,
             asked,
             desk,
+            rules,
+            audit,
             watch: Watch::new()?,
             reload_error: None,
             started_unix_ms: unix_ms(),
@@ -143,8 +153,13 @@ impl Supervisor {
                 News::Asked(asked) => self.answer(asked),
                 News::Changed => self.changed(),
                 News::Due => self.charges.iter_mut().for_each(|charge| charge.due(now())),
-                News::HangUp => drop(self.reload()),
-                News::Terminate if self.ending.is_some() => {
+                News::HangUp => {
+                    let outcome = self.reload();
+                    let outcome = outcome.as_ref().map(drop).map_err(String::as_str);
+                    note(self.audit.as_deref(), "SIGHUP", "reload", outcome);
+                }
+                News::Terminate(signal) if self.ending.is_some() => {
+                    note(self.audit.as_deref(), signal, "shutdown", Ok(()));
                     // Nothing is left to be found.
                     let _ = std::fs::remove_file(self.file.state());
                     self.charges
@@ -153,7 +168,10 @@ impl Supervisor {
                         .for_each(|child| child.kill());
                     return Err(Failure::new(Exit::Interrupted, "stopped at once"));
                 }
-                News::Terminate => self.shut_down(Children::Stop),
+                News::Terminate(signal) => {
+                    note(self.audit.as_deref(), signal, "shutdown", Ok(()));
+                    self.shut_down(Children::Stop);
+                }
             }
             self.settle();
             match self.ending {
@@ -188,8 +206,8 @@ impl Supervisor {
             () = self.watch.changed() => News::Changed,
             () = pause => News::Due,
             _ = signals.hangup.recv() => News::HangUp,
-            _ = signals.terminate.recv() => News::Terminate,
-            _ = signals.interrupt.recv() => News::Terminate,
+            _ = signals.terminate.recv() => News::Terminate("SIGTERM"),
+            _ = signals.interrupt.recv() => News::Terminate("SIGINT"),
         }
     }
 
@@ -345,69 +363,6 @@ impl Supervisor {
         self.charges[place].tell(act, now()).map_err(Denied::Impossible)
     }
 
-    /// Reads the file again.
-    fn reload(&mut self) -> Result<Vec<String>, String> {
-        let mut states = vec![NotifyState::Reloading];
-        states.extend(NotifyState::monotonic_usec_now().ok());
-        notify(&states);
-        let outcome = self.apply();
-        match &outcome {
-            Ok(changes) if changes.is_empty() => tracing::info!("reloaded: nothing is different"),
-            Ok(changes) => tracing::info!("reloaded: {}", changes.join("; ")),
-            Err(why) => tracing::warn!("reload refused, the file before stays in force: {why}"),
-        }
-        self.reload_error = outcome.as_ref().err().cloned();
-        notify(&[NotifyState::Ready]);
-        outcome
-    }
-
-    fn apply(&mut self) -> Result<Vec<String>, String> {
-        if self.ending.is_some() {
-            return Err("the Supervisor is ending".into());
-        }
-        let file = config::read_supervise(&self.path).map_err(|error| error.headline())?;
-        let mut changes = Vec::new();
-        let (before, after) = (&self.file.supervise.supervise, &file.supervise.supervise);
-        if (self.file.control(), self.file.state(), before.listen)
-            != (file.control(), file.state(), after.listen)
-        {
-            return Err(
-                "control, listen and state of [supervise] are fixed at start: put them back, or start the \
-                        Supervisor again (plimsoll supervise shutdown --children leave)"
-                    .into(),
-            );
-        }
-        self.file = file;
-        for process in self.file.supervise.processes.clone() {
-            let (name, rules) = (&process.name.0, self.file.rules(&process));
-            // Opened anew even if nothing is different: somebody may have renamed the file.
-            let folder = self.file.supervise.supervise.log_dir.as_ref().map(|folder| folder.0.as_path());
-            match self.charges.iter_mut().find(|charge| charge.name == *name) {
-                Some(charge) => {
-                    charge.scribe.reopen(folder, self.json).map_err(|error| cannot_open(name, &error))?;
-                    changes.extend(charge.update(&process, rules, now()));
-                }
-                None => {
-                    let scribe = self.scribe(name).map_err(|error| cannot_open(name, &error))?;
-                    let mut charge = Charge::new(&process, rules, scribe, now());
-                    charge.begin(now());
-                    changes.push(format!("+ process {name}"));
-                    self.charges.push(charge);
-                }
-            }
-        }
-        let names: Vec<&str> = self.file.supervise.processes.iter().map(|process| &*process.name.0).collect();
-        for charge in &mut self.charges {
-            if !names.contains(&&*charge.name) && charge.leave(now()) {
-                changes.push(format!("- process {}", charge.name));
-            }
-        }
-        let place =
-            |charge: &Charge| names.iter().position(|name| *name == charge.name).unwrap_or(names.len());
-        self.charges.sort_by_key(place);
-        Ok(changes)
-    }
-
     fn shut_down(&mut self, children: Children) {
         notify(&[NotifyState::Stopping]);
         if children == Children::Stop {
@@ -462,8 +417,4 @@ impl Supervisor {
             self.said = status;
         }
     }
-}
-
-fn cannot_open(name: &str, error: &io::Error) -> String {
-    format!("cannot open the log of {name}: {error}; see log_dir of [supervise]")
 }

@@ -41,7 +41,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
 pub use follow::{FollowSettings, Followed, follow};
-pub use plimsoll_brain::lottery::Statistics as Lots;
+pub use plimsoll_brain::lottery::{Statistics as Lots, View};
 
 use desk::Desk;
 use socket::Socket;
@@ -164,6 +164,7 @@ enum Order {
     Change(Box<Settings>),
     Leave,
     Tell(oneshot::Sender<Statistics>),
+    Show(oneshot::Sender<(Statistics, View)>),
 }
 
 /// Orders that wait. Whoever gives more waits.
@@ -234,6 +235,18 @@ impl Lottery {
         let (tell, told) = oneshot::channel();
         self.order(Order::Tell(tell)).await;
         told.await.ok()
+    }
+
+    /// The same, with how it sees itself and the others.
+    pub async fn view(&self) -> Option<(Statistics, View)> {
+        let (show, shown) = oneshot::channel();
+        self.order(Order::Show(show)).await;
+        shown.await.ok()
+    }
+
+    /// Takes other keys; `settings` are those in force but for the keys. Unlike with [`change`](Self::change) checks go on.
+    pub async fn rekey(&self, settings: Settings) {
+        self.order(Order::Change(Box::new(settings))).await;
     }
 
     /// Goes: sends clients to others for a moment, says that it leaves, and ends. It does not end in the second in which it

@@ -12,7 +12,8 @@ use crate::Protocol;
 use crate::connect::{Peer, exhausted};
 use crate::core::Core;
 use crate::listener::{Listener, Visit};
-use crate::{dns, http, iiop, preface, tcp};
+use crate::stream::Stream;
+use crate::{dns, http, iiop, preface, tcp, tls};
 
 /// Accepts connections until the listener is closed, then those that already wait.
 pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, socket: TcpListener) {
@@ -51,14 +52,23 @@ fn admit(core: &Rc<Core>, listener: &Rc<Listener>, stream: TcpStream, client: So
         None => listener.door.address,
     };
     let peer = Peer { client, local };
-    if !settings.accept_proxy {
+    if !settings.accept_proxy && settings.tls.is_none() {
         return begin(core, listener, visit, stream, peer, Vec::new());
     }
     let (core, listener) = (Rc::clone(core), Rc::clone(listener));
     tokio::task::spawn_local(async move {
-        let mut stream = stream;
-        if let Some((peer, unread)) = preface::read(&core, &listener, &mut stream, peer).await {
-            begin(&core, &listener, visit, stream, peer, unread);
+        let (mut stream, mut peer, mut unread) = (stream, peer, Vec::new());
+        if settings.accept_proxy {
+            match preface::read(&core, &listener, &mut stream, peer).await {
+                Some(read) => (peer, unread) = read,
+                None => return,
+            }
+        }
+        let Some(tls) = &settings.tls else { return begin(&core, &listener, visit, stream, peer, unread) };
+        if let Some(stream) = tls::meet(&core, &listener, stream, tls, &unread).await {
+            let asked = stream.server_name().and_then(|name| tls.group(name));
+            let listener = asked.and_then(|group| listener.branch(group)).unwrap_or(listener);
+            carry(&core, &listener, visit, stream, peer, Vec::new());
         }
     });
 }
@@ -72,29 +82,17 @@ fn begin(
     peer: Peer,
     unread: Vec<u8>,
 ) {
-    let (core, listener) = (Rc::clone(core), Rc::clone(listener));
     match listener.settings().protocol {
-        Protocol::Http => {
-            // It gives others their turn itself (`http`), at places that suit it: tokio would do it by saying that a
-            // socket is not ready, which an idle connection to a member must not be mistaken about.
-            tokio::task::spawn_local(tokio::task::unconstrained(async move {
-                let _visit = visit;
-                http::serve(core, listener, stream, peer, unread).await;
-            }));
-        }
-        Protocol::Tcp => {
-            tokio::task::spawn_local(async move {
-                let _visit = visit;
-                tcp::serve(core, listener, stream, peer, unread).await;
-            });
-        }
+        Protocol::Http | Protocol::Tcp => carry(core, listener, visit, stream, peer, unread),
         Protocol::Iiop => {
+            let (core, listener) = (Rc::clone(core), Rc::clone(listener));
             tokio::task::spawn_local(async move {
                 let _visit = visit;
                 iiop::serve(core, listener, stream, peer, unread).await;
             });
         }
         Protocol::DnsStream => {
+            let (core, listener) = (Rc::clone(core), Rc::clone(listener));
             tokio::task::spawn_local(async move {
                 let _visit = visit;
                 dns::converse(core, listener, stream, peer, unread).await;
@@ -102,5 +100,30 @@ fn begin(
         }
         // They have no connections.
         Protocol::Udp | Protocol::Dns => {}
+    }
+}
+
+/// The same for the protocols that may be inside of TLS.
+fn carry<S: Stream + 'static>(
+    core: &Rc<Core>,
+    listener: &Rc<Listener>,
+    visit: Visit,
+    stream: S,
+    peer: Peer,
+    unread: Vec<u8>,
+) {
+    let (core, listener) = (Rc::clone(core), Rc::clone(listener));
+    if listener.settings().protocol == Protocol::Http {
+        // It gives others their turn itself (`http`), at places that suit it: tokio would do it by saying that a
+        // socket is not ready, which an idle connection to a member must not be mistaken about.
+        tokio::task::spawn_local(tokio::task::unconstrained(async move {
+            let _visit = visit;
+            http::serve(core, listener, stream, peer, unread).await;
+        }));
+    } else {
+        tokio::task::spawn_local(async move {
+            let _visit = visit;
+            tcp::serve(core, listener, stream, peer, unread).await;
+        });
     }
 }

@@ -10,7 +10,6 @@ use socket2::Socket;
 use crate::access::AccessLog;
 use crate::bind::bind;
 use crate::control::{Control, Opened, Ruled, described};
-use crate::group::Group;
 use crate::inner::{Inner, lock};
 use crate::listener::Door;
 use crate::worker::Order;
@@ -114,7 +113,7 @@ fn rule(control: &mut Control, next: &Settings, now: Time) {
         }
         let name = &settings.spec.name;
         let on_demand = |listener: &ListenerSettings| {
-            listener.group == *name && matches!(listener.binding, Binding::OnDemand(_))
+            listener.leads_to(name) && matches!(listener.binding, Binding::OnDemand(_))
         };
         if let Some(ruled) = control.groups.get_mut(name) {
             ruled.analyzer.set_on_demand(next.listeners.iter().any(on_demand), now);
@@ -129,13 +128,12 @@ fn listen(control: &mut Control, next: &[ListenerSettings], mut fresh: Fresh) ->
     let mut listeners = Vec::new();
     let mut id = control.listeners.iter().map(|listener| listener.id + 1).max().unwrap_or(0);
     for (place, settings) in next.iter().enumerate() {
-        let Some(ruled) = control.groups.get(&settings.group) else { continue };
-        let group: &Arc<Group> = &ruled.group;
+        let Some(groups) = control.groups_of(settings) else { continue };
         if let Some(index) = fresh.iter().position(|(of, ..)| *of == place) {
             let (_, door, sockets) = fresh.swap_remove(index);
             for (worker, socket) in control.workers.iter().zip(sockets) {
-                let (door, settings, group) = (Arc::clone(&door), settings.clone(), Arc::clone(group));
-                told &= worker.order(Order::Listen { id, door, socket, settings, group });
+                let (door, settings, groups) = (Arc::clone(&door), settings.clone(), groups.clone());
+                told &= worker.order(Order::Listen { id, door, socket, settings, groups });
             }
             listeners.push(Opened { id, door, disabled: false });
             id += 1;
@@ -144,7 +142,7 @@ fn listen(control: &mut Control, next: &[ListenerSettings], mut fresh: Fresh) ->
             told &= control.order_all(|| Order::Retune {
                 id: open.id,
                 settings: settings.clone(),
-                group: Arc::clone(group),
+                groups: groups.clone(),
             });
             // One that is disabled has nobody to tell, and stays so.
             listeners.push(Opened { id: open.id, door: Arc::clone(&open.door), disabled: open.disabled });
@@ -162,8 +160,7 @@ fn listen(control: &mut Control, next: &[ListenerSettings], mut fresh: Fresh) ->
 /// What changes from one configuration to another, one line each, in the order of the new one.
 fn differences(before: &Settings, after: &Settings) -> Vec<String> {
     let mut changes = Vec::new();
-    let name =
-        |listener: &ListenerSettings| format!("listener {} {}", listener.protocol.label(), listener.address);
+    let name = |listener: &ListenerSettings| format!("listener {} {}", listener.label(), listener.address);
     for listener in &after.listeners {
         match before.listeners.iter().find(|open| same_socket(open, listener)) {
             None => changes.push(format!("+ {} -> {}", name(listener), listener.group)),

@@ -12,8 +12,10 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::core::Core;
+use crate::link::Link;
 use crate::preface;
 use crate::reason::Reason;
+use crate::tls;
 use crate::trip::Trip;
 use crate::wheel::Timer;
 
@@ -24,7 +26,31 @@ pub(crate) struct Peer {
     pub(crate) local: SocketAddr,
 }
 
-/// Connects to the member of a trip, and says who the client is if the group wants that said first.
+/// Connects to the member of a trip, and says who the client is if the group wants that said first; by TLS, if the group's
+/// members are reached by it.
+///
+/// # Errors
+/// The member refuses, is not who it should be, or takes too long.
+pub(crate) async fn link(
+    core: &Core,
+    trip: &Trip,
+    timer: &Timer,
+    deadline: Time,
+    peer: &Peer,
+) -> Result<Link, Reason> {
+    let settings = trip.settings();
+    let reached = async {
+        let stream = reach(trip.upstream.address.get(), settings.send_proxy, peer).await?;
+        let Some(tls) = &settings.tls else { return Ok(Link::Plain(stream)) };
+        let secure = tls::reach(tls, trip.name(), stream).await;
+        secure.map(|secure| Link::Secure(Box::new(secure))).inspect_err(|error| {
+            tracing::debug!("no TLS with member {} of {}: {error}", trip.name(), settings.spec.name);
+        })
+    };
+    patiently(core, trip, timer, deadline, reached).await
+}
+
+/// The same without TLS.
 ///
 /// # Errors
 /// The member refuses, or takes too long.
@@ -35,11 +61,21 @@ pub(crate) async fn connect(
     deadline: Time,
     peer: &Peer,
 ) -> Result<TcpStream, Reason> {
-    let settings = trip.settings();
-    timer.set(deadline.min(core.now() + settings.timeouts.connect));
+    let reached = reach(trip.upstream.address.get(), trip.settings().send_proxy, peer);
+    patiently(core, trip, timer, deadline, reached).await
+}
+
+async fn patiently<T>(
+    core: &Core,
+    trip: &Trip,
+    timer: &Timer,
+    deadline: Time,
+    reached: impl Future<Output = io::Result<T>>,
+) -> Result<T, Reason> {
+    timer.set(deadline.min(core.now() + trip.settings().timeouts.connect));
     trip.stripe().connects.add(1);
     // On the heap: it is needed seldom, and would make every connection's task larger.
-    let mut reached = Box::pin(reach(trip.upstream.address.get(), settings.send_proxy, peer));
+    let mut reached = Box::pin(reached);
     poll_fn(|cx| match reached.as_mut().poll(cx) {
         Poll::Ready(reached) => Poll::Ready(reached.map_err(|error| reason(&error))),
         Poll::Pending if timer.fired() => {

@@ -16,8 +16,8 @@ use crate::listener::Door;
 use crate::metered::HostMeter;
 use crate::moves::{self, Targets};
 use crate::report;
-use crate::worker::{Order, Worker};
-use crate::{Binding, GroupSettings, Protocol, Settings};
+use crate::worker::{Groups, Order, Worker};
+use crate::{Binding, GroupSettings, ListenerSettings, Protocol, Settings};
 
 /// Events that are kept.
 const HISTORY: usize = 1000;
@@ -326,12 +326,19 @@ impl Control {
         }
     }
 
+    /// Where a listener's clients go; `None` if its group is not there.
+    pub(crate) fn groups_of(&self, listener: &ListenerSettings) -> Option<Groups> {
+        let find = |name: &Arc<str>| self.groups.get(name).map(|ruled| Arc::clone(&ruled.group));
+        let named = listener.tls.iter().flat_map(|tls| tls.groups.values());
+        Some(Groups { own: find(&listener.group)?, named: named.filter_map(find).collect() })
+    }
+
     /// Looks at the traffic; for how long not again.
     pub(crate) fn watch(&mut self, now: Time) -> Duration {
         // Sessions last as long as they like; that many are open says nothing about how busy a member is.
         let listeners = &self.settings.listeners;
         let requests = |group: &str| {
-            let mut its = listeners.iter().filter(|listener| *listener.group == *group);
+            let mut its = listeners.iter().filter(|listener| listener.leads_to(group));
             its.all(|listener| match listener.protocol {
                 Protocol::Http => true,
                 Protocol::Iiop => listener.binding == Binding::PerRequest,

@@ -99,7 +99,7 @@ pub(crate) async fn serve<S: Stream>(
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
     let client_text = peer.client.ip().to_canonical().to_string().into_boxed_str();
     let bond = (listener.settings().binding != Binding::PerRequest).then(Box::default);
-    let client_fields = http1::x_forwarded(&client_text, "http").into_boxed_slice();
+    let client_fields = http1::x_forwarded(&client_text, S::SCHEME).into_boxed_slice();
     let heed = Heed::begin(listener.pool().group.side_car.as_ref());
     let mut session = Session {
         core,
@@ -132,7 +132,10 @@ pub(crate) async fn serve<S: Stream>(
                 session.refuse(reason).await;
                 break;
             }
-            Next::Closed => break,
+            Next::Closed => {
+                session.stream.part();
+                break;
+            }
         }
     }
 }
@@ -220,7 +223,7 @@ impl<S: Stream> Session<S> {
                 trusted,
                 client: &self.client_text,
                 plain: &self.client_fields,
-                scheme: "http",
+                scheme: S::SCHEME,
             },
             &mut out,
         );

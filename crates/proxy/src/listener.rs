@@ -1,6 +1,7 @@
 //! A listener as the cores and the control thread know it: settings, counts, and whether it is open.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -46,18 +47,34 @@ pub(crate) struct Listener {
     known: RefCell<Known>,
     settings: RefCell<Rc<ListenerSettings>>,
     pool: RefCell<Rc<Pool>>,
+    /// Itself as it is for those who ask for a name that another group has (TLS), by group.
+    branches: RefCell<BTreeMap<Arc<str>, Rc<Self>>>,
     closed: Cell<bool>,
     close: Notify,
 }
 
 impl Listener {
-    pub(crate) fn new(door: Arc<Door>, core: usize, settings: ListenerSettings, pool: Rc<Pool>) -> Rc<Self> {
+    /// `others`: of the groups that clients come to by the name that they ask for.
+    pub(crate) fn new(
+        door: Arc<Door>,
+        core: usize,
+        settings: ListenerSettings,
+        pool: Rc<Pool>,
+        others: Vec<Rc<Pool>>,
+    ) -> Rc<Self> {
+        let listener = Self::one(door, core, settings, pool);
+        listener.branch_out(others);
+        listener
+    }
+
+    fn one(door: Arc<Door>, core: usize, settings: ListenerSettings, pool: Rc<Pool>) -> Rc<Self> {
         Rc::new(Self {
             door,
             core,
             known: RefCell::default(),
             settings: RefCell::new(Rc::new(settings)),
             pool: RefCell::new(pool),
+            branches: RefCell::default(),
             closed: Cell::new(false),
             close: Notify::new(),
         })
@@ -77,13 +94,40 @@ impl Listener {
     }
 
     /// From now on, with these settings; connections see it at their next request.
-    pub(crate) fn retune(&self, settings: ListenerSettings, pool: Rc<Pool>) {
+    pub(crate) fn retune(&self, settings: ListenerSettings, pool: Rc<Pool>, others: Vec<Rc<Pool>>) {
         *self.settings.borrow_mut() = Rc::new(settings);
         *self.pool.borrow_mut() = pool;
+        self.branch_out(others);
+    }
+
+    /// For clients that asked for the name of another group.
+    pub(crate) fn branch(&self, group: &str) -> Option<Rc<Self>> {
+        self.branches.borrow().get(group).map(Rc::clone)
+    }
+
+    fn branch_out(&self, others: Vec<Rc<Pool>>) {
+        let mut before = self.branches.take();
+        let mut branches = BTreeMap::new();
+        for pool in others {
+            let name = Arc::clone(&pool.group.name);
+            let settings = ListenerSettings { group: Arc::clone(&name), ..(*self.settings()).clone() };
+            let branch = match before.remove(&name) {
+                Some(branch) => {
+                    branch.retune(settings, pool, Vec::new());
+                    branch
+                }
+                None => Self::one(Arc::clone(&self.door), self.core, settings, pool),
+            };
+            branches.insert(name, branch);
+        }
+        // Whoever came by a name that is no longer anybody's ends between two requests.
+        before.into_values().for_each(|gone| gone.close());
+        *self.branches.borrow_mut() = branches;
     }
 
     /// Accepts nothing more.
     pub(crate) fn close(&self) {
+        self.branches.borrow().values().for_each(|branch| branch.close());
         self.closed.set(true);
         self.close.notify_waiters();
         self.close.notify_one();

@@ -8,10 +8,10 @@ use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 
 use plimsoll_brain::{Ask, Choice, Hand, MemberId, Pace, RetryBudget, Time};
-use tokio::net::TcpStream;
 
 use crate::group::{Group, Published, Record, Stripe, Tally};
 use crate::iiop;
+use crate::link::Link;
 use crate::trip::Trip;
 
 /// One core's side of a group.
@@ -50,7 +50,7 @@ pub(crate) struct Upstream {
 }
 
 struct Idle {
-    stream: TcpStream,
+    stream: Link,
     since: Time,
 }
 
@@ -209,7 +209,7 @@ impl Pool {
         let view = self.view();
         let oldest = now - view.published.settings.pool_idle;
         for upstream in self.upstreams.borrow().values() {
-            upstream.retain(|idle| idle.since >= oldest && idle.quiet());
+            upstream.retain(|idle| idle.since >= oldest && idle.stream.quiet());
         }
     }
 
@@ -220,6 +220,8 @@ impl Pool {
     }
 
     fn take_over(&self, published: Arc<Published>) {
+        // Connections are trusted by what was in force when they were made.
+        let retrusted = self.view.borrow().published.settings.tls != published.settings.tls;
         let mut upstreams = self.upstreams.borrow_mut();
         let members: Vec<Rc<Upstream>> = published
             .plan
@@ -236,7 +238,7 @@ impl Pool {
                         idle: RefCell::default(),
                     })
                 });
-                if upstream.address.replace(member.address) != member.address {
+                if upstream.address.replace(member.address) != member.address || retrusted {
                     upstream.retain(|_| false);
                 }
                 Rc::clone(upstream)
@@ -294,11 +296,11 @@ impl Upstream {
 
     /// A connection that was quiet so far, the one used last first. Never one on which something came that
     /// nobody asked for: it would be taken for the answer to the next request.
-    pub(crate) fn check_out(&self) -> Option<TcpStream> {
+    pub(crate) fn check_out(&self) -> Option<Link> {
         let mut idle = self.idle.borrow_mut();
-        while let Some(candidate) = idle.pop() {
+        while let Some(mut candidate) = idle.pop() {
             self.stripe().idle.sub(1);
-            if candidate.quiet() {
+            if candidate.stream.quiet() {
                 return Some(candidate.stream);
             }
         }
@@ -306,7 +308,7 @@ impl Upstream {
     }
 
     /// Keeps a connection for reuse, unless there are `most` already.
-    pub(crate) fn check_in(&self, stream: TcpStream, now: Time, most: usize) {
+    pub(crate) fn check_in(&self, stream: Link, now: Time, most: usize) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < most {
             idle.push(Idle { stream, since: now });
@@ -314,18 +316,10 @@ impl Upstream {
         }
     }
 
-    fn retain(&self, mut keep: impl FnMut(&Idle) -> bool) {
+    fn retain(&self, keep: impl FnMut(&mut Idle) -> bool) {
         let mut idle = self.idle.borrow_mut();
         let before = idle.len();
-        idle.retain(|idle| keep(idle));
+        idle.retain_mut(keep);
         self.stripe().idle.sub((before - idle.len()) as u64);
-    }
-}
-
-impl Idle {
-    /// Has nothing come since the last answer, neither bytes nor the end? Costs no system call when nothing has:
-    /// tokio asks the kernel only if it was told that there is something.
-    fn quiet(&self) -> bool {
-        matches!(self.stream.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
     }
 }

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::control::{Control, Finding};
 use crate::iiop::question;
 use crate::inner::{Inner, lock};
-use crate::{GroupSettings, Object, ProbeKind, ProbeSettings};
+use crate::{GroupSettings, MemberTls, Object, ProbeKind, ProbeSettings};
 
 mod ask;
 
@@ -56,7 +56,11 @@ struct Running {
 struct Target {
     address: SocketAddr,
     settings: ProbeSettings,
-    /// What is sent once a connection is made; nothing if that is all there is to find out.
+    /// By TLS, and as what.
+    tls: Option<(MemberTls, Box<str>)>,
+    /// What is sent once a connection is made, before TLS.
+    preface: Vec<u8>,
+    /// What is sent then; nothing if there is no more to find out.
     request: Vec<u8>,
 }
 
@@ -153,11 +157,14 @@ impl Target {
                 let object = group.iiop.as_ref().and_then(|iiop| iiop.objects.get(name));
                 question::locate(object.map_or(&[], Object::key))
             }
-            ProbeKind::Http { path, host, .. } => {
-                ask::request(path, host.as_deref().unwrap_or(name), group.send_proxy)
-            }
+            ProbeKind::Http { path, host, .. } => ask::request(path, host.as_deref().unwrap_or(name)),
         };
-        Self { address, settings: probe.clone(), request }
+        let tls = group.tls.clone().map(|tls| (tls, name.into()));
+        let preface = match probe.kind {
+            ProbeKind::Http { .. } => ask::preface(group.send_proxy),
+            ProbeKind::Tcp | ProbeKind::Iiop => Vec::new(),
+        };
+        Self { address, settings: probe.clone(), tls, preface, request }
     }
 }
 

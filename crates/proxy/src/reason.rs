@@ -21,13 +21,15 @@ pub(crate) enum Reason {
     Exhausted,
     /// One more request would only slow down those that are there.
     Shed,
+    /// No TLS came about: no request was seen.
+    Handshake,
 }
 
 /// How many reasons there are.
 pub(crate) const REASONS: usize = ALL.len();
 
 /// Every reason, in the order of its number.
-pub(crate) const ALL: [Reason; 16] = [
+pub(crate) const ALL: [Reason; 17] = [
     Reason::BadRequest,
     Reason::HeadTooLarge,
     Reason::NotImplemented,
@@ -44,6 +46,7 @@ pub(crate) const ALL: [Reason; 16] = [
     Reason::TotalTimeout,
     Reason::Exhausted,
     Reason::Shed,
+    Reason::Handshake,
 ];
 
 impl Reason {
@@ -66,6 +69,7 @@ impl Reason {
             Self::TotalTimeout => "total_timeout",
             Self::Exhausted => "exhausted",
             Self::Shed => "shed",
+            Self::Handshake => "handshake",
         }
     }
 
@@ -88,13 +92,14 @@ impl Reason {
             Self::TotalTimeout => "the request took too long",
             Self::Exhausted => "the balancer has no file descriptor or local port left",
             Self::Shed => "every member works on as many requests as it can",
+            Self::Handshake => "no TLS came about",
         }
     }
 
     /// The status line that goes with it.
     pub(crate) fn status(self) -> (u16, &'static str) {
         match self {
-            Self::BadRequest => (400, "Bad Request"),
+            Self::BadRequest | Self::Handshake => (400, "Bad Request"),
             Self::HeadTooLarge => (431, "Request Header Fields Too Large"),
             Self::NotImplemented => (501, "Not Implemented"),
             Self::Version => (505, "HTTP Version Not Supported"),

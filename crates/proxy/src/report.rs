@@ -56,7 +56,7 @@ pub(crate) fn status(inner: &Inner) -> Status {
             .iter()
             .filter_map(|settings| control.groups.get(&settings.spec.name))
             .map(|ruled| {
-                let of = |listener: &&ListenerSettings| listener.group == ruled.group.name;
+                let of = |listener: &&ListenerSettings| listener.leads_to(&ruled.group.name);
                 let mut listeners = control.settings.listeners.iter().filter(of);
                 group(ruled, listeners.any(|listener| listener.priority.is_some()), now)
             })
@@ -100,7 +100,7 @@ fn listeners(control: &Control) -> Vec<ListenerStatus> {
         };
         ListenerStatus {
             address: open.door.address.to_string(),
-            protocol: settings.protocol.label().to_owned(),
+            protocol: settings.label().to_owned(),
             group: settings.group.to_string(),
             binding: binding(settings.binding).to_owned(),
             bindings: bindings(control, settings, open),

@@ -10,6 +10,8 @@ use ipnet::IpNet;
 use plimsoll_brain::GroupSpec;
 use plimsoll_wire::giop::Ior;
 
+use crate::tls::{ListenerTls, MemberTls};
+
 /// The whole data plane.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -118,6 +120,24 @@ pub struct ListenerSettings {
     pub max_flows: usize,
     /// What is asked about (dns).
     pub zone: Option<ZoneSettings>,
+    /// Clients come by TLS (http, tcp).
+    pub tls: Option<ListenerTls>,
+}
+
+impl ListenerSettings {
+    /// What is spoken, as people call it.
+    pub fn label(&self) -> &'static str {
+        match self.protocol {
+            Protocol::Http if self.tls.is_some() => "https",
+            protocol => protocol.label(),
+        }
+    }
+
+    /// May clients come to this group here?
+    pub fn leads_to(&self, group: &str) -> bool {
+        let named = |tls: &ListenerTls| tls.groups.values().any(|named| **named == *group);
+        *self.group == *group || self.tls.as_ref().is_some_and(named)
+    }
 }
 
 /// How long a client stays with a member.
@@ -206,6 +226,8 @@ pub struct GroupSettings {
     pub pool_idle: Duration,
     /// Begin each connection to a member with a PROXY protocol header of this version (1 or 2).
     pub send_proxy: Option<u8>,
+    /// Members are reached by TLS (http, tcp).
+    pub tls: Option<MemberTls>,
 }
 
 /// The object that clients of a group's iiop listeners ask for, and those of the members that they get.

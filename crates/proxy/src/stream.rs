@@ -15,6 +15,9 @@ use tokio::net::TcpStream;
 
 /// A byte stream to or from a peer.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
+    /// What URLs of things behind it begin with.
+    const SCHEME: &'static str = "http";
+
     /// The socket, if bytes go through it as they are: then the kernel can move them.
     fn socket(&self) -> Option<&TcpStream> {
         None
@@ -31,10 +34,17 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
         Pin::new(self).poll_read(cx, &mut space).map_ok(|()| space.filled().len())
     }
 
-    /// Writes some of `bytes`.
+    /// Writes some of `bytes`. While it is pending the same bytes are to come first again: some may be on their way.
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(self).poll_write(cx, bytes)
     }
+
+    /// Says that all was sent, if there is a way to say it other than by closing: without it the peer would not know an end
+    /// from a break.
+    fn part(&mut self) {}
+
+    /// Lets closing be a reset: what was not read or sent is lost, as it is for a side that broke off.
+    fn abort(&self) {}
 }
 
 impl Stream for TcpStream {
@@ -49,6 +59,11 @@ impl Stream for TcpStream {
         watched: &mut bool,
     ) -> Poll<io::Result<usize>> {
         poll_recv(self, cx, buffer, watched)
+    }
+
+    fn abort(&self) {
+        // A socket that is gone already needs none.
+        let _ = self.set_zero_linger();
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {

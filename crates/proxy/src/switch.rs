@@ -11,7 +11,7 @@ use plimsoll_brain::{Event, EventKind};
 use crate::bind::bind;
 use crate::control::Control;
 use crate::worker::Order;
-use crate::{ListenerSettings, Protocol, StartError};
+use crate::{ListenerSettings, StartError};
 
 /// Workers close their sockets when they come to it: until then the address is taken, by ourselves.
 const TRIES: u32 = 50;
@@ -62,8 +62,7 @@ impl Control {
         }
         let door = Arc::clone(&self.listeners[place].door);
         let settings = self.settings.listeners[place].clone();
-        let Some(ruled) = self.groups.get(&settings.group) else { return Ok(false) };
-        let group = Arc::clone(&ruled.group);
+        let Some(groups) = self.groups_of(&settings) else { return Ok(false) };
         // Where it was: if the configuration left the port to the kernel, clients know that one.
         let there = ListenerSettings { address: door.address, ..settings.clone() };
         let (_, sockets) = bind(&there, self.cores).map_err(|source| {
@@ -74,8 +73,8 @@ impl Control {
         let id = self.listeners.iter().map(|listener| listener.id + 1).max().unwrap_or(0);
         let mut told = true;
         for (worker, socket) in self.workers.iter().zip(sockets) {
-            let (door, settings, group) = (Arc::clone(&door), settings.clone(), Arc::clone(&group));
-            told &= worker.order(Order::Listen { id, door, socket, settings, group });
+            let (door, settings, groups) = (Arc::clone(&door), settings.clone(), groups.clone());
+            told &= worker.order(Order::Listen { id, door, socket, settings, groups });
         }
         let open = &mut self.listeners[place];
         (open.id, open.disabled) = (id, false);
@@ -87,20 +86,20 @@ impl Control {
     fn listener(&self, text: &str) -> Result<usize, String> {
         let (protocol, address) = match PROTOCOLS
             .iter()
-            .find_map(|(name, protocol)| Some((protocol, text.strip_prefix(name)?.strip_prefix(':')?)))
+            .find_map(|name| Some((*name, text.strip_prefix(name)?.strip_prefix(':')?)))
         {
-            Some((protocol, address)) => (Some(*protocol), address),
+            Some((protocol, address)) => (Some(protocol), address),
             None => (None, text),
         };
         let listeners = || self.settings.listeners.iter().zip(&self.listeners).enumerate();
         let meant = listeners().filter(|(_, (settings, open))| {
             let here = settings.address.to_string() == address || open.door.address.to_string() == address;
-            here && protocol.is_none_or(|protocol| protocol == settings.protocol)
+            here && protocol.is_none_or(|protocol| protocol == settings.label())
         });
         let places: Vec<usize> = meant.map(|(place, _)| place).collect();
         let all = || {
             let names = listeners()
-                .map(|(_, (settings, open))| format!("{}:{}", name(settings.protocol), open.door.address));
+                .map(|(_, (settings, open))| format!("{}:{}", settings.label(), open.door.address));
             names.collect::<Vec<_>>().join(", ")
         };
         match places[..] {
@@ -115,15 +114,11 @@ impl Control {
     fn tell(&mut self, place: usize, kind: EventKind, why: &str) {
         let settings = &self.settings.listeners[place];
         let address = self.listeners[place].door.address;
-        let why = format!("listener {} {address}: {why}", name(settings.protocol));
+        let why = format!("listener {} {address}: {why}", settings.label());
         let group = Arc::clone(&settings.group);
         self.journal.write(Event { kind, group, member: None, why, inputs: Vec::new() });
     }
 }
 
-const PROTOCOLS: [(&str, Protocol); 4] =
-    [("http", Protocol::Http), ("tcp", Protocol::Tcp), ("udp", Protocol::Udp), ("iiop", Protocol::Iiop)];
-
-fn name(protocol: Protocol) -> &'static str {
-    PROTOCOLS.iter().find(|(_, known)| *known == protocol).map_or("", |(name, _)| *name)
-}
+/// As listeners are called.
+const PROTOCOLS: [&str; 7] = ["http", "https", "tcp", "udp", "iiop", "dns", "dns_tcp"];

@@ -13,26 +13,27 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use plimsoll_brain::{MemberId, Time};
-use tokio::net::TcpStream;
 
 use crate::admit::{self, admit};
 use crate::bond::Bond;
-use crate::connect::{Peer, connect};
+use crate::connect::{Peer, link};
 use crate::core::Core;
+use crate::link::Link;
 use crate::listener::Listener;
 use crate::metered::{Heed, Metered};
 use crate::pool::Pool;
 use crate::reason::Reason;
 use crate::relay::{self, End, Quiet, Side};
+use crate::stream::Stream;
 use crate::trip::Trip;
 use crate::wheel::Timer;
 use crate::{Binding, Rebind};
 
 /// Serves one client connection until it ends. `ahead` are bytes that were read from it already.
-pub(crate) async fn serve(
+pub(crate) async fn serve<S: Stream>(
     core: Rc<Core>,
     listener: Rc<Listener>,
-    mut client: TcpStream,
+    mut client: S,
     peer: Peer,
     ahead: Vec<u8>,
 ) {
@@ -47,7 +48,7 @@ pub(crate) async fn serve(
         (metered, heed) = (Metered::begin(side_car, refuse, begun), Heed::begin(Some(side_car)));
         if !metered.refusal().is_empty() {
             pool.group.reject(core.index, Reason::Shed);
-            reset(&client);
+            client.abort();
             return;
         }
     }
@@ -58,7 +59,7 @@ pub(crate) async fn serve(
         Err(reason) => {
             pool.group.reject(core.index, reason);
             pool.tally().latency.record(core.tick().since(begun));
-            reset(&client);
+            client.abort();
             return;
         }
     };
@@ -79,8 +80,8 @@ pub(crate) async fn serve(
         relay::part(&core, &timer, (&mut client, &mut member)).await;
     }
     if end.reset {
-        reset(&client);
-        reset(&member);
+        client.abort();
+        member.abort();
     }
     let now = core.tick();
     pool.tally().latency.record(now.since(begun));
@@ -120,7 +121,7 @@ async fn reach(
     timer: &Timer,
     peer: &Peer,
     begun: Time,
-) -> Result<(Trip, TcpStream), Reason> {
+) -> Result<(Trip, Link), Reason> {
     pool.deposit(begun);
     pool.session();
     let reads_key = pool.view().published.plan.strategy().reads_key;
@@ -139,7 +140,7 @@ async fn reach(
             Err(Reason::NoMember) => return Err(last),
             Err(reason) => return Err(reason),
         };
-        match connect(core, &trip, timer, never, peer).await {
+        match link(core, &trip, timer, never, peer).await {
             Ok(stream) => return Ok((trip, stream)),
             // Trying the others would only blame them too.
             Err(Reason::Exhausted) => {
@@ -167,10 +168,4 @@ fn judge(trip: Trip, end: End, now: Time) {
         _ if end.heard => trip.succeeded(now),
         _ => trip.over(now),
     }
-}
-
-/// Lets closing be a reset: what was not read or sent is lost, as it is for the side that broke off.
-fn reset(stream: &TcpStream) {
-    // A socket that is gone already needs none.
-    let _ = stream.set_zero_linger();
 }

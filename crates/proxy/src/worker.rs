@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::core::{Census, Core};
 use crate::group::Group;
 use crate::listener::{Door, Listener};
+use crate::pool::Pool;
 use crate::{ListenerSettings, Protocol, dns, udp};
 
 /// Orders that may wait for a worker.
@@ -33,12 +34,12 @@ pub(crate) enum Order {
         door: Arc<Door>,
         socket: Socket,
         settings: ListenerSettings,
-        group: Arc<Group>,
+        groups: Groups,
     },
     Retune {
         id: u64,
         settings: ListenerSettings,
-        group: Arc<Group>,
+        groups: Groups,
     },
     Close {
         id: u64,
@@ -52,6 +53,14 @@ pub(crate) enum Order {
     },
     /// End now.
     Exit,
+}
+
+/// Where a listener's clients go.
+#[derive(Clone)]
+pub(crate) struct Groups {
+    pub(crate) own: Arc<Group>,
+    /// By the name that they ask for (TLS).
+    pub(crate) named: Arc<[Arc<Group>]>,
 }
 
 /// The control plane's handle of a worker.
@@ -120,17 +129,19 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
     let mut listeners: BTreeMap<u64, Rc<Listener>> = BTreeMap::new();
     while let Some(order) = inbox.recv().await {
         match order {
-            Order::Listen { id, door, socket, settings, group } => {
+            Order::Listen { id, door, socket, settings, groups } => {
                 let protocol = settings.protocol;
-                let listener = Listener::new(door, index, settings, core.pool(&group));
+                let (pool, others) = pools(&core, &groups);
+                let listener = Listener::new(door, index, settings, pool, others);
                 if let Err(error) = open(&core, &listener, protocol, socket) {
                     tracing::error!("{}: {error}", listener.door.address);
                 }
                 listeners.insert(id, listener);
             }
-            Order::Retune { id, settings, group } => {
+            Order::Retune { id, settings, groups } => {
                 if let Some(listener) = listeners.get(&id) {
-                    listener.retune(settings, core.pool(&group));
+                    let (pool, others) = pools(&core, &groups);
+                    listener.retune(settings, pool, others);
                 }
             }
             Order::Close { id } => {
@@ -151,6 +162,10 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
         }
     }
     core.access.connect(None);
+}
+
+fn pools(core: &Core, groups: &Groups) -> (Rc<Pool>, Vec<Rc<Pool>>) {
+    (core.pool(&groups.own), groups.named.iter().map(|group| core.pool(group)).collect())
 }
 
 fn open(core: &Rc<Core>, listener: &Rc<Listener>, protocol: Protocol, socket: Socket) -> io::Result<()> {

@@ -96,7 +96,8 @@ impl Balancer {
             said.iter().find_map(|line| address_after(line, "listening admin "))
         });
         let lines = process.lines();
-        let listening = ["listening http ", "listening iiop ", "listening tcp ", "listening udp "];
+        let listening =
+            ["listening http ", "listening https ", "listening iiop ", "listening tcp ", "listening udp "];
         let addresses = lines
             .iter()
             .filter_map(|line| listening.iter().find_map(|before| address_after(line, before)))

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What kind of credential it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ pub struct Caller {
     pub name: String,
     /// Of a token: its claims that are text or lists of text.
     pub claims: BTreeMap<String, Vec<String>>,
-    /// Of a token or ticket: when it ends, seconds since 1970.
+    /// Of a certificate, a token or a ticket: the last second in which it counts, since 1970.
     pub until: Option<u64>,
 }
 
@@ -94,6 +95,12 @@ impl Caller {
     /// a signal, is its user or root.
     pub fn owner(&self) -> bool {
         matches!(self.kind, Kind::Unix | Kind::Signal)
+    }
+
+    /// Does the credential count no more? Connections may outlive it.
+    pub fn ended(&self) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        self.until.is_some_and(|until| now > until)
     }
 
     fn of(kind: Kind, name: String) -> Self {

@@ -5,6 +5,7 @@ mod abuse;
 mod control;
 mod events;
 mod exposition;
+mod guarded;
 #[cfg(feature = "kerberos")]
 mod kerberos;
 mod metrics;
@@ -17,4 +18,5 @@ mod realm;
 mod reports;
 mod script;
 mod secured;
+mod strangers;
 mod supervisor;

@@ -42,6 +42,11 @@ impl Authority {
 
     /// For a client, and for a server on 127.0.0.1; `days` from now it ends.
     pub(crate) fn issue(&self, uris: &[&str], days: i64) -> Identity {
+        self.issue_for(uris, time::Duration::days(days))
+    }
+
+    /// The same, to the second.
+    pub(crate) fn issue_for(&self, uris: &[&str], lives: time::Duration) -> Identity {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         let uri = |uri: &&str| SanType::URI((*uri).try_into().unwrap());
@@ -51,7 +56,7 @@ impl Authority {
             vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
         let now = time::OffsetDateTime::now_utc();
         params.not_before = now - Duration::from_secs(100 * 86_400);
-        params.not_after = now + time::Duration::days(days);
+        params.not_after = now + lives;
         let issuer = Issuer::from_params(&self.params, &self.key);
         let der = params.signed_by(&key, &issuer).unwrap().der().to_vec();
         Identity { der, key: key.serialize_der() }

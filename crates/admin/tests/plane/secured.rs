@@ -9,8 +9,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use plimsoll_admin::{
-    Access, Admin, Audit, Config, Grant, Jwt, KeySet, ROUTES, Role, Route, Rules, Secured, Takes, Tls, Verb,
-    start,
+    Access, Admin, Audit, By, Config, Grant, Jwt, KeySet, ROUTES, Role, Route, Rules, Secured, Takes, Tls,
+    Verb, start,
 };
 use rcgen::KeyPair;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -30,7 +30,7 @@ pub(crate) const OWN: &[&str] = &["status", "explain", "drain"];
 
 const GRANTS: &str = "spiffe://example.org/view/* viewer\nspiffe://example.org/ops/* operator\n\
     spiffe://example.org/root/* admin\nspiffe://example.org/own/* own\nspiffe://example.org/agent/* agent\n\
-    jwt:victor viewer\njwt:groups=ops operator\njwt:rita admin\njwt:owen own\njwt:agent agent\n\
+    jwt:victor viewer\njwt:groups=ops operator\njwt:rita admin\njwt:owen own\njwt:sue switcher\njwt:lee looker\njwt:agent agent\n\
     krb5:victor@PLIMSOLL.TEST viewer\nkrb5:olga@PLIMSOLL.TEST operator\nkrb5:rita@PLIMSOLL.TEST admin\n\
     krb5:owen@PLIMSOLL.TEST own\nkrb5:agent@PLIMSOLL.TEST agent\n";
 
@@ -42,17 +42,24 @@ fn rules(bytes: &[u8]) -> Result<Access, String> {
         verbs: OWN.iter().map(|name| name.parse().unwrap()).collect(),
         groups: Some(["web".to_owned()].into()),
     };
+    let switcher = Role { name: "switcher".into(), verbs: [Verb::Disable].into(), ..own.clone() };
+    let looker = Role {
+        name: "looker".into(),
+        verbs: [Verb::Lottery, Verb::Processes, Verb::Process, Verb::Household, Verb::ProcessRestart].into(),
+        ..own.clone()
+    };
     let agent = Role { name: "agent".into(), verbs: [Verb::Report].into(), groups: None };
     let mut grants = Vec::new();
     for line in text.lines() {
         let (pattern, role) = line.split_once(' ').ok_or("no role")?;
         grants.push(Grant { pattern: pattern.parse()?, role: role.into() });
     }
-    Access::new(vec![own, agent], grants).map_err(|place| format!("line {place}: no such role"))
+    Access::new(vec![own, switcher, looker, agent], grants)
+        .map_err(|place| format!("line {place}: no such role"))
 }
 
 pub(crate) struct Stage {
-    script: Arc<Script>,
+    pub(crate) script: Arc<Script>,
     admin: Admin,
     pub(crate) ours: Authority,
     signer: EncodingKey,
@@ -61,12 +68,22 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    fn open() -> Self {
+    pub(crate) fn open() -> Self {
         Self::with(None)
     }
 
     /// One at which tickets count, if there is a keytab.
     pub(crate) fn with(keytab: Option<PathBuf>) -> Self {
+        let script = Script::new();
+        Self::made(script.clone(), keytab, |config| start(config, script).unwrap())
+    }
+
+    /// The doors before whoever `open` puts there.
+    pub(crate) fn before(script: Arc<Script>, open: impl FnOnce(Config) -> Admin) -> Self {
+        Self::made(script, None, open)
+    }
+
+    fn made(script: Arc<Script>, keytab: Option<PathBuf>, open: impl FnOnce(Config) -> Admin) -> Self {
         let scratch = Scratch::new();
         let ours = Authority::new("ours");
         let folder = scratch.path("");
@@ -98,13 +115,12 @@ impl Stage {
             audit: Some(Arc::new(Audit::open(&audit).unwrap())),
             ..Config::default()
         };
-        let script = Script::new();
-        let admin = start(config, script.clone()).unwrap();
+        let admin = open(config);
         let signer = EncodingKey::from_ec_der(pair.serialized_der());
         Self { script, admin, ours, signer, audit, scratch }
     }
 
-    fn token(&self, subject: &str, change: Value) -> String {
+    pub(crate) fn token(&self, subject: &str, change: Value) -> String {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         let mut claims = json!({"iss": "https://id", "aud": "plimsoll", "sub": subject, "exp": now + 60});
         for (key, value) in change.as_object().unwrap() {
@@ -143,16 +159,25 @@ impl Stage {
     pub(crate) fn do_route(&self, shows: &Shows, route: &Route) -> Option<Answer> {
         let path = match route.takes {
             Takes::Since => format!("{}?follow=0", route.path),
-            _ => route.path.replace("{group}", "web"),
+            _ => route.path.replace("{group}", "web").replace("{process}", "web"),
         };
         let body = match route.takes {
+            Takes::Secret => {
+                r#"{"id":7,"secret":"5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"}"#
+            }
+            Takes::KeyId => r#"{"id":7}"#,
             Takes::Member => r#"{"group":"web","member":"10.0.0.1:80"}"#,
             Takes::Switch => r#"{"balancing":"web"}"#,
             Takes::Setting => r#"{"group":"web","key":"strategy","value":"random"}"#,
             Takes::Report => r#"{"group":"web","member":"10.0.0.1:80","values":{"cpu":1}}"#,
-            Takes::Nothing | Takes::Since => "",
+            Takes::Nothing | Takes::Since | Takes::Children => "",
         };
         self.ask(shows, route.method, &path, body)
+    }
+
+    /// A connection over which nothing is said.
+    pub(crate) fn silent(&self) -> TcpStream {
+        crate::script::tcp(self.admin.secured().unwrap())
     }
 
     pub(crate) fn audited(&self) -> Vec<Value> {
@@ -176,11 +201,16 @@ pub(crate) struct Shows {
 
 type Ticket = Box<dyn Fn(&[u8; 32]) -> String>;
 
-fn certificate(identity: Identity) -> Shows {
+/// What a balancer serves.
+pub(crate) fn routes() -> impl Iterator<Item = &'static Route> {
+    ROUTES.iter().filter(|route| route.served(By::Balancer))
+}
+
+pub(crate) fn certificate(identity: Identity) -> Shows {
     Shows { identity: Some(identity), ..Shows::default() }
 }
 
-fn bearer(token: &str) -> Shows {
+pub(crate) fn bearer(token: &str) -> Shows {
     Shows { token: Some(format!("Bearer {token}")), ..Shows::default() }
 }
 
@@ -215,7 +245,7 @@ fn every_verb_for_every_role_by_certificate_and_by_token() {
     ];
     let mut tried = 0;
     for (who, shows, allowed) in &callers {
-        for route in ROUTES {
+        for route in routes() {
             let before = stage.calls();
             let answer = stage.do_route(shows, route).unwrap();
             let may = allowed.iter().any(|verbs| verbs.contains(&route.name));
@@ -229,7 +259,7 @@ fn every_verb_for_every_role_by_certificate_and_by_token() {
             tried += 1;
         }
     }
-    assert_eq!(tried, 12 * ROUTES.len());
+    assert_eq!(tried, 12 * routes().count());
 }
 
 #[test]
@@ -251,7 +281,7 @@ fn what_does_not_count_gets_nowhere() {
         let mut shows = certificate(identity);
         // A good token does not mend a bad certificate.
         shows.token = Some(format!("Bearer {good}"));
-        for route in ROUTES {
+        for route in routes() {
             assert!(stage.do_route(&shows, route).is_none(), "{who}: {}", route.name);
         }
     }
@@ -281,7 +311,7 @@ fn what_does_not_count_gets_nowhere() {
             },
         ),
     ] {
-        for route in ROUTES {
+        for route in routes() {
             let answer = stage.do_route(&shows, route).unwrap();
             assert_eq!(answer.status, 401, "{who}: {}: {}", route.name, answer.body);
             assert!(answer.head.contains("www-authenticate: bearer"), "{}", answer.head);
@@ -310,6 +340,7 @@ fn what_does_not_count_gets_nowhere() {
 fn a_role_of_some_groups_sees_and_reaches_no_others() {
     let stage = Stage::open();
     let own = bearer(&stage.token("owen", json!({})));
+    let switcher = bearer(&stage.token("sue", json!({})));
     stage.script.status.lock().unwrap().listeners[0].group = "mail".into();
     let status = stage.ask(&own, "GET", "/status", "").unwrap().json();
     let names: Vec<_> = status["groups"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
@@ -320,6 +351,10 @@ fn a_role_of_some_groups_sees_and_reaches_no_others() {
     let other = drain(r#"{"group":"mail","member":"a:1"}"#);
     assert_eq!(other.status, 403);
     assert!(other.error().contains("may not drain in group mail"), "{}", other.body);
+    let switch = |body: &str| stage.ask(&switcher, "POST", "/v1/disable", body).unwrap();
+    let listener = switch(r#"{"listener":"127.0.0.1:80"}"#);
+    assert!(listener.status == 403 && !listener.error().contains("name the group"), "{}", listener.body);
+    assert!(listener.error().contains("a listener is of none"), "{}", listener.body);
     let any = drain(r#"{"member":"a:1"}"#);
     assert!(any.status == 403 && any.error().contains("name the group"), "{}", any.body);
     assert_eq!(stage.ask(&own, "GET", "/v1/groups/mail/explain", "").unwrap().status, 403);

@@ -3,26 +3,26 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use plimsoll_admin::supervisor::{ROUTES, Verb};
 use plimsoll_admin::{
-    Act, Admin, Children, Config, Denied, Household, ProcessStatus, Says, Supervisor, supervise,
+    Act, Admin, By, Children, Config, Denied, Household, LastExit, Nature, ProcessStatus, ROUTES, Says,
+    Supervisor, supervise,
 };
-use plimsoll_brain::ward::Phase;
+use plimsoll_brain::ward::{Ending, Phase};
 use serde_json::Value;
 
 use crate::script::{Answer, Scratch, tcp, unix};
 
 /// A Supervisor of one process that says what it was told.
 #[derive(Default)]
-struct Told {
-    calls: Mutex<Vec<String>>,
+pub(crate) struct Told {
+    pub(crate) calls: Mutex<Vec<String>>,
     stopping: Mutex<bool>,
 }
 
 fn household(stopping: bool) -> Household {
     let web = ProcessStatus {
         name: "web".into(),
-        command: vec!["up".into()],
+        command: vec!["up".into(), "--config".into(), "/secret/place.toml".into()],
         state: Phase::BackingOff,
         why: "exit code 1".into(),
         since_unix_ms: 1_800_000_000_000,
@@ -32,15 +32,21 @@ fn household(stopping: bool) -> Household {
         restarts: 3,
         failures: 2,
         next_start_unix_ms: Some(1_800_000_000_500),
-        last_exit: None,
+        last_exit: Some(LastExit {
+            ending: Ending::Code(1),
+            reason: "exit code 1".into(),
+            unix_ms: 1_800_000_000_000,
+            lines: vec!["error: /secret/key".into()],
+        }),
         says: None,
     };
+    let mail = ProcessStatus { name: "mail".into(), ..web.clone() };
     Household {
         schema: 1,
         version: "0.1.0".into(),
         pid: 7,
         stopping,
-        processes: vec![web],
+        processes: vec![web, mail],
         ..Household::default()
     }
 }
@@ -113,7 +119,7 @@ fn acts_reach_the_supervisor() {
     }
     let refused = open.act("POST", "/v1/processes/web/reload");
     assert_eq!((refused.status, refused.error()), (422, "web does not run".into()));
-    assert_eq!(open.act("POST", "/v1/processes/mail/start").status, 404);
+    assert_eq!(open.act("POST", "/v1/processes/none/start").status, 404);
     assert_eq!(open.act("POST", "/v1/reload").json()["changes"][0], "+ process web");
     assert_eq!(open.act("POST", "/v1/shutdown?children=none").status, 400);
     assert_eq!(open.act("POST", "/v1/processes/web/stop?wait=1").status, 400);
@@ -124,7 +130,7 @@ fn acts_reach_the_supervisor() {
     assert_eq!(open.act("GET", "/v1/healthz").status, 503);
     let calls = open.told.calls.lock().unwrap();
     let expected =
-        ["Start web", "Stop web", "Restart web", "Reload web", "Start mail", "reload", "Leave", "Stop"];
+        ["Start web", "Stop web", "Restart web", "Reload web", "Start none", "reload", "Leave", "Stop"];
     assert_eq!(*calls, expected);
 }
 
@@ -137,7 +143,13 @@ fn what_there_is_to_see() {
         assert!(process.get("says").is_none());
     }
     assert_eq!(open.ask("GET", "/v1/processes/web").json()["failures"], 2);
-    assert!(open.ask("GET", "/v1/processes/mail").error().contains("there are: web"));
+    // What it was started with, and what it said, are not for everybody who can reach the listener.
+    for path in ["/v1/processes", "/v1/processes/web", "/v1/status"] {
+        let (shown, told) = (open.ask("GET", path).body, open.act("GET", path).body);
+        assert!(!shown.contains("/secret/") && shown.contains(r#""command":["up"]"#), "{shown}");
+        assert!(told.contains("/secret/place.toml") && told.contains("/secret/key"), "{told}");
+    }
+    assert!(open.ask("GET", "/v1/processes/none").error().contains("there are: web, mail"));
     assert_eq!(open.ask("GET", "/v1/status").json()["processes"][0]["says"]["lines"][0], "fine");
     let page = open.ask("GET", "/metrics").body;
     for sample in [
@@ -153,9 +165,9 @@ fn what_there_is_to_see() {
 #[test]
 fn each_route_is_one_verb_and_the_listener_only_looks() {
     let open = open();
-    for route in ROUTES {
-        let path = route.path.replace("NAME", "web");
-        let looks = route.verb == Verb::Look;
+    for route in ROUTES.iter().filter(|route| route.served(By::Supervisor)) {
+        let path = route.path.replace("{process}", "web");
+        let looks = route.nature == Nature::Look;
         for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS"] {
             let shown = open.ask(method, &path);
             match (method, looks) {
@@ -175,5 +187,7 @@ fn each_route_is_one_verb_and_the_listener_only_looks() {
         assert_eq!(open.ask("GET", "/").body.contains(route.about), looks);
     }
     assert!(open.told.calls.lock().unwrap().is_empty());
-    assert_eq!(open.act("GET", "/status").status, 404);
+    let elsewhere = open.act("GET", "/status");
+    assert!(elsewhere.status == 404 && elsewhere.error().contains("a balancer does"), "{}", elsewhere.body);
+    assert_eq!(open.ask("GET", "/v1/healthz").status, 200, "as it was called before");
 }

@@ -3,7 +3,7 @@
 //! [`handle_timeout`](Daemon::handle_timeout). It reads no clock, opens no socket and rolls no dice.
 //!
 //! * `ask.rs`: requests. Referrals, the ladder, answers that are repeated.
-//! * `rounds.rs`: reports, commits, tables, and what is due at a time. `change.rs`: other settings.
+//! * `rounds.rs`: reports, commits, tables, and what is due at a time. `change.rs`: other settings. `view.rs`: for people.
 //!
 //! Everything it keeps is bounded: [`MEMBERS`](super::MEMBERS) members with [`SERVICES`](super::SERVICES) services each,
 //! [`Config::memory`] requests, 8192 that wait on the ladder, 8192 commits to be repeated, 8192 messages to be sent.
@@ -11,6 +11,7 @@
 mod ask;
 mod change;
 mod rounds;
+mod view;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -28,6 +29,7 @@ use super::table::Table;
 use crate::{Time, mix};
 
 pub use change::Change;
+pub use view::{Other, Own, View};
 
 /// What a daemon is told when it starts.
 #[derive(Clone, Debug)]

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use super::daemon::Other;
 use super::draw::Entrant;
 use super::message::{
     self, DRUM, Drum, Fetch, Listed, Look, Offer, PART, Place, Report, SERVICES, Share, Standing,
@@ -245,6 +246,20 @@ impl Table {
             let known = peer.heard.is_some();
             (up + 1, heard + usize::from(known), differ + usize::from(known && peer.differs))
         })
+    }
+
+    /// Those who are not down but this one, for people.
+    pub(super) fn view(&self, now: Time) -> Vec<Other> {
+        let others = self.peers.iter().filter(|(member, peer)| **member != self.me && peer.up);
+        let other = |(member, peer): (&u16, &Peer)| Other {
+            member: *member,
+            address: peer.listed.address,
+            state: peer.heard.as_ref().map(|heard| heard.state),
+            suspect: self.suspect(*member, now),
+            differs: peer.heard.is_some() && peer.differs,
+            shares: peer.heard.as_ref().map(|heard| heard.services.clone()).unwrap_or_default(),
+        };
+        others.map(other).collect()
     }
 
     /// The part that is asked for, if there is one. In order of members' numbers, and as full as can be: all who know the

@@ -63,9 +63,12 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 }
 
 fn check(path: &Path, globals: &Globals) -> Result<ExitCode, Failure> {
-    let outcome = config::read(path).and_then(|file| match &file.config.admin.access.file {
-        Some(rules) => config::check_access(&rules.0).map(|_| file),
-        None => Ok(file),
+    let outcome = config::read(path).and_then(|file| {
+        if let Some(rules) = &file.config.admin.access.file {
+            config::check_access(&rules.0)?;
+        }
+        file.check_tls().map_err(ReadError::Wrong)?;
+        Ok(file)
     });
     if globals.json() {
         let problems = match &outcome {

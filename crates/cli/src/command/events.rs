@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{Failure, Globals};
 use crate::config::TimeSpan;
 use crate::control::text::{Tone, plain, utc};
-use crate::control::{self, Balancer, Said, Where};
+use crate::control::{self, Balancer, Said, Target as _, Where};
 
 /// Show what the balancer decided, when and why
 ///

@@ -1,46 +1,61 @@
 //! `plimsoll lottery`: the daemon beside a server in a cluster without a balancer.
 
+mod act;
+mod desk;
+mod feed;
 mod flags;
 mod key;
+mod keys;
 mod reload;
+mod ring;
 pub(super) mod says;
+mod show;
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
-use plimsoll_agent::{Act, Acts, Agent, Told};
-use plimsoll_cluster::Expression;
-use plimsoll_cluster::lottery::{Lottery, Statistics};
+use clap::Subcommand;
+use plimsoll_admin::{Audit, Caller, Deed, Rules};
+use plimsoll_agent::{Act, Acts, Agent};
+use plimsoll_cluster::lottery::{Lottery, Settings};
 use sd_notify::NotifyState;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{Exit, Failure, Globals};
 use crate::config::{self, LotteryFile, ReadError, Severity, count};
-use crate::log;
 use crate::running::notify;
+use crate::{doors, log};
 
+use desk::{Desk, Request, attend};
+use feed::{End, feed};
 use flags::Flags;
 pub(super) use key::exposed;
 
 /// Refer clients to servers without a balancer: run beside each server
 ///
 /// Daemons tell one another how their servers do and draw who serves a request; a client asks any of them (`plimsoll pick`).
-/// SIGHUP reads the file and the keys again. SIGTERM and SIGINT tell the others that it leaves, and end it.
+/// SIGHUP reads the file and the keys again. SIGTERM and SIGINT tell the others that it leaves, and end it. The commands below talk to
+/// daemons that run, one or many at once.
 #[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
+
     /// What is to be done, in place of the options below
     #[arg(short, long, value_name = "FILE", conflicts_with = "flags")]
     config: Option<PathBuf>,
 
     #[command(flatten)]
     flags: Flags,
+
+    /// Make the file of keys if there is none, with a new key: for the first daemon of a cluster. Without peers and multicast it is made in
+    /// any case
+    #[arg(long)]
+    new_keys: bool,
 
     /// Only say whether all is right with that, and start nothing; exit code 2 if anything is wrong
     #[arg(long)]
@@ -51,6 +66,17 @@ pub(crate) struct Args {
     log: log::Form,
 }
 
+/// What is wanted of daemons that run.
+#[derive(Debug, Subcommand)]
+enum What {
+    Status(show::Args),
+    Drain(act::Drain),
+    Undrain(act::Undrain),
+    Reload(act::Reload),
+    Stop(act::Stop),
+    Keys(keys::Args),
+}
+
 impl Args {
     /// Its configuration, if that is a file.
     pub(super) fn file(&self) -> Option<PathBuf> {
@@ -59,8 +85,15 @@ impl Args {
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    if args.check {
-        return args.check(globals);
+    match &args.what {
+        None if args.check => return args.check(globals),
+        None => {}
+        Some(What::Status(args)) => return show::run(args, globals),
+        Some(What::Drain(args)) => return act::drain(args, globals),
+        Some(What::Undrain(args)) => return act::undrain(args, globals),
+        Some(What::Reload(args)) => return act::reload(args, globals),
+        Some(What::Stop(args)) => return act::stop(args, globals),
+        Some(What::Keys(args)) => return keys::run(args, globals),
     }
     let file = args.read()?;
     log::start(args.log, globals);
@@ -84,22 +117,24 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
     let [Ok(mut hangup), Ok(mut term), Ok(mut int)] = taken else {
         return Err(Failure::failed("cannot take signals"));
     };
-    let keys = key::open(&file.keys())?;
+    let alone = file.lottery.peers.is_empty() && file.lottery.multicast.is_none();
+    let keys = key::open(&file.keys(), alone || args.new_keys)?;
     let settings =
         file.settings(keys, config::look_up).map_err(|problems| Failure::rendered(Exit::Failed, problems))?;
+    let table = &file.lottery.admin;
+    let (config, rules) = doors::open(table.doors(), table.audit.as_ref())?;
+    let audit = config.audit.clone();
+    let controlled = config.control.is_some() || config.secured.is_some();
     let drained = watch::Sender::new(false);
     let mut drains = drained.subscribe();
-    let acts = Acts(Arc::new(move |act| {
-        drained.send_replace(act == Act::Drain);
-    }));
-    let agent = plimsoll_agent::Config {
-        listen: file.lottery.status.0,
-        acts: Some(acts),
-        ..plimsoll_agent::Config::default()
-    };
+    // Whoever has an account on the host can reach a loopback address: once there is control, that is for those who may.
+    let acts = (!controlled).then(|| by_loopback(drained, audit.clone()));
+    let agent =
+        plimsoll_agent::Config { listen: file.lottery.status.0, acts, ..plimsoll_agent::Config::default() };
     let agent = Agent::open(agent).await.map_err(Failure::failed)?;
     if let Some(address) = agent.addr() {
-        tracing::info!("listening status {address}: /load, /metrics, /v1/report, /v1/drain");
+        let drain = if controlled { "" } else { ", /v1/drain" };
+        tracing::info!("listening status {address}: /load, /metrics, /v1/report{drain}");
     }
     let mut force = settings.clone();
     let mut lottery = Lottery::start(settings).map_err(|error| {
@@ -118,9 +153,22 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
         count(force.services.len(), "service"),
         count(force.peers.len(), "peer")
     );
-    notify(&[NotifyState::Ready]);
     let told = agent.told();
-    let mut ended = None;
+    let (desk, mut inbox) = Desk::new(told.clone());
+    let admin = match controlled {
+        true => Some(plimsoll_admin::attend(config, desk.clone()).map_err(|error| {
+            Failure::failed(error.to_string().replace("plimsoll stop", "plimsoll lottery stop"))
+        })?),
+        false => None,
+    };
+    if let Some(path) = table.doors().unix() {
+        tracing::info!("listening control unix:{}", path.display());
+    }
+    if let Some(address) = admin.as_ref().and_then(plimsoll_admin::Admin::secured) {
+        tracing::info!("listening control tls://{address}: for those whom [admin.access] knows");
+    }
+    notify(&[NotifyState::Ready]);
+    let (mut ended, mut reload_error) = (None, None);
     agent
         .run(async {
             loop {
@@ -128,24 +176,34 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
                     end = feed(&file, &lottery, &told) => ended = Some(end),
                     () = lottery.check() => {}
                     () = drain(&lottery, &mut drains) => {}
-                    () = told_to_stop(&mut term, &mut int) => {}
-                    _ = hangup.recv() => {
-                        match reload::read(args, &file, &force) {
-                            Ok((fresh, settings, changes)) => {
-                                reload::tell(&changes);
-                                lottery.change(settings.clone()).await;
-                                (file, force) = (fresh, settings);
-                            }
-                            Err(why) => tracing::error!("not reloaded, all stays as it was: {why}"),
+                    signal = told_to_stop(&mut term, &mut int) => {
+                        doors::note(audit.as_deref(), signal, "stop", Ok(()));
+                    }
+                    asked = attend(&lottery, &mut inbox, &file, &mut force, reload_error.as_deref()) => {
+                        if let Request::Reload(reply) = asked {
+                            let outcome = again(args, &mut file, &mut force, &mut lottery, &rules).await;
+                            reload_error = outcome.as_ref().err().cloned();
+                            // Whoever asked may have gone.
+                            drop(reply.send(outcome));
+                            continue;
                         }
+                    }
+                    _ = hangup.recv() => {
+                        let outcome = again(args, &mut file, &mut force, &mut lottery, &rules).await;
+                        let done = outcome.as_ref().map(drop).map_err(String::as_str);
+                        doors::note(audit.as_deref(), "SIGHUP", "reload", done);
+                        reload_error = outcome.err();
                         continue;
                     }
                 }
                 break;
             }
+            desk.stop();
             notify(&[NotifyState::Stopping]);
         })
         .await;
+    // What is asked from here on is answered that it ends.
+    drop(inbox);
     match ended {
         // So that whoever watches over this process starts another.
         Some(End::Thread) => {
@@ -166,10 +224,51 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
         None => {}
     }
     tracing::info!("leaving");
-    tokio::select! {
+    let outcome = tokio::select! {
         () = lottery.leave() => Ok(ExitCode::SUCCESS),
-        () = told_to_stop(&mut term, &mut int) => Err(Failure::new(Exit::Interrupted, "stopped at once")),
+        _ = told_to_stop(&mut term, &mut int) => Err(Failure::new(Exit::Interrupted, "stopped at once")),
+    };
+    // Last, so that what stops can be watched.
+    drop(admin);
+    outcome
+}
+
+/// Reads the file and the keys again; one line for each difference.
+async fn again(
+    args: &Args,
+    file: &mut LotteryFile,
+    force: &mut Settings,
+    lottery: &mut Lottery,
+    rules: &Rules,
+) -> Result<Vec<String>, String> {
+    let read = reload::read(args, file, force)
+        .and_then(|read| read.0.lottery.admin.doors().rules().map(|rules| (read, rules)));
+    match read {
+        Ok(((fresh, settings, changes), fresh_rules)) => {
+            reload::tell(&changes);
+            rules.replace(fresh_rules);
+            lottery.change(settings.clone()).await;
+            (*file, *force) = (fresh, settings);
+            Ok(changes)
+        }
+        Err(why) => {
+            tracing::error!("not reloaded, all stays as it was: {why}");
+            Err(why)
+        }
     }
+}
+
+/// Drains by the status listener, where it is on a loopback address.
+fn by_loopback(drained: watch::Sender<bool>, audit: Option<Arc<Audit>>) -> Acts {
+    Acts(Arc::new(move |act| {
+        let drain = act == Act::Drain;
+        if let Some(audit) = &audit {
+            let (caller, from) = (Caller::nobody(), "loopback".to_owned());
+            let verb = if drain { "drain" } else { "undrain" };
+            audit.note(&Deed { caller, from, verb, target: None, arguments: Value::Null }, Ok(()));
+        }
+        drained.send_replace(drain);
+    }))
 }
 
 /// Drains the daemon, and takes it back, as it is told to.
@@ -185,134 +284,12 @@ async fn drain(lottery: &Lottery, drains: &mut watch::Receiver<bool>) {
     std::future::pending().await
 }
 
-async fn told_to_stop(term: &mut Signal, int: &mut Signal) {
+/// By which signal.
+async fn told_to_stop(term: &mut Signal, int: &mut Signal) -> &'static str {
     tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
+        _ = term.recv() => "SIGTERM",
+        _ = int.recv() => "SIGINT",
     }
-}
-
-/// Why a daemon ends of itself.
-enum End {
-    /// Its thread is no more.
-    Thread,
-    /// Another has its number and was there before.
-    Twin(SocketAddr),
-}
-
-/// Tells the daemon how loaded the servers are, and the world how the daemon does, until the daemon is no more or must not be.
-async fn feed(file: &LotteryFile, lottery: &Lottery, told: &Told) -> End {
-    let services = file.lottery.services.iter();
-    let loads: Vec<(u32, Expression)> =
-        services.filter_map(|service| Some((service.number(), service.load()?))).collect();
-    let mut tick = interval(LOOK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (begin, mut lost, mut said) = (Instant::now(), 0, BTreeSet::new());
-    let mut strangers = Strangers::default();
-    loop {
-        tick.tick().await;
-        if !loads.is_empty() {
-            let known = told.known().values;
-            let lookup = |name: &str| {
-                let value = known.iter().find(|value| value.name == name)?;
-                (value.age <= FRESH).then_some(value.value)
-            };
-            let in_flight = lookup("in_flight").unwrap_or_default();
-            for (service, load) in &loads {
-                match load.eval(lookup) {
-                    // Beyond what fits, what fits: casts of numbers do so.
-                    Ok(load) => lottery.load(*service, (load * 1000.0) as u16, in_flight as u16).await,
-                    // What takes two looks is not there at once.
-                    Err(why) => {
-                        if begin.elapsed() > PATIENCE && said.len() < 100 && said.insert(why.clone()) {
-                            tracing::warn!("no load by `{}`: {why}", load.text());
-                        }
-                    }
-                }
-            }
-        }
-        let Some(statistics) = lottery.statistics().await else { return End::Thread };
-        if let Some(twin) = statistics.twin {
-            return End::Twin(twin);
-        }
-        if statistics.lots.loads_lost > lost {
-            let lost = count(statistics.lots.loads_lost, "service");
-            tracing::warn!(
-                "the load of {lost} is not known any more: shares follow the capacity alone until it is"
-            );
-        }
-        lost = statistics.lots.loads_lost;
-        strangers.look(&statistics, &file.keys().display());
-        for (name, value) in numbers(&statistics) {
-            // There is room as long as programs do not tell dozens of names.
-            let _ = told.tell(name, value);
-        }
-    }
-}
-
-/// Between two looks at loads and counts.
-const LOOK: Duration = Duration::from_millis(250);
-
-/// A number that was not read or told for so long is not known.
-const FRESH: Duration = Duration::from_secs(10);
-
-/// Until then it is no wonder that a number is not known.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Between two complaints about datagrams of strangers.
-const COMPLAINT: Duration = Duration::from_secs(60);
-
-/// Datagrams that nobody who has the keys has sent.
-#[derive(Default)]
-struct Strangers {
-    seen: u64,
-    said: Option<Instant>,
-}
-
-impl Strangers {
-    fn look(&mut self, statistics: &Statistics, keys: &impl std::fmt::Display) {
-        let now = statistics.forged + statistics.unknown_key;
-        let fresh = now - self.seen;
-        if fresh > 0 && self.said.is_none_or(|said| said.elapsed() > COMPLAINT) {
-            (self.seen, self.said) = (now, Some(Instant::now()));
-            tracing::warn!(
-                "{} dropped that no key of {keys} has sealed: all hosts and clients need the same file",
-                count(usize::try_from(fresh).unwrap_or(usize::MAX), "datagram")
-            );
-        }
-    }
-}
-
-/// What the daemon counts, by the names under which it is shown.
-fn numbers(statistics: &Statistics) -> Vec<(&'static str, f64)> {
-    let lots = &statistics.lots;
-    let counts = [
-        ("lottery_received", statistics.received),
-        ("lottery_sent", statistics.sent),
-        ("lottery_forged", statistics.forged),
-        ("lottery_unknown_key", statistics.unknown_key),
-        ("lottery_malformed", statistics.malformed),
-        ("lottery_replayed", statistics.replayed),
-        ("lottery_unsent", statistics.unsent),
-        ("lottery_won", lots.won),
-        ("lottery_stood_in", lots.stood_in),
-        ("lottery_referred", lots.referred),
-        ("lottery_turned_away", lots.turned_away),
-        ("lottery_repeated", lots.repeated),
-        ("lottery_duplicates", lots.duplicates),
-        ("lottery_limited", lots.limited),
-        ("lottery_dropped", lots.dropped),
-        ("lottery_members", lots.members_heard as u64),
-        ("lottery_alive", statistics.alive as u64),
-        ("lottery_strays", statistics.strays),
-        ("lottery_draining", u64::from(statistics.draining)),
-        ("lottery_loads_lost", lots.loads_lost as u64),
-        ("lottery_members_differ", lots.members_differ as u64),
-    ];
-    let mut numbers: Vec<(&str, f64)> = counts.map(|(name, count)| (name, count as f64)).into();
-    numbers.push(("lottery_step_seconds", lots.step.as_secs_f64()));
-    numbers.push(("lottery_lag_seconds", lots.lag.as_secs_f64()));
-    numbers
 }
 
 impl Args {
@@ -342,20 +319,12 @@ impl Args {
             return Ok(if ok { ExitCode::SUCCESS } else { Exit::Usage.into() });
         }
         let file = self.read()?;
+        if let Some(rules) = &file.lottery.admin.access.file {
+            config::check_access(&rules.0).map_err(|error| Failure::rendered(Exit::Usage, error))?;
+        }
         let services = count(file.lottery.services.len(), "service");
         globals.say(&file.warnings.to_string());
         globals.say(&format!("{}: ok (member {}, {services})\n", file.name(), file.lottery.member));
         Ok(ExitCode::SUCCESS)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_numbers_fit_on_the_board() {
-        let names = numbers(&Statistics::default());
-        assert!(names.len() <= 24 && names.iter().all(|(name, _)| plimsoll_cluster::is_name(name)));
     }
 }

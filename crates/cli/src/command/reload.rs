@@ -19,11 +19,13 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    control::each(&args.at, globals, |balancer, _| {
-        let said = balancer.post("/v1/reload", &Value::Null)?;
-        let changes = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let table: String = changes.map(|change| format!("{}\n", plain(change))).collect();
-        let talk = if table.is_empty() { "reloaded: nothing is different\n" } else { "" };
-        Ok(Said { talk: talk.into(), ..Said::shown(said, table) })
-    })
+    control::each(&args.at, globals, |balancer, _| Ok(reloaded(balancer.post("/v1/reload", &Value::Null)?)))
+}
+
+/// What a reload changed.
+pub(super) fn reloaded(said: Value) -> Said {
+    let changes = said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let table: String = changes.map(|change| format!("{}\n", plain(change))).collect();
+    let talk = if table.is_empty() { "reloaded: nothing is different\n" } else { "" };
+    Said { talk: talk.into(), ..Said::shown(said, table) }
 }

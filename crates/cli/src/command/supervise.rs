@@ -11,9 +11,8 @@ use clap::Subcommand;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Exit, Failure, Globals};
-use crate::config;
-use crate::log;
 use crate::supervise::{Desk, Signals, Supervisor};
+use crate::{config, doors, log};
 
 /// Start balancers, agents and lotteries of this host, watch over them and start again those that fail
 ///
@@ -66,10 +65,17 @@ fn supervise(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let file = config::read_supervise(&args.config).map_err(|error| Failure::rendered(Exit::Usage, error))?;
     if args.check {
         let names: Vec<&str> = file.supervise.processes.iter().map(|process| &*process.name.0).collect();
+        if let Some(rules) = &file.supervise.supervise.access.file {
+            config::check_access(&rules.0).map_err(|error| Failure::rendered(Exit::Usage, error))?;
+        }
         globals.say(&format!("{}: ok: {}\n", config::name_of(&args.config), names.join(", ")));
         return Ok(ExitCode::SUCCESS);
     }
     log::start(args.log, globals);
+    let own = &file.supervise.supervise;
+    let (mut doors, rules) = doors::open(own.doors(), own.audit.as_ref())?;
+    (doors.listen, doors.control) = (own.listen.0, Some(file.control()));
+    let audit = doors.audit.clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -81,27 +87,26 @@ fn supervise(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
             return Err(Failure::failed("cannot take signals"));
         };
         let (desk, asked) = Desk::new();
-        let (listen, control) = (file.supervise.supervise.listen.0, file.control());
+        let control = file.control();
         let json = args.log == log::Form::Json;
-        let supervisor = Supervisor::new(args.config.clone(), file, json, desk.clone(), asked);
+        let supervisor =
+            Supervisor::new(args.config.clone(), file, json, (desk.clone(), asked), rules, audit);
         let supervisor = supervisor.map_err(|error| {
             Failure::failed(format_args!(
                 "cannot start: {error}; is log_dir a folder that this user may write in?"
             ))
         })?;
-        let doors = plimsoll_admin::Config {
-            listen,
-            control: Some(control.clone()),
-            ..plimsoll_admin::Config::default()
-        };
         // Before any process: of two Supervisors only one has the socket.
         let admin = plimsoll_admin::supervise(doors, desk).map_err(|error| {
-            let error = error.to_string().replace("[admin]", "[supervise]");
+            let error = error.to_string().replace("[admin", "[supervise");
             Failure::failed(error.replace("plimsoll stop", "plimsoll supervise shutdown"))
         })?;
         tracing::info!("listening control unix:{}", control.display());
         if let Some(address) = admin.addr() {
             tracing::info!("listening status {address}: processes, metrics");
+        }
+        if let Some(address) = admin.secured() {
+            tracing::info!("listening control tls://{address}: for those whom [supervise.access] knows");
         }
         let done = supervisor.run(Signals { hangup, terminate, interrupt }).await;
         // Last, so that what stops can be watched.

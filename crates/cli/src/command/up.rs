@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use plimsoll_admin::{Audit, Caller, Deed, Rules, Secured, Subject as _};
+use plimsoll_admin::{Audit, Rules, Secured, Subject as _};
 use plimsoll_cluster::corba::LoadManager;
 use plimsoll_proxy::Engine;
 use rustix::fs::{Access, access};
@@ -22,6 +22,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::{Exit, Failure, Globals};
 use crate::config::{self, AdminConfig, Config, File, Machine, count, look_up};
 use crate::desk::Office;
+use crate::doors::{audit as audit_log, note};
 use crate::made::Base;
 use crate::running::{Running, notify, warn};
 use crate::{limits, log};
@@ -165,13 +166,6 @@ async fn serve(
     }
 }
 
-/// Writes down what a signal had done; whoever may send one may write the log.
-fn note(audit: Option<&Audit>, signal: &str, verb: &'static str, outcome: Result<(), &str>) {
-    let Some(audit) = audit else { return };
-    let (caller, from) = (Caller::signal(signal), "signal".to_owned());
-    audit.note(&Deed { caller, from, verb, target: None, arguments: serde_json::Value::Null }, outcome);
-}
-
 /// Where the admin plane is to be reached. A control socket that nobody asked for is no reason not to start
 /// where its folder belongs to root.
 fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Failure> {
@@ -184,15 +178,9 @@ fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Fail
         );
         control = None;
     }
-    let audit = audit.map(|path| {
-        let opened = Audit::open(&path).map(Arc::new);
-        opened.map_err(|error| {
-            let path = path.display();
-            Failure::failed(format_args!("cannot open the audit log {path}: {error}; see [admin] audit"))
-        })
-    });
+    let audit = audit_log(audit.as_deref(), "admin")?;
     let secured = tls.map(|(tls, jwt, keytab)| Secured { tls, jwt, keytab, rules: Arc::clone(rules) });
-    Ok(plimsoll_admin::Config { listen, control, reports, secured, audit: audit.transpose()? })
+    Ok(plimsoll_admin::Config { listen, control, reports, secured, audit })
 }
 
 /// The load manager, if there is to be one.

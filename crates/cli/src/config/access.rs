@@ -15,7 +15,7 @@ use super::place::Spot;
 use super::problem::quoted;
 use super::text::{Text, text};
 use super::{
-    Config, Control, Held, LogPath, Name, Problem, Problems, ReadError, bytes_of, hold, suggest, titled,
+    Control, Doors, Held, LogPath, Name, Problem, Problems, ReadError, bytes_of, hold, suggest, titled,
 };
 
 /// Control over TLS (1.3): by what it shows who it is, and whom it trusts. All files are read again when they change.
@@ -155,9 +155,45 @@ pub(crate) struct RoleTable {
     #[schemars(length(min = 1))]
     pub(crate) verbs: Vec<VerbName>,
 
-    /// With which groups only; others are not shown to it either. Default: all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) groups: Option<Vec<Name>>,
+    /// With which groups, which are the only ones that are shown to it, or `"all"`. Of a lottery's daemon these are services, of a
+    /// Supervisor processes. There is no default: half a file must not give more than a whole one.
+    pub(crate) groups: Groups,
+}
+
+/// Some groups, or all.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum Groups {
+    /// These.
+    These(Vec<Name>),
+    /// All that there are.
+    All(AllGroups),
+}
+
+/// The word for all groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AllGroups;
+
+text! {
+    AllGroups,
+    format: "plimsoll-all",
+    what: "\"all\"",
+    example: "all",
+    pattern: "^all$",
+}
+
+impl FromStr for AllGroups {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "all" { Ok(Self) } else { Err("is neither \"all\" nor a list of names".into()) }
+    }
+}
+
+impl fmt::Display for AllGroups {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("all")
+    }
 }
 
 /// A role for somebody.
@@ -286,11 +322,14 @@ fn read(path: &Path, bytes: Vec<u8>) -> Result<Access, Problems> {
 
 /// The rules of checked tables.
 fn made(roles: &[RoleTable], grants: &[GrantTable]) -> Access {
-    let groups = |names: &Vec<Name>| names.iter().map(|name| name.0.clone()).collect::<BTreeSet<_>>();
+    let groups = |groups: &Groups| match groups {
+        Groups::These(names) => Some(names.iter().map(|name| name.0.clone()).collect::<BTreeSet<_>>()),
+        Groups::All(_) => None,
+    };
     let role = |table: &RoleTable| Role {
         name: table.name.0.clone(),
         verbs: table.verbs.iter().map(|verb| verb.0).collect(),
-        groups: table.groups.as_ref().map(groups),
+        groups: groups(&table.groups),
     };
     let grant = |table: &GrantTable| Grant { pattern: table.identity.0.clone(), role: table.role.0.clone() };
     let made = Access::new(roles.iter().map(role).collect(), grants.iter().map(grant).collect());
@@ -313,12 +352,15 @@ fn judge(roles: &[RoleTable], grants: &[GrantTable], spots: &Spot, found: &mut V
             found.push(Problem::error(spot.key("name").value(), message).also(also, "the first is here"));
         }
         for (place, verb) in role.verbs.iter().enumerate() {
-            if role.groups.is_some() && verb.0.route().reach == Reach::Process && !spot.broken("verbs") {
+            if matches!(role.groups, Groups::These(_))
+                && verb.0.route().reach == Reach::Process
+                && !spot.broken("verbs")
+            {
                 let message = format!(
                     "{} is about the whole process, and the role about some groups",
                     quoted(verb.0.name())
                 );
-                let hint = "take it out, or make it a role of its own without `groups`";
+                let hint = "take it out, or make it a role of its own with groups = \"all\"";
                 found.push(Problem::error(spot.key("verbs").item(place).value(), message).hint(hint));
             }
         }
@@ -336,11 +378,9 @@ fn judge(roles: &[RoleTable], grants: &[GrantTable], spots: &Spot, found: &mut V
     }
 }
 
-/// What the parts of `[admin]` that are about control say of one another.
-pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
-    let admin = &config.admin;
-    let spot = spots.key("admin");
-    let listed = admin.control.list();
+/// What the parts of a section that are about control say of one another.
+pub(super) fn check(doors: &Doors<'_>, spot: &Spot, found: &mut Vec<Problem>) {
+    let listed = doors.control.list();
     for (index, control) in listed.iter().enumerate() {
         let at = || spot.key("control").item(index).value();
         let same = |other: &Control| std::mem::discriminant(other) == std::mem::discriminant(control);
@@ -351,8 +391,8 @@ pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
             found.push(Problem::error(at(), message).hint("take it out"));
         }
     }
-    check_tls(config, spot, found);
-    let access = &admin.access;
+    check_tls(doors, spot, found);
+    let access = doors.access;
     let place = spot.key("access");
     if let Some(file) = &access.file
         && !(access.roles.is_empty() && access.grants.is_empty())
@@ -363,9 +403,9 @@ pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
     judge(&access.roles, &access.grants, place, found);
 }
 
-fn check_tls(config: &Config, spot: &Spot, found: &mut Vec<Problem>) {
-    let admin = &config.admin;
-    let Some(address) = admin.control.tls() else {
+fn check_tls(doors: &Doors<'_>, spot: &Spot, found: &mut Vec<Problem>) {
+    let section = doors.section;
+    let Some(address) = doors.control.tls() else {
         if !spot.broken("control") {
             for key in ["tls", "jwt", "kerberos", "access"].into_iter().filter(|key| spot.has(key)) {
                 let message = format!("`{key}` has no effect: no control over TLS");
@@ -375,11 +415,13 @@ fn check_tls(config: &Config, spot: &Spot, found: &mut Vec<Problem>) {
         }
         return;
     };
-    match &admin.tls {
+    match doors.tls {
         None if spot.broken("tls") => {}
         None => {
             let message = format!("control on tls://{address} needs a certificate");
-            let hint = "add [admin.tls] with certificate, key, client_ca and trust_domain: plimsoll cert init makes them";
+            let hint = format!(
+                "add [{section}.tls] with certificate, key, client_ca and trust_domain: plimsoll cert init makes them"
+            );
             found.push(Problem::error(spot.key("control").value(), message).hint(hint));
         }
         Some(tls) => {
@@ -389,26 +431,27 @@ fn check_tls(config: &Config, spot: &Spot, found: &mut Vec<Problem>) {
                 let hint = "add trust_domain = \"example.org\"";
                 found.push(Problem::error(place.name("client_ca"), message).hint(hint));
             }
-            let closed = tls.client_ca.is_none() && admin.jwt.is_none() && admin.kerberos.is_none();
+            let closed = tls.client_ca.is_none() && doors.jwt.is_none() && doors.kerberos.is_none();
             if closed && !place.broken("client_ca") && !spot.broken("jwt") && !spot.broken("kerberos") {
-                let hint = "add client_ca to [admin.tls], or [admin.jwt] or [admin.kerberos]";
+                let hint =
+                    format!("add client_ca to [{section}.tls], or [{section}.jwt] or [{section}.kerberos]");
                 found.push(Problem::error(place.value(), "nobody could prove who they are").hint(hint));
             }
         }
     }
-    if admin.kerberos.is_some() && !plimsoll_kerberos::BUILT_IN {
+    if doors.kerberos.is_some() && !plimsoll_kerberos::BUILT_IN {
         let hint = "take it out, or build with: cargo build --features kerberos";
         found.push(
             Problem::error(spot.name("kerberos"), "this plimsoll was built without Kerberos").hint(hint),
         );
     }
-    if let Some(jwt) = &admin.jwt {
+    if let Some(jwt) = doors.jwt {
         check_keys(jwt, spot.key("jwt"), found);
     }
-    let access = &admin.access;
+    let access = doors.access;
     if access.file.is_none() && access.grants.is_empty() && !spot.broken("access") {
         let message = "nobody may do anything over TLS: there is no grant";
-        let hint = "add [[admin.access.grant]] with identity and role";
+        let hint = format!("add [[{section}.access.grant]] with identity and role");
         found.push(Problem::warning(spot.key("control").value(), message).hint(hint));
     }
 }
@@ -464,16 +507,40 @@ role = "admin"
         assert!(permit.admits("web") && !permit.admits("mail"));
         assert_eq!(access.permit(&Caller::spiffe("spiffe://example.org/web/a"), Verb::Stop), Permit::Nothing);
         assert_eq!(of("").unwrap().grants(), 0);
+        let all = of(&GOOD.replace("[\"web\"]", "\"all\"")).unwrap();
+        assert_eq!(all.permit(&Caller::spiffe("spiffe://example.org/web/a"), Verb::Drain), Permit::All);
+    }
+
+    #[test]
+    fn half_a_file_gives_no_more_than_the_whole() {
+        let whole = of(GOOD).unwrap();
+        let callers = [
+            Caller::spiffe("spiffe://example.org/web/a"),
+            Caller::jwt("a", [("groups".to_owned(), vec!["sre".to_owned()])].into()),
+        ];
+        for end in 0..GOOD.len() {
+            let Ok(half) = of(&GOOD[..end]) else { continue };
+            for caller in &callers {
+                for verb in [Verb::Status, Verb::Drain, Verb::Stop] {
+                    let (less, more) = (half.permit(caller, verb), whole.permit(caller, verb));
+                    assert!(less == Permit::Nothing || less == more, "{}", &GOOD[..end]);
+                }
+            }
+        }
+        let said = of(&GOOD.replace("groups = [\"web\"]\n", "")).unwrap_err();
+        assert!(said.contains("missing key `groups`") && said.contains("add groups = "), "{said}");
+        let said = of(&GOOD.replace("[\"web\"]", "\"every\"")).unwrap_err();
+        assert!(said.contains("neither \"all\" nor"), "{said}");
     }
 
     #[test]
     fn what_is_wrong_with_rules_is_placed() {
-        let more = "[[role]]\nname = \"admin\"\nverbs = [\"stop\"]\n[[grant]]\nidentity = \"jwt:a\"\nrole = \"veiwer\"\n";
+        let more = "[[role]]\nname = \"admin\"\nverbs = [\"stop\"]\ngroups = \"all\"\n[[grant]]\nidentity = \"jwt:a\"\nrole = \"veiwer\"\n";
         let said = of(&format!("{}{more}", GOOD.replace("\"drain\"]", "\"drain\", \"stop\"]"))).unwrap_err();
         for what in [
             "access.toml:3:29: `stop` is about the whole process",
             "access.toml:12:8: there is a role `admin` already",
-            "access.toml:16:8: there is no role named `veiwer`",
+            "access.toml:17:8: there is no role named `veiwer`",
             "did you mean `viewer`?",
             "roles: viewer, operator, admin, web-drainers",
             "3 errors",

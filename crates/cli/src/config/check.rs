@@ -13,7 +13,7 @@ use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
     Binding, Config, Formula, Group, Health, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, access,
-    suggest,
+    suggest, tls,
 };
 
 /// Adds what is wrong to `found`; `text` is what the places are places of.
@@ -37,21 +37,26 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
         check_group(group, spot, text, found);
     }
     check_addresses(config, spots, found);
-    access::check(config, spots, found);
+    access::check(&config.admin.doors(), spots.key("admin"), found);
     for (index, listener) in config.listeners.iter().enumerate() {
         let spot = spots.key("listener").item(index);
         check_listener(listener, spot, found);
-        match names.get(listener.group.0.as_str()) {
-            Some(index) => check_pair(listener, spot, &config.groups[*index], groups.item(*index), found),
-            None if spots.broken("group") => {}
-            None => {
-                let known: Vec<&str> = config.groups.iter().map(|group| group.name.0.as_str()).collect();
-                let hint = match known.as_slice() {
-                    [] => format!("add [[group]] with name = \"{}\"", listener.group),
-                    known => suggest::hint(&listener.group.0, known).replace("allowed:", "groups:"),
-                };
-                let message = format!("there is no group named `{}`", listener.group);
-                found.push(Problem::error(spot.key("group").value(), message).hint(hint));
+        let named = listener.tls.iter().flat_map(|tls| tls.names.iter().map(|named| &named.group));
+        let at = |place| spot.key("tls").key("names").item(place).key("group");
+        let named = named.enumerate().map(|(place, group)| (group, at(place)));
+        for (group, at) in [(&listener.group, spot.key("group"))].into_iter().chain(named) {
+            match names.get(group.0.as_str()) {
+                Some(index) => check_pair(listener, spot, &config.groups[*index], groups.item(*index), found),
+                None if spots.broken("group") => {}
+                None => {
+                    let known: Vec<&str> = config.groups.iter().map(|group| group.name.0.as_str()).collect();
+                    let hint = match known.as_slice() {
+                        [] => format!("add [[group]] with name = \"{group}\""),
+                        known => suggest::hint(&group.0, known).replace("allowed:", "groups:"),
+                    };
+                    let message = format!("there is no group named `{group}`");
+                    found.push(Problem::error(at.value(), message).hint(hint));
+                }
             }
         }
     }
@@ -59,7 +64,7 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
         return;
     }
     for (index, group) in config.groups.iter().enumerate() {
-        if !config.listeners.iter().any(|listener| listener.group == group.name)
+        if !config.listeners.iter().any(|listener| listener.leads_to(&group.name))
             && !config.listeners.is_empty()
         {
             let message = format!("no listener sends clients to group `{}`", group.name);
@@ -133,6 +138,7 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     }
     let protocol = listener.protocol;
     check_binding(listener, spot, found);
+    tls::check(listener, spot, found);
     if protocol == Protocol::Dns && listener.domain.is_none() && !spot.broken("domain") {
         let problem =
             Problem::error(spot.value(), "a dns listener needs the `domain` that stands for its group");
@@ -152,9 +158,9 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
         }
     };
     for key in ["forwarded", "half_close", "trusted", "max_head", "priority"] {
-        idle(spot, key, &[Protocol::Http]);
+        idle(spot, key, &[Protocol::Http, Protocol::Https]);
     }
-    idle(spot, "backlog", &[Protocol::Http, Protocol::Tcp, Protocol::Iiop, Protocol::Dns]);
+    idle(spot, "backlog", &[Protocol::Http, Protocol::Https, Protocol::Tcp, Protocol::Iiop, Protocol::Dns]);
     idle(spot, "domain", &[Protocol::Dns]);
     idle(spot, "ttl", &[Protocol::Dns]);
     idle(spot, "public", &[Protocol::Iiop]);
@@ -162,9 +168,9 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     idle(spot, "move_idle", &[Protocol::Tcp]);
     if spot.has("timeouts") {
         for key in ["head", "tunnel"] {
-            idle(spot.key("timeouts"), key, &[Protocol::Http]);
+            idle(spot.key("timeouts"), key, &[Protocol::Http, Protocol::Https]);
         }
-        idle(spot.key("timeouts"), "body", &[Protocol::Http, Protocol::Iiop]);
+        idle(spot.key("timeouts"), "body", &[Protocol::Http, Protocol::Https, Protocol::Iiop]);
     }
 }
 
@@ -195,7 +201,8 @@ fn check_binding(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
         found.push(Problem::error(spot.key("binding").value(), message).hint("take it out"));
         return;
     }
-    if binding == Binding::PerRequest && !matches!(protocol, Protocol::Http | Protocol::Iiop | Protocol::Dns)
+    if binding == Binding::PerRequest
+        && !matches!(protocol, Protocol::Http | Protocol::Https | Protocol::Iiop | Protocol::Dns)
     {
         let message = format!("binding `{}` is not supported for {}", binding.name(), protocol.name());
         let hint = format!("{} can be bound per_session or on_demand", protocol.name());
@@ -209,7 +216,7 @@ fn check_binding(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
             found.push(problem.hint("it is for binding = \"on_demand\""));
         }
     }
-    if protocol != Protocol::Http && matches!(listener.rebind, Rebind::Close | Rebind::Redirect) {
+    if !protocol.is_http() && matches!(listener.rebind, Rebind::Close | Rebind::Redirect) {
         let rebind = listener.rebind.name();
         let message = format!("rebind `{rebind}` is not supported for {}", protocol.name());
         let problem = Problem::error(spot.key("rebind").value(), message);
@@ -442,7 +449,7 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
         let hint = "say where its members' load comes from, such as { source = \"push\", metric = \"cpu\" }";
         found.push(Problem::warning(at.key("binding").value(), message).hint(hint));
     }
-    if on_demand && protocol == Protocol::Http && listener.rebind == Rebind::Redirect {
+    if on_demand && protocol.is_http() && listener.rebind == Rebind::Redirect {
         let bare = group.members.iter().position(|member| member.table().public.is_none());
         if let Some(bare) = bare {
             let member = group.members[bare].name();
@@ -467,7 +474,7 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
         found.push(problem.hint("http, tcp and udp go there"));
     }
     let reads_key = group.strategy.find().is_some_and(|(strategy, _)| strategy.reads_key);
-    if protocol != Protocol::Http && reads_key && group.key.0 != Key::Client {
+    if !protocol.is_http() && reads_key && group.key.0 != Key::Client {
         let message = format!(
             "group `{}` takes its key from `{}`, which {} does not have",
             group.name,

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::root::{count, millis, one};
 use super::{
-    HandOver, Iiop, Key, LogPath, MemberAddress, MemberLocation, Monitor, Name, ObjectKey, Outlier,
-    PublicUrl, Reference, Strategy, TimeSpan,
+    HandOver, Iiop, Key, LogPath, MemberAddress, MemberLocation, MemberTls, Monitor, Name, ObjectKey,
+    Outlier, PublicUrl, Reference, Strategy, TimeSpan,
 };
 
 /// A set of members that do the same work, and how work is shared among them.
@@ -78,6 +78,10 @@ pub(crate) struct Group {
     /// Begin each connection to a member with a PROXY protocol header of this version. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) send_proxy: Option<ProxyVersion>,
+
+    /// Members are reached by TLS (http, tcp), by their health checks, too. Default: as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<MemberTls>,
 
     /// What happens to what members say of their load with their answers (the header `endpoint-load-metrics`, http).
     #[serde(default)]

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::root::{count, millis};
-use super::{Domain, HeaderName, ListenAddress, MemberAddress, Name, Network, TimeSpan};
+use super::{Domain, HeaderName, ListenAddress, ListenerTls, MemberAddress, Name, Network, TimeSpan};
 
 /// An address to accept clients on, and the group they are sent to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -89,9 +89,21 @@ pub(crate) struct Listener {
     #[serde(default = "count::<16384>")]
     pub(crate) max_flows: usize,
 
+    /// Clients come by TLS: for https, and for tcp that is to be decrypted here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<ListenerTls>,
+
     /// How long to wait for clients.
     #[serde(default)]
     pub(crate) timeouts: ClientTimeouts,
+}
+
+impl Listener {
+    /// May clients come to this group here?
+    pub(crate) fn leads_to(&self, group: &Name) -> bool {
+        let mut named = self.tls.iter().flat_map(|tls| &tls.names);
+        self.group == *group || named.any(|named| named.group == *group)
+    }
 }
 
 /// What a listener speaks.
@@ -101,6 +113,8 @@ pub(crate) enum Protocol {
     /// HTTP/1.0 and HTTP/1.1: a member is chosen for each request.
     #[default]
     Http,
+    /// The same inside of TLS.
+    Https,
     /// Byte streams: a member is chosen for each connection.
     Tcp,
     /// Datagrams: a member is chosen for each flow, that is, each client address and port.
@@ -117,6 +131,7 @@ impl Protocol {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
+            Self::Https => "https",
             Self::Tcp => "tcp",
             Self::Udp => "udp",
             Self::Dns => "dns",
@@ -124,10 +139,15 @@ impl Protocol {
         }
     }
 
+    /// Requests, one after the other?
+    pub(crate) fn is_http(self) -> bool {
+        matches!(self, Self::Http | Self::Https)
+    }
+
     /// How this protocol binds clients to members if the file does not say.
     pub(crate) fn binding(self) -> Binding {
         match self {
-            Self::Http | Self::Dns => Binding::PerRequest,
+            Self::Http | Self::Https | Self::Dns => Binding::PerRequest,
             Self::Tcp | Self::Udp | Self::Iiop => Binding::PerSession,
         }
     }
@@ -135,7 +155,7 @@ impl Protocol {
     /// The transport, on which addresses must be unique.
     pub(crate) fn transport(self) -> &'static str {
         match self {
-            Self::Http | Self::Tcp | Self::Iiop => "tcp",
+            Self::Http | Self::Https | Self::Tcp | Self::Iiop => "tcp",
             Self::Udp => "udp",
             // And tcp: where one of them is taken the other one says so when it starts.
             Self::Dns => "udp",
@@ -146,7 +166,7 @@ impl Protocol {
     /// a minute; sessions of databases and shells pause for long; a datagram flow has no other end.
     pub(crate) fn idle(self) -> TimeSpan {
         match self {
-            Self::Http | Self::Udp => TimeSpan::millis(60_000),
+            Self::Http | Self::Https | Self::Udp => TimeSpan::millis(60_000),
             // Who has more to ask asks soon (RFC 7766).
             Self::Dns => TimeSpan::millis(10_000),
             Self::Tcp | Self::Iiop => TimeSpan::millis(3_600_000),

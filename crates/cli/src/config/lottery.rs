@@ -17,9 +17,12 @@ use serde::{Deserialize, Serialize};
 use super::check::check_health;
 use super::place::Spot;
 use super::{
-    AdminListen, Formula, Health, Held, ListenAddress, LogPath, MemberAddress, Name, Problem, Problems,
-    ReadError, Source, TimeSpan, bytes_of, check, hold, titled,
+    AdminListen, ControlTable, Formula, Health, Held, ListenAddress, LogPath, MemberAddress, Name, Problem,
+    Problems, ReadError, Source, TimeSpan, access, bytes_of, check, hold, titled,
 };
+
+/// Looked at by commands that talk to a daemon, if no other file is named.
+pub(crate) const DEFAULT_LOTTERY_FILE: &str = "lottery.toml";
 
 /// Configuration of a lottery daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -44,7 +47,8 @@ pub(crate) struct Lottery {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) multicast: Option<ListenAddress>,
 
-    /// File of the cluster's keys, the same on all hosts. If there is none it is made, with a new key.
+    /// File of the cluster's keys, the same on all hosts. If there is none, and the daemon
+    /// has neither `peers` nor `multicast`, it is made, with a new key.
     #[schemars(extend("examples" = ["/etc/plimsoll/lottery.keys"]))]
     pub(crate) keys: LogPath,
 
@@ -67,6 +71,10 @@ pub(crate) struct Lottery {
     /// sensors read and what the daemon counts. `off` for none, which is the default.
     #[serde(default = "off")]
     pub(crate) status: AdminListen,
+
+    /// Where the daemon is controlled.
+    #[serde(default)]
+    pub(crate) admin: ControlTable,
 
     /// What the server beside the daemon does. None: it only refers clients to others.
     #[serde(default, rename = "service")]
@@ -187,6 +195,7 @@ fn judge(lottery: &Lottery, spots: &Spot, text: &str, found: &mut Vec<Problem>) 
             format!("{} services, where {} are the most", lottery.services.len(), cluster::SERVICES);
         found.push(Problem::error(spots.key("service").value(), message).hint("start a second daemon"));
     }
+    access::check(&lottery.admin.doors(), spots.key("admin"), found);
     let mut known: HashMap<u32, usize> = HashMap::new();
     for (index, service) in lottery.services.iter().enumerate() {
         let spot = spots.key("service").item(index);

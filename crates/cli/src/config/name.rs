@@ -254,6 +254,33 @@ impl fmt::Display for LogPath {
     }
 }
 
+/// The name that clients ask for a host by (SNI), in lower case; `*.` at its beginning stands for one label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HostName(pub(crate) String);
+
+text! {
+    HostName,
+    format: "plimsoll-host-name",
+    what: "the name of a host",
+    example: "api.example.com",
+}
+
+impl FromStr for HostName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (star, rest) = text.strip_prefix("*.").map_or(("", text), |rest| ("*.", rest));
+        let Domain(domain) = rest.parse()?;
+        Ok(Self(format!("{star}{}", domain.trim_end_matches('.'))))
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
 /// A domain name. Kept in lower case, with the dot at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Domain(pub(crate) String);

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AccessTable, AdminListen, Control, Controls, Group, JwtTable, KerberosTable, Listener, LogPath, TimeSpan,
-    TlsTable,
+    AccessTable, AdminListen, Control, Controls, Doors, Group, JwtTable, KerberosTable, Listener, LogPath,
+    TimeSpan, TlsTable,
 };
 
 /// Configuration of a Plimsoll load balancer.
@@ -120,6 +120,20 @@ pub(crate) struct Admin {
     pub(crate) access: AccessTable,
 }
 
+impl Admin {
+    /// What of it is about control.
+    pub(crate) fn doors(&self) -> Doors<'_> {
+        Doors {
+            section: "admin",
+            control: &self.control,
+            tls: self.tls.as_ref(),
+            jwt: self.jwt.as_ref(),
+            kerberos: self.kerberos.as_ref(),
+            access: &self.access,
+        }
+    }
+}
+
 impl Default for Admin {
     fn default() -> Self {
         Self {
@@ -135,6 +149,10 @@ impl Default for Admin {
             access: AccessTable::default(),
         }
     }
+}
+
+pub(super) fn yes() -> bool {
+    true
 }
 
 pub(super) fn one() -> f64 {

@@ -19,7 +19,7 @@ use super::check::LOTTERY;
 use super::problem::{Problem, Problems};
 use super::{
     Binding, Config, File, Forwarded, Group, HandOver, Health, Listener, Member, MemberAddress, MemberTable,
-    Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, Strategy, WhenAllDown, access,
+    Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, Strategy, WhenAllDown, tls,
 };
 
 /// Where the balancer is watched and controlled.
@@ -113,16 +113,30 @@ impl File {
                 });
                 members.extend(found.map(|address| member_spec(group, member, address)));
             }
-            groups.extend(group_settings(group, members));
+            let tls = group.tls.as_ref().and_then(|tls| {
+                let spot = self.spots.key("group").item(index).key("tls");
+                tls::of_group(tls, spot, &mut problems)
+            });
+            groups.extend(
+                group_settings(group, members).map(|settings| proxy::GroupSettings { tls, ..settings }),
+            );
         }
+        let config = &self.config;
+        let spots = self.spots.key("listener");
+        let listeners = config.listeners.iter().enumerate().flat_map(|(index, listener)| {
+            let tls = tls::of_listener(listener, spots.item(index).key("tls"), &mut problems);
+            listeners(listener)
+                .into_iter()
+                .map(move |settings| proxy::ListenerSettings { tls: tls.clone(), ..settings })
+        });
+        let listeners = listeners.collect();
         if !problems.is_empty() {
             return Err(Problems::new(Arc::clone(&self.source), problems));
         }
-        let config = &self.config;
         Ok(proxy::Settings {
             threads: config.threads.unwrap_or(machine.threads),
             max_connections: config.max_connections.unwrap_or(machine.max_connections),
-            listeners: config.listeners.iter().flat_map(listeners).collect(),
+            listeners,
             groups,
             access_log: config
                 .access_log
@@ -130,6 +144,23 @@ impl File {
                 .map(|log| proxy::AccessLogSettings { path: log.path.0.clone(), sample: log.sample }),
             drain_deadline: config.drain_deadline.0,
         })
+    }
+
+    /// Holds the certificates that it names against one another, as they are now.
+    ///
+    /// # Errors
+    /// What is wrong with them, each at its place in the file.
+    pub(crate) fn check_tls(&self) -> Result<(), Problems> {
+        let mut problems = Vec::new();
+        for (index, listener) in self.config.listeners.iter().enumerate() {
+            tls::of_listener(listener, self.spots.key("listener").item(index).key("tls"), &mut problems);
+        }
+        for (index, group) in self.config.groups.iter().enumerate() {
+            if let Some(tls) = &group.tls {
+                tls::of_group(tls, self.spots.key("group").item(index).key("tls"), &mut problems);
+            }
+        }
+        if problems.is_empty() { Ok(()) } else { Err(Problems::new(Arc::clone(&self.source), problems)) }
     }
 
     /// The groups whose members are a lottery's, with the keys as they are now.
@@ -205,21 +236,8 @@ impl File {
         let written = self.spots.has("admin") && self.spots.key("admin").has("control");
         let (listen, control, reports) = (admin.listen.0, admin.control.unix().cloned(), admin.reports.0);
         let load_manager = admin.load_manager.0.map(|address| (address, admin.load_interval.0));
-        let jwt = admin.jwt.as_ref().and_then(|jwt| {
-            let (issuer, audience) = (jwt.issuer.clone(), vec![jwt.audience.clone()]);
-            Some(Jwt { issuer, audience, keys: jwt.keys()? })
-        });
-        let tls = admin.control.tls().zip(admin.tls.as_ref()).map(|(address, tls)| Tls {
-            address,
-            certificate: tls.certificate.0.clone(),
-            key: tls.key.0.clone(),
-            client_ca: tls.client_ca.as_ref().map(|path| path.0.clone()),
-            trust_domain: tls.trust_domain.as_ref().map(|domain| domain.0.clone()),
-        });
         let audit = admin.audit.as_ref().map(|path| path.0.clone());
-        let keytab = admin.kerberos.as_ref().map(|kerberos| kerberos.keytab.0.clone());
-        let tls = tls.map(|tls| (tls, jwt, keytab));
-        AdminConfig { listen, control, reports, load_manager, written, tls, audit }
+        AdminConfig { listen, control, reports, load_manager, written, tls: admin.doors().secured(), audit }
     }
 
     /// Who may do what over TLS.
@@ -227,7 +245,7 @@ impl File {
     /// # Errors
     /// The file that has the rules cannot be read, or is wrong: one line.
     pub(crate) fn rules(&self) -> Result<Rules, String> {
-        access::rules(&self.config.admin.access)
+        self.config.admin.doors().rules()
     }
 }
 
@@ -279,7 +297,7 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
     proxy::ListenerSettings {
         address: listener.address.0,
         protocol: match listener.protocol {
-            Protocol::Http => proxy::Protocol::Http,
+            Protocol::Http | Protocol::Https => proxy::Protocol::Http,
             Protocol::Tcp => proxy::Protocol::Tcp,
             Protocol::Udp => proxy::Protocol::Udp,
             Protocol::Dns => proxy::Protocol::Dns,
@@ -320,6 +338,7 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
             domain: domain.0.as_str().into(),
             ttl: u32::try_from(listener.ttl.0.as_secs()).unwrap_or(u32::MAX),
         }),
+        tls: None,
     }
 }
 
@@ -383,6 +402,7 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
             ProxyVersion::V1 => 1,
             ProxyVersion::V2 => 2,
         }),
+        tls: None,
     })
 }
 

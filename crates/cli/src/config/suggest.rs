@@ -40,8 +40,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
 
 /// Keys and values that exist in the plan of the project and not yet in this version: the name of the key or
 /// section they stand in or under, and the word.
-const LATER: &[(&str, &str)] =
-    &[("protocol", "https"), ("protocol", "iiop"), ("protocol", "xds"), ("strategy", "adaptive")];
+const LATER: &[(&str, &str)] = &[("protocol", "xds")];
 
 /// Below this similarity a guess is more confusing than none.
 const ALIKE: f64 = 0.55;

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::place::Spot;
 use super::text::{Text, text};
 use super::{
-    AdminListen, Control, Held, LogPath, Name, Problem, Problems, ReadError, TimeSpan, bytes_of, hold,
-    suggest, titled,
+    AccessTable, AdminListen, Control, Controls, Doors, Held, JwtTable, KerberosTable, LogPath, Name,
+    Problem, Problems, ReadError, TimeSpan, TlsTable, access, bytes_of, hold, suggest, titled,
 };
 
 /// Read when no other file is named.
@@ -43,11 +43,32 @@ pub(crate) struct Supervise {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Own {
-    /// Unix socket for commands, mode 0600.
-    pub(crate) control: Control,
+    /// Where commands are taken: a unix socket, mode 0600, or a list of one and of an address behind TLS
+    /// (`tls://0.0.0.0:9906`), whose clients prove who they are.
+    pub(crate) control: Controls,
 
     /// Address of metrics and states: read-only. `off` for none, which is the default.
     pub(crate) listen: AdminListen,
+
+    /// File to which each change and each refused attempt is appended, a line of JSON each. If it cannot be written,
+    /// changes over the control addresses are refused. Off unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) audit: Option<LogPath>,
+
+    /// Certificates of control over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<TlsTable>,
+
+    /// Tokens that count for control over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) jwt: Option<JwtTable>,
+
+    /// Kerberos tickets that count for control over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kerberos: Option<KerberosTable>,
+
+    /// Who may do what over TLS.
+    pub(crate) access: AccessTable,
 
     /// File by which a Supervisor that is started again finds the processes of the one before it. Default: beside `control`,
     /// with the ending `.state`.
@@ -73,11 +94,30 @@ pub(crate) struct Own {
     pub(crate) settled_after: TimeSpan,
 }
 
+impl Own {
+    /// What of it is about control.
+    pub(crate) fn doors(&self) -> Doors<'_> {
+        Doors {
+            section: "supervise",
+            control: &self.control,
+            tls: self.tls.as_ref(),
+            jwt: self.jwt.as_ref(),
+            kerberos: self.kerberos.as_ref(),
+            access: &self.access,
+        }
+    }
+}
+
 impl Default for Own {
     fn default() -> Self {
         Self {
-            control: Control::Unix(DEFAULT_SUPERVISE_CONTROL.into()),
+            control: Controls::One(Control::Unix(DEFAULT_SUPERVISE_CONTROL.into())),
             listen: AdminListen(None),
+            audit: None,
+            tls: None,
+            jwt: None,
+            kerberos: None,
+            access: AccessTable::default(),
             state: None,
             log_dir: None,
             restart_delay: TimeSpan::millis(1_000),
@@ -215,16 +255,19 @@ fn schema() -> &'static Schema {
 /// What the parts say of one another.
 fn judge(file: &Supervise, spots: &Spot, found: &mut Vec<Problem>) {
     let own = spots.key("supervise");
-    let without = match file.supervise.control {
-        Control::Unix(_) => None,
-        Control::Off => Some("a Supervisor without a control socket can be told nothing"),
-        Control::Tls(_) => Some("a Supervisor takes commands at a unix socket only"),
-    };
-    if let Some(why) = without {
-        let at = own.key("control").value();
-        let hint = format!("write \"unix:{DEFAULT_SUPERVISE_CONTROL}\"");
-        found.push(Problem::error(at, why).hint(hint));
+    if file.supervise.control.unix().is_none() && !own.broken("control") {
+        // By it the next Supervisor knows whether there is one already.
+        let why = match file.supervise.control.tls() {
+            None => "a Supervisor without a control socket can be told nothing",
+            Some(_) => "a Supervisor needs a unix socket beside the address for TLS",
+        };
+        let hint = match file.supervise.control.tls() {
+            None => format!("write \"unix:{DEFAULT_SUPERVISE_CONTROL}\""),
+            Some(address) => format!("write [\"unix:{DEFAULT_SUPERVISE_CONTROL}\", \"tls://{address}\"]"),
+        };
+        found.push(Problem::error(own.key("control").value(), why).hint(hint));
     }
+    access::check(&file.supervise.doors(), own, found);
     if file.supervise.restart_delay > file.supervise.restart_delay_max && !own.broken("restart_delay_max") {
         let message = format!(
             "`restart_delay_max` is {}, which is shorter than `restart_delay`, {}",
@@ -254,10 +297,8 @@ impl SuperviseFile {
     /// Path of the control socket.
     pub(crate) fn control(&self) -> PathBuf {
         // A checked file has one.
-        match &self.supervise.supervise.control {
-            Control::Unix(path) => path.clone(),
-            Control::Off | Control::Tls(_) => DEFAULT_SUPERVISE_CONTROL.into(),
-        }
+        let unix = self.supervise.supervise.control.unix();
+        unix.map_or_else(|| DEFAULT_SUPERVISE_CONTROL.into(), PathBuf::clone)
     }
 
     /// Where it is written down what runs.
@@ -304,6 +345,24 @@ mod tests {
         let process = &file.supervise.processes[0];
         assert_eq!(file.rules(process).patience, Duration::from_secs(5));
         assert_eq!((&*process.environment[0].name, &*process.environment[0].value), ("RUST_LOG", "a=b"));
+    }
+
+    #[test]
+    fn its_doors_are_those_of_a_balancer() {
+        let said = |more: &str| {
+            let text = format!(
+                "[supervise]\ncontrol = [\"unix:/x.sock\", \"tls://127.0.0.1:9906\"]\n\
+                 tls = {{ certificate = \"/a.pem\", key = \"/a.key\" }}\n{more}\
+                 [[supervise.access.grant]]\nidentity = \"krb5:a@B\"\nrole = \"viewer\"\n\
+                 [[process]]\nname = \"a\"\ncommand = [\"up\"]\n"
+            );
+            read(&text).map(|file| file.supervise.supervise.doors().secured().and_then(|(.., keytab)| keytab))
+        };
+        assert!(said("").expect_err("it is wrong").contains("[supervise.jwt] or [supervise.kerberos]"));
+        match said("kerberos = { keytab = \"/k\" }\n") {
+            Ok(keytab) => assert_eq!(keytab, Some(PathBuf::from("/k"))),
+            Err(why) => assert!(why.contains("built without Kerberos"), "{why}"),
+        }
     }
 
     #[test]

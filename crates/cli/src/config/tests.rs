@@ -91,6 +91,12 @@ group = "web"
 binding = "on_demand"
 rebind = "agent"
 move_idle = "5s"
+[listener.tls]
+certificates = [{ certificate = "/TLS/a.pem", key = "/TLS/a.key", ocsp = "/TLS/a.pem" }]
+client_ca = "/TLS/a.pem"
+client_certificate = "optional"
+min_version = "1.3"
+names = [{ name = "*.Web.example", group = "web" }]
 
 [[group]]
 name = "web"
@@ -104,6 +110,7 @@ report_header = "pass"
 pool = 7
 pool_idle = "8s"
 send_proxy = "v1"
+tls = { ca = "/TLS/a.pem", verify = true, server_name = "app.example", own = { certificate = "/TLS/a.pem", key = "/TLS/a.key" }, min_version = "1.3" }
 members = ["app:80", { address = "[2001:db8::1]:81", capacity = 2.5, max_connections = 4, public = "https://one.example:81", location = "host1" }]
 [group.health]
 http = "/up"
@@ -192,6 +199,24 @@ fn read(text: &str) -> Result<File, Problems> {
     parse("plimsoll.toml", text.as_bytes().to_vec())
 }
 
+/// [`ALL`], with certificates where it says that they are.
+fn all() -> String {
+    use base64::Engine as _;
+    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+        let folder = std::env::temp_dir().join(format!("plimsoll-config-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let pem = |label: &str, der: &[u8]| {
+            let text = base64::prelude::BASE64_STANDARD.encode(der);
+            format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
+        };
+        let made = rcgen::generate_simple_self_signed(["web.example".to_owned()]).unwrap();
+        fs::write(folder.join("a.pem"), pem("CERTIFICATE", made.cert.der())).unwrap();
+        fs::write(folder.join("a.key"), pem("PRIVATE KEY", &made.signing_key.serialize_der())).unwrap();
+        folder
+    });
+    ALL.replace("/TLS", FOLDER.to_str().unwrap())
+}
+
 fn errors(text: &str) -> String {
     read(text).expect_err("a file that is wrong").to_string()
 }
@@ -255,6 +280,7 @@ fn defaults_are_as_documented() {
         trusted: [],
         max_flows: 16384,
         zone: None,
+        tls: None,
     }
     "#);
     let group = &settings.groups[0];
@@ -295,13 +321,13 @@ fn defaults_are_as_documented() {
 
 #[test]
 fn every_key_reaches_the_settings() {
-    let file = read(ALL).expect("valid");
+    let file = read(&all()).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:78:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-       78 | send_proxy = "v1"
+    warning: plimsoll.toml:84:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+       84 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:118:8: no listener sends clients to group `sticky`
-      118 | name = "sticky"
+    warning: plimsoll.toml:125:8: no listener sends clients to group `sticky`
+      125 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
@@ -414,7 +440,7 @@ fn every_key_reaches_the_settings() {
 
 #[test]
 fn what_is_shown_can_be_read_again() {
-    for text in [LEAST, ALL] {
+    for text in [LEAST, &all()] {
         let filled = read(text).unwrap().config.filled(HERE);
         let shown = toml::to_string_pretty(&filled).unwrap();
         let again = read(&shown).unwrap_or_else(|problems| panic!("{problems}{shown}"));

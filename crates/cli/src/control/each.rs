@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::{Value, json};
 
 use super::text::plain;
-use super::{Balancer, Where};
+use super::{Balancer, Target};
 use crate::failure::{Exit, Failure};
 use crate::talk::{self, Globals};
 
@@ -44,12 +44,12 @@ impl Said {
 
 /// Asks all that `at` names. `ask` gets a way to tell the person how it goes on.
 pub(crate) fn each(
-    at: &Where,
+    at: &impl Target,
     globals: &Globals,
     ask: impl Fn(&Balancer, &dyn Fn(&str)) -> Result<Said, Failure> + Sync,
 ) -> Result<ExitCode, Failure> {
     let Some(hosts) = at.hosts()? else {
-        let said = ask(&at.balancer()?, &|text| globals.say(text))?;
+        let said = ask(&at.own()?, &|text| globals.say(text))?;
         if globals.json() {
             globals.show(&said.json, String::new)?;
         } else {
@@ -63,22 +63,24 @@ pub(crate) fn each(
         ask(host, &|text| globals.say(&beside(&name, text)))
     });
     tell(&hosts, &outcomes, globals)?;
+    Ok(ended(&outcomes))
+}
+
+/// The exit code for what came of a command at several hosts.
+pub(crate) fn ended(outcomes: &[Result<Said, Failure>]) -> ExitCode {
     let lost = |outcome: &Result<Said, Failure>| matches!(outcome, Err(failure) if failure.exit == Exit::Unreachable);
     let well = |outcome: &Result<Said, Failure>| matches!(outcome, Ok(said) if said.well);
-    Ok(if outcomes.iter().all(lost) {
+    if outcomes.iter().all(lost) {
         Exit::Unreachable.into()
     } else if outcomes.iter().all(well) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
-    })
+    }
 }
 
 /// What `ask` gives for each host, in their order.
-fn all(
-    hosts: &[Balancer],
-    ask: impl Fn(&Balancer) -> Result<Said, Failure> + Sync,
-) -> Vec<Result<Said, Failure>> {
+pub(crate) fn all<T: Send>(hosts: &[Balancer], ask: impl Fn(&Balancer) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let outcomes = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -98,7 +100,12 @@ fn all(
     outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-fn tell(hosts: &[Balancer], outcomes: &[Result<Said, Failure>], globals: &Globals) -> Result<(), Failure> {
+/// Tells what came of a command at several hosts.
+pub(crate) fn tell(
+    hosts: &[Balancer],
+    outcomes: &[Result<Said, Failure>],
+    globals: &Globals,
+) -> Result<(), Failure> {
     if globals.json() {
         let list = hosts.iter().zip(outcomes).map(|(host, outcome)| match outcome {
             Ok(said) => json!({"host": host.to_string(), "ok": true, "result": said.json}),
@@ -138,10 +145,10 @@ mod tests {
             if most.fetch_add(1, Ordering::Relaxed) < AT_ONCE {
                 begun.wait();
             }
-            Ok(Said::shown(json!(host.to_string()), String::new()))
+            host.to_string()
         });
         for (host, outcome) in hosts.iter().zip(outcomes) {
-            assert_eq!(outcome.unwrap().json, json!(host.to_string()));
+            assert_eq!(outcome, host.to_string());
         }
     }
 

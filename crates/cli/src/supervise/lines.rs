@@ -24,7 +24,7 @@ struct Desk {
 }
 
 /// Where lines go.
-enum Outlet {
+pub(super) enum Outlet {
     /// The Supervisor's standard error, the name before each line.
     Ours,
     /// The same as JSON.
@@ -43,11 +43,9 @@ impl Scribe {
         Ok(Self(Arc::new(Mutex::new(Desk { name: name.to_owned(), outlet, last: VecDeque::new() }))))
     }
 
-    /// Opens the file anew, which somebody may have renamed. If that fails lines go where they went.
-    pub(super) fn reopen(&self, folder: Option<&Path>, json: bool) -> io::Result<()> {
-        let mut desk = self.lock();
-        desk.outlet = outlet(&desk.name, folder, json)?;
-        Ok(())
+    /// Lines go there from now on.
+    pub(super) fn redirect(&self, outlet: Outlet) {
+        self.lock().outlet = outlet;
     }
 
     /// The last lines, the oldest first.
@@ -83,7 +81,11 @@ impl Scribe {
     }
 }
 
-fn outlet(name: &str, folder: Option<&Path>, json: bool) -> io::Result<Outlet> {
+/// Where the lines of a process go: to a file, if there is a folder for them.
+///
+/// # Errors
+/// The file cannot be opened.
+pub(super) fn outlet(name: &str, folder: Option<&Path>, json: bool) -> io::Result<Outlet> {
     Ok(match folder {
         Some(folder) => Outlet::File(
             OpenOptions::new().append(true).create(true).open(folder.join(format!("{name}.log")))?,

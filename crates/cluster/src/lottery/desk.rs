@@ -186,14 +186,16 @@ impl Desk {
                 self.daemon.leave(now);
                 self.gossip.leave(now);
             }
-            Order::Tell(tell) => {
-                // Whoever asked may have gone.
-                let draining = matches!(self.daemon.state(), Standing::Draining | Standing::Leaving);
-                let lots = self.daemon.statistics(now);
-                let alive = self.gossip.others().count();
-                let _ = tell.send(Statistics { lots, draining, alive, ..self.statistics });
-            }
+            // Whoever asked may have gone.
+            Order::Tell(tell) => drop(tell.send(self.statistics(now))),
+            Order::Show(show) => drop(show.send((self.statistics(now), self.daemon.view(now)))),
         }
+    }
+
+    fn statistics(&self, now: Time) -> Statistics {
+        let draining = matches!(self.daemon.state(), Standing::Draining | Standing::Leaving);
+        let (lots, alive) = (self.daemon.statistics(now), self.gossip.others().count());
+        Statistics { lots, draining, alive, ..self.statistics }
     }
 
     /// Takes other settings.

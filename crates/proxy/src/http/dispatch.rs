@@ -5,14 +5,14 @@ use std::task::{Context, Poll};
 
 use plimsoll_brain::{MemberId, Time, Urgency};
 use plimsoll_wire::priority;
-use tokio::net::TcpStream;
 
 use super::bound::Location;
 use super::exchange::{AHEAD, End, Failure};
 use super::{Asked, Session, Stream};
 use crate::admit::{self, Wish};
-use crate::connect::connect;
+use crate::connect::link;
 use crate::core::Core;
+use crate::link::Link;
 use crate::metered::Metered;
 use crate::pool::{Admission, Pool};
 use crate::reason::Reason;
@@ -53,8 +53,11 @@ impl<S: Stream> Session<S> {
             Outcome::Answered(end) => {
                 pool.tally().latency.record(end.at.since(asked.begun));
                 self.log(&mut asked, end.status, None, now);
-                if !end.keep_client && !asked.body.done() {
-                    self.linger().await;
+                if !end.keep_client {
+                    self.stream.part();
+                    if !asked.body.done() {
+                        self.linger().await;
+                    }
                 }
                 end.keep_client
             }
@@ -253,9 +256,9 @@ impl<S: Stream> Session<S> {
     ) -> Result<End, Failure> {
         let pooled = if fresh { None } else { trip.upstream.check_out() };
         let reused = pooled.is_some();
-        let mut member: TcpStream = match pooled {
+        let mut member: Link = match pooled {
             Some(stream) => stream,
-            None => connect(&self.core, trip, &self.timer, deadline, &self.peer)
+            None => link(&self.core, trip, &self.timer, deadline, &self.peer)
                 .await
                 .map_err(|reason| Failure::Member(reason, true))?,
         };

@@ -148,9 +148,10 @@ fn session(client: Script) -> Session<Script> {
         trusted: Vec::new(),
         max_flows: 1,
         zone: None,
+        tls: None,
     };
     let door = Door::new(LOOPBACK, 1);
-    let listener = Listener::new(door, 0, settings, pool(&core));
+    let listener = Listener::new(door, 0, settings, pool(&core), Vec::new());
     let timer = core.wheel.timer(std::task::Waker::noop());
     let peer = Peer { client: LOOPBACK, local: LOOPBACK };
     Session {

@@ -4,43 +4,62 @@ use std::io;
 
 use plimsoll_wire::http1::{self, Marks};
 use plimsoll_wire::proxy_protocol;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::Target;
 use crate::iiop::question::{self, Answer};
-use crate::{ProbeKind, preface};
+use crate::{ProbeKind, preface, tls};
 
 /// Bytes of an answer's head that are read before it is given up.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// What is sent to ask for `path`. A member that expects to be told who the client is, is told that this is no
-/// client.
-pub(super) fn request(path: &str, host: &str, send_proxy: Option<u8>) -> Vec<u8> {
-    let mut request = Vec::new();
+/// A member that expects to be told who the client is, is told that this is no client.
+pub(super) fn preface(send_proxy: Option<u8>) -> Vec<u8> {
+    let mut header = Vec::new();
     if let Some(version) = send_proxy {
-        proxy_protocol::write(preface::version(version), None, &mut request);
+        proxy_protocol::write(preface::version(version), None, &mut header);
     }
+    header
+}
+
+/// What is sent to ask for `path`.
+pub(super) fn request(path: &str, host: &str) -> Vec<u8> {
     let version = env!("CARGO_PKG_VERSION");
     let head = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: plimsoll/{version}\r\nAccept: */*\r\n\
          Connection: close\r\n\r\n"
     );
-    request.extend_from_slice(head.as_bytes());
-    request
+    head.into_bytes()
 }
 
 /// Probes once; why it failed, for people. Takes as long as it takes.
 pub(super) async fn ask(target: &Target) -> Result<(), String> {
-    let stream = TcpStream::connect(target.address).await.map_err(|error| told(&error))?;
+    let mut stream = TcpStream::connect(target.address).await.map_err(|error| told(&error))?;
     // However this ends, and if it is given up: with a reset.
     let _ = stream.set_zero_linger();
+    if !target.preface.is_empty() {
+        stream.write_all(&target.preface).await.map_err(|error| told(&error))?;
+    }
+    if let (Some((tls, name)), ProbeKind::Tcp | ProbeKind::Http { .. }) = (&target.tls, &target.settings.kind)
+    {
+        let secure = tls::reach(tls, name, stream).await.map_err(|error| format!("TLS: {error}"))?;
+        return judge(secure, target).await;
+    }
     match &target.settings.kind {
-        ProbeKind::Tcp => Ok(()),
         ProbeKind::Iiop => match question::ask(stream, &target.request).await {
             Answer::Here | Answer::Elsewhere => Ok(()),
             Answer::Not(why) => Err(why),
         },
+        ProbeKind::Tcp | ProbeKind::Http { .. } => judge(stream, target).await,
+    }
+}
+
+/// What a connection shows of a member.
+async fn judge(stream: impl AsyncRead + AsyncWrite + Unpin, target: &Target) -> Result<(), String> {
+    match &target.settings.kind {
+        // It can be connected to, and by TLS proved who it is.
+        ProbeKind::Tcp | ProbeKind::Iiop => Ok(()),
         ProbeKind::Http { expect, .. } => {
             let status = get(stream, &target.request).await?;
             match expect {
@@ -54,7 +73,7 @@ pub(super) async fn ask(target: &Target) -> Result<(), String> {
 }
 
 /// The status of the answer to a request.
-async fn get(mut stream: TcpStream, request: &[u8]) -> Result<u16, String> {
+async fn get(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &[u8]) -> Result<u16, String> {
     stream.write_all(request).await.map_err(|error| told(&error))?;
     let mut head = Vec::with_capacity(1024);
     let mut marks = Marks::default();

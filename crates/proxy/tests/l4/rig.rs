@@ -55,6 +55,7 @@ pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
         pool: 10,
         pool_idle: 60 * SECOND,
         send_proxy: None,
+        tls: None,
     }
 }
 
@@ -88,6 +89,7 @@ pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
         trusted: Vec::new(),
         max_flows: 1000,
         zone: None,
+        tls: None,
     }
 }
 

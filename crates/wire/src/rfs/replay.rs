@@ -3,7 +3,8 @@
 //! Who has just started has seen nothing, and takes an old report for a new one until the member's next: a quarter of
 //! a second. Other kinds need no such memory: a request sent again gets the answer it got, answers and tables are
 //! matched by ids that nobody can guess, and what a commit says stays true. Of gossip many go to many, and which overtakes
-//! which is chance: of each life the last 64 are told apart.
+//! which is chance: of each life the last 64 are told apart. Where there are too many lives, that one is forgotten which was not heard of for
+//! longest: it is the likeliest to be over.
 
 use std::collections::BTreeMap;
 
@@ -70,36 +71,58 @@ impl Replay {
 /// Which of the last datagrams of gossip came already, of each life of each daemon.
 #[derive(Clone, Debug)]
 pub struct Recent {
-    /// The greatest count, and which of the 64 up to it came: that one is the lowest bit.
-    lives: BTreeMap<u64, (u32, u64)>,
+    lives: BTreeMap<u64, Life>,
+    /// By when they were heard of last.
+    heard: BTreeMap<u64, u64>,
+    /// Counts what is heard.
+    clock: u64,
     most: usize,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    /// The greatest count.
+    latest: u32,
+    /// Which of the 64 up to it came: that one is the lowest bit.
+    came: u64,
+    /// When it was heard of last.
+    heard: u64,
+}
+
 impl Recent {
-    /// Remembers at most so many lives; then any of them goes.
+    /// Remembers at most so many lives; then that one goes which was not heard of for longest.
     pub fn new(most: usize) -> Self {
-        Self { lives: BTreeMap::new(), most: most.max(1) }
+        Self { lives: BTreeMap::new(), heard: BTreeMap::new(), clock: 0, most: most.max(1) }
     }
 
     /// Whether to believe a datagram; it has come from now on. `life` is a number that no other life of any daemon has.
     pub fn see(&mut self, life: u64, seq: u32) -> Seen {
-        if let Some((latest, came)) = self.lives.get_mut(&life) {
-            if seq > *latest {
-                *came = came.checked_shl(seq - *latest).unwrap_or_default() | 1;
-                *latest = seq;
-                return Seen::Fresh;
+        self.clock += 1;
+        let now = self.clock;
+        let Some(known) = self.lives.get_mut(&life) else {
+            if self.lives.len() >= self.most
+                && let Some((_, silent)) = self.heard.pop_first()
+            {
+                self.lives.remove(&silent);
             }
-            let bit = 1_u64.checked_shl(*latest - seq).unwrap_or_default();
-            if bit == 0 || *came & bit != 0 {
+            self.lives.insert(life, Life { latest: seq, came: 1, heard: now });
+            self.heard.insert(now, life);
+            return Seen::Fresh;
+        };
+        if seq > known.latest {
+            known.came = known.came.checked_shl(seq - known.latest).unwrap_or_default() | 1;
+            known.latest = seq;
+        } else {
+            let bit = 1_u64.checked_shl(known.latest - seq).unwrap_or_default();
+            if bit == 0 || known.came & bit != 0 {
+                // What is sent again keeps no life in mind.
                 return Seen::Stale;
             }
-            *came |= bit;
-            return Seen::Fresh;
+            known.came |= bit;
         }
-        if self.lives.len() >= self.most {
-            self.lives.pop_first();
-        }
-        self.lives.insert(life, (seq, 1));
+        self.heard.remove(&known.heard);
+        known.heard = now;
+        self.heard.insert(now, life);
         Seen::Fresh
     }
 }

@@ -11,16 +11,30 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::super::{Exit, Failure};
 
-/// The keys of a file; makes it if there is none.
+/// What a file of keys begins with.
+pub(super) const HEAD: &str = "# number, secret; the first line seals, all of them open\n";
+
+/// The keys of a file; makes it if there is none and `may` says that it may be made. A daemon that is to join others cannot do so with a
+/// key of its own: where their file was lost, another one would cut it off without a word.
 ///
 /// # Errors
 /// It cannot be read or made, or has something else in it.
-pub(super) fn open(path: &Path) -> Result<Keys, Failure> {
+pub(super) fn open(path: &Path, may: bool) -> Result<Keys, Failure> {
     if path.exists() {
         if exposed(path) {
             tracing::warn!("{} can be read by others than its owner: chmod 600 it", path.display());
         }
         return read(path);
+    }
+    if !may {
+        return Err(Failure::new(
+            Exit::Usage,
+            format_args!(
+                "there is no file of keys {}: copy it from another host of the cluster; for the first host of a new \
+                 cluster say --new-keys",
+                path.display()
+            ),
+        ));
     }
     if let Err(error) = make(path) {
         // Another daemon may have been faster.
@@ -55,28 +69,29 @@ pub(in crate::command) fn read(path: &Path) -> Result<Keys, Failure> {
 /// Makes a file with a key whose number is that of the second, so that a newer one has a greater number. It appears whole
 /// or not at all: another daemon may look for it at the same moment.
 fn make(path: &Path) -> io::Result<()> {
-    let mut secret = [0; SECRET];
-    let drawn = getrandom(&mut secret, GetRandomFlags::empty())?;
-    if drawn != SECRET {
-        return Err(io::Error::other("the system gives no random numbers"));
-    }
-    let digits: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = secret()?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
     let draft = path.with_file_name(name);
     let made =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).and_then(|mut file| {
-            write!(
-                file,
-                "# number, secret; the first line seals, all of them open\n{} {digits}\n",
-                incarnation()
-            )?;
+            writeln!(file, "{HEAD}{} {digits}", incarnation())?;
             file.sync_all()?;
             fs::hard_link(&draft, path)
         });
     // Nobody else knows it.
     let _ = fs::remove_file(&draft);
     made
+}
+
+/// A new secret, as 64 hexadecimal digits.
+pub(super) fn secret() -> io::Result<String> {
+    let mut secret = [0; SECRET];
+    let drawn = getrandom(&mut secret, GetRandomFlags::empty())?;
+    if drawn != SECRET {
+        return Err(io::Error::other("the system gives no random numbers"));
+    }
+    Ok(secret.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// May others than its owner read a file?

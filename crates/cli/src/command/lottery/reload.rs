@@ -7,7 +7,7 @@ use plimsoll_cluster::lottery::{Service, Settings};
 use plimsoll_wire::rfs::Keys;
 
 use super::{Args, key};
-use crate::config::{self, LotteryFile, Severity};
+use crate::config::{self, ControlTable, LotteryFile, Severity};
 
 /// What the file and the keys say now, and what of that is new, one line each.
 ///
@@ -36,6 +36,15 @@ pub(super) fn read(
         ("multicast", old.multicast != new.multicast),
         ("status", old.status != new.status),
     ];
+    let doors = |table: &ControlTable| ControlTable { access: Default::default(), ..table.clone() };
+    if doors(&old.admin) != doors(&new.admin) {
+        changes.push(
+            "! admin differs: it takes effect when the daemon is started again (its access rules do now)"
+                .into(),
+        );
+    } else if old.admin.access != new.admin.access {
+        changes.push("~ access".into());
+    }
     for (key, _) in fixed.iter().filter(|(_, differs)| *differs) {
         changes.push(format!("! {key} differs: it takes effect when the daemon is started again"));
     }

@@ -9,10 +9,11 @@ use plimsoll_admin::ProcessStatus;
 use plimsoll_brain::ward::Phase;
 use serde_json::Value;
 
+use super::super::reload::reloaded;
 use super::super::{Failure, Globals};
 use crate::config::Name;
 use crate::control::text::plain;
-use crate::control::{Place, Supervisor};
+use crate::control::{self, Peer, Place, Said};
 
 /// Between two looks while waiting.
 const LOOK: Duration = Duration::from_millis(100);
@@ -89,60 +90,66 @@ enum Children {
 }
 
 pub(super) fn start(args: &Start, globals: &Globals) -> Result<ExitCode, Failure> {
-    let said = args.at.supervisor()?.post(&path(&args.name, "start"))?;
-    report(globals, &said, &format!("{}: {}\n", args.name, told(&said)))
+    control::each(&args.at, globals, |at, _| {
+        let said = Peer::supervisor(at).post(&path(&args.name, "start"), &Value::Null)?;
+        let text = format!("{}: {}\n", args.name, told(&said));
+        Ok(Said::done(said, text))
+    })
 }
 
 pub(super) fn stop(args: &Stop, globals: &Globals) -> Result<ExitCode, Failure> {
-    let supervisor = args.at.supervisor()?;
-    let mut said = supervisor.post(&path(&args.name, "stop"))?;
-    if args.wait {
-        said = wait(&supervisor, &args.name, |process| process.pid.is_none())?;
-    }
-    report(globals, &said, &format!("{}: {}\n", args.name, told(&said)))
+    control::each(&args.at, globals, |at, _| {
+        let supervisor = Peer::supervisor(at);
+        let mut said = supervisor.post(&path(&args.name, "stop"), &Value::Null)?;
+        if args.wait {
+            said = wait(&supervisor, &args.name, |process| process.pid.is_none())?;
+        }
+        let text = format!("{}: {}\n", args.name, told(&said));
+        Ok(Said::done(said, text))
+    })
 }
 
 pub(super) fn restart(args: &Restart, globals: &Globals) -> Result<ExitCode, Failure> {
-    let supervisor = args.at.supervisor()?;
-    let before: ProcessStatus = supervisor.get(&format!("/v1/processes/{}", args.name))?;
-    let mut said = supervisor.post(&path(&args.name, "restart"))?;
-    if args.wait {
-        said = wait(&supervisor, &args.name, |now| now.pid.is_some() && now.pid != before.pid)?;
-    }
-    report(globals, &said, &format!("{}: {}\n", args.name, told(&said)))
+    control::each(&args.at, globals, |at, _| {
+        let supervisor = Peer::supervisor(at);
+        let before: ProcessStatus = supervisor.get(&format!("/v1/processes/{}", args.name))?;
+        let mut said = supervisor.post(&path(&args.name, "restart"), &Value::Null)?;
+        if args.wait {
+            said = wait(&supervisor, &args.name, |now| now.pid.is_some() && now.pid != before.pid)?;
+        }
+        let text = format!("{}: {}\n", args.name, told(&said));
+        Ok(Said::done(said, text))
+    })
 }
 
 pub(super) fn reload(args: &Reload, globals: &Globals) -> Result<ExitCode, Failure> {
-    let supervisor = args.at.supervisor()?;
-    if let Some(name) = &args.name {
-        let said = supervisor.post(&path(name, "reload"))?;
-        return report(globals, &said, &format!("{name}: told to read its configuration again\n"));
-    }
-    let said = supervisor.post("/v1/reload")?;
-    let changes: Vec<_> =
-        said["changes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    if changes.is_empty() {
-        globals.say("reloaded: nothing is different\n");
-    }
-    globals.show(&said, || changes.iter().map(|change| format!("{}\n", plain(change))).collect())?;
-    Ok(ExitCode::SUCCESS)
+    control::each(&args.at, globals, |at, _| {
+        let supervisor = Peer::supervisor(at);
+        if let Some(name) = &args.name {
+            let said = supervisor.post(&path(name, "reload"), &Value::Null)?;
+            return Ok(Said::done(said, format!("{name}: told to read its configuration again\n")));
+        }
+        Ok(reloaded(supervisor.post("/v1/reload", &Value::Null)?))
+    })
 }
 
 pub(super) fn shut_down(args: &Shutdown, globals: &Globals) -> Result<ExitCode, Failure> {
-    let supervisor = args.at.supervisor()?;
-    let word = if args.children == Children::Stop { "stop" } else { "leave" };
-    let said = supervisor.post(&format!("/v1/shutdown?children={word}"))?;
-    while args.wait && !supervisor.gone() {
-        sleep(LOOK);
-    }
-    let done = if args.wait { "ended" } else { "ending" };
-    let and = if args.children == Children::Stop { "" } else { "; its processes go on" };
-    report(globals, &said, &format!("{done}{and}\n"))
+    control::each(&args.at, globals, |at, _| {
+        let supervisor = Peer::supervisor(at);
+        let word = if args.children == Children::Stop { "stop" } else { "leave" };
+        let said = supervisor.post(&format!("/v1/shutdown?children={word}"), &Value::Null)?;
+        while args.wait && !supervisor.gone() {
+            sleep(LOOK);
+        }
+        let done = if args.wait { "ended" } else { "ending" };
+        let and = if args.children == Children::Stop { "" } else { "; its processes go on" };
+        Ok(Said::done(said, format!("{done}{and}\n")))
+    })
 }
 
 /// Waits until a process is as it should be; how it is then. How long that takes is its `stop_timeout`, or its failures.
 fn wait(
-    supervisor: &Supervisor,
+    supervisor: &Peer<'_>,
     name: &Name,
     enough: impl Fn(&ProcessStatus) -> bool,
 ) -> Result<Value, Failure> {
@@ -169,14 +176,4 @@ fn told(said: &Value) -> String {
         Some(pid) => format!("{}, pid {pid}", plain(&state)),
         None => plain(&state),
     }
-}
-
-/// Says what was done: to a program what the Supervisor answered, to a person one line.
-fn report(globals: &Globals, said: &Value, text: &str) -> Result<ExitCode, Failure> {
-    if globals.json() {
-        globals.show(said, String::new)?;
-    } else {
-        globals.say(text);
-    }
-    Ok(ExitCode::SUCCESS)
 }

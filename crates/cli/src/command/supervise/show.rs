@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::super::{Exit, Failure, Globals};
 use crate::config::count;
-use crate::control::Place;
 use crate::control::text::{Cell, Tone, ago, plain, table};
+use crate::control::{self, Peer, Place, Said};
 
 /// Lines that are shown of what a process said before it failed.
 const LINES: usize = 5;
@@ -27,13 +27,15 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
-    let json: Value = args.at.supervisor()?.get("/v1/status")?;
-    let household = Household::deserialize(&json).map_err(|error| {
-        let what = format_args!("it does not answer as a Supervisor of this version does: {error}");
-        Failure::new(Exit::Unreachable, what)
-    })?;
-    globals.show(&json, || render(&household, unix_ms(), globals.color()))?;
-    Ok(if well(&household) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    control::each(&args.at, globals, |at, _| {
+        let json: Value = Peer::supervisor(at).get("/v1/status")?;
+        let household = Household::deserialize(&json).map_err(|error| {
+            let what = format_args!("it does not answer as a Supervisor of this version does: {error}");
+            Failure::new(Exit::Unreachable, what)
+        })?;
+        let table = render(&household, unix_ms(), globals.color());
+        Ok(Said { well: well(&household), ..Said::shown(json, table) })
+    })
 }
 
 fn well(household: &Household) -> bool {

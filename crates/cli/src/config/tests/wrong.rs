@@ -7,7 +7,7 @@ fn a_typo_is_shown_with_what_was_meant() {
     assert_snapshot!(errors(&LEAST.replace("members", "membres")), @r#"
     error: plimsoll.toml:6:1: unknown key `membres` in [[group]]
         6 | membres = ["127.0.0.1:1"]
-          | ^^^^^^^ did you mean `members`?   allowed: hand_over, health, iiop, key, lottery, max_connections, members, monitor, name, outlier, pool, pool_idle, queue, queue_timeout, report_header, retry, send_proxy, slow_start, strategy, timeouts, when_all_down
+          | ^^^^^^^ did you mean `members`?   allowed: hand_over, health, iiop, key, lottery, max_connections, members, monitor, name, outlier, pool, pool_idle, queue, queue_timeout, report_header, retry, send_proxy, slow_start, strategy, timeouts, tls, when_all_down
     1 error
     "#);
     assert_snapshot!(errors(&format!("{LEAST}strategy = {{ least_request = {{ choises = 3 }} }}")), @r#"
@@ -43,7 +43,7 @@ connect = 5
           |           ^^^^^^^ an IP address and a port, such as "0.0.0.0:8080"
     error: plimsoll.toml:5:12: unknown protocol `tcpp`
         5 | protocol = "tcpp"
-          |            ^^^^^^ did you mean `tcp`?   allowed: http, tcp, udp, iiop, dns
+          |            ^^^^^^ did you mean `tcp`?   allowed: http, https, tcp, udp, iiop, dns
     error: plimsoll.toml:8:9: there is no group named `wbe`
         8 | group = "wbe"
           |         ^^^^^ did you mean `web`?   groups: web
@@ -205,12 +205,12 @@ members = [{ address = "x:1", public = "http://x" }, "y:1"]
 
 #[test]
 fn what_comes_later_says_so() {
-    let text = LEAST.replace("group = \"web\"", "group = \"web\"\nprotocol = \"https\"")
+    let text = LEAST.replace("group = \"web\"", "group = \"web\"\nprotocol = \"xds\"")
         + "[group.monitor]\nmetric = \"cpu\"\n";
     assert_snapshot!(errors(&text), @r#"
-    error: plimsoll.toml:4:12: protocol `https` is not supported yet
-        4 | protocol = "https"
-          |            ^^^^^^^ supported: http, tcp, udp, iiop, dns
+    error: plimsoll.toml:4:12: protocol `xds` is not supported yet
+        4 | protocol = "xds"
+          |            ^^^^^ supported: http, https, tcp, udp, iiop, dns
     1 error
     "#);
 }
@@ -246,7 +246,9 @@ fn control_over_tls_is_held_against_what_it_needs() {
         (format!("{over}{tls}{}", grant.replace("viewer", "veiwer")), "did you mean `viewer`?"),
         (format!("{over}{tls}{}", grant.replace("jwt:a", "alice")), "neither spiffe://"),
         (
-            format!("{over}{tls}{grant}[[admin.access.role]]\nname = \"admin\"\nverbs = [\"drain\"]\n"),
+            format!(
+                "{over}{tls}{grant}[[admin.access.role]]\nname = \"admin\"\nverbs = [\"drain\"]\ngroups = \"all\"\n"
+            ),
             "there is a role `admin` already",
         ),
         (
@@ -256,7 +258,9 @@ fn control_over_tls_is_held_against_what_it_needs() {
             "is about the whole process",
         ),
         (
-            format!("{over}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"fly\"]\n"),
+            format!(
+                "{over}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"fly\"]\ngroups = []\n"
+            ),
             "is not a verb; there are: index, ",
         ),
         (format!("{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\" }}\n{grant}"), "no keys by which"),
@@ -283,6 +287,10 @@ fn control_over_tls_is_held_against_what_it_needs() {
                 "{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_url = \"ftp://x/\" }}\n{grant}"
             ),
             "neither with https://",
+        ),
+        (
+            format!("{over}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"drain\"]\n"),
+            "missing key `groups`",
         ),
         ("control = [\"unix:/a\", \"unix:/b\"]\n".to_owned(), "a second address of its kind"),
         ("control = [\"unix:/a\", \"off\"]\n".to_owned(), "`off` stands alone"),
@@ -443,4 +451,35 @@ http = "/"
           |        ^^^ iiop = true asks members for their objects; leave it if they do answer http on the same port
     1 error, 1 warning
     "#);
+}
+
+#[test]
+fn tls_is_held_against_the_protocol_and_itself() {
+    let of = |protocol: &str, tls: &str| {
+        let text =
+            LEAST.replace("group = \"web\"", &format!("group = \"web\"\nprotocol = \"{protocol}\"\n{tls}"));
+        read(&text).map_or_else(|problems| problems.to_string(), |file| file.warnings.to_string())
+    };
+    let one = "certificates = [{ certificate = \"a.pem\", key = \"a.key\" }]";
+    let names =
+        "names = [{ name = \"a.example\", group = \"web\" }, { name = \"A.example\", group = \"wed\" }]";
+    for (protocol, tls, why) in [
+        ("https", String::new(), "an https listener needs a certificate"),
+        ("http", format!("tls = {{ {one} }}"), "an http listener does not speak TLS"),
+        ("udp", format!("tls = {{ {one} }}"), "tls is not supported for udp"),
+        ("https", "tls = { certificates = [] }".into(), "certificates"),
+        (
+            "https",
+            format!("tls = {{ {one}, client_certificate = \"optional\" }}"),
+            "has no effect: clients are asked",
+        ),
+        ("https", format!("tls = {{ {one}, {names} }}"), "a second group for the name a.example"),
+        ("https", format!("tls = {{ {one}, {names} }}"), "there is no group named `wed`"),
+        ("https", format!("tls = {{ {one}, min_version = \"1.1\" }}"), "1.1"),
+    ] {
+        let said = of(protocol, &tls);
+        assert!(said.contains(why), "{protocol} {tls}: {said}");
+    }
+    assert_eq!(of("https", &format!("tls = {{ {one} }}")), "");
+    assert_eq!(of("tcp", &format!("tls = {{ {one} }}")), "");
 }

@@ -69,3 +69,22 @@ fn gossip_counts_once_in_whichever_order() {
     assert_eq!(recent.see(12, 10), Seen::Stale);
     assert_eq!(recent.see(11, 73), Seen::Fresh);
 }
+
+#[test]
+fn who_was_not_heard_of_for_longest_is_forgotten_first() {
+    // Numbers of lives say nothing: neither the lowest nor the highest goes.
+    for lives in [[10, 20, 30], [30, 20, 10], [20, 30, 10]] {
+        let mut recent = Recent::new(3);
+        for life in lives {
+            assert_eq!(recent.see(life, 5), Seen::Fresh);
+        }
+        assert_eq!(recent.see(lives[0], 6), Seen::Fresh, "the first is heard of again");
+        assert_eq!(recent.see(lives[1], 5), Seen::Stale, "what is sent again counts for nothing");
+        assert_eq!(recent.see(40, 1), Seen::Fresh);
+        assert_eq!(
+            [lives[0], lives[2], 40].map(|life| recent.see(life, 1 + 4 * u32::from(life != 40))),
+            [Seen::Stale, Seen::Stale, Seen::Stale]
+        );
+        assert_eq!(recent.see(lives[1], 5), Seen::Fresh, "that one was forgotten");
+    }
+}

@@ -1,0 +1,249 @@
+//! What a lottery's daemon shows and acts on, as the admin plane sees it.
+
+mod metrics;
+mod status;
+
+use std::fmt;
+use std::sync::Arc;
+
+use hyper::{Response, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::access::Permit;
+use crate::act::{Order, Outcome, refused};
+use crate::plane::Plane;
+use crate::reply::{Body, error, to_json};
+use crate::verb::Verb;
+use crate::{Refused, Report, show};
+
+pub use status::{Counts, DaemonStatus, MemberSeen, OwnService, Part};
+
+/// The running daemon behind the admin plane.
+///
+/// [`Daemon::stopping`] and [`Daemon::report`] are called on the admin thread and take no time; everything else on a thread where it
+/// may block, acts one at a time. The text of an error is shown to the operator as it is.
+pub trait Daemon: Send + Sync + 'static {
+    /// Is it ending?
+    fn stopping(&self) -> bool;
+
+    /// How it does.
+    ///
+    /// # Errors
+    /// It has ended.
+    fn status(&self) -> Result<DaemonStatus, String>;
+
+    /// Sends clients to others, or takes part again.
+    ///
+    /// # Errors
+    /// It has ended.
+    fn drain(&self, drain: bool) -> Result<(), String>;
+
+    /// Reads the configuration and the keys again; one line for each difference.
+    ///
+    /// # Errors
+    /// Something is wrong with them; all stays as it was.
+    fn reload(&self) -> Result<Vec<String>, String>;
+
+    /// Begins to leave; returns at once.
+    fn stop(&self);
+
+    /// Takes numbers that were told of the server.
+    ///
+    /// # Errors
+    /// It does not take them.
+    fn report(&self, report: Report) -> Result<(), Refused>;
+
+    /// The numbers of its keys.
+    ///
+    /// # Errors
+    /// It has ended.
+    fn keys(&self) -> Result<KeyRing, String>;
+
+    /// Takes a step of a change of keys, in memory and in its file; which it has then. A step that was taken already is no error.
+    ///
+    /// # Errors
+    /// It cannot be taken; nothing has changed.
+    fn key(&self, step: KeyStep) -> Result<KeyRing, String>;
+}
+
+/// Which keys a daemon has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyRing {
+    /// Number of the daemon.
+    pub member: u16,
+    /// The number of the key that it sends with.
+    pub sealing: u32,
+    /// The numbers of all keys that count, that one first.
+    pub keys: Vec<u32>,
+    /// Numbers of the other daemons that are there.
+    pub others: Vec<u16>,
+}
+
+/// A step from one key to the next.
+#[derive(Clone, PartialEq, Eq)]
+pub enum KeyStep {
+    /// A further key counts.
+    Accept(u32, Secret),
+    /// This key is sent with.
+    Seal(u32),
+    /// This key counts no more.
+    Retire(u32),
+}
+
+/// 64 hexadecimal digits that are shown to nobody.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// What it is, for the file that it belongs in.
+    pub fn digits(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::str::FromStr for Secret {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let fits = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if fits {
+            Ok(Self(text.to_ascii_lowercase()))
+        } else {
+            Err("the secret is not 64 hexadecimal digits")
+        }
+    }
+}
+
+/// Without what it is.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl fmt::Debug for KeyStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let step = match self {
+            Self::Accept(..) => "Accept",
+            Self::Seal(_) => "Seal",
+            Self::Retire(_) => "Retire",
+        };
+        f.debug_tuple(step).field(&self.id()).finish()
+    }
+}
+
+impl KeyStep {
+    /// The number of the key.
+    pub fn id(&self) -> u32 {
+        match self {
+            Self::Accept(id, _) | Self::Seal(id) | Self::Retire(id) => *id,
+        }
+    }
+}
+
+/// The body of a new key. What is wrong in it is not told: it may be the secret.
+pub(crate) fn read_secret(body: &[u8]) -> Result<KeyStep, String> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Key {
+        id: u32,
+        secret: String,
+    }
+    let wrong = || "the body: give {\"id\": NUMBER, \"secret\": 64 hexadecimal digits}".to_owned();
+    let key: Key = serde_json::from_slice(body).map_err(|_| wrong())?;
+    Ok(KeyStep::Accept(key.id, key.secret.parse().map_err(|_| wrong())?))
+}
+
+/// The body that names a key.
+pub(crate) fn read_id(body: &[u8]) -> Result<u32, String> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Key {
+        id: u32,
+    }
+    // Nor here: somebody may have sent a secret after all.
+    let key: Key = serde_json::from_slice(body).map_err(|_| "the body: give {\"id\": NUMBER}".to_owned())?;
+    Ok(key.id)
+}
+
+/// Shows what `verb` asks a daemon for; `permit` admits some of its services.
+pub(crate) async fn show(
+    plane: &Plane,
+    daemon: &Arc<dyn Daemon>,
+    verb: Verb,
+    permit: &Permit,
+) -> Response<Body> {
+    if verb == Verb::Health {
+        return show::health(daemon.stopping());
+    }
+    let _turn = plane.looks.lock().await;
+    let (daemon, permit) = (Arc::clone(daemon), permit.clone());
+    let looked = tokio::task::spawn_blocking(move || match verb {
+        Verb::Keys => Ok(to_json(StatusCode::OK, &daemon.keys()?)),
+        Verb::Metrics => Ok(show::page(metrics::page(&seen(daemon.status()?, &permit)))),
+        _ => Ok::<_, String>(to_json(StatusCode::OK, &seen(daemon.status()?, &permit))),
+    });
+    match looked.await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(why)) => error(StatusCode::SERVICE_UNAVAILABLE, why),
+        Err(why) => error(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()),
+    }
+}
+
+/// As much of it as the caller may see.
+fn seen(mut status: DaemonStatus, permit: &Permit) -> DaemonStatus {
+    status.services.retain(|service| permit.admits(&service.name));
+    if *permit != Permit::All {
+        let ids: Vec<u32> = status.services.iter().map(|service| service.id).collect();
+        for member in &mut status.members {
+            member.services.retain(|part| ids.contains(&part.service));
+        }
+        // It quotes the file.
+        status.reload_error = status.reload_error.map(|_| "refused".into());
+    }
+    status
+}
+
+/// Does what is to be done with a daemon.
+pub(crate) fn done(daemon: &dyn Daemon, order: Order) -> Outcome {
+    let ok = |value: Value| Ok((StatusCode::OK, value));
+    match order {
+        Order::Rest(drain) => {
+            daemon.drain(drain).map_err(refused)?;
+            let word = if drain { "draining" } else { "undrained" };
+            ok(json!({word: "daemon"}))
+        }
+        Order::Key(step) => ok(json!(daemon.key(step).map_err(refused)?)),
+        Order::Reload => ok(json!({"changes": daemon.reload().map_err(refused)?})),
+        Order::Stop => {
+            daemon.stop();
+            Ok((StatusCode::ACCEPTED, json!({"stopping": true})))
+        }
+        // Found among the paths of a daemon, it is one of those above.
+        _ => Err(refused("a lottery daemon does nothing of the kind".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_never_shown() {
+        let digits = "5A".repeat(32);
+        let step = read_secret(format!("{{\"id\":7,\"secret\":\"{digits}\"}}").as_bytes()).unwrap();
+        assert_eq!(format!("{step:?}"), "Accept(7)");
+        let KeyStep::Accept(7, secret) = step else { panic!() };
+        assert_eq!((secret.digits(), format!("{secret:?}")), ("5a".repeat(32).as_str(), "Secret".into()));
+        for body in [
+            format!("{{\"id\":\"{digits}\"}}"),
+            format!("{{\"id\":7,\"secret\":\"{digits}0\"}}"),
+            format!("{{\"id\":7,\"secret\":[\"{digits}\"]}}"),
+            digits.clone(),
+        ] {
+            let said = read_secret(body.as_bytes()).unwrap_err() + &read_id(body.as_bytes()).unwrap_err();
+            assert!(!said.contains("5A"), "{said}");
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Between the admin plane and a daemon: what is asked and told over control waits here until the daemon's own thread of work does it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use plimsoll_admin::{
+    Counts, Daemon, DaemonStatus, KeyRing, KeyStep, MemberSeen, OwnService, Part, Refused, Report,
+};
+use plimsoll_agent::Told;
+use plimsoll_brain::lottery::{Share, Standing, UNKNOWN, View, code};
+use plimsoll_cluster::lottery::{Lottery, Settings, Statistics};
+use tokio::sync::{mpsc, oneshot};
+
+use super::feed::FRESH;
+use super::ring;
+use crate::config::LotteryFile;
+
+/// What may wait; the admin plane asks one at a time, and shows one at a time.
+const ASKED: usize = 16;
+
+type Reply<T> = oneshot::Sender<Result<T, String>>;
+
+/// What is asked or to be done.
+pub(super) enum Asked {
+    Status(Reply<DaemonStatus>),
+    Keys(Reply<KeyRing>),
+    Drain(bool, Reply<()>),
+    Key(KeyStep, Reply<KeyRing>),
+    Reload(Reply<Vec<String>>),
+    Stop,
+}
+
+/// What only the daemon's host can do.
+pub(super) enum Request {
+    Reload(Reply<Vec<String>>),
+    Stop,
+}
+
+/// Where it is asked.
+pub(super) struct Desk {
+    asked: mpsc::Sender<Asked>,
+    stopping: AtomicBool,
+    told: Told,
+}
+
+impl Desk {
+    /// One, and what will be asked there. Reports of loads go to `told`.
+    pub(super) fn new(told: Told) -> (Arc<Self>, mpsc::Receiver<Asked>) {
+        let (asked, inbox) = mpsc::channel(ASKED);
+        (Arc::new(Self { asked, stopping: AtomicBool::new(false), told }), inbox)
+    }
+
+    /// The daemon ends.
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Hands a question on and waits for the answer.
+    fn ask<T>(&self, asked: impl FnOnce(Reply<T>) -> Asked) -> Result<T, String> {
+        let gone = || "the daemon is ending".to_owned();
+        let (reply, answer) = oneshot::channel();
+        self.asked.blocking_send(asked(reply)).map_err(|_| gone())?;
+        answer.blocking_recv().map_err(|_| gone())?
+    }
+}
+
+impl Daemon for Desk {
+    fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    fn status(&self) -> Result<DaemonStatus, String> {
+        self.ask(Asked::Status)
+    }
+
+    fn drain(&self, drain: bool) -> Result<(), String> {
+        self.ask(|reply| Asked::Drain(drain, reply))
+    }
+
+    fn reload(&self) -> Result<Vec<String>, String> {
+        self.ask(Asked::Reload)
+    }
+
+    fn stop(&self) {
+        // One that has ended needs no telling.
+        let _ = self.asked.blocking_send(Asked::Stop);
+    }
+
+    fn report(&self, report: Report) -> Result<(), Refused> {
+        if report.age_seconds.is_some_and(|age| age.is_nan() || age > FRESH.as_secs_f64()) {
+            return Err(Refused::Wrong(format!(
+                "what is older than {} s is not known any more",
+                FRESH.as_secs()
+            )));
+        }
+        let tell = |(name, value): (String, f64)| self.told.tell(&name, value);
+        // The rest is taken even if one cannot be.
+        report.values.into_iter().map(tell).fold(Ok(()), Result::and).map_err(Refused::Wrong)
+    }
+
+    fn keys(&self) -> Result<KeyRing, String> {
+        self.ask(Asked::Keys)
+    }
+
+    fn key(&self, step: KeyStep) -> Result<KeyRing, String> {
+        self.ask(|reply| Asked::Key(step, reply))
+    }
+}
+
+/// Answers and does what is asked, until something is that only the daemon's host can do.
+pub(super) async fn attend(
+    lottery: &Lottery,
+    inbox: &mut mpsc::Receiver<Asked>,
+    file: &LotteryFile,
+    force: &mut Settings,
+    reload_error: Option<&str>,
+) -> Request {
+    const GONE: &str = "the daemon's thread has ended";
+    while let Some(asked) = inbox.recv().await {
+        // Whoever asked may have gone.
+        match asked {
+            Asked::Status(reply) => {
+                let seen = lottery.view().await.ok_or_else(|| GONE.to_owned());
+                drop(reply.send(
+                    seen.map(|(statistics, view)| status(lottery, force, reload_error, &statistics, &view)),
+                ));
+            }
+            Asked::Keys(reply) => {
+                let seen = lottery.view().await.ok_or_else(|| GONE.to_owned());
+                drop(reply.send(seen.map(|(_, view)| keys(force, &view))));
+            }
+            Asked::Drain(drain, reply) => {
+                lottery.drain(drain).await;
+                drop(reply.send(Ok(())));
+            }
+            Asked::Key(step, reply) => {
+                let outcome = match ring::step(&file.keys(), &step) {
+                    Ok(fresh) => {
+                        force.keys = fresh;
+                        lottery.rekey(force.clone()).await;
+                        let seen = lottery.view().await.ok_or_else(|| GONE.to_owned());
+                        seen.map(|(_, view)| keys(force, &view))
+                    }
+                    Err(why) => Err(why),
+                };
+                drop(reply.send(outcome));
+            }
+            Asked::Reload(reply) => return Request::Reload(reply),
+            Asked::Stop => return Request::Stop,
+        }
+    }
+    // Nobody is left who could ask.
+    std::future::pending().await
+}
+
+fn keys(force: &Settings, view: &View) -> KeyRing {
+    let keys: Vec<u32> = force.keys.ids().collect();
+    KeyRing {
+        member: force.member,
+        sealing: keys.first().copied().unwrap_or_default(),
+        keys,
+        others: view.members.iter().map(|other| other.member).collect(),
+    }
+}
+
+fn status(
+    lottery: &Lottery,
+    force: &Settings,
+    reload_error: Option<&str>,
+    statistics: &Statistics,
+    view: &View,
+) -> DaemonStatus {
+    let lots = &statistics.lots;
+    let KeyRing { sealing, keys, .. } = keys(force, view);
+    let own = view.services.iter().filter_map(|own| {
+        let service = force.services.iter().find(|service| service.id == own.share.service)?;
+        let Part { capacity, weight, load, in_flight, .. } = part(&own.share);
+        let (name, id, server) = (service.name.to_string(), service.id, service.server);
+        Some(OwnService { name, id, server, capacity, ready: own.ready, load, in_flight, weight })
+    });
+    let members = view.members.iter().map(|other| MemberSeen {
+        member: other.member,
+        address: other.address,
+        state: other.state.map_or("unheard", word).to_owned(),
+        suspect: other.suspect,
+        differs: other.differs,
+        services: other.shares.iter().map(part).collect(),
+    });
+    DaemonStatus {
+        schema: 1,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        // That is what the first life's number is.
+        started_unix_ms: u64::from(force.incarnation) * 1000,
+        stopping: view.state == Standing::Leaving,
+        reload_error: reload_error.map(str::to_owned),
+        member: force.member,
+        address: lottery.address(),
+        state: word(view.state).to_owned(),
+        services: own.collect(),
+        members: members.collect(),
+        pending: lots.waiting as u64,
+        queued: lots.queued as u64,
+        sealing_key: sealing,
+        keys,
+        counts: counts(statistics),
+        duplicate_share: share(lots.duplicates, lots.won),
+        digest_disagreement: share(lots.members_differ as u64, lots.members_heard as u64),
+        commit_delay_seconds: lots.commit_delay.map(|delay| delay.as_secs_f64()),
+        step_seconds: lots.step.as_secs_f64(),
+        lag_seconds: lots.lag.as_secs_f64(),
+    }
+}
+
+fn counts(statistics: &Statistics) -> Counts {
+    let lots = &statistics.lots;
+    Counts {
+        received: statistics.received,
+        sent: statistics.sent,
+        referred: lots.referred,
+        won: lots.won,
+        stood_in: lots.stood_in,
+        turned_away: lots.turned_away,
+        repeated: lots.repeated,
+        duplicates: lots.duplicates,
+        limited: lots.limited,
+        dropped: lots.dropped,
+        unsent: statistics.unsent,
+        forged: statistics.forged,
+        unknown_key: statistics.unknown_key,
+        malformed: statistics.malformed,
+        replayed: statistics.replayed,
+    }
+}
+
+fn part(share: &Share) -> Part {
+    Part {
+        service: share.service,
+        capacity: share.capacity,
+        // In units of 2^-14.
+        weight: code::decode(share.weight) as f64 / f64::from(1 << 14),
+        load: (share.load != UNKNOWN).then(|| f64::from(share.load) / 1000.0),
+        in_flight: share.in_flight,
+    }
+}
+
+fn word(state: Standing) -> &'static str {
+    match state {
+        Standing::Joining => "joining",
+        Standing::Up => "up",
+        Standing::Draining => "draining",
+        Standing::Leaving => "leaving",
+    }
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}

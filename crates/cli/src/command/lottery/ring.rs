@@ -1,0 +1,155 @@
+//! Steps from one key to the next in a file of keys. A step that was taken already is none, so that a change of keys that broke off is
+//! begun again without harm; the file is whole at any moment, and several daemons of a host may have the same one.
+
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
+use std::path::Path;
+
+use plimsoll_admin::KeyStep;
+use plimsoll_wire::rfs::{Keys, MOST_KEYS};
+
+use super::key::HEAD;
+
+/// Takes a step in a file; the keys that are in it then.
+///
+/// # Errors
+/// The file cannot be read or written, or the step cannot be taken: the file is as it was. No secret is told.
+pub(super) fn step(path: &Path, step: &KeyStep) -> Result<Keys, String> {
+    let named = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+    let path = fs::canonicalize(path).map_err(|error| named(&error))?;
+    let _lock = lock(&path).map_err(|error| named(&format_args!("its folder cannot be locked: {error}")))?;
+    let text = fs::read_to_string(&path).map_err(|error| named(&error))?;
+    // The rules of a file of keys stand there.
+    text.parse::<Keys>().map_err(|why| named(&why))?;
+    let before = lines(&text);
+    let mut after = before.clone();
+    take(&mut after, step).map_err(|why| named(&why))?;
+    let text = written(&after);
+    let keys = text.parse::<Keys>().map_err(|why| named(&why))?;
+    if after != before {
+        replace(&path, &text).map_err(|error| named(&format_args!("cannot be written: {error}")))?;
+    }
+    Ok(keys)
+}
+
+/// Numbers and secrets, that of the key that seals first.
+type Lines = Vec<(u32, String)>;
+
+fn lines(text: &str) -> Lines {
+    let line = |line: &str| {
+        let mut words = line.split('#').next()?.split_ascii_whitespace();
+        Some((words.next()?.parse().ok()?, words.next()?.to_ascii_lowercase()))
+    };
+    text.trim_start_matches('\u{feff}').lines().filter_map(line).collect()
+}
+
+fn take(keys: &mut Lines, step: &KeyStep) -> Result<(), String> {
+    let place = |keys: &Lines, id: u32| keys.iter().position(|(known, _)| *known == id);
+    match step {
+        KeyStep::Accept(id, secret) => match place(keys, *id) {
+            Some(place) if keys[place].1 == secret.digits() => {}
+            Some(_) => return Err(format!("there is another key with the number {id}")),
+            None if keys.len() >= MOST_KEYS => {
+                return Err(format!("there are {MOST_KEYS} keys already: retire one"));
+            }
+            None => keys.push((*id, secret.digits().to_owned())),
+        },
+        KeyStep::Seal(id) => match place(keys, *id) {
+            Some(place) => keys[..=place].rotate_right(1),
+            None => return Err(format!("there is no key with the number {id}")),
+        },
+        KeyStep::Retire(id) => match place(keys, *id) {
+            Some(0) => return Err(format!("key {id} is the one that is sent with")),
+            Some(place) => drop(keys.remove(place)),
+            None => {}
+        },
+    }
+    Ok(())
+}
+
+fn written(keys: &Lines) -> String {
+    let mut text = HEAD.to_owned();
+    for (id, secret) in keys {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{id} {secret}");
+    }
+    text
+}
+
+/// Puts another file in its place, for the same owner and with the same mode.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let about = fs::metadata(path)?;
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let draft = path.with_file_name(name);
+    let made =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).and_then(|mut file| {
+            if (about.uid(), about.gid()) != (file.metadata()?.uid(), file.metadata()?.gid()) {
+                fchown(&file, Some(about.uid()), Some(about.gid()))?;
+            }
+            file.set_permissions(fs::Permissions::from_mode(about.mode() & 0o777))?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&draft, path)
+        });
+    if made.is_err() {
+        // It has secrets in it.
+        let _ = fs::remove_file(&draft);
+    }
+    made
+}
+
+/// Others who take a step in a file of this folder wait.
+fn lock(path: &Path) -> io::Result<File> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = File::open(folder.unwrap_or_else(|| Path::new(".")))?;
+    folder.lock()?;
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(digit: char) -> plimsoll_admin::Secret {
+        digit.to_string().repeat(64).parse().unwrap()
+    }
+
+    #[test]
+    fn a_key_is_accepted_then_seals_then_is_alone() {
+        let path = std::env::temp_dir().join(format!("plimsoll-ring-{}", std::process::id()));
+        fs::write(&path, format!("# ours\n7 {} # old\n", "A".repeat(64))).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let ids = |what: &KeyStep| step(&path, what).map(|keys| keys.ids().collect::<Vec<_>>());
+        let accept = KeyStep::Accept(9, secret('b'));
+        for (what, now) in [
+            (&accept, vec![7, 9]),
+            (&accept, vec![7, 9]),
+            (&KeyStep::Seal(9), vec![9, 7]),
+            (&KeyStep::Seal(9), vec![9, 7]),
+            (&KeyStep::Retire(7), vec![9]),
+            (&KeyStep::Retire(7), vec![9]),
+            (&KeyStep::Accept(10, secret('c')), vec![9, 10]),
+            (&KeyStep::Accept(11, secret('d')), vec![9, 10, 11]),
+            (&KeyStep::Seal(11), vec![11, 9, 10]),
+        ] {
+            assert_eq!(ids(what), Ok(now), "{what:?}");
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        }
+        let before = fs::read_to_string(&path).unwrap();
+        for (what, why) in [
+            (KeyStep::Accept(9, secret('e')), "another key with the number 9"),
+            (KeyStep::Accept(12, secret('e')), "there are 3 keys already"),
+            (KeyStep::Seal(12), "there is no key with the number 12"),
+            (KeyStep::Retire(11), "is the one that is sent with"),
+        ] {
+            let said = ids(&what).unwrap_err();
+            assert!(said.contains(why) && !said.contains("eee"), "{said}");
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), before);
+        fs::remove_file(&path).unwrap();
+        assert!(ids(&accept).unwrap_err().contains("plimsoll-ring"));
+    }
+}

@@ -1,0 +1,111 @@
+//! What a balancer, a lottery's daemon and a Supervisor say alike of control: where it is, by which credentials, who may do what, and
+//! where that is written down.
+
+use std::path::PathBuf;
+
+use plimsoll_admin::{Jwt, Rules, Tls};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{AccessTable, Control, Controls, JwtTable, KerberosTable, LogPath, TlsTable, access};
+
+/// Where a daemon is controlled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ControlTable {
+    /// Where commands are taken: a unix socket, mode 0600; an address behind TLS (`tls://0.0.0.0:9905`), whose clients
+    /// prove who they are; or a list of both. `off` for none, which is the default.
+    pub(crate) control: Controls,
+
+    /// File to which each change and each refused attempt is appended, a line of JSON each. If it cannot be written,
+    /// changes over the control addresses are refused. Off unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) audit: Option<LogPath>,
+
+    /// Certificates of control over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<TlsTable>,
+
+    /// Tokens that count for control over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) jwt: Option<JwtTable>,
+
+    /// Kerberos tickets that count for control over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kerberos: Option<KerberosTable>,
+
+    /// Who may do what over TLS.
+    pub(crate) access: AccessTable,
+}
+
+impl Default for ControlTable {
+    fn default() -> Self {
+        Self {
+            control: Controls::One(Control::Off),
+            audit: None,
+            tls: None,
+            jwt: None,
+            kerberos: None,
+            access: AccessTable::default(),
+        }
+    }
+}
+
+impl ControlTable {
+    /// As a part of a file.
+    pub(crate) fn doors(&self) -> Doors<'_> {
+        Doors {
+            section: "admin",
+            control: &self.control,
+            tls: self.tls.as_ref(),
+            jwt: self.jwt.as_ref(),
+            kerberos: self.kerberos.as_ref(),
+            access: &self.access,
+        }
+    }
+}
+
+/// The part of a file that is about control, wherever it stands.
+#[derive(Clone, Copy)]
+pub(crate) struct Doors<'c> {
+    /// `admin` or `supervise`.
+    pub(crate) section: &'static str,
+    pub(crate) control: &'c Controls,
+    pub(crate) tls: Option<&'c TlsTable>,
+    pub(crate) jwt: Option<&'c JwtTable>,
+    pub(crate) kerberos: Option<&'c KerberosTable>,
+    pub(crate) access: &'c AccessTable,
+}
+
+impl Doors<'_> {
+    /// The unix socket.
+    pub(crate) fn unix(&self) -> Option<PathBuf> {
+        self.control.unix().cloned()
+    }
+
+    /// Control over TLS, the tokens that count there, and the keytab by which tickets do.
+    pub(crate) fn secured(&self) -> Option<(Tls, Option<Jwt>, Option<PathBuf>)> {
+        let (address, tls) = self.control.tls().zip(self.tls)?;
+        let jwt = self.jwt.and_then(|jwt| {
+            let (issuer, audience) = (jwt.issuer.clone(), vec![jwt.audience.clone()]);
+            Some(Jwt { issuer, audience, keys: jwt.keys()? })
+        });
+        let keytab = self.kerberos.map(|kerberos| kerberos.keytab.0.clone());
+        let tls = Tls {
+            address,
+            certificate: tls.certificate.0.clone(),
+            key: tls.key.0.clone(),
+            client_ca: tls.client_ca.as_ref().map(|path| path.0.clone()),
+            trust_domain: tls.trust_domain.as_ref().map(|domain| domain.0.clone()),
+        };
+        Some((tls, jwt, keytab))
+    }
+
+    /// Who may do what over TLS.
+    ///
+    /// # Errors
+    /// The file that has the rules cannot be read, or is wrong: one line.
+    pub(crate) fn rules(&self) -> Result<Rules, String> {
+        access::rules(self.access)
+    }
+}

@@ -1,0 +1,247 @@
+//! `[listener.tls]` and `[group.tls]`: what clients are shown, and what members are believed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use plimsoll_proxy as proxy;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::place::Spot;
+use super::problem::Problem;
+use super::{HostName, Listener, LogPath, Name, Protocol};
+
+/// What clients are shown, and what is asked of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListenerTls {
+    /// Clients are shown the one that has the name they ask for, and the first if none has. The files are read again with each
+    /// reload.
+    #[schemars(length(min = 1))]
+    pub(crate) certificates: Vec<Certificate>,
+
+    /// The authorities that clients' certificates must lead to, PEM. Default: clients are asked for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) client_ca: Option<LogPath>,
+
+    /// Which clients may come, where there is a `client_ca`.
+    #[serde(default)]
+    pub(crate) client_certificate: ClientCertificate,
+
+    /// The oldest version that is spoken.
+    #[serde(default)]
+    pub(crate) min_version: TlsVersion,
+
+    /// Other groups, for clients that ask for their names (SNI): `{ name = "api.example.com", group = "api" }`. Those who ask for
+    /// another name, or for none, get the listener's `group`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) names: Vec<Named>,
+}
+
+/// A name that leads to another group than that of the listener.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Named {
+    /// The name of a host; `*.example.com` stands for every one directly below.
+    pub(crate) name: HostName,
+
+    /// Name of the group.
+    pub(crate) group: Name,
+}
+
+/// A certificate and its key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Certificate {
+    /// The certificate and those between it and its authority, PEM.
+    #[schemars(extend("examples" = ["/etc/plimsoll/web.pem"]))]
+    pub(crate) certificate: LogPath,
+
+    /// Its private key, PEM.
+    #[schemars(extend("examples" = ["/etc/plimsoll/web.key"]))]
+    pub(crate) key: LogPath,
+
+    /// What its authority says of its revocation, DER, to be shown with it (OCSP stapling).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ocsp: Option<LogPath>,
+}
+
+/// Which clients may come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ClientCertificate {
+    /// Those with a certificate of the `client_ca`.
+    #[default]
+    Required,
+    /// Those without one, too.
+    Optional,
+}
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum TlsVersion {
+    /// 1.2 and 1.3.
+    #[default]
+    #[serde(rename = "1.2")]
+    Tls12,
+    /// 1.3 alone.
+    #[serde(rename = "1.3")]
+    Tls13,
+}
+
+/// Members are reached by TLS.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MemberTls {
+    /// The authorities that members' certificates must lead to, PEM. It is read again with each reload.
+    #[schemars(extend("examples" = ["/etc/ssl/certs/ca-certificates.crt"]))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ca: Option<LogPath>,
+
+    /// Must members prove who they are? `false` believes whoever answers: for tests.
+    #[serde(default = "super::root::yes")]
+    pub(crate) verify: bool,
+
+    /// The name that members' certificates must have, and that they are asked by (SNI). Default: the host in a member's address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) server_name: Option<String>,
+
+    /// A certificate to show members that ask for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) own: Option<Certificate>,
+
+    /// The oldest version that is spoken.
+    #[serde(default)]
+    pub(crate) min_version: TlsVersion,
+}
+
+/// Do the listener's protocol and its TLS fit, and TLS's own settings each other?
+pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
+    let protocol = listener.protocol;
+    let Some(tls) = &listener.tls else {
+        if protocol == Protocol::Https && !spot.broken("tls") {
+            let problem = Problem::error(spot.value(), "an https listener needs a certificate");
+            found.push(
+                problem
+                    .hint("add tls = { certificates = [{ certificate = \"web.pem\", key = \"web.key\" }] }"),
+            );
+        }
+        return;
+    };
+    match protocol {
+        Protocol::Https | Protocol::Tcp => {}
+        Protocol::Http => {
+            let problem = Problem::error(spot.name("tls"), "an http listener does not speak TLS");
+            found.push(problem.hint("write protocol = \"https\""));
+        }
+        Protocol::Udp | Protocol::Iiop | Protocol::Dns => {
+            let message = format!("tls is not supported for {}", protocol.name());
+            found.push(Problem::error(spot.name("tls"), message).hint("https and tcp have it"));
+        }
+    }
+    let spot = spot.key("tls");
+    if tls.client_ca.is_none() && spot.has("client_certificate") {
+        let message = "`client_certificate` has no effect: clients are asked for none";
+        found.push(Problem::warning(spot.name("client_certificate"), message).hint("add client_ca"));
+    }
+    for (place, named) in tls.names.iter().enumerate() {
+        if let Some(first) = tls.names[..place].iter().position(|before| before.name == named.name) {
+            let names = spot.key("names");
+            let message = format!("a second group for the name {}", named.name);
+            let problem = Problem::error(names.item(place).key("name").value(), message);
+            found.push(problem.also(names.item(first).key("name").value(), "the first is here"));
+        }
+    }
+}
+
+/// What a file holds, or what to tell of it, at its place.
+fn read(path: &LogPath, spot: &Spot, found: &mut Vec<Problem>) -> Vec<u8> {
+    std::fs::read(&path.0).unwrap_or_else(|error| {
+        let message = format!("cannot read {}: {error}", path.0.display());
+        found.push(Problem::error(spot.value(), message));
+        Vec::new()
+    })
+}
+
+/// What the files of a certificate hold.
+struct Held {
+    chain: Vec<u8>,
+    key: Vec<u8>,
+    ocsp: Vec<u8>,
+}
+
+impl Held {
+    fn read(certificate: &Certificate, spot: &Spot, found: &mut Vec<Problem>) -> Self {
+        Self {
+            chain: read(&certificate.certificate, spot.key("certificate"), found),
+            key: read(&certificate.key, spot.key("key"), found),
+            ocsp: certificate.ocsp.as_ref().map_or_else(Vec::new, |path| read(path, spot.key("ocsp"), found)),
+        }
+    }
+
+    fn borrow(&self) -> proxy::Certificate<'_> {
+        proxy::Certificate { chain: &self.chain, key: &self.key, ocsp: &self.ocsp }
+    }
+}
+
+/// What clients of a listener are shown, from the files as they are now; `None` with what is wrong in `found`.
+pub(super) fn of_listener(
+    listener: &Listener,
+    spot: &Spot,
+    found: &mut Vec<Problem>,
+) -> Option<proxy::ListenerTls> {
+    let tls = listener.tls.as_ref()?;
+    let before = found.len();
+    let spots = spot.key("certificates");
+    let held = tls.certificates.iter().enumerate();
+    let held: Vec<Held> = held.map(|(place, one)| Held::read(one, spots.item(place), found)).collect();
+    let authorities = tls.client_ca.as_ref().map(|path| read(path, spot.key("client_ca"), found));
+    if found.len() > before {
+        return None;
+    }
+    let certificates: Vec<proxy::Certificate<'_>> = held.iter().map(Held::borrow).collect();
+    let clients = authorities.as_ref().map(|authorities| proxy::ClientCertificate {
+        authorities,
+        optional: tls.client_certificate == ClientCertificate::Optional,
+    });
+    let protocols: &[&[u8]] = if listener.protocol == Protocol::Https { &[b"http/1.1"] } else { &[] };
+    let names = tls.names.iter();
+    let groups: BTreeMap<Box<str>, Arc<str>> =
+        names.map(|named| (named.name.0.as_str().into(), named.group.0.as_str().into())).collect();
+    let tls12 = tls.min_version == TlsVersion::Tls12;
+    let made = proxy::ListenerTls::new(&certificates, clients, tls12, protocols, groups);
+    made.map_err(|(place, why)| {
+        let at = match place {
+            Some(place) => spots.item(place),
+            None => spot.key("client_ca"),
+        };
+        found.push(Problem::error(at.value(), why));
+    })
+    .ok()
+}
+
+/// What a group believes of its members, from the files as they are now; `None` with what is wrong in `found`.
+pub(super) fn of_group(tls: &MemberTls, spot: &Spot, found: &mut Vec<Problem>) -> Option<proxy::MemberTls> {
+    let before = found.len();
+    let authorities = tls.ca.as_ref().map(|path| read(path, spot.key("ca"), found));
+    let own = tls.own.as_ref().map(|own| Held::read(own, spot.key("own"), found));
+    if found.len() > before {
+        return None;
+    }
+    let trust = match &authorities {
+        Some(pem) if tls.verify => proxy::Trust::Authorities(pem),
+        _ => proxy::Trust::Anybody,
+    };
+    let tls12 = tls.min_version == TlsVersion::Tls12;
+    let name = tls.server_name.as_deref();
+    let made = proxy::MemberTls::new(trust, name, own.as_ref().map(Held::borrow), tls12);
+    made.map_err(|(fault, why)| {
+        let at = match fault {
+            proxy::Fault::Own => "own",
+            proxy::Fault::Name => "server_name",
+            proxy::Fault::Authorities => "ca",
+        };
+        found.push(Problem::error(spot.key(at).value(), why));
+    })
+    .ok()
+}

@@ -1,0 +1,121 @@
+//! The Supervisor's file, read again. What can fail comes first: the file, the access rules, the logs of all processes. Only then is
+//! anything put in force, all of it.
+
+use std::io;
+use std::path::Path;
+
+use sd_notify::NotifyState;
+
+use super::Supervisor;
+use super::charge::Charge;
+use super::clock::now;
+use super::lines::{Outlet, Scribe, outlet};
+use crate::config::{self, Process, SuperviseFile};
+use crate::running::notify;
+
+/// What is ready for a process of the new file.
+enum Ready {
+    /// It is known: where its lines go from now on.
+    Known(Outlet),
+    New(Scribe),
+}
+
+impl Supervisor {
+    /// Reads the file again; one line for each difference.
+    ///
+    /// # Errors
+    /// Something is wrong with it; all that was in force stays so.
+    pub(super) fn reload(&mut self) -> Result<Vec<String>, String> {
+        let mut states = vec![NotifyState::Reloading];
+        states.extend(NotifyState::monotonic_usec_now().ok());
+        notify(&states);
+        let outcome = self.apply();
+        match &outcome {
+            Ok(changes) if changes.is_empty() => tracing::info!("reloaded: nothing is different"),
+            Ok(changes) => tracing::info!("reloaded: {}", changes.join("; ")),
+            Err(why) => tracing::warn!("reload refused, the file before stays in force: {why}"),
+        }
+        self.reload_error = outcome.as_ref().err().cloned();
+        notify(&[NotifyState::Ready]);
+        outcome
+    }
+
+    fn apply(&mut self) -> Result<Vec<String>, String> {
+        if self.ending.is_some() {
+            return Err("the Supervisor is ending".into());
+        }
+        let file = config::read_supervise(&self.path).map_err(|error| error.headline())?;
+        self.fixed(&file)?;
+        let rules = file.supervise.supervise.doors().rules()?;
+        let ready = self.ready(&file)?;
+        // From here on nothing can fail.
+        let mut changes = Vec::new();
+        if self.file.supervise.supervise.access != file.supervise.supervise.access {
+            changes.push("~ access".to_owned());
+        }
+        self.rules.replace(rules);
+        self.file = file;
+        for (process, ready) in ready {
+            let (name, rules) = (&process.name.0, self.file.rules(&process));
+            let known = self.charges.iter_mut().find(|charge| charge.name == *name);
+            match (ready, known) {
+                (Ready::Known(outlet), Some(charge)) => {
+                    charge.scribe.redirect(outlet);
+                    changes.extend(charge.update(&process, rules, now()));
+                }
+                (Ready::New(scribe), _) => {
+                    let mut charge = Charge::new(&process, rules, scribe, now());
+                    charge.begin(now());
+                    changes.push(format!("+ process {name}"));
+                    self.charges.push(charge);
+                }
+                // It is known because it is among them.
+                (Ready::Known(_), None) => {}
+            }
+        }
+        let names: Vec<&str> = self.file.supervise.processes.iter().map(|process| &*process.name.0).collect();
+        for charge in &mut self.charges {
+            if !names.contains(&&*charge.name) && charge.leave(now()) {
+                changes.push(format!("- process {}", charge.name));
+            }
+        }
+        let place =
+            |charge: &Charge| names.iter().position(|name| *name == charge.name).unwrap_or(names.len());
+        self.charges.sort_by_key(place);
+        Ok(changes)
+    }
+
+    /// What cannot change while it runs.
+    fn fixed(&self, file: &SuperviseFile) -> Result<(), String> {
+        let (before, after) = (&self.file.supervise.supervise, &file.supervise.supervise);
+        let same = self.file.state() == file.state()
+            && (&before.control, before.listen, &before.audit)
+                == (&after.control, after.listen, &after.audit)
+            && (&before.tls, &before.jwt, &before.kerberos) == (&after.tls, &after.jwt, &after.kerberos);
+        if same {
+            return Ok(());
+        }
+        Err("control, listen, state, audit, tls, jwt and kerberos of [supervise] are fixed at start: put them back, or \
+             start the Supervisor again (plimsoll supervise shutdown --children leave)"
+            .into())
+    }
+
+    /// Opens the logs of all processes: anew even if nothing is different, as somebody may have renamed the file.
+    fn ready(&self, file: &SuperviseFile) -> Result<Vec<(Process, Ready)>, String> {
+        let folder = file.supervise.supervise.log_dir.as_ref().map(|folder| folder.0.as_path());
+        let open = |process: &Process| {
+            let name = &process.name.0;
+            let ready = match self.charges.iter().any(|charge| charge.name == *name) {
+                true => outlet(name, folder, self.json).map(Ready::Known),
+                false => Scribe::open(name, folder, self.json).map(Ready::New),
+            };
+            ready.map(|ready| (process.clone(), ready)).map_err(|error| cannot_open(name, folder, &error))
+        };
+        file.supervise.processes.iter().map(open).collect()
+    }
+}
+
+fn cannot_open(name: &str, folder: Option<&Path>, error: &io::Error) -> String {
+    let folder = folder.map_or_else(String::new, |folder| format!(" in {}", folder.display()));
+    format!("cannot open the log of {name}{folder}: {error}; see log_dir of [supervise]")
+}

@@ -1,0 +1,106 @@
+//! A connection to a member, plain or secure.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::stream::Stream;
+use crate::tls::Secure;
+
+/// A connection to a member.
+pub(crate) enum Link {
+    Plain(TcpStream),
+    /// On the heap: a plain one is not to be larger for it.
+    Secure(Box<Secure>),
+}
+
+/// The same of whichever it is.
+macro_rules! either {
+    ($link:expr, $stream:ident => $what:expr) => {
+        match $link {
+            Link::Plain($stream) => $what,
+            Link::Secure($stream) => $what,
+        }
+    };
+}
+
+impl Link {
+    /// Has nothing come since the last answer, neither bytes nor the end? Costs no system call when nothing has:
+    /// tokio asks the kernel only if it was told that there is something.
+    pub(crate) fn quiet(&mut self) -> bool {
+        match self {
+            Self::Plain(socket) => {
+                matches!(socket.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+            }
+            Self::Secure(stream) => stream.quiet(),
+        }
+    }
+}
+
+impl Stream for Link {
+    fn abort(&self) {
+        either!(self, stream => stream.abort());
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        either!(self, stream => stream.socket())
+    }
+
+    #[inline]
+    fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        watched: &mut bool,
+    ) -> Poll<io::Result<usize>> {
+        either!(self, stream => stream.poll_recv(cx, buffer, watched))
+    }
+
+    #[inline]
+    fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        either!(self, stream => stream.poll_send(cx, bytes))
+    }
+
+    fn part(&mut self) {
+        either!(self, stream => stream.part());
+    }
+}
+
+impl AsyncRead for Link {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        either!(&mut *self, stream => Pin::new(stream).poll_read(cx, space))
+    }
+}
+
+impl AsyncWrite for Link {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        either!(&mut *self, stream => Pin::new(stream).poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        either!(&mut *self, stream => Pin::new(stream).poll_write_vectored(cx, parts))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(&mut *self, stream => Pin::new(stream).poll_flush(cx))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(&mut *self, stream => Pin::new(stream).poll_shutdown(cx))
+    }
+}

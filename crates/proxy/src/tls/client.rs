@@ -1,0 +1,157 @@
+//! What a group trusts in its members, and shows them.
+
+use std::fmt::{self, Debug, Formatter};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, Connection, DigitallySignedStruct, SignatureScheme};
+
+use super::Certificate;
+use super::server::{certified, roots, versions};
+
+/// Who members are believed to be.
+#[derive(Clone, Copy, Hash)]
+pub enum Trust<'a> {
+    /// Whoever these authorities (PEM) say they are.
+    Authorities(&'a [u8]),
+    /// Anybody: what is said is secret, but nobody knows to whom.
+    Anybody,
+}
+
+/// What a group trusts in its members, and shows them. Equal if made of the same.
+#[derive(Clone)]
+pub struct MemberTls {
+    config: Arc<ClientConfig>,
+    /// In place of a member's own name.
+    name: Option<ServerName<'static>>,
+    print: u64,
+}
+
+/// What is wrong with what a group was to trust and show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The authorities.
+    Authorities,
+    /// The name.
+    Name,
+    /// Our own certificate.
+    Own,
+}
+
+impl MemberTls {
+    /// `name`: what members' certificates are to say, and what they are asked by (SNI), in place of the host that their address
+    /// was given by. `own`: a certificate of ours, for members that ask for one.
+    ///
+    /// # Errors
+    /// What is wrong, and how.
+    pub fn new(
+        trust: Trust<'_>,
+        name: Option<&str>,
+        own: Option<Certificate<'_>>,
+        tls12: bool,
+    ) -> Result<Self, (Fault, String)> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(versions(tls12))
+            .map_err(|why| (Fault::Own, why.to_string()))?;
+        let builder = match trust {
+            Trust::Authorities(pem) => {
+                builder.with_root_certificates(roots(pem).map_err(|why| (Fault::Authorities, why))?)
+            }
+            Trust::Anybody => builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Believing(Arc::clone(&provider)))),
+        };
+        let config = match own {
+            None => builder.with_no_client_auth(),
+            Some(own) => {
+                let key = certified(own.chain, own.key, &provider).map_err(|why| (Fault::Own, why))?;
+                builder.with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(key)))
+            }
+        };
+        let server_name = match name {
+            None => None,
+            Some(name) => {
+                let parsed = ServerName::try_from(name.to_owned());
+                let why = || (Fault::Name, format!("`{name}` is neither a host's name nor an IP address"));
+                Some(parsed.map_err(|_| why())?)
+            }
+        };
+        let mut print = DefaultHasher::new();
+        (trust, name, own, tls12).hash(&mut print);
+        Ok(Self { config: Arc::new(config), name: server_name, print: print.finish() })
+    }
+
+    /// A session with a member whose address was given by this host; `None` if that is no name that a certificate can have.
+    pub(crate) fn session(&self, host: &str) -> Option<Connection> {
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => ServerName::try_from(host.to_owned()).ok()?,
+        };
+        ClientConnection::new(Arc::clone(&self.config), name).ok().map(Connection::from)
+    }
+}
+
+impl PartialEq for MemberTls {
+    fn eq(&self, other: &Self) -> bool {
+        self.print == other.print
+    }
+}
+
+impl Debug for MemberTls {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemberTls").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Believes every certificate; that its owner has the key is seen all the same.
+#[derive(Debug)]
+struct Believing(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Believing {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(
+            message,
+            certificate,
+            signature,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(
+            message,
+            certificate,
+            signature,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,202 @@
+//! What a listener shows clients, and asks of them.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Debug, Formatter};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier,
+};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+
+/// A certificate of ours: what its files hold.
+#[derive(Clone, Copy, Hash)]
+pub struct Certificate<'a> {
+    /// The certificate and those between it and its authority, PEM.
+    pub chain: &'a [u8],
+    /// Its private key, PEM.
+    pub key: &'a [u8],
+    /// What its authority says of its revocation (OCSP), DER; empty for nothing.
+    pub ocsp: &'a [u8],
+}
+
+/// What is asked of clients.
+#[derive(Clone, Copy, Hash)]
+pub struct ClientCertificate<'a> {
+    /// The authorities that theirs must lead to, PEM.
+    pub authorities: &'a [u8],
+    /// May a client come without one?
+    pub optional: bool,
+}
+
+/// What a listener shows clients, and asks of them. Equal if made of the same.
+#[derive(Clone)]
+pub struct ListenerTls {
+    pub(crate) config: Arc<ServerConfig>,
+    /// Groups by the name that clients ask for, in lower case and perhaps with `*` for a label.
+    pub(crate) groups: Arc<BTreeMap<Box<str>, Arc<str>>>,
+    print: u64,
+}
+
+impl ListenerTls {
+    /// `versions`: 1.2 and up if true, 1.3 alone if false. `protocols`: what is spoken inside, by ALPN.
+    ///
+    /// # Errors
+    /// Which of the certificates is wrong (`None`: the authorities), and how.
+    pub fn new(
+        certificates: &[Certificate<'_>],
+        clients: Option<ClientCertificate<'_>>,
+        tls12: bool,
+        protocols: &[&[u8]],
+        groups: BTreeMap<Box<str>, Arc<str>>,
+    ) -> Result<Self, (Option<usize>, String)> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut shown = Shown::default();
+        for (place, certificate) in certificates.iter().enumerate() {
+            shown.add(certificate, &provider).map_err(|why| (Some(place), why))?;
+        }
+        let verifier = match clients {
+            None => WebPkiClientVerifier::no_client_auth(),
+            Some(clients) => {
+                let roots = roots(clients.authorities).map_err(|why| (None, why))?;
+                let builder =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+                let builder = if clients.optional { builder.allow_unauthenticated() } else { builder };
+                builder.build().map_err(|why| (None, why.to_string()))?
+            }
+        };
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(versions(tls12))
+            .map_err(|why| (None, why.to_string()))?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::new(shown));
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.ticketer = tickets(clients).map_err(|why| (None, why.to_string()))?;
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        let mut print = DefaultHasher::new();
+        (certificates, clients, tls12, protocols).hash(&mut print);
+        Ok(Self { config: Arc::new(config), groups: Arc::new(groups), print: print.finish() })
+    }
+}
+
+impl ListenerTls {
+    /// The group of the name that a client asked for, if it is another than the listener's.
+    pub(crate) fn group(&self, name: &str) -> Option<&Arc<str>> {
+        named(&self.groups, name)
+    }
+}
+
+/// What there is for a name, or for all that are where it is. Names are in lower case.
+fn named<'a, T>(names: &'a BTreeMap<Box<str>, T>, name: &str) -> Option<&'a T> {
+    let above = || names.get(format!("*.{}", name.split_once('.')?.1).as_str());
+    names.get(name).or_else(above)
+}
+
+impl PartialEq for ListenerTls {
+    fn eq(&self, other: &Self) -> bool {
+        self.print == other.print && self.groups == other.groups
+    }
+}
+
+impl Debug for ListenerTls {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListenerTls").field("groups", &self.groups).finish_non_exhaustive()
+    }
+}
+
+/// Both versions, or the later one alone.
+pub(super) fn versions(tls12: bool) -> &'static [&'static SupportedProtocolVersion] {
+    static LATER: [&SupportedProtocolVersion; 1] = [&rustls::version::TLS13];
+    if tls12 { rustls::ALL_VERSIONS } else { &LATER }
+}
+
+/// Authorities, one at least.
+pub(super) fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for authority in chain(pem)? {
+        roots.add(authority).map_err(|why| why.to_string())?;
+    }
+    Ok(roots)
+}
+
+/// Certificates, one at least.
+pub(super) fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err("no certificate in PEM form is in it".into()),
+        Err(why) => Err(format!("not in PEM form: {why}")),
+    }
+}
+
+/// A certificate with its key, which fit.
+pub(super) fn certified(
+    chain_pem: &[u8],
+    key: &[u8],
+    provider: &rustls::crypto::CryptoProvider,
+) -> Result<CertifiedKey, String> {
+    let chain = chain(chain_pem)?;
+    // What is in the file is not told.
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| "no private key in PEM form is in it")?;
+    CertifiedKey::from_der(chain, key, provider).map_err(|why| match why {
+        rustls::Error::InconsistentKeys(_) => "the key is not that of the certificate".to_owned(),
+        why => why.to_string(),
+    })
+}
+
+/// Keys of session tickets, made anew every six hours. They outlive a reload, so that clients go on where they were; those who
+/// were asked for a certificate go on only where the same is asked for.
+fn tickets(clients: Option<ClientCertificate<'_>>) -> Result<Arc<dyn ProducesTickets>, rustls::Error> {
+    type Known = BTreeMap<u64, Arc<dyn ProducesTickets>>;
+    static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+    let mut asked = DefaultHasher::new();
+    clients.hash(&mut asked);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(match known.entry(asked.finish()) {
+        std::collections::btree_map::Entry::Occupied(kept) => Arc::clone(kept.get()),
+        std::collections::btree_map::Entry::Vacant(fresh) => {
+            Arc::clone(fresh.insert(rustls::crypto::aws_lc_rs::Ticketer::new()?))
+        }
+    })
+}
+
+/// Certificates by the names in them.
+#[derive(Debug, Default)]
+struct Shown {
+    /// In lower case; those that begin with `*.` stand for one label there.
+    names: BTreeMap<Box<str>, Arc<CertifiedKey>>,
+    /// For those who ask for no name, or for one that is nobody's.
+    first: Option<Arc<CertifiedKey>>,
+}
+
+impl Shown {
+    fn add(
+        &mut self,
+        certificate: &Certificate<'_>,
+        provider: &rustls::crypto::CryptoProvider,
+    ) -> Result<(), String> {
+        let mut key = certified(certificate.chain, certificate.key, provider)?;
+        key.ocsp = (!certificate.ocsp.is_empty()).then(|| certificate.ocsp.to_vec());
+        let key = Arc::new(key);
+        let shown = key.cert.first().ok_or("no certificate is in it")?;
+        let parsed = webpki::EndEntityCert::try_from(shown)
+            .map_err(|why| format!("the certificate cannot be read: {why:?}"))?;
+        for name in parsed.valid_dns_names() {
+            // The first that has a name has it.
+            self.names.entry(name.to_ascii_lowercase().into()).or_insert_with(|| Arc::clone(&key));
+        }
+        self.first.get_or_insert(key);
+        Ok(())
+    }
+}
+
+impl ResolvesServerCert for Shown {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let asked = hello.server_name().and_then(|name| named(&self.names, &name.to_ascii_lowercase()));
+        asked.or(self.first.as_ref()).map(Arc::clone)
+    }
+}

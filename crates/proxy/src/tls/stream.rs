@@ -1,0 +1,252 @@
+//! A connection inside of TLS, driven by whoever reads and writes it: no task of its own, no buffer between two requests.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use rustls::Connection;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::stream::{self, Stream, send_now};
+
+/// Most bytes that are sealed at once, into records of 16 KiB that one system call sends.
+const SEAL: usize = 64 * 1024;
+
+/// A socket and what makes it secure.
+pub(crate) struct Secure {
+    socket: TcpStream,
+    session: Connection,
+    /// As the argument of [`Stream::poll_recv`], for those that read without it.
+    watched: bool,
+    /// Bytes that were sealed while the socket took no more: they count as sent when all of them are.
+    owed: usize,
+    /// Has the other side been told that nothing more will come?
+    parted: bool,
+}
+
+impl Secure {
+    pub(crate) fn new(socket: TcpStream, session: Connection) -> Self {
+        Self { socket, session, watched: false, owed: 0, parted: false }
+    }
+
+    /// The name that the client asked for, in lower case.
+    pub(crate) fn server_name(&self) -> Option<&str> {
+        match &self.session {
+            Connection::Server(session) => session.server_name(),
+            Connection::Client(_) => None,
+        }
+    }
+
+    /// Takes in bytes that were read from the socket before.
+    ///
+    /// # Errors
+    /// They are not of TLS.
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            if self.session.read_tls(&mut bytes)? == 0 {
+                break;
+            }
+            self.digest()?;
+        }
+        Ok(())
+    }
+
+    /// Shakes hands; ready when both sides know who they talk to and all that was to be said for it is sent.
+    pub(crate) fn poll_meet(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut watched = self.watched;
+        loop {
+            ready!(self.poll_drain(cx))?;
+            if !self.session.is_handshaking() {
+                return Poll::Ready(Ok(()));
+            }
+            let fetched = self.poll_fetch(cx, &mut watched);
+            self.watched = watched;
+            if !ready!(fetched)? {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+    }
+
+    /// Has nothing come since the last answer, neither bytes for us nor the end? What is TLS's own is taken in.
+    pub(crate) fn quiet(&mut self) -> bool {
+        let mut watched = false;
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        self.poll_recv(&mut cx, &mut [0], &mut watched).is_pending()
+    }
+
+    /// Takes in what has come; false at the end.
+    fn poll_fetch(&mut self, cx: &mut Context<'_>, watched: &mut bool) -> Poll<io::Result<bool>> {
+        let mut source = Source { socket: &self.socket, cx, watched };
+        match self.session.read_tls(&mut source) {
+            Ok(0) => Poll::Ready(Ok(false)),
+            Ok(_) => Poll::Ready(self.digest().map(|()| true)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    /// Makes of records what they say; what TLS answers by itself goes out as far as the socket takes it.
+    fn digest(&mut self) -> io::Result<()> {
+        let digested = self.session.process_new_packets();
+        if self.session.wants_write() {
+            // What is left goes before what is sent next; an error shows then.
+            let _ = self.session.write_tls(&mut Sink(&self.socket));
+        }
+        digested.map(|_| ()).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    /// Sends all that is sealed.
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.session.wants_write() {
+            match self.session.write_tls(&mut Sink(&self.socket)) {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(self.socket.poll_write_ready(cx))?;
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Seals and sends `parts`, one after the other; how much of them.
+    ///
+    /// What is sealed cannot be taken back. While the socket takes no more it is pending, and whoever sends comes back with the
+    /// same bytes first: all that send here keep what was not taken, and send it before anything else.
+    fn poll_seal(&mut self, cx: &mut Context<'_>, parts: &[&[u8]]) -> Poll<io::Result<usize>> {
+        if self.owed == 0 {
+            // Of what TLS itself had to say and could not: it stays bounded.
+            ready!(self.poll_drain(cx))?;
+            for part in parts {
+                let most = part.len().min(SEAL - self.owed);
+                self.owed += self.session.writer().write(&part[..most])?;
+            }
+        }
+        ready!(self.poll_drain(cx))?;
+        Poll::Ready(Ok(std::mem::take(&mut self.owed)))
+    }
+}
+
+impl Stream for Secure {
+    const SCHEME: &'static str = "https";
+
+    fn abort(&self) {
+        self.socket.abort();
+    }
+
+    fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        watched: &mut bool,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            match self.session.reader().read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return Poll::Ready(read),
+            }
+            // At the end the reader tells whether it was a proper one.
+            ready!(self.poll_fetch(cx, watched))?;
+        }
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_seal(cx, &[bytes])
+    }
+
+    fn part(&mut self) {
+        if !std::mem::replace(&mut self.parted, true) {
+            self.session.send_close_notify();
+            // Who has gone, or reads nothing, does without.
+            let _ = self.session.write_tls(&mut Sink(&self.socket));
+        }
+    }
+}
+
+impl AsyncRead for Secure {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut watched = self.watched;
+        let came = self.poll_recv(cx, space.initialize_unfilled(), &mut watched);
+        self.watched = watched;
+        space.advance(ready!(came)?);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Secure {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_seal(cx, &[bytes])
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match parts {
+            [head, body] => self.poll_seal(cx, &[head, body]),
+            _ => self.poll_seal(cx, &[parts.first().map_or(&[], |part| part)]),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_drain(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.part();
+        ready!(self.poll_drain(cx))?;
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+/// The socket as rustls reads it.
+struct Source<'a, 'b, 'c> {
+    socket: &'a TcpStream,
+    cx: &'a mut Context<'b>,
+    watched: &'c mut bool,
+}
+
+impl Read for Source<'_, '_, '_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match stream::poll_recv(self.socket, self.cx, buffer, self.watched) {
+            Poll::Ready(came) => came,
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
+/// The socket as rustls writes it.
+struct Sink<'a>(&'a TcpStream);
+
+impl Write for Sink<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        send_now(self.0, bytes).unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match parts {
+            [part] => self.write(part),
+            parts => self.0.try_io(tokio::io::Interest::WRITABLE, || {
+                let flags = rustix::net::SendFlags::NOSIGNAL;
+                let mut none = rustix::net::SendAncillaryBuffer::default();
+                rustix::io::retry_on_intr(|| rustix::net::sendmsg(self.0, parts, &mut none, flags))
+                    .map_err(io::Error::from)
+            }),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
