@@ -16,7 +16,7 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build install-c wheel test test-python lint fmt gates bench bench-sim bench-lottery bench-load bench-corba bench-model deny deps clean
+.PHONY: help demo build install-c wheel test test-python test-api lint fmt gates bench bench-sim bench-lottery bench-load bench-corba bench-model deny deps clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,8 +50,8 @@ wheel: ## the Python package of the lottery's clients, target/wheel/*.whl
 test: deps ## all tests, with real clients, servers and proxies (PROFILE=release: of the binary that ships)
 	$(CARGO) build $(LOCKED) --profile $(PROFILE) -p plimsoll
 	python3 -B -m unittest discover -q -s benches
-	$(MAKE) --no-print-directory test-python
-	PLIMSOLL_BIN=$(TARGET)/$(PROFILE)/plimsoll $(CARGO) test $(LOCKED) --workspace --no-fail-fast
+	$(MAKE) --no-print-directory test-python test-api
+	PLIMSOLL_BIN=$(TARGET)/$(PROFILE)/plimsoll $(CARGO) test $(LOCKED) --workspace --features plimsoll/kerberos --no-fail-fast
 
 test-python: wheel ## the wheel in a fresh environment, against real daemons
 	$(CARGO) build $(LOCKED) --profile $(PROFILE) -p plimsoll
@@ -61,10 +61,15 @@ test-python: wheel ## the wheel in a fresh environment, against real daemons
 	PLIMSOLL_BIN='$(TARGET)/$(PROFILE)/plimsoll' MYPY='$(PYTHON) -m mypy' \
 		'$(TARGET)/venv/bin/python' -B -m unittest discover -q -s clients/python/tests
 
-lint: ## formatting, clippy and the documentation's links, warnings as errors
+test-api: ## control over TLS against its OpenAPI document, with invented requests (schemathesis)
+	$(CARGO) build $(LOCKED) --profile $(PROFILE) -p plimsoll
+	PYTHON='$(PYTHON)' scripts/install-schemathesis '$(TARGET)/schemathesis'
+	PLIMSOLL_BIN='$(TARGET)/$(PROFILE)/plimsoll' '$(TARGET)/schemathesis/bin/python' -B -m unittest discover -q -s tests/api
+
+lint: deps ## formatting, clippy and the documentation's links, warnings as errors
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy $(LOCKED) --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --no-deps
+	$(CARGO) clippy $(LOCKED) --workspace --features plimsoll/kerberos --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --features plimsoll/kerberos --no-deps
 
 fmt: ## format the code
 	$(CARGO) fmt --all

@@ -30,6 +30,8 @@ mod iiop_relay;
 mod iiop_shed;
 mod iiop_side_car;
 mod in_band;
+#[cfg(feature = "kerberos")]
+mod kerberos;
 mod lab;
 mod lab_lottery;
 mod load;
@@ -43,6 +45,10 @@ mod monitoring;
 mod overload;
 mod pick;
 mod proxy_protocol;
+#[cfg(feature = "kerberos")]
+#[expect(dead_code, reason = "a part of it is for other tests")]
+#[path = "../realm/mod.rs"]
+mod realm;
 mod reload;
 mod sharing;
 mod side_car;

@@ -3,10 +3,12 @@
 //! A token counts if a key of the file signed it by ES256, RS256 or EdDSA, if it is from the issuer and for the audience
 //! that were set, and if it has begun and not ended, with half a minute for clocks that differ. The key says which
 //! algorithm is its own, never the token alone: that closes the old doors of `none` and of public keys taken for
-//! passwords. Keys come from a file (a JWK set, RFC 7517), which is read again when it changes; nothing is fetched.
+//! passwords. Keys are a JWK set (RFC 7517): a file, which is read
+//! again when it changes, or what the provider publishes, which is fetched (`remote.rs`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
@@ -16,6 +18,7 @@ use serde_json::{Map, Value};
 
 use crate::access::Caller;
 use crate::files::Files;
+use crate::remote::{Remote, Url};
 
 /// How far clocks may differ, seconds.
 const LEEWAY: u64 = 30;
@@ -30,14 +33,53 @@ pub struct Jwt {
     /// Whom they must be for (`aud`): one of these.
     pub audience: Vec<String>,
     /// The issuer's public keys, a JWK set.
-    pub jwks_file: PathBuf,
+    pub keys: KeySet,
+}
+
+/// Where a JWK set is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySet {
+    /// In a file.
+    File(PathBuf),
+    /// Where the provider publishes it.
+    Published {
+        /// The address.
+        url: Url,
+        /// The authorities of the provider's certificate, PEM.
+        authorities: PathBuf,
+    },
 }
 
 /// Judges tokens.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     config: Jwt,
-    keys: Files<Vec<Key>>,
+    keys: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    File(Files<Vec<Key>>),
+    Published(Arc<Remote<Vec<Key>>>),
+}
+
+/// A token that is not good.
+enum Bad {
+    /// The key that it names is none that is known.
+    Key,
+    Otherwise(String),
+}
+
+impl From<String> for Bad {
+    fn from(why: String) -> Self {
+        Self::Otherwise(why)
+    }
+}
+
+impl From<&str> for Bad {
+    fn from(why: &str) -> Self {
+        Self::Otherwise(why.into())
+    }
 }
 
 struct Key {
@@ -50,19 +92,44 @@ impl Tokens {
     /// # Errors
     /// The keys cannot be read, or there are none that could be used.
     pub(crate) fn open(config: Jwt) -> Result<Self, String> {
-        let name = config.jwks_file.display().to_string();
-        let keys = Files::open(vec![config.jwks_file.clone()], move |bytes| {
-            let set = bytes.first().map_or(&[][..], Vec::as_slice);
-            keys(set).map_err(|why| format!("{name}: {why}"))
-        })?;
+        let keys = match &config.keys {
+            KeySet::File(path) => {
+                let name = path.display().to_string();
+                Source::File(Files::open(vec![path.clone()], move |bytes| {
+                    let set = bytes.first().map_or(&[][..], Vec::as_slice);
+                    keys(set).map_err(|why| format!("{name}: {why}"))
+                })?)
+            }
+            KeySet::Published { url, authorities } => {
+                Source::Published(Remote::new(url.clone(), authorities.clone(), keys)?)
+            }
+        };
         Ok(Self { config, keys })
     }
 
-    /// Whose token it is.
+    /// Fetches the keys where they are published, for as long as the runtime lives.
+    pub(crate) fn keep(&self) {
+        if let Source::Published(remote) = &self.keys {
+            tokio::spawn(Arc::clone(remote).keep());
+        }
+    }
+
+    /// Whose token it is. A key that is not known is looked for anew, where that can be.
     ///
     /// # Errors
     /// Why it does not count; nothing of the token is in it.
-    pub(crate) fn check(&self, token: &str) -> Result<Caller, String> {
+    pub(crate) async fn check(&self, token: &str) -> Result<Caller, String> {
+        let again = match (self.judge(token), &self.keys) {
+            (Err(Bad::Key), Source::Published(remote)) if remote.refresh().await => self.judge(token),
+            (judged, _) => judged,
+        };
+        again.map_err(|bad| match bad {
+            Bad::Key => "the token is signed by a key that is not known here".into(),
+            Bad::Otherwise(why) => why,
+        })
+    }
+
+    fn judge(&self, token: &str) -> Result<Caller, Bad> {
         if token.len() > LONGEST {
             return Err("the token is too long".into());
         }
@@ -70,7 +137,10 @@ impl Tokens {
         if header.crit.is_some() {
             return Err("the token asks for extensions that are not known here".into());
         }
-        let keys = self.keys.now("the keys of tokens");
+        let keys = match &self.keys {
+            Source::File(files) => files.now("the keys of tokens"),
+            Source::Published(remote) => remote.now().ok_or(Bad::Key)?,
+        };
         let key = choose(&keys, &header)?;
         let mut validation = Validation::new(key.algorithm);
         validation.leeway = LEEWAY;
@@ -79,20 +149,20 @@ impl Tokens {
         validation.set_audience(&self.config.audience);
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
         let said = decode::<Map<String, Value>>(token, &key.key, &validation)
-            .map_err(|error| wrong(error.kind()).to_owned())?;
-        caller(&said.claims)
+            .map_err(|error| wrong(error.kind()))?;
+        Ok(caller(&said.claims)?)
     }
 }
 
 /// The key that a token says it is signed by. Without an id there must be no choice.
-fn choose<'k>(keys: &'k [Key], header: &Header) -> Result<&'k Key, String> {
+fn choose<'k>(keys: &'k [Key], header: &Header) -> Result<&'k Key, Bad> {
     let mut fitting = keys.iter().filter(|key| {
         key.algorithm == header.alg && (header.kid.is_none() || key.id.as_ref() == header.kid.as_ref())
     });
     match (fitting.next(), fitting.next()) {
         (Some(key), None) => Ok(key),
         (Some(_), Some(_)) => Err("the token does not say which of several keys signed it".into()),
-        (None, _) => Err("the token is signed by a key that is not known here".into()),
+        (None, _) => Err(Bad::Key),
     }
 }
 

@@ -4,7 +4,7 @@
 //! Four doors. The *listener* (TCP) only shows: it may face a network, and nothing that arrives there can
 //! change anything. The *control socket* (unix, mode 0600) shows the same and acts as well; who may act is
 //! decided by the file's permissions. *Control over TLS* does the same for those who prove who they are, by a client
-//! certificate or a token, and only what the [access rules](Access) give them. The *reports* door (TCP, only if asked
+//! certificate, a token or a ticket, and only what the [access rules](Access) give them. The *reports* door (TCP, only if asked
 //! for) takes what members tell of their load and shows nothing: it is for the network that the members are in, where
 //! whoever can reach it can lie about their load and do no more. All are served by one thread with a runtime of its own,
 //! so that no client of theirs, however many or slow, takes time from the data path.
@@ -32,6 +32,7 @@ pub mod openapi;
 mod patience;
 mod plane;
 mod process;
+mod remote;
 mod reply;
 mod report;
 mod route;
@@ -40,6 +41,7 @@ mod serve;
 mod show;
 mod subject;
 mod supervisor;
+mod ticket;
 mod tls;
 mod verb;
 
@@ -54,8 +56,9 @@ use tokio::sync::oneshot;
 
 pub use access::{Access, BUILT_IN, Caller, Grant, Kind, Pattern, Permit, Role, spiffe_id, trust_domain};
 pub use audit::{Audit, Deed};
-pub use jwt::Jwt;
+pub use jwt::{Jwt, KeySet};
 pub use lottery::{Counts, Daemon, DaemonStatus, KeyRing, KeyStep, MemberSeen, OwnService, Part, Secret};
+pub use remote::Url;
 pub use rules::Rules;
 pub use subject::{Changed, Entry, Reference, Refused, Report, Subject, Switch};
 pub use supervisor::{Act, Children, Denied, Household, LastExit, ProcessStatus, Says, Supervisor};
@@ -90,6 +93,8 @@ pub struct Secured {
     pub tls: Tls,
     /// Which tokens count; none if `None`.
     pub jwt: Option<Jwt>,
+    /// The keytab by which Kerberos tickets count; none do if `None`.
+    pub keytab: Option<PathBuf>,
     /// Who may do what.
     pub rules: Arc<Rules>,
 }
@@ -119,7 +124,7 @@ pub enum Error {
     },
     /// What control over TLS needs is missing or wrong.
     #[error(
-        "admin: control over TLS: {0}; mend [admin.tls] or [admin.jwt], or take tls:// out of [admin] control"
+        "admin: control over TLS: {0}; mend [admin.tls], [admin.jwt] or [admin.kerberos], or take tls:// out of [admin] control"
     )]
     Secured(String),
     /// The system gave no thread or no event queue.

@@ -34,12 +34,13 @@ fn made(shown: impl Fn(&Route) -> bool) -> Value {
             {"url": "https://127.0.0.1:9905", "description": "[admin] control = \"tls://…\": everything, with a credential"},
             {"url": "http://127.0.0.1:9900", "description": "[admin] listen: what only looks, without"},
         ],
-        "security": [{"certificate": []}, {"token": []}],
+        "security": [{"certificate": []}, {"token": []}, {"ticket": []}],
         "paths": paths,
         "components": {
             "securitySchemes": {
                 "certificate": {"type": "mutualTLS", "description": "a client certificate with an SPIFFE id"},
                 "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+                "ticket": {"type": "http", "scheme": "negotiate", "description": "a Kerberos ticket, bound to the connection by tls-exporter, where [admin.kerberos] is set"},
             },
             "schemas": schemas(),
         },
@@ -139,7 +140,7 @@ fn parameters(route: &Route) -> Vec<Value> {
         parameters.push(json!({"name": "children", "in": "query", "schema": children}));
     }
     if route.takes == Takes::Since {
-        let since = json!({"type": "integer", "minimum": 0});
+        let since = json!({"type": "integer", "minimum": 0, "maximum": u64::MAX});
         let follow = json!({"type": "string", "enum": ["0", "1"]});
         let id = json!({"type": "string"});
         parameters.push(json!({"name": "since", "in": "query", "schema": since}));
@@ -222,12 +223,19 @@ fn schemas() -> Value {
         "group": {"type": "string"}, "type_id": {"type": "string"},
         "ior": {"type": "string"}, "corbaloc": {"type": "string"},
     });
-    let report = json!({
-        "group": {"type": ["string", "null"]}, "member": {"type": "string", "minLength": 1},
-        "name": {"type": ["string", "null"]}, "value": {"type": ["number", "null"]},
-        "values": {"type": "object", "additionalProperties": {"type": "number"}},
-        "age_seconds": {"type": ["number", "null"]},
-    });
+    // One value with its name, or several under theirs, or both.
+    let report = |several: usize, name: Value, value: Value| {
+        let values = json!({"type": "object", "additionalProperties": number(json!("number")), "minProperties": several});
+        json!({
+            "group": {"type": ["string", "null"]}, "member": {"type": "string", "minLength": 1},
+            "name": {"type": name}, "value": number(value), "values": values,
+            "age_seconds": number(json!(["number", "null"])),
+        })
+    };
+    let report = json!({"anyOf": [
+        closed(&["member", "name", "value"], report(0, json!("string"), json!("number"))),
+        closed(&["member", "values"], report(1, json!("null"), json!("null"))),
+    ]});
     let shed =
         object(&["share", "epoch"], json!({"share": {"type": "number"}, "epoch": {"type": "integer"}}));
     let target = json!({
@@ -292,7 +300,7 @@ fn schemas() -> Value {
         ),
         "Process": object(&["name", "command", "state", "why", "restarts", "failures"], process),
         "Reference": object(&["group", "type_id", "ior", "corbaloc"], reference),
-        "Report": closed(&["member"], report),
+        "Report": report,
         "Setting": closed(
             &["group", "key", "value"],
             json!({"group": text(), "key": text(), "value": text()}),
@@ -308,6 +316,11 @@ fn schemas() -> Value {
         "Target": closed(&["member"], target),
         "Undrained": object(&["undrained"], json!({"undrained": text()})),
     })
+}
+
+/// What a double can say.
+fn number(kind: Value) -> Value {
+    json!({"type": kind, "minimum": f64::MIN, "maximum": f64::MAX})
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
+use plimsoll_kerberos::Channel;
 use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore, watch};
 
@@ -15,6 +16,7 @@ use crate::lobby::Guest;
 use crate::lottery::Daemon;
 use crate::rules::Rules;
 use crate::supervisor::Supervisor;
+use crate::ticket::{Proof, Ticket, Tickets};
 use crate::verb::{By, Nature, Route, Verb};
 
 /// Who is behind the doors.
@@ -53,6 +55,8 @@ pub(crate) enum Powers {
 pub(crate) struct Arrival {
     /// As the connection proves it.
     pub(crate) caller: Caller,
+    /// What a ticket must be bound to, over TLS.
+    pub(crate) channel: Option<Channel>,
     /// From where.
     pub(crate) from: String,
     /// Its place, which a stranger may have to give up for others.
@@ -63,7 +67,43 @@ pub(crate) struct Arrival {
 #[derive(Debug)]
 pub(crate) struct Guard {
     pub(crate) rules: Arc<Rules>,
-    pub(crate) tokens: Option<Tokens>,
+    pub(crate) tokens: Option<Arc<Tokens>>,
+    pub(crate) tickets: Option<Tickets>,
+}
+
+impl Guard {
+    /// What else there is than a certificate, to be read after it.
+    fn or_else(&self) -> &'static str {
+        match (&self.tokens, &self.tickets) {
+            (_, None) => ", or with Authorization: Bearer TOKEN",
+            (None, Some(_)) => ", or with Authorization: Negotiate TICKET",
+            (Some(_), Some(_)) => ", or with Authorization: Bearer TOKEN or Negotiate TICKET",
+        }
+    }
+}
+
+/// What somebody shows.
+pub(crate) enum Shown {
+    /// Enough to know who it is.
+    Caller(Caller),
+    /// A token, and who judges it: its key may have to be fetched.
+    Token { tokens: Arc<Tokens>, text: String },
+    /// A ticket, which is to be judged elsewhere: that looks into files.
+    Ticket(Ticket),
+}
+
+impl Shown {
+    /// Who it is, and what is to go with the answer.
+    ///
+    /// # Errors
+    /// Why that does not count.
+    pub(crate) async fn judge(self) -> Result<(Caller, Option<Proof>), String> {
+        match self {
+            Self::Caller(caller) => Ok((caller, None)),
+            Self::Token { tokens, text } => Ok((tokens.check(&text).await?, None)),
+            Self::Ticket(ticket) => ticket.check().await.map(|(caller, proof)| (caller, Some(proof))),
+        }
+    }
 }
 
 /// One door's view of who is behind it.
@@ -129,33 +169,46 @@ impl Plane {
         }
     }
 
-    /// Who asks: a token that is sent counts for more than the certificate it is sent under.
+    /// What somebody shows: a token or ticket that is sent counts for more than the certificate it is sent under.
     ///
     /// # Errors
-    /// There is no credential, or it does not count.
-    pub(crate) fn caller(&self, arrival: &Arrival, headers: &HeaderMap) -> Result<Caller, String> {
-        let Some(guard) = &self.guard else { return Ok(arrival.caller.clone()) };
+    /// There is no credential, or it is none that counts here.
+    pub(crate) fn shown(&self, arrival: &Arrival, headers: &HeaderMap) -> Result<Shown, String> {
+        let Some(guard) = &self.guard else { return Ok(Shown::Caller(arrival.caller.clone())) };
         if arrival.caller.ended() {
             return Err("the client certificate has expired: come again with another".into());
         }
         let mut sent = headers.get_all(AUTHORIZATION).iter();
-        match (sent.next(), sent.next(), &guard.tokens) {
-            (None, ..) if arrival.caller.kind == Kind::None => {
-                Err("no credential: come with a client certificate, or with Authorization: Bearer TOKEN"
-                    .into())
+        let sent = match (sent.next(), sent.next()) {
+            (None, _) if arrival.caller.kind == Kind::None => {
+                return Err(format!("no credential: come with a client certificate{}", guard.or_else()));
             }
-            (None, ..) => Ok(arrival.caller.clone()),
-            (Some(_), _, None) => Err("tokens do not count here: there is no [admin.jwt]".into()),
-            (Some(_), Some(_), _) => Err("more than one Authorization".into()),
-            (Some(sent), None, Some(tokens)) => {
-                let text = sent.to_str().unwrap_or_default();
-                let (scheme, token) = text.split_once(' ').unwrap_or_default();
-                if !scheme.eq_ignore_ascii_case("bearer") {
-                    return Err("Authorization is not Bearer TOKEN".into());
-                }
-                tokens.check(token.trim())
+            (None, _) => return Ok(Shown::Caller(arrival.caller.clone())),
+            (Some(sent), None) => sent.to_str().unwrap_or_default(),
+            (Some(_), Some(_)) => return Err("more than one Authorization".into()),
+        };
+        let (scheme, text) = sent.split_once(' ').unwrap_or_default();
+        let is = |name: &str| scheme.eq_ignore_ascii_case(name);
+        match (&guard.tokens, &guard.tickets) {
+            (Some(tokens), _) if is("bearer") => {
+                Ok(Shown::Token { tokens: Arc::clone(tokens), text: text.trim().to_owned() })
             }
+            (_, Some(tickets)) if is("negotiate") => {
+                let channel = arrival.channel.ok_or("tickets count over TLS only")?;
+                Ok(Shown::Ticket(tickets.ticket(text.trim(), channel)))
+            }
+            (None, _) if is("bearer") => Err("tokens do not count here: there is no [admin.jwt]".into()),
+            (_, None) if is("negotiate") => {
+                Err("tickets do not count here: there is no [admin.kerberos]".into())
+            }
+            _ => Err(format!("that Authorization does not count here: give none{}", guard.or_else())),
         }
+    }
+
+    /// How a stranger may say who it is: values of `WWW-Authenticate`.
+    pub(crate) fn schemes(&self) -> impl Iterator<Item = &'static str> {
+        let tickets = self.guard.as_ref().is_some_and(|guard| guard.tickets.is_some());
+        ["Bearer"].into_iter().chain(tickets.then_some("Negotiate"))
     }
 
     /// What somebody may do by a verb, by the rules as they are now.

@@ -49,21 +49,41 @@ async fn respond(plane: &Arc<Plane>, arrival: &Arrival, request: Request<Incomin
     if let Some((route, _)) = found {
         ask.verb = route.name;
     }
-    match plane.caller(arrival, request.headers()) {
-        Ok(caller) => {
+    let known = match plane.shown(arrival, request.headers()) {
+        Ok(shown) => shown.judge().await,
+        Err(why) => Err(why),
+    };
+    let proof = match known {
+        Ok((caller, proof)) => {
             if caller.kind != Kind::None {
                 arrival.guest.prove();
             }
             ask.caller = caller;
+            proof
         }
         Err(why) => {
             let _ = whole(request).await;
             return ask.stranger(why);
         }
+    };
+    let mut answer = obey(ask, &path, found, request).await;
+    if let Some(proof) = proof {
+        proof.add(&mut answer);
     }
+    answer
+}
+
+/// It is known who asks.
+async fn obey(
+    ask: Ask<'_>,
+    path: &str,
+    found: Option<(&'static Route, Option<&str>)>,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let plane = ask.plane;
     if found.is_none()
         && plane.powers != Powers::Report
-        && let Some(other) = elsewhere(plane, &path)
+        && let Some(other) = elsewhere(plane, path)
     {
         let by = plane.behind.by().name();
         let why = format!("a {by} has no {path}: a {other} does; see / for what there is");
@@ -103,7 +123,9 @@ impl Ask<'_> {
     fn stranger(&self, why: String) -> Response<Body> {
         self.plane.refused(&self.deed(None, Value::Null), &why);
         let mut answer = error(StatusCode::UNAUTHORIZED, why);
-        answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        for scheme in self.plane.schemes() {
+            answer.headers_mut().append(WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
+        }
         answer
     }
 

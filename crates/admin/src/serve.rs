@@ -22,7 +22,8 @@ use crate::jwt::Tokens;
 use crate::lobby::{Guest, Lobby};
 use crate::patience::Patience;
 use crate::plane::{Arrival, Behind, Guard, Plane, Powers};
-use crate::tls::Welcome;
+use crate::ticket::Tickets;
+use crate::tls::{Met, Welcome};
 use crate::{Addresses, Config, Error, route};
 
 /// Connections at once to each door that people and scrapers use.
@@ -139,7 +140,7 @@ trait Door: Send + Sync + 'static {
     async fn accept(&self) -> io::Result<(Self::Raw, String)>;
 
     /// Finds out who it is; on an error says why not.
-    fn meet(&self, raw: Self::Raw) -> impl Future<Output = Result<(Self::Stream, Caller), String>> + Send;
+    fn meet(&self, raw: Self::Raw) -> impl Future<Output = Result<(Self::Stream, Met), String>> + Send;
 }
 
 impl Door for TcpListener {
@@ -153,8 +154,8 @@ impl Door for TcpListener {
         Ok((stream, from.to_string()))
     }
 
-    async fn meet(&self, raw: TcpStream) -> Result<(TcpStream, Caller), String> {
-        Ok((raw, Caller::nobody()))
+    async fn meet(&self, raw: TcpStream) -> Result<(TcpStream, Met), String> {
+        Ok((raw, Caller::nobody().into()))
     }
 }
 
@@ -168,9 +169,9 @@ impl Door for Control {
         Ok((stream, pid.map_or_else(|| "unix".to_owned(), |pid| format!("unix, pid {pid}"))))
     }
 
-    async fn meet(&self, raw: UnixStream) -> Result<(UnixStream, Caller), String> {
+    async fn meet(&self, raw: UnixStream) -> Result<(UnixStream, Met), String> {
         let peer = raw.peer_cred().map_err(|error| format!("it is not known who it is: {error}"))?;
-        Ok((raw, Caller::unix(peer.uid())))
+        Ok((raw, Caller::unix(peer.uid()).into()))
     }
 }
 
@@ -182,10 +183,15 @@ struct Secured {
 
 impl Secured {
     async fn open(secured: crate::Secured) -> Result<(Self, Guard), Error> {
-        let tokens = secured.jwt.map(Tokens::open).transpose().map_err(Error::Secured)?;
-        let welcome = Welcome::open(&secured.tls, tokens.is_some()).map_err(Error::Secured)?;
+        let tokens = secured.jwt.map(Tokens::open).transpose().map_err(Error::Secured)?.map(Arc::new);
+        let tickets = secured.keytab.as_deref().map(Tickets::open).transpose().map_err(Error::Secured)?;
+        let strangers = tokens.is_some() || tickets.is_some();
+        let welcome = Welcome::open(&secured.tls, strangers).map_err(Error::Secured)?;
         let listener = bind::listener(secured.tls.address, "control").await?;
-        Ok((Self { listener, welcome }, Guard { rules: secured.rules, tokens }))
+        if let Some(tokens) = &tokens {
+            tokens.keep();
+        }
+        Ok((Self { listener, welcome }, Guard { rules: secured.rules, tokens, tickets }))
     }
 }
 
@@ -199,7 +205,7 @@ impl Door for Secured {
         Door::accept(&self.listener).await
     }
 
-    async fn meet(&self, raw: TcpStream) -> Result<(Self::Stream, Caller), String> {
+    async fn meet(&self, raw: TcpStream) -> Result<(Self::Stream, Met), String> {
         let met = timeout(HANDSHAKE, self.welcome.meet(raw)).await;
         met.unwrap_or_else(|_| Err("the handshake did not end in time".into()))
     }
@@ -233,11 +239,11 @@ async fn keep<D: Door>(door: Option<D>, plane: Arc<Plane>, lobby: &Lobby) {
 
 async fn visit<D: Door>(door: Arc<D>, raw: D::Raw, from: String, plane: Arc<Plane>, guest: Arc<Guest>) {
     match door.meet(raw).await {
-        Ok((stream, caller)) => {
+        Ok((stream, Met { caller, channel })) => {
             if caller.kind != Kind::None {
                 guest.prove();
             }
-            connection(stream, Arrival { caller, from, guest }, plane).await;
+            connection(stream, Arrival { caller, channel, from, guest }, plane).await;
         }
         Err(why) => plane.turned_away(&from, &why),
     }

@@ -1,7 +1,7 @@
-//! The door behind TLS 1.3: who comes has a certificate of ours, or will show a token.
+//! The door behind TLS 1.3: who comes has a certificate of ours, or will show a token or a ticket.
 //!
 //! A client certificate must lead to one of the authorities in `client_ca` and carry exactly one URI, an SPIFFE id of the
-//! trust domain (X509-SVID, section 5.2); without tokens there is no connection without one. Sessions are never
+//! trust domain (X509-SVID, section 5.2); without tokens and tickets there is no connection without one. Sessions are never
 //! resumed: each connection proves again who comes, by the authorities that are trusted then. The files may be replaced
 //! at any time, in any order: while key and certificate do not fit, those before are used.
 
@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use plimsoll_kerberos::Channel;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
@@ -33,10 +34,24 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// Its private key, PEM.
     pub key: PathBuf,
-    /// The authorities of client certificates, PEM; `None` if tokens are all that counts.
+    /// The authorities of client certificates, PEM; `None` if only tokens and tickets count.
     pub client_ca: Option<PathBuf>,
     /// The trust domain that client certificates must be of.
     pub trust_domain: Option<String>,
+}
+
+/// Who is at the other end of a connection.
+#[derive(Debug)]
+pub(crate) struct Met {
+    pub(crate) caller: Caller,
+    /// Over TLS: what a ticket must be bound to.
+    pub(crate) channel: Option<Channel>,
+}
+
+impl From<Caller> for Met {
+    fn from(caller: Caller) -> Self {
+        Self { caller, channel: None }
+    }
 }
 
 /// Greets whoever comes.
@@ -47,11 +62,11 @@ pub(crate) struct Welcome {
 }
 
 impl Welcome {
-    /// `tokens`: may somebody come without a certificate, to show a token?
+    /// `strangers`: may somebody come without a certificate, to show a token or a ticket?
     ///
     /// # Errors
     /// Which file is wrong, and why.
-    pub(crate) fn open(tls: &Tls, tokens: bool) -> Result<Self, String> {
+    pub(crate) fn open(tls: &Tls, strangers: bool) -> Result<Self, String> {
         let names: Vec<PathBuf> =
             [&tls.certificate, &tls.key].into_iter().chain(&tls.client_ca).cloned().collect();
         if std::fs::metadata(&tls.key).is_ok_and(|key| key.permissions().mode() & 0o007 != 0) {
@@ -60,7 +75,7 @@ impl Welcome {
                 tls.key.display()
             );
         }
-        let files = Files::open(names.clone(), move |bytes| config(&names, bytes, tokens))?;
+        let files = Files::open(names.clone(), move |bytes| config(&names, bytes, strangers))?;
         Ok(Self { files, trust_domain: tls.trust_domain.clone() })
     }
 
@@ -68,7 +83,7 @@ impl Welcome {
     ///
     /// # Errors
     /// Why not, for the audit log: the other side has been told by an alert of TLS, or has gone.
-    pub(crate) async fn meet(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, Caller), String> {
+    pub(crate) async fn meet(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, Met), String> {
         let config = self.files.now("the certificates of [admin.tls]");
         let stream =
             TlsAcceptor::from(config).accept(stream).await.map_err(|error: io::Error| error.to_string())?;
@@ -77,7 +92,9 @@ impl Welcome {
             Some(certificate) => self.named(certificate)?,
             None => Caller::nobody(),
         };
-        Ok((stream, caller))
+        let exported = stream.get_ref().1.export_keying_material([0; 32], plimsoll_kerberos::LABEL, None);
+        let channel = exported.map(Channel).ok();
+        Ok((stream, Met { caller, channel }))
     }
 
     /// Whose certificate it is; that it is valid has been found already.
@@ -132,7 +149,7 @@ fn ends(certificate: &[u8]) -> ASN1Result<u64> {
 }
 
 /// `files`: certificate, key and, if there is one, the authorities.
-fn config(names: &[PathBuf], files: &[Vec<u8>], tokens: bool) -> Result<ServerConfig, String> {
+fn config(names: &[PathBuf], files: &[Vec<u8>], strangers: bool) -> Result<ServerConfig, String> {
     let named = |place: usize, why: String| {
         format!("{}: {why}", names.get(place).map(|name| name.display().to_string()).unwrap_or_default())
     };
@@ -150,7 +167,7 @@ fn config(names: &[PathBuf], files: &[Vec<u8>], tokens: bool) -> Result<ServerCo
                 roots.add(authority).map_err(|why| named(2, why.to_string()))?;
             }
             let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
-            let builder = if tokens { builder.allow_unauthenticated() } else { builder };
+            let builder = if strangers { builder.allow_unauthenticated() } else { builder };
             builder.build().map_err(|why| named(2, why.to_string()))?
         }
     };

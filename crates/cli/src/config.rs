@@ -42,7 +42,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use toml::de::DeTable;
 
-pub(crate) use access::{AccessTable, JwtTable, TlsTable, check_file as check_access};
+pub(crate) use access::{AccessTable, JwtTable, KerberosTable, TlsTable, check_file as check_access};
 pub(crate) use address::{AdminListen, Control, Controls, ListenAddress, MemberAddress, Network};
 pub(crate) use corba::{Iiop, MemberLocation, ObjectKey, Reference, TypeId};
 pub(crate) use door::{ControlTable, Doors};

@@ -12,6 +12,7 @@ mod peer;
 mod sample;
 mod secure;
 pub(crate) mod text;
+mod ticket;
 mod wire;
 
 use std::fmt;
@@ -36,6 +37,7 @@ use crate::config::DEFAULT_FILE;
 use crate::failure::{Exit, Failure};
 pub(crate) use secure::Credentials;
 use secure::Shown;
+use ticket::Ticket;
 use wire::Wire;
 
 /// Used if nothing else is said.
@@ -273,10 +275,14 @@ impl Balancer {
         body: &str,
         wait: Duration,
     ) -> Result<http::Answer, Trouble> {
+        socket.patience(wait).map_err(|error| self.lost(&error))?;
+        let ticket = Ticket::of(self, &mut socket)?;
         let (host, token) = match self {
             Self::Unix(_) => ("plimsoll", String::new()),
             Self::Http(authority) => (authority.as_str(), String::new()),
-            Self::Https(authority, shown) => (authority.as_str(), shown.field()),
+            Self::Https(authority, shown) => {
+                (authority.as_str(), ticket.as_ref().map_or_else(|| shown.field(), Ticket::field))
+            }
         };
         // HTTP/1.0: the answer ends with the connection and is never chunked.
         let request = format!(
@@ -284,7 +290,6 @@ impl Balancer {
              Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        socket.patience(wait).map_err(|error| self.lost(&error))?;
         let sent = socket.write_all(request.as_bytes()).and_then(|()| socket.flush());
         // Whoever hangs up on us has said why, where TLS is spoken.
         let answer = match (http::Answer::read(socket), sent) {
@@ -293,6 +298,7 @@ impl Balancer {
             (Err(read), Err(_)) if secure::objection(&read).is_some() => return Err(self.broken(&read)),
             (Err(_), Err(error)) => return Err(self.broken(&error)),
         };
+        ticket.map_or(Ok(()), |ticket| ticket.judge(self, &answer))?;
         match answer.status {
             200..300 => Ok(answer),
             status => {

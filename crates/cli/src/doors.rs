@@ -29,7 +29,8 @@ pub(crate) fn audit(path: Option<&Path>, section: &str) -> Result<Option<Arc<Aud
 /// The rules or the audit log are not to be had.
 pub(crate) fn open(doors: Doors<'_>, log: Option<&LogPath>) -> Result<(Config, Arc<Rules>), Failure> {
     let rules = Arc::new(doors.rules().map_err(|why| Failure::new(Exit::Usage, why))?);
-    let secured = doors.secured().map(|(tls, jwt)| Secured { tls, jwt, rules: Arc::clone(&rules) });
+    let secured =
+        doors.secured().map(|(tls, jwt, keytab)| Secured { tls, jwt, keytab, rules: Arc::clone(&rules) });
     let audit = audit(log.map(|LogPath(path)| path.as_path()), doors.section)?;
     let config = Config { control: doors.unix(), secured, audit, ..Config::default() };
     Ok((config, rules))

@@ -22,6 +22,8 @@ mod check;
 mod desk;
 mod follow;
 mod gossip;
+#[cfg(test)]
+mod law;
 mod serve;
 mod socket;
 mod twin;

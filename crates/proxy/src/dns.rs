@@ -6,6 +6,8 @@
 //! flight go by what other listeners of the group carry and what members report. Over UDP each core answers what the kernel gives
 //! it; over TCP a client may ask many questions on a connection, each behind its length, and is let go when it is quiet.
 
+#[cfg(test)]
+mod law;
 mod zone;
 
 use std::io;

@@ -15,6 +15,8 @@ pub enum Kind {
     Spiffe,
     /// A signed token.
     Jwt,
+    /// A Kerberos ticket.
+    Krb5,
     /// A signal, whose sender is not known.
     Signal,
 }
@@ -27,6 +29,7 @@ impl Kind {
             Self::Unix => "unix",
             Self::Spiffe => "spiffe",
             Self::Jwt => "jwt",
+            Self::Krb5 => "krb5",
             Self::Signal => "signal",
         }
     }
@@ -37,11 +40,12 @@ impl Kind {
 pub struct Caller {
     /// How that is known.
     pub kind: Kind,
-    /// The user's number, the SPIFFE id, the subject of the token, the name of the signal; empty for nobody.
+    /// The user's number, the SPIFFE id, the subject of the token, the principal of the ticket, the name of the signal; empty
+    /// for nobody.
     pub name: String,
     /// Of a token: its claims that are text or lists of text.
     pub claims: BTreeMap<String, Vec<String>>,
-    /// Of a certificate or a token: the last second in which it counts, since 1970.
+    /// Of a certificate, a token or a ticket: the last second in which it counts, since 1970.
     pub until: Option<u64>,
 }
 
@@ -75,6 +79,11 @@ impl Caller {
     /// The subject of a token that was checked.
     pub fn jwt(subject: &str, claims: BTreeMap<String, Vec<String>>) -> Self {
         Self { claims, ..Self::of(Kind::Jwt, subject.to_owned()) }
+    }
+
+    /// The principal of a ticket that was checked, with its realm.
+    pub fn krb5(principal: &str) -> Self {
+        Self::of(Kind::Krb5, principal.to_owned())
     }
 
     /// Whoever sent the process a signal.

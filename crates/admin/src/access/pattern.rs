@@ -5,6 +5,7 @@
 //! spiffe://example.org/ops/*        every id below
 //! jwt:alice                         the token's subject
 //! jwt:groups=sre                    a claim that is this text, or a list with it
+//! krb5:alice@EXAMPLE.ORG            the principal of a Kerberos ticket
 //! ```
 
 use std::fmt;
@@ -23,6 +24,8 @@ pub enum Pattern {
     Subject(String),
     /// A token with this claim.
     Claim(String, String),
+    /// A Kerberos ticket of this principal.
+    Principal(String),
 }
 
 impl Pattern {
@@ -39,6 +42,7 @@ impl Pattern {
                 let told = caller.claims.get(key);
                 caller.kind == Kind::Jwt && told.is_some_and(|told| told.contains(wanted))
             }
+            Self::Principal(name) => caller.kind == Kind::Krb5 && caller.name == *name,
         }
     }
 }
@@ -58,8 +62,15 @@ impl FromStr for Pattern {
                 None => Ok(Self::Subject(token.into())),
             };
         }
+        if let Some(name) = text.strip_prefix("krb5:") {
+            principal(name)?;
+            return Ok(Self::Principal(name.into()));
+        }
         if !text.starts_with("spiffe://") {
-            return Err("is neither spiffe://DOMAIN/PATH nor jwt:SUBJECT nor jwt:CLAIM=VALUE".into());
+            return Err(
+                "is neither spiffe://DOMAIN/PATH nor jwt:SUBJECT nor jwt:CLAIM=VALUE nor krb5:NAME@REALM"
+                    .into(),
+            );
         }
         match text.strip_suffix('*') {
             Some(begin) if !begin.ends_with('/') || begin == "spiffe://" => {
@@ -90,6 +101,7 @@ impl fmt::Display for Pattern {
             Self::Below(begin) => write!(f, "{begin}*"),
             Self::Subject(name) => write!(f, "jwt:{name}"),
             Self::Claim(key, value) => write!(f, "jwt:{key}={value}"),
+            Self::Principal(name) => write!(f, "krb5:{name}"),
         }
     }
 }
@@ -121,6 +133,22 @@ pub fn trust_domain(text: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// A principal is `NAME@REALM`, where the name may have parts (`alice/admin`).
+fn principal(name: &str) -> Result<(), String> {
+    // Tickets of another realm may count here, too: it is never left out.
+    let (user, realm) = name.rsplit_once('@').ok_or("names no realm: write krb5:NAME@REALM")?;
+    if user.is_empty() || realm.is_empty() {
+        return Err("names nobody: write krb5:NAME@REALM".into());
+    }
+    if name.contains('*') {
+        return Err("has a star, which only ends a spiffe id".into());
+    }
+    if user.contains('@') || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err("is not a principal: write krb5:NAME@REALM".into());
+    }
+    Ok(())
+}
+
 fn trusted(name: &str) -> Result<(), String> {
     trust_domain(name).map_err(|_| format!("has a malformed trust domain `{name}`"))
 }
@@ -148,6 +176,8 @@ mod tests {
             "spiffe://example.org/*",
             "jwt:alice@example.org",
             "jwt:groups=a=b",
+            "krb5:alice@EXAMPLE.ORG",
+            "krb5:alice/admin@EXAMPLE.ORG",
         ] {
             assert_eq!(text.parse::<Pattern>().unwrap().to_string(), text);
         }
@@ -160,6 +190,12 @@ mod tests {
             ("jwt:", "names nobody"),
             ("jwt:=x", "empty claim"),
             ("jwt:a*", "a star"),
+            ("krb5:alice", "no realm"),
+            ("krb5:@EXAMPLE.ORG", "names nobody"),
+            ("krb5:alice@", "names nobody"),
+            ("krb5:*@EXAMPLE.ORG", "a star"),
+            ("krb5:a@b@C", "not a principal"),
+            ("krb5:a b@C", "not a principal"),
             ("spiffe://*", "within a word"),
             ("spiffe://example.org/op*", "within a word"),
             ("spiffe://Example.org/ops", "malformed trust domain"),
@@ -185,5 +221,18 @@ mod tests {
         assert!(!fits("spiffe://example.org/ops") && !fits("spiffe://example.org/opsx/a"));
         assert!(!fits("spiffe://example.com/ops/a"));
         assert!(!pattern.fits(&Caller::jwt("spiffe://example.org/ops/a", Default::default())));
+    }
+
+    #[test]
+    fn a_principal_is_that_of_a_ticket_to_the_letter() {
+        let pattern: Pattern = "krb5:alice@EXAMPLE.ORG".parse().unwrap();
+        assert!(pattern.fits(&Caller::krb5("alice@EXAMPLE.ORG")));
+        for other in ["alice@EXAMPLE.COM", "alice/admin@EXAMPLE.ORG", "Alice@EXAMPLE.ORG", "alice", ""] {
+            assert!(!pattern.fits(&Caller::krb5(other)), "{other}");
+        }
+        let alike = Caller::jwt("alice@EXAMPLE.ORG", Default::default());
+        let token: Pattern = "jwt:alice@EXAMPLE.ORG".parse().unwrap();
+        assert!(!pattern.fits(&alike) && token.fits(&alike));
+        assert!(!token.fits(&Caller::krb5("alice@EXAMPLE.ORG")));
     }
 }

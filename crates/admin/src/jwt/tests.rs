@@ -45,13 +45,20 @@ impl Signer {
     }
 }
 
+impl Tokens {
+    fn checked(&self, token: &str) -> Result<Caller, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(self.check(token))
+    }
+}
+
 fn tokens(keys: &[&Value]) -> Tokens {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("plimsoll-jwks-{}-{number}", std::process::id()));
     std::fs::write(&path, json!({ "keys": keys }).to_string()).unwrap();
     let (issuer, audience) = ("https://id.example.org".to_owned(), vec!["plimsoll".to_owned()]);
-    Tokens::open(Jwt { issuer, audience, jwks_file: path }).unwrap()
+    Tokens::open(Jwt { issuer, audience, keys: KeySet::File(path) }).unwrap()
 }
 
 fn now() -> u64 {
@@ -77,7 +84,7 @@ fn tokens_of_each_algorithm_name_their_subject_and_claims() {
     let published: Vec<&Value> = signers.iter().map(|signer| &signer.published).collect();
     let tokens = tokens(&published);
     for signer in &signers {
-        let caller = tokens.check(&signer.sign(&claims())).unwrap();
+        let caller = tokens.checked(&signer.sign(&claims())).unwrap();
         assert_eq!((caller.name.as_str(), &caller.claims["groups"][1]), ("alice", &"web".to_owned()));
         assert_eq!(caller.claims["email"], ["alice@example.org"]);
         assert!(!caller.claims.contains_key("odd") && caller.until.unwrap() > now());
@@ -96,13 +103,13 @@ fn what_a_token_says_must_be_right() {
         (with("aud", json!(["another", "third"])), "another audience"),
         (with("sub", json!("")), "names no subject"),
     ] {
-        let said = tokens.check(&signer.sign(&claims)).unwrap_err();
+        let said = tokens.checked(&signer.sign(&claims)).unwrap_err();
         assert!(said.contains(why), "{claims}: {said}");
     }
     for missing in ["exp", "iss", "aud", "sub"] {
         let mut claims = claims();
         claims.as_object_mut().unwrap().remove(missing);
-        assert!(tokens.check(&signer.sign(&claims)).is_err(), "{missing}");
+        assert!(tokens.checked(&signer.sign(&claims)).is_err(), "{missing}");
     }
     // Clocks differ a little.
     for claims in [
@@ -110,7 +117,7 @@ fn what_a_token_says_must_be_right() {
         with("nbf", json!(now() + 10)),
         with("aud", json!(["x", "plimsoll"])),
     ] {
-        assert!(tokens.check(&signer.sign(&claims)).is_ok(), "{claims}");
+        assert!(tokens.checked(&signer.sign(&claims)).is_ok(), "{claims}");
     }
 }
 
@@ -118,35 +125,35 @@ fn what_a_token_says_must_be_right() {
 fn nobody_else_can_sign() {
     let (signer, stranger) = (es256(), es256());
     let tokens = tokens(&[&signer.published]);
-    let said = tokens.check(&stranger.sign(&claims())).unwrap_err();
+    let said = tokens.checked(&stranger.sign(&claims())).unwrap_err();
     assert!(said.contains("signature is wrong"), "{said}");
 
     let good = signer.sign(&claims());
     let parts: Vec<&str> = good.split('.').collect();
     let other = BASE64.encode(with("sub", json!("root")).to_string());
     let altered = format!("{}.{other}.{}", parts[0], parts[2]);
-    assert!(tokens.check(&altered).is_err());
+    assert!(tokens.checked(&altered).is_err());
 
     let body = parts[1];
     for header in [r#"{"alg":"none"}"#, r#"{"alg":"None","kid":"e"}"#, r#"{"kid":"e"}"#] {
         for signature in ["", parts[2]] {
             let token = format!("{}.{body}.{signature}", BASE64.encode(header));
-            assert!(tokens.check(&token).is_err(), "{header}");
+            assert!(tokens.checked(&token).is_err(), "{header}");
         }
     }
     // The public key, which everybody has, taken for a password.
     for secret in [signer.published.to_string(), signer.published["x"].as_str().unwrap().to_owned()] {
         let header = Header { kid: Some("e".into()), ..Header::new(Algorithm::HS256) };
         let token = encode(&header, &claims(), &EncodingKey::from_secret(secret.as_bytes())).unwrap();
-        let said = tokens.check(&token).unwrap_err();
+        let said = tokens.checked(&token).unwrap_err();
         assert!(said.contains("not known here"), "{said}");
     }
     let header =
         Header { kid: Some("e".into()), crit: Some(vec!["b64".into()]), ..Header::new(Algorithm::ES256) };
-    let said = tokens.check(&encode(&header, &claims(), &signer.key).unwrap()).unwrap_err();
+    let said = tokens.checked(&encode(&header, &claims(), &signer.key).unwrap()).unwrap_err();
     assert!(said.contains("extensions"), "{said}");
     for garbage in ["", "a", "a.b", "a.b.c", "..", "a.b.c.d", &"x".repeat(9000)] {
-        assert!(tokens.check(garbage).is_err());
+        assert!(tokens.checked(garbage).is_err());
     }
 }
 
@@ -155,10 +162,10 @@ fn a_key_is_chosen_by_its_id_and_must_be_for_signatures() {
     let (one, mut two) = (es256(), es256());
     two.published["kid"] = "f".into();
     let both = tokens(&[&one.published, &two.published]);
-    assert!(both.check(&one.sign(&claims())).is_ok() && both.check(&two.sign(&claims())).is_ok());
+    assert!(both.checked(&one.sign(&claims())).is_ok() && both.checked(&two.sign(&claims())).is_ok());
     let bare = encode(&Header::new(Algorithm::ES256), &claims(), &one.key).unwrap();
-    assert!(both.check(&bare).unwrap_err().contains("which of several keys"));
-    assert!(tokens(&[&one.published]).check(&bare).is_ok());
+    assert!(both.checked(&bare).unwrap_err().contains("which of several keys"));
+    assert!(tokens(&[&one.published]).checked(&bare).is_ok());
 
     let symmetric = json!({"kty": "oct", "k": "c2VjcmV0", "kid": "s"});
     let mut sealing = two.published.clone();
@@ -167,8 +174,8 @@ fn a_key_is_chosen_by_its_id_and_must_be_for_signatures() {
     other["alg"] = "ES384".into();
     let odd = json!({"kty": "OKP", "crv": "X448", "x": "AAAA"});
     let some = tokens(&[&one.published, &symmetric, &sealing, &other, &odd]);
-    assert!(some.check(&one.sign(&claims())).is_ok());
-    assert!(some.check(&two.sign(&claims())).is_err());
+    assert!(some.checked(&one.sign(&claims())).is_ok());
+    assert!(some.checked(&two.sign(&claims())).is_err());
     for set in [json!({"keys": [symmetric]}), json!({"keys": []}), json!([]), json!("x")] {
         assert!(keys(set.to_string().as_bytes()).is_err(), "{set}");
     }
@@ -178,11 +185,36 @@ fn a_key_is_chosen_by_its_id_and_must_be_for_signatures() {
 fn keys_are_exchanged_while_it_runs() {
     let (old, new) = (es256(), eddsa());
     let tokens = tokens(&[&old.published]);
-    let path = tokens.config.jwks_file.clone();
+    let KeySet::File(path) = tokens.config.keys.clone() else { panic!("not a file") };
     std::fs::write(&path, json!({"keys": [old.published, new.published]}).to_string()).unwrap();
-    assert!(tokens.check(&old.sign(&claims())).is_ok() && tokens.check(&new.sign(&claims())).is_ok());
+    assert!(tokens.checked(&old.sign(&claims())).is_ok() && tokens.checked(&new.sign(&claims())).is_ok());
     std::fs::write(&path, json!({"keys": [new.published]}).to_string()).unwrap();
-    assert!(tokens.check(&old.sign(&claims())).is_err() && tokens.check(&new.sign(&claims())).is_ok());
+    assert!(tokens.checked(&old.sign(&claims())).is_err() && tokens.checked(&new.sign(&claims())).is_ok());
     std::fs::write(&path, "{").unwrap();
-    assert!(tokens.check(&new.sign(&claims())).is_ok(), "what was read before stays");
+    assert!(tokens.checked(&new.sign(&claims())).is_ok(), "what was read before stays");
+}
+
+#[tokio::test]
+async fn a_key_that_is_not_known_is_looked_for_where_keys_are_published() {
+    let (old, mut new) = (es256(), es256());
+    new.published["kid"] = "f".into();
+    let provider = crate::remote::tests::Provider::start(None).await;
+    provider.publish(&json!({"keys": [old.published]}).to_string());
+    let (issuer, audience) = ("https://id.example.org".to_owned(), vec!["plimsoll".to_owned()]);
+    let keys = KeySet::Published { url: provider.url.clone(), authorities: PathBuf::new() };
+    let mut tokens = Tokens::open(Jwt { issuer, audience, keys }).unwrap();
+    let Source::Published(remote) = &mut tokens.keys else { panic!("not published") };
+    Arc::get_mut(remote).unwrap().soonest = std::time::Duration::from_millis(20);
+    let good = async |signer: &Signer| tokens.check(&signer.sign(&claims())).await.is_ok();
+    tokens.keep();
+    while !good(&old).await {
+        tokio::task::yield_now().await;
+    }
+    assert!(!good(&new).await);
+    provider.publish(&json!({"keys": [new.published]}).to_string());
+    assert!(good(&old).await, "it is not asked for every token");
+    while !good(&new).await {
+        tokio::task::yield_now().await;
+    }
+    assert!(!good(&old).await, "what is no longer published does not count");
 }

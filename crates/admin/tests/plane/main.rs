@@ -6,9 +6,15 @@ mod control;
 mod events;
 mod exposition;
 mod guarded;
+#[cfg(feature = "kerberos")]
+mod kerberos;
 mod metrics;
 mod pki;
 mod reads;
+#[cfg(feature = "kerberos")]
+#[expect(dead_code, reason = "a part of it is for other tests")]
+#[path = "../../../../tests/realm/mod.rs"]
+mod realm;
 mod reports;
 mod script;
 mod secured;

@@ -9,8 +9,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use plimsoll_admin::{
-    Access, Admin, Audit, By, Config, Grant, Jwt, ROUTES, Role, Route, Rules, Secured, Takes, Tls, Verb,
-    start,
+    Access, Admin, Audit, By, Config, Grant, Jwt, KeySet, ROUTES, Role, Route, Rules, Secured, Takes, Tls,
+    Verb, start,
 };
 use rcgen::KeyPair;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -20,16 +20,19 @@ use crate::pki::{Authority, Identity};
 use crate::script::{Answer, Scratch, Script};
 
 /// Verbs that change nothing.
-const LOOK: &[&str] = &["index", "document", "health", "status", "metrics", "events", "explain", "reference"];
+pub(crate) const LOOK: &[&str] =
+    &["index", "document", "health", "status", "metrics", "events", "explain", "reference"];
 /// What the built-in roles have, beside `LOOK`. Written out here, so that a change of the table shows.
-const OPERATE: &[&str] = &["drain", "undrain", "disable", "enable", "set"];
-const ADMINISTER: &[&str] = &["report", "reload", "stop"];
+pub(crate) const OPERATE: &[&str] = &["drain", "undrain", "disable", "enable", "set"];
+pub(crate) const ADMINISTER: &[&str] = &["report", "reload", "stop"];
 /// What the test's own role has, for the group `web`.
-const OWN: &[&str] = &["status", "explain", "drain"];
+pub(crate) const OWN: &[&str] = &["status", "explain", "drain"];
 
 const GRANTS: &str = "spiffe://example.org/view/* viewer\nspiffe://example.org/ops/* operator\n\
     spiffe://example.org/root/* admin\nspiffe://example.org/own/* own\nspiffe://example.org/agent/* agent\n\
-    jwt:victor viewer\njwt:groups=ops operator\njwt:rita admin\njwt:owen own\njwt:sue switcher\njwt:lee looker\njwt:agent agent\n";
+    jwt:victor viewer\njwt:groups=ops operator\njwt:rita admin\njwt:owen own\njwt:sue switcher\njwt:lee looker\njwt:agent agent\n\
+    krb5:victor@PLIMSOLL.TEST viewer\nkrb5:olga@PLIMSOLL.TEST operator\nkrb5:rita@PLIMSOLL.TEST admin\n\
+    krb5:owen@PLIMSOLL.TEST own\nkrb5:agent@PLIMSOLL.TEST agent\n";
 
 /// Lines of pattern and role.
 fn rules(bytes: &[u8]) -> Result<Access, String> {
@@ -66,12 +69,21 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn open() -> Self {
+        Self::with(None)
+    }
+
+    /// One at which tickets count, if there is a keytab.
+    pub(crate) fn with(keytab: Option<PathBuf>) -> Self {
         let script = Script::new();
-        Self::before(script.clone(), |config| start(config, script).unwrap())
+        Self::made(script.clone(), keytab, |config| start(config, script).unwrap())
     }
 
     /// The doors before whoever `open` puts there.
     pub(crate) fn before(script: Arc<Script>, open: impl FnOnce(Config) -> Admin) -> Self {
+        Self::made(script, None, open)
+    }
+
+    fn made(script: Arc<Script>, keytab: Option<PathBuf>, open: impl FnOnce(Config) -> Admin) -> Self {
         let scratch = Scratch::new();
         let ours = Authority::new("ours");
         let folder = scratch.path("");
@@ -91,11 +103,15 @@ impl Stage {
             client_ca: Some(client_ca),
             trust_domain: Some("example.org".into()),
         };
-        let jwt = Jwt { issuer: "https://id".into(), audience: vec!["plimsoll".into()], jwks_file };
+        let jwt = Jwt {
+            issuer: "https://id".into(),
+            audience: vec!["plimsoll".into()],
+            keys: KeySet::File(jwks_file),
+        };
         let rules = Arc::new(Rules::file(scratch.path("access"), rules).unwrap());
         let audit = scratch.path("audit.log");
         let config = Config {
-            secured: Some(Secured { tls, jwt: Some(jwt), rules }),
+            secured: Some(Secured { tls, jwt: Some(jwt), keytab, rules }),
             audit: Some(Arc::new(Audit::open(&audit).unwrap())),
             ..Config::default()
         };
@@ -125,7 +141,11 @@ impl Stage {
     /// Asks as somebody; `None` if no connection came about.
     pub(crate) fn ask(&self, shows: &Shows, method: &str, path: &str, body: &str) -> Option<Answer> {
         let mut stream = self.connect(&self.ours.client(shows.identity.as_ref()));
-        let token = shows.token.as_ref().map_or_else(String::new, |it| format!("Authorization: {it}\r\n"));
+        let token = match &shows.ticket {
+            Some(make) => Some(make(&channel(&mut stream)?)),
+            None => shows.token.clone(),
+        };
+        let token = token.map_or_else(String::new, |it| format!("Authorization: {it}\r\n"));
         let length = body.len();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{token}Content-Length: {length}\r\n\r\n{body}"
@@ -165,7 +185,7 @@ impl Stage {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    fn calls(&self) -> usize {
+    pub(crate) fn calls(&self) -> usize {
         self.script.calls.lock().unwrap().len()
     }
 }
@@ -175,19 +195,33 @@ impl Stage {
 pub(crate) struct Shows {
     pub(crate) identity: Option<Identity>,
     pub(crate) token: Option<String>,
+    /// What is shown is made for the connection, of what binds it to that.
+    pub(crate) ticket: Option<Ticket>,
 }
 
+type Ticket = Box<dyn Fn(&[u8; 32]) -> String>;
+
 /// What a balancer serves.
-fn routes() -> impl Iterator<Item = &'static Route> {
+pub(crate) fn routes() -> impl Iterator<Item = &'static Route> {
     ROUTES.iter().filter(|route| route.served(By::Balancer))
 }
 
 pub(crate) fn certificate(identity: Identity) -> Shows {
-    Shows { identity: Some(identity), token: None }
+    Shows { identity: Some(identity), ..Shows::default() }
 }
 
 pub(crate) fn bearer(token: &str) -> Shows {
-    Shows { identity: None, token: Some(format!("Bearer {token}")) }
+    Shows { token: Some(format!("Bearer {token}")), ..Shows::default() }
+}
+
+/// Shakes hands; what only the two ends know then (RFC 9266). `None` if that fails.
+pub(crate) fn channel(stream: &mut StreamOwned<ClientConnection, TcpStream>) -> Option<[u8; 32]> {
+    // What is sent behind the handshake's end does not wait for its acknowledgement.
+    stream.sock.set_nodelay(true).unwrap();
+    while stream.conn.is_handshaking() {
+        stream.conn.complete_io(&mut stream.sock).ok()?;
+    }
+    stream.conn.export_keying_material([0; 32], b"EXPORTER-Channel-Binding", None).ok()
 }
 
 #[test]
@@ -267,17 +301,21 @@ fn what_does_not_count_gets_nowhere() {
         ("token for another", bearer(&elsewhere)),
         ("altered token", bearer(&stolen)),
         ("no token", bearer("")),
-        ("password", Shows { identity: None, token: Some("Basic cml0YTpyaXRh".into()) }),
+        ("password", Shows { token: Some("Basic cml0YTpyaXRh".into()), ..Shows::default() }),
         ("a good certificate with a bad token", with_certificate),
         (
             "two tokens",
-            Shows { identity: None, token: Some(format!("Bearer {good}\r\nAuthorization: Bearer {good}")) },
+            Shows {
+                token: Some(format!("Bearer {good}\r\nAuthorization: Bearer {good}")),
+                ..Shows::default()
+            },
         ),
     ] {
         for route in routes() {
             let answer = stage.do_route(&shows, route).unwrap();
             assert_eq!(answer.status, 401, "{who}: {}: {}", route.name, answer.body);
             assert!(answer.head.contains("www-authenticate: bearer"), "{}", answer.head);
+            assert!(!answer.head.contains("negotiate"), "tickets do not count here: {}", answer.head);
         }
         let unknown = stage.ask(&shows, "GET", "/no/such/path", "").unwrap();
         assert_eq!(unknown.status, 401, "{who}: even what there is is not told");
@@ -449,7 +487,7 @@ fn without_tokens_nobody_comes_in_without_a_certificate() {
     };
     let rules = Arc::new(Rules::file(folder.join("access"), rules).unwrap());
     let config = |tls: Tls| Config {
-        secured: Some(Secured { tls, jwt: None, rules: rules.clone() }),
+        secured: Some(Secured { tls, jwt: None, keytab: None, rules: rules.clone() }),
         ..Config::default()
     };
     let stage = Stage { admin: start(config(tls.clone()), stage.script.clone()).unwrap(), ..stage };

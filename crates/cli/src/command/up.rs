@@ -179,7 +179,7 @@ fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Fail
         control = None;
     }
     let audit = audit_log(audit.as_deref(), "admin")?;
-    let secured = tls.map(|(tls, jwt)| Secured { tls, jwt, rules: Arc::clone(rules) });
+    let secured = tls.map(|(tls, jwt, keytab)| Secured { tls, jwt, keytab, rules: Arc::clone(rules) });
     Ok(plimsoll_admin::Config { listen, control, reports, secured, audit })
 }
 

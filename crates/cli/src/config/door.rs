@@ -7,7 +7,7 @@ use plimsoll_admin::{Jwt, Rules, Tls};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{AccessTable, Control, Controls, JwtTable, LogPath, TlsTable, access};
+use super::{AccessTable, Control, Controls, JwtTable, KerberosTable, LogPath, TlsTable, access};
 
 /// Where a daemon is controlled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -30,6 +30,10 @@ pub(crate) struct ControlTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) jwt: Option<JwtTable>,
 
+    /// Kerberos tickets that count for control over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kerberos: Option<KerberosTable>,
+
     /// Who may do what over TLS.
     pub(crate) access: AccessTable,
 }
@@ -41,6 +45,7 @@ impl Default for ControlTable {
             audit: None,
             tls: None,
             jwt: None,
+            kerberos: None,
             access: AccessTable::default(),
         }
     }
@@ -54,6 +59,7 @@ impl ControlTable {
             control: &self.control,
             tls: self.tls.as_ref(),
             jwt: self.jwt.as_ref(),
+            kerberos: self.kerberos.as_ref(),
             access: &self.access,
         }
     }
@@ -67,6 +73,7 @@ pub(crate) struct Doors<'c> {
     pub(crate) control: &'c Controls,
     pub(crate) tls: Option<&'c TlsTable>,
     pub(crate) jwt: Option<&'c JwtTable>,
+    pub(crate) kerberos: Option<&'c KerberosTable>,
     pub(crate) access: &'c AccessTable,
 }
 
@@ -76,14 +83,14 @@ impl Doors<'_> {
         self.control.unix().cloned()
     }
 
-    /// Control over TLS.
-    pub(crate) fn secured(&self) -> Option<(Tls, Option<Jwt>)> {
+    /// Control over TLS, the tokens that count there, and the keytab by which tickets do.
+    pub(crate) fn secured(&self) -> Option<(Tls, Option<Jwt>, Option<PathBuf>)> {
         let (address, tls) = self.control.tls().zip(self.tls)?;
-        let jwt = self.jwt.map(|jwt| Jwt {
-            issuer: jwt.issuer.clone(),
-            audience: vec![jwt.audience.clone()],
-            jwks_file: jwt.jwks_file.0.clone(),
+        let jwt = self.jwt.and_then(|jwt| {
+            let (issuer, audience) = (jwt.issuer.clone(), vec![jwt.audience.clone()]);
+            Some(Jwt { issuer, audience, keys: jwt.keys()? })
         });
+        let keytab = self.kerberos.map(|kerberos| kerberos.keytab.0.clone());
         let tls = Tls {
             address,
             certificate: tls.certificate.0.clone(),
@@ -91,7 +98,7 @@ impl Doors<'_> {
             client_ca: tls.client_ca.as_ref().map(|path| path.0.clone()),
             trust_domain: tls.trust_domain.as_ref().map(|domain| domain.0.clone()),
         };
-        Some((tls, jwt))
+        Some((tls, jwt, keytab))
     }
 
     /// Who may do what over TLS.

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AccessTable, AdminListen, Control, Controls, Doors, Group, JwtTable, Listener, LogPath, TimeSpan,
-    TlsTable,
+    AccessTable, AdminListen, Control, Controls, Doors, Group, JwtTable, KerberosTable, Listener, LogPath,
+    TimeSpan, TlsTable,
 };
 
 /// Configuration of a Plimsoll load balancer.
@@ -112,6 +112,10 @@ pub(crate) struct Admin {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) jwt: Option<JwtTable>,
 
+    /// Kerberos tickets that count for control over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kerberos: Option<KerberosTable>,
+
     /// Who may do what over TLS.
     pub(crate) access: AccessTable,
 }
@@ -124,6 +128,7 @@ impl Admin {
             control: &self.control,
             tls: self.tls.as_ref(),
             jwt: self.jwt.as_ref(),
+            kerberos: self.kerberos.as_ref(),
             access: &self.access,
         }
     }
@@ -140,6 +145,7 @@ impl Default for Admin {
             audit: None,
             tls: None,
             jwt: None,
+            kerberos: None,
             access: AccessTable::default(),
         }
     }

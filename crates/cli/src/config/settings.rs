@@ -35,8 +35,8 @@ pub(crate) struct AdminConfig {
     pub(crate) load_manager: Option<(SocketAddr, Duration)>,
     /// Is `control` in the file, or the default?
     pub(crate) written: bool,
-    /// Control over TLS, and the tokens that count there. `None` for off.
-    pub(crate) tls: Option<(Tls, Option<Jwt>)>,
+    /// Control over TLS, the tokens that count there, and the keytab by which tickets do. `None` for off.
+    pub(crate) tls: Option<(Tls, Option<Jwt>, Option<PathBuf>)>,
     /// The audit log. `None` for off.
     pub(crate) audit: Option<PathBuf>,
 }

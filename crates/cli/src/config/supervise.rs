@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::place::Spot;
 use super::text::{Text, text};
 use super::{
-    AccessTable, AdminListen, Control, Controls, Doors, Held, JwtTable, LogPath, Name, Problem, Problems,
-    ReadError, TimeSpan, TlsTable, access, bytes_of, hold, suggest, titled,
+    AccessTable, AdminListen, Control, Controls, Doors, Held, JwtTable, KerberosTable, LogPath, Name,
+    Problem, Problems, ReadError, TimeSpan, TlsTable, access, bytes_of, hold, suggest, titled,
 };
 
 /// Read when no other file is named.
@@ -63,6 +63,10 @@ pub(crate) struct Own {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) jwt: Option<JwtTable>,
 
+    /// Kerberos tickets that count for control over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kerberos: Option<KerberosTable>,
+
     /// Who may do what over TLS.
     pub(crate) access: AccessTable,
 
@@ -98,6 +102,7 @@ impl Own {
             control: &self.control,
             tls: self.tls.as_ref(),
             jwt: self.jwt.as_ref(),
+            kerberos: self.kerberos.as_ref(),
             access: &self.access,
         }
     }
@@ -111,6 +116,7 @@ impl Default for Own {
             audit: None,
             tls: None,
             jwt: None,
+            kerberos: None,
             access: AccessTable::default(),
             state: None,
             log_dir: None,
@@ -339,6 +345,24 @@ mod tests {
         let process = &file.supervise.processes[0];
         assert_eq!(file.rules(process).patience, Duration::from_secs(5));
         assert_eq!((&*process.environment[0].name, &*process.environment[0].value), ("RUST_LOG", "a=b"));
+    }
+
+    #[test]
+    fn its_doors_are_those_of_a_balancer() {
+        let said = |more: &str| {
+            let text = format!(
+                "[supervise]\ncontrol = [\"unix:/x.sock\", \"tls://127.0.0.1:9906\"]\n\
+                 tls = {{ certificate = \"/a.pem\", key = \"/a.key\" }}\n{more}\
+                 [[supervise.access.grant]]\nidentity = \"krb5:a@B\"\nrole = \"viewer\"\n\
+                 [[process]]\nname = \"a\"\ncommand = [\"up\"]\n"
+            );
+            read(&text).map(|file| file.supervise.supervise.doors().secured().and_then(|(.., keytab)| keytab))
+        };
+        assert!(said("").expect_err("it is wrong").contains("[supervise.jwt] or [supervise.kerberos]"));
+        match said("kerberos = { keytab = \"/k\" }\n") {
+            Ok(keytab) => assert_eq!(keytab, Some(PathBuf::from("/k"))),
+            Err(why) => assert!(why.contains("built without Kerberos"), "{why}"),
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use insta::assert_snapshot;
-use plimsoll_admin::{Jwt, Tls};
+use plimsoll_admin::{Jwt, KeySet, Tls};
 
 use super::*;
 
@@ -25,7 +25,7 @@ name = "web"
 members = ["127.0.0.1:1"]
 "#;
 
-/// Every key there is, none at its default.
+/// Every key there is, none at its default; but for `[admin.kerberos]`, which not every build takes.
 const ALL: &str = r#"threads = 3
 max_connections = 5000
 drain_deadline = "1m30s"
@@ -49,7 +49,8 @@ trust_domain = "example.org"
 [admin.jwt]
 issuer = "https://id.example.org"
 audience = "plimsoll"
-jwks_file = "/tmp/jwks.json"
+jwks_url = "https://id.example.org:8443/keys"
+jwks_ca = "/tmp/id.pem"
 [admin.access]
 [[admin.access.role]]
 name = "web-drainers"
@@ -322,11 +323,11 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(&all()).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:83:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-       83 | send_proxy = "v1"
+    warning: plimsoll.toml:84:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+       84 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:124:8: no listener sends clients to group `sticky`
-      124 | name = "sticky"
+    warning: plimsoll.toml:125:8: no listener sends clients to group `sticky`
+      125 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
@@ -425,8 +426,12 @@ fn every_key_reaches_the_settings() {
                 Some(Jwt {
                     issuer: "https://id.example.org".into(),
                     audience: vec!["plimsoll".into()],
-                    jwks_file: "/tmp/jwks.json".into(),
-                })
+                    keys: KeySet::Published {
+                        url: "https://id.example.org:8443/keys".parse().unwrap(),
+                        authorities: "/tmp/id.pem".into(),
+                    },
+                }),
+                None,
             )),
             audit: Some("/tmp/audit.log".into()),
         }

@@ -38,6 +38,7 @@ const FORMATS: &[(&str, Check)] = &[
     format::<super::access::Identity>(),
     format::<super::access::VerbName>(),
     format::<super::access::TrustDomain>(),
+    format::<super::access::KeysUrl>(),
     format::<super::access::AllGroups>(),
     format::<super::ProbePath>(),
     format::<super::ProbeHost>(),

@@ -14,6 +14,8 @@ const BODY: u64 = 256 << 20;
 pub(super) struct Answer<S = Wire> {
     pub(super) status: u16,
     length: Option<u64>,
+    /// What it says for a ticket that was shown.
+    pub(super) negotiate: Option<String>,
     rest: BufReader<S>,
 }
 
@@ -35,19 +37,24 @@ impl<S: Read> Answer<S> {
             .strip_prefix("HTTP/1.")
             .and_then(|rest| rest.get(2..5)?.parse().ok())
             .ok_or_else(|| wrong("the answer is not HTTP"))?;
-        let mut length = None;
+        let (mut length, mut negotiate) = (None, None);
         loop {
             let line = line()?;
             if line.is_empty() {
                 break;
             }
-            if let Some((name, value)) = line.split_once(':')
-                && name.eq_ignore_ascii_case("content-length")
+            let Some((name, value)) = line.split_once(':') else { continue };
+            let value = value.trim();
+            if name.eq_ignore_ascii_case("content-length") {
+                length = Some(value.parse().map_err(|_| wrong("content-length is not a number"))?);
+            } else if name.eq_ignore_ascii_case("www-authenticate")
+                && let Some((scheme, proof)) = value.split_once(' ')
+                && scheme.eq_ignore_ascii_case("negotiate")
             {
-                length = Some(value.trim().parse().map_err(|_| wrong("content-length is not a number"))?);
+                negotiate = Some(proof.trim().to_owned());
             }
         }
-        Ok(Self { status, length, rest })
+        Ok(Self { status, length, negotiate, rest })
     }
 
     /// All of the body.

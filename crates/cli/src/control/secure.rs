@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::builder::FalseyValueParser;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -32,6 +33,10 @@ pub(crate) struct Credentials {
     /// Token (JWT) to show, or @FILE with it. Others on this machine can see a command line: better PLIMSOLL_TOKEN or @FILE
     #[arg(long, env = "PLIMSOLL_TOKEN", hide_env_values = true, value_name = "TOKEN|@FILE")]
     token: Option<String>,
+
+    /// Show a Kerberos ticket of the credential cache (see kinit) in place of a token
+    #[arg(long, env = "PLIMSOLL_NEGOTIATE", value_parser = FalseyValueParser::new())]
+    negotiate: bool,
 }
 
 impl fmt::Debug for Credentials {
@@ -45,6 +50,8 @@ impl fmt::Debug for Credentials {
 pub(crate) struct Shown {
     config: Arc<ClientConfig>,
     token: Option<String>,
+    /// A ticket, made for each connection.
+    pub(super) negotiates: bool,
 }
 
 impl fmt::Debug for Shown {
@@ -58,6 +65,10 @@ pub(super) type Stream = StreamOwned<ClientConnection, TcpStream>;
 
 /// Reads what the options name.
 pub(super) fn shown(credentials: &Credentials) -> Result<Shown, Trouble> {
+    let negotiates = credentials.negotiate;
+    if negotiates && !plimsoll_kerberos::BUILT_IN {
+        return Err(refused(format_args!("--negotiate: {}", plimsoll_kerberos::ABSENT)));
+    }
     let Some(ca) = given(credentials.ca.as_deref()) else {
         return Err(refused("--host needs --ca (or PLIMSOLL_CA): the authorities of its certificate"));
     };
@@ -83,7 +94,8 @@ pub(super) fn shown(credentials: &Credentials) -> Result<Shown, Trouble> {
     };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.resumption = rustls::client::Resumption::disabled();
-    Ok(Shown { config: Arc::new(config), token: token(credentials.token.as_deref())? })
+    let token = if negotiates { None } else { token(credentials.token.as_deref())? };
+    Ok(Shown { config: Arc::new(config), token, negotiates })
 }
 
 impl Shown {
@@ -94,12 +106,16 @@ impl Shown {
 
     /// Connects; hands are shaken with the first byte that is sent.
     pub(super) fn connect(&self, authority: &str, wait: Duration) -> io::Result<Stream> {
-        let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let name = ServerName::try_from(host).map_err(io::Error::other)?;
+        let name = ServerName::try_from(host(authority).to_owned()).map_err(io::Error::other)?;
         let connection = ClientConnection::new(Arc::clone(&self.config), name).map_err(io::Error::other)?;
         Ok(StreamOwned::new(connection, dial(authority, wait)?))
     }
+}
+
+/// The name or address in `host:port`.
+pub(super) fn host(authority: &str) -> &str {
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
 }
 
 /// Connects to the first address of a name that answers.
@@ -239,6 +255,13 @@ mod tests {
             let said = hosts(&[text.to_owned()]).unwrap_err().to_string();
             assert!(said.contains(why), "{text}: {said}");
         }
+    }
+
+    #[test]
+    fn a_ticket_is_shown_by_a_build_that_has_kerberos() {
+        let said = shown(&Credentials { negotiate: true, ..Credentials::default() }).unwrap_err().to_string();
+        let expected = if plimsoll_kerberos::BUILT_IN { "needs --ca" } else { "--features kerberos" };
+        assert!(said.contains(expected), "{said}");
     }
 
     #[test]

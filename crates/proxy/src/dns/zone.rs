@@ -58,9 +58,9 @@ pub(super) struct Zone {
     serial: u32,
 }
 
-/// Bytes of an answer over UDP where the question does not say how many it may have, and where it does: what passes every network
 /// Longest question, bytes: one name, and what EDNS adds.
 const LONGEST: usize = 4096;
+/// Bytes of an answer over UDP where the question does not say how many it may have, and where it does: what passes every network
 /// unfragmented (the DNS flag day of 2020).
 const PLAIN: u16 = 512;
 const LARGEST: u16 = 1232;

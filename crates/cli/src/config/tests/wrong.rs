@@ -263,6 +263,31 @@ fn control_over_tls_is_held_against_what_it_needs() {
             ),
             "is not a verb; there are: index, ",
         ),
+        (format!("{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\" }}\n{grant}"), "no keys by which"),
+        (
+            format!(
+                "{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_file = \"/x\", jwks_url = \"https://x/\" }}\n{grant}"
+            ),
+            "and at `jwks_url` as well",
+        ),
+        (
+            format!(
+                "{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_url = \"http://x/\" }}\n{grant}"
+            ),
+            "whoever is on the way",
+        ),
+        (
+            format!(
+                "{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_file = \"/x\", jwks_ca = \"/y\" }}\n{grant}"
+            ),
+            "`jwks_ca` has no effect",
+        ),
+        (
+            format!(
+                "{over}{tls}jwt = {{ issuer = \"a\", audience = \"b\", jwks_url = \"ftp://x/\" }}\n{grant}"
+            ),
+            "neither with https://",
+        ),
         (
             format!("{over}{tls}{grant}[[admin.access.role]]\nname = \"x\"\nverbs = [\"drain\"]\n"),
             "missing key `groups`",
@@ -277,6 +302,22 @@ fn control_over_tls_is_held_against_what_it_needs() {
     ] {
         let said = of(&admin);
         assert!(said.contains(why) && said.contains("plimsoll.toml:"), "{admin}: {said}");
+    }
+}
+
+#[test]
+fn tickets_are_taken_by_a_build_that_has_kerberos() {
+    let said = match read(&format!(
+        "{LEAST}[admin]\ncontrol = \"tls://127.0.0.1:9905\"\ntls = {{ certificate = \"/a.pem\", key = \"/a.key\" }}\n\
+         kerberos = {{ keytab = \"/k\" }}\n[[admin.access.grant]]\nidentity = \"krb5:a@B\"\nrole = \"viewer\"\n"
+    )) {
+        Ok(file) => file.warnings.to_string(),
+        Err(problems) => problems.to_string(),
+    };
+    if plimsoll_kerberos::BUILT_IN {
+        assert_eq!(said, "");
+    } else {
+        assert!(said.contains("built without Kerberos") && said.contains("--features kerberos"), "{said}");
     }
 }
 

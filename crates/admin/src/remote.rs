@@ -1,0 +1,277 @@
+//! What is made of something that is fetched over the network, and fetched again: the keys that an identity provider publishes.
+//!
+//! It is fetched when it is too old, by what the provider says of that (`Cache-Control: max-age`, within bounds), and at once
+//! when somebody misses something in it: providers change their keys at any time. Whoever asks for what cannot be there
+//! does not make us ask more often than every few seconds. While the provider is not reached, what was fetched last stays, for a
+//! day: whoever keeps us from the provider must not keep keys alive for ever that it has taken back.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, CACHE_CONTROL, HOST};
+use hyper::{HeaderMap, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::TlsConnector;
+
+use crate::files::Files;
+
+/// For an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// For somebody who misses something.
+const WAIT: Duration = Duration::from_secs(3);
+/// Between two fetches, whoever misses what.
+const SOONEST: Duration = Duration::from_secs(5);
+/// How long it is good for: where the provider does not say, and between what bounds it may.
+const USUAL: Duration = Duration::from_secs(300);
+const SHORTEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_secs(3600);
+/// How long it stays while the provider is not reached.
+const STALE: Duration = Duration::from_secs(86_400);
+/// Longest answer, bytes.
+const MOST: usize = 1 << 20;
+
+/// Where to fetch from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// Over TLS?
+    pub https: bool,
+    /// A name or an address, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The path, with its query.
+    pub path: String,
+}
+
+impl FromStr for Url {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (https, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
+            (Some(rest), _) => (true, rest),
+            (_, Some(rest)) => (false, rest),
+            _ => return Err("begins neither with https:// nor with http://".into()),
+        };
+        if !rest.bytes().all(|byte| byte.is_ascii_graphic()) || rest.contains(['#', '@']) {
+            return Err("has characters that such a URL cannot have".into());
+        }
+        let (authority, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && !port.ends_with(']') => {
+                (host, port.parse().ok().filter(|port| *port > 0).ok_or("has no port behind the colon")?)
+            }
+            _ => (authority, if https { 443 } else { 80 }),
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        if ServerName::try_from(host.as_str()).is_err() {
+            return Err("has no host that could be asked".into());
+        }
+        Ok(Self { https, host, port, path: path.into() })
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}{}", if self.https { "https" } else { "http" }, self.authority(), self.path)
+    }
+}
+
+impl Url {
+    fn authority(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
+}
+
+type Make<T> = Box<dyn Fn(&[u8]) -> Result<T, String> + Send + Sync>;
+
+/// Something that is fetched, and what was made of it.
+pub(crate) struct Remote<T> {
+    url: Url,
+    /// Of the provider's certificate; read again when they change.
+    authorities: Option<Files<ClientConfig>>,
+    make: Make<T>,
+    held: Mutex<Held<T>>,
+    missed: Notify,
+    /// How often it was fetched, or was to be.
+    rounds: watch::Sender<u64>,
+    pub(crate) soonest: Duration,
+}
+
+struct Held<T> {
+    /// And when that was fetched.
+    value: Option<(Arc<T>, Instant)>,
+    asked: Option<Instant>,
+}
+
+impl<T: Send + Sync + 'static> Remote<T> {
+    /// Nothing is fetched yet.
+    ///
+    /// # Errors
+    /// The authorities cannot be read, which only TLS needs.
+    pub(crate) fn new(
+        url: Url,
+        authorities: PathBuf,
+        make: impl Fn(&[u8]) -> Result<T, String> + Send + Sync + 'static,
+    ) -> Result<Arc<Self>, String> {
+        let name = authorities.display().to_string();
+        let open = || Files::open(vec![authorities], move |files| trusting(&name, files.first()));
+        let authorities = if url.https { Some(open()?) } else { None };
+        let held = Mutex::new(Held { value: None, asked: None });
+        let (rounds, make) = (watch::Sender::new(0), Box::new(make));
+        Ok(Arc::new(Self { url, authorities, make, held, missed: Notify::new(), rounds, soonest: SOONEST }))
+    }
+
+    /// What was fetched last, unless that is too long ago.
+    pub(crate) fn now(&self) -> Option<Arc<T>> {
+        let held = self.held();
+        let (value, fetched) = held.value.as_ref()?;
+        (fetched.elapsed() < STALE).then(|| Arc::clone(value))
+    }
+
+    /// Somebody misses something in it: has it been fetched anew since?
+    pub(crate) async fn refresh(&self) -> bool {
+        if self.held().asked.is_some_and(|asked| asked.elapsed() < self.soonest) {
+            return false;
+        }
+        let mut rounds = self.rounds.subscribe();
+        self.missed.notify_one();
+        timeout(WAIT, rounds.changed()).await.is_ok_and(|changed| changed.is_ok())
+    }
+
+    /// Fetches it now and whenever it is due.
+    pub(crate) async fn keep(self: Arc<Self>) {
+        let mut failures = 0_u32;
+        loop {
+            self.held().asked = Some(Instant::now());
+            let fetched = timeout(PATIENCE, self.fetch()).await;
+            let wait = match fetched.unwrap_or_else(|_| Err(format!("no answer in {PATIENCE:?}"))) {
+                Ok((value, good)) => {
+                    if failures > 0 || self.held().value.is_none() {
+                        tracing::info!("fetched {}", self.url);
+                    }
+                    failures = 0;
+                    self.held().value = Some((Arc::new(value), Instant::now()));
+                    good
+                }
+                Err(why) => {
+                    if failures == 0 {
+                        tracing::warn!("cannot fetch {}: {why}; what was fetched before stays", self.url);
+                    }
+                    failures = (failures + 1).min(6);
+                    self.soonest * 2_u32.pow(failures - 1)
+                }
+            };
+            self.rounds.send_modify(|round| *round += 1);
+            sleep(self.soonest).await;
+            tokio::select! {
+                () = sleep(wait.saturating_sub(self.soonest)) => {}
+                () = self.missed.notified() => {}
+            }
+        }
+    }
+
+    /// What there is, and how long it is good for.
+    async fn fetch(&self) -> Result<(T, Duration), String> {
+        let said = |error: io::Error| error.to_string();
+        let stream = TcpStream::connect((self.url.host.as_str(), self.url.port)).await.map_err(said)?;
+        let (head, body) = match &self.authorities {
+            None => self.ask(stream).await?,
+            Some(authorities) => {
+                let config = authorities.now("the authorities of whoever publishes keys");
+                let name = ServerName::try_from(self.url.host.clone()).map_err(|error| error.to_string())?;
+                let connector = TlsConnector::from(config);
+                self.ask(connector.connect(name, stream).await.map_err(said)?).await?
+            }
+        };
+        Ok(((self.make)(&body)?, good_for(&head)))
+    }
+
+    async fn ask<S>(&self, stream: S) -> Result<(HeaderMap, Bytes), String>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let wrong = |error: hyper::Error| error.to_string();
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(wrong)?;
+        let request = Request::get(&self.url.path)
+            .header(HOST, self.url.authority())
+            .header(ACCEPT, "application/json")
+            .body(Empty::<Bytes>::new())
+            .map_err(|error| error.to_string())?;
+        let exchange = async {
+            let answer = sender.send_request(request).await.map_err(wrong)?;
+            if answer.status() != StatusCode::OK {
+                return Err(format!("the answer is {}", answer.status()));
+            }
+            let (head, body) = answer.into_parts();
+            let body = Limited::new(body, MOST).collect().await.map_err(|error| error.to_string())?;
+            Ok((head.headers, body.to_bytes()))
+        };
+        let mut exchange = std::pin::pin!(exchange);
+        let mut connection = std::pin::pin!(connection);
+        tokio::select! {
+            answer = exchange.as_mut() => return answer,
+            // It may end before its last bytes have been read.
+            _ = connection.as_mut() => {}
+        }
+        exchange.await
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, Held<T>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> fmt::Debug for Remote<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Remote").field(&self.url).finish()
+    }
+}
+
+/// A client that trusts these authorities.
+fn trusting(name: &str, pem: Option<&Vec<u8>>) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    for authority in CertificateDer::pem_slice_iter(pem.map_or(&[], Vec::as_slice)) {
+        let authority = authority.map_err(|why| format!("{name} is not PEM: {why}"))?;
+        // Of the many that a system trusts some may be odd.
+        let _ = roots.add(authority);
+    }
+    if roots.is_empty() {
+        return Err(format!("{name}: no authority in PEM form is in it"));
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|why| why.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(config)
+}
+
+/// By `Cache-Control` (RFC 9111, section 5.2.2.1), within bounds.
+fn good_for(head: &HeaderMap) -> Duration {
+    let told = head.get(CACHE_CONTROL).and_then(|value| value.to_str().ok());
+    let age = told.and_then(|told| {
+        let ages = told.split(',').filter_map(|part| part.trim().strip_prefix("max-age=")?.parse().ok());
+        ages.min()
+    });
+    age.map_or(USUAL, Duration::from_secs).clamp(SHORTEST, LONGEST)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

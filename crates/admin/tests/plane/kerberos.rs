@@ -1,0 +1,175 @@
+//! Tickets at control over TLS, of a realm with a real KDC: who may do what by them, and what does not count. Tokens are made by
+//! another program than ours.
+
+use std::io::{Read as _, Write as _};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use plimsoll_admin::{Access, Config, Rules, Secured, Tls, start};
+
+use crate::pki::Authority;
+use crate::realm::{Mint, REALM, Realm};
+use crate::script::{Answer, Scratch, Script};
+use crate::secured::{ADMINISTER, LOOK, OPERATE, OWN, Shows, Stage, channel, routes};
+
+/// What a client with a ticket shows: `change` is given the channel and says to which one the token is bound.
+fn ticket(
+    mint: &Rc<Mint>,
+    cache: String,
+    service: &'static str,
+    mech: &'static str,
+    change: impl Fn(&[u8; 32]) -> Option<[u8; 32]> + 'static,
+) -> Shows {
+    let mint = Rc::clone(mint);
+    let make = move |channel: &[u8; 32]| {
+        let bound = change(channel);
+        format!("Negotiate {}", mint.token(&cache, service, bound.as_ref().map(<[_; 32]>::as_slice), mech))
+    };
+    Shows { ticket: Some(Box::new(make)), ..Shows::default() }
+}
+
+#[test]
+fn every_verb_for_every_role_by_ticket() {
+    let users = ["victor", "olga", "rita", "owen", "agent", "eve"];
+    let realm = Realm::start(&users);
+    let stage = Stage::with(Some(realm.path("services.keytab")));
+    let mint = Rc::new(Mint::open(&realm));
+    let roles: [Vec<&[&str]>; 6] = [
+        vec![LOOK],
+        vec![LOOK, OPERATE],
+        vec![LOOK, OPERATE, ADMINISTER],
+        vec![OWN],
+        vec![&["report"]],
+        vec![],
+    ];
+    let mut tried = 0;
+    for (user, allowed) in users.into_iter().zip(roles) {
+        assert!(realm.kinit(user, user, "5m"));
+        for mech in ["spnego", "krb5"] {
+            let shows = ticket(&mint, realm.cache(user), "HTTP@localhost", mech, |channel| Some(*channel));
+            for route in routes() {
+                let before = stage.calls();
+                let answer = stage.do_route(&shows, route).unwrap();
+                let may = allowed.iter().any(|verbs| verbs.contains(&route.name));
+                let expected = if may { route.gives.0 } else { 403 };
+                assert_eq!(answer.status, expected, "{user}, {mech}: {}: {}", route.name, answer.body);
+                assert_eq!(stage.calls() - before, usize::from(may && route.method == "POST"), "{user}");
+                assert!(answer.head.contains("www-authenticate: negotiate "), "{}", answer.head);
+                tried += 1;
+            }
+        }
+    }
+    assert_eq!(tried, 12 * routes().count());
+    let olga = format!("olga@{REALM}");
+    let lines = stage.audited();
+    let done = |verb: &str| {
+        let by = |line: &&serde_json::Value| line["kind"] == "krb5" && line["who"] == olga.as_str();
+        lines.iter().filter(by).filter(|line| line["verb"] == verb && line["result"] == "done").count()
+    };
+    assert_eq!((done("drain"), done("stop")), (2, 0), "{lines:?}");
+}
+
+#[test]
+fn what_does_not_count_gets_nowhere() {
+    let realm = Realm::start(&["rita"]);
+    let stage = Stage::with(Some(realm.path("services.keytab")));
+    let mint = Rc::new(Mint::open(&realm));
+    assert!(realm.kinit("rita", "rita", "5m"));
+    let rita = |service, change: fn(&[u8; 32]) -> Option<[u8; 32]>| {
+        ticket(&mint, realm.cache("rita"), service, "spnego", change)
+    };
+    let text = |text: &str| Shows { token: Some(text.into()), ..Shows::default() };
+    // A token on the connection that it is bound to, shown a second time there.
+    let client = stage.ours.client(None);
+    let mut stream = stage.connect(&client);
+    let bound = channel(&mut stream).unwrap();
+    let token = mint.token(&realm.cache("rita"), "HTTP@localhost", Some(&bound), "spnego");
+    let mut ask = |last: bool| {
+        let close = if last { "Connection: close\r\n" } else { "" };
+        let request =
+            format!("GET /healthz HTTP/1.1\r\nHost: a\r\n{close}Authorization: Negotiate {token}\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = Vec::new();
+        if last {
+            stream.read_to_end(&mut text).unwrap();
+        } else {
+            while !text.ends_with(b"\r\n\r\nok\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                text.push(byte[0]);
+            }
+        }
+        String::from_utf8(text).unwrap()
+    };
+    let first = ask(false);
+    assert!(first.starts_with("HTTP/1.1 200"), "{first}");
+    let reply = first.lines().find_map(|line| line.strip_prefix("www-authenticate: Negotiate ")).unwrap();
+    assert!(mint.proved(reply), "the server proves that it has the key");
+    let again = Answer::read(ask(true).as_bytes());
+    assert!(again.status == 401 && again.error().contains("replay"), "{}", again.body);
+
+    let elsewhere = format!("Negotiate {token}");
+    for (who, shows, why) in [
+        (
+            "bound to another connection",
+            rita("HTTP@localhost", |_| Some([7; 32])),
+            "bound to another connection",
+        ),
+        ("taken from another connection", text(&elsewhere), "does not count"),
+        ("bound to none", rita("HTTP@localhost", |_| None), "not bound to this connection"),
+        ("for another service", rita("host@localhost", |channel| Some(*channel)), "not for HTTP"),
+        ("no token", text("Negotiate "), "does not count here"),
+        ("not base64", text("Negotiate !"), "base64"),
+        ("not a token", text("Negotiate YWJjZGVmZ2g="), "does not count"),
+        ("as a token of people", text(&format!("Bearer {token}")), "token"),
+    ] {
+        for route in routes().filter(|route| ["status", "drain", "stop"].contains(&route.name)) {
+            let answer = stage.do_route(&shows, route).unwrap();
+            assert_eq!(answer.status, 401, "{who}: {}: {}", route.name, answer.body);
+            assert!(answer.error().contains(why), "{who}: {}", answer.body);
+            assert!(answer.head.contains("www-authenticate: negotiate\r\n"), "{}", answer.head);
+        }
+    }
+    assert_eq!(stage.calls(), 0);
+    // A keytab with keys that count no more: the tickets are as good as before, and nobody can read them.
+    let old = Stage::with(Some(realm.path("old.keytab")));
+    let answer = old.ask(&rita("HTTP@localhost", |channel| Some(*channel)), "GET", "/healthz", "").unwrap();
+    assert!(answer.status == 401 && answer.error().contains("does not count"), "{}", answer.body);
+    // Keys are read again: those of today make the next ticket count.
+    std::fs::copy(realm.path("services.keytab"), realm.path("new.keytab")).unwrap();
+    std::fs::rename(realm.path("new.keytab"), realm.path("old.keytab")).unwrap();
+    let answer = old.ask(&rita("HTTP@localhost", |channel| Some(*channel)), "GET", "/healthz", "").unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    // Without [admin.kerberos] no ticket counts.
+    let closed = Stage::with(None);
+    let answer =
+        closed.ask(&rita("HTTP@localhost", |channel| Some(*channel)), "GET", "/healthz", "").unwrap();
+    assert!(answer.status == 401 && answer.error().contains("no [admin.kerberos]"), "{}", answer.body);
+
+    let log = stage.audited().iter().map(ToString::to_string).collect::<String>();
+    assert!(log.contains("bound to another connection") && !log.contains(&token[..40]), "{log}");
+}
+
+#[test]
+fn without_a_keytab_it_does_not_start() {
+    let scratch = Scratch::new();
+    std::fs::write(scratch.path("empty.keytab"), b"\x05\x02").unwrap();
+    std::fs::write(scratch.path("no.keytab"), b"no keytab").unwrap();
+    for name in ["none.keytab", "empty.keytab", "no.keytab"] {
+        let ours = Authority::new("ours");
+        let folder = scratch.path("");
+        let (certificate, key) = ours.issue(&["spiffe://example.org/lb"], 1).write(&folder, "lb");
+        let tls = Tls {
+            address: ([127, 0, 0, 1], 0).into(),
+            certificate,
+            key,
+            client_ca: None,
+            trust_domain: None,
+        };
+        let rules = Arc::new(Rules::fixed(Access::default()));
+        let secured = Secured { tls, jwt: None, keytab: Some(scratch.path(name)), rules };
+        let config = Config { secured: Some(secured), ..Config::default() };
+        let error = start(config, Script::new()).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("[admin.kerberos]"), "{error}");
+    }
+}

@@ -1,0 +1,60 @@
+//! A Kerberos ticket as the credential of one request: a token bound to the connection goes with it, and the answer must
+//! prove that the host has the key of the service that the ticket is for.
+
+use std::io;
+
+use plimsoll_kerberos::{Channel, Initiator, LABEL};
+
+use super::secure::{Stream, host};
+use super::{Balancer, Trouble, Wire, http};
+
+/// A ticket that is shown.
+pub(super) struct Ticket {
+    initiator: Initiator,
+    /// What follows `Negotiate`.
+    token: String,
+}
+
+impl Ticket {
+    /// The ticket to show on this connection, if one is to be shown.
+    pub(super) fn of(balancer: &Balancer, socket: &mut Wire) -> Result<Option<Self>, Trouble> {
+        match (balancer, socket) {
+            (Balancer::Https(authority, shown), Wire::Tls(stream)) if shown.negotiates => {
+                let made = Self::new(stream, authority).map_err(|error| balancer.broken(&error))?;
+                made.map(Some).map_err(|why| Trouble::Refused(format!("{balancer}: {why}")))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Makes a token for this connection to `authority`, shaking hands first: before there is nothing to bind it to.
+    ///
+    /// # Errors
+    /// The connection fails, or (inside) there is no ticket to be had.
+    fn new(stream: &mut Stream, authority: &str) -> io::Result<Result<Self, String>> {
+        // The request follows the end of the handshake, and must not wait until that is acknowledged.
+        stream.sock.set_nodelay(true)?;
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock)?;
+        }
+        let exported = stream.conn.export_keying_material([0; 32], LABEL, None).map_err(io::Error::other)?;
+        let begun = Initiator::begin(host(authority), Channel(exported));
+        Ok(begun.map(|(initiator, token)| Self { initiator, token }))
+    }
+
+    /// The field of the request that carries it.
+    pub(super) fn field(&self) -> String {
+        format!("Authorization: Negotiate {}\r\n", self.token)
+    }
+
+    /// Does the answer come from the service that the ticket is for?
+    pub(super) fn judge(self, balancer: &Balancer, answer: &http::Answer) -> Result<(), Trouble> {
+        let proved = match &answer.negotiate {
+            Some(proof) => self.initiator.finish(proof),
+            // Whoever takes us for strangers proves nothing, and tells us nothing but why.
+            None if answer.status == 401 => Ok(()),
+            None => Err("the answer does not prove that it knows the key of the ticket".into()),
+        };
+        proved.map_err(|why| Trouble::Refused(format!("{balancer}: {why}")))
+    }
+}

@@ -1,0 +1,137 @@
+//! The server's side: the keytab, and whose tokens it takes.
+
+use std::ffi::CString;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use libgssapi::context::{SecurityContext as _, ServerCtx};
+use libgssapi::credential::Cred;
+use libgssapi::error::{Error, MajorFlags};
+use libgssapi::oid::{GSS_MECH_KRB5, GSS_MECH_SPNEGO, Oid};
+use libgssapi_sys as sys;
+
+use crate::{Accepted, Channel, token};
+
+/// Both ends had the same binding: MIT's `GSS_C_CHANNEL_BOUND_FLAG`, which no header before 1.19 has.
+const CHANNEL_BOUND: u32 = 0x0800;
+
+/// Judges tokens.
+pub struct Acceptor {
+    keytab: PathBuf,
+    cred: Cred,
+}
+
+impl Acceptor {
+    /// With the keys of a keytab, which is read again with each token: keys may be added and taken away at any time.
+    ///
+    /// # Errors
+    /// It cannot be read, or there is no key in it.
+    pub fn open(keytab: &Path) -> Result<Self, String> {
+        let cred = acquire(keytab)
+            .map_err(|why| format!("{}: no key of a Kerberos service can be had: {why}", keytab.display()))?;
+        Ok(Self { keytab: keytab.to_owned(), cred })
+    }
+
+    /// Whose token it is: `text` is what follows `Negotiate`. Reads files, and may wait for a lock: not for a thread that
+    /// must go on.
+    ///
+    /// # Errors
+    /// Why it does not count; nothing of the token is in it.
+    pub fn accept(&self, text: &str, channel: Channel) -> Result<Accepted, String> {
+        let token = token::read(text)?;
+        let mut context = ServerCtx::new(Some(self.cred.clone()));
+        let reply = context.step(&token, Some(&channel.binding())).map_err(|error| refused(&error))?;
+        if !context.is_complete() {
+            return Err("the ticket needs more than one message, which is not done here".into());
+        }
+        let read = |error: Error| format!("the ticket does not count: {}", token::why(&error));
+        let info = context.info().map_err(read)?;
+        if info.mechanism != GSS_MECH_KRB5 {
+            return Err("it is not a Kerberos ticket".into());
+        }
+        if info.flags.bits() & CHANNEL_BOUND == 0 {
+            return Err(
+                "the ticket is not bound to this connection: the client must bind it by tls-exporter".into(),
+            );
+        }
+        let name = |name: libgssapi::name::Name| {
+            let name = name.display_name().map_err(read)?;
+            String::from_utf8(name.to_vec()).map_err(|_| "the ticket's name is not UTF-8".to_owned())
+        };
+        let service = name(info.target_name)?;
+        if !service.starts_with("HTTP/") {
+            return Err(format!("the ticket is for {}, and not for HTTP", service.escape_debug()));
+        }
+        let reply = reply.map_or_else(String::new, |reply| token::write(&reply));
+        Ok(Accepted { principal: name(info.source_name)?, lifetime: info.lifetime, reply })
+    }
+}
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Acceptor").field(&self.keytab).finish()
+    }
+}
+
+fn refused(error: &Error) -> String {
+    let major = |flag: MajorFlags| error.major.bits() & ROUTINE == flag.bits();
+    if major(MajorFlags::GSS_S_BAD_BINDINGS) {
+        return "the ticket is bound to another connection".into();
+    }
+    format!("the ticket does not count: {}", token::why(error))
+}
+
+/// The part of a status that says which error it is (RFC 2744, section 3.9.1).
+const ROUTINE: u32 = 0xff << 16;
+
+/// Our own credentials: the keys of `keytab`, for Kerberos, bare or inside of SPNEGO, and nothing else: by other mechanisms
+/// a stranger could have us ask the network for them.
+fn acquire(keytab: &Path) -> Result<Cred, String> {
+    let path = [b"FILE:".as_slice(), keytab.as_os_str().as_bytes()].concat();
+    let path = CString::new(path).map_err(|_| "its name has a zero byte".to_owned())?;
+    let mut element = sys::gss_key_value_element_desc { key: c"keytab".as_ptr(), value: path.as_ptr() };
+    let store = sys::gss_key_value_set_desc { count: 1, elements: &mut element };
+    let mut mechs = [described(&GSS_MECH_KRB5), described(&GSS_MECH_SPNEGO)];
+    let mut both = sys::gss_OID_set_desc { count: mechs.len(), elements: mechs.as_mut_ptr() };
+    let mut bare = described(&GSS_MECH_KRB5);
+    let mut inner = sys::gss_OID_set_desc { count: 1, elements: &mut bare };
+    let (mut minor, mut cred) = (0, ptr::null_mut());
+    let usage = sys::GSS_C_ACCEPT as sys::gss_cred_usage_t;
+    // SAFETY: all that is pointed to lives until the call has returned, which is as long as the library looks at it
+    // (RFC 2744, section 3.1); what it must not change it takes as const, and no name means every key there is.
+    let major = unsafe {
+        sys::gss_acquire_cred_from(
+            &mut minor,
+            ptr::null_mut(),
+            sys::_GSS_C_INDEFINITE,
+            &mut both,
+            usage,
+            &store,
+            &mut cred,
+            ptr::null_mut(),
+            ptr::null_mut(),
+        )
+    };
+    held(major, minor)?;
+    // SAFETY: the call above has made it, and nobody else has it.
+    let owned = unsafe { Cred::from_c(cred) };
+    // SAFETY: `owned` keeps it alive, and the library copies the set.
+    let major = unsafe { sys::gss_set_neg_mechs(&mut minor, cred, &mut inner) };
+    held(major, minor)?;
+    Ok(owned)
+}
+
+fn held(major: u32, minor: u32) -> Result<(), String> {
+    if major == sys::GSS_S_COMPLETE {
+        return Ok(());
+    }
+    Err(token::why(&Error { major: MajorFlags::from_bits_retain(major), minor }))
+}
+
+/// As the library has it. It only reads them.
+fn described(oid: &'static Oid<'static>) -> sys::gss_OID_desc {
+    let bytes: &'static [u8] = oid;
+    sys::gss_OID_desc { length: bytes.len() as u32, elements: bytes.as_ptr().cast_mut().cast() }
+}
