@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::task::Poll;
 
 use plimsoll_brain::Time;
@@ -39,14 +40,15 @@ pub(crate) async fn link(
     peer: &Peer,
 ) -> Result<Link, Reason> {
     let settings = trip.settings();
-    let reached = async {
+    // On the heap: it is needed seldom, and would make every connection's task larger.
+    let reached = Box::pin(async {
         let stream = reach(trip.upstream.address.get(), settings.send_proxy, peer).await?;
         let Some(tls) = &settings.tls else { return Ok(Link::Plain(stream)) };
         let secure = tls::reach(tls, trip.name(), stream).await;
         secure.map(|secure| Link::Secure(Box::new(secure))).inspect_err(|error| {
             tracing::debug!("no TLS with member {} of {}: {error}", trip.name(), settings.spec.name);
         })
-    };
+    });
     patiently(core, trip, timer, deadline, reached).await
 }
 
@@ -61,7 +63,7 @@ pub(crate) async fn connect(
     deadline: Time,
     peer: &Peer,
 ) -> Result<TcpStream, Reason> {
-    let reached = reach(trip.upstream.address.get(), trip.settings().send_proxy, peer);
+    let reached = Box::pin(reach(trip.upstream.address.get(), trip.settings().send_proxy, peer));
     patiently(core, trip, timer, deadline, reached).await
 }
 
@@ -70,12 +72,10 @@ async fn patiently<T>(
     trip: &Trip,
     timer: &Timer,
     deadline: Time,
-    reached: impl Future<Output = io::Result<T>>,
+    mut reached: Pin<Box<impl Future<Output = io::Result<T>>>>,
 ) -> Result<T, Reason> {
     timer.set(deadline.min(core.now() + trip.settings().timeouts.connect));
     trip.stripe().connects.add(1);
-    // On the heap: it is needed seldom, and would make every connection's task larger.
-    let mut reached = Box::pin(reached);
     poll_fn(|cx| match reached.as_mut().poll(cx) {
         Poll::Ready(reached) => Poll::Ready(reached.map_err(|error| reason(&error))),
         Poll::Pending if timer.fired() => {

