@@ -173,7 +173,7 @@ def strace_total(text):
 
 
 GATES = (
-    Gate("instructions", "user-space instructions per request", 7200, 0, instructions),
+    Gate("instructions", "user-space instructions per request", 7000, 0, instructions),
     Gate("system calls", "per request at 64 connections", 4.3, 2, system_calls),
     Gate("idle memory", f"KiB per idle connection ({IDLE})", 4, 2, memory),
 )

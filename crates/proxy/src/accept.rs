@@ -11,8 +11,8 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::Protocol;
 use crate::connect::{Peer, exhausted};
 use crate::core::Core;
+use crate::link::Link;
 use crate::listener::{Listener, Visit};
-use crate::stream::Stream;
 use crate::{dns, http, iiop, preface, tcp, tls};
 
 /// Accepts connections until the listener is closed, then those that already wait.
@@ -68,6 +68,7 @@ fn admit(core: &Rc<Core>, listener: &Rc<Listener>, stream: TcpStream, client: So
         if let Some(stream) = tls::meet(&core, &listener, stream, tls, &unread).await {
             let asked = stream.server_name().and_then(|name| tls.group(name));
             let listener = asked.and_then(|group| listener.branch(group)).unwrap_or(listener);
+            let stream = Link::Secure(Box::new(stream));
             carry(&core, &listener, visit, stream, peer, Vec::new());
         }
     });
@@ -83,7 +84,7 @@ fn begin(
     unread: Vec<u8>,
 ) {
     match listener.settings().protocol {
-        Protocol::Http | Protocol::Tcp => carry(core, listener, visit, stream, peer, unread),
+        Protocol::Http | Protocol::Tcp => carry(core, listener, visit, Link::Plain(stream), peer, unread),
         Protocol::Iiop => {
             let (core, listener) = (Rc::clone(core), Rc::clone(listener));
             tokio::task::spawn_local(async move {
@@ -104,14 +105,7 @@ fn begin(
 }
 
 /// The same for the protocols that may be inside of TLS.
-fn carry<S: Stream + 'static>(
-    core: &Rc<Core>,
-    listener: &Rc<Listener>,
-    visit: Visit,
-    stream: S,
-    peer: Peer,
-    unread: Vec<u8>,
-) {
+fn carry(core: &Rc<Core>, listener: &Rc<Listener>, visit: Visit, stream: Link, peer: Peer, unread: Vec<u8>) {
     let (core, listener) = (Rc::clone(core), Rc::clone(listener));
     if listener.settings().protocol == Protocol::Http {
         // It gives others their turn itself (`http`), at places that suit it: tokio would do it by saying that a

@@ -99,7 +99,7 @@ pub(crate) async fn serve<S: Stream>(
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
     let client_text = peer.client.ip().to_canonical().to_string().into_boxed_str();
     let bond = (listener.settings().binding != Binding::PerRequest).then(Box::default);
-    let client_fields = http1::x_forwarded(&client_text, S::SCHEME).into_boxed_slice();
+    let client_fields = http1::x_forwarded(&client_text, stream.scheme()).into_boxed_slice();
     let heed = Heed::begin(listener.pool().group.side_car.as_ref());
     let mut session = Session {
         core,
@@ -223,7 +223,7 @@ impl<S: Stream> Session<S> {
                 trusted,
                 client: &self.client_text,
                 plain: &self.client_fields,
-                scheme: S::SCHEME,
+                scheme: self.stream.scheme(),
             },
             &mut out,
         );

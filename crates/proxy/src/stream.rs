@@ -16,7 +16,9 @@ use tokio::net::TcpStream;
 /// A byte stream to or from a peer.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
     /// What URLs of things behind it begin with.
-    const SCHEME: &'static str = "http";
+    fn scheme(&self) -> &'static str {
+        "http"
+    }
 
     /// The socket, if bytes go through it as they are: then the kernel can move them.
     fn socket(&self) -> Option<&TcpStream> {

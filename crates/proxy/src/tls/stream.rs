@@ -130,7 +130,9 @@ impl Secure {
 }
 
 impl Stream for Secure {
-    const SCHEME: &'static str = "https";
+    fn scheme(&self) -> &'static str {
+        "https"
+    }
 
     fn abort(&self) {
         self.socket.abort();

@@ -2,7 +2,10 @@
 //!
 //! Our own scanner rather than a general parser's: the relay needs to know where lines begin and end and which
 //! few fields concern it, not a list of all fields; a line that does not end in CRLF, a fold, a space before
-//! the colon or a control character ends the scan with a refusal. Values are scanned eight bytes at a time.
+//! the colon or a control character ends the scan with a refusal. Names and values are scanned sixteen bytes at a
+//! time.
+
+mod sixteen;
 
 /// Why a scan stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +25,6 @@ pub(super) struct Line<'b> {
     /// Without white space around it.
     pub(super) value: &'b [u8],
 }
-
-/// In each byte of a word the lowest bit, and the highest.
-const ONES: u64 = 0x0101_0101_0101_0101;
-const HIGHS: u64 = 0x8080_8080_8080_8080;
 
 const CRLF: &str = "a line does not end in CRLF";
 
@@ -57,31 +56,16 @@ fn not_a_field(input: &[u8], at: usize, colon: usize) -> Result<(Option<Line<'_>
 /// Where the characters of a name end.
 #[inline(always)]
 fn name_end(input: &[u8], from: usize) -> usize {
-    const LOWS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
     let mut at = from;
-    // Eight at a time as long as they are letters and hyphens, as in nearly all names; the others one by one.
-    while let Some(chunk) = input.get(at..).and_then(<[u8]>::first_chunk::<8>) {
-        let word = u64::from_le_bytes(*chunk);
-        let lower = (word | (ONES * 0x20)) & LOWS;
-        // Sums reach a byte's high bit where the byte is large enough, and never the next byte.
-        let letters = (lower + ONES * (0x80 - 0x61)) & !(lower + ONES * (0x7f - 0x7a));
-        let hyphens = word ^ (ONES * 0x2d);
-        let hyphens = !(((hyphens & LOWS) + LOWS) | hyphens);
-        let others = !((letters & !word) | hyphens) & HIGHS;
-        if others == 0 {
-            at += 8;
-            continue;
+    // Sixteen at a time as long as they are letters and hyphens, as in nearly all names; the others one by one.
+    while at < input.len() {
+        match sixteen::first(input, at, sixteen::unlike_names) {
+            None => at += 16,
+            Some(other) if TOKEN[usize::from(input[other])] => at = other + 1,
+            Some(other) => return other,
         }
-        at += (others.trailing_zeros() / 8) as usize;
-        if !TOKEN[usize::from(input[at])] {
-            return at;
-        }
-        at += 1;
     }
-    while at < input.len() && TOKEN[usize::from(input[at])] {
-        at += 1;
-    }
-    at
+    input.len()
 }
 
 /// The lines of a head that was scanned before; `at` is where its fields begin.
@@ -123,20 +107,13 @@ pub(super) fn crlf(input: &[u8], at: usize) -> Result<usize, Stop> {
 #[inline(always)]
 fn control(input: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
-    let (chunks, rest) = input[from..].as_chunks::<8>();
-    for chunk in chunks {
-        // Subtracting borrows from a byte's high bit where the byte is smaller; bytes that have it are text.
-        let word = u64::from_le_bytes(*chunk);
-        let low = word.wrapping_sub(ONES * 0x20) & !word;
-        let del = (word ^ (ONES * 0x7f)).wrapping_sub(ONES) & !(word ^ (ONES * 0x7f));
-        let found = (low | del) & HIGHS;
-        if found != 0 {
-            // A borrow reaches only bytes above the first one found.
-            return Some(at + (found.trailing_zeros() / 8) as usize);
+    while at < input.len() {
+        match sixteen::first(input, at, sixteen::controls) {
+            None => at += 16,
+            found => return found,
         }
-        at += 8;
     }
-    rest.iter().position(|byte| *byte < b' ' || *byte == 0x7f).map(|offset| at + offset)
+    None
 }
 
 #[inline(always)]
@@ -201,7 +178,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn eight_at_a_time_finds_what_one_at_a_time_finds(
+        fn sixteen_at_a_time_find_what_one_at_a_time_finds(
             bytes in proptest::collection::vec(prop_oneof![6 => 0x20u8..0x7f, 1 => any::<u8>()], 0..80),
             from in 0usize..80,
         ) {
