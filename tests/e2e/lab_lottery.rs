@@ -65,7 +65,7 @@ fn mean(point: &Value, metric: &str) -> Option<f64> {
 #[test]
 fn clients_are_told_by_daemons_who_serves_and_plain_ones_by_a_balancer_that_follows() {
     let folder = Folder::new();
-    let levels = r#"["lottery", "lottery:unicast", "lottery:plimsoll"]"#;
+    let levels = r#"["lottery", "lottery:unicast", "lottery:multicast", "lottery:plimsoll"]"#;
     folder.write("lots.toml", small(levels, "all"));
     let run = Run::plimsoll(&["lab", "run", "lots.toml"], folder.path());
     // A closed loop, which is never late.
@@ -75,8 +75,9 @@ fn clients_are_told_by_daemons_who_serves_and_plain_ones_by_a_balancer_that_foll
     let log = fs::read_to_string(results.join("access.log")).unwrap();
     assert!(log.lines().count() == 20_000 && log.contains("\"GET /cgi-bin/"), "{}", log.len());
     assert_eq!(json(&results.join("claims.json"))["claims"][0]["pass"], true, "{} {}", run.out, run.err);
-    let names = ["001-balancer=lottery", "002-balancer=lottery-unicast", "003-balancer=lottery-plimsoll"];
-    for name in names {
+    let names = ["lottery", "lottery-unicast", "lottery-multicast", "lottery-plimsoll"];
+    let names = std::array::from_fn::<_, 4, _>(|level| format!("{:03}-balancer={}", level + 1, names[level]));
+    for name in &names {
         let folder = results.join("points").join(name);
         let point = json(&folder.join("point.json"));
         assert_eq!(mean(&point, "success"), Some(1.0), "{name}: {point}");
@@ -106,7 +107,7 @@ fn clients_are_told_by_daemons_who_serves_and_plain_ones_by_a_balancer_that_foll
         let value = |daemon: &str, name: &str| said[daemon]["values"][name]["value"].as_f64();
         assert!(value("d1", "in_flight").is_some(), "{name}: its member tells it: {said}");
         let answers = |how: &str| value("d1", how).unwrap() + value("d2", how).unwrap();
-        if name.ends_with("unicast") {
+        if name.ends_with("cast") {
             // The repeated attempts of a busy machine may be referrals.
             assert!(answers("lottery_won") > answers("lottery_referred"), "{said}");
             assert!(mean(&point, "duplicates").is_some(), "{point}");

@@ -25,6 +25,7 @@ mod moves;
 mod network;
 pub mod plan;
 mod point;
+mod ports;
 pub mod report;
 pub mod runner;
 mod side_car;

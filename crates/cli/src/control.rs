@@ -1,13 +1,9 @@
-//! Talk to a running balancer: find its control socket and ask over it.
-//!
-//! The socket is the first of these that is given: `--control`, the environment's `PLIMSOLL_CONTROL`,
-//! `[admin] control` of the file named by `--config`, that of `./plimsoll.toml`, `unix:/run/plimsoll.sock`.
-//! `--control http://HOST:PORT` names a read-only listener instead: enough to look, not to act. `--host` names control
-//! over TLS of other hosts, one or many.
+//! Talk to a running balancer: find its control socket ([`place`]) and ask over it.
 
 mod each;
 mod http;
 mod peer;
+mod place;
 #[cfg(test)]
 mod sample;
 mod secure;
@@ -29,19 +25,16 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use toml::de::{DeTable, DeValue};
 
 pub(crate) use each::{Said, all, each, ended, tell};
-pub(crate) use peer::{DaemonPlace, Peer, Place};
+pub(crate) use peer::Peer;
+pub(crate) use place::{Balancers, DaemonPlace, Place, Target, Where, find};
 #[cfg(test)]
 pub(crate) use sample::sample;
 
-use crate::config::DEFAULT_FILE;
 use crate::failure::{Exit, Failure};
 pub(crate) use secure::Credentials;
 use secure::Shown;
 use ticket::Ticket;
 use wire::Wire;
-
-/// Used if nothing else is said.
-const DEFAULT: &str = "unix:/run/plimsoll.sock";
 
 /// To connect.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -51,76 +44,6 @@ const READ: Duration = Duration::from_secs(10);
 const ACT: Duration = Duration::from_secs(120);
 /// Of silence on an event stream; its heartbeat is 15 s.
 const SILENCE: Duration = Duration::from_secs(60);
-
-/// Options of every command that talks to a running balancer.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Where {
-    /// Control socket of the balancer, unix:/PATH; or its admin listener, http://HOST:PORT, to look only
-    #[arg(long, env = "PLIMSOLL_CONTROL", value_name = "ADDRESS")]
-    control: Option<String>,
-
-    /// Its configuration file, which says where the control socket is [default: plimsoll.toml]
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
-
-    /// Ask the balancers of other hosts, by https://HOST:PORT of their control over TLS: repeat it, or separate them by commas; @FILE has one a line
-    #[arg(
-        long = "host",
-        env = "PLIMSOLL_HOSTS",
-        value_name = "URL|@FILE",
-        value_delimiter = ',',
-        help_heading = "Other hosts"
-    )]
-    hosts: Vec<String>,
-
-    #[command(flatten)]
-    credentials: Credentials,
-}
-
-/// Whom a command is for.
-pub(crate) trait Target {
-    /// Hosts as they were named, and what is shown there.
-    fn named(&self) -> (&[String], &Credentials);
-
-    /// The one of this host; nothing is sent yet.
-    fn own(&self) -> Result<Balancer, Trouble>;
-
-    /// Those of other hosts, if any are named.
-    fn hosts(&self) -> Result<Option<Vec<Balancer>>, Trouble> {
-        let (named, credentials) = self.named();
-        let names = secure::hosts(named)?;
-        if names.is_empty() {
-            return Ok(None);
-        }
-        let shown = Arc::new(secure::shown(credentials)?);
-        Ok(Some(names.into_iter().map(|name| Balancer::Https(name, Arc::clone(&shown))).collect()))
-    }
-}
-
-impl Target for Where {
-    fn named(&self) -> (&[String], &Credentials) {
-        (&self.hosts, &self.credentials)
-    }
-
-    fn own(&self) -> Result<Balancer, Trouble> {
-        // An empty variable is how shells say that there is none.
-        let control = self.control.as_deref().filter(|control| !control.is_empty());
-        Balancer::find(control, self.config.as_deref())
-    }
-}
-
-impl Where {
-    /// The balancer to talk to; nothing is sent yet.
-    pub(crate) fn balancer(&self) -> Result<Balancer, Trouble> {
-        if let Some(hosts) = self.hosts()? {
-            return <[Balancer; 1]>::try_from(hosts).map(|[host]| host).map_err(|hosts| {
-                let count = hosts.len();
-                Trouble::Refused(format!("this is asked of one balancer, and --host names {count}"))
-            });
-        }
-        self.own()
-    }
-}
 
 /// Why there is no answer: one line that says what, where and what to do.
 #[derive(Debug)]
@@ -160,20 +83,6 @@ pub(crate) enum Balancer {
 }
 
 impl Balancer {
-    /// The one that `--control` (or the environment) or else the configuration names.
-    pub(crate) fn find(control: Option<&str>, config: Option<&Path>) -> Result<Self, Trouble> {
-        if let Some(control) = control {
-            return Self::parse(control);
-        }
-        let file = config.or_else(|| Some(Path::new(DEFAULT_FILE)).filter(|file| file.exists()));
-        match file {
-            Some(file) => Self::parse(&configured(file, "admin")?.unwrap_or_else(|| DEFAULT.into())).map_err(
-                |trouble| Trouble::Refused(format!("{}: [admin] control: {trouble}", file.display())),
-            ),
-            None => Self::parse(DEFAULT),
-        }
-    }
-
     fn parse(text: &str) -> Result<Self, Trouble> {
         let refused = |what: &str| Err(Trouble::Refused(format!("{text}: {what}")));
         if let Some(path) = text.strip_prefix("unix:") {
@@ -404,64 +313,6 @@ fn address<'v>(control: &'v DeValue<'_>) -> Option<&'v str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn refused(result: Result<Balancer, Trouble>) -> String {
-        match result {
-            Err(Trouble::Refused(why)) => why,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn the_flag_comes_first() {
-        let found = Balancer::find(Some("unix:/tmp/a.sock"), Some(Path::new("/nowhere.toml"))).unwrap();
-        assert_eq!(found, Balancer::Unix("/tmp/a.sock".into()));
-        let found = Balancer::find(Some("http://[::1]:9900/"), None).unwrap();
-        assert_eq!(found, Balancer::Http("[::1]:9900".into()));
-    }
-
-    #[test]
-    fn what_is_no_socket_is_refused() {
-        for (text, what) in [
-            ("/run/a.sock", "give unix:/path"),
-            ("https://a:1", "give unix:/path"),
-            ("unix:", "no path"),
-            ("http://", "no host"),
-            ("http://a", "no port"),
-            ("http://a:x", "no port"),
-            ("http://a:1/status", "no more than"),
-            ("http://a\r\nb:1", "no more than"),
-            ("off", "switched off"),
-        ] {
-            let why = refused(Balancer::find(Some(text), None));
-            assert!(why.contains(what), "{text}: {why}");
-        }
-    }
-
-    #[test]
-    fn the_file_says_where_even_if_it_is_wrong_elsewhere() {
-        let file = std::env::temp_dir().join(format!("plimsoll-control-{}.toml", std::process::id()));
-        let find = |text: &str| {
-            std::fs::write(&file, text).unwrap();
-            Balancer::find(None, Some(&file))
-        };
-        let found = find("nonsense = 1\n[admin]\ncontrol = \"unix:/x.sock\"\n").unwrap();
-        assert_eq!(found, Balancer::Unix("/x.sock".into()));
-        let found = find("[admin]\ncontrol = \"unix:/y.sock\"\n[[group]]\nname = \"half\nmembers =").unwrap();
-        assert_eq!(found, Balancer::Unix("/y.sock".into()));
-        let found = find("[admin]\ncontrol = [\"tls://[::]:9905\", \"unix:/z.sock\"]\n").unwrap();
-        assert_eq!(found, Balancer::Unix("/z.sock".into()));
-        let tls = refused(find("admin.control = \"tls://[::]:9905\""));
-        assert!(tls.contains("--host https://"), "{tls}");
-        assert_eq!(find("").unwrap(), Balancer::Unix("/run/plimsoll.sock".into()));
-        let syntax = refused(find("[admin]\n\ncontrol = \n"));
-        assert!(syntax.contains("line 3: ") && syntax.contains("--control"), "{syntax}");
-        let off = refused(find("admin.control = \"off\""));
-        assert!(off.contains("[admin] control") && off.contains("switched off"), "{off}");
-        assert!(refused(find("admin.control = 5")).contains("not a text"));
-        std::fs::remove_file(&file).unwrap();
-        assert!(refused(Balancer::find(None, Some(&file))).contains("No such file"));
-    }
 
     #[test]
     fn nobody_there_says_what_to_do() {

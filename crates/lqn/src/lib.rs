@@ -10,6 +10,7 @@
 
 pub mod ask;
 pub mod draw;
+mod markup;
 pub mod model;
 pub mod plan;
 pub mod read;

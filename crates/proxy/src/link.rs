@@ -31,7 +31,7 @@ macro_rules! either {
 impl Link {
     /// Has nothing come since the last answer, neither bytes nor the end? Costs no system call when nothing has:
     /// tokio asks the kernel only if it was told that there is something.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn quiet(&mut self) -> bool {
         match self {
             Self::Plain(socket) => {
@@ -65,7 +65,7 @@ impl Stream for Link {
         either!(self, stream => stream.poll_recv(cx, buffer, watched))
     }
 
-    #[inline]
+    #[inline(always)]
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         either!(self, stream => stream.poll_send(cx, bytes))
     }

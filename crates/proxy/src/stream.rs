@@ -68,6 +68,7 @@ impl Stream for TcpStream {
         let _ = self.set_zero_linger();
     }
 
+    #[inline]
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             match send_now(self, bytes) {

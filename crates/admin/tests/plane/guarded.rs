@@ -9,7 +9,7 @@ use plimsoll_admin::{
 use serde_json::{Value, json};
 
 use crate::script::Script;
-use crate::secured::{Shows, Stage, bearer, certificate};
+use crate::stage::{Shows, Stage, bearer, certificate};
 use crate::supervisor::Told;
 
 /// A daemon that says what it was told.

@@ -10,7 +10,7 @@ use plimsoll_admin::{Access, Config, Rules, Secured, Tls, start};
 use crate::pki::Authority;
 use crate::realm::{Mint, REALM, Realm};
 use crate::script::{Answer, Scratch, Script};
-use crate::secured::{ADMINISTER, LOOK, OPERATE, OWN, Shows, Stage, channel, routes};
+use crate::stage::{ADMINISTER, LOOK, OPERATE, OWN, Shows, Stage, channel, routes};
 
 /// What a client with a ticket shows: `change` is given the channel and says to which one the token is bound.
 fn ticket(

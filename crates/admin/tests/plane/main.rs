@@ -18,5 +18,6 @@ mod realm;
 mod reports;
 mod script;
 mod secured;
+mod stage;
 mod strangers;
 mod supervisor;

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::secured::{Stage, certificate};
+use crate::stage::{Stage, certificate};
 
 #[test]
 fn a_connection_does_not_outlive_its_certificate() {

@@ -17,7 +17,7 @@ use super::child::{Child, LOOK, Tie};
 use super::experiment::{Experiment, Health, Members, Settings};
 use super::front::{GROUP, INTERVAL, ask_within};
 use super::network::{Network, Seat};
-use super::{Trouble, usage};
+use super::{Trouble, ports, usage};
 use crate::pick;
 
 /// For all daemons to refer to all members.
@@ -67,7 +67,7 @@ pub(super) struct Counts {
 
 /// Where the daemon beside a member is told and shows numbers: to be known before either runs.
 pub(super) fn status(network: &Network, number: usize) -> Result<SocketAddr, Trouble> {
-    network.at(Seat::Member(number), || super::side_car::free(IpAddr::V4(Ipv4Addr::LOCALHOST)))
+    network.at(Seat::Member(number), || ports::free(IpAddr::V4(Ipv4Addr::LOCALHOST)))
 }
 
 impl Cluster {
@@ -114,7 +114,10 @@ impl Cluster {
         let path = self.folder.join(&file);
         std::fs::write(&path, text)
             .map_err(|error| Trouble::failed(format!("cannot write {}: {error}", path.display())))?;
-        let arguments = ["lottery".to_owned(), "-c".to_owned(), file];
+        let mut arguments = vec!["lottery".to_owned(), "-c".to_owned(), file];
+        if !self.folder.join(KEYS).exists() {
+            arguments.push("--new-keys".to_owned());
+        }
         let start = || Child::start(tie, &name, &tie.program, &arguments, &self.folder);
         let mut child = network.at(Seat::Member(number), start)?;
         // Of an earlier life it is the same.
@@ -145,7 +148,7 @@ impl Cluster {
         network: &Network,
         members: &[SocketAddr],
     ) -> Result<(), Trouble> {
-        let client = network.listen(Seat::Client)?.ip();
+        let client = network.host(Seat::Client)?;
         let mut picker = network.at(Seat::Client, || {
             (tie.picker)(&self.known(client))
                 .map_err(|why| Trouble::failed(format!("cannot ask the lottery: {why}")))

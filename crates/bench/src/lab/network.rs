@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::Trouble;
 use super::child::LOOK;
 use super::experiment;
 use super::front::find;
+use super::{Trouble, ports};
 
 /// Who is where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,13 +104,18 @@ impl Network {
         Ok(())
     }
 
-    /// Where one listens: a free port.
-    pub(super) fn listen(&self, seat: Seat) -> Result<SocketAddr, Trouble> {
-        let address = match &self.0 {
+    /// The address of somebody's host.
+    pub(super) fn host(&self, seat: Seat) -> Result<IpAddr, Trouble> {
+        Ok(IpAddr::V4(match &self.0 {
             None => Ipv4Addr::LOCALHOST,
             Some(hosts) => hosts.host(seat)?.address,
-        };
-        Ok(SocketAddr::new(IpAddr::V4(address), 0))
+        }))
+    }
+
+    /// Where one can listen there: a free port, which stays free while whoever had it is dead.
+    pub(super) fn listen(&self, seat: Seat) -> Result<SocketAddr, Trouble> {
+        let host = self.host(seat)?;
+        self.at(seat, || ports::free(host))
     }
 
     /// Does something there. What it starts, processes or threads, stays there.
@@ -292,7 +297,9 @@ mod tests {
     fn without_namespaces_all_is_on_the_loopback_interface() {
         let mut network = Network::build(&experiment::Network::default()).unwrap();
         network.add().unwrap();
-        assert_eq!(network.listen(Seat::Member(7)).unwrap(), SocketAddr::from(([127, 0, 0, 1], 0)));
+        assert_eq!(network.host(Seat::Member(7)).unwrap(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let place = network.listen(Seat::Member(7)).unwrap();
+        assert!(TcpListener::bind(place).is_ok_and(|listener| listener.local_addr().unwrap() == place));
         assert_eq!(network.at(Seat::Client, || Ok(5)).unwrap(), 5);
         assert!(network.cut(1).is_err() && network.join(1).is_err());
         assert_eq!(lacking(&experiment::Network::default()), None);
@@ -322,8 +329,12 @@ mod tests {
         for seat in [Seat::Client, Seat::Balancer, Seat::Member(1), Seat::Member(2)] {
             assert!(reach(seat, 5000).unwrap().is_ok(), "{seat:?}");
         }
-        // Nobody outside does.
-        assert!(TcpStream::connect_timeout(&address, Duration::from_millis(100)).is_err());
+        // Nobody outside does, whoever else may answer there.
+        listener.set_nonblocking(true).unwrap();
+        let arrived = || std::iter::from_fn(|| listener.accept().ok()).count();
+        assert_eq!(arrived(), 4);
+        let _ = TcpStream::connect_timeout(&address, Duration::from_millis(100));
+        assert_eq!(arrived(), 0);
         network.cut(2).unwrap();
         assert_eq!(reach(Seat::Balancer, 100).unwrap().err(), Some(io::ErrorKind::TimedOut));
         assert!(reach(Seat::Member(2), 5000).unwrap().is_ok());

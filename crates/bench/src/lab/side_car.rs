@@ -4,17 +4,14 @@
 //! Agents are told where the balancer takes reports, the balancer where the side-cars are, and over iiop the side-cars where
 //! the balancer is, to which they send clients back. So the ports are chosen before any of them runs.
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use super::Trouble;
 use super::child::{Child, Tie};
 use super::experiment::Protocol;
 use super::front::{GROUP, KEY, Wiring};
-
-/// Ports that were free a moment ago and then were not.
-const TRIES: usize = 10;
+use super::{Trouble, ports};
 
 /// An agent that stands before a member.
 #[derive(Debug)]
@@ -36,17 +33,11 @@ impl SideCar {
     ) -> Result<Self, Trouble> {
         let name = format!("a{number}");
         let what = format!("side-car {}", wiring.protocol.name());
-        let mut why = Trouble::failed("no port is free");
-        for _ in 0..TRIES {
-            let address = free(member.ip())?;
-            let arguments = arguments(wiring, address, member);
-            let mut child = Child::start(tie, &name, &tie.program, &arguments, folder)?;
-            match child.address(&what) {
-                Ok(_) => return Ok(Self { address, child }),
-                Err(ended) => why = ended,
-            }
-        }
-        Err(why)
+        let address = ports::free(member.ip())?;
+        let arguments = arguments(wiring, address, member);
+        let mut child = Child::start(tie, &name, &tie.program, &arguments, folder)?;
+        child.address(&what)?;
+        Ok(Self { address, child })
     }
 }
 
@@ -57,12 +48,6 @@ pub(super) fn missing(tie: &Tie, protocol: Protocol) -> Option<String> {
         protocol == Protocol::Http || String::from_utf8_lossy(&help.stdout).contains("--iiop")
     });
     (!known).then(|| format!("this program's agent has no side-car for {}", protocol.name()))
-}
-
-/// A port that is free now.
-pub(super) fn free(host: IpAddr) -> Result<SocketAddr, Trouble> {
-    let port = TcpListener::bind((host, 0)).and_then(|listener| listener.local_addr());
-    port.map_err(|error| Trouble::failed(format!("no port is free on {host}: {error}")))
 }
 
 fn arguments(wiring: &Wiring, address: SocketAddr, member: SocketAddr) -> Vec<String> {

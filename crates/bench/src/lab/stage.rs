@@ -15,7 +15,7 @@ use super::front::{Front, Wiring, ask, ask_within};
 use super::lottery::{self, Cluster, Counts};
 use super::network::{Network, Seat};
 use super::plan::{Offer, Point};
-use super::side_car::{self, SideCar};
+use super::side_car::SideCar;
 use super::usage;
 use crate::member::Refusal;
 
@@ -91,11 +91,11 @@ impl Stage {
         }
         let mut addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
         let settings = Settings { retries: point.retries, ..experiment.balancer.clone() };
-        let host = network.listen(Seat::Balancer)?.ip();
+        let host = network.host(Seat::Balancer)?;
         let mut wiring = Wiring { protocol: point.protocol, ..Wiring::default() };
         let mut side_cars = Vec::new();
         if point.side_cars {
-            let free = || network.at(Seat::Balancer, || side_car::free(host));
+            let free = || network.listen(Seat::Balancer);
             (wiring.listen, wiring.reports) = (Some(free()?), Some(free()?));
             wiring.interval = settings.plimsoll.interval();
             for (number, address) in (1..).zip(&mut addresses) {
@@ -158,7 +158,7 @@ impl Stage {
     ) -> Result<Clients, Trouble> {
         let mut doors: Vec<Door> = self.fronts.iter().map(Front::door).collect();
         if let Some(cluster) = self.cluster.as_ref().filter(|_| self.clients > 0) {
-            let known = cluster.known(self.network.listen(Seat::Client)?.ip());
+            let known = cluster.known(self.network.host(Seat::Client)?);
             doors.resize(self.clients, Door::Pick(known));
         }
         let clients = if let Offer::Concurrency(clients) = offer { clients } else { 0 };

@@ -1,5 +1,5 @@
-//! `[admin.access]`, `[admin.tls]`, `[admin.jwt]` and `[admin.kerberos]`: who is let in over TLS, and what they may do. The rules may stand
-//! in a file of their own, `access.toml`, which is held against a schema like every other.
+//! `[admin.access]`: what those may do who are let in over TLS ([`super::credential`]). The rules may stand in a file of their own,
+//! `access.toml`, which is held against a schema like every other.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -14,105 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::place::Spot;
 use super::problem::quoted;
 use super::text::{Text, text};
-use super::{
-    Control, Doors, Held, LogPath, Name, Problem, Problems, ReadError, bytes_of, hold, suggest, titled,
-};
-
-/// Control over TLS (1.3): by what it shows who it is, and whom it trusts. All files are read again when they change.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct TlsTable {
-    /// Its certificate and those between it and its authority, PEM.
-    pub(crate) certificate: LogPath,
-
-    /// The private key of the certificate, PEM.
-    pub(crate) key: LogPath,
-
-    /// The authorities of client certificates, PEM. Clients then need a certificate, unless `[admin.jwt]` lets them show a
-    /// token instead.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) client_ca: Option<LogPath>,
-
-    /// Client certificates must have an SPIFFE id of this trust domain.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) trust_domain: Option<TrustDomain>,
-}
-
-/// Tokens (JWT) that count as credentials for control over TLS: signed by ES256, RS256 or EdDSA, not expired.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct JwtTable {
-    /// Who must have made them: the claim `iss`, to the letter.
-    pub(crate) issuer: String,
-
-    /// Whom they must be for: the claim `aud`, or one of its list.
-    pub(crate) audience: String,
-
-    /// The issuer's public keys, a JWK set in a file. Read again when it changes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) jwks_file: Option<LogPath>,
-
-    /// In place of a file: where the issuer publishes them. Fetched when it is due, and when a token names a key that is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) jwks_url: Option<KeysUrl>,
-
-    /// The authorities of the certificate at `jwks_url`, PEM; those of the system unless given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) jwks_ca: Option<LogPath>,
-}
-
-/// The authorities that Debian and its kin trust.
-const SYSTEM_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
-
-impl JwtTable {
-    /// Where the keys are; of a table that was checked there is one place.
-    pub(super) fn keys(&self) -> Option<admin::KeySet> {
-        match (&self.jwks_file, &self.jwks_url) {
-            (Some(LogPath(path)), _) => Some(admin::KeySet::File(path.clone())),
-            (None, Some(KeysUrl(url))) => {
-                let given = self.jwks_ca.as_ref().map(|LogPath(path)| path.clone());
-                let authorities = given.unwrap_or_else(|| SYSTEM_CA.into());
-                Some(admin::KeySet::Published { url: url.clone(), authorities })
-            }
-            (None, None) => None,
-        }
-    }
-}
-
-/// Where keys are published.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeysUrl(pub(crate) admin::Url);
-
-text! {
-    KeysUrl,
-    format: "plimsoll-keys-url",
-    what: "a URL",
-    example: "https://id.example.org/.well-known/jwks.json",
-    pattern: "^https?://.+$",
-}
-
-impl FromStr for KeysUrl {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.parse().map(Self)
-    }
-}
-
-impl fmt::Display for KeysUrl {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(out)
-    }
-}
-
-/// Kerberos tickets that count as credentials for control over TLS: those for `HTTP/HOST` of this host, sent by
-/// `Authorization: Negotiate` and bound to the connection. Only in a plimsoll that was built with it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct KerberosTable {
-    /// The keytab with the keys of the service. Read again with each ticket.
-    pub(crate) keytab: LogPath,
-}
+use super::{Held, LogPath, Name, Problem, Problems, ReadError, bytes_of, hold, suggest, titled};
 
 /// Who may do what over TLS. What nothing here gives is refused.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -258,33 +160,6 @@ impl fmt::Display for VerbName {
     }
 }
 
-/// Whose ids count.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TrustDomain(pub(crate) String);
-
-text! {
-    TrustDomain,
-    format: "plimsoll-trust-domain",
-    what: "a trust domain",
-    example: "example.org",
-    pattern: "^[a-z0-9._-]{1,255}$",
-}
-
-impl FromStr for TrustDomain {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        admin::trust_domain(text)?;
-        Ok(Self(text.into()))
-    }
-}
-
-impl fmt::Display for TrustDomain {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.0)
-    }
-}
-
 /// The rules that a configuration names: its own, or those of a file.
 ///
 /// # Errors
@@ -338,7 +213,7 @@ fn made(roles: &[RoleTable], grants: &[GrantTable]) -> Access {
 }
 
 /// What roles and grants say of one another.
-fn judge(roles: &[RoleTable], grants: &[GrantTable], spots: &Spot, found: &mut Vec<Problem>) {
+pub(super) fn judge(roles: &[RoleTable], grants: &[GrantTable], spots: &Spot, found: &mut Vec<Problem>) {
     let mut known: HashMap<&str, usize> = HashMap::new();
     for (index, role) in roles.iter().enumerate() {
         let spot = spots.key("role").item(index);
@@ -375,106 +250,6 @@ fn judge(roles: &[RoleTable], grants: &[GrantTable], spots: &Spot, found: &mut V
         let at = spots.key("grant").item(index).key("role").value();
         let hint = suggest::hint(role, &all).replace("allowed:", "roles:");
         found.push(Problem::error(at, format!("there is no role named `{role}`")).hint(hint));
-    }
-}
-
-/// What the parts of a section that are about control say of one another.
-pub(super) fn check(doors: &Doors<'_>, spot: &Spot, found: &mut Vec<Problem>) {
-    let listed = doors.control.list();
-    for (index, control) in listed.iter().enumerate() {
-        let at = || spot.key("control").item(index).value();
-        let same = |other: &Control| std::mem::discriminant(other) == std::mem::discriminant(control);
-        if *control == Control::Off && listed.len() > 1 {
-            found.push(Problem::error(at(), "`off` stands alone").hint("write control = \"off\""));
-        } else if listed[..index].iter().any(same) {
-            let message = "a second address of its kind: one unix: and one tls:// are the most";
-            found.push(Problem::error(at(), message).hint("take it out"));
-        }
-    }
-    check_tls(doors, spot, found);
-    let access = doors.access;
-    let place = spot.key("access");
-    if let Some(file) = &access.file
-        && !(access.roles.is_empty() && access.grants.is_empty())
-    {
-        let message = format!("the rules are in {file}, and here as well");
-        found.push(Problem::error(place.name("file"), message).hint("keep them in one place"));
-    }
-    judge(&access.roles, &access.grants, place, found);
-}
-
-fn check_tls(doors: &Doors<'_>, spot: &Spot, found: &mut Vec<Problem>) {
-    let section = doors.section;
-    let Some(address) = doors.control.tls() else {
-        if !spot.broken("control") {
-            for key in ["tls", "jwt", "kerberos", "access"].into_iter().filter(|key| spot.has(key)) {
-                let message = format!("`{key}` has no effect: no control over TLS");
-                let hint = "add \"tls://0.0.0.0:9905\" to control";
-                found.push(Problem::warning(spot.name(key), message).hint(hint));
-            }
-        }
-        return;
-    };
-    match doors.tls {
-        None if spot.broken("tls") => {}
-        None => {
-            let message = format!("control on tls://{address} needs a certificate");
-            let hint = format!(
-                "add [{section}.tls] with certificate, key, client_ca and trust_domain: plimsoll cert init makes them"
-            );
-            found.push(Problem::error(spot.key("control").value(), message).hint(hint));
-        }
-        Some(tls) => {
-            let place = spot.key("tls");
-            if tls.client_ca.is_some() && tls.trust_domain.is_none() && !place.broken("trust_domain") {
-                let message = "`client_ca` needs a `trust_domain`, of which the ids of clients are";
-                let hint = "add trust_domain = \"example.org\"";
-                found.push(Problem::error(place.name("client_ca"), message).hint(hint));
-            }
-            let closed = tls.client_ca.is_none() && doors.jwt.is_none() && doors.kerberos.is_none();
-            if closed && !place.broken("client_ca") && !spot.broken("jwt") && !spot.broken("kerberos") {
-                let hint =
-                    format!("add client_ca to [{section}.tls], or [{section}.jwt] or [{section}.kerberos]");
-                found.push(Problem::error(place.value(), "nobody could prove who they are").hint(hint));
-            }
-        }
-    }
-    if doors.kerberos.is_some() && !plimsoll_kerberos::BUILT_IN {
-        let hint = "take it out, or build with: cargo build --features kerberos";
-        found.push(
-            Problem::error(spot.name("kerberos"), "this plimsoll was built without Kerberos").hint(hint),
-        );
-    }
-    if let Some(jwt) = doors.jwt {
-        check_keys(jwt, spot.key("jwt"), found);
-    }
-    let access = doors.access;
-    if access.file.is_none() && access.grants.is_empty() && !spot.broken("access") {
-        let message = "nobody may do anything over TLS: there is no grant";
-        let hint = format!("add [[{section}.access.grant]] with identity and role");
-        found.push(Problem::warning(spot.key("control").value(), message).hint(hint));
-    }
-}
-
-fn check_keys(jwt: &JwtTable, place: &Spot, found: &mut Vec<Problem>) {
-    match (&jwt.jwks_file, &jwt.jwks_url) {
-        (None, None) if !place.broken("jwks_file") && !place.broken("jwks_url") => {
-            let hint = "add jwks_url, where the issuer publishes them, or jwks_file";
-            found.push(Problem::error(place.value(), "no keys by which tokens could be judged").hint(hint));
-        }
-        (Some(_), Some(_)) => {
-            let message = "the keys are in a file, and at `jwks_url` as well";
-            found.push(Problem::error(place.name("jwks_url"), message).hint("keep one of the two"));
-        }
-        (_, Some(KeysUrl(url))) if !url.https && !matches!(&*url.host, "127.0.0.1" | "::1" | "localhost") => {
-            let message = "whoever is on the way to `jwks_url` can put keys of their own into it";
-            found.push(Problem::warning(place.key("jwks_url").value(), message).hint("use https://"));
-        }
-        _ => {}
-    }
-    if jwt.jwks_ca.is_some() && !jwt.jwks_url.as_ref().is_some_and(|KeysUrl(url)| url.https) {
-        let message = "`jwks_ca` has no effect: nothing is fetched over https";
-        found.push(Problem::warning(place.name("jwks_ca"), message).hint("take it out"));
     }
 }
 

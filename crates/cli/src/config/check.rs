@@ -12,7 +12,7 @@ use plimsoll_cluster as cluster;
 use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
-    Binding, Config, Formula, Group, Health, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, access,
+    Binding, Config, Formula, Group, Health, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, door,
     suggest, tls,
 };
 
@@ -37,7 +37,7 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
         check_group(group, spot, text, found);
     }
     check_addresses(config, spots, found);
-    access::check(&config.admin.doors(), spots.key("admin"), found);
+    door::check(&config.admin.doors(), spots.key("admin"), found);
     for (index, listener) in config.listeners.iter().enumerate() {
         let spot = spots.key("listener").item(index);
         check_listener(listener, spot, found);

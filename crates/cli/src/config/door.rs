@@ -7,7 +7,10 @@ use plimsoll_admin::{Jwt, Rules, Tls};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{AccessTable, Control, Controls, JwtTable, KerberosTable, LogPath, TlsTable, access};
+use super::place::Spot;
+use super::{
+    AccessTable, Control, Controls, JwtTable, KerberosTable, LogPath, Problem, TlsTable, access, credential,
+};
 
 /// Where a daemon is controlled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -108,4 +111,29 @@ impl Doors<'_> {
     pub(crate) fn rules(&self) -> Result<Rules, String> {
         access::rules(self.access)
     }
+}
+
+/// What the parts of a section that are about control say of one another.
+pub(super) fn check(doors: &Doors<'_>, spot: &Spot, found: &mut Vec<Problem>) {
+    let listed = doors.control.list();
+    for (index, control) in listed.iter().enumerate() {
+        let at = || spot.key("control").item(index).value();
+        let same = |other: &Control| std::mem::discriminant(other) == std::mem::discriminant(control);
+        if *control == Control::Off && listed.len() > 1 {
+            found.push(Problem::error(at(), "`off` stands alone").hint("write control = \"off\""));
+        } else if listed[..index].iter().any(same) {
+            let message = "a second address of its kind: one unix: and one tls:// are the most";
+            found.push(Problem::error(at(), message).hint("take it out"));
+        }
+    }
+    credential::check(doors, spot, found);
+    let rules = doors.access;
+    let place = spot.key("access");
+    if let Some(file) = &rules.file
+        && !(rules.roles.is_empty() && rules.grants.is_empty())
+    {
+        let message = format!("the rules are in {file}, and here as well");
+        found.push(Problem::error(place.name("file"), message).hint("keep them in one place"));
+    }
+    access::judge(&rules.roles, &rules.grants, place, found);
 }

@@ -18,7 +18,7 @@ use super::check::check_health;
 use super::place::Spot;
 use super::{
     AdminListen, ControlTable, Formula, Health, Held, ListenAddress, LogPath, MemberAddress, Name, Problem,
-    Problems, ReadError, Source, TimeSpan, access, bytes_of, check, hold, titled,
+    Problems, ReadError, Source, TimeSpan, bytes_of, check, door, hold, titled,
 };
 
 /// Looked at by commands that talk to a daemon, if no other file is named.
@@ -195,7 +195,7 @@ fn judge(lottery: &Lottery, spots: &Spot, text: &str, found: &mut Vec<Problem>) 
             format!("{} services, where {} are the most", lottery.services.len(), cluster::SERVICES);
         found.push(Problem::error(spots.key("service").value(), message).hint("start a second daemon"));
     }
-    access::check(&lottery.admin.doors(), spots.key("admin"), found);
+    door::check(&lottery.admin.doors(), spots.key("admin"), found);
     let mut known: HashMap<u32, usize> = HashMap::new();
     for (index, service) in lottery.services.iter().enumerate() {
         let spot = spots.key("service").item(index);

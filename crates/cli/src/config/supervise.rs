@@ -13,7 +13,7 @@ use super::place::Spot;
 use super::text::{Text, text};
 use super::{
     AccessTable, AdminListen, Control, Controls, Doors, Held, JwtTable, KerberosTable, LogPath, Name,
-    Problem, Problems, ReadError, TimeSpan, TlsTable, access, bytes_of, hold, suggest, titled,
+    Problem, Problems, ReadError, TimeSpan, TlsTable, bytes_of, door, hold, suggest, titled,
 };
 
 /// Read when no other file is named.
@@ -267,7 +267,7 @@ fn judge(file: &Supervise, spots: &Spot, found: &mut Vec<Problem>) {
         };
         found.push(Problem::error(own.key("control").value(), why).hint(hint));
     }
-    access::check(&file.supervise.doors(), own, found);
+    door::check(&file.supervise.doors(), own, found);
     if file.supervise.restart_delay > file.supervise.restart_delay_max && !own.broken("restart_delay_max") {
         let message = format!(
             "`restart_delay_max` is {}, which is shorter than `restart_delay`, {}",

@@ -1,118 +1,15 @@
-//! Talk to a running Supervisor or to a lottery's daemon, as to a balancer. The socket of this host's is the first of these that is
-//! given: `--control`, the environment's `PLIMSOLL_SUPERVISE` or `PLIMSOLL_LOTTERY`, `control` of the file named by `--config`, that of
-//! `./supervise.toml` or `./lottery.toml`; of a Supervisor also `unix:/run/plimsoll-supervise.sock`. `--control http://HOST:PORT` names
-//! a listener: enough to look, not to act. `--host` names control over TLS of other hosts.
+//! Talk to a running Supervisor or to a lottery's daemon, as to a balancer.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{ACT, Balancer, Credentials, Target, Trouble, configured};
-use crate::config::{DEFAULT_LOTTERY_FILE, DEFAULT_SUPERVISE_CONTROL, DEFAULT_SUPERVISE_FILE};
+use super::{ACT, Balancer, Trouble};
 
 /// For a view of a host: whoever is asked asks others, who may not answer.
 const VIEW: Duration = Duration::from_secs(30);
-
-/// Options of every command that talks to a running Supervisor.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Place {
-    /// Control socket of the Supervisor, unix:/PATH; or its listener, http://HOST:PORT, to look only
-    #[arg(long, env = "PLIMSOLL_SUPERVISE", value_name = "ADDRESS")]
-    control: Option<String>,
-
-    /// Its file, which says where the control socket is [default: supervise.toml]
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
-
-    /// Ask the Supervisors of other hosts, by https://HOST:PORT of their control over TLS: repeat it, or separate them by commas; @FILE has one a line
-    #[arg(
-        long = "host",
-        env = "PLIMSOLL_SUPERVISE_HOSTS",
-        value_name = "URL|@FILE",
-        value_delimiter = ',',
-        help_heading = "Other hosts"
-    )]
-    hosts: Vec<String>,
-
-    #[command(flatten)]
-    credentials: Credentials,
-}
-
-/// Options of every command that talks to a running daemon of a lottery.
-#[derive(clap::Args, Debug)]
-pub(crate) struct DaemonPlace {
-    /// Control socket of the daemon, unix:/PATH
-    #[arg(long, env = "PLIMSOLL_LOTTERY", value_name = "ADDRESS")]
-    control: Option<String>,
-
-    /// Its file, which says where the control socket is [default: lottery.toml]
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
-
-    /// Ask the daemons of other hosts, by https://HOST:PORT of their control over TLS: repeat it, or separate them by commas; @FILE has one a line
-    #[arg(
-        long = "host",
-        env = "PLIMSOLL_LOTTERY_HOSTS",
-        value_name = "URL|@FILE",
-        value_delimiter = ',',
-        help_heading = "Other hosts"
-    )]
-    hosts: Vec<String>,
-
-    #[command(flatten)]
-    credentials: Credentials,
-}
-
-impl Target for Place {
-    fn named(&self) -> (&[String], &Credentials) {
-        (&self.hosts, &self.credentials)
-    }
-
-    fn own(&self) -> Result<Balancer, Trouble> {
-        let control = written(self.control.as_deref(), self.config.as_deref(), &SUPERVISE)?;
-        Balancer::parse(&control.unwrap_or_else(|| format!("unix:{DEFAULT_SUPERVISE_CONTROL}")))
-    }
-}
-
-impl Target for DaemonPlace {
-    fn named(&self) -> (&[String], &Credentials) {
-        (&self.hosts, &self.credentials)
-    }
-
-    fn own(&self) -> Result<Balancer, Trouble> {
-        let control = written(self.control.as_deref(), self.config.as_deref(), &LOTTERY)?;
-        Balancer::parse(&control.ok_or_else(|| {
-            Trouble::Refused(
-                "it is not said which daemon: give --host https://HOST:PORT, --control unix:/PATH, or -c FILE with \
-                 [admin] control"
-                    .into(),
-            )
-        })?)
-    }
-}
-
-/// A file, and the section of it that says where control is.
-type Written = (&'static str, &'static str);
-
-const SUPERVISE: Written = (DEFAULT_SUPERVISE_FILE, "supervise");
-const LOTTERY: Written = (DEFAULT_LOTTERY_FILE, "admin");
-
-/// Where control is, by option or file.
-fn written(
-    control: Option<&str>,
-    config: Option<&Path>,
-    (file, section): &Written,
-) -> Result<Option<String>, Trouble> {
-    // An empty variable is how shells say that there is none.
-    if let Some(control) = control.filter(|control| !control.is_empty()) {
-        return Ok(Some(control.to_owned()));
-    }
-    let default = || Some(Path::new(file)).filter(|file| file.exists());
-    config.or_else(default).map_or(Ok(None), |file| configured(file, section))
-}
 
 /// What somebody runs, as far as we know.
 pub(crate) struct Peer<'b> {
@@ -214,32 +111,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_says_where() {
-        let file = std::env::temp_dir().join(format!("plimsoll-peer-{}.toml", std::process::id()));
-        std::fs::write(&file, "[supervise]\ncontrol = \"unix:/x/y.sock\"\n[[process]]\nname = 5\n").unwrap();
-        let place = |control: Option<&str>| Place {
-            control: control.map(str::to_owned),
-            config: Some(file.clone()),
-            hosts: Vec::new(),
-            credentials: Credentials::default(),
-        };
-        let found = |place: Place| place.own().map(|at| at.to_string());
-        assert_eq!(found(place(None)).unwrap(), "unix:/x/y.sock");
-        assert_eq!(found(place(Some(""))).unwrap(), "unix:/x/y.sock");
-        assert_eq!(found(place(Some("http://[::1]:80"))).unwrap(), "http://[::1]:80");
-        std::fs::write(&file, "").unwrap();
-        assert_eq!(found(place(None)).unwrap(), "unix:/run/plimsoll-supervise.sock");
-        let daemon = |text: &str| {
-            std::fs::write(&file, text).unwrap();
-            let (control, config) = (None, Some(file.clone()));
-            let (hosts, credentials) = (Vec::new(), Credentials::default());
-            let place = DaemonPlace { control, config, hosts, credentials };
-            place.own().map(|at| at.to_string()).map_err(|why| why.to_string())
-        };
-        assert_eq!(daemon("member = 0\n[admin]\ncontrol = \"unix:/l.sock\"\n").unwrap(), "unix:/l.sock");
-        assert!(daemon("member = 1\n").unwrap_err().contains("which daemon"));
-        std::fs::remove_file(&file).unwrap();
-        let at = place(Some("http://127.0.0.1:1")).own().unwrap();
+    fn a_listener_only_shows() {
+        let at = Balancer::Http("127.0.0.1:1".into());
         let trouble = Peer::supervisor(&at).post("/v1/reload", &Value::Null).unwrap_err();
         assert!(trouble.to_string().contains("only shows"), "{trouble}");
     }

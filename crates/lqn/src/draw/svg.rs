@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::layout::{Edge, Node, place};
 use super::{Arrow, Entry, Kind, Picture, Task, many, short};
+use crate::markup::escaped;
 
 /// A letter of the names, in the mean.
 const LETTER: f64 = 6.6;
@@ -353,21 +354,6 @@ impl Line {
         let middle = (y + to_y) / 2.0;
         (x * (first + second) + to_x * (third + last), y * first + middle * (second + third) + to_y * last)
     }
-}
-
-/// Text as it must stand in SVG.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out += "&amp;",
-            '<' => out += "&lt;",
-            '>' => out += "&gt;",
-            '"' => out += "&quot;",
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 /// Colours as they are, and as variables for viewers that know them: a page's own win, or those of the dark scheme.

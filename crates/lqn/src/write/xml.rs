@@ -8,6 +8,7 @@ use super::graph::{Graph, Kind};
 use super::results::{Results, Shown};
 use super::{Origin, Unwritable};
 use crate::Findings;
+use crate::markup::escaped;
 use crate::model::{
     Activity, ActivityId, Body, Copies, Entry, EntryId, Model, Next, Order, Processor, Role, Routing,
     Scheduling, TaskId,
@@ -311,23 +312,4 @@ fn multiplicity(copies: Copies, scheduling: &str) -> Option<(&'static str, Strin
         Copies::Infinite if scheduling == "inf" => None,
         Copies::Infinite => Some(("multiplicity", "inf".to_owned())),
     }
-}
-
-/// Text as it must stand in an attribute; what XML does not allow becomes U+FFFD.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out += "&amp;",
-            '<' => out += "&lt;",
-            '"' => out += "&quot;",
-            // As they stand they would become spaces.
-            '\t' => out += "&#9;",
-            '\n' => out += "&#10;",
-            '\r' => out += "&#13;",
-            '\0'..='\x1f' | '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    out
 }

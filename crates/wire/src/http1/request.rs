@@ -234,7 +234,7 @@ fn judge<'m, 'b>(
         host: authority.or(host).unwrap_or_default(),
         http10,
         keep_alive: !connection.close && (!http10 || connection.keep_alive),
-        expects_continue: expects_continue && body != Body::Done,
+        expects_continue: expects_continue && !matches!(body, Body::Done),
         upgrade,
         body,
         len,
@@ -246,6 +246,7 @@ fn judge<'m, 'b>(
     }))
 }
 
+#[inline]
 fn method(name: &[u8]) -> Method {
     match name {
         b"GET" => Method::Get,
@@ -268,9 +269,16 @@ fn coding(value: &[u8]) -> Result<(), Refusal> {
     }
 }
 
-/// Splits a target in absolute form into origin form and authority.
+/// What is asked for in origin form, and the authority if the target names it.
+#[inline]
 fn origin_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<&'b [u8]>), Refusal> {
-    if target.starts_with(b"/") || (target == b"*" && method == b"OPTIONS") {
+    if target.starts_with(b"/") { Ok((target, None)) } else { other_form(method, target) }
+}
+
+/// Splits a target in absolute form into origin form and authority.
+#[cold]
+fn other_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<&'b [u8]>), Refusal> {
+    if target == b"*" && method == b"OPTIONS" {
         return Ok((target, None));
     }
     if method == b"CONNECT" {

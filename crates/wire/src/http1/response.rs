@@ -178,7 +178,7 @@ fn judge<'m, 'b>(
     };
     // Chunks in HTTP/1.0 are somebody's mistake: nothing after them is to be trusted (RFC 9112 section 6.1).
     let persistent = if http10 { connection.keep_alive && !chunked } else { true };
-    let keep_alive = body != Body::UntilClose && !connection.close && persistent;
+    let keep_alive = !matches!(body, Body::UntilClose) && !connection.close && persistent;
     Ok(Response { status, keep_alive, body, len, head, fields, http10, marks, report, hop, upgrade })
 }
 

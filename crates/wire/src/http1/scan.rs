@@ -56,14 +56,14 @@ fn not_a_field(input: &[u8], at: usize, colon: usize) -> Result<(Option<Line<'_>
 /// Where the characters of a name end.
 #[inline(always)]
 fn name_end(input: &[u8], from: usize) -> usize {
+    let unlike_names = |byte: u8| !((byte | 0x20).wrapping_sub(b'a') < 26 || byte == b'-');
     let mut at = from;
-    // Sixteen at a time as long as they are letters and hyphens, as in nearly all names; the others one by one.
-    while at < input.len() {
-        match sixteen::first(input, at, sixteen::unlike_names) {
-            None => at += 16,
-            Some(other) if TOKEN[usize::from(input[other])] => at = other + 1,
-            Some(other) => return other,
+    // Nearly all names are of letters and hyphens; other characters are seen to one by one.
+    while let Some(other) = sixteen::first(input, at, unlike_names) {
+        if !TOKEN[usize::from(input[other])] {
+            return other;
         }
+        at = other + 1;
     }
     input.len()
 }
@@ -106,14 +106,7 @@ pub(super) fn crlf(input: &[u8], at: usize) -> Result<usize, Stop> {
 /// Where the first byte below a space, or a DEL, stands at or after `from`.
 #[inline(always)]
 fn control(input: &[u8], from: usize) -> Option<usize> {
-    let mut at = from;
-    while at < input.len() {
-        match sixteen::first(input, at, sixteen::controls) {
-            None => at += 16,
-            found => return found,
-        }
-    }
-    None
+    sixteen::first(input, from, |byte| byte < b' ' || byte == 0x7f)
 }
 
 #[inline(always)]

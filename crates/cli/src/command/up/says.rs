@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::Args;
 use crate::config::count;
-use crate::control::{Balancer, Trouble};
+use crate::control::{self, Balancers, Trouble};
 
 pub(in crate::command) fn says(args: &Args) -> Says {
     ask(args).unwrap_or_else(|trouble| Says {
@@ -16,7 +16,7 @@ pub(in crate::command) fn says(args: &Args) -> Says {
 }
 
 fn ask(args: &Args) -> Result<Says, Trouble> {
-    let (_, status) = Balancer::find(None, Some(&args.config))?.status()?;
+    let (_, status) = control::find::<Balancers>(None, Some(&args.config))?.status()?;
     let mut lines: Vec<String> = Vec::new();
     for group in &status.groups {
         lines.push(format!("group {}: {}, {}", group.name, group.verdict, group.strategy));

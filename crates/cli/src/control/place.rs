@@ -1,0 +1,269 @@
+//! Which of those that run is meant. The socket on this host is the first of these that is given: `--control`, the
+//! environment's variable, `control` of the file named by `--config`, that of the usual file in this folder, the usual socket.
+//! `--control http://HOST:PORT` names a read-only listener instead: enough to look, not to act. `--host` names control over
+//! TLS of other hosts, one or many.
+
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Balancer, Credentials, Trouble, configured, secure};
+use crate::config::{DEFAULT_FILE, DEFAULT_LOTTERY_FILE, DEFAULT_SUPERVISE_CONTROL, DEFAULT_SUPERVISE_FILE};
+
+/// A running balancer.
+pub(crate) type Where = At<Balancers>;
+/// A running Supervisor.
+pub(crate) type Place = At<Supervisors>;
+/// A running daemon of a lottery.
+pub(crate) type DaemonPlace = At<Daemons>;
+
+/// What the kinds of programs that are controlled have of their own.
+pub(crate) trait Kind {
+    /// Variables of the environment in place of `--control` and `--host`.
+    const CONTROL: &str;
+    const HOSTS: &str;
+    /// What those options are for, and `--config`.
+    const CONTROL_HELP: &str;
+    const CONFIG_HELP: &str;
+    const HOSTS_HELP: &str;
+    /// The usual file, and the section that says where control is.
+    const FILE: &str;
+    const SECTION: &str;
+
+    /// Where it is if nobody says anything.
+    ///
+    /// # Errors
+    /// There is no usual place.
+    fn usual() -> Result<Balancer, Trouble>;
+}
+
+/// Balancers: `plimsoll up`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Balancers;
+/// Supervisors: `plimsoll supervise`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Supervisors;
+/// Daemons of lotteries: `plimsoll lottery`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Daemons;
+
+impl Kind for Balancers {
+    const CONTROL: &str = "PLIMSOLL_CONTROL";
+    const HOSTS: &str = "PLIMSOLL_HOSTS";
+    const CONTROL_HELP: &str =
+        "Control socket of the balancer, unix:/PATH; or its admin listener, http://HOST:PORT, to look only";
+    const CONFIG_HELP: &str =
+        "Its configuration file, which says where the control socket is [default: plimsoll.toml]";
+    const HOSTS_HELP: &str = "Ask the balancers of other hosts, by https://HOST:PORT of their control over TLS: repeat it, or \
+         separate them by commas; @FILE has one a line";
+    const FILE: &str = DEFAULT_FILE;
+    const SECTION: &str = "admin";
+
+    fn usual() -> Result<Balancer, Trouble> {
+        Balancer::parse("unix:/run/plimsoll.sock")
+    }
+}
+
+impl Kind for Supervisors {
+    const CONTROL: &str = "PLIMSOLL_SUPERVISE";
+    const HOSTS: &str = "PLIMSOLL_SUPERVISE_HOSTS";
+    const CONTROL_HELP: &str =
+        "Control socket of the Supervisor, unix:/PATH; or its listener, http://HOST:PORT, to look only";
+    const CONFIG_HELP: &str = "Its file, which says where the control socket is [default: supervise.toml]";
+    const HOSTS_HELP: &str = "Ask the Supervisors of other hosts, by https://HOST:PORT of their control over TLS: repeat it, or \
+         separate them by commas; @FILE has one a line";
+    const FILE: &str = DEFAULT_SUPERVISE_FILE;
+    const SECTION: &str = "supervise";
+
+    fn usual() -> Result<Balancer, Trouble> {
+        Balancer::parse(&format!("unix:{DEFAULT_SUPERVISE_CONTROL}"))
+    }
+}
+
+impl Kind for Daemons {
+    const CONTROL: &str = "PLIMSOLL_LOTTERY";
+    const HOSTS: &str = "PLIMSOLL_LOTTERY_HOSTS";
+    const CONTROL_HELP: &str = "Control socket of the daemon, unix:/PATH";
+    const CONFIG_HELP: &str = "Its file, which says where the control socket is [default: lottery.toml]";
+    const HOSTS_HELP: &str = "Ask the daemons of other hosts, by https://HOST:PORT of their control over TLS: repeat it, or \
+         separate them by commas; @FILE has one a line";
+    const FILE: &str = DEFAULT_LOTTERY_FILE;
+    const SECTION: &str = "admin";
+
+    fn usual() -> Result<Balancer, Trouble> {
+        let what = "it is not said which daemon: give --host https://HOST:PORT, --control unix:/PATH, or -c FILE with \
+             [admin] control";
+        Err(Trouble::Refused(what.into()))
+    }
+}
+
+/// Options of every command that talks to one that runs.
+#[derive(clap::Args, Debug)]
+pub(crate) struct At<K: Kind> {
+    #[arg(long, env = K::CONTROL, value_name = "ADDRESS", help = K::CONTROL_HELP)]
+    control: Option<String>,
+
+    #[arg(short, long, value_name = "FILE", help = K::CONFIG_HELP)]
+    config: Option<PathBuf>,
+
+    #[arg(
+        long = "host",
+        env = K::HOSTS,
+        value_name = "URL|@FILE",
+        value_delimiter = ',',
+        help_heading = "Other hosts",
+        help = K::HOSTS_HELP
+    )]
+    hosts: Vec<String>,
+
+    #[command(flatten)]
+    credentials: Credentials,
+
+    #[arg(skip)]
+    kind: PhantomData<K>,
+}
+
+/// Whom a command is for.
+pub(crate) trait Target {
+    /// The one of this host; nothing is sent yet.
+    fn own(&self) -> Result<Balancer, Trouble>;
+
+    /// Those of other hosts, if any are named.
+    fn hosts(&self) -> Result<Option<Vec<Balancer>>, Trouble>;
+}
+
+impl<K: Kind> Target for At<K> {
+    fn own(&self) -> Result<Balancer, Trouble> {
+        // An empty variable is how shells say that there is none.
+        let control = self.control.as_deref().filter(|control| !control.is_empty());
+        find::<K>(control, self.config.as_deref())
+    }
+
+    fn hosts(&self) -> Result<Option<Vec<Balancer>>, Trouble> {
+        let names = secure::hosts(&self.hosts)?;
+        if names.is_empty() {
+            return Ok(None);
+        }
+        let shown = Arc::new(secure::shown(&self.credentials)?);
+        Ok(Some(names.into_iter().map(|name| Balancer::Https(name, Arc::clone(&shown))).collect()))
+    }
+}
+
+impl Where {
+    /// The balancer to talk to; nothing is sent yet.
+    pub(crate) fn balancer(&self) -> Result<Balancer, Trouble> {
+        if let Some(hosts) = self.hosts()? {
+            return <[Balancer; 1]>::try_from(hosts).map(|[host]| host).map_err(|hosts| {
+                let count = hosts.len();
+                Trouble::Refused(format!("this is asked of one balancer, and --host names {count}"))
+            });
+        }
+        self.own()
+    }
+}
+
+/// The one that `--control` (or the environment) or else a file names.
+pub(crate) fn find<K: Kind>(control: Option<&str>, config: Option<&Path>) -> Result<Balancer, Trouble> {
+    if let Some(control) = control {
+        return Balancer::parse(control);
+    }
+    let file = config.or_else(|| Some(Path::new(K::FILE)).filter(|file| file.exists()));
+    let Some(file) = file else { return K::usual() };
+    let Some(control) = configured(file, K::SECTION)? else { return K::usual() };
+    Balancer::parse(&control).map_err(|trouble| {
+        Trouble::Refused(format!("{}: [{}] control: {trouble}", file.display(), K::SECTION))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn balancer(control: Option<&str>, config: Option<&Path>) -> Result<Balancer, Trouble> {
+        find::<Balancers>(control, config)
+    }
+
+    fn refused(result: Result<Balancer, Trouble>) -> String {
+        match result {
+            Err(Trouble::Refused(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_flag_comes_first() {
+        let found = balancer(Some("unix:/tmp/a.sock"), Some(Path::new("/nowhere.toml"))).unwrap();
+        assert_eq!(found, Balancer::Unix("/tmp/a.sock".into()));
+        let found = balancer(Some("http://[::1]:9900/"), None).unwrap();
+        assert_eq!(found, Balancer::Http("[::1]:9900".into()));
+    }
+
+    #[test]
+    fn what_is_no_socket_is_refused() {
+        for (text, what) in [
+            ("/run/a.sock", "give unix:/path"),
+            ("https://a:1", "give unix:/path"),
+            ("unix:", "no path"),
+            ("http://", "no host"),
+            ("http://a", "no port"),
+            ("http://a:x", "no port"),
+            ("http://a:1/status", "no more than"),
+            ("http://a\r\nb:1", "no more than"),
+            ("off", "switched off"),
+        ] {
+            let why = refused(balancer(Some(text), None));
+            assert!(why.contains(what), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn the_file_says_where_even_if_it_is_wrong_elsewhere() {
+        let file = std::env::temp_dir().join(format!("plimsoll-control-{}.toml", std::process::id()));
+        let find = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            balancer(None, Some(&file))
+        };
+        let found = find("nonsense = 1\n[admin]\ncontrol = \"unix:/x.sock\"\n").unwrap();
+        assert_eq!(found, Balancer::Unix("/x.sock".into()));
+        let found = find("[admin]\ncontrol = \"unix:/y.sock\"\n[[group]]\nname = \"half\nmembers =").unwrap();
+        assert_eq!(found, Balancer::Unix("/y.sock".into()));
+        let found = find("[admin]\ncontrol = [\"tls://[::]:9905\", \"unix:/z.sock\"]\n").unwrap();
+        assert_eq!(found, Balancer::Unix("/z.sock".into()));
+        let tls = refused(find("admin.control = \"tls://[::]:9905\""));
+        assert!(tls.contains("--host https://"), "{tls}");
+        assert_eq!(find("").unwrap(), Balancer::Unix("/run/plimsoll.sock".into()));
+        let syntax = refused(find("[admin]\n\ncontrol = \n"));
+        assert!(syntax.contains("line 3: ") && syntax.contains("--control"), "{syntax}");
+        let off = refused(find("admin.control = \"off\""));
+        assert!(off.contains("[admin] control") && off.contains("switched off"), "{off}");
+        assert!(refused(find("admin.control = 5")).contains("not a text"));
+        std::fs::remove_file(&file).unwrap();
+        assert!(refused(balancer(None, Some(&file))).contains("No such file"));
+    }
+
+    #[test]
+    fn other_kinds_have_their_own_files_and_places() {
+        let file = std::env::temp_dir().join(format!("plimsoll-place-{}.toml", std::process::id()));
+        fn at<K: Kind>(control: Option<&str>, file: &Path) -> Result<String, String> {
+            let place = At::<K> {
+                control: control.map(str::to_owned),
+                config: Some(file.to_owned()),
+                hosts: Vec::new(),
+                credentials: Credentials::default(),
+                kind: PhantomData,
+            };
+            place.own().map(|at| at.to_string()).map_err(|why| why.to_string())
+        }
+        std::fs::write(&file, "[supervise]\ncontrol = \"unix:/x/y.sock\"\n[[process]]\nname = 5\n").unwrap();
+        assert_eq!(at::<Supervisors>(None, &file).unwrap(), "unix:/x/y.sock");
+        assert_eq!(at::<Supervisors>(Some(""), &file).unwrap(), "unix:/x/y.sock");
+        assert_eq!(at::<Supervisors>(Some("http://[::1]:80"), &file).unwrap(), "http://[::1]:80");
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(at::<Supervisors>(None, &file).unwrap(), "unix:/run/plimsoll-supervise.sock");
+        std::fs::write(&file, "member = 0\n[admin]\ncontrol = \"unix:/l.sock\"\n").unwrap();
+        assert_eq!(at::<Daemons>(None, &file).unwrap(), "unix:/l.sock");
+        std::fs::write(&file, "member = 1\n").unwrap();
+        assert!(at::<Daemons>(None, &file).unwrap_err().contains("which daemon"));
+        std::fs::remove_file(&file).unwrap();
+    }
+}
