@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use plimsoll_lqn::ask::knob::Knob;
 use plimsoll_lqn::model::{Body, Copies, Patience, Policy, Role, Scheduling};
 use plimsoll_lqn::{Effort, Model, read, simulate, solve};
+use proptest::prelude::*;
 
 mod laws;
 
@@ -86,4 +87,31 @@ fn what_is_wrong_is_said_with_its_place() {
     assert!(said("[balancer]\nworkers = 1\n").contains("there is no group"));
     let nobody = "[[group]]\nname = \"web\"\nmembers = 1\ndemand = 1\n";
     assert!(said(nobody).contains("nobody asks"), "{}", said(nobody));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_text_that_was_damaged_is_read_or_refused(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..2_u8), 1..5),
+    ) {
+        let mut bytes = WEB.as_bytes().to_vec();
+        for (place, byte, how) in damage {
+            let place = place.index(bytes.len());
+            if how == 0 {
+                bytes[place] = byte;
+            } else {
+                bytes.remove(place);
+            }
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        match read(&text, &BTreeMap::new()) {
+            Ok(read) => {
+                laws::written(&read.model);
+                prop_assert!(solve(&read.model).0.tasks.iter().all(|task| task.throughput.mean.is_finite()));
+            }
+            Err(why) => prop_assert!(why.line >= 1 && why.column >= 1),
+        }
+    }
 }

@@ -137,6 +137,7 @@ fn fields(line: &str) -> Vec<(String, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn short(source: &str) -> Vec<Vec<(String, f64)>> {
         let found = records(source).unwrap_or_else(|why| panic!("{why}"));
@@ -158,6 +159,16 @@ mod tests {
                        {"clients": 20, "task.client.response": 2.5}]"#;
         assert_eq!(short(json), wanted);
         assert_eq!(short("a,\"b,\"\"c\"\n,2\n"), [[("b,\"c".to_owned(), 2.0)]]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused_with_a_place_in_it(text in "[\\[\\]{}\",:.a-c0-9e\\\\ \n-]{0,60}") {
+            match records(&text) {
+                Ok(all) => prop_assert!(all.iter().flatten().all(|own| own.value.is_finite())),
+                Err(why) => prop_assert!(why.line <= text.lines().count().max(1), "{why}"),
+            }
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use toml::Spanned;
 use super::draft::{Activity, Call, Draft, Entry, Name, Processor, Task};
 use super::limits;
 use super::{At, Trouble, route};
-use crate::model::{Copies, Patience, Policy, Routing, Scheduling};
+use crate::model::{Copies, Order, Patience, Policy, Routing, Scheduling};
 
 /// Does a text begin as TOML does, and no other format: with a table, or with `name = …`?
 pub(super) fn is_it(source: &str) -> bool {
@@ -207,6 +207,7 @@ impl Maker<'_> {
                     chooser.entries.push(chosen.clone());
                     let call = Call { patience, ..Call::new(chosen.clone(), 1.0, true) };
                     entry.phases[0].calls.push(call);
+                    entry.phases[0].order = Order::Deterministic;
                     rest.push(work(chosen, 0.0, 1.0));
                     let last = rest.len() - 1;
                     &mut rest[last].forwards
@@ -266,7 +267,7 @@ impl Maker<'_> {
         let to = Name { text: group.clone(), at: self.places.of(&own.group) };
         entry.phases[0].calls.push(Call { patience, ..Call::new(to, 1.0, true) });
         // Exactly one request each time.
-        entry.phases[0].order = crate::model::Order::Deterministic;
+        entry.phases[0].order = Order::Deterministic;
         self.draft.tasks.push(who);
         self.draft.entries.push(entry);
         Ok(())

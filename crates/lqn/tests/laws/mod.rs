@@ -17,6 +17,7 @@ pub(crate) fn check(input: &[u8]) {
 }
 
 /// Panics if a model is another when it has been written and read. Says in how many formats it could be written.
+#[allow(dead_code, reason = "not all tests that share this file call it")]
 pub(crate) fn written(model: &Model) -> usize {
     let own = described(model);
     let mut formats = 0;
