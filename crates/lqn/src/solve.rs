@@ -29,6 +29,7 @@ mod forks;
 mod mix;
 mod net;
 mod queue;
+mod relief;
 mod split;
 mod spread;
 mod stations;
@@ -132,9 +133,11 @@ pub fn solve(model: &Model) -> (Findings, Convergence) {
 pub fn left_out(model: &Model) -> Vec<String> {
     let mut all = Vec::new();
     for entry in &model.entries {
-        // Splits are in the formulas.
-        let routing = entry.routing.filter(|routing| routing.policy.looks_at_loads());
-        all.extend(routing.map(|routing| format!("that `{}` looks at loads ({routing})", entry.name)));
+        // Splits are in the formulas, and loads of the moment.
+        let routing = entry.routing.filter(|routing| routing.age > 0.0);
+        all.extend(
+            routing.map(|own| format!("that the loads by which `{}` goes are {} old", entry.name, own.age)),
+        );
     }
     for task in model.tasks.iter().filter(|task| task.queue_limit.is_some()) {
         all.push(format!("the limit of the queue of `{}`", task.name));

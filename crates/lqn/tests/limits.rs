@@ -115,7 +115,7 @@ fn formulas_say_what_they_leave_out_and_plans_do_without_them() {
     let said = left_out(&own);
     assert_eq!(said, ["the limit of the queue of `srv`", "the patience of the calls from `cl_1` to `srv`"]);
     let found = run(&own);
-    let both = plan(&own, &[found.clone()]);
+    let both = plan(&own, std::slice::from_ref(&found));
     assert_eq!(both.findings.tasks[0].response.unwrap(), found.tasks[0].response.unwrap());
     assert_eq!(both.simulated_parts, [1.0, 1.0]);
 }

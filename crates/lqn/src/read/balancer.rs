@@ -313,7 +313,7 @@ impl Maker<'_> {
                     .says(format!("`{}` needs a demand: the work of one request, such as \"5ms\"", one.text))
             })?;
             let variation = own.variation.as_ref().or(group.variation.as_ref());
-            let variation = variation.map_or(Ok(1.0), |own| self.from_zero(own, "a variation"))?;
+            let variation = variation.map_or(Ok(1.0), |own| self.zero_or_more(own, "a variation"))?;
             let cores = own.cores.as_ref().or(group.cores.as_ref());
             let cores = self.count(cores, "cores")?.unwrap_or(Copies::Some(1));
             let threads = own.threads.as_ref().or(group.threads.as_ref());
@@ -405,7 +405,7 @@ impl Maker<'_> {
         }
     }
 
-    fn from_zero(&self, own: &Spanned<f64>, what: &str) -> Result<f64, Trouble> {
+    fn zero_or_more(&self, own: &Spanned<f64>, what: &str) -> Result<f64, Trouble> {
         let value = *own.get_ref();
         let good = value >= 0.0 && value.is_finite();
         if good {

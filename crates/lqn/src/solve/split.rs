@@ -2,8 +2,8 @@
 //!
 //! Chance, weights and sessions give each its share; turns give all the same. These are exact as rates. Who goes by loads
 //! gives each what it can do: the least loaded in proportion to how fast targets are (its cores and its speed over its
-//! demand), of any two the less loaded all the same. That waiting is then less than by chance, formulas leave out
-//! ([`left_out`](super::left_out) says so).
+//! demand), of any two the less loaded all the same. That waiting is then less than by chance, is up to
+//! [`relief`](super::relief).
 
 use std::borrow::Cow;
 
