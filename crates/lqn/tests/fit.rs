@@ -52,7 +52,7 @@ impl Noise {
 }
 
 fn value(model: &Model, found: &Findings, name: &str) -> (f64, f64) {
-    let (whose, metric) = name.rsplit_once('.').unwrap();
+    let (whose, metric) = name.rsplit_once('.').expect("a point in it");
     let all = lines(model, found);
     let line = all.iter().find(|line| line.name == whose && line.metric == metric).expect("it is there");
     (line.value.mean, line.value.half_width)
@@ -70,7 +70,7 @@ fn measured(seed: u64, noise: f64, intervals: bool) -> String {
         text += &if intervals { format!(",{name},{name}.half_width") } else { format!(",{name}") };
     }
     for clients in [1.0, 4.0, 9.0, 20.0] {
-        let model = make(SHOP)(&set(&[&[("clients", clients)][..], &TRUTH[..]].concat())).unwrap();
+        let model = make(SHOP)(&set(&[&[("clients", clients)][..], &TRUTH[..]].concat())).expect("a model");
         let found = solve(&model).0;
         text += &format!("\n{clients}");
         for name in names {
@@ -88,7 +88,8 @@ fn fitted(text: &str, measured: &str, free: &[(&str, f64)]) -> Fit {
     let make = make(text);
     let free = set(free);
     let names: Vec<String> = free.iter().map(|(name, _)| name.clone()).collect();
-    let observed = observed(&records(measured).unwrap(), &make, &names).unwrap_or_else(|why| panic!("{why}"));
+    let observed = observed(&records(measured).expect("measurements"), &make, &names)
+        .unwrap_or_else(|why| panic!("{why}"));
     fit(&free, &observed.rows, &make, None).unwrap_or_else(|why| panic!("{why}"))
 }
 

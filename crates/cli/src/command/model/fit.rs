@@ -131,7 +131,7 @@ fn free(args: &Args, own: &Text, make: &Make<'_>) -> Result<Vec<(String, f64)>, 
     let base = own.read(&args.which.set)?;
     let mut names: Vec<String> = Vec::new();
     for name in &args.free {
-        let name = name.trim().strip_prefix('$').unwrap_or(name.trim()).to_owned();
+        let name = name.trim().trim_start_matches('$').to_owned();
         if !names.contains(&name) {
             names.push(name);
         }
