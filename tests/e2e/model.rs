@@ -70,6 +70,116 @@ fn the_guides_model_is_solved_and_planned() {
     assert!(run.code == Some(1) && run.err.contains("more comes from outside"), "{} {:?}", run.err, run.code);
 }
 
+/// A text of the guide that begins so.
+fn example(begins: &str) -> String {
+    let guide =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/model.md")).unwrap();
+    let begin = guide.find(begins).unwrap_or_else(|| panic!("no {begins}"));
+    guide[begin..].split("```").next().unwrap().to_owned()
+}
+
+#[test]
+fn the_guides_model_is_fitted_to_the_guides_measurements() {
+    let folder = Folder::new();
+    folder.write("shop.lqn", shop());
+    folder.write("measured.csv", example("clients,client.response"));
+    let fit = ["model", "fit", "shop.lqn", "--measured", "measured.csv"];
+    let run = Run::plimsoll(&[&fit[..], &["-o", "json", "--write", "fitted.lqn"]].concat(), folder.path());
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    let json: Value = serde_json::from_str(&run.out).unwrap();
+    // The measurements were made of a system with these demands.
+    for (own, (name, truth)) in
+        json["fit"]["parameters"].as_array().unwrap().iter().zip([("get.demand", 0.06), ("read.demand", 0.1)])
+    {
+        assert_eq!(own["name"], name);
+        let value = own["value"].as_f64().unwrap();
+        assert!((value / truth - 1.0).abs() < 0.04, "{json}");
+        let [from, to] = [0, 1].map(|end| own["interval"][end].as_f64().unwrap());
+        assert!(from < value && value < to && to - from < 0.3 * truth, "{json}");
+    }
+    assert!(json["fit"]["doubts"].as_array().unwrap().is_empty(), "{json}");
+    let table = Run::plimsoll(&fit, folder.path());
+    assert!(table.out.contains("95 % FROM") && table.out.contains("get.demand"), "{}", table.out);
+    let csv = Run::plimsoll(
+        &["model", "solve", "fitted.lqn", "--set", "client.threads=20", "-o", "csv"],
+        folder.path(),
+    );
+    assert_eq!(csv.code, Some(0), "{}", csv.err);
+    let xml = Run::plimsoll(&[&fit[..], &["-o", "lqxo", "--method", "solve"]].concat(), folder.path());
+    assert!(
+        xml.out.contains("<result-task throughput=\"") && xml.out.contains("plimsoll model fit"),
+        "{}",
+        xml.out
+    );
+    // Response times of one load do not tell two demands apart.
+    folder.write("one.csv", "clients,client.response\n10,0.2\n");
+    let run = Run::plimsoll(
+        &["model", "fit", "shop.lqn", "--measured", "one.csv", "--method", "solve"],
+        folder.path(),
+    );
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    assert!(
+        run.err.contains("warning: the measurements hardly change with these together: ")
+            && run.err.contains("get.demand")
+            && run.err.contains("read.demand")
+            && run.err.contains("what would tell")
+            && run.out.contains("not told"),
+        "{}{}",
+        run.err,
+        run.out
+    );
+    folder.write("wrong.csv", "clients,client.response\n10,soon\n");
+    let run = Run::plimsoll(&["model", "fit", "shop.lqn", "--measured", "wrong.csv"], folder.path());
+    assert!(run.code == Some(2) && run.err.contains("wrong.csv:2:4: `soon` is no number"), "{}", run.err);
+    let run = Run::plimsoll(&[&fit[..], &["--free", "got.demand"]].concat(), folder.path());
+    assert!(
+        run.code == Some(2) && run.err.contains("no entry with phases, or activity, `got`"),
+        "{}",
+        run.err
+    );
+}
+
+#[test]
+fn the_guides_balancer_is_a_model_with_failures() {
+    let folder = Folder::new();
+    folder.write("web.toml", example("[balancer]                  #"));
+    let run = Run::plimsoll(&["model", "simulate", "web.toml", "--events", "300000"], folder.path());
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    assert!(run.out.contains("FAILURES OF") && run.out.contains("people"), "{}", run.out);
+    let arguments =
+        ["model", "simulate", "web.toml", "--set", "people.threads=2000", "--events", "500000", "-o", "json"];
+    let run = Run::plimsoll(&arguments, folder.path());
+    let json: Value = serde_json::from_str(&run.out).unwrap();
+    let people =
+        json["findings"]["tasks"].as_array().unwrap().iter().find(|own| own["name"] == "people").unwrap();
+    let (all, good) = (&people["throughput"]["mean"], &people["goodput"]["mean"]);
+    // Six cores serve 600 a second.
+    assert!(good.as_f64().unwrap() < 650.0 && all.as_f64().unwrap() > good.as_f64().unwrap(), "{json}");
+    let run = Run::plimsoll(&["model", "solve", "web.toml"], folder.path());
+    assert!(run.code == Some(0), "{}", run.err);
+    assert!(
+        run.err.contains("warning: solved as if it were not there: the limit of the queue of `one`"),
+        "{}",
+        run.err
+    );
+    let run = Run::plimsoll(&["model", "plan", "web.toml", "--budget", "20ms"], folder.path());
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    let run = Run::plimsoll(&["model", "convert", "web.toml", "-o", "lqn"], folder.path());
+    assert!(
+        run.out.contains("#pragma call.web.1.web_choice=timeout(1) retries(1) backoff(0.01)\n"),
+        "{}",
+        run.out
+    );
+    folder.write("web.lqn", &run.out);
+    let [toml, lqn] = ["web.toml", "web.lqn"].map(|file| {
+        Run::plimsoll(&["model", "simulate", file, "--events", "100000", "-o", "csv"], folder.path()).out
+    });
+    assert!(toml == lqn && toml.contains("task,people,goodput,"), "{toml}{lqn}");
+    folder.write("wrong.toml", "[balancer]\nworkers = 2\n[[group]]\nname = \"web\"\nmember = 2\n");
+    let run = Run::plimsoll(&["model", "solve", "wrong.toml"], folder.path());
+    assert!(run.code == Some(2) && run.err.starts_with("error: wrong.toml:5:10: "), "{}", run.err);
+}
+
 #[test]
 fn what_is_wrong_with_a_model_is_said_with_its_place() {
     let folder = Folder::new();
@@ -145,6 +255,20 @@ fn a_configuration_becomes_a_model_with_its_policy() {
         run.out
     );
     folder.write("web.lqn", &run.out);
+    let toml = Run::plimsoll(&["model", "from-config", "-o", "toml"], folder.path());
+    assert!(
+        toml.out.contains("policy = \"round_robin\"\n") && toml.out.contains("threads = 5\n"),
+        "{}",
+        toml.out
+    );
+    folder.write("web.toml", &toml.out);
+    let run = Run::plimsoll(&["model", "solve", "web.toml", "-o", "csv"], folder.path());
+    assert!(
+        run.code == Some(0) && run.out.contains("task,web_clients,throughput,"),
+        "{}{}",
+        run.out,
+        run.err
+    );
     let run =
         Run::plimsoll(&["model", "simulate", "web.lqn", "-o", "csv", "--events", "50000"], folder.path());
     let rate = |entry: &str| -> f64 {

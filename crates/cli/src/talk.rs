@@ -59,6 +59,9 @@ pub(crate) enum Output {
     /// A model in the text of other tools (model convert).
     #[value(hide = true)]
     Lqn,
+    /// A model in a short TOML (model from-config).
+    #[value(hide = true)]
+    Toml,
     /// A picture (model).
     #[value(hide = true)]
     Svg,
@@ -77,7 +80,7 @@ impl Output {
 
     /// Is it a form that only models and their results have?
     pub(crate) fn of_models(self) -> bool {
-        matches!(self, Self::Csv | Self::Lqxo | Self::Lqnx | Self::Lqn | Self::Svg)
+        matches!(self, Self::Csv | Self::Lqxo | Self::Lqnx | Self::Lqn | Self::Toml | Self::Svg)
     }
 }
 

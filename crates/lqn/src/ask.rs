@@ -25,7 +25,7 @@ pub struct Line {
     /// Which of them.
     pub name: String,
     /// `throughput`, `busy`, `utilization` (busy, as a part of all there are), `response`, `p50`, `p95`, `p99`,
-    /// `waiting` or `service`.
+    /// `waiting` or `service`; where calls can fail `goodput`, `refusals`, `timeouts` and `retries`, per unit of time.
     pub metric: &'static str,
     /// The number; percentiles have no interval.
     pub value: Estimate,
@@ -52,6 +52,7 @@ pub fn lines(model: &Model, found: &Findings) -> Vec<Line> {
             line("task", &own.name, "utilization", part(own.busy, task.copies));
         }
         line("task", &own.name, "response", own.response);
+        line("task", &own.name, "goodput", own.goodput);
         if let Some(quantiles) = own.percentiles {
             line("task", &own.name, "p50", sure(quantiles.p50));
             line("task", &own.name, "p95", sure(quantiles.p95));
@@ -63,6 +64,14 @@ pub fn lines(model: &Model, found: &Findings) -> Vec<Line> {
         line("entry", &own.name, "waiting", Some(own.waiting));
         line("entry", &own.name, "service", Some(own.service));
         line("entry", &own.name, "response", own.response);
+        line("entry", &own.name, "goodput", own.goodput);
+        // Only where there are any.
+        if let Some(failures) = own.failures {
+            let some = |estimate: Estimate| Some(estimate).filter(|estimate| estimate.mean > 0.0);
+            line("entry", &own.name, "refusals", some(failures.refusals));
+            line("entry", &own.name, "timeouts", some(failures.timeouts));
+            line("entry", &own.name, "retries", some(failures.retries));
+        }
         if let Some(quantiles) = own.percentiles {
             line("entry", &own.name, "p50", sure(quantiles.p50));
             line("entry", &own.name, "p95", sure(quantiles.p95));

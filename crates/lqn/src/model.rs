@@ -98,6 +98,8 @@ pub struct Task {
     pub copies: Copies,
     /// Higher ones go first, where the processor looks at it.
     pub priority: i32,
+    /// Requests that may wait for a thread; one more is refused at once. None for any number.
+    pub queue_limit: Option<u32>,
     /// What can be asked of it.
     pub entries: Vec<EntryId>,
 }
@@ -227,6 +229,43 @@ pub struct Call {
     pub count: f64,
     /// Does the caller wait for the answer?
     pub waits: bool,
+    /// For how long, and what then; none for as long as it takes. Only of calls that wait.
+    pub patience: Option<Patience>,
+}
+
+/// What a caller does when it is not answered. Models of other tools wait for ever.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Patience {
+    /// For how long it waits for an answer; infinite for ever.
+    pub timeout: f64,
+    /// How often it tries again after it was refused or gave up; at most [`Patience::MOST`].
+    pub retries: u32,
+    /// For how long it waits before the first of those; each next time twice as long.
+    pub backoff: f64,
+}
+
+impl Patience {
+    /// Retries at most.
+    pub const MOST: u32 = 100;
+    /// As if there were none.
+    pub const ENDLESS: Self = Self { timeout: f64::INFINITY, retries: 0, backoff: 0.0 };
+}
+
+/// As in texts: `timeout(0.5) retries(2) backoff(0.1)`.
+impl fmt::Display for Patience {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        if self.timeout.is_finite() {
+            parts.push(format!("timeout({})", self.timeout));
+        }
+        if self.retries > 0 || parts.is_empty() {
+            parts.push(format!("retries({})", self.retries));
+        }
+        if self.backoff > 0.0 {
+            parts.push(format!("backoff({})", self.backoff));
+        }
+        out.write_str(&parts.join(" "))
+    }
 }
 
 /// What follows an activity.
@@ -267,6 +306,12 @@ impl Task {
 }
 
 impl Model {
+    /// Can a call fail in it: is there a queue with a limit, or a caller whose patience has an end?
+    pub fn has_limits(&self) -> bool {
+        self.tasks.iter().any(|task| task.queue_limit.is_some())
+            || self.activities.iter().flat_map(|own| &own.calls).any(|call| call.patience.is_some())
+    }
+
     /// The task that an entry belongs to.
     pub fn task_of(&self, entry: EntryId) -> &Task {
         &self.tasks[self.entries[entry.0].task.0]

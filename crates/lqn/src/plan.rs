@@ -8,7 +8,7 @@
 use serde::Serialize;
 
 use crate::model::{Copies, Role};
-use crate::simulate::{EntryFinding, Estimate, Findings, ProcessorFinding, Quantiles, TaskFinding};
+use crate::simulate::{EntryFinding, Estimate, Failures, Findings, ProcessorFinding, Quantiles, TaskFinding};
 use crate::{Convergence, Model, solve};
 
 /// How far the solver is typically off, as a part of a throughput or of what is busy, and of a time. The test of its
@@ -48,7 +48,8 @@ pub fn plan(model: &Model, runs: &[Findings]) -> Plan {
             convergence,
         };
     };
-    let sure = convergence.converged;
+    // Formulas that leave out what is in the model say nothing of it.
+    let sure = convergence.converged && solve::left_out(model).is_empty();
     let findings = pairs(&simulated, &solved, &|one, other, time| {
         if sure { weigh(one, other, if time { OFF_IN_TIME } else { OFF }) } else { *one }
     });
@@ -123,12 +124,17 @@ fn pairs(one: &Findings, other: &Findings, of: &dyn Fn(&Estimate, &Estimate, boo
         (Some(own), Some(other)) => Some(of(own, other, true)),
         (own, _) => *own,
     };
+    let rates = |own: &Option<Estimate>, other: &Option<Estimate>| match (own, other) {
+        (Some(own), Some(other)) => Some(of(own, other, false)),
+        (own, _) => *own,
+    };
     let tasks = one.tasks.iter().zip(&other.tasks).map(|(own, other)| TaskFinding {
         name: own.name.clone(),
         throughput: of(&own.throughput, &other.throughput, false),
         busy: of(&own.busy, &other.busy, false),
         response: both(&own.response, &other.response),
         percentiles: own.percentiles,
+        goodput: rates(&own.goodput, &other.goodput),
     });
     let entries = one.entries.iter().zip(&other.entries).map(|(own, other)| EntryFinding {
         name: own.name.clone(),
@@ -137,6 +143,16 @@ fn pairs(one: &Findings, other: &Findings, of: &dyn Fn(&Estimate, &Estimate, boo
         waiting: of(&own.waiting, &other.waiting, true),
         response: both(&own.response, &other.response),
         percentiles: own.percentiles,
+        goodput: rates(&own.goodput, &other.goodput),
+        failures: match (&own.failures, &other.failures) {
+            (Some(own), Some(other)) => Some(Failures {
+                offered: of(&own.offered, &other.offered, false),
+                refusals: of(&own.refusals, &other.refusals, false),
+                timeouts: of(&own.timeouts, &other.timeouts, false),
+                retries: of(&own.retries, &other.retries, false),
+            }),
+            (own, _) => *own,
+        },
     });
     let processors = one.processors.iter().zip(&other.processors).map(|(own, other)| ProcessorFinding {
         name: own.name.clone(),

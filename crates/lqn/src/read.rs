@@ -1,21 +1,24 @@
-//! Models out of text: the `.lqn` grammar and LQNX, the XML of the same tools.
+//! Models out of text: the `.lqn` grammar and LQNX, the XML of the same tools, and a short TOML of our own (`balancer`).
 //!
-//! Both readers make a draft, in which everything has a name and a place in the text; `join` makes a [`Model`] of it
+//! All readers make a draft, in which everything has a name and a place in the text; `join` makes a [`Model`] of it
 //! that holds together, or says what does not, and where.
 
 use std::collections::BTreeMap;
 
 use crate::Model;
 
+mod balancer;
 mod draft;
 mod expression;
 mod join;
+mod limits;
 mod results;
 mod route;
 mod scan;
 mod text;
 mod xml;
 
+pub(crate) use limits::NAMESPACE;
 pub use results::{Measured, results};
 
 /// What a text says.
@@ -78,7 +81,7 @@ impl Scope<'_> {
     }
 }
 
-/// Reads a model in either format, with these values of parameters instead of their own.
+/// Reads a model in any format, with these values of parameters instead of their own.
 ///
 /// # Errors
 /// The first thing in the text that is wrong or that we cannot do, or a parameter that the text does not declare.
@@ -87,6 +90,8 @@ pub fn read(source: &str, given: &BTreeMap<String, f64>) -> Result<Read, Trouble
     let mut scope = Scope { given: Some(given), ..Scope::default() };
     let draft = if source.trim_start().starts_with('<') {
         xml::draft(source, &mut scope)?
+    } else if balancer::is_it(source) {
+        balancer::draft(source)?
     } else {
         text::draft(source, &mut scope)?
     };

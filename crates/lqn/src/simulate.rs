@@ -79,6 +79,9 @@ pub struct TaskFinding {
     pub response: Option<Estimate>,
     /// The same, percentiles.
     pub percentiles: Option<Quantiles>,
+    /// Of clients, rounds in which no call failed, per unit of time; only where calls can fail
+    /// ([`Model::has_limits`]).
+    pub goodput: Option<Estimate>,
 }
 
 /// Percentiles of a time, to within 1.6 %.
@@ -107,6 +110,23 @@ pub struct EntryFinding {
     pub response: Option<Estimate>,
     /// The same, percentiles.
     pub percentiles: Option<Quantiles>,
+    /// Of requests from outside, those for which no call failed, per unit of time; only where calls can fail.
+    pub goodput: Option<Estimate>,
+    /// What was not answered; only where calls can fail.
+    pub failures: Option<Failures>,
+}
+
+/// Requests that were not answered, or not in time, per unit of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Failures {
+    /// That came to the entry, also again.
+    pub offered: Estimate,
+    /// That were refused because the queue was at its limit.
+    pub refusals: Estimate,
+    /// Calls of it that were given up; where it forwards, those count here.
+    pub timeouts: Estimate,
+    /// Calls of it that were made again.
+    pub retries: Estimate,
 }
 
 /// Of a processor.
@@ -222,16 +242,32 @@ fn run(
 /// All sums at a moment.
 struct Mark {
     now: f64,
-    tasks: Vec<[f64; 3]>,
-    entries: Vec<[f64; 6]>,
+    tasks: Vec<[f64; 4]>,
+    entries: Vec<[f64; 11]>,
     processors: Vec<f64>,
     activities: Vec<[f64; 2]>,
 }
 
 fn mark(engine: &Engine<'_>) -> Mark {
-    let task = |own: &tally::TaskTally| [own.area, own.cycles as f64, own.response];
+    let task = |own: &tally::TaskTally| [own.area, own.cycles as f64, own.response, own.good as f64];
     let entry = |own: &tally::EntryTally| {
-        [own.taken as f64, own.waited, own.served as f64, own.service, own.answered as f64, own.response]
+        let failures =
+            [own.good, own.came, own.refused, own.timed_out, own.retried].map(|count| count as f64);
+        let [good, came, refused, timed_out, retried] = failures;
+        let (taken, served, answered) = (own.taken as f64, own.served as f64, own.answered as f64);
+        [
+            taken,
+            own.waited,
+            served,
+            own.service,
+            answered,
+            own.response,
+            good,
+            came,
+            refused,
+            timed_out,
+            retried,
+        ]
     };
     Mark {
         now: engine.now,
@@ -254,6 +290,7 @@ fn findings(model: &Model, engine: &Engine<'_>, marks: &[Mark], begun: f64) -> F
     let quantiles = |spread: &percentiles::Percentiles| {
         Some(Quantiles { p50: spread.at(0.5)?, p95: spread.at(0.95)?, p99: spread.at(0.99)? })
     };
+    let limits = model.has_limits();
     let tasks = model.tasks.iter().enumerate().map(|(place, task)| {
         let taken = |mark: &Mark| task.entries.iter().map(|entry| mark.entries[entry.0][0]).sum();
         let client = task.is_client();
@@ -263,6 +300,7 @@ fn findings(model: &Model, engine: &Engine<'_>, marks: &[Mark], begun: f64) -> F
             busy: rate(&|mark| mark.tasks[place][0]),
             response: client.then(|| mean(&|mark| mark.tasks[place][2], &|mark| mark.tasks[place][1])),
             percentiles: quantiles(&engine.tally.tasks[place].spread),
+            goodput: (client && limits).then(|| rate(&|mark| mark.tasks[place][3])),
         }
     });
     let entries = model.entries.iter().enumerate().map(|(place, entry)| {
@@ -275,6 +313,13 @@ fn findings(model: &Model, engine: &Engine<'_>, marks: &[Mark], begun: f64) -> F
             waiting: mean(&sum(1), &sum(0)),
             response: open.then(|| mean(&sum(5), &sum(4))),
             percentiles: quantiles(&engine.tally.entries[place].spread),
+            goodput: (open && limits).then(|| rate(&sum(6))),
+            failures: limits.then(|| Failures {
+                offered: rate(&sum(7)),
+                refusals: rate(&sum(8)),
+                timeouts: rate(&sum(9)),
+                retries: rate(&sum(10)),
+            }),
         }
     });
     let processors = model.processors.iter().enumerate().map(|(place, processor)| ProcessorFinding {

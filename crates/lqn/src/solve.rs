@@ -29,6 +29,8 @@ mod forks;
 mod mix;
 mod net;
 mod queue;
+mod relief;
+mod split;
 mod spread;
 mod stations;
 mod uneven;
@@ -85,6 +87,7 @@ struct Place {
 
 /// Solves a model. It always has an answer; whether that is one, [`Convergence`] says.
 pub fn solve(model: &Model) -> (Findings, Convergence) {
+    let model = &*split::split(model);
     let net = Net::new(model);
     let reach = Reach::new(&net);
     let mut state = State::new(&net);
@@ -124,6 +127,28 @@ pub fn solve(model: &Model) -> (Findings, Convergence) {
     found.overloaded = state.memories.iter().any(|memory| memory.overloaded) || state.is_above(&net);
     found.converged &= !found.overloaded;
     (findings(&net, &state, &found), found)
+}
+
+/// What is in a model and not in the formulas, which go on as if it were not there: one sentence each.
+pub fn left_out(model: &Model) -> Vec<String> {
+    let mut all = Vec::new();
+    for entry in &model.entries {
+        // Splits are in the formulas, and loads of the moment.
+        let routing = entry.routing.filter(|routing| routing.age > 0.0);
+        all.extend(
+            routing.map(|own| format!("that the loads by which `{}` goes are {} old", entry.name, own.age)),
+        );
+    }
+    for task in model.tasks.iter().filter(|task| task.queue_limit.is_some()) {
+        all.push(format!("the limit of the queue of `{}`", task.name));
+    }
+    for activity in &model.activities {
+        for call in activity.calls.iter().filter(|call| call.patience.is_some()) {
+            let to = &model.entries[call.entry.0].name;
+            all.push(format!("the patience of the calls from `{}` to `{to}`", activity.name));
+        }
+    }
+    all
 }
 
 impl State {
@@ -320,6 +345,7 @@ fn findings(net: &Net<'_>, state: &State, convergence: &Convergence) -> Findings
             busy: sure(busy),
             response: response.map(sure),
             percentiles: None,
+            goodput: None,
         }
     });
     let entries = model.entries.iter().enumerate().map(|(place, entry)| {
@@ -331,6 +357,8 @@ fn findings(net: &Net<'_>, state: &State, convergence: &Convergence) -> Findings
             waiting: each(waits[place]),
             response: responses[place].map(sure),
             percentiles: None,
+            goodput: None,
+            failures: None,
         }
     });
     let processors = model.processors.iter().enumerate().map(|(place, processor)| {

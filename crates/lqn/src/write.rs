@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Findings;
-use crate::model::{Body, Model, Routing};
+use crate::model::{Activity, Body, Call, Entry, Model, Routing};
 
 mod graph;
 mod results;
@@ -22,6 +22,9 @@ pub enum Unwritable {
     /// Calls in the listed order.
     #[error("`{0}` makes its calls in the listed order, which the .lqn grammar cannot say: write lqnx")]
     Order(String),
+    /// Calls to one entry whose callers have not the same patience.
+    #[error("`{0}` calls one entry with more than one patience, which a pragma cannot say: write lqnx")]
+    Patience(String),
     /// Two entries that begin with one activity.
     #[error("activity `{0}` begins two entries, which LQNX cannot say: write lqn")]
     Start(String),
@@ -68,6 +71,46 @@ pub fn lqn(model: &Model) -> Result<String, Unwritable> {
 /// Entries with a policy by which they forward, by name.
 fn routes(model: &Model) -> BTreeMap<&str, Routing> {
     model.entries.iter().filter_map(|entry| Some((entry.name.as_str(), entry.routing?))).collect()
+}
+
+/// Limits as pragmas of the `.lqn` grammar: what of, and the value.
+fn limits(model: &Model) -> Result<Vec<(String, String)>, Unwritable> {
+    let mut all = Vec::new();
+    for task in &model.tasks {
+        all.extend(task.queue_limit.map(|limit| (format!("queue.{}", task.name), limit.to_string())));
+    }
+    let mut calls = |from: &str, own: &Activity| -> Result<(), Unwritable> {
+        for (place, call) in own.calls.iter().enumerate().filter(|(_, call)| call.waits) {
+            let to = |other: &&Call| other.waits && other.entry == call.entry;
+            if own.calls.iter().filter(to).any(|other| other.patience != call.patience) {
+                return Err(Unwritable::Patience(own.name.clone()));
+            }
+            let first = own.calls.iter().position(|other| to(&other)) == Some(place);
+            if let (true, Some(patience)) = (first, call.patience) {
+                all.push((format!("call.{from}.{}", model.entries[call.entry.0].name), patience.to_string()));
+            }
+        }
+        Ok(())
+    };
+    for entry in &model.entries {
+        if let Body::Phases(phases) = &entry.body {
+            for (number, phase) in phases.iter().enumerate() {
+                calls(&format!("{}.{}", entry.name, number + 1), &model.activities[phase.0])?;
+            }
+        }
+    }
+    for place in in_graphs(model) {
+        let own = &model.activities[place];
+        // An entry with phases of that name would be meant.
+        let phases = |entry: &Entry| entry.name == own.name && matches!(entry.body, Body::Phases(_));
+        let same = |other: &Activity| other.name == own.name && other.task != own.task;
+        let shared = model.entries.iter().any(phases) || model.activities.iter().any(same);
+        if shared && own.calls.iter().any(|call| call.patience.is_some()) {
+            return Err(Unwritable::Patience(own.name.clone()));
+        }
+        calls(&own.name, own)?;
+    }
+    Ok(all)
 }
 
 /// The activities that belong to graphs: all that are no phase.

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_lqn::{Effort, Findings, read, simulate};
+use plimsoll_lqn::solve::left_out;
+use plimsoll_lqn::{Effort, Findings, read, simulate, solve};
 
 /// Two servers of rate 1 behind an entry with this policy, with so many requests from outside.
 fn found(pragma: &str, arrivals: f64, shares: [f64; 2]) -> Findings {
@@ -58,6 +59,90 @@ fn weights_are_kept_and_sessions_stay() {
     let used =
         found.entries.iter().filter(|own| own.name.starts_with('s') && own.throughput.mean > 0.0).count();
     assert_eq!(used, 1, "{:?}", found.entries);
+}
+
+/// What each policy sends where, by formulas as in the simulation.
+#[test]
+fn policies_split_requests_in_formulas_as_they_do_when_played() {
+    for policy in ["random", "round_robin", "weighted", "sticky", "least_loaded", "power_of_two"] {
+        // The second is twice as fast, and is to get a quarter.
+        let text = format!(
+            "#pragma route.lb={policy}\nP 0\n p pc f i\n p pl f i\n p ca f\n p cb f R 2\n-1\n\
+             T 0\n t cl r cl -1 pc m 400 z 1000\n t lb i lb -1 pl\n t sa n sa -1 ca\n t sb n sb -1 cb\n-1\n\
+             E 0\n s cl 0 -1\n y cl lb 1 -1\n s lb 0 -1\n F lb sa 0.75 -1\n F lb sb 0.25 -1\n s sa 1 -1\n s sb 1 -1\n-1\n"
+        );
+        let model = read(&text, &BTreeMap::new()).unwrap().model;
+        let (solved, how) = solve(&model);
+        assert!(how.converged, "{policy}");
+        let played =
+            simulate(&model, &Effort { events: 1_000_000, precision: 0.005, ..Effort::default() }).unwrap();
+        let part = |found: &Findings| found.entries[2].throughput.mean / found.entries[1].throughput.mean;
+        let by_loads = matches!(policy, "least_loaded" | "power_of_two");
+        assert!(left_out(&model).is_empty(), "{policy}");
+        if !by_loads {
+            let (one, other) = (part(&solved), part(&played));
+            // Of 400 sessions a quarter is a hundred, give or take nine.
+            let room = if policy == "sticky" { 0.09 } else { 0.02 };
+            assert!((one - other).abs() < room, "{policy}: {one} {other}");
+            let wanted = if policy == "round_robin" { 0.5 } else { 0.75 };
+            assert!((one - wanted).abs() < 1e-6, "{policy}: {one}");
+        }
+    }
+}
+
+/// Response times where loads count, by formulas and as they are played: open and closed, with one server and several.
+#[test]
+fn formulas_know_what_looking_at_loads_saves() {
+    let (mut worst, mut sum, mut count) = (0.0_f64, 0.0, 0.0);
+    for policy in ["least_loaded", "power_of_two"] {
+        for (targets, servers, used) in [
+            (2, 1, 0.5),
+            (2, 1, 0.8),
+            (2, 4, 0.9),
+            (4, 1, 0.8),
+            (4, 2, 0.7),
+            (8, 1, 0.9),
+            (10, 1, 0.7),
+            (10, 4, 0.9),
+        ] {
+            for closed in [false, true] {
+                let [mut lines, mut tasks, mut entries, mut forwards] = [const { String::new() }; 4];
+                for one in 10..10 + targets {
+                    lines += &format!(" p c{one} f m {servers}\n");
+                    tasks += &format!(" t s{one} n s{one} -1 c{one} m {servers}\n");
+                    entries += &format!(" s s{one} 1 -1\n");
+                    forwards += &format!(" F lb s{one} {} -1\n", 1.0 / f64::from(targets));
+                }
+                let rate = used * f64::from(targets * servers);
+                let (clients, asks) = if closed {
+                    let many = (10.0 * rate).round();
+                    (
+                        format!(" t cl r cl -1 pl z 8.5 m {many}\n"),
+                        " s cl 0 -1\n f cl 1 -1\n y cl lb 1 -1\n".to_owned(),
+                    )
+                } else {
+                    (String::new(), format!(" a lb {rate}\n"))
+                };
+                let text = format!(
+                    "#pragma route.lb={policy}\nP 0\n p pl f i\n{lines}-1\nT 0\n{clients} t lb i lb -1 pl\n{tasks}-1\n\
+                     E 0\n{asks} s lb 0 -1\n{forwards}{entries}-1\n"
+                );
+                let model = read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}")).model;
+                let response = |found: &Findings| {
+                    let open = found.entries[0].response.map(|own| own.mean);
+                    open.or_else(|| found.tasks[0].response.map(|own| own.mean)).expect("somebody asks")
+                };
+                let (solved, how) = solve(&model);
+                assert!(how.converged, "{policy} {targets} {servers} {used} {closed}");
+                let played =
+                    simulate(&model, &Effort { events: 2_000_000, precision: 0.01, ..Effort::default() });
+                let off = (response(&solved) / response(&played.unwrap()) - 1.0).abs();
+                eprintln!("{policy} {targets} x {servers} at {used}, closed {closed}: off {:.3}", off);
+                (worst, sum, count) = (worst.max(off), sum + off, count + 1.0);
+            }
+        }
+    }
+    assert!(worst < 0.10 && sum / count < 0.03, "worst {worst}, mean {}", sum / count);
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use laws::{described, written};
 use plimsoll_lqn::model::{
-    Activity, ActivityId, Body, Call, Copies, Entry, EntryId, Next, Order, Policy, Processor, ProcessorId,
-    Role, Routing, Scheduling, Task, TaskId,
+    Activity, ActivityId, Body, Call, Copies, Entry, EntryId, Next, Order, Patience, Policy, Processor,
+    ProcessorId, Role, Routing, Scheduling, Task, TaskId,
 };
 use plimsoll_lqn::read::results;
 use plimsoll_lqn::write::{Origin, Unwritable};
@@ -176,7 +176,11 @@ fn made(chance: &mut Chance) -> Model {
         }
         let processor = ProcessorId(chance.below(model.processors.len()));
         let priority = chance.below(3) as i32;
-        model.tasks.push(Task { name: format!("t{place}"), role, processor, copies, priority, entries });
+        let limited =
+            !matches!(role, Role::Client { .. }) && copies != Copies::Infinite && chance.below(4) == 0;
+        let queue_limit = limited.then(|| chance.below(30) as u32);
+        let name = format!("t{place}");
+        model.tasks.push(Task { name, role, processor, copies, priority, queue_limit, entries });
     }
     for place in 0..tasks {
         behave(&mut model, place, chance);
@@ -261,7 +265,13 @@ fn activity(name: String, place: usize, later: &[EntryId], chance: &mut Chance) 
         for _ in 0..chance.below(4) {
             let count =
                 1.0 + if order == Order::Stochastic { chance.number() } else { chance.below(3) as f64 };
-            calls.push(Call { entry: chance.one(later), count, waits: chance.below(4) > 0 });
+            let waits = chance.below(4) > 0;
+            let patience = (waits && chance.below(4) == 0).then(|| Patience {
+                timeout: if chance.below(3) == 0 { f64::INFINITY } else { chance.number() },
+                retries: chance.below(4) as u32,
+                backoff: chance.one(&[0.0, 0.25]),
+            });
+            calls.push(Call { entry: chance.one(later), count, waits, patience });
         }
     }
     Activity {

@@ -16,6 +16,7 @@ mod bottleneck;
 mod capacity;
 mod compare;
 mod convert;
+mod fit;
 mod from_config;
 mod method;
 mod plan;
@@ -41,6 +42,7 @@ enum Command {
     Bottleneck(bottleneck::Args),
     Capacity(capacity::Args),
     Compare(compare::Args),
+    Fit(fit::Args),
     Show(show::Args),
     Convert(convert::Args),
     FromConfig(from_config::Args),
@@ -76,6 +78,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         Command::Bottleneck(args) => bottleneck::run(args, globals),
         Command::Capacity(args) => capacity::run(args, globals),
         Command::Compare(args) => compare::run(args, globals),
+        Command::Fit(args) => fit::run(args, globals),
         Command::Show(args) => show::run(args, globals),
         Command::Convert(args) => convert::run(args, globals),
         Command::FromConfig(args) => from_config::run(args, globals),
@@ -91,6 +94,7 @@ impl Command {
             Self::Bottleneck(_) => bottleneck::OUTPUTS,
             Self::Capacity(_) => capacity::OUTPUTS,
             Self::Compare(_) => compare::OUTPUTS,
+            Self::Fit(_) => fit::OUTPUTS,
             Self::Show(_) => show::OUTPUTS,
             Self::Convert(_) => convert::OUTPUTS,
             Self::FromConfig(_) => from_config::OUTPUTS,

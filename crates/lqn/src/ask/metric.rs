@@ -12,8 +12,21 @@ pub struct Metric {
 }
 
 /// Metrics that there are.
-pub const METRICS: [&str; 9] =
-    ["response", "p50", "p95", "p99", "throughput", "utilization", "busy", "waiting", "service"];
+pub const METRICS: [&str; 13] = [
+    "response",
+    "p50",
+    "p95",
+    "p99",
+    "throughput",
+    "utilization",
+    "busy",
+    "waiting",
+    "service",
+    "goodput",
+    "refusals",
+    "timeouts",
+    "retries",
+];
 
 impl Metric {
     /// `response`, `client.p95`

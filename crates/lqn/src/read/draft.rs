@@ -1,7 +1,7 @@
 //! A model before its names are looked up.
 
 use super::At;
-use crate::model::{Copies, Order, Routing, Scheduling};
+use crate::model::{Copies, Order, Patience, Routing, Scheduling};
 
 /// A name, and where it stands.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +37,8 @@ pub(super) struct Task {
     pub(super) copies: Copies,
     pub(super) think: f64,
     pub(super) priority: i32,
+    /// Requests that may wait, and where that stands.
+    pub(super) queue_limit: Option<(u32, At)>,
     pub(super) processor: Name,
     pub(super) entries: Vec<Name>,
     pub(super) activities: Vec<Activity>,
@@ -63,8 +65,21 @@ pub(super) struct Activity {
     pub(super) variation: f64,
     pub(super) think: f64,
     pub(super) order: Order,
-    /// Where to, how often, and whether it waits.
-    pub(super) calls: Vec<(Name, f64, bool)>,
+    pub(super) calls: Vec<Call>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) to: Name,
+    pub(super) count: f64,
+    pub(super) waits: bool,
+    pub(super) patience: Option<Patience>,
+}
+
+impl Call {
+    pub(super) fn new(to: Name, count: f64, waits: bool) -> Self {
+        Self { to, count, waits, patience: None }
+    }
 }
 
 impl Default for Activity {

@@ -57,12 +57,24 @@ pub(super) fn model(draft: Draft) -> Result<Model, Trouble> {
         if !own.think.is_finite() {
             return Err(own.name.at.says("a time to think is a number"));
         }
+        if let Some((_, at)) = own.queue_limit {
+            if own.client {
+                return Err(at.says(format!("`{}` is a reference task: nobody waits for it", own.name.text)));
+            }
+            if own.copies == Copies::Infinite {
+                return Err(at.says(format!(
+                    "nothing ever waits for a thread of `{}`, which has as many as are needed: give it a number",
+                    own.name.text
+                )));
+            }
+        }
         joiner.model.tasks.push(Task {
             name: own.name.text.clone(),
             role,
             processor: ProcessorId(processor),
             copies: own.copies,
             priority: own.priority,
+            queue_limit: own.queue_limit.map(|(limit, _)| limit),
             entries: Vec::new(),
         });
     }
@@ -197,7 +209,7 @@ impl Joiner {
             }
         }
         let mut calls = Vec::new();
-        for (to, count, waits) in &own.calls {
+        for draft::Call { to, count, waits, patience } in &own.calls {
             let entry = self.entry(to)?;
             if own.order != Order::Stochastic && count.fract() != 0.0 {
                 return Err(to.at.says(format!(
@@ -209,7 +221,7 @@ impl Joiner {
                 return Err(to.at.says(format!("`{}` is called {count} times; at most a million", to.text)));
             }
             if *count > 0.0 {
-                calls.push(Call { entry, count: *count, waits: *waits });
+                calls.push(Call { entry, count: *count, waits: *waits, patience: *patience });
             }
         }
         if self.model.activities.len() >= MOST {

@@ -1,9 +1,9 @@
 //! The `.lqn` grammar: sections of one letter each, lists that end with `-1`.
 
-use super::draft::{Activity, Draft, Entry, Name, Processor, Task};
+use super::draft::{Activity, Call, Draft, Entry, Name, Processor, Task};
 use super::expression::Reader;
 use super::scan::{Kind, Token, tokens};
-use super::{At, Scope, Trouble, route};
+use super::{At, Scope, Trouble, limits, route};
 use crate::model::{Copies, Order, Scheduling};
 
 mod graph;
@@ -16,7 +16,10 @@ pub(super) fn draft(source: &str, scope: &mut Scope<'_>) -> Result<Draft, Troubl
     loop {
         let Token { kind, at } = parser.take();
         match kind {
-            Kind::End => return Ok(draft),
+            Kind::End => {
+                limits::lines(source, &mut draft, parser.scope)?;
+                return Ok(draft);
+            }
             Kind::Variable(name) => parser.parameter(&name)?,
             Kind::Word(section) => match section.as_str() {
                 "G" => parser.general(&mut draft)?,
@@ -279,6 +282,7 @@ impl Parser<'_, '_> {
                 copies: Copies::Some(1),
                 think: 0.0,
                 priority: 0,
+                queue_limit: None,
                 processor: Name::default(),
                 entries: Vec::new(),
                 activities: Vec::new(),
@@ -309,7 +313,7 @@ impl Parser<'_, '_> {
     /// What follows the entries of a task: the processor, and words with a value each.
     fn task_options(&mut self, task: &mut Task) -> Result<(), Trouble> {
         if self.is_word("q") {
-            return Err(self.at().says("a bound for the queue (`q`) is not supported"));
+            return Err(self.at().says("`q`, which every tool understands otherwise, is not supported; write `#pragma queue.TASK=NUMBER`"));
         }
         task.processor = self.name("the processor of the task")?;
         if self.is_number() {
@@ -366,7 +370,8 @@ impl Parser<'_, '_> {
                         }
                         let count = self.number("a number of calls")?;
                         if count > 0.0 {
-                            draft.entries[from].phases[phase].calls.push((to.clone(), count, letter == "y"));
+                            let call = Call::new(to.clone(), count, letter == "y");
+                            draft.entries[from].phases[phase].calls.push(call);
                         }
                     }
                     self.end_phases()?;

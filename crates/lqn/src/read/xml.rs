@@ -2,12 +2,12 @@
 
 use roxmltree::{Document, Node, ParsingOptions};
 
-use super::draft::{Activity, After, Before, Draft, Entry, Link, Name, Processor, Task};
+use super::draft::{Activity, After, Before, Call, Draft, Entry, Link, Name, Processor, Task};
 use super::expression::Reader;
 use super::scan::{Kind, tokens};
 use super::text::copies;
-use super::{At, Scope, Trouble, route};
-use crate::model::{Copies, Order, Scheduling};
+use super::{At, Scope, Trouble, limits, route};
+use crate::model::{Copies, Order, Patience, Scheduling};
 
 /// Reads a whole document.
 pub(super) fn draft(source: &str, scope: &mut Scope<'_>) -> Result<Draft, Trouble> {
@@ -22,6 +22,7 @@ pub(super) fn draft(source: &str, scope: &mut Scope<'_>) -> Result<Draft, Troubl
     if root.tag_name().name() != "lqn-model" {
         return Err(reader.at(root).says(format!("expected `lqn-model`, not `{}`", root.tag_name().name())));
     }
+    reader.known(root)?;
     reader.model(root)?;
     Ok(reader.draft)
 }
@@ -202,6 +203,10 @@ impl<'d> Xml<'d, '_, '_> {
             copies: self.copies(own)?,
             think: self.number(own, "think-time", 0.0)?,
             priority: self.number(own, "priority", 0.0)? as i32,
+            queue_limit: self
+                .own_number(own, "queue-limit")?
+                .map(|(value, at)| Ok((limits::queue(value, at)?, at)))
+                .transpose()?,
             processor: processor.clone(),
             entries: Vec::new(),
             activities: Vec::new(),
@@ -223,7 +228,7 @@ impl<'d> Xml<'d, '_, '_> {
         if self.number(own, "queue-length", 0.0)? != 0.0 {
             return Err(self
                 .at_attribute(own, "queue-length")
-                .says("a bound for the queue is not supported"));
+                .says("`queue-length`, which every tool understands otherwise, is not supported; write `plimsoll:queue-limit`"));
         }
         for child in elements(own) {
             match child.tag_name().name() {
@@ -287,9 +292,56 @@ impl<'d> Xml<'d, '_, '_> {
                 _ => continue,
             };
             let count = self.number(child, "calls-mean", 1.0)?;
-            activity.calls.push((self.text(child, "dest")?, count, waits));
+            let mut call = Call::new(self.text(child, "dest")?, count, waits);
+            call.patience = self.patience(child, waits)?;
+            activity.calls.push(call);
         }
         Ok(activity)
+    }
+
+    /// An attribute of our own namespace, and its place.
+    fn own_number(&self, node: Element<'d>, name: &str) -> Result<Option<(f64, At)>, Trouble> {
+        let Some(own) = node.attribute_node((limits::NAMESPACE, name)) else { return Ok(None) };
+        let place = self.document.text_pos_at(own.range().start);
+        let at = At { line: place.row as usize, column: place.col as usize };
+        limits::number(own.value(), at, self.scope).map(|value| Some((value, at)))
+    }
+
+    fn patience(&self, node: Element<'d>, waits: bool) -> Result<Option<Patience>, Trouble> {
+        let mut patience = None;
+        for word in limits::WORDS {
+            let Some((value, at)) = self.own_number(node, word)? else { continue };
+            if !waits {
+                return Err(at.says("nobody waits for the answer of this call, who could lose patience"));
+            }
+            limits::set(patience.get_or_insert(Patience::ENDLESS), word, value, at)?;
+        }
+        Ok(patience)
+    }
+
+    /// What stands in our namespace is known, where it stands.
+    fn known(&self, root: Element<'d>) -> Result<(), Trouble> {
+        for node in root.descendants().filter(Node::is_element) {
+            let ours = node.attributes().filter(|own| own.namespace() == Some(limits::NAMESPACE));
+            for own in ours {
+                let known = match node.tag_name().name() {
+                    "task" => own.name() == "queue-limit",
+                    "synch-call" | "asynch-call" => limits::WORDS.contains(&own.name()),
+                    _ => false,
+                };
+                if !known {
+                    let place = self.document.text_pos_at(own.range().start);
+                    let at = At { line: place.row as usize, column: place.col as usize };
+                    return Err(at.says(format!(
+                        "`{}` of `{}` is not known; there are queue-limit of a task, and timeout, retries and backoff of \
+                         a synch-call",
+                        own.name(),
+                        node.tag_name().name()
+                    )));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn activities(&mut self, own: Element<'d>, task: &mut Task) -> Result<(), Trouble> {

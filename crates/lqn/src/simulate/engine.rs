@@ -10,14 +10,16 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use super::Stuck;
 use super::dice::Dice;
-use super::program::{Answers, Ask, Calls, Program};
+use super::program::{Ask, Calls, ENDLESS, Program};
 use super::route::Route;
 use super::station::{Station, Wish, sortable};
 use super::tally::Tally;
 use crate::Model;
 use slab::Slab;
 
+mod ends;
 mod graph;
+mod limits;
 mod next;
 mod slab;
 
@@ -48,6 +50,8 @@ pub(super) struct Engine<'p> {
     threads: Slab<Thread>,
     branches: Slab<Branch>,
     todo: Vec<Do>,
+    /// When clients last began, and how many did since that took no time.
+    begun: (f64, u64),
     /// Events so far.
     pub(super) events: u64,
     pub(super) tally: Tally,
@@ -67,6 +71,10 @@ enum Event {
     Ring(u32),
     /// An entry looks at the loads of those whom it forwards to.
     Look(u32),
+    /// A branch has waited for an answer for long enough.
+    GiveUp(u32),
+    /// A branch tries its call again.
+    Again(u32),
 }
 
 /// Things to do at this moment.
@@ -82,6 +90,10 @@ enum Do {
     Come(u32),
     /// A branch goes on to what follows its activity.
     Next(u32),
+    /// A branch makes its call, perhaps not for the first time.
+    Ask(u32),
+    /// A call of a branch has failed: it leaves out what is left of its activity.
+    Fail(u32),
 }
 
 /// The threads of a task.
@@ -101,6 +113,8 @@ struct Request {
     /// The entry to which it came from outside, and when; `NONE` if it did not.
     origin: u32,
     outside: f64,
+    /// Something that was done for it failed.
+    failed: bool,
 }
 
 #[derive(Clone, Default)]
@@ -111,6 +125,8 @@ struct Thread {
     request: u32,
     branches: u32,
     begun: f64,
+    /// A call has failed.
+    failed: bool,
     /// How many came to each join, by its number.
     joins: Vec<(usize, u32)>,
 }
@@ -127,6 +143,19 @@ struct Branch {
     left: Vec<u32>,
     /// Loops it is in, by the activity before each.
     loops: Vec<u32>,
+    /// The call it waits for, if it does: whom it asks, with what patience, its request and how often it tried again.
+    asked: Waiting,
+}
+
+/// A call whose answer is waited for.
+#[derive(Clone, Copy, Default)]
+struct Waiting {
+    entry: u32,
+    patience: u32,
+    request: u32,
+    tries: u32,
+    /// Number of the event at which it gives up; 0 for none.
+    until: u32,
 }
 
 impl<'p> Engine<'p> {
@@ -146,6 +175,7 @@ impl<'p> Engine<'p> {
             threads: Slab::default(),
             branches: Slab::default(),
             todo: Vec::new(),
+            begun: (0.0, 0),
             events: 0,
             tally: Tally::new(model),
         };
@@ -211,10 +241,22 @@ impl<'p> Engine<'p> {
                 }
             }
             Event::Thought(branch) => self.todo.push(Do::Piece(branch)),
-            Event::Awake(thread) => self.set_out(thread),
+            Event::Awake(thread) => {
+                self.begun = (self.now, if self.now > self.begun.0 { 0 } else { self.begun.1 + 1 });
+                if self.begun.1 > AT_ONCE {
+                    return Err(Stuck::Still(self.now));
+                }
+                self.set_out(thread);
+            }
             Event::Arrival(entry) => {
-                let request =
-                    Request { entry, caller: NONE, came: self.now, origin: entry, outside: self.now };
+                let request = Request {
+                    entry,
+                    caller: NONE,
+                    came: self.now,
+                    origin: entry,
+                    outside: self.now,
+                    failed: false,
+                };
                 let request = self.requests.add(request);
                 self.todo.push(Do::Come(request));
                 self.arrival(entry);
@@ -234,6 +276,8 @@ impl<'p> Engine<'p> {
                     self.at(self.now + age, event);
                 }
             }
+            Event::GiveUp(branch) => self.give_up(branch, number),
+            Event::Again(branch) => self.todo.push(Do::Ask(branch)),
         }
         let mut done = 0;
         while let Some(next) = self.todo.pop() {
@@ -243,6 +287,8 @@ impl<'p> Engine<'p> {
                 Do::Pieced(branch) => self.pieced(branch),
                 Do::Come(request) => self.come(request),
                 Do::Next(branch) => self.next(branch),
+                Do::Ask(branch) => self.ask(branch),
+                Do::Fail(branch) => self.fail(branch),
             }
             done += 1;
             if done > AT_ONCE {
@@ -295,7 +341,7 @@ impl<'p> Engine<'p> {
         let entries = &self.program.tasks[task as usize].entries;
         let entry = entries[if entries.len() > 1 { self.dice.below(entries.len()) } else { 0 }];
         let own = &mut self.threads.all[thread as usize];
-        (own.entry, own.begun) = (entry as u32, self.now);
+        (own.entry, own.begun, own.failed) = (entry as u32, self.now, false);
         self.tally.busy(task as usize, 1, self.now);
         self.branch(thread, self.program.entries[entry].start as u32, Vec::new());
     }
@@ -312,15 +358,20 @@ impl<'p> Engine<'p> {
     fn come(&mut self, request: u32) {
         let entry = self.requests.all[request as usize].entry as usize;
         let task = self.program.entries[entry].task;
-        self.loads[task] += 1;
+        self.tally.came(entry);
         match &mut self.crews[task].free {
             Some(0) => {
+                if self.crews[task].queue.len() >= self.program.tasks[task].queue_limit {
+                    return self.refuse(request);
+                }
+                self.loads[task] += 1;
                 self.crews[task].queue.push_back(request);
                 return;
             }
             Some(free) => *free -= 1,
             None => {}
         }
+        self.loads[task] += 1;
         self.take(task, request);
     }
 
@@ -332,6 +383,7 @@ impl<'p> Engine<'p> {
         let thread = self.threads.take();
         let own = &mut self.threads.all[thread as usize];
         (own.task, own.entry, own.request, own.begun) = (task as u32, entry, request, self.now);
+        own.failed = false;
         let start = self.program.entries[entry as usize].start as u32;
         self.branch(thread, start, Vec::new());
     }
@@ -406,85 +458,27 @@ impl<'p> Engine<'p> {
     }
 
     fn call(&mut self, branch: u32, ask: Ask) {
-        let caller = if ask.waits { branch } else { NONE };
-        let request =
-            Request { entry: ask.entry as u32, caller, came: self.now, origin: NONE, outside: self.now };
-        let request = self.requests.add(request);
-        if !ask.waits {
+        let Ask { entry, waits, patience } = ask;
+        if !waits {
             self.todo.push(Do::Piece(branch));
+            self.send(entry, NONE);
+            return;
         }
+        self.branches.all[branch as usize].asked =
+            Waiting { entry, patience, request: 0, tries: 0, until: 0 };
+        if patience == ENDLESS {
+            self.send(entry, branch);
+        } else {
+            self.ask(branch);
+        }
+    }
+
+    /// A request goes to an entry, for a branch that waits.
+    fn send(&mut self, entry: u32, caller: u32) -> u32 {
+        let request =
+            Request { entry, caller, came: self.now, origin: NONE, outside: self.now, failed: false };
+        let request = self.requests.add(request);
         self.todo.push(Do::Come(request));
-    }
-
-    /// An activity is done: perhaps somebody is answered, then comes what follows.
-    fn finish(&mut self, branch: u32) {
-        let own = &self.branches.all[branch as usize];
-        let (thread, activity) = (own.thread, own.activity);
-        self.tally.done(activity as usize, self.now - own.begun);
-        self.todo.push(Do::Next(branch));
-        let entry = self.threads.all[thread as usize].entry as usize;
-        let answers = match &self.program.activities[activity as usize].answers {
-            Answers::Nobody => false,
-            Answers::Own => true,
-            Answers::Some(entries) => entries.contains(&entry),
-        };
-        if answers {
-            self.answer(thread);
-        }
-    }
-
-    /// The thread's caller is answered, or its request goes elsewhere.
-    fn answer(&mut self, thread: u32) {
-        let own = &mut self.threads.all[thread as usize];
-        let (request, entry) = (std::mem::replace(&mut own.request, NONE), own.entry as usize);
-        if request == NONE {
-            return;
-        }
-        self.tally.served(entry, self.now - own.begun);
-        self.loads[self.program.entries[entry].task] -= 1;
-        if let Some(to) = self.forward(entry, request) {
-            let own = &mut self.requests.all[request as usize];
-            (own.entry, own.came) = (to as u32, self.now);
-            self.todo.push(Do::Come(request));
-            return;
-        }
-        let Request { caller, origin, outside, .. } = self.requests.all[request as usize];
-        self.requests.give(request);
-        if caller != NONE {
-            self.todo.push(Do::Piece(caller));
-        } else if origin != NONE {
-            self.tally.answered(origin as usize, self.now - outside);
-        }
-    }
-
-    /// A branch has come to its end, and perhaps its thread.
-    fn end(&mut self, branch: u32) {
-        let thread = self.branches.all[branch as usize].thread;
-        self.branches.all[branch as usize].loops.clear();
-        self.branches.give(branch);
-        let own = &mut self.threads.all[thread as usize];
-        own.branches -= 1;
-        if own.branches > 0 {
-            return;
-        }
-        own.joins.clear();
-        let (task, entry, begun) = (own.task as usize, own.entry as usize, own.begun);
-        // A graph that answers nowhere answers when it is over.
-        self.answer(thread);
-        self.tally.busy(task, -1, self.now);
-        self.tally.over(entry, self.now - begun);
-        if self.program.tasks[task].think.is_some() {
-            self.tally.cycle(task, self.now - begun);
-            return self.rest(thread);
-        }
-        self.threads.give(thread);
-        match self.next_of(task) {
-            Some(request) => self.take(task, request),
-            None => {
-                if let Some(free) = &mut self.crews[task].free {
-                    *free += 1;
-                }
-            }
-        }
+        request
     }
 }

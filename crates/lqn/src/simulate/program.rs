@@ -1,7 +1,9 @@
 //! The model as the simulator wants it: what is drawn and looked up for every step, worked out before.
 
 use super::dice::Length;
-use crate::model::{ActivityId, Body, Call, Copies, EntryId, Model, Next, Order, Role, Routing, Scheduling};
+use crate::model::{
+    ActivityId, Body, Call, Copies, EntryId, Model, Next, Order, Patience, Role, Routing, Scheduling,
+};
 
 /// The model, ready to run.
 pub(super) struct Program {
@@ -9,6 +11,8 @@ pub(super) struct Program {
     pub(super) entries: Vec<Way>,
     pub(super) tasks: Vec<Crew>,
     pub(super) loops: Vec<Turns>,
+    /// What callers do that are not answered; [`Ask::patience`] is a place in it.
+    pub(super) patience: Vec<Patience>,
 }
 
 /// What follows an activity; see [`Next`].
@@ -64,9 +68,14 @@ pub(super) enum Calls {
 /// A call.
 #[derive(Clone, Copy)]
 pub(super) struct Ask {
-    pub(super) entry: usize,
+    pub(super) entry: u32,
     pub(super) waits: bool,
+    /// Place in [`Program::patience`]; [`ENDLESS`] for none.
+    pub(super) patience: u32,
 }
+
+/// No end of patience.
+pub(super) const ENDLESS: u32 = u32::MAX;
 
 /// Whose caller is answered when an activity is done?
 pub(super) enum Answers {
@@ -95,14 +104,16 @@ pub(super) struct Crew {
     pub(super) think: Option<f64>,
     pub(super) entries: Vec<usize>,
     pub(super) by_priority: bool,
+    /// Requests that may wait.
+    pub(super) queue_limit: usize,
 }
 
 impl Program {
     pub(super) fn new(model: &Model) -> Self {
-        let mut loops = Vec::new();
+        let (mut loops, mut patience) = (Vec::new(), Vec::new());
         let places = 0..model.activities.len();
         let mut activities: Vec<Step> =
-            places.map(|place| step(model, ActivityId(place), &mut loops)).collect();
+            places.map(|place| step(model, ActivityId(place), &mut loops, &mut patience)).collect();
         let mut entries = Vec::new();
         for entry in &model.entries {
             let start = match &entry.body {
@@ -135,17 +146,24 @@ impl Program {
             },
             entries: task.entries.iter().map(|entry| entry.0).collect(),
             by_priority: task.role == Role::Server { queue: Scheduling::HeadOfLine },
+            queue_limit: task.queue_limit.map_or(usize::MAX, |limit| limit as usize),
         });
-        Self { activities, entries, tasks: tasks.collect(), loops }
+        Self { activities, entries, tasks: tasks.collect(), loops, patience }
     }
 }
 
-fn step(model: &Model, id: ActivityId, loops: &mut Vec<Turns>) -> Step {
+fn step(model: &Model, id: ActivityId, loops: &mut Vec<Turns>, patience: &mut Vec<Patience>) -> Step {
     let activity = &model.activities[id.0];
     let task = &model.tasks[activity.task.0];
     let total: f64 = activity.calls.iter().map(|call| call.count).sum();
     let mean = activity.demand / model.processors[task.processor.0].speed / (total + 1.0);
-    let ask = |call: &Call| Ask { entry: call.entry.0, waits: call.waits };
+    let mut ask = |call: &Call| {
+        let own = call.patience.filter(|_| call.waits).map(|own| {
+            patience.push(own);
+            patience.len() as u32 - 1
+        });
+        Ask { entry: call.entry.0 as u32, waits: call.waits, patience: own.unwrap_or(ENDLESS) }
+    };
     let calls = if activity.calls.is_empty() {
         Calls::None
     } else if activity.order == Order::Stochastic {

@@ -26,6 +26,8 @@ pub(super) struct TaskTally {
     /// Rounds of clients, and the time they took.
     pub(super) cycles: u64,
     pub(super) response: f64,
+    /// Rounds in which no call failed.
+    pub(super) good: u64,
     pub(super) spread: Percentiles,
 }
 
@@ -43,6 +45,13 @@ pub(super) struct EntryTally {
     /// Requests from outside that were answered, and how long that took in all.
     pub(super) answered: u64,
     pub(super) response: f64,
+    /// Those for which no call failed.
+    pub(super) good: u64,
+    /// Requests that came, were refused; calls of it that were given up, and that were made again.
+    pub(super) came: u64,
+    pub(super) refused: u64,
+    pub(super) timed_out: u64,
+    pub(super) retried: u64,
     pub(super) spread: Percentiles,
 }
 
@@ -78,9 +87,10 @@ impl Tally {
         own.took += took;
     }
 
-    pub(super) fn cycle(&mut self, task: usize, took: f64) {
+    pub(super) fn cycle(&mut self, task: usize, took: f64, good: bool) {
         let own = &mut self.tasks[task];
         own.cycles += 1;
+        own.good += u64::from(good);
         own.response += took;
         own.spread.add(took);
     }
@@ -103,9 +113,26 @@ impl Tally {
         own.whole += took;
     }
 
-    pub(super) fn answered(&mut self, entry: usize, took: f64) {
+    pub(super) fn came(&mut self, entry: usize) {
+        self.entries[entry].came += 1;
+    }
+
+    pub(super) fn refused(&mut self, entry: usize) {
+        self.entries[entry].refused += 1;
+    }
+
+    pub(super) fn timed_out(&mut self, entry: usize) {
+        self.entries[entry].timed_out += 1;
+    }
+
+    pub(super) fn retried(&mut self, entry: usize) {
+        self.entries[entry].retried += 1;
+    }
+
+    pub(super) fn answered(&mut self, entry: usize, took: f64, good: bool) {
         let own = &mut self.entries[entry];
         own.answered += 1;
+        own.good += u64::from(good);
         own.response += took;
         own.spread.add(took);
     }

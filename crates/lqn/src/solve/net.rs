@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use super::relief::{self, Relief};
 use super::visits::{self, Course};
 use crate::model::{Body, Copies, Model, Scheduling};
 
@@ -120,6 +121,8 @@ pub(super) struct Net<'m> {
     pub(super) wide: Vec<f64>,
     /// Tasks, callers before those they call.
     pub(super) tasks: Vec<usize>,
+    /// Per station, what a balancer that looks at loads does for it.
+    pub(super) reliefs: Vec<Option<Relief>>,
     /// Were there too many rows?
     pub(super) crowded: bool,
 }
@@ -146,6 +149,7 @@ impl<'m> Net<'m> {
             active: Vec::new(),
             wide: Vec::new(),
             tasks: in_order(model),
+            reliefs: relief::reliefs(model),
             crowded: false,
         };
         Builder { net: &mut net, origins: HashMap::new(), rows: HashMap::new(), slots: HashMap::new() }

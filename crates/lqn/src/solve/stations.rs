@@ -199,6 +199,12 @@ fn at(
         }
         Rule::Preemptive | Rule::HeadOfLine => ahead(net, station, &case, &mut sources, &mut memory),
     }
+    if let Some(relief) = net.reliefs[station] {
+        let part = relief.part(own.servers, total.held / own.servers);
+        for source in &mut sources {
+            (source.wait, source.variance) = (source.wait * part, source.variance * part * part);
+        }
+    }
     // What is remembered moves no faster than the rest.
     let old = state.memories[station];
     memory.level = old.level + step * (memory.level - old.level);

@@ -14,6 +14,9 @@ pub(super) fn document(model: &Model) -> Result<String, Unwritable> {
     for (entry, routing) in super::routes(model) {
         let _ = writeln!(out, "#pragma route.{}={routing}", word(entry)?);
     }
+    for (of, value) in super::limits(model)? {
+        let _ = writeln!(out, "#pragma {of}={value}");
+    }
     out += "P 0\n";
     for processor in &model.processors {
         let _ = writeln!(out, "  p {}", self::processor(processor)?);

@@ -10,8 +10,8 @@ use super::{Origin, Unwritable};
 use crate::Findings;
 use crate::markup::escaped;
 use crate::model::{
-    Activity, ActivityId, Body, Copies, Entry, EntryId, Model, Next, Order, Processor, Role, Routing,
-    Scheduling, TaskId,
+    Activity, ActivityId, Body, Copies, Entry, EntryId, Model, Next, Order, Patience, Processor, Role,
+    Routing, Scheduling, TaskId,
 };
 
 pub(super) fn document(model: &Model, found: Option<(&Findings, &Origin<'_>)>) -> Result<String, Unwritable> {
@@ -21,7 +21,8 @@ pub(super) fn document(model: &Model, found: Option<(&Findings, &Origin<'_>)>) -
         out: "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n".to_owned(),
         depth: 0,
     };
-    writer.open("lqn-model", &[]);
+    let ours = model.has_limits().then(|| ("xmlns:plimsoll", crate::read::NAMESPACE.to_owned()));
+    writer.open("lqn-model", &ours.into_iter().collect::<Vec<_>>());
     let settings = [
         ("comment", model.comment.clone()),
         ("conv_val", "1e-06".to_owned()),
@@ -146,6 +147,7 @@ impl Writer<'_> {
         if own.priority != 0 {
             attributes.push(("priority", own.priority.to_string()));
         }
+        attributes.extend(own.queue_limit.map(|limit| ("plimsoll:queue-limit", limit.to_string())));
         self.open("task", &attributes);
         self.shown("result-task", |results| results.task(id));
         for entry in &own.entries {
@@ -203,7 +205,10 @@ impl Writer<'_> {
         for call in &own.calls {
             let name = if call.waits { "synch-call" } else { "asynch-call" };
             let to = self.model.entries[call.entry.0].name.clone();
-            let attributes = [("dest", to), ("calls-mean", call.count.to_string())];
+            let mut attributes = vec![("dest", to), ("calls-mean", call.count.to_string())];
+            if let Some(patience) = call.patience {
+                attributes.extend(patient(patience));
+            }
             if self.results.as_ref().is_some_and(|results| results.has_call(call.entry)) {
                 self.open(name, &attributes);
                 self.shown("result-call", |results| results.call(call.entry));
@@ -302,6 +307,21 @@ fn scheduling(own: &Processor) -> &'static str {
         Scheduling::Random => "rand",
         Scheduling::Sharing => "ps",
     }
+}
+
+/// In our own namespace; what is as if there were none is left out, but for one that says that there is something.
+fn patient(own: Patience) -> Vec<(&'static str, String)> {
+    let mut all = Vec::new();
+    if own.timeout.is_finite() {
+        all.push(("plimsoll:timeout", own.timeout.to_string()));
+    }
+    if own.retries > 0 || all.is_empty() {
+        all.push(("plimsoll:retries", own.retries.to_string()));
+    }
+    if own.backoff > 0.0 {
+        all.push(("plimsoll:backoff", own.backoff.to_string()));
+    }
+    all
 }
 
 /// How many; what is scheduled as infinite says so by that.

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll_lqn::model::{ActivityId, Body, Next};
+use plimsoll_lqn::model::{ActivityId, Body, Call, Next};
 use plimsoll_lqn::{Model, read, write};
 
 /// Reads a text; if it is a model, it is written and read again. Panics if that is another.
@@ -17,6 +17,7 @@ pub(crate) fn check(input: &[u8]) {
 }
 
 /// Panics if a model is another when it has been written and read. Says in how many formats it could be written.
+#[allow(dead_code, reason = "not all tests that share this file call it")]
 pub(crate) fn written(model: &Model) -> usize {
     let own = described(model);
     let mut formats = 0;
@@ -42,8 +43,13 @@ pub(crate) fn described(model: &Model) -> BTreeSet<String> {
     for own in &model.tasks {
         let entries: Vec<&str> = own.entries.iter().map(|id| model.entries[id.0].name.as_str()).collect();
         all.insert(format!(
-            "task {} {:?} on {} {:?} {} {entries:?}",
-            own.name, own.role, model.processors[own.processor.0].name, own.copies, own.priority
+            "task {} {:?} on {} {:?} {} {:?} {entries:?}",
+            own.name,
+            own.role,
+            model.processors[own.processor.0].name,
+            own.copies,
+            own.priority,
+            own.queue_limit
         ));
     }
     for own in &model.entries {
@@ -65,8 +71,9 @@ pub(crate) fn described(model: &Model) -> BTreeSet<String> {
 
 fn activity(model: &Model, id: ActivityId) -> String {
     let own = &model.activities[id.0];
+    let name = |call: &Call| model.entries[call.entry.0].name.clone();
     let calls: Vec<_> =
-        own.calls.iter().map(|call| (&model.entries[call.entry.0].name, call.count, call.waits)).collect();
+        own.calls.iter().map(|call| (name(call), call.count, call.waits, call.patience)).collect();
     let replies: BTreeSet<_> = own.replies.iter().map(|id| &model.entries[id.0].name).collect();
     format!(
         "activity {} of {} {:?} {:?} {:?} {:?} {calls:?} {replies:?} {}",

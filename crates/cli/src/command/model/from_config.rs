@@ -11,7 +11,7 @@ use crate::command::{Exit, Failure, Globals};
 use crate::config::{self, Group, Member};
 use crate::talk::{Output, write};
 
-/// Write the model of a configuration: clients, balancer and members of each group, with its policy
+/// Write the model of a configuration: clients, balancer and members of each group, with its policy (-o lqn or toml)
 ///
 /// What a file does not say is a parameter at the beginning: how many clients there are, how long they think, how much work
 /// a request is. Times are in seconds. Give what you measured: --set web_demand=0.004.
@@ -22,7 +22,7 @@ pub(super) struct Args {
     file: PathBuf,
 }
 
-pub(super) const OUTPUTS: &[Output] = &[Output::Lqn];
+pub(super) const OUTPUTS: &[Output] = &[Output::Lqn, Output::Toml];
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let file = config::read(&args.file).map_err(|error| Failure::rendered(Exit::Usage, error))?;
@@ -48,7 +48,8 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         }
     }
     let threads = file.config.threads;
-    let text = model(&name, threads.unwrap_or(1), &groups);
+    let make = if globals.output == Output::Toml { toml } else { model };
+    let text = make(&name, threads.unwrap_or(1), &groups);
     // Names of groups may be such that what is made of them is the same.
     plimsoll_lqn::read(&text, &BTreeMap::new())
         .map_err(|why| Failure::failed(format_args!("{name}: no model can be made of its names: {why}")))?;
@@ -87,7 +88,8 @@ fn word(name: &str) -> String {
     word
 }
 
-fn model(file: &str, threads: usize, groups: &[&Group]) -> String {
+/// A name of the grammar for each group.
+fn words(groups: &[&Group]) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for group in groups {
         let mut own = word(&group.name.to_string());
@@ -96,6 +98,47 @@ fn model(file: &str, threads: usize, groups: &[&Group]) -> String {
         }
         words.push(own);
     }
+    words
+}
+
+/// The same in the short TOML of models, with the timeouts of the configuration. What waits at the balancer when members have
+/// as many connections as they may, waits at the members there.
+fn toml(file: &str, threads: usize, groups: &[&Group]) -> String {
+    let mut out = format!(
+        "# The model of {}. Times are in seconds, or have a unit.\n",
+        file.replace(['\n', '\r'], " ")
+    );
+    out += "# What the file does not say stands here as a guess: give what you measured.\n\n";
+    let _ = writeln!(
+        out,
+        "[balancer]\nworkers = {threads}\ndemand = \"50us\"   # work of one request at the balancer"
+    );
+    for (group, own) in groups.iter().zip(words(groups)) {
+        let (routing, _) = routing(group);
+        let _ = writeln!(out, "\n[[clients]]\nname = \"{own}_clients\"\ngroup = \"{own}\"");
+        out += "number = 100   # clients; or rate = 100, requests per second\nthink = \"1s\"   # time for which one waits before its next request\n";
+        let _ = writeln!(out, "\n[[group]]\nname = \"{own}\"\npolicy = \"{routing}\"");
+        out += "demand = \"10ms\"   # work of one request at a member of capacity 1\ncores = 1   # cores of a member\n";
+        let per_try = group.timeouts.per_try.0.as_secs_f64();
+        if per_try > 0.0 {
+            let retries = group.retry.attempts.min(100);
+            let _ = writeln!(out, "timeout = {per_try}\nretries = {retries}");
+        }
+        for (number, known) in group.members.iter().enumerate() {
+            let member = known.table();
+            let _ = writeln!(out, "\n[[group.member]]   # {}", known.name());
+            let _ = writeln!(out, "name = \"{own}_{}\"", number + 1);
+            let _ = writeln!(out, "speed = {0}\nweight = {0}", member.capacity);
+            if let Some(most) = member.max_connections.or(group.max_connections) {
+                let _ = writeln!(out, "threads = {most}");
+            }
+        }
+    }
+    out
+}
+
+fn model(file: &str, threads: usize, groups: &[&Group]) -> String {
+    let words = words(groups);
     let mut head = format!("# The model of {}. Times are in seconds.\n", file.replace(['\n', '\r'], " "));
     head += "# What the file does not say stands here: give what you measured.\n";
     head += "$balancer_demand = 0.00005   # work of one request at the balancer\n";

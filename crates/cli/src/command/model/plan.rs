@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         iterations: u64::from(found.convergence.iterations),
     };
     print::print(&model, &found.findings, &origin, &json, || sources(&found, globals.color()), globals)?;
-    print::routed(&model, globals);
+    print::left_out(&model, globals);
     if let Some(stuck) = stuck {
         globals.insist(&format!("warning: not simulated to the end: {stuck}\n"));
     }

@@ -28,8 +28,8 @@ pub(super) fn print(
 }
 
 /// Says what formulas leave out.
-pub(super) fn routed(model: &Model, globals: &Globals) {
-    if model.entries.iter().any(|entry| entry.routing.is_some()) {
-        globals.insist("warning: routing policies are solved as if chance chose: `simulate` plays them\n");
+pub(super) fn left_out(model: &Model, globals: &Globals) {
+    for what in plimsoll_lqn::solve::left_out(model) {
+        globals.insist(&format!("warning: solved as if it were not there: {what}; `simulate` plays it\n"));
     }
 }

@@ -133,7 +133,47 @@ pub(super) fn render(model: &Model, found: &Findings, color: bool) -> String {
             Cell::number(used),
         ]);
     }
-    [tasks, entries, processors].map(|rows| table(&rows, color)).join("\n")
+    let mut parts = vec![tasks, entries, processors];
+    parts.extend(failures(model, found));
+    parts.iter().map(|rows| table(rows, color)).collect::<Vec<_>>().join("\n")
+}
+
+/// Where calls can fail: what was not answered, as parts of what came, and what was answered well.
+fn failures(model: &Model, found: &Findings) -> Option<Vec<Vec<Cell>>> {
+    let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
+    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+    let mut rows = vec![vec![
+        heading("FAILURES OF"),
+        number("OFFERED"),
+        number("REFUSED"),
+        number("GIVEN UP"),
+        number("AGAIN"),
+        number("GOODPUT"),
+    ]];
+    let or_none =
+        |estimate: Option<Estimate>| Cell::number(estimate.as_ref().map_or_else(|| "-".to_owned(), shown));
+    for own in found.tasks.iter().filter(|own| own.goodput.is_some()) {
+        let none = || Cell::number("-");
+        rows.push(vec![Cell::text(&own.name), none(), none(), none(), none(), or_none(own.goodput)]);
+    }
+    for (entry, own) in model.entries.iter().zip(&found.entries) {
+        let Some(failures) = own.failures else { continue };
+        let (offered, parts) = (
+            failures.offered.mean,
+            [failures.refusals, failures.timeouts, failures.retries].map(|own| own.mean),
+        );
+        if model.tasks[entry.task.0].is_client() || parts == [0.0; 3] && own.goodput.is_none() {
+            continue;
+        }
+        let mut row = vec![Cell::text(&own.name), Cell::number(shown(&failures.offered))];
+        row.extend(parts.map(|part| {
+            let part = if offered > 0.0 { 100.0 * part / offered } else { 0.0 };
+            Cell::number(format!("{} %", short(part)))
+        }));
+        row.push(or_none(own.goodput));
+        rows.push(row);
+    }
+    model.has_limits().then_some(rows)
 }
 
 /// One number a line: what of, its name, which number, the mean, half of the interval.

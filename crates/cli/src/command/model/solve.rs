@@ -30,7 +30,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         iterations: u64::from(convergence.iterations),
     };
     print::print(&model, &found, &origin, &json, String::new, globals)?;
-    print::routed(&model, globals);
+    print::left_out(&model, globals);
     if convergence.overloaded {
         globals.insist(
             "warning: more comes from outside than can be served: what waits there grows without end\n",

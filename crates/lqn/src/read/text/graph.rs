@@ -1,7 +1,7 @@
 //! Section `A`: the activities of a task, and what follows what.
 
 use super::super::Trouble;
-use super::super::draft::{Activity, After, Before, Draft, Link, Name};
+use super::super::draft::{Activity, After, Before, Call, Draft, Link, Name};
 use super::super::scan::{Kind, Token};
 use super::Parser;
 use crate::model::Order;
@@ -70,7 +70,7 @@ impl Parser<'_, '_> {
             "y" | "z" => {
                 let to = self.name("an entry")?;
                 let count = self.number("a number of calls")?;
-                activities[place].calls.push((to, count, letter == "y"));
+                activities[place].calls.push(Call::new(to, count, letter == "y"));
             }
             _ => {
                 while self.is_number() || self.is_mark(":") {

@@ -1,0 +1,286 @@
+//! `plimsoll model fit`: the demands of a model, from measurements.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use plimsoll_lqn::fit::{Doubt, Fit, Make, Record, demands, fit, observed, records};
+use plimsoll_lqn::read::results;
+use plimsoll_lqn::write::{Origin, lqn, lqnx, lqxo};
+use plimsoll_lqn::{Effort, Findings, Model, Trouble, simulate, solve};
+use serde_json::json;
+
+use super::{Text, Which, print, short, text};
+use crate::command::{Exit, Failure, Globals};
+use crate::config;
+use crate::control::text::{Cell, Tone, table};
+use crate::talk::{self, Output};
+
+/// Find the demands of a model by measurements, with 95 % intervals and a warning of what the measurements cannot tell
+///
+/// Measurements are rows of settings (clients, client.threads, web.arrivals ...) and of what was measured there
+/// (client.response, web.throughput, core.utilization ...), as CSV, also that of `simulate` and `sweep`, or as JSON; halves of
+/// 95 % intervals stand in NAME.half_width, the weight of a row in weight.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    #[command(flatten)]
+    which: Which,
+
+    /// What was measured; - for standard input
+    #[arg(long, value_name = "FILE")]
+    measured: PathBuf,
+
+    /// What is to be found: parameters of the model ($NAME) and numbers such as get.demand or client.think; without it all
+    /// demands
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    free: Vec<String>,
+
+    /// How a model's numbers are found while searching
+    #[arg(long, value_name = "METHOD", default_value = "plan")]
+    method: Method,
+
+    /// Of simulations: same seed, same numbers
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+
+    /// Of simulations: events for each row, each time
+    #[arg(long, value_name = "NUMBER", default_value_t = 300_000)]
+    events: u64,
+
+    /// Write the model with what was found there: .lqn, or else LQNX
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Method {
+    /// By formulas that simulations correct
+    Plan,
+    /// By formulas alone
+    Solve,
+}
+
+pub(super) const OUTPUTS: &[Output] = &[Output::Table, Output::Json, Output::Lqxo, Output::Lqnx, Output::Lqn];
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let own = Text::of(&args.which.file)?;
+    let fixed = &args.which.set;
+    let base = own.read(fixed)?;
+    own.say(&base, globals);
+    let make = |set: &[(String, f64)]| -> Result<Model, String> {
+        let all: Vec<(String, f64)> = fixed.iter().chain(set).cloned().collect();
+        own.read(&all).map(|read| read.model).map_err(|why| why.line().to_owned())
+    };
+    let free = free(args, &own, &make)?;
+    let names: Vec<String> = free.iter().map(|(name, _)| name.clone()).collect();
+    let file = config::name_of(&args.measured);
+    let wrong = |trouble: Trouble| Failure::new(Exit::Usage, format_args!("{file}:{trouble}"));
+    let measured = observed(&measurements(&args.measured)?, &make, &names).map_err(wrong)?;
+    if args.method == Method::Solve {
+        print::left_out(&base.model, globals);
+    }
+    for note in &measured.notes {
+        globals.say(&format!("{file}: {note}\n"));
+    }
+    let by_chance = |model: &Model, row: usize| -> Option<Findings> {
+        let effort =
+            Effort { seed: args.seed.wrapping_add(row as u64), events: args.events, precision: 1e-3 };
+        simulate(model, &effort).ok()
+    };
+    let found = match args.method {
+        Method::Plan => fit(&free, &measured.rows, &make, Some(&by_chance)),
+        Method::Solve => fit(&free, &measured.rows, &make, None),
+    };
+    let found = found.map_err(wrong)?;
+    let values: Vec<(String, f64)> =
+        found.parameters.iter().map(|own| (own.name.clone(), own.value)).collect();
+    let model = make(&values).map_err(|why| Failure::new(Exit::Usage, why))?;
+    if let Some(path) = &args.write {
+        let is_text = path.extension().is_some_and(|extension| extension == "lqn");
+        let text = if is_text { lqn(&model) } else { lqnx(&model) };
+        let text = text.map_err(|why| Failure::new(Exit::Usage, why))?;
+        let name = config::name_of(path);
+        fs::write(path, text)
+            .map_err(|error| Failure::failed(format_args!("cannot write {name}: {error}")))?;
+        globals.say(&format!("{name}: the model with what was found\n"));
+    }
+    let unwritable = |why| Failure::new(Exit::Usage, why);
+    match globals.output {
+        Output::Lqn => talk::write(&lqn(&model).map_err(unwritable)?)?,
+        Output::Lqnx => talk::write(&lqnx(&model).map_err(unwritable)?)?,
+        Output::Lqxo => {
+            let (results, how) = solve(&model);
+            let origin = Origin {
+                by: "plimsoll model fit",
+                valid: how.converged,
+                convergence: how.residual,
+                iterations: u64::from(how.iterations),
+            };
+            talk::write(&lqxo(&model, &results, &origin).map_err(unwritable)?)?;
+        }
+        _ => globals.show(&json!({ "schema": 1, "fit": found }), || render(&found, globals.color()))?,
+    }
+    warn(&found, globals);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is to be found, and from where the search begins.
+fn free(args: &Args, own: &Text, make: &Make<'_>) -> Result<Vec<(String, f64)>, Failure> {
+    let base = own.read(&args.which.set)?;
+    let mut names: Vec<String> = Vec::new();
+    for name in &args.free {
+        let name = name.trim().trim_start_matches('$').to_owned();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    if names.is_empty() {
+        let fixed = |name: &String| args.which.set.iter().any(|(own, _)| own == name);
+        let all = demands(&base.parameters, make).map_err(|why| Failure::new(Exit::Usage, why))?;
+        names = all.into_iter().filter(|name| !fixed(name)).collect();
+        if names.is_empty() {
+            return Err(Failure::new(
+                Exit::Usage,
+                "the model has no demand above 0: name what is to be found, --free NAME",
+            ));
+        }
+    }
+    let value = |name: String| -> Result<(String, f64), Failure> {
+        let set = args.which.set.iter().rev().find(|(own, _)| *own == name).map(|(_, value)| *value);
+        let value = set.map_or_else(|| own.value(&base, &name), Ok)?;
+        Ok((name, value))
+    };
+    names.into_iter().map(value).collect()
+}
+
+fn measurements(path: &Path) -> Result<Vec<Record>, Failure> {
+    let name = config::name_of(path);
+    let source =
+        text(path).map_err(|error| Failure::new(Exit::Usage, format_args!("cannot read {name}: {error}")))?;
+    let found = if source.trim_start_matches('\u{feff}').trim_start().starts_with('<') {
+        let field = |own: plimsoll_lqn::read::Measured| plimsoll_lqn::fit::Field {
+            name: format!("{}.{}.{}", own.kind, own.name, own.metric),
+            value: own.mean,
+            line: 1,
+            column: 1,
+        };
+        results(&source).map(|all| vec![all.into_iter().map(field).collect()])
+    } else {
+        records(&source)
+    };
+    found.map_err(|trouble| Failure::new(Exit::Usage, format_args!("{name}:{trouble}")))
+}
+
+/// `get.demand (+10 %), put.demand (-7 %)`
+fn parts(doubt: &Doubt) -> String {
+    let each = doubt.together.iter().map(|(name, factor)| format!("{name} {:+.0} %", 100.0 * (factor - 1.0)));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+fn warn(found: &Fit, globals: &Globals) {
+    for doubt in &found.doubts {
+        let what = match doubt.together.as_slice() {
+            [(name, _)] => format!("`{name}` makes hardly a difference to what was measured"),
+            _ => format!("the measurements hardly change with these together: {}", parts(doubt)),
+        };
+        let measure = doubt.measure.iter().map(|hint| {
+            let at: Vec<String> = hint.at.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+            let at = if at.is_empty() { String::new() } else { format!(" at {}", at.join(", ")) };
+            format!("{} of {} {}{at} ({:.0} %)", hint.metric, hint.kind, hint.name, 100.0 * hint.change)
+        });
+        let measure = measure.collect::<Vec<_>>().join("; ");
+        let advice = if measure.is_empty() {
+            "nothing that the model can say at these loads tells more: leave one out of --free".to_owned()
+        } else {
+            format!("what would tell, and by how much it changes: {measure}")
+        };
+        globals.insist(&format!("warning: {what}; {advice}\n"));
+    }
+    if found.excess > 1.7 {
+        globals.insist(&format!(
+            "warning: measurements are {:.1} times as far from the model as their intervals allow: it is another system, or \
+             they are correlated; intervals are wider for it\n",
+            found.excess
+        ));
+    }
+    if found.error.is_some_and(|error| error > 0.1) {
+        globals.insist(&format!(
+            "warning: the model fits badly: it is {:.0} % off what was measured\n",
+            100.0 * found.error.unwrap_or_default()
+        ));
+    }
+    if found.freedom == 0 && found.parameters.iter().all(|own| own.interval.is_none()) {
+        globals.insist("warning: no intervals: there are no more measurements than parameters, and they have none of their own\n");
+    }
+    if !found.converged {
+        globals.insist("warning: the search came to no end: give it better guesses with --set\n");
+    }
+}
+
+fn render(found: &Fit, color: bool) -> String {
+    let strong = |text: &str| Cell::text(text).tone(Tone::Strong);
+    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+    let mut rows = vec![vec![
+        strong("PARAMETER"),
+        number("BEFORE"),
+        number("FITTED"),
+        number("95 % FROM"),
+        number("TO"),
+        strong(""),
+    ]];
+    for own in &found.parameters {
+        let interval =
+            own.interval.map_or_else(|| ["-".to_owned(), "-".to_owned()], |interval| interval.map(short));
+        let [from, to] = interval;
+        let dubious =
+            found.doubts.iter().any(|doubt| doubt.together.iter().any(|(name, _)| *name == own.name));
+        rows.push(vec![
+            Cell::text(&own.name),
+            Cell::number(short(own.before)),
+            Cell::number(short(own.value)),
+            Cell::number(from),
+            Cell::number(to),
+            if dubious { Cell::text("not told").tone(Tone::Bad) } else { Cell::text("") },
+        ]);
+    }
+    let mut out = table(&rows, color);
+    let mut rows = vec![vec![
+        strong("MEASURED"),
+        strong("OF"),
+        strong("AT"),
+        number("MEASURED"),
+        number("FITTED"),
+        number("OFF"),
+        number("DEVIATIONS"),
+    ]];
+    let mut worst: Vec<_> = found.residuals.iter().collect();
+    worst.sort_by(|one, other| other.deviations.abs().total_cmp(&one.deviations.abs()));
+    for own in worst.iter().take(SHOWN) {
+        let at: Vec<String> = own.at.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+        let off = if own.measured > 0.0 { 100.0 * (own.fitted / own.measured - 1.0) } else { 0.0 };
+        rows.push(vec![
+            Cell::text(own.metric),
+            Cell::text(&own.name),
+            Cell::text(&at.join(", ")),
+            Cell::number(short(own.measured)),
+            Cell::number(short(own.fitted)),
+            Cell::number(format!("{off:+.1} %")),
+            Cell::number(format!("{:+.1}", own.deviations)),
+        ]);
+    }
+    let _ = write!(out, "\n{}", table(&rows, color));
+    if worst.len() > SHOWN {
+        let _ = writeln!(out, "and {} that fit better", worst.len() - SHOWN);
+    }
+    let _ =
+        write!(out, "\n{} numbers, {} more than parameters they tell", found.residuals.len(), found.freedom);
+    if let Some(error) = found.error {
+        let _ = write!(out, "; each is {:.2} % off in the mean", 100.0 * error);
+    }
+    out + "\n"
+}
+
+/// Numbers that are shown, those first that fit worst.
+const SHOWN: usize = 12;

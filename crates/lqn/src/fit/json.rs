@@ -1,0 +1,142 @@
+//! JSON of one kind: a list of objects whose values are numbers, so that each number has a place to point at.
+
+use super::records::{Field, Record, trouble};
+use crate::read::Trouble;
+
+/// Rows at most.
+const MOST: usize = 100_000;
+
+pub(super) fn records(source: &str) -> Result<Vec<Record>, Trouble> {
+    let mut reader = Reader { rest: source, line: 1, column: 1 };
+    let mut all = Vec::new();
+    if reader.takes('[') {
+        loop {
+            all.push(reader.object()?);
+            if all.len() > MOST {
+                return Err(reader.says(format!("more than {MOST} rows")));
+            }
+            if reader.takes(']') {
+                break;
+            }
+            if !reader.takes(',') {
+                return Err(reader.says("expected `,` or `]`"));
+            }
+        }
+    } else {
+        all.push(reader.object()?);
+    }
+    reader.skip();
+    if reader.rest.is_empty() { Ok(all) } else { Err(reader.says("more after the end")) }
+}
+
+struct Reader<'s> {
+    rest: &'s str,
+    line: usize,
+    column: usize,
+}
+
+impl<'s> Reader<'s> {
+    fn says(&self, message: impl Into<String>) -> Trouble {
+        trouble(self.line, self.column, message)
+    }
+
+    /// So many bytes, which are whole characters.
+    fn pass(&mut self, bytes: usize) -> &'s str {
+        let (passed, rest) = self.rest.split_at(bytes);
+        for c in passed.chars() {
+            (self.line, self.column) =
+                if c == '\n' { (self.line + 1, 1) } else { (self.line, self.column + 1) };
+        }
+        self.rest = rest;
+        passed
+    }
+
+    fn skip(&mut self) {
+        let space = self.rest.len() - self.rest.trim_start().len();
+        self.pass(space);
+    }
+
+    fn takes(&mut self, mark: char) -> bool {
+        self.skip();
+        let found = self.rest.starts_with(mark);
+        if found {
+            self.pass(mark.len_utf8());
+        }
+        found
+    }
+
+    fn object(&mut self) -> Result<Record, Trouble> {
+        if !self.takes('{') {
+            return Err(
+                self.says("expected `{`: measurements are a list of objects with a number for each name")
+            );
+        }
+        let mut row: Record = Vec::new();
+        if self.takes('}') {
+            return Ok(row);
+        }
+        loop {
+            self.skip();
+            let (line, column) = (self.line, self.column);
+            let name = self.text()?;
+            if row.iter().any(|own| own.name == name) {
+                return Err(trouble(line, column, format!("`{name}` stands there twice")));
+            }
+            if !self.takes(':') {
+                return Err(self.says("expected `:`"));
+            }
+            row.extend(self.number(name)?);
+            if self.takes('}') {
+                return Ok(row);
+            }
+            if !self.takes(',') {
+                return Err(self.says("expected `,` or `}`"));
+            }
+        }
+    }
+
+    fn text(&mut self) -> Result<String, Trouble> {
+        let ends = |text: &str| {
+            let mut escaped = false;
+            text.char_indices().skip(1).find_map(|(place, c)| {
+                let found = c == '"' && !escaped;
+                escaped = c == '\\' && !escaped;
+                found.then_some(place)
+            })
+        };
+        if !self.rest.starts_with('"') {
+            return Err(self.says("expected a name between quotes"));
+        }
+        let Some(end) = ends(self.rest) else { return Err(self.says("a text that does not end")) };
+        let (line, column) = (self.line, self.column);
+        let inner = &self.pass(end + 1)[1..end];
+        let mut text = String::new();
+        let mut rest = inner.chars();
+        while let Some(c) = rest.next() {
+            match (c, if c == '\\' { rest.next() } else { None }) {
+                ('\\', Some(escaped @ ('"' | '\\' | '/'))) => text.push(escaped),
+                ('\\', _) => return Err(trouble(line, column, "names have no escapes but \\\" and \\\\")),
+                (c, _) => text.push(c),
+            }
+        }
+        Ok(text)
+    }
+
+    /// A number, or none of `null`.
+    fn number(&mut self, name: String) -> Result<Option<Field>, Trouble> {
+        self.skip();
+        let (line, column) = (self.line, self.column);
+        let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
+        let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
+        if end == 0 {
+            return Err(self.says(format!("expected a number for `{name}`")));
+        }
+        let text = self.pass(end);
+        if text == "null" {
+            return Ok(None);
+        }
+        let value = text.parse().ok().filter(|value: &f64| value.is_finite());
+        let value = value.ok_or_else(|| trouble(line, column, format!("`{text}` is no number")))?;
+        Ok(Some(Field { name, value, line, column }))
+    }
+}

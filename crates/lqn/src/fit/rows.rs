@@ -1,0 +1,237 @@
+//! Observations in the words of a model: which names are settings of the load, which are numbers that were measured.
+
+use super::records::{Field, Record};
+use super::{Make, failed};
+use crate::ask::knob::{Knob, WORDS};
+use crate::ask::metric::METRICS;
+use crate::ask::{Line, lines};
+use crate::read::Trouble;
+use crate::{Model, solve};
+
+/// What was measured together, at one load.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Where it stands.
+    pub line: usize,
+    /// Parameters and numbers of the model, and what they were.
+    pub settings: Vec<(String, f64)>,
+    /// How many times as much it counts as a row with 1.
+    pub weight: f64,
+    /// The numbers.
+    pub seen: Vec<Seen>,
+}
+
+/// A number that was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seen {
+    /// As in [`Line::kind`].
+    pub kind: &'static str,
+    /// Of what.
+    pub name: String,
+    /// As in [`Line::metric`].
+    pub metric: &'static str,
+    /// The number.
+    pub value: f64,
+    /// Half of its 95 % interval, if that is known.
+    pub half_width: Option<f64>,
+}
+
+impl Seen {
+    pub(super) fn is(&self, line: &Line) -> bool {
+        self.kind == line.kind && self.name == line.name && self.metric == line.metric
+    }
+}
+
+/// Observations, and what was left aside.
+pub struct Observed {
+    /// At least one, each with a number at least.
+    pub rows: Vec<Row>,
+    /// In sentences.
+    pub notes: Vec<String>,
+}
+
+/// What formulas do not have.
+const NOT_SOLVED: [&str; 7] = ["p50", "p95", "p99", "goodput", "refusals", "timeouts", "retries"];
+
+/// Makes sense of records by the model that they are of. `free` are the names of what is to be found, which no row may set.
+///
+/// # Errors
+/// Names that the model does not have, values that cannot be; rows without a number.
+pub fn observed(records: &[Record], make: &Make<'_>, free: &[String]) -> Result<Observed, Trouble> {
+    let mut rows = Vec::new();
+    let mut dropped = Dropped::default();
+    let model = make(&[]).map_err(|why| failed(1, why))?;
+    let base = Base { lines: lines(&model, &solve(&model).0), model, make, free };
+    for record in records.iter().filter(|record| !record.is_empty()) {
+        rows.extend(base.row(record, &mut dropped)?);
+    }
+    match (rows.is_empty(), records.iter().flatten().next()) {
+        (true, Some(first)) => Err(first.says("nothing was measured: these are settings only")),
+        (true, None) => Err(failed(1, "there are no measurements")),
+        (false, _) => Ok(Observed { rows, notes: dropped.notes() }),
+    }
+}
+
+/// What a field is.
+enum What {
+    Setting,
+    Weight,
+    Number(usize),
+    Half(usize),
+    /// A number that only simulations have.
+    Beyond,
+}
+
+/// The model as it is, for its names.
+struct Base<'b> {
+    model: Model,
+    lines: Vec<Line>,
+    make: &'b Make<'b>,
+    free: &'b [String],
+}
+
+impl Base<'_> {
+    fn row(&self, record: &Record, dropped: &mut Dropped) -> Result<Option<Row>, Trouble> {
+        let (make, free, known) = (self.make, self.free, &self.lines);
+        let (mut settings, mut weight, mut numbers) = (Vec::new(), 1.0, Vec::new());
+        let mut halves = Vec::new();
+        for field in record {
+            match what(field, known, &self.model, make)? {
+                What::Setting if free.contains(&field.name) => {
+                    return Err(field.says(format!("`{}` is to be found, and is set here", field.name)));
+                }
+                What::Setting => settings.push((field.name.clone(), field.value)),
+                What::Weight if field.value > 0.0 => weight = field.value,
+                What::Weight => return Err(field.says("a weight is above 0")),
+                What::Number(line) => numbers.push((line, field)),
+                What::Half(line) => halves.push((line, field)),
+                What::Beyond => dropped.beyond += 1,
+            }
+        }
+        // A value that the model cannot have is found by setting it.
+        make(&settings).map_err(|why| {
+            let own = record.iter().find(|field| why.contains(field.name.as_str())).unwrap_or(&record[0]);
+            own.says(why)
+        })?;
+        let mut seen = Vec::new();
+        for (line, field) in numbers {
+            if field.value < 0.0 {
+                return Err(field.says(format!("`{}` cannot be below 0", field.name)));
+            }
+            let half = halves.iter().find(|(own, _)| *own == line).map(|(_, field)| *field);
+            if let Some(half) = half.filter(|half| half.value < 0.0) {
+                return Err(half.says("half of an interval cannot be below 0"));
+            }
+            let half_width = half.map(|half| half.value).filter(|half| *half > 0.0);
+            if field.value == 0.0 && half_width.is_none() {
+                // Nothing is known of how exactly it is nothing.
+                dropped.zeros += 1;
+                continue;
+            }
+            let Line { kind, name, metric, .. } = &known[line];
+            seen.push(Seen { kind, name: name.clone(), metric, value: field.value, half_width });
+        }
+        dropped.follows += leave_out(&mut seen, &self.model, free);
+        let line = record[0].line;
+        Ok((!seen.is_empty()).then_some(Row { line, settings, weight, seen }))
+    }
+}
+
+fn what(field: &Field, known: &[Line], base: &Model, make: &Make<'_>) -> Result<What, Trouble> {
+    let name = field.name.as_str();
+    if name == "weight" {
+        return Ok(What::Weight);
+    }
+    if let Some(of) = name.strip_suffix(".half_width") {
+        return match number(of, known) {
+            Some(line) => Ok(What::Half(line)),
+            None => Err(field.says(format!("no number `{of}` of which this could be half of the interval"))),
+        };
+    }
+    if let Some(line) = number(name, known) {
+        return Ok(What::Number(line));
+    }
+    if name.rsplit_once('.').is_some_and(|(_, word)| NOT_SOLVED.contains(&word)) {
+        return Ok(What::Beyond);
+    }
+    if Knob::find(base, name).is_ok() {
+        return Ok(What::Setting);
+    }
+    match make(&[(name.to_owned(), field.value)]) {
+        Ok(_) => return Ok(What::Setting),
+        // It is one, and cannot have this value.
+        Err(why) if !name.contains('.') && !why.contains(&format!("no parameter `${name}`")) => {
+            return Err(field.says(why));
+        }
+        Err(_) => {}
+    }
+    let words = WORDS.map(|(word, _)| word).join(", ");
+    Err(field.says(format!(
+        "`{name}` is no parameter of the model, no number of it (NAME.{words}) and nothing that could be measured \
+         (NAME.{})",
+        METRICS.join(", ")
+    )))
+}
+
+/// Which of the lines a name means: `task.client.response`, or `client.response` where tasks go before processors, and
+/// those before entries.
+fn number(name: &str, known: &[Line]) -> Option<usize> {
+    let (whose, metric) = name.rsplit_once('.')?;
+    let metric = if metric == "utilisation" { "utilization" } else { metric };
+    let find = |kind: &str, whose: &str| {
+        known.iter().position(|line| line.kind == kind && line.name == whose && line.metric == metric)
+    };
+    let whole = whose.split_once('.').and_then(|(kind, whose)| find(kind, whose));
+    whole.or_else(|| ["task", "processor", "entry"].into_iter().find_map(|kind| find(kind, whose)))
+}
+
+/// Takes out what follows from other numbers of the row, which would count twice: how many are busy beside the part that
+/// is; of clients all but one of response time, throughput and how many are busy (Little's law, where the time to think
+/// is known); throughputs of servers beside those of clients.
+fn leave_out(seen: &mut Vec<Seen>, model: &Model, free: &[String]) -> usize {
+    let before = seen.len();
+    let all = seen.clone();
+    let has = |kind: &str, name: &str, metric: &str| {
+        all.iter().any(|own| own.kind == kind && own.name == name && own.metric == metric)
+    };
+    let is_client = |own: &Seen| {
+        own.kind == "task" && model.tasks.iter().any(|task| task.name == own.name && task.is_client())
+    };
+    let clients = all.iter().any(|own| is_client(own) && matches!(own.metric, "throughput" | "response"));
+    seen.retain(|own| {
+        let thinks = free.contains(&format!("{}.think", own.name));
+        let follows = match own.metric {
+            "busy" if is_client(own) => {
+                has("task", &own.name, "response") || has("task", &own.name, "throughput")
+            }
+            "busy" => has(own.kind, &own.name, "utilization"),
+            "throughput" if is_client(own) => !thinks && has("task", &own.name, "response"),
+            "throughput" => clients,
+            _ => false,
+        };
+        !follows
+    });
+    before - seen.len()
+}
+
+#[derive(Default)]
+struct Dropped {
+    beyond: usize,
+    zeros: usize,
+    follows: usize,
+}
+
+impl Dropped {
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let mut note = |count: usize, why: &str| {
+            if count > 0 {
+                notes.push(format!("{count} numbers are left aside: {why}"));
+            }
+        };
+        note(self.beyond, "formulas do not have them (percentiles, and what fails)");
+        note(self.zeros, "a 0 without half of its interval says nothing");
+        note(self.follows, "they follow from others of their row and would count twice");
+        notes
+    }
+}

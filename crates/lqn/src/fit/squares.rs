@@ -1,0 +1,173 @@
+//! Weighted least squares in the logarithms of the parameters: Levenberg 1944, Marquardt 1963, in the form of Moré (The
+//! Levenberg-Marquardt algorithm: implementation and theory, 1978) without his trust region. Derivatives are central
+//! differences; their step is large against what a solution is certain to.
+
+use super::rows::{Row, Seen};
+use super::svd::Svd;
+use super::{Make, failed};
+use crate::ask::lines;
+use crate::read::Trouble;
+use crate::{Model, solve};
+
+/// Step of a logarithm for differences.
+pub(super) const STEP: f64 = 0.02;
+/// A parameter is no further from where it began than by this factor, in logarithms.
+const FAR: f64 = 9.3;
+/// Steps at most.
+const MOST: usize = 60;
+
+/// What is to be made small.
+pub(super) struct Problem<'p> {
+    pub(super) names: &'p [String],
+    pub(super) rows: &'p [Row],
+    pub(super) make: &'p Make<'p>,
+    /// Of each number of each row, one after the other: by what a simulation differed from the formulas.
+    pub(super) factors: Vec<f64>,
+    /// The standard deviation of each.
+    pub(super) deviations: Vec<f64>,
+    pub(super) begin: Vec<f64>,
+}
+
+/// Where a search came to an end.
+pub(super) struct Found {
+    pub(super) at: Vec<f64>,
+    /// Of each number, how many deviations it is off.
+    pub(super) off: Vec<f64>,
+    pub(super) svd: Svd,
+    pub(super) converged: bool,
+}
+
+impl Found {
+    pub(super) fn cost(&self) -> f64 {
+        squares(&self.off)
+    }
+}
+
+fn squares(all: &[f64]) -> f64 {
+    all.iter().map(|own| own * own).sum()
+}
+
+impl Problem<'_> {
+    pub(super) fn seen(&self) -> impl Iterator<Item = &Seen> {
+        self.rows.iter().flat_map(|row| &row.seen)
+    }
+
+    /// The model of a row with these parameters, which are given by their logarithms.
+    pub(super) fn model(&self, row: &Row, at: &[f64]) -> Result<Model, String> {
+        let free = self.names.iter().zip(at).map(|(name, value)| (name.clone(), value.exp()));
+        let set: Vec<(String, f64)> = row.settings.iter().cloned().chain(free).collect();
+        (self.make)(&set)
+    }
+
+    /// What formulas say of a row's numbers; `None` where more comes than can be served.
+    pub(super) fn solved(&self, row: &Row, at: &[f64]) -> Result<Option<Vec<f64>>, Trouble> {
+        let model = self.model(row, at).map_err(|why| failed(row.line, why))?;
+        let (found, how) = solve(&model);
+        if how.overloaded {
+            return Ok(None);
+        }
+        let lines = lines(&model, &found);
+        let value = |seen: &Seen| {
+            let line = lines.iter().find(|line| seen.is(line));
+            line.map(|line| line.value.mean).filter(|mean| mean.is_finite())
+        };
+        Ok(row.seen.iter().map(value).collect())
+    }
+
+    /// What is to be seen with these parameters, by formulas and factors.
+    pub(super) fn predicted(&self, at: &[f64]) -> Result<Option<Vec<f64>>, Trouble> {
+        let mut all = Vec::with_capacity(self.factors.len());
+        for row in self.rows {
+            let Some(own) = self.solved(row, at)? else { return Ok(None) };
+            all.extend(own);
+        }
+        all.iter_mut().zip(&self.factors).for_each(|(own, factor)| *own *= factor);
+        Ok(Some(all))
+    }
+
+    fn off(&self, at: &[f64]) -> Result<Option<Vec<f64>>, Trouble> {
+        let predicted = self.predicted(at)?;
+        Ok(predicted.map(|predicted| {
+            let each = predicted.iter().zip(self.seen()).zip(&self.deviations);
+            each.map(|((own, seen), deviation)| (own - seen.value) / deviation).collect()
+        }))
+    }
+
+    /// How each number changes with the logarithm of each parameter, in deviations.
+    fn slopes(&self, at: &[f64], off: &[f64]) -> Result<Svd, Trouble> {
+        let mut columns = Vec::with_capacity(at.len());
+        for place in 0..at.len() {
+            let moved = |by: f64| {
+                let mut at = at.to_vec();
+                at[place] += by;
+                self.off(&at)
+            };
+            let (less, more) = (moved(-STEP)?, moved(STEP)?);
+            let each = |one: &[f64], other: &[f64], step: f64| -> Vec<f64> {
+                one.iter().zip(other).map(|(one, other)| (other - one) / step).collect()
+            };
+            columns.push(match (less, more) {
+                (Some(less), Some(more)) => each(&less, &more, 2.0 * STEP),
+                // More than that cannot be served.
+                (Some(less), None) => each(&less, off, STEP),
+                (None, Some(more)) => each(off, &more, STEP),
+                (None, None) => vec![0.0; off.len()],
+            });
+        }
+        Ok(Svd::of(columns))
+    }
+
+    /// Searches from here on; `None` if there more comes than can be served.
+    pub(super) fn search(&self, from: &[f64]) -> Result<Option<Found>, Trouble> {
+        let mut at = from.to_vec();
+        let Some(mut off) = self.off(&at)? else { return Ok(None) };
+        let mut damping = 1e-3;
+        let mut converged = false;
+        let mut svd = self.slopes(&at, &off)?;
+        for _ in 0..MOST {
+            let greatest = svd.values.first().copied().unwrap_or(0.0);
+            if greatest <= 0.0 {
+                converged = true;
+                break;
+            }
+            let mut better = None;
+            for _ in 0..12 {
+                let mut step = svd.solve(&off, damping * greatest * greatest);
+                let longest = step.iter().fold(0.0_f64, |most, own| most.max(own.abs()));
+                let part = if longest > 1.0 { 1.0 / longest } else { 1.0 };
+                step.iter_mut().for_each(|own| *own *= part);
+                let next: Vec<f64> = at
+                    .iter()
+                    .zip(&step)
+                    .zip(&self.begin)
+                    .map(|((own, step), begin)| (own - step).clamp(begin - FAR, begin + FAR))
+                    .collect();
+                let longest = next.iter().zip(&at).fold(0.0_f64, |most, (a, b)| most.max((a - b).abs()));
+                if longest < 1e-6 {
+                    converged = true;
+                    break;
+                }
+                let found = self.off(&next)?.filter(|own| squares(own) < squares(&off));
+                if let Some(own) = found {
+                    damping = (damping / 10.0).max(1e-12);
+                    better = Some((next, own));
+                    break;
+                }
+                damping = (damping * 10.0).min(1e6);
+            }
+            let Some((next, own)) = better else {
+                // No way leads down from here.
+                converged = true;
+                break;
+            };
+            let gained = 1.0 - squares(&own) / squares(&off);
+            (at, off) = (next, own);
+            svd = self.slopes(&at, &off)?;
+            if gained < 1e-7 {
+                converged = true;
+                break;
+            }
+        }
+        Ok(Some(Found { at, off, svd, converged }))
+    }
+}

@@ -1,0 +1,124 @@
+//! Limits of queues and of patience, which models of other tools do not have: pragmas, which those pass over.
+//!
+//! `#pragma queue.TASK=10` and `#pragma call.FROM.TO=timeout(0.5) retries(2) backoff(0.1)` on lines of their own. `FROM` is
+//! an entry, in all of its phases or in one (`FROM.2`), or an activity. In LQNX they are attributes of the namespace
+//! [`NAMESPACE`]: `queue-limit` of a task; `timeout`, `retries` and `backoff` of a synch-call.
+
+use super::draft::{Activity, Draft};
+use super::{At, Scope, Trouble};
+use crate::model::Patience;
+
+/// Of attributes in LQNX.
+pub(crate) const NAMESPACE: &str = "urn:plimsoll:lqn";
+/// What patience is made of.
+pub(super) const WORDS: [&str; 3] = ["timeout", "retries", "backoff"];
+
+/// Limits in the lines of a text, for a draft that is complete.
+pub(super) fn lines(source: &str, draft: &mut Draft, scope: &Scope<'_>) -> Result<(), Trouble> {
+    for (number, line) in source.lines().enumerate() {
+        let Some(rest) = line.trim_start().strip_prefix("#pragma") else { continue };
+        let Some((name, value)) = rest.split_once('=') else { continue };
+        let name = name.trim();
+        // Where a part of the line begins, in characters.
+        let column = |part: &str| {
+            let bytes = (part.as_ptr() as usize).saturating_sub(line.as_ptr() as usize);
+            line.get(..bytes).map_or(1, |before| before.chars().count() + 1)
+        };
+        let at = |part: &str| At { line: number + 1, column: column(part) };
+        if let Some(task) = name.strip_prefix("queue.") {
+            let own = draft.tasks.iter_mut().find(|own| own.name.text == task);
+            let own = own.ok_or_else(|| at(task).says(format!("no task `{task}`")))?;
+            own.queue_limit = Some((queue(self::number(value, at(value), scope)?, at(task))?, at(task)));
+        } else if let Some(call) = name.strip_prefix("call.") {
+            let parts: Vec<&str> = call.split('.').collect();
+            let (from, phase, to) = match parts.as_slice() {
+                [from, to] => (*from, None, *to),
+                [from, phase @ ("1" | "2" | "3"), to] => (*from, phase.parse::<usize>().ok(), *to),
+                _ => return Err(at(call).says("expected `call.FROM.TO`, or `call.FROM.PHASE.TO`")),
+            };
+            let patience = patience(value, at(value), scope)?;
+            let mut found = false;
+            for own in bodies(draft, from, phase) {
+                for call in own.calls.iter_mut().filter(|call| call.waits && call.to.text == to) {
+                    call.patience = Some(patience);
+                    found = true;
+                }
+            }
+            if !found {
+                return Err(
+                    at(call).says(format!("`{from}` makes no call to `{to}` whose answer it waits for"))
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Phases of an entry, or else the activity of this name.
+fn bodies<'d>(draft: &'d mut Draft, from: &str, phase: Option<usize>) -> Vec<&'d mut Activity> {
+    let entry = draft.entries.iter().position(|own| own.name.text == from && own.start.is_none());
+    if let Some(place) = entry {
+        let phases = draft.entries[place].phases.iter_mut().enumerate();
+        return phases
+            .filter(|(at, _)| phase.is_none_or(|phase| phase == at + 1))
+            .map(|(_, own)| own)
+            .collect();
+    }
+    let all = draft.tasks.iter_mut().flat_map(|task| &mut task.activities);
+    all.filter(|own| phase.is_none() && own.name.text == from).collect()
+}
+
+/// `timeout(0.5) retries(2)`
+fn patience(text: &str, at: At, scope: &Scope<'_>) -> Result<Patience, Trouble> {
+    let mut patience = Patience::ENDLESS;
+    if text.trim().is_empty() {
+        return Err(at.says("expected timeout(TIME), retries(NUMBER) or backoff(TIME)"));
+    }
+    for part in text.split_whitespace() {
+        let inner = part.strip_suffix(')').and_then(|part| part.split_once('('));
+        let known =
+            inner.and_then(|(word, value)| Some((WORDS.into_iter().find(|own| *own == word)?, value)));
+        let (word, value) = known.ok_or_else(|| {
+            at.says(format!("expected timeout(TIME), retries(NUMBER) or backoff(TIME), not `{part}`"))
+        })?;
+        set(&mut patience, word, number(value, at, scope)?, at)?;
+    }
+    Ok(patience)
+}
+
+/// A number, or a parameter.
+pub(super) fn number(text: &str, at: At, scope: &Scope<'_>) -> Result<f64, Trouble> {
+    let text = text.trim();
+    if let Some(parameter) = text.strip_prefix('$') {
+        return scope.value(parameter, at);
+    }
+    let value = text.parse().ok().filter(|value: &f64| value.is_finite());
+    value.ok_or_else(|| at.says(format!("expected a number, not `{text}`")))
+}
+
+/// One of [`WORDS`].
+pub(super) fn set(patience: &mut Patience, word: &str, value: f64, at: At) -> Result<(), Trouble> {
+    match word {
+        "timeout" if value > 0.0 && value.is_finite() => patience.timeout = value,
+        "timeout" => return Err(at.says("a timeout is a time above 0")),
+        "retries" if value.fract() == 0.0 && (0.0..=f64::from(Patience::MOST)).contains(&value) => {
+            patience.retries = value as u32;
+        }
+        "retries" => {
+            return Err(
+                at.says(format!("retries are a whole number from 0 to {}, not {value}", Patience::MOST))
+            );
+        }
+        _ if value >= 0.0 && value.is_finite() => patience.backoff = value,
+        _ => return Err(at.says("a backoff is a time from 0 on")),
+    }
+    Ok(())
+}
+
+/// So many may wait.
+pub(super) fn queue(value: f64, at: At) -> Result<u32, Trouble> {
+    if value.fract() == 0.0 && (0.0..=1e6).contains(&value) {
+        return Ok(value as u32);
+    }
+    Err(at.says(format!("a limit of a queue is a whole number from 0 to 1000000, not {value}")))
+}

@@ -1,0 +1,68 @@
+//! What becomes of a call that is not answered: refused because the queue is at its limit, or waited for in vain.
+//!
+//! The caller tries again as often as it may. After that the call has failed: what is left of the caller's activity is left
+//! out, and its own caller gets an answer that says so, which nobody tries again. Whoever serves a request does not know that
+//! nobody waits any more: it is served to the end.
+
+use super::super::program::ENDLESS;
+use super::{Do, Engine, Event, NONE, Request};
+
+impl Engine<'_> {
+    /// A branch makes the call that it has patience for.
+    pub(super) fn ask(&mut self, branch: u32) {
+        let asked = self.branches.all[branch as usize].asked;
+        let request = self.send(asked.entry, branch);
+        let timeout = self.program.patience[asked.patience as usize].timeout;
+        let until = if timeout.is_finite() { self.at(self.now + timeout, Event::GiveUp(branch)) } else { 0 };
+        let own = &mut self.branches.all[branch as usize].asked;
+        (own.request, own.until) = (request, until);
+    }
+
+    /// A queue is at its limit.
+    pub(super) fn refuse(&mut self, request: u32) {
+        let Request { entry, caller, .. } = self.requests.all[request as usize];
+        self.tally.refused(entry as usize);
+        self.requests.give(request);
+        if caller != NONE {
+            self.in_vain(caller);
+        }
+    }
+
+    /// A branch has waited for long enough, if it still waits for what it waited for then.
+    pub(super) fn give_up(&mut self, branch: u32, number: u32) {
+        let asked = self.branches.all[branch as usize].asked;
+        if asked.until != number {
+            return;
+        }
+        self.tally.timed_out(asked.entry as usize);
+        // Whoever has it goes on with it.
+        self.requests.all[asked.request as usize].caller = NONE;
+        self.in_vain(branch);
+    }
+
+    /// A call was not answered: again, or it has failed.
+    fn in_vain(&mut self, branch: u32) {
+        let own = &mut self.branches.all[branch as usize].asked;
+        own.until = 0;
+        let patience = (own.patience != ENDLESS).then(|| self.program.patience[own.patience as usize]);
+        let Some(patience) = patience.filter(|patience| own.tries < patience.retries) else {
+            self.todo.push(Do::Fail(branch));
+            return;
+        };
+        let pause = patience.backoff * 2.0_f64.powi(own.tries as i32);
+        own.tries += 1;
+        self.tally.retried(own.entry as usize);
+        if pause > 0.0 {
+            self.at(self.now + pause, Event::Again(branch));
+        } else {
+            self.todo.push(Do::Ask(branch));
+        }
+    }
+
+    /// A call has failed, and with it what it was for.
+    pub(super) fn fail(&mut self, branch: u32) {
+        let thread = self.branches.all[branch as usize].thread;
+        self.threads.all[thread as usize].failed = true;
+        self.finish(branch);
+    }
+}
