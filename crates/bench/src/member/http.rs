@@ -121,6 +121,8 @@ struct Head {
     order: Option<Order>,
     /// It asks for what a program makes, and that takes another time.
     dynamic: bool,
+    /// It only brings a message.
+    receive: bool,
 }
 
 /// One request and its answer; may the connection carry another?
@@ -138,6 +140,12 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
     if let Some(order) = head.order {
         wire.drain(head.body).await?;
         obey(wire, member, &order, head.is_head, keep);
+        return Ok(keep);
+    }
+    if head.receive {
+        wire.drain(head.body).await?;
+        member.work.receive().await;
+        wire.page(member, &head, keep).await?;
         return Ok(keep);
     }
     member.requests.set(member.requests.get() + 1);
@@ -448,7 +456,8 @@ fn parse(bytes: &[u8], spec: &Spec) -> Result<Option<Head>, Malformed> {
     if minor == 1 && body::values(request.headers, "host").count() != 1 {
         return Err(Malformed("expected one host header"));
     }
-    let order = target.strip_prefix("/_plimsoll/").filter(|_| spec.admin).map(|rest| order(method, rest));
+    let obeys = spec.admin || spec.orders.is_some();
+    let order = target.strip_prefix("/_plimsoll/").filter(|_| obeys).map(|rest| order(method, rest));
     Ok(Some(Head {
         length,
         minor,
@@ -460,6 +469,7 @@ fn parse(bytes: &[u8], spec: &Spec) -> Result<Option<Head>, Malformed> {
         body: Body::of_request(minor, request.headers)?,
         order,
         dynamic: spec.dynamic.is_some() && is_dynamic(target),
+        receive: spec.receive.is_some() && target == "/receive",
     }))
 }
 
