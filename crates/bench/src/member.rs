@@ -35,8 +35,8 @@ mod work;
 
 pub use antagonist::Antagonist;
 pub use http::Refusal;
-pub(crate) use iiop::{PADDING_CONTEXT, RECEIVE, is_prime};
 pub use iiop::{MEMBER_CONTEXT, TYPE_ID, reference};
+pub(crate) use iiop::{PADDING_CONTEXT, RECEIVE, is_prime};
 pub use service::{Service, Slowdown};
 pub use shuffle::shuffle;
 pub use steps::Steps;

@@ -171,9 +171,7 @@ impl Test {
             Self::ExceedsSomewhere(test) => vec![test.along, test.series],
             Self::TopMovesRight(test) => vec![test.along, test.series],
             Self::FallsWith(test) => vec![test.along, test.by],
-            Self::RatioToBest(test) => {
-                std::iter::once(test.series).chain(factors(&test.only)).collect()
-            }
+            Self::RatioToBest(test) => std::iter::once(test.series).chain(factors(&test.only)).collect(),
             Self::AtLeast(bound) | Self::AtMost(bound) => factors(&bound.only).collect(),
             Self::Changes(test) => std::iter::once(test.factor).chain(factors(&test.only)).collect(),
             Self::ModelError(test) => factors(&test.only).collect(),

@@ -251,12 +251,11 @@ impl Client {
         let Setting { delay, agent, locate, .. } = self.scene.setting;
         self.pass(delay)?;
         let shared = self.shared.clone();
-        let _clone = shared.clones.take();
+        let clone = shared.clones.take(self.now);
         if shared.stop.load(Relaxed) {
             return Err(Broken::Over);
         }
-        // Whoever gave the clone back may be ahead of this client's time.
-        self.now = self.now.max(Instant::now());
+        self.now = clone.since();
         lock(&shared.agent).enter(self.now);
         let brought = (|| {
             self.work(agent / 4.0)?;
@@ -271,6 +270,7 @@ impl Client {
             Ok(server)
         })();
         lock(&shared.agent).leave(self.now);
+        clone.until(self.now);
         brought
     }
 

@@ -75,7 +75,8 @@ impl Part {
         if convergence.converged && !convergence.overloaded {
             all.insert(Column::Model, self.predicted(&model, &solved)?);
         }
-        let played = simulate(&model, &EFFORT).map_err(|stuck| format!("the model cannot be simulated: {stuck}"))?;
+        let played =
+            simulate(&model, &EFFORT).map_err(|stuck| format!("the model cannot be simulated: {stuck}"))?;
         all.insert(Column::Simulated, self.predicted(&model, &played)?);
         Ok(all)
     }
@@ -104,14 +105,17 @@ impl Part {
             };
             given.insert(parameter.clone(), value);
         }
-        read(&routed(text, &route(point)), &given).map(|read| read.model).map_err(|trouble| format!("the model: {trouble}"))
+        read(&routed(text, &route(point)), &given)
+            .map(|read| read.model)
+            .map_err(|trouble| format!("the model: {trouble}"))
     }
 
     /// Is there all of it that metrics are to be?
     fn named(&self, model: &Model) -> Result<(), String> {
         let entries = model.entries.iter().map(|own| &own.name);
         let tasks = model.tasks.iter().map(|own| &own.name);
-        let names: Vec<&String> = model.processors.iter().map(|own| &own.name).chain(tasks).chain(entries).collect();
+        let names: Vec<&String> =
+            model.processors.iter().map(|own| &own.name).chain(tasks).chain(entries).collect();
         for (metric, parts) in &self.metrics {
             if parts.is_empty() {
                 return Err(format!("[model] `{}` needs at least one number of the model", metric.name()));
@@ -208,7 +212,8 @@ metrics = { response = [\"client.response\"], server_a = [\"server.utilization\"
         let experiment = Experiment::parse(&format!("{TEXT}{MODEL}")).unwrap();
         let part = experiment.model.as_ref().unwrap().get_ref();
         let points = plan::points(&experiment, Mode::Full);
-        let point = points.iter().find(|point| plan::value(point, Factor::Concurrency) == Some(20.0)).unwrap();
+        let point =
+            points.iter().find(|point| plan::value(point, Factor::Concurrency) == Some(20.0)).unwrap();
         let said = part.predict(point).unwrap();
         for column in Column::OF_MODEL {
             let predicted = &said[&column];
@@ -217,7 +222,10 @@ metrics = { response = [\"client.response\"], server_a = [\"server.utilization\"
             assert!((response / 10.0 - 1.0).abs() < 0.02, "{column:?}: {response}");
             assert!((predicted.values[&Metric::ServerA].0 - 1.0).abs() < 0.01);
             let held = predicted.bottleneck.as_ref().unwrap();
-            assert_eq!((held.kind.as_str(), &held.of[..], held.limits), ("hardware", &["core".to_owned()][..], true));
+            assert_eq!(
+                (held.kind.as_str(), &held.of[..], held.limits),
+                ("hardware", &["core".to_owned()][..], true)
+            );
         }
     }
 

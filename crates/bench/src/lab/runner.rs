@@ -233,7 +233,8 @@ impl Runner {
             let (levels, folder) = (&self.points[*index].levels, self.folder(*index));
             let model = order.experiment.model.as_ref();
             let predicted = model.map(|model| model.get_ref().predict(&self.points[*index])).transpose();
-            let predicted = predicted.map_err(|why| Trouble::failed(format!("{}: {why}", table::name(levels))))?;
+            let predicted =
+                predicted.map_err(|why| Trouble::failed(format!("{}: {why}", table::name(levels))))?;
             let file = PointFile {
                 version: store::VERSION,
                 levels: levels.clone(),

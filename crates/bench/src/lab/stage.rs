@@ -188,13 +188,8 @@ impl Stage {
         let clients = if let Offer::Concurrency(clients) = offer { clients } else { 0 };
         if let Some((setting, _)) = &self.application {
             let members = self.members.iter().map(|member| (member.name.clone(), member.address)).collect();
-            let scene = Scene {
-                setting: *setting,
-                protocol: self.protocol,
-                doors,
-                members,
-                timeout: load.timeout.0,
-            };
+            let scene =
+                Scene { setting: *setting, protocol: self.protocol, doors, members, timeout: load.timeout.0 };
             let started = self.network.at(Seat::Client, || cycle::start(scene, clients, seed));
             return started.map(Clients::Cycles);
         }

@@ -61,9 +61,11 @@ impl Table {
         }
         let mut rows = self.rows.clone();
         for row in &mut rows {
-            let metrics = row.predicted.get(&column).map(|said| said.values.keys().copied().collect::<Vec<_>>());
+            let metrics =
+                row.predicted.get(&column).map(|said| said.values.keys().copied().collect::<Vec<_>>());
             let metrics = metrics.unwrap_or_default();
-            row.values = metrics.into_iter().filter_map(|metric| Some((metric, row.said(column, metric)?))).collect();
+            row.values =
+                metrics.into_iter().filter_map(|metric| Some((metric, row.said(column, metric)?))).collect();
         }
         Self { rows, absent: self.absent.clone() }
     }
@@ -86,7 +88,9 @@ impl Table {
         keep: impl Fn(&Levels) -> bool + 'a,
     ) -> impl Iterator<Item = (&'a Levels, Option<&'a Held>)> {
         let kept = self.rows.iter().filter(move |row| keep(&row.levels));
-        kept.map(move |row| (&row.levels, row.predicted.get(&column).and_then(|said| said.bottleneck.as_ref())))
+        kept.map(move |row| {
+            (&row.levels, row.predicted.get(&column).and_then(|said| said.bottleneck.as_ref()))
+        })
     }
 
     /// Metrics of which the model says something.
@@ -120,8 +124,11 @@ impl Table {
     /// Computes how well response times are known; speed-up and efficiency, where there is a point with the same other levels and no balancer.
     pub fn derive(&mut self) {
         for row in &mut self.rows {
-            if let Some(response) = row.values.get(&Metric::Response).filter(|response| response.half.is_finite()) {
-                let spread = Estimate { mean: response.half / response.mean, half: 0.0, samples: response.samples };
+            if let Some(response) =
+                row.values.get(&Metric::Response).filter(|response| response.half.is_finite())
+            {
+                let spread =
+                    Estimate { mean: response.half / response.mean, half: 0.0, samples: response.samples };
                 row.values.insert(Metric::Spread, spread);
             }
         }

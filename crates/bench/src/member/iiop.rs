@@ -198,7 +198,8 @@ impl Wire {
 
     fn serve(&mut self, header: &Header, request: &Request<'_>) -> Option<End> {
         let member = &self.member;
-        let receives = member.spec.receive.is_some() && matches!(request.target, Target::Key(key) if key == RECEIVE.as_bytes());
+        let receives = member.spec.receive.is_some()
+            && matches!(request.target, Target::Key(key) if key == RECEIVE.as_bytes());
         member.requests.set(member.requests.get() + u64::from(!receives));
         let failing = member.failing.get();
         let fails = member.chance.borrow_mut().happens(failing.rate);

@@ -5,7 +5,7 @@
 //! threads and those of what only receives messages ([`Steps`] without a thread); it is computed and nothing is burned. That
 //! is a task with its entries on a processor of its own, as models of layered queueing have it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 use std::time::Instant;
@@ -91,27 +91,54 @@ impl Display for Steps {
 pub(super) struct Server {
     processor: RefCell<Processors>,
     threads: RefCell<InUse>,
+    /// When the only thread was done with the last request, by its own time.
+    free: Cell<Option<Instant>>,
 }
 
 impl Server {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Self { processor: RefCell::new(Processors::new(1, now)), threads: RefCell::new(InUse::new(now)) }
+        let (processor, threads) = (Processors::new(1, now), InUse::new(now));
+        Self { processor: RefCell::new(processor), threads: RefCell::new(threads), free: Cell::new(None) }
     }
 
-    /// Does the steps, each `slower` times as long; whoever calls has a thread for them, or needs none.
-    pub(super) async fn run(&self, steps: &Steps, chance: &RefCell<Chance>, timer: &Timer, slower: f64) {
+    /// Does the steps from `begin` on, each `slower` times as long; whoever calls has a thread for them, or needs none. Each
+    /// begins when the last one should have ended: that the timer wakes late makes the answer late, and takes no time of
+    /// the server. When all of it should have ended.
+    pub(super) async fn run(
+        &self,
+        begin: Instant,
+        steps: &Steps,
+        chance: &RefCell<Chance>,
+        timer: &Timer,
+        slower: f64,
+    ) -> Instant {
+        let mut at = begin;
         for step in &steps.0 {
-            let now = Instant::now();
-            let until = match step {
+            at = match step {
                 Step::Cpu(service) => {
                     let time = service.draw(&mut chance.borrow_mut()).mul_f64(slower);
-                    self.processor.borrow_mut().serve(now, time)
+                    self.processor.borrow_mut().serve(at, time)
                 }
-                Step::Wait(service) => now + service.draw(&mut chance.borrow_mut()).mul_f64(slower),
+                Step::Wait(service) => at + service.draw(&mut chance.borrow_mut()).mul_f64(slower),
             };
-            timer.sleep(until).await;
+            timer.sleep(at).await;
         }
+        at
+    }
+
+    /// When a request that came at `came` begins, whose turn it is with the `only` thread, or one of several: when the one
+    /// before it should have ended.
+    pub(super) fn begin(&self, came: Instant, only: bool) -> Instant {
+        match self.free.get() {
+            Some(free) if only => came.max(free),
+            _ => Instant::now(),
+        }
+    }
+
+    /// A thread should have been done then.
+    pub(super) fn end(&self, at: Instant) {
+        self.free.set(Some(at));
     }
 
     /// Counts a thread as busy as long as the guard lives.

@@ -36,6 +36,8 @@ pub(super) struct Work {
     steps: Option<Steps>,
     receive: Option<Steps>,
     server: Server,
+    /// Is there one worker only?
+    only: bool,
 }
 
 /// The queue is full.
@@ -64,6 +66,7 @@ impl Work {
             steps: spec.steps.clone(),
             receive: spec.receive.clone(),
             server: Server::new(),
+            only: spec.workers <= 1,
         })
     }
 
@@ -75,7 +78,7 @@ impl Work {
     /// Takes a message, which needs no worker.
     pub(super) async fn receive(&self) {
         if let Some(steps) = &self.receive {
-            self.server.run(steps, &self.chance, &self.timer, self.factor()).await;
+            self.server.run(Instant::now(), steps, &self.chance, &self.timer, self.factor()).await;
         }
     }
 
@@ -97,9 +100,12 @@ impl Work {
 
     async fn hold(&self, service: Service, first: bool) -> Result<(), Full> {
         if let Some(steps) = &self.steps {
+            let came = Instant::now();
             let _worker = self.worker().await?;
             let _busy = self.server.thread();
-            self.server.run(steps, &self.chance, &self.timer, self.factor()).await;
+            let begin = self.server.begin(came, self.only);
+            let end = self.server.run(begin, steps, &self.chance, &self.timer, self.factor()).await;
+            self.server.end(end);
             return Ok(());
         }
         if service == Service::None && (!first || self.session.is_zero()) {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use plimsoll_wire::giop::write::{self, Form, Head};
 use plimsoll_wire::giop::{
-    BadGiop, Content, Context, Corbaloc, Cut, Ior, Kind, Message, Order, Place, Reply, Status, Target as Aim, Version,
-    Wanted, cut,
+    BadGiop, Content, Context, Corbaloc, Cut, Ior, Kind, Message, Order, Place, Reply, Status, Target as Aim,
+    Version, Wanted, cut,
 };
 
 use super::{Answer, Ask, Step, Target};
@@ -96,7 +96,14 @@ impl Iiop {
         let (place, key) = read(reference)?;
         let address = resolve(&place)?;
         let object = Object { version: place.version, key, name: place.to_string().into() };
-        Ok(Self { objects: vec![object], addresses: vec![address], names: Vec::new(), follow, padding: Vec::new(), next: 0 })
+        Ok(Self {
+            objects: vec![object],
+            addresses: vec![address],
+            names: Vec::new(),
+            follow,
+            padding: Vec::new(),
+            next: 0,
+        })
     }
 
     /// Each request carries so many bytes beside its argument, which nobody looks at.

@@ -91,7 +91,8 @@ mod tests {
             only: vec![],
         };
         assert!(!test(Kind::Software, &["a"]).decide(&table).pass, "nothing was said");
-        let held = |limits| Held { kind: "software".to_owned(), of: vec!["b".to_owned(), "a".to_owned()], limits };
+        let held =
+            |limits| Held { kind: "software".to_owned(), of: vec!["b".to_owned(), "a".to_owned()], limits };
         let said = |limits| Predicted { bottleneck: Some(held(limits)), ..Predicted::default() };
         table.predict(Column::Simulated, said(true));
         assert!(test(Kind::Software, &["a", "b"]).decide(&table).pass);

@@ -47,7 +47,8 @@ impl Changes {
         let mut verdict = Verdict::new(true);
         for (levels, first) in rows.iter().filter(|(levels, _)| at(levels, &self.from)) {
             let place = rest(levels);
-            let Some((_, last)) = rows.iter().find(|(levels, _)| at(levels, &self.to) && rest(levels) == place)
+            let Some((_, last)) =
+                rows.iter().find(|(levels, _)| at(levels, &self.to) && rest(levels) == place)
             else {
                 return Verdict::nothing(&format!("no {} at {}", self.to, name(&place)));
             };

@@ -74,7 +74,9 @@ impl ModelError {
         };
         let mean = errors.iter().map(|(.., error)| error.abs()).sum::<f64>() / errors.len() as f64;
         let percent = |value: f64| format!("{} %", digits(value * 100.0));
-        let bound = |bound: Option<f64>| bound.map_or_else(String::new, |bound| format!(", bound {}", percent(bound)));
+        let bound = |bound: Option<f64>| {
+            bound.map_or_else(String::new, |bound| format!(", bound {}", percent(bound)))
+        };
         verdict.numbers = vec![
             format!("mean error {} over {} points{}", percent(mean), errors.len(), bound(self.mean)),
             format!(
@@ -122,7 +124,10 @@ mod tests {
         let mut table = predicted(Column::Model, &[(10.0, 100.0, 100.0)]);
         table.push(Levels::new(), std::collections::BTreeMap::new());
         let verdict = test(Some(0.1), None).decide(&table);
-        assert!(!verdict.pass && verdict.numbers[2].starts_with("not measured or not modelled"), "{verdict:?}");
+        assert!(
+            !verdict.pass && verdict.numbers[2].starts_with("not measured or not modelled"),
+            "{verdict:?}"
+        );
         assert!(test(None, None).wrong().is_some() && test(Some(-1.0), None).wrong().is_some());
     }
 }

@@ -1,8 +1,10 @@
 //! Threads of an agent: so many, taken in the order in which they are asked for.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
+use std::time::Instant;
 
 use super::lock;
 
@@ -14,7 +16,7 @@ pub(super) struct Clones(Mutex<State>);
 struct State {
     free: usize,
     /// Those who wait, the first in front.
-    waiting: VecDeque<Sender<()>>,
+    waiting: VecDeque<Sender<Instant>>,
 }
 
 impl Clones {
@@ -23,33 +25,48 @@ impl Clones {
         Self(Mutex::new(State { free: count.max(1), waiting: VecDeque::new() }))
     }
 
-    /// Waits for one and holds it as long as what is returned lives.
-    pub(super) fn take(&self) -> Clone<'_> {
+    /// Waits for one and holds it as long as what is returned lives; whoever comes does so at `now`.
+    pub(super) fn take(&self, now: Instant) -> Clone<'_> {
         let turn = {
             let mut state = lock(&self.0);
             if state.free > 0 {
                 state.free -= 1;
-                return Clone(self);
+                return Clone { of: self, until: Cell::new(now) };
             }
             let (call, turn) = channel();
             state.waiting.push_back(call);
             turn
         };
         // The sender is lost only when it has been used.
-        let _ = turn.recv();
-        Clone(self)
+        let free = turn.recv().unwrap_or(now);
+        Clone { of: self, until: Cell::new(now.max(free)) }
     }
 }
 
 /// A thread that is held.
 #[derive(Debug)]
-pub(super) struct Clone<'a>(&'a Clones);
+pub(super) struct Clone<'a> {
+    of: &'a Clones,
+    until: Cell<Instant>,
+}
+
+impl Clone<'_> {
+    /// From when it is held, by the times of those who held it before and of who holds it.
+    pub(super) fn since(&self) -> Instant {
+        self.until.get()
+    }
+
+    /// It is held until then: the next one goes on from there, however late that wakes.
+    pub(super) fn until(&self, now: Instant) {
+        self.until.set(now);
+    }
+}
 
 impl Drop for Clone<'_> {
     fn drop(&mut self) {
-        let mut state = lock(&self.0.0);
+        let mut state = lock(&self.of.0);
         while let Some(first) = state.waiting.pop_front() {
-            if first.send(()).is_ok() {
+            if first.send(self.until.get()).is_ok() {
                 return;
             }
         }
@@ -61,22 +78,27 @@ impl Drop for Clone<'_> {
 mod tests {
     use std::sync::Arc;
     use std::thread;
+    use std::time::Duration;
 
     use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
 
     #[test]
     fn who_asks_first_is_served_first() {
         let clones = Arc::new(Clones::new(1));
         let order = Arc::new(Mutex::new(Vec::new()));
-        let first = clones.take();
+        let begin = Instant::now();
+        let first = clones.take(begin);
         let waiting = |clones: &Clones| lock(&clones.0).waiting.len();
         let threads: Vec<_> = (0..4)
             .map(|number| {
                 let (clones, order) = (clones.clone(), order.clone());
                 let of = clones.clone();
                 let thread = thread::spawn(move || {
-                    let _clone = clones.take();
-                    lock(&order).push(number);
+                    let clone = clones.take(begin);
+                    lock(&order).push((number, clone.since() - begin));
+                    clone.until(clone.since() + MS);
                 });
                 while waiting(&of) <= number {
                     thread::yield_now();
@@ -84,9 +106,11 @@ mod tests {
                 thread
             })
             .collect();
+        first.until(begin + 5 * MS);
         drop(first);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        assert_eq!(*lock(&order), [0, 1, 2, 3]);
+        // Each goes on from where the one before ended, whatever the clock says.
+        assert_eq!(*lock(&order), [(0, 5 * MS), (1, 6 * MS), (2, 7 * MS), (3, 8 * MS)]);
         assert_eq!(lock(&clones.0).free, 1);
     }
 }

@@ -237,7 +237,8 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
                 wrong.push(Wrong { at: top.clone(), message: format!("{why} ({})", mode.name()) });
             }
             let model = experiment.model.as_ref();
-            if let Some((model, why)) = model.and_then(|model| Some((model, model.get_ref().wrong(&points)?))) {
+            if let Some((model, why)) = model.and_then(|model| Some((model, model.get_ref().wrong(&points)?)))
+            {
                 wrong.push(Wrong { at: model.span(), message: format!("{why} ({})", mode.name()) });
                 break;
             }

@@ -30,11 +30,13 @@ pub(super) fn section(table: &Table, points: &[PointFile]) -> String {
             let _ = write!(out, "<tr><td class=\"text\">{}</td>", escape(&name(&point.levels)));
             for (index, column) in Column::OF_MODEL.into_iter().enumerate() {
                 let mut pairs = table.pairs(metric, column, |levels| *levels == point.levels);
-                let (measured, said) = pairs.next().map_or((None, None), |(_, measured, said)| (measured, said));
+                let (measured, said) =
+                    pairs.next().map_or((None, None), |(_, measured, said)| (measured, said));
                 if index == 0 {
                     let _ = write!(out, "<td>{}</td>", measured.map_or_else(String::new, |own| shown(&own)));
                 }
-                let error = measured.zip(said).map(|(measured, said)| (said.mean / measured.mean - 1.0) * 100.0);
+                let error =
+                    measured.zip(said).map(|(measured, said)| (said.mean / measured.mean - 1.0) * 100.0);
                 let error = error.filter(|error| error.is_finite());
                 let _ = write!(
                     out,

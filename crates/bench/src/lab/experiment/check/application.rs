@@ -29,17 +29,43 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<String> {
             wrong.push(format!("[application] {what}"));
         }
     };
-    need(experiment.members.count() == 2 * COPIES && !varied.contains(&Factor::Endpoints), "has 4 members: two of A and two of B");
-    need(experiment.members.groups().iter().all(|members| members.workers == 1 && members.cores.is_none() && !members.burn && !members.side_car), "has servers with one worker, whose work it says itself");
-    need(closed && load.clients.is_empty() && load.workload.is_none() && load.body.is_none() && load.keep_alive, "needs clients by `concurrency`, and nothing else in [load] but `protocol` and `timeout`");
+    need(
+        experiment.members.count() == 2 * COPIES && !varied.contains(&Factor::Endpoints),
+        "has 4 members: two of A and two of B",
+    );
+    need(
+        experiment.members.groups().iter().all(|members| {
+            members.workers == 1 && members.cores.is_none() && !members.burn && !members.side_car
+        }),
+        "has servers with one worker, whose work it says itself",
+    );
+    need(
+        closed
+            && load.clients.is_empty()
+            && load.workload.is_none()
+            && load.body.is_none()
+            && load.keep_alive,
+        "needs clients by `concurrency`, and nothing else in [load] but `protocol` and `timeout`",
+    );
     need(clients(experiment) <= MOST.min(CLIENTS), "has 256 clients at most");
-    need(experiment.faults.is_empty() && experiment.balancer.instances.is_none(), "goes without faults and without `instances`");
+    need(
+        experiment.faults.is_empty() && experiment.balancer.instances.is_none(),
+        "goes without faults and without `instances`",
+    );
     need(!network.namespaces, "says its delay itself: it goes without `namespaces`");
-    let plain = |balancer: &Balancer| balancer.kind == BalancerKind::Plimsoll && !balancer.agents && !balancer.follows;
+    let plain = |balancer: &Balancer| {
+        balancer.kind == BalancerKind::Plimsoll && !balancer.agents && !balancer.follows
+    };
     let kind = experiment.balancer.kind.as_ref().is_none_or(plain);
-    need(kind && !varied.contains(&Factor::Balancer), "has plimsoll as its agent, which chooses by chance or, with `age`, by loads");
+    need(
+        kind && !varied.contains(&Factor::Balancer),
+        "has plimsoll as its agent, which chooses by chance or, with `age`, by loads",
+    );
     let http = experiment.protocol() == Protocol::Http && !varied.contains(&Factor::Protocol);
-    need(http || !varied.contains(&Factor::Age), "over iiop nobody asks servers for their load: `age` goes with http");
+    need(
+        http || !varied.contains(&Factor::Age),
+        "over iiop nobody asks servers for their load: `age` goes with http",
+    );
     let most = MILLISECONDS as u128;
     let times = [
         application.demand,
@@ -53,7 +79,10 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<String> {
         application.client,
     ];
     need(times.iter().all(|time| time.0.as_millis() <= most), "has times of 100 s at most");
-    need(application.length.0 as f64 <= LENGTH && (1..=1000).contains(&application.clones), "has messages of 200000 bytes and 1000 clones at most");
+    need(
+        application.length.0 as f64 <= LENGTH && (1..=1000).contains(&application.clones),
+        "has messages of 200000 bytes and 1000 clones at most",
+    );
     wrong
 }
 
