@@ -30,6 +30,7 @@ pub mod plan;
 mod point;
 pub mod report;
 pub mod runner;
+mod served;
 mod side_car;
 mod stage;
 pub mod statistics;

@@ -10,13 +10,13 @@ use super::arrivals::{Arrivals, dispersion};
 use super::back::back;
 use super::child::Tie;
 use super::drive::{Clients, Drive};
-use super::experiment::{Architecture, COPIES, Experiment, Fault, Mode, Protocol, Setting};
+use super::experiment::{Experiment, Fault, Mode, Protocol};
 use super::lottery::Counts;
 use super::metric::Metric;
 use super::moves::Moves;
 use super::plan::{LONGER, Point, SETTLED, each, repetitions};
+use super::served::{Served, precise};
 use super::stage::Stage;
-use super::statistics::Estimate;
 use super::{Trouble, Watch, usage};
 use crate::record::{Fault as Failure, Record};
 
@@ -245,7 +245,7 @@ fn once(
     let mut due = 0;
     let mut drawn = stage.drawn();
     let most = batches as u32 * precision.map_or(1, |_| LONGER);
-    let mut servers = Servers::look(stage, &run);
+    let mut servers = Served::look(stage, &run);
     for number in 1..=most {
         if number > batches as u32 && precise(outcome, first, precision) {
             break;
@@ -274,7 +274,7 @@ fn once(
                 outcome.samples.entry(Metric::Moved).or_default().push(after);
             }
         }
-        let now_servers = Servers::look(stage, &run);
+        let now_servers = Served::look(stage, &run);
         if let (Some(before), Some(after), Some(application)) = (&servers, &now_servers, &point.application) {
             before.keep(after, application, outcome);
         }
@@ -317,56 +317,6 @@ fn once(
     }
     outcome.timelines.push(timeline);
     run.end()
-}
-
-/// Is the response time known as well as it is to be, by the batches from number `first` on?
-fn precise(outcome: &Outcome, first: usize, precision: Option<f64>) -> bool {
-    let samples = outcome.samples.get(&Metric::Response).and_then(|samples| samples.get(first..));
-    let spread = samples.and_then(Estimate::of).map(|estimate| estimate.half / estimate.mean);
-    precision.is_none_or(|wanted| spread.is_some_and(|spread| spread <= wanted))
-}
-
-/// For how long the servers of an application and its agent had been busy at a time: threads and processors, in seconds.
-struct Servers {
-    at: Instant,
-    each: Vec<(f64, f64)>,
-    agent: (f64, f64),
-}
-
-impl Servers {
-    fn look(stage: &Stage, run: &Clients) -> Option<Self> {
-        let agent = run.agent()?;
-        // Asked in turn, which takes a millisecond for all.
-        let each = stage.served()?;
-        Some(Self { at: Instant::now(), each, agent })
-    }
-
-    /// Adds a sample of what was busy until `then`.
-    fn keep(&self, then: &Self, application: &Setting, outcome: &mut Outcome) {
-        let seconds = (then.at - self.at).as_secs_f64();
-        let mut put = |metric, busy: f64, of: usize| {
-            let share = busy / (seconds * of as f64);
-            if share.is_finite() {
-                outcome.samples.entry(metric).or_default().push(share);
-            }
-        };
-        let sums = self.each.iter().zip(&then.each).map(|(one, other)| (other.0 - one.0, other.1 - one.1));
-        let sums: Vec<(f64, f64)> = sums.collect();
-        let services = [(Metric::ServerA, Metric::CpuA), (Metric::ServerB, Metric::CpuB)];
-        for (copies, (threads, processor)) in sums.chunks(COPIES).zip(services) {
-            put(threads, copies.iter().map(|used| used.0).sum(), copies.len());
-            put(processor, copies.iter().map(|used| used.1).sum(), copies.len());
-        }
-        let clones = match application.architecture {
-            Architecture::Handle => 1,
-            Architecture::Forward => application.clones,
-        };
-        // Those at the agent of the handle-driven architecture, which has one thread, wait for it as well.
-        if application.architecture == Architecture::Forward {
-            put(Metric::Agent, then.agent.0 - self.agent.0, clones);
-        }
-        put(Metric::CpuAgent, then.agent.1 - self.agent.1, 1);
-    }
 }
 
 /// What was seen beside the requests.

@@ -17,8 +17,10 @@ use crate::body::{self, Body, Malformed};
 use crate::replay::is_dynamic;
 
 mod order;
+mod write;
 
 use order::{Order, obey, order};
+use write::{chunk, reason};
 
 /// Longest head of a request.
 const MAX_HEAD: usize = 64 * 1024;
@@ -471,31 +473,4 @@ fn parse(bytes: &[u8], spec: &Spec) -> Result<Option<Head>, Malformed> {
         dynamic: spec.dynamic.is_some() && is_dynamic(target),
         receive: spec.receive.is_some() && target == "/receive",
     }))
-}
-
-/// Appends content, as a chunk or plainly. An empty chunk would end the body.
-fn chunk(output: &mut Vec<u8>, data: &[u8], chunked: bool) {
-    if chunked && !data.is_empty() {
-        output.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
-        output.extend_from_slice(data);
-        output.extend_from_slice(b"\r\n");
-    } else {
-        output.extend_from_slice(data);
-    }
-}
-
-fn reason(status: u16) -> &'static str {
-    match status {
-        200 => "OK",
-        400 => "Bad Request",
-        404 => "Not Found",
-        413 => "Content Too Large",
-        429 => "Too Many Requests",
-        431 => "Request Header Fields Too Large",
-        500 => "Internal Server Error",
-        502 => "Bad Gateway",
-        503 => "Service Unavailable",
-        504 => "Gateway Timeout",
-        _ => "Failed",
-    }
 }
