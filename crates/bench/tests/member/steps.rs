@@ -50,7 +50,7 @@ fn a_worker_is_held_while_it_waits_and_the_processor_is_not() {
 fn orders_may_have_an_address_of_their_own() {
     let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let m1 = stepping(|spec| {
-        spec.kind = plimsoll_bench::member::Kind::Iiop;
+        spec.kind = Kind::Iiop;
         spec.admin = false;
         spec.orders = Some(place);
     });
