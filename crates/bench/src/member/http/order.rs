@@ -61,14 +61,13 @@ pub(super) fn obey(wire: &mut Wire, member: &Member, order: &Order, is_head: boo
             wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
         }
         Order::Count => {
-            let (threads, processor) = member.work.used();
-            let body = serde_json::json!({
-                "member": member.name,
-                "requests": member.requests.get(),
-                "threads": threads,
-                "processor": processor,
-                "values": { "in_flight": member.in_flight.get() },
-            });
+            let mut body = serde_json::json!({ "member": member.name, "requests": member.requests.get() });
+            if member.spec.steps.is_some() {
+                let (threads, processor) = member.work.used();
+                body["threads"] = threads.into();
+                body["processor"] = processor.into();
+                body["values"] = serde_json::json!({ "in_flight": member.in_flight.get() });
+            }
             wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
         }
         Order::Unknown => {
