@@ -33,6 +33,7 @@ mod in_band;
 #[cfg(feature = "kerberos")]
 mod kerberos;
 mod lab;
+mod lab_application;
 mod lab_lottery;
 mod load;
 mod load_manager;

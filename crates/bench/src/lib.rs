@@ -5,6 +5,7 @@
 //! [`record`] keeps what came of it. [`member`] is the server to point it at.
 
 mod body;
+mod busy;
 pub mod chance;
 pub mod lab;
 pub mod member;

@@ -28,16 +28,18 @@ mod processor;
 mod service;
 mod sharing;
 mod shuffle;
+mod steps;
 mod tell;
 mod timer;
 mod work;
 
 pub use antagonist::Antagonist;
 pub use http::Refusal;
-pub(crate) use iiop::is_prime;
 pub use iiop::{MEMBER_CONTEXT, TYPE_ID, reference};
+pub(crate) use iiop::{PADDING_CONTEXT, RECEIVE, is_prime};
 pub use service::{Service, Slowdown};
 pub use shuffle::shuffle;
+pub use steps::Steps;
 
 use http::Page;
 use metered::Gauge;
@@ -87,10 +89,16 @@ pub struct Spec {
     /// How much longer a worker holds the first request of a connection (http, iiop): what a server spends on
     /// setting a session up.
     pub session: Duration,
+    /// What a worker does with a request (http, iiop), in place of the service time: work at the member's own processor, and
+    /// times of waiting. What else runs at that processor is `receive`.
+    pub steps: Option<Steps>,
+    /// With steps: what is done, without a worker, with a request for the path `/receive` (http) or the object `Receive` (iiop).
+    pub receive: Option<Steps>,
     /// Answer with the integers of the request's body after so many swaps of two of them (http): real work,
     /// which takes the place of the service time.
     pub swaps: Option<u32>,
-    /// Length of an answer's body (http); the member's name and a line end if `None`.
+    /// Length of an answer's body (http), the member's name and a line end if `None`; or so many bytes that an answer carries
+    /// beside its result (iiop).
     pub body: Option<usize>,
     /// Share of the requests that fail, from 0 to 1 (http, iiop).
     pub fail_rate: f64,
@@ -106,6 +114,8 @@ pub struct Spec {
     /// Obey `POST /_plimsoll/slow?factor=N` and `POST /_plimsoll/fail?rate=R&after=TIME&with=HOW`, and answer `GET
     /// /_plimsoll/count` (http).
     pub admin: bool,
+    /// Obey such orders at this address, over HTTP, whatever the member speaks.
+    pub orders: Option<SocketAddr>,
     /// Tell the agent or the lottery's daemon at this address how many requests it has, as `in_flight` (http).
     pub tell: Option<SocketAddr>,
     /// Begin each connection with the name and a line end (tcp), each answer with the name and a space (udp).
@@ -159,6 +169,9 @@ impl Spec {
             queue: 1024,
             burn: false,
             session: Duration::ZERO,
+            steps: None,
+            receive: None,
+            orders: None,
             swaps: None,
             body: None,
             fail_rate: 0.0,
@@ -189,7 +202,7 @@ struct Member {
     connections: Cell<usize>,
     /// HTTP or CORBA requests that have come, operators' orders left out.
     requests: Cell<u64>,
-    /// HTTP requests that wait or are served.
+    /// Requests that wait or are served.
     in_flight: Cell<usize>,
     /// Oneways that have come (iiop).
     notes: Cell<u32>,
@@ -291,10 +304,14 @@ async fn run(
             addresses.push(listener.local_addr()?);
             let member = Member::new(spec, listener.local_addr()?, stopping.clone())?;
             members.push(member.clone());
+            if let Some(orders) = member.spec.orders {
+                tasks.push(tokio::task::spawn_local(accept(listen(orders)?, member.clone(), Kind::Http)));
+            }
             if let Some(to) = member.spec.tell {
                 tasks.push(tokio::task::spawn_local(tell::tell(to, member.clone())));
             }
-            tasks.push(tokio::task::spawn_local(accept(listener, member)));
+            let kind = member.spec.kind;
+            tasks.push(tokio::task::spawn_local(accept(listener, member, kind)));
         }
     }
     addresses.into_iter().for_each(&mut ready);
@@ -346,8 +363,8 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Accepts connections for ever.
-async fn accept(listener: TcpListener, member: Rc<Member>) {
+/// Accepts connections for ever, on which this is spoken.
+async fn accept(listener: TcpListener, member: Rc<Member>, kind: Kind) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // No descriptor is left, or the client has gone: either may be over in a moment.
@@ -358,7 +375,7 @@ async fn accept(listener: TcpListener, member: Rc<Member>) {
         member.connections.set(member.connections.get() + 1);
         tokio::task::spawn_local(async move {
             // An error is the client's going away, which is no business of a test server's.
-            let _ = match member.spec.kind {
+            let _ = match kind {
                 Kind::Tcp => echo::connection(stream, &member).await,
                 Kind::Iiop => iiop::connection(stream, member.clone()).await,
                 _ => http::connection(stream, &member).await,

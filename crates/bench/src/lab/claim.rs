@@ -6,20 +6,26 @@
 
 use serde::{Deserialize, Serialize};
 
+mod bottleneck;
 mod bound;
+mod changes;
 mod exceeds_somewhere;
 mod falls_with;
 mod less_in_a_region;
+mod model_error;
 mod ratio_to_best;
 mod top_moves_right;
 
 #[cfg(test)]
 mod fixture;
 
+pub use bottleneck::Bottleneck;
 pub use bound::{Bound, Only};
+pub use changes::Changes;
 pub use exceeds_somewhere::ExceedsSomewhere;
 pub use falls_with::{FallsWith, Take};
 pub use less_in_a_region::LessInARegion;
+pub use model_error::ModelError;
 pub use ratio_to_best::RatioToBest;
 pub use top_moves_right::TopMovesRight;
 
@@ -45,6 +51,12 @@ pub enum Test {
     AtLeast(Bound),
     /// Every point is at or below a value.
     AtMost(Bound),
+    /// From one level to another something changes by so much.
+    Changes(Changes),
+    /// The model is off what was measured by so much at most.
+    ModelError(ModelError),
+    /// What holds the model back is what is said.
+    Bottleneck(Bottleneck),
 }
 
 /// What a test found.
@@ -90,7 +102,7 @@ impl Test {
         let mut verdict = self.of_those_there(table);
         let absent = table.absent(|levels| self.looks_at(levels));
         // A point that breaks a bound breaks it whatever the others would be; a shape needs all its points.
-        let by_points = matches!(self, Self::AtLeast(_) | Self::AtMost(_) | Self::RatioToBest(_));
+        let by_points = self.by_points();
         let refuted = by_points && verdict.saw() && !verdict.pass && verdict.decided;
         if !absent.is_empty() && !refuted {
             (verdict.pass, verdict.decided) = (false, false);
@@ -99,6 +111,24 @@ impl Test {
             .numbers
             .extend(absent.iter().take(5).map(|(levels, why)| format!("left out: {}: {why}", name(levels))));
         verdict
+    }
+
+    /// Does it look at every point by itself, or at those that differ in what it names alone?
+    pub fn by_points(&self) -> bool {
+        matches!(
+            self,
+            Self::AtLeast(_)
+                | Self::AtMost(_)
+                | Self::RatioToBest(_)
+                | Self::Changes(_)
+                | Self::ModelError(_)
+                | Self::Bottleneck(_)
+        )
+    }
+
+    /// Does it look at the model whichever column the claim is of?
+    pub fn of_model(&self) -> bool {
+        matches!(self, Self::ModelError(_) | Self::Bottleneck(_))
     }
 
     /// Does it need points with these levels?
@@ -113,6 +143,9 @@ impl Test {
             Self::FallsWith(test) => among(test.by, &|level| !test.except.contains(level)),
             Self::RatioToBest(test) => test.looks_at(levels),
             Self::AtLeast(bound) | Self::AtMost(bound) => bound.looks_at(levels),
+            Self::Changes(test) => test.looks_at(levels),
+            Self::ModelError(test) => test.looks_at(levels),
+            Self::Bottleneck(test) => test.looks_at(levels),
         }
     }
 
@@ -125,6 +158,9 @@ impl Test {
             Self::RatioToBest(test) => test.decide(table),
             Self::AtLeast(bound) => bound.decide(table, true),
             Self::AtMost(bound) => bound.decide(table, false),
+            Self::Changes(test) => test.decide(table),
+            Self::ModelError(test) => test.decide(table),
+            Self::Bottleneck(test) => test.decide(table),
         }
     }
 
@@ -135,10 +171,11 @@ impl Test {
             Self::ExceedsSomewhere(test) => vec![test.along, test.series],
             Self::TopMovesRight(test) => vec![test.along, test.series],
             Self::FallsWith(test) => vec![test.along, test.by],
-            Self::RatioToBest(test) => {
-                std::iter::once(test.series).chain(test.only.iter().map(|only| only.factor)).collect()
-            }
-            Self::AtLeast(bound) | Self::AtMost(bound) => bound.only.iter().map(|only| only.factor).collect(),
+            Self::RatioToBest(test) => std::iter::once(test.series).chain(factors(&test.only)).collect(),
+            Self::AtLeast(bound) | Self::AtMost(bound) => factors(&bound.only).collect(),
+            Self::Changes(test) => std::iter::once(test.factor).chain(factors(&test.only)).collect(),
+            Self::ModelError(test) => factors(&test.only).collect(),
+            Self::Bottleneck(test) => factors(&test.only).collect(),
         }
     }
 
@@ -151,12 +188,20 @@ impl Test {
             Self::FallsWith(test) => test.metric,
             Self::RatioToBest(test) => test.metric,
             Self::AtLeast(bound) | Self::AtMost(bound) => bound.metric,
+            Self::Changes(test) => test.metric,
+            Self::ModelError(test) => test.metric,
+            // It looks at all of them.
+            Self::Bottleneck(_) => Metric::Response,
         }
     }
 }
 
+fn factors(only: &[Only]) -> impl Iterator<Item = Factor> {
+    only.iter().map(|only| only.factor)
+}
+
 /// Four significant digits, for people.
-fn digits(value: f64) -> String {
+pub(super) fn digits(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");
     }

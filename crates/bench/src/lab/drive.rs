@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::Trouble;
+use super::cycle::Cycles;
 use super::experiment::{Load, Sessions};
 use crate::pace::Pace;
 use crate::pick::{self, Picker};
@@ -27,32 +28,60 @@ const TURN: Duration = Duration::from_millis(20);
 
 /// The clients of a point: as many generators as there are balancers, each with its part of the load.
 #[derive(Debug)]
-pub(super) struct Clients(Vec<Run>);
+pub(super) enum Clients {
+    /// Requests that are all alike.
+    Runs(Vec<Run>),
+    /// Cycles of an application.
+    Cycles(Cycles),
+}
 
 impl Clients {
     /// Since the load began.
     pub(super) fn elapsed(&self) -> Duration {
-        self.0.first().map_or(Duration::ZERO, Run::elapsed)
+        match self {
+            Self::Runs(runs) => runs.first().map_or(Duration::ZERO, Run::elapsed),
+            Self::Cycles(cycles) => cycles.elapsed(),
+        }
     }
 
     /// What ended since the last look.
     pub(super) fn take(&self) -> Record {
-        let mut all = Record::new();
-        for run in &self.0 {
-            all.add(&run.take());
+        match self {
+            Self::Runs(runs) => {
+                let mut all = Record::new();
+                for run in runs {
+                    all.add(&run.take());
+                }
+                all
+            }
+            Self::Cycles(cycles) => cycles.take(),
         }
-        all
     }
 
     /// Has everything that was due ended?
     pub(super) fn finished(&self) -> bool {
-        self.0.iter().all(Run::finished)
+        match self {
+            Self::Runs(runs) => runs.iter().all(Run::finished),
+            Self::Cycles(cycles) => cycles.finished(),
+        }
+    }
+
+    /// Seconds for which an agent that is emulated beside the clients was busy: its threads, and its processor.
+    pub(super) fn agent(&self) -> Option<(f64, f64)> {
+        match self {
+            Self::Runs(_) => None,
+            Self::Cycles(cycles) => Some(cycles.used()),
+        }
     }
 
     /// Ends it now.
     pub(super) fn end(self) -> Result<(), Trouble> {
-        self.0.iter().for_each(Run::stop);
-        for run in self.0 {
+        let runs = match self {
+            Self::Runs(runs) => runs,
+            Self::Cycles(cycles) => return cycles.end(),
+        };
+        runs.iter().for_each(Run::stop);
+        for run in runs {
             run.join().map_err(|error| Trouble::failed(format!("the load generator failed: {error}")))?;
         }
         Ok(())
@@ -122,7 +151,7 @@ pub(super) fn start(
             connected(run);
         }
     }
-    Ok(Clients(runs))
+    Ok(Clients::Runs(runs))
 }
 
 /// Waits for the first request of a client, so that the next one comes after it and not at the same time: who gets

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
+mod application;
 mod balancer;
 mod check;
 mod fleet;
@@ -16,6 +17,7 @@ mod level;
 mod load;
 mod value;
 
+pub use application::{Application, Architecture, COPIES, Setting};
 pub use balancer::{Balancer, BalancerKind, Binding};
 pub use fleet::{Fleet, Members, Session};
 pub use level::{Factor, Level};
@@ -23,7 +25,9 @@ pub use load::{Load, Protocol, Sessions};
 pub use value::{Bytes, Span};
 
 use super::claim::{Only, Test};
+use super::column::Column;
 use super::metric::Metric;
+use super::model;
 use crate::member::Refusal;
 use crate::pace::Arrival;
 use crate::units;
@@ -71,6 +75,12 @@ pub struct Experiment {
     pub network: Network,
     /// What the clients do.
     pub load: Load,
+    /// A cycle of calls of several servers, in place of requests that are all alike.
+    #[serde(default)]
+    pub application: Option<Application>,
+    /// A model of it all, whose numbers stand beside the measured ones.
+    #[serde(default)]
+    pub model: Option<Spanned<model::Part>>,
     /// How long and how often.
     pub plan: Plan,
     /// What is varied; every combination is a point. The last one varies fastest.
@@ -183,6 +193,10 @@ pub struct Plan {
     pub warmup: Graded<Span>,
     /// Measured, of each.
     pub duration: Graded<Span>,
+    /// A closed loop goes on, batch by batch and ten times as long at most, until half of the 95 % interval of the response
+    /// time is no more than this part of it.
+    #[serde(default)]
+    pub precision: Option<Graded<f64>>,
 }
 
 /// One value for each length of run.
@@ -288,6 +302,9 @@ pub struct Figure {
     pub x: Spanned<Along>,
     /// From bottom to top.
     pub y: Metric,
+    /// And more of the same kind, each with a line of its own, where there is no `series`.
+    #[serde(default)]
+    pub also: Vec<Metric>,
     /// A line for each level; for each member if `x` is `seconds` and this is not given.
     #[serde(default)]
     pub series: Option<Spanned<Factor>>,
@@ -314,6 +331,8 @@ pub enum Along {
     Share,
     /// Requests per second.
     Rate,
+    /// Age of the loads that an application's agent believes.
+    Age,
     /// Time since the load began.
     Seconds,
 }
@@ -326,6 +345,7 @@ impl Along {
             Self::Concurrency => Some(Factor::Concurrency),
             Self::Share => Some(Factor::Share),
             Self::Rate => Some(Factor::Rate),
+            Self::Age => Some(Factor::Age),
             Self::Seconds => None,
         }
     }
@@ -347,6 +367,9 @@ pub struct Claim {
     /// By points with all of these levels.
     #[serde(default)]
     pub only: Vec<Only>,
+    /// By what was measured, or what the model says of the same points.
+    #[serde(default)]
+    pub column: Column,
     /// How it is decided.
     pub test: Spanned<Test>,
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::column::Column;
 use super::experiment::{Along, Experiment, Factor, Figure, Level};
 use super::metric::Metric;
 use super::point::Tick;
@@ -27,20 +28,32 @@ pub(super) fn chart(figure: &Figure, experiment: &Experiment, points: &[PointFil
 }
 
 fn curves(figure: &Figure, table: &Table, along: Factor) -> Vec<Series> {
-    let series = |name: String, curve: Vec<(f64, Estimate)>| Series {
+    let series = |name: String, curve: Vec<(f64, Estimate)>, style| Series {
         name,
         points: curve.into_iter().map(|(x, estimate)| point(x, &estimate)).collect(),
-        style: Style::Line,
+        style,
     };
-    let mut all: Vec<Series> = match &figure.series {
-        None => vec![series(figure.y.name().to_owned(), table.curve(figure.y, along, &[]))],
-        Some(by) => {
-            let by = *by.get_ref();
-            let levels = table.levels(by);
-            let curve = |level: &Level| table.curve(figure.y, along, &[(by, level)]);
-            levels.iter().map(|level| series(legend(by, level), curve(level))).collect()
+    let mut all: Vec<Series> = Vec::new();
+    // What was measured, and after each curve what the model says of it.
+    for column in [Column::Measured, Column::Model, Column::Simulated] {
+        let (of, style) = match column {
+            Column::Measured => (String::new(), Style::Line),
+            Column::Model => (format!(" ({})", column.name()), Style::Dashed),
+            Column::Simulated => (format!(" ({})", column.name()), Style::Dots),
+        };
+        let table = table.column(column);
+        match &figure.series {
+            None => all.extend(std::iter::once(figure.y).chain(figure.also.iter().copied()).map(|metric| {
+                series(format!("{}{of}", metric.name()), table.curve(metric, along, &[]), style)
+            })),
+            Some(by) => {
+                let by = *by.get_ref();
+                let curve = |level: &Level| table.curve(figure.y, along, &[(by, level)]);
+                let levels = table.levels(by);
+                all.extend(levels.iter().map(|level| series(legend(by, level) + &of, curve(level), style)));
+            }
         }
-    };
+    }
     all.retain(|series| !series.points.is_empty());
     let ends = || all.iter().flat_map(|series| &series.points).map(|point| point.x);
     // What one would have without any loss.

@@ -42,6 +42,10 @@ pub(super) struct Wiring {
     pub(super) interval: Option<Duration>,
     /// The lottery that plimsoll follows, if it does.
     pub(super) lottery: Option<pick::Settings>,
+    /// Key of the members' object, if not the usual one (iiop).
+    pub(super) key: Option<&'static str>,
+    /// Between two questions of plimsoll for the members' loads, if it asks (http).
+    pub(super) asks: Option<Duration>,
 }
 
 /// A running balancer, or the member that stands in its place.

@@ -41,7 +41,24 @@ pub const ALL: &[(&str, &str)] = &[
     ("tao-9", include_str!("../../../../experiments/tao-9.toml")),
     ("tao-8-iiop", include_str!("../../../../experiments/tao-8-iiop.toml")),
     ("tao-9-iiop", include_str!("../../../../experiments/tao-9-iiop.toml")),
+    ("lqn-4", include_str!("../../../../experiments/lqn-4.toml")),
+    ("lqn-5", include_str!("../../../../experiments/lqn-5.toml")),
+    ("lqn-6", include_str!("../../../../experiments/lqn-6.toml")),
+    ("lqn-8", include_str!("../../../../experiments/lqn-8.toml")),
+    ("lqn-9", include_str!("../../../../experiments/lqn-9.toml")),
+    ("lqn-stale", include_str!("../../../../experiments/lqn-stale.toml")),
 ];
+
+/// Models that experiments name, all of them.
+pub const MODELS: [(&str, &str); 2] = [
+    ("h-orb", include_str!("../../../../experiments/models/h-orb.lqn")),
+    ("f-orb", include_str!("../../../../experiments/models/f-orb.lqn")),
+];
+
+/// The text of the model with this name.
+pub fn model(name: &str) -> Option<&'static str> {
+    MODELS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
 
 /// The text of the experiment with this name.
 pub fn find(name: &str) -> Option<&'static str> {

@@ -69,6 +69,20 @@ pub enum Metric {
     BalancerCpu,
     /// Share of the machine's processors that was busy.
     HostCpu,
+    /// Share of the time for which the application's servers of A were busy with a call, waiting included.
+    ServerA,
+    /// The same of B.
+    ServerB,
+    /// Share of the time for which the (emulated) processors of the servers of A were busy.
+    CpuA,
+    /// The same of B.
+    CpuB,
+    /// Share of the time for which the application's agent, or each of its clones, was busy, waiting included.
+    Agent,
+    /// Share of the time for which the (emulated) processor of the agent was busy.
+    CpuAgent,
+    /// Half of the 95 % interval of the response time, over its mean.
+    Spread,
 }
 
 impl Metric {
@@ -103,6 +117,13 @@ impl Metric {
             Self::Moved => "moved",
             Self::BalancerCpu => "balancer_cpu",
             Self::HostCpu => "host_cpu",
+            Self::ServerA => "server_a",
+            Self::ServerB => "server_b",
+            Self::CpuA => "cpu_a",
+            Self::CpuB => "cpu_b",
+            Self::Agent => "agent",
+            Self::CpuAgent => "cpu_agent",
+            Self::Spread => "spread",
         }
     }
 
@@ -137,6 +158,13 @@ impl Metric {
             Self::Moved => "moves per session",
             Self::BalancerCpu => "balancer's processor time (µs/request)",
             Self::HostCpu => "share of the machine's processors in use",
+            Self::ServerA => "utilisation of the servers A",
+            Self::ServerB => "utilisation of the servers B",
+            Self::CpuA => "utilisation of the processors of A",
+            Self::CpuB => "utilisation of the processors of B",
+            Self::Agent => "utilisation of the agent",
+            Self::CpuAgent => "utilisation of the agent's processor",
+            Self::Spread => "half interval of the response time / mean",
         }
     }
 

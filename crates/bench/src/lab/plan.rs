@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::experiment::{Balancer, BalancerKind, Experiment, Factor, Level, Mode, Protocol};
+use super::experiment::{
+    Architecture, Balancer, BalancerKind, Binding, Experiment, Factor, Level, Mode, Protocol, Setting,
+};
 use super::table::Levels;
 
 /// One combination of levels.
@@ -22,6 +24,8 @@ pub struct Point {
     pub side_cars: bool,
     /// Tries after the first that the balancer may make; as it does by itself if `None`.
     pub retries: Option<u32>,
+    /// What clients do, if not always the same.
+    pub application: Option<Setting>,
     /// Of service times and arrivals. Points that differ in the balancer alone have the same: its luck is no part of
     /// what is compared.
     pub seed: u64,
@@ -43,6 +47,9 @@ const SETUP: Duration = Duration::from_millis(700);
 
 /// A closed loop is settled when so many requests have been answered for each client.
 pub(super) const SETTLED: usize = 3;
+
+/// A point that is to be precise takes so many times its length at most.
+pub(super) const LONGER: u32 = 10;
 
 /// All points, the last factor varying fastest. Combinations that come to the same are one: without a
 /// balancer its strategy does not matter.
@@ -95,16 +102,57 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
             }
             count => (count.unwrap_or_else(|| experiment.members.count()), balancer),
         };
+        let application = experiment.application.as_ref().map(|application| application.at(&levels));
+        let balancer = match &application {
+            Some(application) => agent(balancer, application, protocol),
+            None => balancer,
+        };
         let said = experiment.members.groups().iter().any(|members| members.side_car);
         let side_cars = balancer.kind == BalancerKind::Plimsoll
             && (said || balancer.agents && protocol == Protocol::Iiop);
         if points.iter().all(|point| point.levels != levels) {
             let alike = points.iter().find(|point| rivals(&point.levels, &levels));
             let seed = alike.map_or(points.len() as u64 + 1, |point| point.seed);
-            points.push(Point { levels, members, balancer, offer, protocol, side_cars, retries, seed });
+            points.push(Point {
+                levels,
+                members,
+                balancer,
+                offer,
+                protocol,
+                side_cars,
+                retries,
+                application,
+                seed,
+            });
         }
     }
     points
+}
+
+/// The balancer as the application's agent: whom clients ask where to go over iiop is bound to a session, all else is relayed.
+/// Members are chosen by chance, or by loads that are believed for a while.
+fn agent(balancer: Balancer, application: &Setting, protocol: Protocol) -> Balancer {
+    let located = application.architecture == Architecture::Handle && protocol == Protocol::Iiop;
+    let binding = if located { Binding::PerSession } else { Binding::PerRequest };
+    let strategy = if application.age.is_some() { "least_loaded" } else { "random" };
+    Balancer { strategy: strategy.to_owned(), binding: Some(binding), ..balancer }
+}
+
+/// The factor's value at this point: its level, or what the experiment says where it is not varied. Times of the application
+/// are in milliseconds.
+pub fn value(point: &Point, factor: Factor) -> Option<f64> {
+    let own = |get: fn(&Setting) -> f64| point.application.as_ref().map(get);
+    point.levels.get(&factor).and_then(Level::number).or_else(|| match (factor, point.offer) {
+        (Factor::Concurrency, Offer::Concurrency(clients)) => Some(clients as f64),
+        (Factor::Rate, Offer::Rate(rate)) => Some(rate),
+        (Factor::Endpoints, _) => Some(point.members as f64),
+        (Factor::Demand, _) => own(|application| application.demand * 1e3),
+        (Factor::Delay, _) => own(|application| application.delay * 1e3),
+        (Factor::Length, _) => own(|application| application.length as f64),
+        (Factor::Clones, _) => own(|application| application.clones as f64),
+        (Factor::Age, _) => own(|application| application.age.unwrap_or(0.0)),
+        _ => None,
+    })
 }
 
 /// Do they differ in the balancer alone?

@@ -14,7 +14,8 @@ use super::experiment::{Experiment, Fault, Mode, Protocol};
 use super::lottery::Counts;
 use super::metric::Metric;
 use super::moves::Moves;
-use super::plan::{Point, SETTLED, each, repetitions};
+use super::plan::{LONGER, Point, SETTLED, each, repetitions};
+use super::served::{Served, precise};
 use super::stage::Stage;
 use super::{Trouble, Watch, usage};
 use crate::record::{Fault as Failure, Record};
@@ -156,10 +157,14 @@ fn once(
     faults.sort_by_key(|fault| fault.at.of(mode).0);
     let mut faults = faults.into_iter().peekable();
 
+    let precision = experiment.plan.precision.as_ref().map(|precision| *precision.of(mode));
+    let first = outcome.samples.get(&Metric::Response).map_or(0, Vec::len);
     // A closed loop is ended by hand, because its warm-up takes as long as it needs.
     let (clients, length) = match drive {
         Drive::Open(_) => (0, each(experiment, mode)),
-        Drive::Closed(clients) => (clients as u64, each(experiment, mode) + WARM),
+        Drive::Closed(clients) => {
+            (clients as u64, each(experiment, mode) * precision.map_or(1, |_| LONGER) + WARM)
+        }
     };
     let moves = Moves::of(experiment, point);
     let run = stage.load(&experiment.load, drive, point.offer, length, point.seed)?;
@@ -239,7 +244,12 @@ fn once(
     }
     let mut due = 0;
     let mut drawn = stage.drawn();
-    for number in 1..=batches as u32 {
+    let most = batches as u32 * precision.map_or(1, |_| LONGER);
+    let mut servers = Served::look(stage, &run);
+    for number in 1..=most {
+        if number > batches as u32 && precise(outcome, first, precision) {
+            break;
+        }
         let (start, host) = (stage.used(), usage::of_host());
         let moved = moves.as_ref().and_then(|moves| moves.so_far(stage));
         let mut whole = Record::new();
@@ -264,6 +274,11 @@ fn once(
                 outcome.samples.entry(Metric::Moved).or_default().push(after);
             }
         }
+        let now_servers = Served::look(stage, &run);
+        if let (Some(before), Some(after), Some(application)) = (&servers, &now_servers, &point.application) {
+            before.keep(after, application, outcome);
+        }
+        servers = now_servers;
         previous = now;
         due += whole.due;
         if matches!(drive, Drive::Open(_)) {

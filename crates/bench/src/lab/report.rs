@@ -17,6 +17,8 @@ use super::table::{Table, name};
 use super::{Trouble, figure, plan};
 use crate::plot::{escape, page};
 
+mod model;
+
 /// What the report says, in short.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -80,7 +82,7 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
     }
     let claims = experiment.claims.iter().map(|claim| {
         let Verdict { pass, decided, numbers } = match &run.skipped {
-            None => claim.test.get_ref().decide(&table.only(&claim.only)),
+            None => claim.test.get_ref().decide(&table.only(&claim.only).column(claim.column)),
             Some(_) => Verdict::open("not decided: the run was skipped"),
         };
         Decided {
@@ -125,6 +127,7 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
         head(&run, &experiment, &report, points.iter().map(|point| point.outcome.again).sum()),
         verdicts(&report),
         format!("<h2>Figures</h2>\n{figures}"),
+        model::section(&table, &points),
         numbers(&table, &points),
         origin(&run, &experiment),
     ];
@@ -253,6 +256,12 @@ fn numbers(table: &Table, points: &[PointFile]) -> String {
         Metric::Regained,
         Metric::BalancerCpu,
         Metric::HostCpu,
+        Metric::ServerA,
+        Metric::ServerB,
+        Metric::CpuA,
+        Metric::CpuB,
+        Metric::Agent,
+        Metric::CpuAgent,
     ];
     let found: Vec<(Metric, Vec<_>)> =
         metrics.map(|metric| (metric, table.all(metric, |_| true).collect())).into_iter().collect();

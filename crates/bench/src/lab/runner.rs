@@ -231,12 +231,17 @@ impl Runner {
         let mut files = Vec::new();
         for (index, outcome) in heat.iter().zip(outcomes) {
             let (levels, folder) = (&self.points[*index].levels, self.folder(*index));
+            let model = order.experiment.model.as_ref();
+            let predicted = model.map(|model| model.get_ref().predict(&self.points[*index])).transpose();
+            let predicted =
+                predicted.map_err(|why| Trouble::failed(format!("{}: {why}", table::name(levels))))?;
             let file = PointFile {
                 version: store::VERSION,
                 levels: levels.clone(),
                 fingerprint: self.file.fingerprint(levels),
                 configurations: store::configurations(&folder),
                 estimates: store::estimates(&outcome.samples),
+                predicted: predicted.unwrap_or_default(),
                 outcome,
             };
             file.write(&folder)?;
@@ -295,6 +300,11 @@ fn headline(file: &PointFile) -> String {
         Some(format!("{} {}", metric.name(), claim::shown(&estimate)))
     });
     let mut parts: Vec<String> = parts.collect();
+    for (column, said) in &file.predicted {
+        if let Some((mean, _)) = said.values.get(&Metric::Response) {
+            parts.push(format!("{} {}", column.name(), claim::digits(*mean)));
+        }
+    }
     match file.outcome.again {
         0 => {}
         1 => parts.push("one repetition run again: requests left late".to_owned()),

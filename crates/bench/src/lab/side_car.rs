@@ -78,7 +78,7 @@ mod tests {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let interval = Some(Duration::from_secs(3));
         let (listen, reports) = (Some(at(1)), Some(at(2)));
-        let wiring = Wiring { protocol: Protocol::Iiop, listen, reports, interval, lottery: None };
+        let wiring = Wiring { protocol: Protocol::Iiop, listen, reports, interval, ..Wiring::default() };
         let told = arguments(&wiring, at(3), at(4)).join(" ");
         assert_eq!(
             told,

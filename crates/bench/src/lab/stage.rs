@@ -9,15 +9,18 @@ use rustix::process::Signal;
 use super::Trouble;
 use super::arrivals::Count;
 use super::child::{Child, Tie};
+use super::cycle::{self, Scene};
 use super::drive::{self, Clients, Door, Drive};
-use super::experiment::{Act, BalancerKind, Experiment, Fault, Load, Members, Protocol, Settings};
+use super::experiment::{
+    Act, Architecture, BalancerKind, COPIES, Experiment, Fault, Load, Members, Protocol, Setting, Settings,
+};
 use super::front::{Front, Wiring, ask, ask_within};
 use super::lottery::{self, Cluster, Counts};
 use super::network::{Network, Seat};
 use super::plan::{Offer, Point};
 use super::side_car::SideCar;
 use super::usage;
-use crate::member::Refusal;
+use crate::member::{RECEIVE, Refusal};
 
 /// Everything that runs for a point but the load. Dropping it ends it.
 #[derive(Debug)]
@@ -34,6 +37,9 @@ pub(super) struct Stage {
     /// What each member is told, but its name, address and seed.
     told: Vec<Vec<String>>,
     seed: u64,
+    /// What clients do if not always the same, and where the members say how busy they are.
+    application: Option<(Setting, Vec<SocketAddr>)>,
+    protocol: Protocol,
     commands: Vec<String>,
     /// Last, so that it goes after those who use it.
     network: Network,
@@ -71,7 +77,7 @@ impl Stage {
         let mut told: Vec<Vec<String>> =
             (1..=point.members).map(|number| told(experiment.members.of(number), session, point)).collect();
         let mut network = Network::build(&experiment.network)?;
-        let (mut started, mut statuses) = (Vec::new(), Vec::new());
+        let (mut started, mut statuses, mut orders) = (Vec::new(), Vec::new(), Vec::new());
         for (number, told) in (1..).zip(&mut told) {
             network.add()?;
             if point.balancer.draws().is_some() {
@@ -80,6 +86,11 @@ impl Stage {
                 statuses.push(status);
             }
             let listen = network.listen(Seat::Member(number))?;
+            if let Some(application) = &point.application {
+                let place = network.at(Seat::Member(number), || side_car::free(listen.ip()))?;
+                told.extend(served(application, number, place));
+                orders.push(place);
+            }
             started.push(start(tie, &network, told, number, listen, point.seed, folder)?);
         }
         let mut members = Vec::new();
@@ -93,6 +104,10 @@ impl Stage {
         let settings = Settings { retries: point.retries, ..experiment.balancer.clone() };
         let host = network.host(Seat::Balancer)?;
         let mut wiring = Wiring { protocol: point.protocol, ..Wiring::default() };
+        if let Some(application) = &point.application {
+            wiring.asks = application.age.map(Duration::from_secs_f64);
+            wiring.key = (application.architecture == Architecture::Forward).then_some(RECEIVE);
+        }
         let mut side_cars = Vec::new();
         if point.side_cars {
             let free = || network.listen(Seat::Balancer);
@@ -117,6 +132,13 @@ impl Stage {
         let instances = settings.instances.unwrap_or(1);
         let alone = point.balancer.kind == BalancerKind::Lottery;
         let (between, clients) = if alone { (0, instances) } else { (instances, 0) };
+        // One for each service of the application, which knows its servers only.
+        let apart = point.application.is_some();
+        let between = if apart { addresses.len().div_ceil(COPIES) } else { between };
+        let behind = |number: usize| match apart {
+            true => addresses.chunks(COPIES).nth(number - 1).unwrap_or_default(),
+            false => &addresses[..],
+        };
         let mut fronts = Vec::new();
         for number in 1..=between {
             let folder =
@@ -125,11 +147,11 @@ impl Stage {
                 .map_err(|error| Trouble::failed(format!("cannot make {}: {error}", folder.display())))?;
             fronts.push(network.at(Seat::Balancer, || {
                 let wiring = wiring.clone();
-                Front::start(tie, &point.balancer, &settings, wiring, &addresses, host, &folder)
+                Front::start(tie, &point.balancer, &settings, wiring, behind(number), host, &folder)
             })?);
         }
-        for front in &mut fronts {
-            network.at(Seat::Balancer, || front.ready(addresses.len()))?;
+        for (number, front) in (1..).zip(&mut fronts) {
+            network.at(Seat::Balancer, || front.ready(behind(number).len()))?;
         }
         commands.extend(fronts.iter().filter_map(|front| Some(front.child()?.command().to_owned())));
         Ok(Self {
@@ -142,6 +164,8 @@ impl Stage {
             folder: folder.to_owned(),
             told,
             seed: point.seed,
+            application: point.application.map(|application| (application, orders)),
+            protocol: point.protocol,
             commands,
             network,
         })
@@ -162,6 +186,13 @@ impl Stage {
             doors.resize(self.clients, Door::Pick(known));
         }
         let clients = if let Offer::Concurrency(clients) = offer { clients } else { 0 };
+        if let Some((setting, _)) = &self.application {
+            let members = self.members.iter().map(|member| (member.name.clone(), member.address)).collect();
+            let scene =
+                Scene { setting: *setting, protocol: self.protocol, doors, members, timeout: load.timeout.0 };
+            let started = self.network.at(Seat::Client, || cycle::start(scene, clients, seed));
+            return started.map(Clients::Cycles);
+        }
         let picker = self.tie.picker;
         self.network.at(Seat::Client, || drive::start(load, drive, clients, &doors, length, seed, picker))
     }
@@ -228,6 +259,18 @@ impl Stage {
             requests(number, member).map_or(Count::Silent, said)
         };
         (1..).zip(&self.members).map(count).collect()
+    }
+
+    /// Seconds for which threads and processor of each server of the application have been busy; `None` if one does not say.
+    pub(super) fn served(&self) -> Option<Vec<(f64, f64)>> {
+        let (_, orders) = self.application.as_ref()?;
+        let used = |(number, place): (usize, &SocketAddr)| {
+            let ask = || Ok(ask_within(PATIENCE, *place, "GET", "/_plimsoll/count").ok());
+            let text = self.network.at(Seat::Member(number), ask).ok()??;
+            let said: serde_json::Value = serde_json::from_str(&text).ok()?;
+            Some((said["threads"].as_f64()?, said["processor"].as_f64()?))
+        };
+        (1..).zip(orders).map(used).collect()
     }
 
     /// Does what a fault says.
@@ -339,7 +382,7 @@ fn told(members: &Members, session: Duration, point: &Point) -> Vec<String> {
         }
         None => told.push(format!("--workers={}", members.workers)),
     }
-    if let Some(service) = &members.service {
+    if let Some(service) = members.service.as_ref().filter(|_| point.application.is_none()) {
         told.push(format!("--service={service}"));
     }
     if let Some(dynamic) = &members.dynamic {
@@ -360,6 +403,18 @@ fn told(members: &Members, session: Duration, point: &Point) -> Vec<String> {
     if let Some(body) = members.body {
         told.push(format!("--body={}", body.0));
     }
+    told
+}
+
+/// What a server of the application is told beside that; it says at `orders` how busy it is.
+fn served(application: &Setting, number: usize, orders: SocketAddr) -> Vec<String> {
+    let (steps, receive) = application.steps(number);
+    let mut told = vec![
+        format!("--steps={steps}"),
+        format!("--orders={orders}"),
+        format!("--body={}", application.length),
+    ];
+    told.extend(receive.map(|receive| format!("--receive={receive}")));
     told
 }
 

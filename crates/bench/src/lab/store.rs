@@ -15,8 +15,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::column::Column;
 use super::experiment::{Experiment, Factor, Mode};
 use super::metric::Metric;
+use super::model::Predicted;
 use super::point::Outcome;
 use super::statistics::Estimate;
 use super::table::{Levels, Table};
@@ -70,6 +72,9 @@ pub struct PointFile {
     pub configurations: BTreeMap<String, String>,
     /// Means and half widths of 95 % intervals, by metric; no width for a single sample.
     pub estimates: BTreeMap<String, (f64, Option<f64>)>,
+    /// What the model says of it.
+    #[serde(default)]
+    pub predicted: BTreeMap<Column, Predicted>,
     /// What came of it.
     pub outcome: Outcome,
 }
@@ -189,6 +194,9 @@ pub fn table(points: &[PointFile]) -> Table {
         let samples = &point.outcome.samples;
         let values = samples.iter().filter_map(|(metric, samples)| Some((*metric, Estimate::of(samples)?)));
         table.push(point.levels.clone(), values.collect());
+        for (column, predicted) in &point.predicted {
+            table.predict(*column, predicted.clone());
+        }
     }
     table.derive();
     table

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::claim::Only;
+use super::column::Column;
 use super::experiment::{Factor, Level};
 use super::metric::Metric;
+use super::model::{Held, Predicted};
 use super::statistics::Estimate;
 
 /// The level of each factor.
@@ -22,7 +24,19 @@ pub struct Table {
 struct Row {
     levels: Levels,
     values: BTreeMap<Metric, Estimate>,
+    /// What the model says.
+    predicted: BTreeMap<Column, Predicted>,
 }
+
+impl Row {
+    fn said(&self, column: Column, metric: Metric) -> Option<Estimate> {
+        let (mean, half) = *self.predicted.get(&column)?.values.get(&metric)?;
+        Some(Estimate { mean, half, samples: 1 })
+    }
+}
+
+/// A point: what was measured, and what the model says.
+pub type Pair<'a> = (&'a Levels, Option<Estimate>, Option<Estimate>);
 
 /// Where to look: rows with all of these.
 pub type Fixed<'a> = [(Factor, &'a Level)];
@@ -30,7 +44,62 @@ pub type Fixed<'a> = [(Factor, &'a Level)];
 impl Table {
     /// Adds a point.
     pub fn push(&mut self, levels: Levels, values: BTreeMap<Metric, Estimate>) {
-        self.rows.push(Row { levels, values });
+        self.rows.push(Row { levels, values, predicted: BTreeMap::new() });
+    }
+
+    /// Adds what a column of the model says of the point that was added last.
+    pub fn predict(&mut self, column: Column, predicted: Predicted) {
+        if let Some(last) = self.rows.last_mut() {
+            last.predicted.insert(column, predicted);
+        }
+    }
+
+    /// The same points with the numbers of a column in place of those that were measured.
+    pub fn column(&self, column: Column) -> Self {
+        if column == Column::Measured {
+            return self.clone();
+        }
+        let mut rows = self.rows.clone();
+        for row in &mut rows {
+            let metrics =
+                row.predicted.get(&column).map(|said| said.values.keys().copied().collect::<Vec<_>>());
+            let metrics = metrics.unwrap_or_default();
+            row.values =
+                metrics.into_iter().filter_map(|metric| Some((metric, row.said(column, metric)?))).collect();
+        }
+        Self { rows, absent: self.absent.clone() }
+    }
+
+    /// Measured and modelled side by side, at all points that `keep` keeps.
+    pub fn pairs<'a>(
+        &'a self,
+        metric: Metric,
+        column: Column,
+        keep: impl Fn(&Levels) -> bool + 'a,
+    ) -> impl Iterator<Item = Pair<'a>> {
+        let kept = self.rows.iter().filter(move |row| keep(&row.levels));
+        kept.map(move |row| (&row.levels, row.values.get(&metric).copied(), row.said(column, metric)))
+    }
+
+    /// What holds the model back, at all points that `keep` keeps.
+    pub fn held<'a>(
+        &'a self,
+        column: Column,
+        keep: impl Fn(&Levels) -> bool + 'a,
+    ) -> impl Iterator<Item = (&'a Levels, Option<&'a Held>)> {
+        let kept = self.rows.iter().filter(move |row| keep(&row.levels));
+        kept.map(move |row| {
+            (&row.levels, row.predicted.get(&column).and_then(|said| said.bottleneck.as_ref()))
+        })
+    }
+
+    /// Metrics of which the model says something.
+    pub fn modelled(&self) -> Vec<Metric> {
+        let all = self.rows.iter().flat_map(|row| row.predicted.values()).flat_map(|said| said.values.keys());
+        let mut all: Vec<Metric> = all.copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     /// Notes a point that was left out because something is not here.
@@ -52,8 +121,17 @@ impl Table {
         Self { rows, absent }
     }
 
-    /// Computes speed-up and efficiency, where there is a point with the same other levels and no balancer.
+    /// Computes how well response times are known; speed-up and efficiency, where there is a point with the same other levels and no balancer.
     pub fn derive(&mut self) {
+        for row in &mut self.rows {
+            if let Some(response) =
+                row.values.get(&Metric::Response).filter(|response| response.half.is_finite())
+            {
+                let spread =
+                    Estimate { mean: response.half / response.mean, half: 0.0, samples: response.samples };
+                row.values.insert(Metric::Spread, spread);
+            }
+        }
         let endpoints = |row: &Row| row.levels.get(&Factor::Endpoints).and_then(Level::number);
         let bases: Vec<Row> = self.rows.iter().filter(|row| endpoints(row) == Some(0.0)).cloned().collect();
         for row in &mut self.rows {

@@ -17,8 +17,10 @@ use crate::body::{self, Body, Malformed};
 use crate::replay::is_dynamic;
 
 mod order;
+mod write;
 
 use order::{Order, obey, order};
+use write::{chunk, reason};
 
 /// Longest head of a request.
 const MAX_HEAD: usize = 64 * 1024;
@@ -121,6 +123,8 @@ struct Head {
     order: Option<Order>,
     /// It asks for what a program makes, and that takes another time.
     dynamic: bool,
+    /// It only brings a message.
+    receive: bool,
 }
 
 /// One request and its answer; may the connection carry another?
@@ -138,6 +142,12 @@ async fn exchange(wire: &mut Wire, member: &Member) -> Result<bool, Broken> {
     if let Some(order) = head.order {
         wire.drain(head.body).await?;
         obey(wire, member, &order, head.is_head, keep);
+        return Ok(keep);
+    }
+    if head.receive {
+        wire.drain(head.body).await?;
+        member.work.receive().await;
+        wire.page(member, &head, keep).await?;
         return Ok(keep);
     }
     member.requests.set(member.requests.get() + 1);
@@ -448,7 +458,8 @@ fn parse(bytes: &[u8], spec: &Spec) -> Result<Option<Head>, Malformed> {
     if minor == 1 && body::values(request.headers, "host").count() != 1 {
         return Err(Malformed("expected one host header"));
     }
-    let order = target.strip_prefix("/_plimsoll/").filter(|_| spec.admin).map(|rest| order(method, rest));
+    let obeys = spec.admin || spec.orders.is_some();
+    let order = target.strip_prefix("/_plimsoll/").filter(|_| obeys).map(|rest| order(method, rest));
     Ok(Some(Head {
         length,
         minor,
@@ -460,32 +471,6 @@ fn parse(bytes: &[u8], spec: &Spec) -> Result<Option<Head>, Malformed> {
         body: Body::of_request(minor, request.headers)?,
         order,
         dynamic: spec.dynamic.is_some() && is_dynamic(target),
+        receive: spec.receive.is_some() && target == "/receive",
     }))
-}
-
-/// Appends content, as a chunk or plainly. An empty chunk would end the body.
-fn chunk(output: &mut Vec<u8>, data: &[u8], chunked: bool) {
-    if chunked && !data.is_empty() {
-        output.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
-        output.extend_from_slice(data);
-        output.extend_from_slice(b"\r\n");
-    } else {
-        output.extend_from_slice(data);
-    }
-}
-
-fn reason(status: u16) -> &'static str {
-    match status {
-        200 => "OK",
-        400 => "Bad Request",
-        404 => "Not Found",
-        413 => "Content Too Large",
-        429 => "Too Many Requests",
-        431 => "Request Header Fields Too Large",
-        500 => "Internal Server Error",
-        502 => "Bad Gateway",
-        503 => "Service Unavailable",
-        504 => "Gateway Timeout",
-        _ => "Failed",
-    }
 }

@@ -10,6 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use plimsoll_wire::giop::Target;
 use plimsoll_wire::giop::write::{self, Form};
 use plimsoll_wire::giop::{
     Assembler, BadGiop, CodeSets, Content, Context, Cut, Header, IiopProfile, Ior, Limits, Message, Order,
@@ -29,6 +30,11 @@ pub(crate) use latency::is_prime;
 
 /// The id of the service context of a reply that names the member.
 pub const MEMBER_CONTEXT: u32 = 0x504c_4d01;
+
+/// The id of the service context that makes a message as long as it is to be.
+pub(crate) const PADDING_CONTEXT: u32 = 0x504c_4d02;
+/// The key of the object whose calls only bring a message.
+pub(crate) const RECEIVE: &str = "Receive";
 
 /// Longest message, and most bytes in fragments of one connection.
 const MOST_BYTES: usize = 64 << 20;
@@ -192,31 +198,38 @@ impl Wire {
 
     fn serve(&mut self, header: &Header, request: &Request<'_>) -> Option<End> {
         let member = &self.member;
-        member.requests.set(member.requests.get() + 1);
+        let receives = member.spec.receive.is_some()
+            && matches!(request.target, Target::Key(key) if key == RECEIVE.as_bytes());
+        member.requests.set(member.requests.get() + u64::from(!receives));
         let failing = member.failing.get();
         let fails = member.chance.borrow_mut().happens(failing.rate);
         let first = std::mem::take(&mut self.first);
         let form = header.form();
         let named = Context { id: MEMBER_CONTEXT, data: member.name.as_bytes() };
         let mut reply = Vec::with_capacity(64);
+        let padding = vec![0; member.spec.body.filter(|_| !receives).unwrap_or(0)];
+        let padding = Context { id: PADDING_CONTEXT, data: &padding };
+        let contexts = if padding.data.is_empty() { &[named][..] } else { &[named, padding][..] };
         let closes = fails && failing.refusal == Refusal::Close;
         if fails {
             refusal(&mut reply, form, request, &FAILS);
         } else {
-            latency::reply(&mut reply, form, request, member, &[named]);
+            latency::reply(&mut reply, form, request, member, contexts);
         }
         if closes {
             reply.clear();
         }
         // Without a service time there is nothing to wait for.
-        if member.work.is_instant(first) && !(fails && failing.after.is_some()) {
+        if member.work.is_instant(first) && !receives && !(fails && failing.after.is_some()) {
             self.output.append(&mut reply);
             return closes.then_some(End::Closed);
         }
         let (id, wanted, member) = (request.id, request.wanted, member.clone());
         let given_up = self.served.spawn_local(async move {
+            let _flight = member.flight();
             match failing.after.filter(|_| fails) {
                 Some(after) => member.work.wait(after).await,
+                None if receives => member.work.receive().await,
                 None => {
                     if member.work.serve(first).await.is_err() {
                         reply.clear();

@@ -9,8 +9,9 @@ use rustix::time::ClockId;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::processor::Processor;
+use super::steps::Server;
 use super::timer::Timer;
-use super::{Service, Slowdown, Spec, shuffle};
+use super::{Service, Slowdown, Spec, Steps, shuffle};
 use crate::chance::Chance;
 
 /// The workers of one member.
@@ -31,6 +32,12 @@ pub(super) struct Work {
     slow_after: Option<Slowdown>,
     /// Takes the place of the workers.
     processor: Option<Processor>,
+    /// Take the place of the service time; what is only received needs no worker.
+    steps: Option<Steps>,
+    receive: Option<Steps>,
+    server: Server,
+    /// Is there one worker only?
+    only: bool,
 }
 
 /// The queue is full.
@@ -56,12 +63,28 @@ impl Work {
             slow: Cell::new(1.0),
             slow_after: spec.slow_after,
             processor: spec.cores.map(|cores| Processor::new(spec, cores)).transpose()?,
+            steps: spec.steps.clone(),
+            receive: spec.receive.clone(),
+            server: Server::new(),
+            only: spec.workers <= 1,
         })
     }
 
     /// Whether a request, the `first` of its connection or another, takes no time at all.
     pub(super) fn is_instant(&self, first: bool) -> bool {
-        self.service == Service::None && (!first || self.session.is_zero())
+        self.steps.is_none() && self.service == Service::None && (!first || self.session.is_zero())
+    }
+
+    /// Takes a message, which needs no worker.
+    pub(super) async fn receive(&self) {
+        if let Some(steps) = &self.receive {
+            self.server.run(Instant::now(), steps, &self.chance, &self.timer, self.factor()).await;
+        }
+    }
+
+    /// Seconds for which the workers (over all of them) and the processor of the steps have been busy.
+    pub(super) fn used(&self) -> (f64, f64) {
+        self.server.used()
     }
 
     /// Waits for a worker and holds it for a service time; longer if the request is the `first` of its
@@ -76,6 +99,15 @@ impl Work {
     }
 
     async fn hold(&self, service: Service, first: bool) -> Result<(), Full> {
+        if let Some(steps) = &self.steps {
+            let came = Instant::now();
+            let _worker = self.worker().await?;
+            let _busy = self.server.thread();
+            let begin = self.server.begin(came, self.only);
+            let end = self.server.run(begin, steps, &self.chance, &self.timer, self.factor()).await;
+            self.server.end(end);
+            return Ok(());
+        }
         if service == Service::None && (!first || self.session.is_zero()) {
             return Ok(());
         }

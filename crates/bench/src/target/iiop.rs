@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use plimsoll_wire::giop::write::{self, Form, Head};
 use plimsoll_wire::giop::{
-    BadGiop, Content, Corbaloc, Cut, Ior, Kind, Message, Order, Place, Reply, Status, Target as Aim, Version,
-    Wanted, cut,
+    BadGiop, Content, Context, Corbaloc, Cut, Ior, Kind, Message, Order, Place, Reply, Status, Target as Aim,
+    Version, Wanted, cut,
 };
 
 use super::{Answer, Ask, Step, Target};
-use crate::member::{MEMBER_CONTEXT, is_prime};
+use crate::member::{MEMBER_CONTEXT, PADDING_CONTEXT, is_prime};
 use crate::record::Fault;
 
 /// Longest reply.
@@ -60,6 +60,8 @@ pub struct Iiop {
     names: Vec<Arc<str>>,
     /// Follow a LOCATION_FORWARD; if not, it is an answer.
     follow: bool,
+    /// What each request carries beside its argument.
+    padding: Vec<u8>,
     next: u32,
 }
 
@@ -94,7 +96,21 @@ impl Iiop {
         let (place, key) = read(reference)?;
         let address = resolve(&place)?;
         let object = Object { version: place.version, key, name: place.to_string().into() };
-        Ok(Self { objects: vec![object], addresses: vec![address], names: Vec::new(), follow, next: 0 })
+        Ok(Self {
+            objects: vec![object],
+            addresses: vec![address],
+            names: Vec::new(),
+            follow,
+            padding: Vec::new(),
+            next: 0,
+        })
+    }
+
+    /// Each request carries so many bytes beside its argument, which nobody looks at.
+    #[must_use]
+    pub fn padded(mut self, length: usize) -> Self {
+        self.padding = (0..length).map(|n| n as u8).collect();
+        self
     }
 
     /// The request of a call, for one of the objects.
@@ -102,8 +118,10 @@ impl Iiop {
         let Object { version, key, .. } = &self.objects[place];
         let form = Form { version: *version, order: Order::NATIVE };
         let target = Aim::Key(key);
-        let head = Head { id, wanted: Wanted::Result, target, operation: b"is_prime", contexts: &[] };
-        let mut bytes = Vec::with_capacity(96 + key.len());
+        let padding = [Context { id: PADDING_CONTEXT, data: &self.padding }];
+        let contexts = if self.padding.is_empty() { &[] } else { &padding[..] };
+        let head = Head { id, wanted: Wanted::Result, target, operation: b"is_prime", contexts };
+        let mut bytes = Vec::with_capacity(96 + key.len() + self.padding.len());
         write::request(&mut bytes, form, &head, |writer| writer.u32(number));
         bytes.into()
     }

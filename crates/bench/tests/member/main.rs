@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 mod iiop;
 mod metered;
 mod sharing;
+mod steps;
 mod telling;
 
 const MS: Duration = Duration::from_millis(1);

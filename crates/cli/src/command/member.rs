@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use plimsoll_bench::member::{self, Antagonist, Kind, Refusal, Service, Slowdown, Spec};
+use plimsoll_bench::member::{self, Antagonist, Kind, Refusal, Service, Slowdown, Spec, Steps};
 use plimsoll_bench::units;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -80,6 +80,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration)]
     session: Duration,
 
+    /// What a worker does with a request, in place of the service time (http, iiop): work at the member's own processor,
+    /// which is emulated and serves in order, and times of waiting, such as cpu:exp:5ms,wait:exp:10ms,cpu:exp:5ms
+    #[arg(long, value_name = "STEPS", conflicts_with_all = ["service", "burn", "swaps", "cores", "session", "echo"])]
+    steps: Option<Steps>,
+
+    /// What is done, without a worker, with a request for the path /receive (http) or the object Receive (iiop)
+    #[arg(long, value_name = "STEPS", requires = "steps")]
+    receive: Option<Steps>,
+
     /// Answer with the integers of the request's body after so many swaps of two of them (http): real work
     /// instead of a service time
     #[arg(long, value_name = "N", conflicts_with_all = ["service", "burn", "echo", "session"])]
@@ -96,14 +105,14 @@ pub(crate) struct Args {
 
     /// Serve CORBA clients instead: the object Test::Latency, which says whether a number is prime, under any key; GIOP
     /// 1.0 to 1.2
-    #[arg(long, conflicts_with_all = ["echo", "swaps", "body", "meter", "admin"])]
+    #[arg(long, conflicts_with_all = ["echo", "swaps", "meter", "admin"])]
     iiop: bool,
 
     /// Write the object's reference (IOR) there once it listens, a line for each member [default: print it]
     #[arg(long, value_name = "FILE", requires = "iiop")]
     ior_file: Option<PathBuf>,
 
-    /// Length of an answer's body, such as 1KiB [default: the name]
+    /// Length of an answer's body, such as 1KiB [default: the name]; of CORBA's answers, so many bytes beside the result
     #[arg(long, value_name = "SIZE", value_parser = body)]
     body: Option<usize>,
 
@@ -132,6 +141,10 @@ pub(crate) struct Args {
     /// /_plimsoll/count with the requests so far
     #[arg(long)]
     admin: bool,
+
+    /// Obey the same at this address too, over HTTP, whatever is served
+    #[arg(long, value_name = "ADDRESS")]
+    orders: Option<SocketAddr>,
 
     /// Tell the agent or the lottery's daemon at this address (its --status or --listen) four times a second how many requests
     /// there are, as in_flight (http)
@@ -172,6 +185,9 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         queue: args.queue,
         burn: args.burn,
         session: args.session,
+        steps: args.steps.clone(),
+        receive: args.receive.clone(),
+        orders: args.orders,
         swaps: args.swaps,
         body: args.body,
         fail_rate: args.fail_rate,

@@ -1,5 +1,6 @@
 //! What the parts of an experiment file say of one another.
 
+mod application;
 mod load;
 
 use std::ops::{Range, RangeInclusive};
@@ -9,6 +10,7 @@ use super::{
     Act, Along, Balancer, BalancerKind, Experiment, Factor, Fault, Level, Mode, Protocol, Vary, Wrong,
 };
 use crate::lab::claim::Test;
+use crate::lab::column::Column;
 use crate::lab::metric::Metric;
 use crate::lab::plan::{self, Point};
 
@@ -33,6 +35,9 @@ const DELAY: Duration = Duration::from_secs(10);
 /// Most requests per second, and greatest share of the capacity.
 const RATE: f64 = 10_000_000.0;
 const SHARE: f64 = 1000.0;
+/// Longest time of the application in milliseconds, and most bytes of a message.
+const MILLISECONDS: f64 = 100_000.0;
+const LENGTH: f64 = 200_000.0;
 /// Processors of a member, and their speed.
 const CORES: RangeInclusive<f64> = 0.001..=1e6;
 /// Most integers in a request, and most swaps of them.
@@ -114,6 +119,9 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
             say(top.clone(), format!("[load] {}: {why}", factor.name()));
         }
     }
+    for why in application::check(experiment, &varied) {
+        say(top.clone(), why);
+    }
     for why in members(experiment, &varied) {
         say(top.clone(), why);
     }
@@ -192,7 +200,19 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         {
             say(claim.test.span(), why.to_owned());
         }
-        if !matches!(test, Test::AtLeast(_) | Test::AtMost(_) | Test::RatioToBest(_))
+        if let Test::ModelError(error) = test
+            && let Some(why) = error.wrong()
+        {
+            say(claim.test.span(), why.to_owned());
+        }
+        if experiment.model.is_none() && (claim.column != Column::Measured || test.of_model()) {
+            say(claim.test.span(), "there is no [model] whose numbers the claim could be of".to_owned());
+        }
+        if claim.column != Column::Measured && test.of_model() {
+            let message = "this test looks at the model anyway: it takes `by`, and the claim no `column`";
+            say(claim.test.span(), message.to_owned());
+        }
+        if !test.by_points()
             && let Some(factor) = open(experiment, &named)
         {
             say(claim.test.span(), mixed("claim", factor));
@@ -215,6 +235,12 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
             };
             if let Some(why) = points.iter().find_map(fails) {
                 wrong.push(Wrong { at: top.clone(), message: format!("{why} ({})", mode.name()) });
+            }
+            let model = experiment.model.as_ref();
+            if let Some((model, why)) = model.and_then(|model| Some((model, model.get_ref().wrong(&points)?)))
+            {
+                wrong.push(Wrong { at: model.span(), message: format!("{why} ({})", mode.name()) });
+                break;
             }
         }
     }
@@ -358,6 +384,21 @@ fn fits(factor: Factor, level: &Level) -> Result<(), String> {
         }
         (Factor::Retries, Level::Number(n)) if n.fract() != 0.0 || !(0.0..=RETRIES).contains(n) => {
             Err(format!("`{n}`: expected a whole number of retries up to {RETRIES}"))
+        }
+        (Factor::Demand, Level::Number(n)) if !(*n > 0.0 && *n <= MILLISECONDS) => {
+            Err(format!("`{n}`: expected milliseconds above 0, up to {MILLISECONDS}"))
+        }
+        (Factor::Delay, Level::Number(n)) if !(0.0..=MILLISECONDS).contains(n) => {
+            Err(format!("`{n}`: expected milliseconds up to {MILLISECONDS}"))
+        }
+        (Factor::Age, Level::Number(n)) if !(*n == 0.0 || (0.05..=3600.0).contains(n)) => {
+            Err(format!("`{n}`: expected seconds from 0.05 to 3600, or 0 for a choice by chance"))
+        }
+        (Factor::Length, Level::Number(n)) if n.fract() != 0.0 || !(0.0..=LENGTH).contains(n) => {
+            Err(format!("`{n}`: expected a whole number of bytes up to {LENGTH}"))
+        }
+        (Factor::Clones, Level::Number(n)) if n.fract() != 0.0 || !(1.0..=1000.0).contains(n) => {
+            Err(format!("`{n}`: expected a whole number of clones from 1 to 1000"))
         }
         (Factor::Share, Level::Number(n)) if !(*n > 0.0 && *n <= SHARE) => {
             Err(format!("`{n}`: expected a number above 0, up to {SHARE}"))

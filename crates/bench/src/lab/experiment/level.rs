@@ -23,9 +23,38 @@ pub enum Factor {
     Retries,
     /// What clients, balancer and members speak.
     Protocol,
+    /// SA of the application, in milliseconds; SB is half as much again.
+    Demand,
+    /// D of the application, in milliseconds.
+    Delay,
+    /// L of the application, in bytes.
+    Length,
+    /// C of the application.
+    Clones,
+    /// For how many seconds the application's agent believes loads by which it chooses; 0 for by chance.
+    Age,
 }
 
 impl Factor {
+    /// Those whose levels are numbers.
+    const NUMBERS: [Self; 10] = [
+        Self::Endpoints,
+        Self::Concurrency,
+        Self::Share,
+        Self::Rate,
+        Self::Retries,
+        Self::Demand,
+        Self::Delay,
+        Self::Length,
+        Self::Clones,
+        Self::Age,
+    ];
+
+    /// The one of this name whose levels are numbers.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::NUMBERS.into_iter().find(|factor| factor.name() == name)
+    }
+
     /// As in experiment files.
     pub fn name(self) -> &'static str {
         match self {
@@ -36,6 +65,11 @@ impl Factor {
             Self::Rate => "rate",
             Self::Retries => "retries",
             Self::Protocol => "protocol",
+            Self::Demand => "demand",
+            Self::Delay => "delay",
+            Self::Length => "length",
+            Self::Clones => "clones",
+            Self::Age => "age",
         }
     }
 
@@ -49,7 +83,17 @@ impl Factor {
             Self::Rate => "offered load (requests/s)",
             Self::Retries => "retries",
             Self::Protocol => "protocol",
+            Self::Demand => "service demand SA (ms)",
+            Self::Delay => "inter-node delay D (ms)",
+            Self::Length => "message length L (bytes)",
+            Self::Clones => "clones C",
+            Self::Age => "age of loads (s)",
         }
+    }
+
+    /// Is it one of the application?
+    pub fn of_application(self) -> bool {
+        matches!(self, Self::Demand | Self::Delay | Self::Length | Self::Clones | Self::Age)
     }
 }
 

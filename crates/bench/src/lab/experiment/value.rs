@@ -12,7 +12,7 @@ use crate::replay::Workload;
 use crate::units;
 
 /// A duration such as `"1.5s"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
 impl<'de> Deserialize<'de> for Span {

@@ -23,7 +23,7 @@ pub(super) fn file(
     let members: Vec<serde_json::Value> = members
         .iter()
         .map(|address| match iiop {
-            true => serde_json::json!({ "address": address.to_string(), "key": KEY }),
+            true => serde_json::json!({ "address": address.to_string(), "key": wiring.key.unwrap_or(KEY) }),
             false => address.to_string().into(),
         })
         .collect();
@@ -69,6 +69,14 @@ pub(super) fn file(
     set("outlier", settings.ejection.map(Into::into));
     set("slow_start", settings.slow_start.map(|span| time(span).into()));
     set("timeouts", settings.per_try.map(|span| serde_json::json!({ "per_try": time(span) })));
+    if let Some(each) = wiring.asks {
+        group["monitor"] = serde_json::json!({
+            "source": "pull",
+            "path": "/_plimsoll/count",
+            "metric": "in_flight",
+            "interval": time(Span(each)),
+        });
+    }
     if iiop {
         group["iiop"] = serde_json::json!({ "type_id": TYPE });
     }
@@ -128,5 +136,12 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        let wiring = Wiring { key: Some("Receive"), ..wiring };
+        let text = file(&balancer, &Settings::default(), &wiring, at(0).ip(), &[at(5001)]).unwrap();
+        assert!(text.contains("key = \"Receive\"") && !text.contains("monitor"), "{text}");
+        let asks = Some(std::time::Duration::from_secs(3));
+        let wiring = Wiring { protocol: Protocol::Http, asks, ..Wiring::default() };
+        let text = file(&balancer, &Settings::default(), &wiring, at(0).ip(), &[at(5001)]).unwrap();
+        assert!(text.contains("source = \"pull\"") && text.contains("interval = \"3000000us\""), "{text}");
     }
 }

@@ -13,7 +13,7 @@ pub(super) enum Order {
     Slow(f64),
     /// Fail like this from now on.
     Fail(Failing),
-    /// Say how many requests have come.
+    /// Say how many requests have come and are there, and for how long threads and processor were busy with steps.
     Count,
     /// Something it cannot do.
     Unknown,
@@ -61,7 +61,13 @@ pub(super) fn obey(wire: &mut Wire, member: &Member, order: &Order, is_head: boo
             wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
         }
         Order::Count => {
-            let body = serde_json::json!({ "member": member.name, "requests": member.requests.get() });
+            let mut body = serde_json::json!({ "member": member.name, "requests": member.requests.get() });
+            if member.spec.steps.is_some() {
+                let (threads, processor) = member.work.used();
+                body["threads"] = threads.into();
+                body["processor"] = processor.into();
+                body["values"] = serde_json::json!({ "in_flight": member.in_flight.get() });
+            }
             wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
         }
         Order::Unknown => {

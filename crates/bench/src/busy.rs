@@ -1,0 +1,104 @@
+//! Processors that are not there: who serves until when, computed, and how much of them was used.
+//!
+//! A processor that serves in the order of arrival is known by when it will be free. Who comes waits until then, and is done
+//! its time later, however late that is noticed: lateness makes an answer late, but costs no capacity.
+
+use std::time::{Duration, Instant};
+
+/// Processors that serve in the order of arrival.
+#[derive(Debug)]
+pub(crate) struct Processors {
+    /// When each will be free; never empty.
+    free: Vec<Instant>,
+    /// Work that came so far.
+    work: Duration,
+}
+
+impl Processors {
+    /// So many, at least one, all idle.
+    pub(crate) fn new(count: usize, now: Instant) -> Self {
+        Self { free: vec![now; count.max(1)], work: Duration::ZERO }
+    }
+
+    /// Takes work that comes now; when it will be done.
+    pub(crate) fn serve(&mut self, now: Instant, time: Duration) -> Instant {
+        self.work += time;
+        let first = self.free.iter_mut().min();
+        let Some(first) = first else { return now + time };
+        *first = (*first).max(now) + time;
+        *first
+    }
+
+    /// Time for which they have been busy until now, over all of them.
+    pub(crate) fn busy(&self, now: Instant) -> Duration {
+        // From now until it is free each has work to do without a gap.
+        let left: Duration = self.free.iter().map(|free| free.saturating_duration_since(now)).sum();
+        self.work.saturating_sub(left)
+    }
+}
+
+/// The integral of a count over time: how long, in all, so many were busy.
+#[derive(Debug)]
+pub(crate) struct InUse {
+    count: usize,
+    busy: Duration,
+    since: Instant,
+}
+
+impl InUse {
+    /// None are.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { count: 0, busy: Duration::ZERO, since: now }
+    }
+
+    /// One more is.
+    pub(crate) fn enter(&mut self, now: Instant) {
+        self.busy = self.busy(now);
+        (self.count, self.since) = (self.count + 1, now.max(self.since));
+    }
+
+    /// One less.
+    pub(crate) fn leave(&mut self, now: Instant) {
+        self.busy = self.busy(now);
+        (self.count, self.since) = (self.count.saturating_sub(1), now.max(self.since));
+    }
+
+    /// Time for which they have been busy until now, over all of them.
+    pub(crate) fn busy(&self, now: Instant) -> Duration {
+        self.busy + now.saturating_duration_since(self.since) * self.count as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn who_comes_first_is_served_first_and_what_is_left_is_not_used_yet() {
+        let begin = Instant::now();
+        let mut one = Processors::new(1, begin);
+        assert_eq!(one.serve(begin, 10 * MS), begin + 10 * MS);
+        assert_eq!(one.serve(begin + 4 * MS, 5 * MS), begin + 15 * MS);
+        assert_eq!((one.busy(begin + 6 * MS), one.busy(begin + 15 * MS)), (6 * MS, 15 * MS));
+        // Idle from 15 to 20.
+        assert_eq!(one.serve(begin + 20 * MS, MS), begin + 21 * MS);
+        assert_eq!(one.busy(begin + 30 * MS), 16 * MS);
+        let mut two = Processors::new(2, begin);
+        let ends = [10, 4, 3].map(|time| two.serve(begin, time * MS));
+        assert_eq!(ends, [begin + 10 * MS, begin + 4 * MS, begin + 7 * MS]);
+    }
+
+    #[test]
+    fn what_is_in_use_adds_up() {
+        let begin = Instant::now();
+        let mut threads = InUse::new(begin);
+        threads.enter(begin);
+        threads.enter(begin + 2 * MS);
+        assert_eq!(threads.busy(begin + 5 * MS), 8 * MS);
+        threads.leave(begin + 5 * MS);
+        threads.leave(begin + 6 * MS);
+        assert_eq!(threads.busy(begin + 100 * MS), 9 * MS);
+    }
+}

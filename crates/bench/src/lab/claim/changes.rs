@@ -1,0 +1,100 @@
+//! From one level to another a metric changes by so much, give or take a bound: a cut of 47 % is a change by -0.47.
+
+use serde::Deserialize;
+
+use super::{Only, Verdict, digits, shown};
+use crate::lab::experiment::{Factor, Level};
+use crate::lab::metric::Metric;
+use crate::lab::table::{Levels, Table, name};
+
+/// A change of known size, wherever both levels are.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Changes {
+    /// Of what.
+    pub metric: Metric,
+    /// What differs.
+    pub factor: Factor,
+    /// From this level of it.
+    pub from: Level,
+    /// To this one.
+    pub to: Level,
+    /// By this part of what it is at first; below 0 where it falls.
+    pub by: f64,
+    /// Give or take.
+    pub within: f64,
+    /// Only points with all of these.
+    #[serde(default)]
+    pub only: Vec<Only>,
+}
+
+impl Changes {
+    /// Does it look at points with these levels?
+    pub(super) fn looks_at(&self, levels: &Levels) -> bool {
+        let level = levels.get(&self.factor);
+        level.is_some_and(|level| *level == self.from || *level == self.to)
+            && self.only.iter().all(|only| only.keeps(levels))
+    }
+
+    pub(super) fn decide(&self, table: &Table) -> Verdict {
+        let rows: Vec<_> = table.all(self.metric, |levels| self.looks_at(levels)).collect();
+        let rest = |levels: &Levels| {
+            let mut rest = levels.clone();
+            rest.remove(&self.factor);
+            rest
+        };
+        let at = |levels: &Levels, level: &Level| levels.get(&self.factor) == Some(level);
+        let mut verdict = Verdict::new(true);
+        for (levels, first) in rows.iter().filter(|(levels, _)| at(levels, &self.from)) {
+            let place = rest(levels);
+            let Some((_, last)) =
+                rows.iter().find(|(levels, _)| at(levels, &self.to) && rest(levels) == place)
+            else {
+                return Verdict::nothing(&format!("no {} at {}", self.to, name(&place)));
+            };
+            let ratio = last.over(first);
+            let holds = (ratio.mean - 1.0 - self.by).abs() <= self.within;
+            verdict.pass &= holds;
+            verdict.numbers.push(format!(
+                "{}{}: from {} to {}, by {} ± {} %, expected {} ± {} %",
+                if holds { "" } else { "not at " },
+                name(&place),
+                shown(first),
+                shown(last),
+                digits((ratio.mean - 1.0) * 100.0),
+                digits(ratio.half * 100.0),
+                digits(self.by * 100.0),
+                digits(self.within * 100.0),
+            ));
+        }
+        if verdict.numbers.is_empty() {
+            return Verdict::nothing(&format!("no point of {} with `{}`", self.from, self.metric.name()));
+        }
+        verdict
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::curves;
+    use super::*;
+
+    #[test]
+    fn a_cut_is_a_change_below_zero() {
+        let table = curves(Metric::Response, 0.1, &[(1.0, &[(24.0, 100.0)]), (8.0, &[(24.0, 53.0)])]);
+        let test = |by, within| Changes {
+            metric: Metric::Response,
+            factor: Factor::Endpoints,
+            from: Level::Number(1.0),
+            to: Level::Number(8.0),
+            by,
+            within,
+            only: vec![],
+        };
+        let verdict = test(-0.48, 0.02).decide(&table);
+        assert!(verdict.pass && verdict.numbers[0].contains("by -47 ± "), "{verdict:?}");
+        assert!(!test(-0.5, 0.02).decide(&table).pass && !test(0.47, 0.02).decide(&table).pass);
+        let other = Changes { to: Level::Number(4.0), ..test(-0.47, 0.1) };
+        assert!(!other.decide(&table).pass && !test(0.0, 1.0).decide(&Table::default()).pass);
+    }
+}

@@ -1,0 +1,322 @@
+//! Clients of the application: each does one cycle after another, bind A, call A, bind B, call B, on a thread of its own.
+//!
+//! What is real: choosing a server and telling the client (a client's bind), taking a message and bringing it to a server
+//! (the relay), calls, answers, and the sockets between all of them. What is emulated here: the sleeps for the inter-node
+//! delay, which the paper emulated likewise; the client's own work; and what the paper's agent costs, which is a processor
+//! that serves in order ([`Processors`](crate::busy::Processors)) and, where it forwards, its clones: a client holds one
+//! from when it comes to the agent until its message is with a server. Servers are processes.
+//!
+//! A client keeps a time of its own, which emulated steps move exactly: that a thread wakes late makes one step late and no
+//! more. The response time is that of a whole cycle.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::Trouble;
+use super::drive::Door;
+use super::experiment::{Architecture, COPIES, Protocol, Setting};
+use crate::busy::{InUse, Processors};
+use crate::chance::Chance;
+use crate::record::{Fault, Record};
+
+mod caller;
+mod clones;
+
+use caller::{Caller, Plug};
+use clones::Clones;
+
+/// After a failure, so that a server that is not there is not asked all the time.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Longest sleep: how soon an end is noticed.
+const NAP: Duration = Duration::from_millis(50);
+
+/// What clients must know.
+pub(super) struct Scene {
+    /// What they do.
+    pub(super) setting: Setting,
+    /// What they speak.
+    pub(super) protocol: Protocol,
+    /// Where A, then B, are asked for.
+    pub(super) doors: Vec<Door>,
+    /// The servers, with their names.
+    pub(super) members: Vec<(String, SocketAddr)>,
+    /// For an answer to a call.
+    pub(super) timeout: Duration,
+}
+
+/// Clients at work.
+#[derive(Debug)]
+pub(super) struct Cycles {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What all clients share.
+#[derive(Debug)]
+struct Shared {
+    start: Instant,
+    stop: AtomicBool,
+    record: Mutex<Record>,
+    processor: Mutex<Processors>,
+    clones: Clones,
+    /// Clients at the agent, or clones that are busy.
+    agent: Mutex<InUse>,
+}
+
+/// A lock whose holder left nothing half done, whatever became of it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts so many clients.
+pub(super) fn start(scene: Scene, clients: usize, seed: u64) -> Result<Cycles, Trouble> {
+    let start = Instant::now();
+    let clones = match scene.setting.architecture {
+        Architecture::Handle => 1,
+        Architecture::Forward => scene.setting.clones,
+    };
+    let shared = Arc::new(Shared {
+        start,
+        stop: AtomicBool::new(false),
+        record: Mutex::default(),
+        processor: Mutex::new(Processors::new(1, start)),
+        clones: Clones::new(clones),
+        agent: Mutex::new(InUse::new(start)),
+    });
+    let scene = Arc::new(scene);
+    let mut threads = Vec::new();
+    for number in 0..clients {
+        let client = Client::new(&scene, &shared, seed.wrapping_add((number as u64) << 32))?;
+        let thread = std::thread::Builder::new().name(format!("client-{number}")).spawn(move || client.run());
+        threads.push(thread.map_err(|error| Trouble::failed(format!("no thread for a client: {error}")))?);
+    }
+    Ok(Cycles { shared, threads })
+}
+
+impl Cycles {
+    /// Since the load began.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.shared.start.elapsed()
+    }
+
+    /// What ended since the last look.
+    pub(super) fn take(&self) -> Record {
+        std::mem::take(&mut *lock(&self.shared.record))
+    }
+
+    /// Have all clients ended?
+    pub(super) fn finished(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Seconds for which the agent's threads, over all of them, and its processor have been busy.
+    pub(super) fn used(&self) -> (f64, f64) {
+        let now = Instant::now();
+        let threads = lock(&self.shared.agent).busy(now);
+        (threads.as_secs_f64(), lock(&self.shared.processor).busy(now).as_secs_f64())
+    }
+
+    /// Ends it now.
+    pub(super) fn end(mut self) -> Result<(), Trouble> {
+        self.shared.stop.store(true, Relaxed);
+        for thread in std::mem::take(&mut self.threads) {
+            thread.join().map_err(|_| Trouble::failed("a client of the application panicked"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cycles {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Relaxed);
+    }
+}
+
+/// Why a cycle has no good end.
+enum Broken {
+    /// The run is over.
+    Over,
+    /// A call failed.
+    Failed(Fault),
+}
+
+impl From<Fault> for Broken {
+    fn from(fault: Fault) -> Self {
+        Self::Failed(fault)
+    }
+}
+
+/// One client.
+struct Client {
+    scene: Arc<Scene>,
+    shared: Arc<Shared>,
+    chance: Chance,
+    /// Until when its emulated steps have taken it.
+    now: Instant,
+    /// How it asks for A and B: for a server, or to bring a message to one.
+    doors: Vec<Caller>,
+    /// How it calls each server.
+    servers: Vec<Caller>,
+}
+
+impl Client {
+    fn new(scene: &Arc<Scene>, shared: &Arc<Shared>, seed: u64) -> Result<Self, Trouble> {
+        let length = scene.setting.length;
+        let plug = match scene.setting.architecture {
+            Architecture::Handle => Plug::Bind,
+            Architecture::Forward => Plug::Bring(length),
+        };
+        let doors: Result<_, _> = scene.doors.iter().map(|door| Caller::new(door, plug)).collect();
+        let server = |(_, address): &(String, SocketAddr)| {
+            let door = match scene.protocol {
+                Protocol::Http => Door::Http(*address),
+                Protocol::Iiop => Door::Iiop(format!("iiop://{address}/{}", super::front::KEY)),
+            };
+            Caller::new(&door, Plug::Call(length))
+        };
+        let servers: Result<_, _> = scene.members.iter().map(server).collect();
+        Ok(Self {
+            scene: scene.clone(),
+            shared: shared.clone(),
+            chance: Chance::new(seed),
+            now: shared.start,
+            doors: doors?,
+            servers: servers?,
+        })
+    }
+
+    /// Cycle after cycle until the run is over.
+    fn run(mut self) {
+        self.now = Instant::now();
+        loop {
+            let begin = self.now;
+            match self.cycle() {
+                Ok(()) => {
+                    let time = self.now.saturating_duration_since(begin);
+                    let mut record = lock(&self.shared.record);
+                    record.left(Duration::ZERO, Duration::ZERO);
+                    record.answered(None, time, time);
+                }
+                Err(Broken::Over) => return,
+                Err(Broken::Failed(fault)) => {
+                    {
+                        let mut record = lock(&self.shared.record);
+                        record.left(Duration::ZERO, Duration::ZERO);
+                        record.failed(None, fault, self.scene.timeout);
+                    }
+                    std::thread::sleep(PAUSE);
+                    self.now = Instant::now();
+                }
+            }
+        }
+    }
+
+    fn cycle(&mut self) -> Result<(), Broken> {
+        let client = self.scene.setting.client;
+        self.now += self.scene.setting.piece(client).draw(&mut self.chance);
+        self.sleep()?;
+        for service in 0..self.doors.len() {
+            let server = match self.scene.setting.architecture {
+                Architecture::Handle => self.bind(service)?,
+                Architecture::Forward => self.forward(service)?,
+            };
+            let caller = self.servers.get_mut(server).ok_or(Fault::Malformed)?;
+            caller.call(self.scene.timeout, &self.shared.stop).map_err(broken)?;
+            self.now = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Asks the agent where a server is, and goes there: two delays for the question and its answer, one for the call.
+    fn bind(&mut self, service: usize) -> Result<usize, Broken> {
+        let Setting { delay, agent, .. } = self.scene.setting;
+        self.pass(delay)?;
+        lock(&self.shared.agent).enter(self.now);
+        let worked = self.work(agent);
+        lock(&self.shared.agent).leave(self.now);
+        worked?;
+        let begin = Instant::now();
+        let server = self.ask(service)?;
+        lock(&self.shared.record).picked(begin.elapsed());
+        self.pass(delay)?;
+        self.pass(delay)?;
+        Ok(server)
+    }
+
+    /// Sends a message to the agent, one of whose clones takes it, looks for a server, sleeps and brings it there.
+    fn forward(&mut self, service: usize) -> Result<usize, Broken> {
+        let Setting { delay, agent, locate, .. } = self.scene.setting;
+        self.pass(delay)?;
+        let shared = self.shared.clone();
+        let clone = shared.clones.take(self.now);
+        if shared.stop.load(Relaxed) {
+            return Err(Broken::Over);
+        }
+        self.now = clone.since();
+        lock(&shared.agent).enter(self.now);
+        let brought = (|| {
+            self.work(agent / 4.0)?;
+            self.work(locate)?;
+            self.work(agent / 4.0)?;
+            self.pass(delay)?;
+            self.work(agent / 4.0)?;
+            let begin = Instant::now();
+            let server = self.ask(service)?;
+            lock(&shared.record).picked(begin.elapsed());
+            self.work(agent / 4.0)?;
+            Ok(server)
+        })();
+        lock(&shared.agent).leave(self.now);
+        clone.until(self.now);
+        brought
+    }
+
+    /// Which server it is, by who says that it serves.
+    fn ask(&mut self, service: usize) -> Result<usize, Broken> {
+        let caller = self.doors.get_mut(service).ok_or(Fault::Malformed)?;
+        let member = caller.call(self.scene.timeout, &self.shared.stop).map_err(broken)?;
+        self.now = Instant::now();
+        let own = service * COPIES..(service + 1) * COPIES;
+        let is = |(name, address): &(String, SocketAddr)| {
+            member.as_deref().is_some_and(|said| said == name || said == address.to_string())
+        };
+        let found = own.into_iter().find(|number| self.scene.members.get(*number).is_some_and(is));
+        // Somebody who does not serve this, or says no name.
+        found.ok_or(Broken::Failed(Fault::Malformed))
+    }
+
+    /// Nothing, for so many seconds.
+    fn pass(&mut self, seconds: f64) -> Result<(), Broken> {
+        self.now += Duration::from_secs_f64(seconds);
+        self.sleep()
+    }
+
+    /// So much work, in the mean, at the agent's processor, behind that of others.
+    fn work(&mut self, mean: f64) -> Result<(), Broken> {
+        let time = self.scene.setting.piece(mean).draw(&mut self.chance);
+        self.now = lock(&self.shared.processor).serve(self.now, time);
+        self.sleep()
+    }
+
+    /// Until its own time has come.
+    fn sleep(&self) -> Result<(), Broken> {
+        loop {
+            if self.shared.stop.load(Relaxed) {
+                return Err(Broken::Over);
+            }
+            let left = self.now.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(NAP));
+        }
+    }
+}
+
+/// A call that ended with the run did not fail.
+fn broken(fault: Option<Fault>) -> Broken {
+    fault.map_or(Broken::Over, Broken::Failed)
+}

@@ -1,0 +1,217 @@
+//! `[application]`: the synthetic application of Petriu, Amer, Majumdar and Abdull-Fatah (Using analytic models for
+//! predicting middleware performance, 2000), in place of requests that are all alike.
+//!
+//! A client's cycle is: bind A, call A, bind B, call B. There are two servers of A (members 1 and 2) and two of B (3 and 4).
+//! In the *handle-driven* architecture the agent says who serves and the client goes there; in the *forwarding* one the
+//! agent's threads, its clones, take the message and bring it to a server, which answers the client. Before anybody sends
+//! something it sleeps for the inter-node delay D.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{Bytes, Span};
+use crate::lab::table::Levels;
+use crate::member::{Service, Steps};
+
+use super::Factor;
+
+/// Servers of A, and of B.
+pub const COPIES: usize = 2;
+
+/// What the application does. All times are means.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Application {
+    /// How clients come to a server.
+    pub architecture: Architecture,
+    /// SA: work of a server A for a call, where `demand` is no factor. SB is half as much again.
+    #[serde(default = "ten")]
+    pub demand: Span,
+    /// D: from one node to another, where `delay` is no factor.
+    #[serde(default = "ten")]
+    pub delay: Span,
+    /// L: bytes of a call and of its answer, where `length` is no factor.
+    #[serde(default = "usual")]
+    pub length: Bytes,
+    /// C: threads of the agent that forwards, where `clones` is no factor.
+    #[serde(default = "super::one")]
+    pub clones: usize,
+    /// Work of the agent for a request, without what locates (forward: in four pieces, between its calls).
+    pub agent: Span,
+    /// Work of what locates, at the agent's processor, for each request (forward).
+    #[serde(default)]
+    pub locate: Span,
+    /// Work of a server beside SA or SB (handle).
+    #[serde(default)]
+    pub overhead: Span,
+    /// Work at the server's processor to receive a message (forward).
+    #[serde(default)]
+    pub receive: Span,
+    /// Work at the server's processor to send an answer (forward).
+    #[serde(default)]
+    pub send: Span,
+    /// Work of a server for each thousand bytes of L.
+    #[serde(default)]
+    pub per_kilobyte: Span,
+    /// Work of a client in a cycle, at a processor of its own.
+    #[serde(default)]
+    pub client: Span,
+    /// How pieces of work are distributed; the delay is always the same.
+    #[serde(default)]
+    pub work: Work,
+}
+
+/// How clients come to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Architecture {
+    /// They are told where to go (H-ORB).
+    Handle,
+    /// Their request is forwarded (F-ORB).
+    Forward,
+}
+
+/// How pieces of work are distributed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// Each piece between two calls is exponential.
+    #[default]
+    Exponential,
+    /// Always the same.
+    Constant,
+}
+
+/// The application of one point. Times in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Setting {
+    /// How clients come to a server.
+    pub architecture: Architecture,
+    /// SA.
+    pub demand: f64,
+    /// D.
+    pub delay: f64,
+    /// L in bytes.
+    pub length: usize,
+    /// C.
+    pub clones: usize,
+    /// For how long loads are believed by which the agent chooses; by chance if `None`.
+    pub age: Option<f64>,
+    /// Work of the agent.
+    pub agent: f64,
+    /// Of what locates.
+    pub locate: f64,
+    /// Of a client in a cycle.
+    pub client: f64,
+    overhead: f64,
+    receive: f64,
+    send: f64,
+    per_byte: f64,
+    work: Work,
+}
+
+impl Application {
+    /// That of a point with these levels.
+    pub fn at(&self, levels: &Levels) -> Setting {
+        let level = |factor| levels.get(&factor).and_then(super::Level::number);
+        let ms = |factor, span: Span| level(factor).map_or(span.0.as_secs_f64(), |value| value / 1e3);
+        let count = |factor, own: usize| level(factor).map_or(own, |value| value as usize);
+        let seconds = |span: Span| span.0.as_secs_f64();
+        Setting {
+            architecture: self.architecture,
+            demand: ms(Factor::Demand, self.demand),
+            delay: ms(Factor::Delay, self.delay),
+            length: count(Factor::Length, self.length.0),
+            clones: count(Factor::Clones, self.clones).max(1),
+            age: level(Factor::Age).filter(|age| *age > 0.0),
+            agent: seconds(self.agent),
+            locate: seconds(self.locate),
+            client: seconds(self.client),
+            overhead: seconds(self.overhead),
+            receive: seconds(self.receive),
+            send: seconds(self.send),
+            per_byte: seconds(self.per_kilobyte) / 1e3,
+            work: self.work,
+        }
+    }
+}
+
+impl Setting {
+    /// A piece of work with this mean, in seconds.
+    pub fn piece(&self, mean: f64) -> Service {
+        let mean = Duration::from_secs_f64(mean.clamp(0.0, 3600.0));
+        match self.work {
+            _ if mean.is_zero() => Service::None,
+            Work::Exponential => Service::Exp(mean),
+            Work::Constant => Service::Const(mean),
+        }
+    }
+
+    /// What server number `number` (from 1 on) does with a call, and with a message that it only receives.
+    pub fn steps(&self, number: usize) -> (Steps, Option<Steps>) {
+        let demand = if number <= COPIES { self.demand } else { 1.5 * self.demand };
+        let bytes = self.length as f64 * self.per_byte;
+        let wait = Service::Const(Duration::from_secs_f64(self.delay));
+        let cpu = |mean| self.piece(mean);
+        match self.architecture {
+            Architecture::Handle => {
+                let half = cpu((demand + self.overhead + bytes) / 2.0);
+                (Steps::new().cpu(half).wait(wait).cpu(half), None)
+            }
+            Architecture::Forward => {
+                let third = cpu(demand / 3.0);
+                let serve = Steps::new().cpu(third).wait(wait).cpu(third);
+                let serve = serve.cpu(cpu(self.send + bytes)).cpu(third);
+                (serve, Some(Steps::new().cpu(cpu(self.receive))))
+            }
+        }
+    }
+}
+
+const fn ten() -> Span {
+    Span(Duration::from_millis(10))
+}
+
+const fn usual() -> Bytes {
+    Bytes(150)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::experiment::Level;
+
+    #[test]
+    fn levels_take_the_place_of_what_is_written() {
+        let text = "architecture = \"forward\"\nagent = \"15.2ms\"\nreceive = \"2ms\"\nsend = \"14ms\"\nwork = \"constant\"\nper_kilobyte = \"1ms\"";
+        let application: Application = toml::from_str(text).unwrap();
+        let levels = Levels::from([
+            (Factor::Demand, Level::Number(30.0)),
+            (Factor::Delay, Level::Number(250.0)),
+            (Factor::Clones, Level::Number(4.0)),
+            (Factor::Length, Level::Number(1000.0)),
+        ]);
+        let setting = application.at(&levels);
+        assert_eq!((setting.clones, setting.length, setting.age), (4, 1000, None));
+        let (serve, receive) = setting.steps(4);
+        // SB is 45 ms, in thirds; a kilobyte takes a millisecond.
+        assert_eq!(
+            serve.to_string(),
+            "cpu:const:15000000ns,wait:const:250000000ns,cpu:const:15000000ns,cpu:const:15000000ns,cpu:const:15000000ns"
+        );
+        assert_eq!(receive.unwrap().to_string(), "cpu:const:2000000ns");
+        let usual = application.at(&Levels::new());
+        assert_eq!((usual.demand, usual.delay, usual.length, usual.clones), (0.01, 0.01, 150, 1));
+        let handle = Application {
+            architecture: Architecture::Handle,
+            overhead: Span(Duration::from_millis(20)),
+            per_kilobyte: Span::default(),
+            work: Work::Exponential,
+            ..application
+        };
+        let (serve, receive) = handle.at(&Levels::new()).steps(2);
+        assert_eq!(serve.to_string(), "cpu:exp:15000000ns,wait:const:10000000ns,cpu:exp:15000000ns");
+        assert_eq!(receive, None);
+    }
+}

@@ -1,0 +1,98 @@
+//! How busy the servers of an application and its agent were, and whether enough is known of its response time.
+
+use std::time::Instant;
+
+use super::drive::Clients;
+use super::experiment::{Architecture, COPIES, Setting};
+use super::metric::Metric;
+use super::point::Outcome;
+use super::stage::Stage;
+use super::statistics::Estimate;
+
+/// Is the response time known as well as it is to be, by the batches from number `first` on?
+pub(super) fn precise(outcome: &Outcome, first: usize, precision: Option<f64>) -> bool {
+    let samples = outcome.samples.get(&Metric::Response).and_then(|samples| samples.get(first..));
+    let spread = samples.and_then(Estimate::of).map(|estimate| estimate.half / estimate.mean);
+    precision.is_none_or(|wanted| spread.is_some_and(|spread| spread <= wanted))
+}
+
+/// For how long the servers of an application and its agent had been busy at a time: threads and processors, in seconds.
+#[derive(Debug)]
+pub(super) struct Served {
+    at: Instant,
+    each: Vec<(f64, f64)>,
+    agent: (f64, f64),
+}
+
+impl Served {
+    /// Looks; `None` if there is no application, or a server does not say.
+    pub(super) fn look(stage: &Stage, run: &Clients) -> Option<Self> {
+        let agent = run.agent()?;
+        // Asked in turn, which takes a millisecond for all.
+        let each = stage.served()?;
+        Some(Self { at: Instant::now(), each, agent })
+    }
+
+    /// Adds a sample of what was busy until `then`.
+    pub(super) fn keep(&self, then: &Self, application: &Setting, outcome: &mut Outcome) {
+        let seconds = (then.at - self.at).as_secs_f64();
+        let mut put = |metric, busy: f64, of: usize| {
+            let share = busy / (seconds * of as f64);
+            if share.is_finite() {
+                outcome.samples.entry(metric).or_default().push(share);
+            }
+        };
+        let sums = self.each.iter().zip(&then.each).map(|(one, other)| (other.0 - one.0, other.1 - one.1));
+        let sums: Vec<(f64, f64)> = sums.collect();
+        let services = [(Metric::ServerA, Metric::CpuA), (Metric::ServerB, Metric::CpuB)];
+        for (copies, (threads, processor)) in sums.chunks(COPIES).zip(services) {
+            put(threads, copies.iter().map(|used| used.0).sum(), copies.len());
+            put(processor, copies.iter().map(|used| used.1).sum(), copies.len());
+        }
+        let clones = match application.architecture {
+            Architecture::Handle => 1,
+            Architecture::Forward => application.clones,
+        };
+        // Those at the agent of the handle-driven architecture, which has one thread, wait for it as well.
+        if application.architecture == Architecture::Forward {
+            put(Metric::Agent, then.agent.0 - self.agent.0, clones);
+        }
+        put(Metric::CpuAgent, then.agent.1 - self.agent.1, 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::lab::experiment::Application;
+    use crate::lab::table::Levels;
+
+    #[test]
+    fn shares_are_of_all_copies_and_of_all_clones() {
+        let text = "architecture = \"forward\"\nagent = \"1ms\"\nclones = 4";
+        let application: Application = toml::from_str(text).unwrap();
+        let setting = application.at(&Levels::new());
+        let at = Instant::now();
+        let before = Served { at, each: vec![(1.0, 0.5); 4], agent: (3.0, 1.0) };
+        let each = vec![(2.0, 0.5), (2.0, 1.5), (5.0, 2.5), (5.0, 2.5)];
+        let after = Served { at: at + Duration::from_secs(4), each, agent: (11.0, 5.0) };
+        let mut outcome = Outcome::new();
+        before.keep(&after, &setting, &mut outcome);
+        let of = |metric| outcome.samples[&metric][0];
+        assert_eq!((of(Metric::ServerA), of(Metric::CpuA)), (0.25, 0.125));
+        assert_eq!((of(Metric::ServerB), of(Metric::CpuB)), (1.0, 0.5));
+        assert_eq!((of(Metric::Agent), of(Metric::CpuAgent)), (0.5, 1.0));
+    }
+
+    #[test]
+    fn a_point_is_precise_by_its_own_samples() {
+        let mut outcome = Outcome::new();
+        let samples = [9.0, 1.0, 10.0, 10.1, 9.9, 10.0, 10.0];
+        outcome.samples.insert(Metric::Response, samples.to_vec());
+        assert!(precise(&outcome, 2, Some(0.02)) && !precise(&outcome, 0, Some(0.02)));
+        assert!(!precise(&outcome, 2, Some(0.001)) && precise(&outcome, 0, None));
+        assert!(!precise(&outcome, 7, Some(0.5)), "there are none");
+    }
+}

@@ -1,0 +1,29 @@
+//! Small parts of an answer.
+
+/// Appends content, as a chunk or plainly. An empty chunk would end the body.
+pub(super) fn chunk(output: &mut Vec<u8>, data: &[u8], chunked: bool) {
+    if chunked && !data.is_empty() {
+        output.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
+        output.extend_from_slice(data);
+        output.extend_from_slice(b"\r\n");
+    } else {
+        output.extend_from_slice(data);
+    }
+}
+
+/// The words that go with a status.
+pub(super) fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        404 => "Not Found",
+        413 => "Content Too Large",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        _ => "Failed",
+    }
+}
