@@ -87,7 +87,7 @@ impl Stage {
             }
             let listen = network.listen(Seat::Member(number))?;
             if let Some(application) = &point.application {
-                let place = network.at(Seat::Member(number), || side_car::free(listen.ip()))?;
+                let place = network.listen(Seat::Member(number))?;
                 told.extend(served(application, number, place));
                 orders.push(place);
             }
