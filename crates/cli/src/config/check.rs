@@ -12,8 +12,8 @@ use plimsoll_cluster as cluster;
 use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
-    Binding, Config, Formula, Group, Health, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, access,
-    suggest, tls,
+    Binding, Config, Formula, Group, Health, Listener, MemberProtocol, Monitor, Outlier, Protocol, Rebind,
+    TimeSpan, access, suggest, tls,
 };
 
 /// Adds what is wrong to `found`; `text` is what the places are places of.
@@ -297,6 +297,11 @@ fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>)
         check_monitor(monitor, spot.key("monitor"), text, found);
     }
     check_timeouts(group, spot.key("timeouts"), found);
+    if group.protocol == MemberProtocol::H2 && group.send_proxy.is_some() {
+        let message = "`send_proxy` says who the client of a connection is, and with `protocol = \"h2\"` many share one";
+        let problem = Problem::error(spot.name("send_proxy"), message).also(spot.name("protocol"), "here");
+        found.push(problem.hint("members are told in each request: x-forwarded-for, or forwarded"));
+    }
     if let Outlier::Table(outlier) = &group.outlier
         && spot.has("outlier")
     {
@@ -330,7 +335,7 @@ fn usable_without_loads(strategy: &plimsoll_brain::Strategy) -> bool {
 }
 
 /// How members of a group may be checked.
-const GROUP_CHECKS: &str = "add http = \"/healthz\", tcp = true or iiop = true";
+const GROUP_CHECKS: &str = "add http = \"/healthz\", grpc = \"\", tcp = true or iiop = true";
 
 pub(super) fn check_health(
     health: &Health,
@@ -339,10 +344,15 @@ pub(super) fn check_health(
     hint: &str,
     found: &mut Vec<Problem>,
 ) {
-    if ["http", "tcp", "iiop"].into_iter().any(|kind| spot.broken(kind)) {
+    if ["http", "grpc", "tcp", "iiop"].into_iter().any(|kind| spot.broken(kind)) {
         return;
     }
-    let kinds = [("http", health.http.is_some()), ("tcp", health.tcp), ("iiop", health.iiop)];
+    let kinds = [
+        ("http", health.http.is_some()),
+        ("grpc", health.grpc.is_some()),
+        ("tcp", health.tcp),
+        ("iiop", health.iiop),
+    ];
     let set: Vec<&str> = kinds.iter().filter(|(_, set)| *set).map(|(kind, _)| *kind).collect();
     match set.as_slice() {
         [] => {
@@ -350,8 +360,9 @@ pub(super) fn check_health(
             found.push(problem.hint(hint));
         }
         ["http"] => {}
-        [_] => {
-            for key in ["host", "expect"].into_iter().filter(|key| spot.has(key)) {
+        [kind] => {
+            let idle: &[&str] = if *kind == "grpc" { &["expect"] } else { &["host", "expect"] };
+            for key in idle.iter().copied().filter(|key| spot.has(key)) {
                 let message = format!("`{key}` has no effect: this check is none of http");
                 found.push(Problem::warning(spot.name(key), message));
             }

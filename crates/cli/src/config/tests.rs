@@ -154,6 +154,7 @@ name = "sticky"
 strategy = "rendezvous"
 key = "cookie:Id"
 members = ["app:80"]
+protocol = "h2"
 outlier = false
 [group.health]
 tcp = true
@@ -193,6 +194,8 @@ group = "drawn"
 [[group]]
 name = "drawn"
 lottery = { service = "web", daemons = ["d:7447", "e:7448"], keys = "/keys" }
+[group.health]
+grpc = "shop.Orders"
 "#;
 
 fn read(text: &str) -> Result<File, Problems> {

@@ -5,6 +5,7 @@
 //! it bounds the memory of a connection to one read.
 
 use std::future::poll_fn;
+use std::io::ErrorKind;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -52,8 +53,10 @@ pub(super) enum Failure {
     Refused(Reason),
     /// The member failed before a byte of an answer was passed on. `true`: the request cannot have reached it.
     Member(Reason, bool),
-    /// A connection used before was closed before a byte of an answer came.
-    Stale,
+    /// A connection used before was closed before a byte of an answer came. `true`: the member said that it did nothing.
+    Stale(bool),
+    /// The client's own patience came to its end (gRPC). `true`: its answer had begun.
+    Expired(bool),
     /// The answer broke off after a part of it was passed on.
     Broken,
 }
@@ -138,7 +141,7 @@ impl<S: Stream> Session<S> {
             refused: false,
             interim: 0,
             watch_at: now + UNWATCHED,
-            watching: false,
+            watching: self.stream.watches(),
             session: self,
             member_watched: false,
             asked,
@@ -149,7 +152,7 @@ impl<S: Stream> Session<S> {
         match poll_fn(|cx| exchange.poll(cx)).await {
             Ok(()) => {}
             Err(Failure::Member(Reason::Reset, _)) if reused && !exchange.heard => {
-                return Err(Failure::Stale);
+                return Err(Failure::Stale(exchange.member.untouched()));
             }
             Err(failure) => return Err(failure),
         }
@@ -236,6 +239,9 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                     self.sent += sent;
                     self.trip.stripe().bytes_out.add(sent as u64);
                     Ok(true)
+                }
+                Poll::Ready(Err(error)) if error.kind() == ErrorKind::InvalidInput => {
+                    Err(Failure::Refused(Reason::BadRequest))
                 }
                 Poll::Ready(_) => self.refused_by_member(),
                 Poll::Pending => Ok(false),
@@ -418,7 +424,9 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 Ok(true)
             }
             _ if self.answered => Err(Failure::Broken),
-            Answer::Head if self.partial.is_empty() => Err(Failure::Member(Reason::Reset, self.sent == 0)),
+            Answer::Head if self.partial.is_empty() => {
+                Err(Failure::Member(Reason::Reset, self.sent == 0 || self.member.untouched()))
+            }
             _ => Err(Failure::Member(Reason::BadAnswer, false)),
         }
     }
@@ -468,6 +476,14 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     fn late(&self) -> Failure {
         let now = self.session.core.tick();
         let reason = match () {
+            () if self
+                .session
+                .stream
+                .call()
+                .is_some_and(|call| call.expired(now.since(self.asked.begun))) =>
+            {
+                return Failure::Expired(self.answered);
+            }
             () if now >= self.deadline => Reason::TotalTimeout,
             () if self.headless() && now >= self.per_try => Reason::AnswerTimeout,
             () if self.waits_for_client() => {

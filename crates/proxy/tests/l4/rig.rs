@@ -56,6 +56,7 @@ pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
         pool_idle: 60 * SECOND,
         send_proxy: None,
         tls: None,
+        http2: false,
     }
 }
 
@@ -90,6 +91,7 @@ pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
         max_flows: 1000,
         zone: None,
         tls: None,
+        http2: false,
     }
 }
 
