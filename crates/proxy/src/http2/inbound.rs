@@ -120,7 +120,8 @@ impl Stream for Inbound {
         _watched: &mut bool,
     ) -> Poll<io::Result<usize>> {
         if self.over() {
-            return Poll::Ready(Ok(0));
+            // What the client still sends is nobody's; it may be read so that the client is not broken off.
+            return self.request.poll(cx, buffer).map(|came| Ok(came.unwrap_or(0)));
         }
         match self.request.poll(cx, buffer) {
             Poll::Ready(Ok(0)) if !buffer.is_empty() => {}

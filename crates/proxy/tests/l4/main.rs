@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests end the test, as tests do")]
 
 mod bindings;
+mod floods;
+mod http2;
 mod line;
 mod probe;
 mod proxy_protocol;

@@ -91,7 +91,6 @@ pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
         max_flows: 1000,
         zone: None,
         tls: None,
-        http2: false,
     }
 }
 

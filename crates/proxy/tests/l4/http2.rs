@@ -1,0 +1,519 @@
+//! HTTP/2 with clients and with members, by a client and a server that are not ours.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use h2::{RecvStream, SendStream, server};
+use http::{HeaderMap, Request, Response, StatusCode};
+use plimsoll_proxy::{Binding, Engine, GroupSettings, ListenerSettings, Protocol};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use crate::rig::{MILLI, SECOND, by, group, listener, start, status, status_of, until, within};
+
+fn http(group: GroupSettings) -> (Engine, SocketAddr) {
+    start(listener(Protocol::Http), group)
+}
+
+/// A client's connection, and how it ended.
+async fn client(address: SocketAddr) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (sender, connection) = h2::client::handshake(stream).await.unwrap();
+    (sender, tokio::spawn(connection))
+}
+
+/// An answer: its head, its body, its trailers.
+type Answer = (Response<()>, Vec<u8>, Option<HeaderMap>);
+
+async fn answer(response: h2::client::ResponseFuture) -> Result<Answer, h2::Error> {
+    let (head, mut body) = response.await?.into_parts();
+    let mut content = Vec::new();
+    while let Some(piece) = body.data().await {
+        let piece = piece?;
+        body.flow_control().release_capacity(piece.len()).unwrap();
+        content.extend_from_slice(&piece);
+    }
+    let trailers = body.trailers().await?;
+    Ok((Response::from_parts(head, ()), content, trailers))
+}
+
+async fn get(sender: &SendRequest<Bytes>, path: &str) -> Result<Answer, h2::Error> {
+    let mut sender = sender.clone().ready().await?;
+    let request = Request::get(format!("http://web.example{path}")).body(()).unwrap();
+    let (response, _) = sender.send_request(request, true)?;
+    answer(response).await
+}
+
+fn call() -> http::request::Builder {
+    Request::post("http://web.example/s/M")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+}
+
+/// Sends all of `bytes`, as fast as it is taken.
+async fn send_all(stream: &mut SendStream<Bytes>, mut bytes: Bytes, end: bool) -> Result<(), h2::Error> {
+    while !bytes.is_empty() {
+        stream.reserve_capacity(bytes.len());
+        let room = match stream.capacity() {
+            0 => poll_fn(|cx| stream.poll_capacity(cx)).await.unwrap_or(Ok(0))?,
+            room => room,
+        };
+        let piece = bytes.split_to(room.min(bytes.len()));
+        stream.send_data(piece, false)?;
+    }
+    if end {
+        stream.send_data(Bytes::new(), true)?;
+    }
+    Ok(())
+}
+
+/// A member of HTTP/1.1 that answers each request with `answer`, and tells what it was asked.
+async fn plain(answer: &'static str) -> (SocketAddr, tokio::sync::mpsc::UnboundedReceiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (tell, told) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let tell = tell.clone();
+            tokio::spawn(async move {
+                let mut text = String::new();
+                let mut buffer = [0; 4096];
+                while let Ok(len @ 1..) = stream.read(&mut buffer).await {
+                    text.push_str(std::str::from_utf8(&buffer[..len]).unwrap());
+                    let whole = match text.contains("chunked\r\n") {
+                        true => text.ends_with("\r\n\r\n") && text.contains("\r\n0\r\n"),
+                        false => text.contains("\r\n\r\n"),
+                    };
+                    if whole {
+                        tell.send(std::mem::take(&mut text)).unwrap();
+                        stream.write_all(answer.as_bytes()).await.unwrap();
+                    }
+                }
+            });
+        }
+    });
+    (address, told)
+}
+
+/// A member of HTTP/2, with how many connections it had.
+async fn second<F, W>(most: u32, work: F) -> (SocketAddr, Arc<AtomicUsize>)
+where
+    F: Fn(Request<RecvStream>, server::SendResponse<Bytes>) -> W + Clone + Send + 'static,
+    W: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            count.fetch_add(1, Relaxed);
+            let work = work.clone();
+            tokio::spawn(async move {
+                let mut connection =
+                    server::Builder::new().max_concurrent_streams(most).handshake(stream).await.unwrap();
+                while let Some(Ok((request, respond))) = connection.accept().await {
+                    tokio::spawn(work.clone()(request, respond));
+                }
+            });
+        }
+    });
+    (address, connections)
+}
+
+fn to_second(members: &[SocketAddr]) -> GroupSettings {
+    GroupSettings { http2: true, ..group(members) }
+}
+
+/// Sends a body and its trailers back.
+async fn echo(request: Request<RecvStream>, mut respond: server::SendResponse<Bytes>) {
+    let (head, mut body) = request.into_parts();
+    let mut answer =
+        Response::builder().header("x-te", head.headers.get("te").map_or("none", |te| te.to_str().unwrap()));
+    if let Some(kind) = head.headers.get("content-type") {
+        answer = answer.header("content-type", kind);
+    }
+    let mut stream = respond.send_response(answer.body(()).unwrap(), false).unwrap();
+    while let Some(Ok(piece)) = body.data().await {
+        let _ = body.flow_control().release_capacity(piece.len());
+        if send_all(&mut stream, piece, false).await.is_err() {
+            return;
+        }
+    }
+    let mut trailers = body.trailers().await.unwrap().unwrap_or_default();
+    trailers.insert("grpc-status", "0".parse().unwrap());
+    stream.send_trailers(trailers).unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_is_a_request_to_a_member_of_http_1() {
+    within(async {
+        let ok = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\nTrailer: x-sum\r\n\r\n\
+                  5\r\nhello\r\n0\r\nX-Sum: 7\r\n\r\n";
+        let (member, mut told) = plain(ok).await;
+        let (_engine, address) = http(group(&[member]));
+        let (sender, _end) = client(address).await;
+        let mut sender = sender.ready().await.unwrap();
+        let request = Request::post("http://web.example/a?b")
+            .header("cookie", "a=1")
+            .header("cookie", "b=2")
+            .header("te", "trailers");
+        let (response, mut body) = sender.send_request(request.body(()).unwrap(), false).unwrap();
+        body.send_data(Bytes::from_static(b"abc"), false).unwrap();
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-check", "9".parse().unwrap());
+        body.send_trailers(trailers).unwrap();
+        let (head, content, trailers) = answer(response).await.unwrap();
+        assert_eq!((head.status(), content.as_slice()), (StatusCode::OK, &b"hello"[..]));
+        assert_eq!(trailers.unwrap()["x-sum"], "7");
+        assert!(!head.headers().contains_key("connection") && !head.headers().contains_key("transfer-encoding"));
+        let asked = told.recv().await.unwrap();
+        assert!(asked.starts_with("POST /a?b HTTP/1.1\r\nHost: web.example\r\n"), "{asked}");
+        assert!(asked.contains("\r\ncookie: a=1; b=2\r\n"), "{asked}");
+        assert!(asked.contains("\r\nX-Forwarded-For: 127.0.0.1\r\n"), "{asked}");
+        assert!(asked.ends_with("\r\n\r\n3\r\nabc\r\n0\r\nx-check: 9\r\n\r\n"), "{asked}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_listener_speaks_both_versions() {
+    within(async {
+        let (member, _told) = plain("HTTP/1.1 204 No Content\r\n\r\n").await;
+        let (_engine, address) = http(group(&[member]));
+        let (sender, _end) = client(address).await;
+        assert_eq!(get(&sender, "/").await.unwrap().0.status(), StatusCode::NO_CONTENT);
+        let mut old = TcpStream::connect(address).await.unwrap();
+        old.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut text = [0; 12];
+        old.read_exact(&mut text).await.unwrap();
+        assert_eq!(&text, b"HTTP/1.1 204");
+        // Byte by byte it is the same.
+        let mut slow = TcpStream::connect(address).await.unwrap();
+        slow.set_nodelay(true).unwrap();
+        for byte in b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0" {
+            slow.write_all(&[*byte]).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        let mut frame = [0; 9];
+        slow.read_exact(&mut frame).await.unwrap();
+        assert_eq!(frame[3], 4, "settings come first: {frame:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn requests_share_a_members_connection_and_trailers_go_both_ways() {
+    within(async {
+        let (member, connections) = second(100, echo).await;
+        let (engine, address) = http(to_second(&[member]));
+        let (sender, _end) = client(address).await;
+        for number in 0..50 {
+            let mut sender = sender.clone().ready().await.unwrap();
+            let request = call().body(()).unwrap();
+            let (response, mut body) = sender.send_request(request, false).unwrap();
+            let text = format!("message {number}");
+            body.send_data(text.clone().into(), false).unwrap();
+            let mut trailers = HeaderMap::new();
+            trailers.insert("x-number", number.into());
+            body.send_trailers(trailers).unwrap();
+            let (head, content, trailers) = answer(response).await.unwrap();
+            assert_eq!((head.status(), content), (StatusCode::OK, text.into_bytes()));
+            assert_eq!(head.headers()["x-te"], "trailers");
+            let trailers = trailers.unwrap();
+            assert_eq!(
+                (&trailers["x-number"], &trailers["grpc-status"]),
+                (&number.into(), &"0".parse().unwrap())
+            );
+        }
+        assert_eq!(connections.load(Relaxed), 1);
+        // Of HTTP/1.1 as well.
+        let mut old = TcpStream::connect(address).await.unwrap();
+        old.write_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc")
+            .await
+            .unwrap();
+        let mut text = String::new();
+        old.read_to_string(&mut text).await.unwrap();
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains("\r\n3\r\nabc\r\n0\r\n"), "{text}");
+        assert!(text.ends_with("\r\ngrpc-status: 0\r\n\r\n"), "{text}");
+        assert_eq!(status_of(&engine, member).requests, 51);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn no_more_streams_are_opened_than_a_member_takes() {
+    within(async {
+        let running = Arc::new(AtomicUsize::new(0));
+        let gate = Arc::new(tokio::sync::Semaphore::new(0));
+        let (count, wait) = (Arc::clone(&running), Arc::clone(&gate));
+        let (member, connections) = second(2, move |_, mut respond: server::SendResponse<Bytes>| {
+            let (count, wait) = (Arc::clone(&count), Arc::clone(&wait));
+            async move {
+                count.fetch_add(1, Relaxed);
+                let _ = wait.acquire().await.unwrap();
+                let _ = respond.send_response(Response::new(()), true);
+            }
+        })
+        .await;
+        let (_engine, address) = http(to_second(&[member]));
+        let (sender, _end) = client(address).await;
+        let asked: Vec<_> = (0..6)
+            .map(|_| {
+                let sender = sender.clone();
+                tokio::spawn(async move { get(&sender, "/").await.unwrap().0.status() })
+            })
+            .collect();
+        until("all six run", || running.load(Relaxed) == 6).await;
+        assert_eq!(connections.load(Relaxed), 3);
+        gate.add_permits(6);
+        for one in asked {
+            assert_eq!(one.await.unwrap(), StatusCode::OK);
+        }
+    })
+    .await;
+}
+
+/// A member that says with a frame that it did nothing with the first stream, of which it has seen all.
+async fn unwilling(frame: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let seen = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&seen);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let count = Arc::clone(&count);
+            tokio::spawn(async move {
+                let mut preface = [0; 24];
+                stream.read_exact(&mut preface).await.unwrap();
+                stream.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
+                loop {
+                    let mut head = [0; 9];
+                    if stream.read_exact(&mut head).await.is_err() {
+                        return;
+                    }
+                    let len = usize::from(head[1]) << 8 | usize::from(head[2]);
+                    stream.read_exact(&mut vec![0; len]).await.unwrap();
+                    // The last of the request.
+                    if matches!(head[3], 0 | 1) && head[4] & 1 == 1 {
+                        count.fetch_add(1, Relaxed);
+                        stream.write_all(frame).await.unwrap();
+                    }
+                }
+            });
+        }
+    });
+    (address, seen)
+}
+
+#[tokio::test]
+async fn what_a_member_did_not_process_is_sent_again_elsewhere() {
+    // GOAWAY with no stream processed, and REFUSED_STREAM.
+    const AWAY: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    const REFUSED: &[u8] = b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x07";
+    within(async {
+        for frame in [AWAY, REFUSED] {
+            let (away, seen) = unwilling(frame).await;
+            let (good, _) = second(100, echo).await;
+            let (_engine, address) = http(by(to_second(&[away, good]), "round_robin"));
+            let (sender, _end) = client(address).await;
+            for _ in 0..4 {
+                let mut sender = sender.clone().ready().await.unwrap();
+                // Not idempotent: nobody may do it twice.
+                let (response, mut body) = sender.send_request(call().body(()).unwrap(), false).unwrap();
+                body.send_data(Bytes::from_static(b"once"), true).unwrap();
+                let (head, content, _) = answer(response).await.unwrap();
+                assert_eq!((head.status(), content.as_slice()), (StatusCode::OK, &b"once"[..]));
+            }
+            assert!(seen.load(Relaxed) > 0, "it was asked");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_slow_client_holds_the_member_back() {
+    const ALL: usize = 48 << 20;
+    within(async {
+        let sent = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&sent);
+        let (member, _) = second(100, move |_, mut respond: server::SendResponse<Bytes>| {
+            let count = Arc::clone(&count);
+            async move {
+                let mut stream = respond.send_response(Response::new(()), false).unwrap();
+                let piece = Bytes::from(vec![b'x'; 1 << 16]);
+                for _ in 0..ALL >> 16 {
+                    if send_all(&mut stream, piece.clone(), false).await.is_err() {
+                        return;
+                    }
+                    count.fetch_add(piece.len(), Relaxed);
+                }
+                stream.send_data(Bytes::new(), true).unwrap();
+            }
+        })
+        .await;
+        let (_engine, address) = http(to_second(&[member]));
+        let (sender, _end) = client(address).await;
+        let mut sender = sender.ready().await.unwrap();
+        let request = Request::get("http://web.example/").body(()).unwrap();
+        let (response, _) = sender.send_request(request, true).unwrap();
+        let mut body = response.await.unwrap().into_body();
+        // It takes nothing: what was sent stays what it is.
+        let mut before = 0;
+        let mut same = 0;
+        while same < 20 {
+            tokio::time::sleep(20 * MILLI).await;
+            let now = sent.swap(sent.load(Relaxed), Relaxed);
+            same = if now == before { same + 1 } else { 0 };
+            before = now;
+        }
+        assert!(before < 2 << 20, "{before} bytes were taken from the member");
+        let mut came = 0;
+        while let Some(piece) = body.data().await {
+            let piece = piece.unwrap();
+            came += piece.len();
+            body.flow_control().release_capacity(piece.len()).unwrap();
+        }
+        assert_eq!(came, ALL);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn streams_under_way_end_when_the_process_stops() {
+    within(async {
+        let gate = Arc::new(tokio::sync::Semaphore::new(0));
+        let wait = Arc::clone(&gate);
+        let (member, connections) = second(100, move |_, mut respond: server::SendResponse<Bytes>| {
+            let wait = Arc::clone(&wait);
+            async move {
+                let _ = wait.acquire().await.unwrap();
+                let _ = respond.send_response(Response::new(()), true);
+            }
+        })
+        .await;
+        let mut settings = crate::rig::settings(listener(Protocol::Http), to_second(&[member]));
+        settings.drain_deadline = 20 * SECOND;
+        let (engine, address) = crate::rig::start_with(settings);
+        let (sender, end) = client(address).await;
+        let asked: Vec<_> = (0..5)
+            .map(|_| {
+                let sender = sender.clone();
+                tokio::spawn(async move { get(&sender, "/").await.unwrap().0.status() })
+            })
+            .collect();
+        until("they are under way", || status(&engine).members[0].in_flight == 5).await;
+        assert_eq!(connections.load(Relaxed), 1);
+        let engine = Arc::new(engine);
+        let stopping = Arc::clone(&engine);
+        let stopping = tokio::spawn(async move { stopping.stop().await });
+        // Told that it takes nothing new, the client's side ends by itself once these are answered.
+        let late = sender.clone();
+        until("the client knows", || {
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            matches!(late.clone().poll_ready(&mut cx), std::task::Poll::Ready(Err(_)))
+        })
+        .await;
+        gate.add_permits(5);
+        for one in asked {
+            assert_eq!(one.await.unwrap(), StatusCode::OK);
+        }
+        end.await.unwrap().unwrap();
+        assert_eq!(stopping.await.unwrap(), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_connection_is_a_session() {
+    within(async {
+        let (one, _told) = plain("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n1").await;
+        let (two, _told) = plain("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n2").await;
+        let bound = ListenerSettings { binding: Binding::PerSession, ..listener(Protocol::Http) };
+        let (_engine, address) = start(bound, by(group(&[one, two]), "round_robin"));
+        let mut all = Vec::new();
+        for _ in 0..4 {
+            let (sender, _end) = client(address).await;
+            let first = get(&sender, "/").await.unwrap().1;
+            for _ in 0..5 {
+                assert_eq!(get(&sender, "/").await.unwrap().1, first);
+            }
+            all.push(first);
+        }
+        assert!(all.contains(&b"1".to_vec()) && all.contains(&b"2".to_vec()), "{all:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn calls_are_refused_as_grpc_says() {
+    within(async {
+        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let (_engine, address) = http(to_second(&[nobody]));
+        let (sender, _end) = client(address).await;
+        let mut sender = sender.ready().await.unwrap();
+        let (response, _) = sender.send_request(call().body(()).unwrap(), true).unwrap();
+        let (head, content, trailers) = answer(response).await.unwrap();
+        assert_eq!((head.status(), content.len(), trailers), (StatusCode::OK, 0, None));
+        assert_eq!(
+            (&head.headers()["grpc-status"], &head.headers()["plimsoll-reason"]),
+            (&"14".parse().unwrap(), &"connect_failed".parse().unwrap())
+        );
+        assert!(!head.headers().contains_key("content-length"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_ends_when_its_client_has_no_more_patience_and_nobody_is_blamed() {
+    within(async {
+        let (member, _) = second(100, |_, respond: server::SendResponse<Bytes>| async move {
+            tokio::time::sleep(60 * SECOND).await;
+            drop(respond);
+        })
+        .await;
+        let (engine, address) = http(to_second(&[member]));
+        let (sender, _end) = client(address).await;
+        let mut sender = sender.ready().await.unwrap();
+        let request = call().header("grpc-timeout", "150m").body(()).unwrap();
+        let (response, _) = sender.send_request(request, true).unwrap();
+        let (head, ..) = answer(response).await.unwrap();
+        assert_eq!(head.headers()["grpc-status"], "4");
+        assert_eq!(status_of(&engine, member).failures, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_member_is_judged_by_grpc_status() {
+    within(async {
+        let (member, _) = second(
+            100,
+            |request: Request<RecvStream>, mut respond: server::SendResponse<Bytes>| async move {
+                let code = request.headers()["x-code"].clone();
+                let answer = Response::builder().header("content-type", "application/grpc");
+                let mut stream = respond.send_response(answer.body(()).unwrap(), false).unwrap();
+                let mut trailers = HeaderMap::new();
+                trailers.insert("grpc-status", code);
+                stream.send_trailers(trailers).unwrap();
+            },
+        )
+        .await;
+        let (engine, address) = http(to_second(&[member]));
+        let (sender, _end) = client(address).await;
+        for code in 0..=16 {
+            let mut sender = sender.clone().ready().await.unwrap();
+            let request = call().header("x-code", code).body(()).unwrap();
+            let (response, _) = sender.send_request(request, true).unwrap();
+            assert_eq!(answer(response).await.unwrap().2.unwrap()["grpc-status"], code.to_string().as_str());
+        }
+        let member = status_of(&engine, member);
+        assert_eq!((member.requests, member.failures), (17, 4));
+    })
+    .await;
+}
