@@ -52,8 +52,8 @@ impl Stream for Link {
     }
 
     #[inline]
-    fn watches(&self) -> bool {
-        either!(self, stream => stream.watches())
+    fn shared(&self) -> bool {
+        either!(self, stream => stream.shared())
     }
 
     #[inline]

@@ -57,8 +57,9 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
         false
     }
 
-    /// Costs it nothing to be asked whether its peer has left?
-    fn watches(&self) -> bool {
+    /// Is it one of many on the same connection? Then it costs nothing to ask whether its peer has left, and what it says comes in
+    /// pieces that follow one another at once.
+    fn shared(&self) -> bool {
         false
     }
 

@@ -24,6 +24,8 @@ use crate::trip::Trip;
 const COPY: usize = 4096;
 /// Bytes of requests sent ahead (pipelining) that are kept; beyond that the client is not read.
 pub(super) const AHEAD: usize = 64 * 1024;
+/// Bytes of a request that are kept although they came after its head, where it came by a stream of HTTP/2.
+const KEPT: usize = 64 * 1024;
 /// Interim answers (1xx) to one request; more are not taken for an answer.
 const INTERIM: u32 = 32;
 /// Reads and writes of one connection before others get their turn.
@@ -141,7 +143,7 @@ impl<S: Stream> Session<S> {
             refused: false,
             interim: 0,
             watch_at: now + UNWATCHED,
-            watching: self.stream.watches(),
+            watching: self.stream.shared(),
             session: self,
             member_watched: false,
             asked,
@@ -272,6 +274,11 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             Err(_) => return Err(Failure::Refused(Reason::BadRequest)),
         };
         self.session.unread.extend_from_slice(&input[taken..]);
+        if !self.asked.streamed && self.asked.out.len() + taken <= KEPT && self.session.stream.shared() {
+            // Sent from there, and once more if the member did nothing with it: calls are mostly as small as that.
+            self.asked.out.extend_from_slice(&input[..taken]);
+            return Ok(true);
+        }
         self.asked.streamed = true;
         match self.to_member.send_or_keep(cx, &mut *self.member, &[], &input[..taken]) {
             Ok(sent) => self.trip.stripe().bytes_out.add(sent as u64),

@@ -145,7 +145,7 @@ impl Stream for Inbound {
         }
     }
 
-    fn watches(&self) -> bool {
+    fn shared(&self) -> bool {
         true
     }
 

@@ -302,7 +302,12 @@ async fn unwilling(frame: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
                     // The last of the request.
                     if matches!(head[3], 0 | 1) && head[4] & 1 == 1 {
                         count.fetch_add(1, Relaxed);
-                        stream.write_all(frame).await.unwrap();
+                        let mut frame = frame.to_vec();
+                        // A reset is of this stream, a goodbye of the connection.
+                        if frame[3] == 3 {
+                            frame[5..9].copy_from_slice(&head[5..]);
+                        }
+                        stream.write_all(&frame).await.unwrap();
                     }
                 }
             });
