@@ -12,6 +12,7 @@ mod corba;
 mod door;
 mod group;
 mod hand_over;
+mod health;
 mod listener;
 mod lottery;
 mod monitor;

@@ -28,6 +28,7 @@ use crate::{Binding, Forwarded, Key, ListenerSettings};
 
 mod bound;
 mod dispatch;
+mod ending;
 mod exchange;
 mod reply;
 #[cfg(test)]

@@ -7,7 +7,8 @@ use plimsoll_brain::{MemberId, Time, Urgency};
 use plimsoll_wire::priority;
 
 use super::bound::Location;
-use super::exchange::{AHEAD, End, Failure};
+use super::ending::{End, Failure};
+use super::exchange::AHEAD;
 use super::{Asked, Session, Stream};
 use crate::admit::{self, Wish};
 use crate::connect::link;

@@ -11,9 +11,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use plimsoll_brain::Time;
-use plimsoll_wire::http1::{self, Body, Method, Piece, Rewrite};
+use plimsoll_wire::http1::{self, Body, Method, Rewrite};
 
-use super::{Asked, Session, Stream};
+use super::ending::{End, Failure};
+use super::{Asked, Session, Stream, ending};
 use crate::ListenerSettings;
 use crate::reason::Reason;
 use crate::relay;
@@ -32,36 +33,6 @@ const INTERIM: u32 = 32;
 const TURNS: u32 = 32;
 /// For so long nobody looks whether the client is still there: most answers come before.
 const UNWATCHED: Duration = Duration::from_millis(100);
-
-/// An answer was passed on whole.
-pub(super) struct End {
-    pub(super) status: u16,
-    /// When: of an upgrade, before what came after it.
-    pub(super) at: Time,
-    /// May the member's connection be used again?
-    pub(super) keep_member: bool,
-    /// Does the client's connection go on?
-    pub(super) keep_client: bool,
-    /// The member only said that it has no room, and the client was told nothing.
-    pub(super) refused: bool,
-}
-
-/// Why there was no whole answer.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Failure {
-    /// The client went away. `true`: its answer had begun.
-    Client(bool),
-    /// The client's request is at fault, and nothing was answered yet.
-    Refused(Reason),
-    /// The member failed before a byte of an answer was passed on. `true`: the request cannot have reached it.
-    Member(Reason, bool),
-    /// A connection used before was closed before a byte of an answer came. `true`: the member said that it did nothing.
-    Stale(bool),
-    /// The client's own patience came to its end (gRPC). `true`: its answer had begun.
-    Expired(bool),
-    /// The answer broke off after a part of it was passed on.
-    Broken,
-}
 
 /// How far the answer is.
 enum Answer {
@@ -393,8 +364,11 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.keep_member &= rest.is_empty();
             return Ok(&[]);
         };
-        let taken =
-            if self.unchunk && !self.refused { unchunk(body, rest, scratch) } else { body.feed(rest) };
+        let taken = if self.unchunk && !self.refused {
+            ending::unchunk(body, rest, scratch)
+        } else {
+            body.feed(rest)
+        };
         let Ok(taken) = taken else { return Err(self.bad_answer()) };
         if body.done() {
             self.answer = Answer::Done;
@@ -504,21 +478,4 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         };
         if self.answered { Failure::Broken } else { Failure::Member(reason, false) }
     }
-}
-
-/// Appends the content of chunks to `out`; how much of `input` belongs to the body.
-fn unchunk(body: &mut Body, input: &[u8], out: &mut Vec<u8>) -> Result<usize, http1::BadBody> {
-    let Body::Chunked(chunked) = body else { return body.feed(input) };
-    let mut taken = 0;
-    while taken < input.len() && !chunked.done() {
-        let piece = chunked.step(&input[taken..])?;
-        if let Piece::Content(len) = piece {
-            out.extend_from_slice(&input[taken..taken + len]);
-        }
-        taken += piece.len();
-    }
-    if chunked.done() {
-        *body = Body::Done;
-    }
-    Ok(taken)
 }

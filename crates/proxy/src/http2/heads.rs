@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    fn told(head: http::request::Builder, ended: bool) -> Result<(Framing, String), Untold> {
+    fn told(head: request::Builder, ended: bool) -> Result<(Framing, String), Untold> {
         let (parts, ()) = head.body(()).expect("a head").into_parts();
         let mut out = Vec::new();
         let framing = request_text(&parts, ended, &mut out)?;

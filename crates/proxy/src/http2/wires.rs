@@ -112,12 +112,6 @@ impl Wires {
     pub(crate) fn clear(&self) {
         self.open.borrow_mut().clear();
     }
-
-    /// How many there are.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.open.borrow().len()
-    }
 }
 
 /// Forgets what is being made, and tells those who wait how it ended.

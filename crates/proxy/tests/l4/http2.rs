@@ -1,154 +1,18 @@
 //! HTTP/2 with clients and with members, by a client and a server that are not ours.
 
-use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
-use h2::client::SendRequest;
-use h2::{RecvStream, SendStream, server};
+use h2::server;
 use http::{HeaderMap, Request, Response, StatusCode};
-use plimsoll_proxy::{Binding, Engine, GroupSettings, ListenerSettings, Protocol};
+use plimsoll_proxy::{Binding, ListenerSettings, Protocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
 
 use crate::rig::{MILLI, SECOND, by, group, listener, start, status, status_of, until, within};
-
-fn http(group: GroupSettings) -> (Engine, SocketAddr) {
-    start(listener(Protocol::Http), group)
-}
-
-/// A client's connection, and how it ended.
-async fn client(address: SocketAddr) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
-    let stream = TcpStream::connect(address).await.unwrap();
-    let (sender, connection) = h2::client::handshake(stream).await.unwrap();
-    (sender, tokio::spawn(connection))
-}
-
-/// An answer: its head, its body, its trailers.
-type Answer = (Response<()>, Vec<u8>, Option<HeaderMap>);
-
-async fn answer(response: h2::client::ResponseFuture) -> Result<Answer, h2::Error> {
-    let (head, mut body) = response.await?.into_parts();
-    let mut content = Vec::new();
-    while let Some(piece) = body.data().await {
-        let piece = piece?;
-        body.flow_control().release_capacity(piece.len()).unwrap();
-        content.extend_from_slice(&piece);
-    }
-    let trailers = body.trailers().await?;
-    Ok((Response::from_parts(head, ()), content, trailers))
-}
-
-async fn get(sender: &SendRequest<Bytes>, path: &str) -> Result<Answer, h2::Error> {
-    let mut sender = sender.clone().ready().await?;
-    let request = Request::get(format!("http://web.example{path}")).body(()).unwrap();
-    let (response, _) = sender.send_request(request, true)?;
-    answer(response).await
-}
-
-fn call() -> http::request::Builder {
-    Request::post("http://web.example/s/M")
-        .header("content-type", "application/grpc")
-        .header("te", "trailers")
-}
-
-/// Sends all of `bytes`, as fast as it is taken.
-async fn send_all(stream: &mut SendStream<Bytes>, mut bytes: Bytes, end: bool) -> Result<(), h2::Error> {
-    while !bytes.is_empty() {
-        stream.reserve_capacity(bytes.len());
-        let room = match stream.capacity() {
-            0 => poll_fn(|cx| stream.poll_capacity(cx)).await.unwrap_or(Ok(0))?,
-            room => room,
-        };
-        let piece = bytes.split_to(room.min(bytes.len()));
-        stream.send_data(piece, false)?;
-    }
-    if end {
-        stream.send_data(Bytes::new(), true)?;
-    }
-    Ok(())
-}
-
-/// A member of HTTP/1.1 that answers each request with `answer`, and tells what it was asked.
-async fn plain(answer: &'static str) -> (SocketAddr, tokio::sync::mpsc::UnboundedReceiver<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let (tell, told) = tokio::sync::mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let tell = tell.clone();
-            tokio::spawn(async move {
-                let mut text = String::new();
-                let mut buffer = [0; 4096];
-                while let Ok(len @ 1..) = stream.read(&mut buffer).await {
-                    text.push_str(std::str::from_utf8(&buffer[..len]).unwrap());
-                    let whole = match text.contains("chunked\r\n") {
-                        true => text.ends_with("\r\n\r\n") && text.contains("\r\n0\r\n"),
-                        false => text.contains("\r\n\r\n"),
-                    };
-                    if whole {
-                        tell.send(std::mem::take(&mut text)).unwrap();
-                        stream.write_all(answer.as_bytes()).await.unwrap();
-                    }
-                }
-            });
-        }
-    });
-    (address, told)
-}
-
-/// A member of HTTP/2, with how many connections it had.
-async fn second<F, W>(most: u32, work: F) -> (SocketAddr, Arc<AtomicUsize>)
-where
-    F: Fn(Request<RecvStream>, server::SendResponse<Bytes>) -> W + Clone + Send + 'static,
-    W: Future<Output = ()> + Send + 'static,
-{
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let connections = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&connections);
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            count.fetch_add(1, Relaxed);
-            let work = work.clone();
-            tokio::spawn(async move {
-                let mut connection =
-                    server::Builder::new().max_concurrent_streams(most).handshake(stream).await.unwrap();
-                while let Some(Ok((request, respond))) = connection.accept().await {
-                    tokio::spawn(work.clone()(request, respond));
-                }
-            });
-        }
-    });
-    (address, connections)
-}
-
-fn to_second(members: &[SocketAddr]) -> GroupSettings {
-    GroupSettings { http2: true, ..group(members) }
-}
-
-/// Sends a body and its trailers back.
-async fn echo(request: Request<RecvStream>, mut respond: server::SendResponse<Bytes>) {
-    let (head, mut body) = request.into_parts();
-    let mut answer =
-        Response::builder().header("x-te", head.headers.get("te").map_or("none", |te| te.to_str().unwrap()));
-    if let Some(kind) = head.headers.get("content-type") {
-        answer = answer.header("content-type", kind);
-    }
-    let mut stream = respond.send_response(answer.body(()).unwrap(), false).unwrap();
-    while let Some(Ok(piece)) = body.data().await {
-        let _ = body.flow_control().release_capacity(piece.len());
-        if send_all(&mut stream, piece, false).await.is_err() {
-            return;
-        }
-    }
-    let mut trailers = body.trailers().await.unwrap().unwrap_or_default();
-    trailers.insert("grpc-status", "0".parse().unwrap());
-    stream.send_trailers(trailers).unwrap();
-}
+use crate::second::*;
 
 #[tokio::test]
 async fn a_stream_is_a_request_to_a_member_of_http_1() {
@@ -451,74 +315,6 @@ async fn a_connection_is_a_session() {
             all.push(first);
         }
         assert!(all.contains(&b"1".to_vec()) && all.contains(&b"2".to_vec()), "{all:?}");
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn calls_are_refused_as_grpc_says() {
-    within(async {
-        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let (_engine, address) = http(to_second(&[nobody]));
-        let (sender, _end) = client(address).await;
-        let mut sender = sender.ready().await.unwrap();
-        let (response, _) = sender.send_request(call().body(()).unwrap(), true).unwrap();
-        let (head, content, trailers) = answer(response).await.unwrap();
-        assert_eq!((head.status(), content.len(), trailers), (StatusCode::OK, 0, None));
-        assert_eq!(
-            (&head.headers()["grpc-status"], &head.headers()["plimsoll-reason"]),
-            (&"14".parse().unwrap(), &"connect_failed".parse().unwrap())
-        );
-        assert!(!head.headers().contains_key("content-length"));
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_call_ends_when_its_client_has_no_more_patience_and_nobody_is_blamed() {
-    within(async {
-        let (member, _) = second(100, |_, respond: server::SendResponse<Bytes>| async move {
-            tokio::time::sleep(60 * SECOND).await;
-            drop(respond);
-        })
-        .await;
-        let (engine, address) = http(to_second(&[member]));
-        let (sender, _end) = client(address).await;
-        let mut sender = sender.ready().await.unwrap();
-        let request = call().header("grpc-timeout", "150m").body(()).unwrap();
-        let (response, _) = sender.send_request(request, true).unwrap();
-        let (head, ..) = answer(response).await.unwrap();
-        assert_eq!(head.headers()["grpc-status"], "4");
-        assert_eq!(status_of(&engine, member).failures, 0);
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_member_is_judged_by_grpc_status() {
-    within(async {
-        let (member, _) = second(
-            100,
-            |request: Request<RecvStream>, mut respond: server::SendResponse<Bytes>| async move {
-                let code = request.headers()["x-code"].clone();
-                let answer = Response::builder().header("content-type", "application/grpc");
-                let mut stream = respond.send_response(answer.body(()).unwrap(), false).unwrap();
-                let mut trailers = HeaderMap::new();
-                trailers.insert("grpc-status", code);
-                stream.send_trailers(trailers).unwrap();
-            },
-        )
-        .await;
-        let (engine, address) = http(to_second(&[member]));
-        let (sender, _end) = client(address).await;
-        for code in 0..=16 {
-            let mut sender = sender.clone().ready().await.unwrap();
-            let request = call().header("x-code", code).body(()).unwrap();
-            let (response, _) = sender.send_request(request, true).unwrap();
-            assert_eq!(answer(response).await.unwrap().2.unwrap()["grpc-status"], code.to_string().as_str());
-        }
-        let member = status_of(&engine, member);
-        assert_eq!((member.requests, member.failures), (17, 4));
     })
     .await;
 }

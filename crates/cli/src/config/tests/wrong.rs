@@ -132,7 +132,7 @@ health = { http = "/", tcp = true }
           | ^^^^^^^^^^
     error: plimsoll.toml:23:1: [group.health] does not say how to check
        23 | [group.health]
-          | ^^^^^^^^^^^^^^ add http = "/healthz", tcp = true or iiop = true
+          | ^^^^^^^^^^^^^^ add http = "/healthz", grpc = "", tcp = true or iiop = true
     error: plimsoll.toml:26:11: `per_try` (5s) must not be longer than `total` (4s)
        26 | per_try = "5s"
           |           ^^^^
