@@ -12,7 +12,7 @@ use plimsoll_cluster as cluster;
 use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
-    Binding, Config, Formula, Group, Health, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, access,
+    Binding, Config, Formula, Group, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, access, health,
     suggest, tls,
 };
 
