@@ -403,7 +403,7 @@ fn every_key_reaches_the_settings() {
             group.queue_timeout,
             group.pool,
             group.pool_idle,
-            group.send_proxy
+            (group.send_proxy, group.http2)
         );
     }
     assert_snapshot!("all_settings", shown);
