@@ -160,7 +160,12 @@ impl<S: Stream> Session<S> {
                         tokio::task::yield_now().await;
                     }
                 }
-                Next::Second => return true,
+                Next::Second if served == 0 => return true,
+                // After a request nobody speaks it.
+                Next::Second => {
+                    self.refuse(Reason::Version).await;
+                    return false;
+                }
                 Next::Refused(reason) => {
                     self.refuse(reason).await;
                     return false;

@@ -130,7 +130,7 @@ async fn exchange<T: AsyncRead + AsyncWrite + Unpin + Send>(
             }
         }
         if let Some(fields) = incoming.trailers().await? {
-            told.code = told.code.or(code(&fields));
+            told.code = told.code.or_else(|| code(&fields));
         }
         Ok::<Told, h2::Error>(told)
     };

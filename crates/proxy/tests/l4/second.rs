@@ -77,12 +77,10 @@ pub(crate) async fn send_all(
 }
 
 /// A member of HTTP/1.1 that answers each request with `answer`, and tells what it was asked.
-pub(crate) async fn plain(
-    answer: &'static str,
-) -> (SocketAddr, tokio::sync::mpsc::UnboundedReceiver<String>) {
+pub(crate) async fn plain(answer: &'static str) -> (SocketAddr, tokio::sync::mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (tell, told) = tokio::sync::mpsc::unbounded_channel();
+    let (tell, told) = tokio::sync::mpsc::channel(100);
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let tell = tell.clone();
@@ -96,7 +94,7 @@ pub(crate) async fn plain(
                         false => text.contains("\r\n\r\n"),
                     };
                     if whole {
-                        tell.send(std::mem::take(&mut text)).unwrap();
+                        let _ = tell.try_send(std::mem::take(&mut text));
                         stream.write_all(answer.as_bytes()).await.unwrap();
                     }
                 }
