@@ -22,6 +22,8 @@ mod hand_over;
 mod health;
 mod host;
 mod hostile;
+mod http2;
+
 mod iiop;
 mod iiop_bytes;
 mod iiop_faults;

@@ -145,7 +145,9 @@ fn other_refusals_have_other_statuses_and_reach_nobody_either() {
     let gzip = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n".to_owned();
     let tunnel = "CONNECT x:443 HTTP/1.1\r\nHost: x:443\r\n\r\n".to_owned();
     let two = "GET / HTTP/2.0\r\nHost: x\r\n\r\n".to_owned();
-    let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned();
+    // Where HTTP/2 begins it is spoken, but nowhere else.
+    let late =
+        "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned();
     for (bad, status, reason) in [
         (long, 431, "head_too_large"),
         (wide, 431, "head_too_large"),
@@ -154,7 +156,7 @@ fn other_refusals_have_other_statuses_and_reach_nobody_either() {
         (gzip, 501, "not_implemented"),
         (tunnel, 501, "not_implemented"),
         (two, 505, "version"),
-        (preface, 505, "version"),
+        (late, 400, "bad_request"),
     ] {
         let mut client = Wire::connect(balancer.address());
         let _ = client.try_send(format!("{bad}{GOOD}"));
@@ -163,6 +165,29 @@ fn other_refusals_have_other_statuses_and_reach_nobody_either() {
         client.closed();
         assert_eq!(member.accepted(), 0, "{bad:.60} reached the member: {:?}", seen.lock().unwrap());
     }
+}
+
+#[test]
+fn http_2_begins_with_a_connection_or_not_at_all() {
+    use std::io::{Read as _, Write as _};
+    const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let (member, seen) = witness();
+    let balancer = Balancer::start(&web(&[member.address], ""));
+    // What follows is no frame, and no request either.
+    let mut client = std::net::TcpStream::connect(balancer.address()).unwrap();
+    client.write_all(format!("{PREFACE}{GOOD}").as_bytes()).unwrap();
+    let mut heard = Vec::new();
+    // It may be ended by a reset.
+    let _ = client.read_to_end(&mut heard);
+    assert_eq!(heard.get(3), Some(&4), "settings, and then goodbye: {heard:?}");
+    assert_eq!(member.accepted(), 0, "{:?}", seen.lock().unwrap());
+    // After a request it is what it was before there was HTTP/2.
+    let mut client = Wire::connect(balancer.address());
+    client.send(format!("GET /first HTTP/1.1\r\nHost: x\r\n\r\n{PREFACE}{GOOD}"));
+    assert_eq!(client.answer().unwrap().status, 200);
+    let answer = client.answer().unwrap();
+    assert_eq!((answer.status, answer.reason()), (505, Some("version")));
+    client.closed();
 }
 
 #[test]

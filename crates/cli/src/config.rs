@@ -13,6 +13,7 @@ mod credential;
 mod door;
 mod group;
 mod hand_over;
+mod health;
 mod listener;
 mod lottery;
 mod monitor;
@@ -48,12 +49,16 @@ pub(crate) use address::{AdminListen, Control, Controls, ListenAddress, MemberAd
 pub(crate) use corba::{Iiop, MemberLocation, ObjectKey, Reference, TypeId};
 pub(crate) use credential::{JwtTable, KerberosTable, TlsTable};
 pub(crate) use door::{ControlTable, Doors};
-pub(crate) use group::{Group, Health, Member, MemberTable, ProxyVersion, ReportHeader, WhenAllDown};
+pub(crate) use group::{
+    Group, Health, Member, MemberProtocol, MemberTable, ProxyVersion, ReportHeader, WhenAllDown,
+};
 pub(crate) use hand_over::HandOver;
 pub(crate) use listener::{Binding, Forwarded, Listener, Protocol, Rebind};
 pub(crate) use lottery::{DEFAULT_LOTTERY_FILE, LotteryFile, read_lottery, read_lottery_text};
 pub(crate) use monitor::{Formula, Monitor, MonitorUrl};
-pub(crate) use name::{Domain, HeaderName, HostName, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl};
+pub(crate) use name::{
+    Domain, HeaderName, HostName, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl, ServiceName,
+};
 pub(crate) use outlier::Outlier;
 pub(crate) use problem::{Problem, Problems, Severity, Source};
 pub(crate) use root::Config;

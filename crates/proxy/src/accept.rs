@@ -13,7 +13,7 @@ use crate::connect::{Peer, exhausted};
 use crate::core::Core;
 use crate::link::Link;
 use crate::listener::{Listener, Visit};
-use crate::{dns, http, iiop, preface, tcp, tls};
+use crate::{dns, http, http2, iiop, preface, tcp, tls};
 
 /// Accepts connections until the listener is closed, then those that already wait.
 pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, socket: TcpListener) {
@@ -68,7 +68,12 @@ fn admit(core: &Rc<Core>, listener: &Rc<Listener>, stream: TcpStream, client: So
         if let Some(stream) = tls::meet(&core, &listener, stream, tls, &unread).await {
             let asked = stream.server_name().and_then(|name| tls.group(name));
             let listener = asked.and_then(|group| listener.branch(group)).unwrap_or(listener);
-            let stream = Link::Secure(Box::new(stream));
+            let second = stream.protocol() == Some(http2::ALPN);
+            let stream = Link::Other(Box::new(stream));
+            if second && listener.settings().protocol == Protocol::Http {
+                let _visit = visit;
+                return http2::serve(core, listener, stream, peer, Vec::new()).await;
+            }
             carry(&core, &listener, visit, stream, peer, Vec::new());
         }
     });
@@ -112,7 +117,8 @@ fn carry(core: &Rc<Core>, listener: &Rc<Listener>, visit: Visit, stream: Link, p
         // socket is not ready, which an idle connection to a member must not be mistaken about.
         tokio::task::spawn_local(tokio::task::unconstrained(async move {
             let _visit = visit;
-            http::serve(core, listener, stream, peer, unread).await;
+            let bond = http::bond(&listener);
+            http::serve(core, listener, stream, peer, unread, bond).await;
         }));
     } else {
         tokio::task::spawn_local(async move {

@@ -13,6 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::core::Core;
+use crate::http2;
 use crate::link::Link;
 use crate::preface;
 use crate::reason::Reason;
@@ -44,11 +45,16 @@ pub(crate) async fn link(
     let reached = Box::pin(async {
         let stream = reach(trip.upstream.address.get(), settings.send_proxy, peer).await?;
         let Some(tls) = &settings.tls else { return Ok(Link::Plain(stream)) };
-        let secure = tls::reach(tls, trip.name(), stream).await;
-        secure.map(|secure| Link::Secure(Box::new(secure))).inspect_err(|error| {
+        let secure = tls::reach(tls, trip.name(), stream).await.and_then(|secure| match secure.protocol() {
+            Some(http2::ALPN) => Ok(secure),
+            _ if settings.http2 => Err(io::Error::other("it does not speak HTTP/2 (ALPN)")),
+            _ => Ok(secure),
+        });
+        secure.map(|secure| Link::Other(Box::new(secure))).inspect_err(|error| {
             tracing::debug!("no TLS with member {} of {}: {error}", trip.name(), settings.spec.name);
         })
     });
+    trip.stripe().connects.add(1);
     patiently(core, trip, timer, deadline, reached).await
 }
 
@@ -64,10 +70,15 @@ pub(crate) async fn connect(
     peer: &Peer,
 ) -> Result<TcpStream, Reason> {
     let reached = Box::pin(reach(trip.upstream.address.get(), trip.settings().send_proxy, peer));
+    trip.stripe().connects.add(1);
     patiently(core, trip, timer, deadline, reached).await
 }
 
-async fn patiently<T>(
+/// What comes of `reached`, unless the member takes longer than it may.
+///
+/// # Errors
+/// Why nothing came of it.
+pub(crate) async fn patiently<T>(
     core: &Core,
     trip: &Trip,
     timer: &Timer,
@@ -75,7 +86,6 @@ async fn patiently<T>(
     mut reached: Pin<Box<impl Future<Output = io::Result<T>>>>,
 ) -> Result<T, Reason> {
     timer.set(deadline.min(core.now() + trip.settings().timeouts.connect));
-    trip.stripe().connects.add(1);
     poll_fn(|cx| match reached.as_mut().poll(cx) {
         Poll::Ready(reached) => Poll::Ready(reached.map_err(|error| reason(&error))),
         Poll::Pending if timer.fired() => {

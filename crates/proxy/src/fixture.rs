@@ -59,6 +59,7 @@ pub(crate) fn listened(core: &Core, sample: Option<Duration>) -> (Rc<Pool>, mpsc
         pool_idle: minute,
         send_proxy: None,
         tls: None,
+        http2: false,
     });
     let mut analyzer = Analyzer::new(spec, Time(0));
     let plan = analyzer.plan(Time(0)).expect("the first");

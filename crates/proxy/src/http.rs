@@ -1,9 +1,10 @@
-//! HTTP/1.0 and 1.1: a choice per request, or per client connection ([`bound`]).
+//! HTTP/1.0 and 1.1, and what a stream of HTTP/2 says ([`http2`]): a choice per request, or per client connection ([`bound`]).
 //!
 //! One task per client connection. It reads a head into the core's shared buffer, judges and rewrites it in
 //! place, has a member chosen ([`dispatch`]), and relays both bodies as they come ([`exchange`]). Between
 //! requests a connection owns no buffer.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -16,6 +17,7 @@ use crate::access::Line;
 use crate::bond::Bond;
 use crate::connect::Peer;
 use crate::core::Core;
+use crate::http2;
 use crate::listener::Listener;
 use crate::metered::{Heed, Metered};
 use crate::pool::View;
@@ -26,6 +28,7 @@ use crate::{Binding, Forwarded, Key, ListenerSettings};
 
 mod bound;
 mod dispatch;
+mod ending;
 mod exchange;
 mod reply;
 #[cfg(test)]
@@ -49,7 +52,7 @@ struct Session<S> {
     /// Was the last request answered without a member?
     answered_alone: bool,
     /// Its member, unless one is chosen for each request.
-    bond: Option<Box<Bond>>,
+    bond: Option<Rc<RefCell<Bond>>>,
     heed: Heed,
 }
 
@@ -83,58 +86,94 @@ impl Asked {
 
 enum Next {
     Request(Asked),
+    /// The client speaks HTTP/2: what came is in `unread`.
+    Second,
     Refused(Reason),
     /// The client is done, or idle for too long, or we are.
     Closed,
 }
 
-/// Serves one client connection until it ends. `unread` are bytes that were read from it already.
-pub(crate) async fn serve<S: Stream>(
+/// Serves one client connection until it ends. `unread` are bytes that were read from it already; `bond`: its own
+/// ([`bond`]), or that of the connection of HTTP/2 that it is a stream of.
+pub(crate) async fn serve<S: Stream + 'static>(
     core: Rc<Core>,
     listener: Rc<Listener>,
     stream: S,
     peer: Peer,
     unread: Vec<u8>,
+    bond: Option<Rc<RefCell<Bond>>>,
 ) {
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
-    let client_text = peer.client.ip().to_canonical().to_string().into_boxed_str();
-    let bond = (listener.settings().binding != Binding::PerRequest).then(Box::default);
-    let client_fields = http1::x_forwarded(&client_text, stream.scheme()).into_boxed_slice();
-    let heed = Heed::begin(listener.pool().group.side_car.as_ref());
-    let mut session = Session {
-        core,
-        listener,
-        stream,
-        watched: false,
-        peer,
-        client_text,
-        client_fields,
-        unread,
-        timer,
-        answered_alone: false,
-        bond,
-        heed,
-    };
-    let mut served: u32 = 0;
-    loop {
-        match session.next().await {
-            Next::Request(asked) => {
-                if !session.answer(asked).await {
-                    break;
+    let mut session = Session::new(core, listener, stream, peer, unread, timer, bond);
+    if session.run().await {
+        let Session { core, listener, stream, peer, unread, .. } = session;
+        http2::serve(core, listener, stream, peer, unread).await;
+    }
+}
+
+/// What binds a client's connection to a member, if this listener's are to be bound.
+pub(crate) fn bond(listener: &Listener) -> Option<Rc<RefCell<Bond>>> {
+    (listener.settings().binding != Binding::PerRequest).then(Rc::default)
+}
+
+impl<S: Stream> Session<S> {
+    fn new(
+        core: Rc<Core>,
+        listener: Rc<Listener>,
+        stream: S,
+        peer: Peer,
+        unread: Vec<u8>,
+        timer: Timer,
+        bond: Option<Rc<RefCell<Bond>>>,
+    ) -> Self {
+        let client_text = peer.client.ip().to_canonical().to_string().into_boxed_str();
+        let client_fields = http1::x_forwarded(&client_text, stream.scheme()).into_boxed_slice();
+        let heed = Heed::begin(listener.pool().group.side_car.as_ref());
+        Self {
+            core,
+            listener,
+            stream,
+            watched: false,
+            peer,
+            client_text,
+            client_fields,
+            unread,
+            timer,
+            answered_alone: false,
+            bond,
+            heed,
+        }
+    }
+
+    /// Answers requests until the connection ends; true if it goes on in HTTP/2.
+    async fn run(&mut self) -> bool {
+        let mut served: u32 = 0;
+        loop {
+            match self.next().await {
+                Next::Request(asked) => {
+                    if !self.answer(asked).await {
+                        return false;
+                    }
+                    // A client that sends ahead may never make this task wait, above all if we answer ourselves.
+                    served = served.wrapping_add(1);
+                    if self.answered_alone || served.is_multiple_of(STREAK) {
+                        tokio::task::yield_now().await;
+                    }
                 }
-                // A client that sends ahead may never make this task wait, above all if we answer ourselves.
-                served = served.wrapping_add(1);
-                if session.answered_alone || served.is_multiple_of(STREAK) {
-                    tokio::task::yield_now().await;
+                Next::Second if served == 0 => return true,
+                // After a request nobody speaks it.
+                Next::Second => {
+                    self.refuse(Reason::Version).await;
+                    return false;
                 }
-            }
-            Next::Refused(reason) => {
-                session.refuse(reason).await;
-                break;
-            }
-            Next::Closed => {
-                session.stream.part();
-                break;
+                Next::Refused(reason) => {
+                    self.refuse(reason).await;
+                    return false;
+                }
+                Next::Closed => {
+                    self.stream.part();
+                    return false;
+                }
             }
         }
     }
@@ -175,6 +214,11 @@ impl<S: Stream> Session<S> {
                     match self.begin(&buffer[..filled], settings) {
                         Ok(Some(asked)) => return Poll::Ready(Next::Request(asked)),
                         Ok(None) => {}
+                        Err(_) if http2::begins(&buffer[..filled]) => {
+                            self.unread.clear();
+                            self.unread.extend_from_slice(&buffer[..filled]);
+                            return Poll::Ready(Next::Second);
+                        }
                         Err(refusal) => return Poll::Ready(Next::Refused(reason(refusal))),
                     }
                 }
@@ -265,7 +309,11 @@ impl<S: Stream> Session<S> {
     /// Is it the last because the server behind this side-car has too many connections? To be asked with each answer.
     fn sheds(&mut self) -> bool {
         let core = &self.core;
-        self.heed.goes(|| core.chance())
+        let goes = self.heed.goes(|| core.chance());
+        if goes {
+            self.stream.farewell();
+        }
+        goes
     }
 
     /// What should stick to one member, if the strategy wants to know.

@@ -22,8 +22,10 @@ mod explain;
 #[cfg(test)]
 mod fixture;
 mod group;
+mod grpc;
 mod hand_over;
 mod http;
+mod http2;
 mod iiop;
 mod inner;
 mod key;

@@ -1,5 +1,5 @@
-//! A connection to a peer, plain or secure. One type for both: what is generic over streams is compiled once, and stays as
-//! fast for plain ones as if there were no others.
+//! A connection to a peer, plain or other: inside of TLS, or a stream of HTTP/2. One type for all: what is generic over streams is
+//! compiled once, and stays as fast for plain ones as if there were no others.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,14 +8,14 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::grpc::Call;
 use crate::stream::Stream;
-use crate::tls::Secure;
 
 /// A connection to a peer.
 pub(crate) enum Link {
     Plain(TcpStream),
-    /// On the heap: a plain one is not to be larger for it.
-    Secure(Box<Secure>),
+    /// On the heap: a plain one is not to be larger for it, nor to ask which of the others it might be.
+    Other(Box<dyn Stream>),
 }
 
 /// The same of whichever it is.
@@ -23,23 +23,9 @@ macro_rules! either {
     ($link:expr, $stream:ident => $what:expr) => {
         match $link {
             Link::Plain($stream) => $what,
-            Link::Secure($stream) => $what,
+            Link::Other($stream) => $what,
         }
     };
-}
-
-impl Link {
-    /// Has nothing come since the last answer, neither bytes nor the end? Costs no system call when nothing has:
-    /// tokio asks the kernel only if it was told that there is something.
-    #[inline(always)]
-    pub(crate) fn quiet(&mut self) -> bool {
-        match self {
-            Self::Plain(socket) => {
-                matches!(socket.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
-            }
-            Self::Secure(stream) => stream.quiet(),
-        }
-    }
 }
 
 impl Stream for Link {
@@ -53,6 +39,31 @@ impl Stream for Link {
 
     fn socket(&self) -> Option<&TcpStream> {
         either!(self, stream => stream.socket())
+    }
+
+    #[inline(always)]
+    fn quiet(&mut self) -> bool {
+        either!(self, stream => stream.quiet())
+    }
+
+    #[inline(always)]
+    fn untouched(&self) -> bool {
+        either!(self, stream => stream.untouched())
+    }
+
+    #[inline(always)]
+    fn shared(&self) -> bool {
+        either!(self, stream => stream.shared())
+    }
+
+    #[inline(always)]
+    fn farewell(&mut self) {
+        either!(self, stream => stream.farewell());
+    }
+
+    #[inline(always)]
+    fn call(&self) -> Option<&Call> {
+        either!(self, stream => stream.call())
     }
 
     #[inline]

@@ -10,8 +10,10 @@ use std::sync::{Arc, LazyLock};
 use plimsoll_brain::{Ask, Choice, Hand, MemberId, Pace, RetryBudget, Time};
 
 use crate::group::{Group, Published, Record, Stripe, Tally};
+use crate::http2::Wires;
 use crate::iiop;
 use crate::link::Link;
+use crate::stream::Stream as _;
 use crate::trip::Trip;
 
 /// One core's side of a group.
@@ -47,6 +49,8 @@ pub(crate) struct Upstream {
     pub(crate) hand: Rc<RefCell<Hand>>,
     /// The last one in is the first one out, so that those not needed grow old and are closed.
     idle: RefCell<Vec<Idle>>,
+    /// If it speaks HTTP/2.
+    pub(crate) wires: Wires,
 }
 
 struct Idle {
@@ -210,18 +214,20 @@ impl Pool {
         let oldest = now - view.published.settings.pool_idle;
         for upstream in self.upstreams.borrow().values() {
             upstream.retain(|idle| idle.since >= oldest && idle.stream.quiet());
+            upstream.wires.sweep(oldest);
         }
     }
 
     /// Closes all idle connections.
     pub(crate) fn close(&self) {
-        self.upstreams.borrow().values().for_each(|upstream| upstream.retain(|_| false));
+        self.upstreams.borrow().values().for_each(|upstream| upstream.clear());
         self.iiop.close();
     }
 
     fn take_over(&self, published: Arc<Published>) {
         // Connections are trusted by what was in force when they were made.
-        let retrusted = self.view.borrow().published.settings.tls != published.settings.tls;
+        let before = |settings: &crate::GroupSettings| (settings.tls.clone(), settings.http2);
+        let retrusted = before(&self.view.borrow().published.settings) != before(&published.settings);
         let mut upstreams = self.upstreams.borrow_mut();
         let members: Vec<Rc<Upstream>> = published
             .plan
@@ -236,10 +242,11 @@ impl Pool {
                         address: Cell::new(member.address),
                         hand: Rc::clone(&self.hand),
                         idle: RefCell::default(),
+                        wires: Wires::default(),
                     })
                 });
                 if upstream.address.replace(member.address) != member.address || retrusted {
-                    upstream.retain(|_| false);
+                    upstream.clear();
                 }
                 Rc::clone(upstream)
             })
@@ -247,7 +254,7 @@ impl Pool {
         upstreams.retain(|_, upstream| {
             let used = members.iter().any(|member| Rc::ptr_eq(member, upstream));
             if !used {
-                upstream.retain(|_| false);
+                upstream.clear();
             }
             used
         });
@@ -314,6 +321,12 @@ impl Upstream {
             idle.push(Idle { stream, since: now });
             self.stripe().idle.add(1);
         }
+    }
+
+    /// Keeps none for what comes.
+    fn clear(&self) {
+        self.retain(|_| false);
+        self.wires.clear();
     }
 
     fn retain(&self, keep: impl FnMut(&mut Idle) -> bool) {

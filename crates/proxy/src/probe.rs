@@ -28,6 +28,7 @@ use crate::inner::{Inner, lock};
 use crate::{GroupSettings, MemberTls, Object, ProbeKind, ProbeSettings};
 
 mod ask;
+mod second;
 
 /// Most probes at once.
 const GATE: usize = 256;
@@ -58,6 +59,10 @@ struct Target {
     settings: ProbeSettings,
     /// By TLS, and as what.
     tls: Option<(MemberTls, Box<str>)>,
+    /// By HTTP/2.
+    http2: bool,
+    /// The member's name.
+    name: Box<str>,
     /// What is sent once a connection is made, before TLS.
     preface: Vec<u8>,
     /// What is sent then; nothing if there is no more to find out.
@@ -153,6 +158,7 @@ impl Target {
     fn new(probe: &ProbeSettings, group: &GroupSettings, name: &str, address: SocketAddr) -> Self {
         let request = match &probe.kind {
             ProbeKind::Tcp => Vec::new(),
+            ProbeKind::Grpc { service, .. } => second::question(service),
             ProbeKind::Iiop => {
                 let object = group.iiop.as_ref().and_then(|iiop| iiop.objects.get(name));
                 question::locate(object.map_or(&[], Object::key))
@@ -161,10 +167,11 @@ impl Target {
         };
         let tls = group.tls.clone().map(|tls| (tls, name.into()));
         let preface = match probe.kind {
-            ProbeKind::Http { .. } => ask::preface(group.send_proxy),
+            ProbeKind::Http { .. } | ProbeKind::Grpc { .. } => ask::preface(group.send_proxy),
             ProbeKind::Tcp | ProbeKind::Iiop => Vec::new(),
         };
-        Self { address, settings: probe.clone(), tls, preface, request }
+        let http2 = group.http2 || matches!(probe.kind, ProbeKind::Grpc { .. });
+        Self { address, settings: probe.clone(), tls, http2, name: name.into(), preface, request }
     }
 }
 

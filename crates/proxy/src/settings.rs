@@ -41,7 +41,7 @@ pub struct AccessLogSettings {
 /// What a listener speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// HTTP/1.0 and 1.1; a choice per request.
+    /// HTTP/1.0, 1.1 and 2; a choice per request.
     Http,
     /// Byte streams; a choice per connection.
     Tcp,
@@ -228,6 +228,8 @@ pub struct GroupSettings {
     pub send_proxy: Option<u8>,
     /// Members are reached by TLS (http, tcp).
     pub tls: Option<MemberTls>,
+    /// Members speak HTTP/2 (http): by ALPN inside of TLS, otherwise because it is known.
+    pub http2: bool,
 }
 
 /// The object that clients of a group's iiop listeners ask for, and those of the members that they get.
@@ -360,6 +362,13 @@ pub enum ProbeKind {
         host: Option<String>,
         /// The only status that passes, if set.
         expect: Option<u16>,
+    },
+    /// Asks how a service is, or the whole server if its name is empty (`grpc.health.v1.Health/Check`).
+    Grpc {
+        /// The service's name.
+        service: String,
+        /// Whom the call is for (`:authority`); the member's name if `None`.
+        host: Option<String>,
     },
 }
 

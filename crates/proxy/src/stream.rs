@@ -13,6 +13,8 @@ use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::grpc::Call;
+
 /// A byte stream to or from a peer.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
     /// What URLs of things behind it begin with.
@@ -45,6 +47,30 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
     /// from a break.
     fn part(&mut self) {}
 
+    /// Has nothing come since the last answer, neither bytes nor the end?
+    fn quiet(&mut self) -> bool {
+        false
+    }
+
+    /// Did the peer say that it did nothing with what it was sent?
+    fn untouched(&self) -> bool {
+        false
+    }
+
+    /// Is it one of many on the same connection? Then it costs nothing to ask whether its peer has left, and what it says comes in
+    /// pieces that follow one another at once.
+    fn shared(&self) -> bool {
+        false
+    }
+
+    /// The connection that this is a part of is to go when this is over, if it is a part of one.
+    fn farewell(&mut self) {}
+
+    /// If a client's request is a call of gRPC: what is known of it.
+    fn call(&self) -> Option<&Call> {
+        None
+    }
+
     /// Lets closing be a reset: what was not read or sent is lost, as it is for a side that broke off.
     fn abort(&self) {}
 }
@@ -52,6 +78,12 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
 impl Stream for TcpStream {
     fn socket(&self) -> Option<&TcpStream> {
         Some(self)
+    }
+
+    /// Costs no system call when nothing has come: tokio asks the kernel only if it was told that there is something.
+    #[inline]
+    fn quiet(&mut self) -> bool {
+        matches!(self.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
     fn poll_recv(

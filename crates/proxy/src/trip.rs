@@ -108,6 +108,12 @@ impl Trip {
         self.end(status >= 500, now);
     }
 
+    /// The member answered a call of gRPC, which failed or not by what the answer says of itself.
+    pub(crate) fn called(self, status: u16, failed: bool, now: Time) {
+        self.stripe().answers[usize::from(status / 100).min(5)].add(1);
+        self.end(failed || status >= 500, now);
+    }
+
     /// The member did its work (tcp, udp: there is no status to read).
     pub(crate) fn succeeded(self, now: Time) {
         self.stripe().answers[0].add(1);

@@ -12,7 +12,7 @@ use plimsoll_cluster as cluster;
 use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
-    Binding, Config, Formula, Group, Health, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, door,
+    Binding, Config, Formula, Group, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, door, health,
     suggest, tls,
 };
 
@@ -287,7 +287,7 @@ fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>)
         found.push(Problem::error(spot.key("strategy").value(), message));
     }
     if let Some(health) = &group.health {
-        check_health(health, spot.key("health"), "[group.health]", GROUP_CHECKS, found);
+        health::check(health, spot.key("health"), "[group.health]", health::OF_GROUPS, found);
     }
     if let Some(weight) = group.strategy.weight() {
         let spot = spot.key("strategy").key("expression").key("weight");
@@ -297,6 +297,7 @@ fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>)
         check_monitor(monitor, spot.key("monitor"), text, found);
     }
     check_timeouts(group, spot.key("timeouts"), found);
+    health::check_protocol(group, spot, found);
     if let Outlier::Table(outlier) = &group.outlier
         && spot.has("outlier")
     {
@@ -327,40 +328,6 @@ fn check_knobs(strategy: &plimsoll_brain::Strategy, knobs: &Knobs, spot: &Spot, 
 /// Does it go by something else where members report nothing?
 fn usable_without_loads(strategy: &plimsoll_brain::Strategy) -> bool {
     strategy.name == "weighted_round_robin" || strategy.name == plimsoll_brain::strategy::EXPRESSION.name
-}
-
-/// How members of a group may be checked.
-const GROUP_CHECKS: &str = "add http = \"/healthz\", tcp = true or iiop = true";
-
-pub(super) fn check_health(
-    health: &Health,
-    spot: &Spot,
-    section: &str,
-    hint: &str,
-    found: &mut Vec<Problem>,
-) {
-    if ["http", "tcp", "iiop"].into_iter().any(|kind| spot.broken(kind)) {
-        return;
-    }
-    let kinds = [("http", health.http.is_some()), ("tcp", health.tcp), ("iiop", health.iiop)];
-    let set: Vec<&str> = kinds.iter().filter(|(_, set)| *set).map(|(kind, _)| *kind).collect();
-    match set.as_slice() {
-        [] => {
-            let problem = Problem::error(spot.value(), format!("{section} does not say how to check"));
-            found.push(problem.hint(hint));
-        }
-        ["http"] => {}
-        [_] => {
-            for key in ["host", "expect"].into_iter().filter(|key| spot.has(key)) {
-                let message = format!("`{key}` has no effect: this check is none of http");
-                found.push(Problem::warning(spot.name(key), message));
-            }
-        }
-        [one, .., other] => found.push(
-            Problem::error(spot.name(other), format!("either `{one}` or `{other}`, not both"))
-                .also(spot.name(one), "this check connects, too"),
-        ),
-    }
 }
 
 fn check_monitor(monitor: &Monitor, spot: &Spot, text: &str, found: &mut Vec<Problem>) {

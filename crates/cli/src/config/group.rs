@@ -79,6 +79,10 @@ pub(crate) struct Group {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) send_proxy: Option<ProxyVersion>,
 
+    /// What members speak to whom requests of http listeners go, whatever version clients speak.
+    #[serde(default)]
+    pub(crate) protocol: MemberProtocol,
+
     /// Members are reached by TLS (http, tcp), by their health checks, too. Default: as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tls: Option<MemberTls>,
@@ -234,6 +238,17 @@ pub(crate) enum WhenAllDown {
     FailOpen,
 }
 
+/// What members speak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum MemberProtocol {
+    /// HTTP/1.1.
+    #[default]
+    Http1,
+    /// HTTP/2, many requests on a connection: agreed on with `tls` (ALPN), otherwise spoken at once (h2c).
+    H2,
+}
+
 /// Version of the PROXY protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -244,13 +259,18 @@ pub(crate) enum ProxyVersion {
     V2,
 }
 
-/// Active health checks: one of `http`, `tcp` and `iiop`. A member that has not been checked yet is not used.
+/// Active health checks: one of `http`, `grpc`, `tcp` and `iiop`. A member that has not been checked yet is not used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Health {
     /// GET this path and expect an answer from 200 to 399, or the one in `expect`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) http: Option<super::ProbePath>,
+
+    /// Ask the health service of gRPC (`grpc.health.v1.Health/Check`) for this service, or with `""` for the whole server, and
+    /// expect SERVING.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) grpc: Option<super::ServiceName>,
 
     /// Connect, and no more.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -276,7 +296,7 @@ pub(crate) struct Health {
     #[schemars(range(min = 1, max = 1000))]
     pub(crate) fall: u32,
 
-    /// Host header of the check (http). Default: the member's address as written.
+    /// Host header of the check (http), or its authority (grpc). Default: the member's address as written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host: Option<super::ProbeHost>,
 
@@ -290,6 +310,7 @@ impl Default for Health {
     fn default() -> Self {
         Self {
             http: None,
+            grpc: None,
             tcp: false,
             iiop: false,
             interval: TimeSpan::millis(2_000),

@@ -14,7 +14,7 @@ use plimsoll_wire::rfs::{Keys, service_id};
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::check::check_health;
+use super::health;
 use super::place::Spot;
 use super::{
     AdminListen, ControlTable, Formula, Health, Held, ListenAddress, LogPath, MemberAddress, Name, Problem,
@@ -209,10 +209,12 @@ fn judge(lottery: &Lottery, spots: &Spot, text: &str, found: &mut Vec<Problem>) 
         }
         let Some(health) = &service.health else { continue };
         let place = spot.key("health");
-        check_health(health, place, "[service.health]", "add http = \"/healthz\" or tcp = true", found);
-        if health.iiop {
-            let problem = Problem::error(place.name("iiop"), "a lottery daemon checks by http or tcp");
-            found.push(problem.hint("write tcp = true"));
+        health::check(health, place, "[service.health]", "add http = \"/healthz\" or tcp = true", found);
+        for (kind, set) in [("iiop", health.iiop), ("grpc", health.grpc.is_some())] {
+            if set {
+                let problem = Problem::error(place.name(kind), "a lottery daemon checks by http or tcp");
+                found.push(problem.hint("write tcp = true"));
+            }
         }
     }
 }

@@ -159,6 +159,36 @@ impl fmt::Display for ProbePath {
     }
 }
 
+/// The service that gRPC's health service is asked for; empty for the whole server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServiceName(pub(crate) String);
+
+text! {
+    ServiceName,
+    format: "plimsoll-service",
+    what: "a service's name",
+    example: "shop.Orders",
+}
+
+impl FromStr for ServiceName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.len() > 255 || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(
+                "is not a service's name: visible ASCII without spaces, at most 255 characters".into()
+            );
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for ServiceName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
 /// The Host header of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProbeHost(pub(crate) String);
@@ -349,6 +379,8 @@ mod tests {
             assert!(bad.parse::<Key>().is_err(), "{bad}");
         }
         assert_eq!("header:".parse::<Key>().unwrap_err(), "names no header");
+        assert!("".parse::<ServiceName>().is_ok() && "shop.Orders".parse::<ServiceName>().is_ok());
+        assert!("a b".parse::<ServiceName>().is_err());
         assert!("/healthz?x=1".parse::<ProbePath>().is_ok());
         for bad in ["", "healthz", "/a b", "/a\r\nX: y", "/ä"] {
             assert!(bad.parse::<ProbePath>().is_err(), "{bad}");

@@ -18,8 +18,9 @@ use plimsoll_wire::rfs::{Keys, service_id};
 use super::check::LOTTERY;
 use super::problem::{Problem, Problems};
 use super::{
-    Binding, Config, File, Forwarded, Group, HandOver, Health, Listener, Member, MemberAddress, MemberTable,
-    Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, Strategy, WhenAllDown, tls,
+    Binding, Config, File, Forwarded, Group, HandOver, Health, Listener, Member, MemberAddress,
+    MemberProtocol, MemberTable, Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, Strategy,
+    WhenAllDown, tls,
 };
 
 /// Where the balancer is watched and controlled.
@@ -115,7 +116,7 @@ impl File {
             }
             let tls = group.tls.as_ref().and_then(|tls| {
                 let spot = self.spots.key("group").item(index).key("tls");
-                tls::of_group(tls, spot, &mut problems)
+                tls::of_group(tls, group.protocol, spot, &mut problems)
             });
             groups.extend(
                 group_settings(group, members).map(|settings| proxy::GroupSettings { tls, ..settings }),
@@ -157,7 +158,12 @@ impl File {
         }
         for (index, group) in self.config.groups.iter().enumerate() {
             if let Some(tls) = &group.tls {
-                tls::of_group(tls, self.spots.key("group").item(index).key("tls"), &mut problems);
+                tls::of_group(
+                    tls,
+                    group.protocol,
+                    self.spots.key("group").item(index).key("tls"),
+                    &mut problems,
+                );
             }
         }
         if problems.is_empty() { Ok(()) } else { Err(Problems::new(Arc::clone(&self.source), problems)) }
@@ -403,6 +409,7 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
             ProxyVersion::V2 => 2,
         }),
         tls: None,
+        http2: group.protocol == MemberProtocol::H2,
     })
 }
 
@@ -456,14 +463,14 @@ fn watched_member(spec: &MemberSpec) -> cluster::MemberSettings {
 }
 
 fn probe(health: &Health) -> proxy::ProbeSettings {
-    let kind = match &health.http {
-        Some(path) => proxy::ProbeKind::Http {
-            path: path.0.clone(),
-            host: health.host.as_ref().map(|host| host.0.clone()),
-            expect: health.expect,
-        },
-        None if health.iiop => proxy::ProbeKind::Iiop,
-        None => proxy::ProbeKind::Tcp,
+    let host = || health.host.as_ref().map(|host| host.0.clone());
+    let kind = match (&health.http, &health.grpc) {
+        (Some(path), _) => {
+            proxy::ProbeKind::Http { path: path.0.clone(), host: host(), expect: health.expect }
+        }
+        (None, Some(service)) => proxy::ProbeKind::Grpc { service: service.0.clone(), host: host() },
+        (None, None) if health.iiop => proxy::ProbeKind::Iiop,
+        (None, None) => proxy::ProbeKind::Tcp,
     };
     proxy::ProbeSettings { kind, interval: health.interval.0, timeout: health.timeout.0 }
 }

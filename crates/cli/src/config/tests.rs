@@ -154,9 +154,9 @@ name = "sticky"
 strategy = "rendezvous"
 key = "cookie:Id"
 members = ["app:80"]
+protocol = "h2"
 outlier = false
-[group.health]
-tcp = true
+health = { tcp = true }
 [group.monitor]
 source = "prometheus"
 url = "http://m:27/{member}"
@@ -170,8 +170,7 @@ public = "calc.example:2809"
 [[group]]
 name = "calc"
 members = [{ ior = "corbaloc:iiop:1.2@[::1]:28/A%00" }, { address = "app:29", key = "B/c" }]
-[group.health]
-iiop = true
+health = { iiop = true }
 [group.iiop]
 type_id = "IDL:Calc:1.0"
 key = "Calc"
@@ -193,6 +192,7 @@ group = "drawn"
 [[group]]
 name = "drawn"
 lottery = { service = "web", daemons = ["d:7447", "e:7448"], keys = "/keys" }
+health = { grpc = "shop.Orders" }
 "#;
 
 fn read(text: &str) -> Result<File, Problems> {
@@ -403,7 +403,7 @@ fn every_key_reaches_the_settings() {
             group.queue_timeout,
             group.pool,
             group.pool_idle,
-            group.send_proxy
+            (group.send_proxy, group.http2)
         );
     }
     assert_snapshot!("all_settings", shown);

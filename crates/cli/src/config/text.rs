@@ -41,6 +41,7 @@ const FORMATS: &[(&str, Check)] = &[
     format::<super::credential::KeysUrl>(),
     format::<super::access::AllGroups>(),
     format::<super::ProbePath>(),
+    format::<super::ServiceName>(),
     format::<super::ProbeHost>(),
     format::<super::PublicUrl>(),
     format::<super::LogPath>(),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::place::Spot;
 use super::problem::Problem;
-use super::{HostName, Listener, LogPath, Name, Protocol};
+use super::{HostName, Listener, LogPath, MemberProtocol, Name, Protocol};
 
 /// What clients are shown, and what is asked of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -204,7 +204,7 @@ pub(super) fn of_listener(
         authorities,
         optional: tls.client_certificate == ClientCertificate::Optional,
     });
-    let protocols: &[&[u8]] = if listener.protocol == Protocol::Https { &[b"http/1.1"] } else { &[] };
+    let protocols: &[&[u8]] = if listener.protocol == Protocol::Https { &[b"h2", b"http/1.1"] } else { &[] };
     let names = tls.names.iter();
     let groups: BTreeMap<Box<str>, Arc<str>> =
         names.map(|named| (named.name.0.as_str().into(), named.group.0.as_str().into())).collect();
@@ -221,7 +221,12 @@ pub(super) fn of_listener(
 }
 
 /// What a group believes of its members, from the files as they are now; `None` with what is wrong in `found`.
-pub(super) fn of_group(tls: &MemberTls, spot: &Spot, found: &mut Vec<Problem>) -> Option<proxy::MemberTls> {
+pub(super) fn of_group(
+    tls: &MemberTls,
+    protocol: MemberProtocol,
+    spot: &Spot,
+    found: &mut Vec<Problem>,
+) -> Option<proxy::MemberTls> {
     let before = found.len();
     let authorities = tls.ca.as_ref().map(|path| read(path, spot.key("ca"), found));
     let own = tls.own.as_ref().map(|own| Held::read(own, spot.key("own"), found));
@@ -234,7 +239,8 @@ pub(super) fn of_group(tls: &MemberTls, spot: &Spot, found: &mut Vec<Problem>) -
     };
     let tls12 = tls.min_version == TlsVersion::Tls12;
     let name = tls.server_name.as_deref();
-    let made = proxy::MemberTls::new(trust, name, own.as_ref().map(Held::borrow), tls12);
+    let protocols: &[&[u8]] = if protocol == MemberProtocol::H2 { &[b"h2"] } else { &[] };
+    let made = proxy::MemberTls::new(trust, name, own.as_ref().map(Held::borrow), tls12, protocols);
     made.map_err(|(fault, why)| {
         let at = match fault {
             proxy::Fault::Own => "own",

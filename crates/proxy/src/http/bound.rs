@@ -32,9 +32,10 @@ impl<S: Stream> Session<S> {
         now: Time,
     ) -> Result<Admission, Location> {
         // Every member is at its limit, this one too, and others came first.
-        let Some(bond) = self.bond.as_mut().filter(|_| !pool.contended()) else {
+        let Some(bond) = self.bond.clone().filter(|_| !pool.contended()) else {
             return Ok(Admission::Full);
         };
+        let bond = &mut *bond.borrow_mut();
         let mut trip = None;
         let binding = self.listener.settings().binding;
         if let Binding::OnDemand(rebind) = binding
@@ -47,6 +48,7 @@ impl<S: Stream> Session<S> {
                 (_, true) if !bond.leaves(&view, self.core.chance(), now) => None,
                 (Rebind::Close, true) => {
                     asked.keep_alive = false;
+                    self.stream.farewell();
                     bond.moved(None);
                     None
                 }
@@ -81,8 +83,8 @@ impl<S: Stream> Session<S> {
     /// Binds the client's connection to the member of a trip, if it is to be bound.
     #[cold]
     pub(super) fn hold(&mut self, trip: &Trip) {
-        if let Some(bond) = &mut self.bond {
-            Bond::hold(bond, &self.listener, trip);
+        if let Some(bond) = &self.bond {
+            Bond::hold(&mut bond.borrow_mut(), &self.listener, trip);
         }
     }
 }

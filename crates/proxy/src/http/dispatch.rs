@@ -7,11 +7,13 @@ use plimsoll_brain::{MemberId, Time, Urgency};
 use plimsoll_wire::priority;
 
 use super::bound::Location;
-use super::exchange::{AHEAD, End, Failure};
+use super::ending::{End, Failure};
+use super::exchange::AHEAD;
 use super::{Asked, Session, Stream};
 use crate::admit::{self, Wish};
 use crate::connect::link;
 use crate::core::Core;
+use crate::http2;
 use crate::link::Link;
 use crate::metered::Metered;
 use crate::pool::{Admission, Pool};
@@ -90,6 +92,10 @@ impl<S: Stream> Session<S> {
         }
         let total = asked.view.published.settings.timeouts.total;
         let deadline = if total.is_zero() { Time(u64::MAX) } else { asked.begun + total };
+        let deadline = match self.stream.call() {
+            None => deadline,
+            Some(call) => call.timeout.map_or(deadline, |timeout| deadline.min(asked.begun + timeout)),
+        };
         let mut tried: Vec<MemberId> = Vec::new();
         let mut last = Reason::NoMember;
         let mut fresh = false;
@@ -140,7 +146,10 @@ impl<S: Stream> Session<S> {
                     continue;
                 }
                 Ok(end) => {
-                    trip.answered(end.status, end.at);
+                    match self.stream.call() {
+                        None => trip.answered(end.status, end.at),
+                        Some(call) => trip.called(end.status, call.failed(), end.at),
+                    }
                     return Outcome::Answered(end);
                 }
                 Err(failure) => failure,
@@ -162,10 +171,15 @@ impl<S: Stream> Session<S> {
                     trip.failed(now);
                     return Outcome::Lost;
                 }
-                Failure::Stale => {
+                // What the client asks for in so short a time the member may not be blamed for.
+                Failure::Expired(answered) => {
+                    trip.left(now);
+                    return if answered { Outcome::Lost } else { Outcome::Reject(Reason::TotalTimeout) };
+                }
+                Failure::Stale(untouched) => {
                     // The member closed a connection it had kept for long enough: no fault of anybody.
                     fresh = true;
-                    if !asked.streamed && asked.method.idempotent() {
+                    if !asked.streamed && (untouched || asked.method.idempotent()) {
                         trip.abandoned();
                         continue;
                     }
@@ -254,17 +268,26 @@ impl<S: Stream> Session<S> {
         deadline: Time,
         fresh: bool,
     ) -> Result<End, Failure> {
-        let pooled = if fresh { None } else { trip.upstream.check_out() };
-        let reused = pooled.is_some();
+        let second = trip.settings().http2;
+        let pooled = if fresh || second { None } else { trip.upstream.check_out() };
+        let mut reused = pooled.is_some();
         let mut member: Link = match pooled {
             Some(stream) => stream,
+            None if second => {
+                // On the heap, as others would be larger for it.
+                let reached =
+                    Box::pin(http2::reach(&self.core, trip, &self.timer, deadline, &self.peer, fresh));
+                let (stream, shared) = reached.await.map_err(|reason| Failure::Member(reason, true))?;
+                reused = shared;
+                stream
+            }
             None => link(&self.core, trip, &self.timer, deadline, &self.peer)
                 .await
                 .map_err(|reason| Failure::Member(reason, true))?,
         };
         let end = self.exchange(asked, &mut member, trip, deadline, reused).await?;
         let settings = trip.settings();
-        if end.keep_member && settings.send_proxy.is_none() {
+        if end.keep_member && settings.send_proxy.is_none() && !second {
             trip.upstream.check_in(member, self.core.now(), settings.pool);
         }
         Ok(end)

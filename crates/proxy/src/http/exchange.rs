@@ -5,14 +5,16 @@
 //! it bounds the memory of a connection to one read.
 
 use std::future::poll_fn;
+use std::io::ErrorKind;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use plimsoll_brain::Time;
-use plimsoll_wire::http1::{self, Body, Method, Piece, Rewrite};
+use plimsoll_wire::http1::{self, Body, Method, Rewrite};
 
-use super::{Asked, Session, Stream};
+use super::ending::{End, Failure};
+use super::{Asked, Session, Stream, ending};
 use crate::ListenerSettings;
 use crate::reason::Reason;
 use crate::relay;
@@ -23,40 +25,14 @@ use crate::trip::Trip;
 const COPY: usize = 4096;
 /// Bytes of requests sent ahead (pipelining) that are kept; beyond that the client is not read.
 pub(super) const AHEAD: usize = 64 * 1024;
+/// Bytes of a request that are kept although they came after its head, where it came by a stream of HTTP/2.
+const KEPT: usize = 64 * 1024;
 /// Interim answers (1xx) to one request; more are not taken for an answer.
 const INTERIM: u32 = 32;
 /// Reads and writes of one connection before others get their turn.
 const TURNS: u32 = 32;
 /// For so long nobody looks whether the client is still there: most answers come before.
 const UNWATCHED: Duration = Duration::from_millis(100);
-
-/// An answer was passed on whole.
-pub(super) struct End {
-    pub(super) status: u16,
-    /// When: of an upgrade, before what came after it.
-    pub(super) at: Time,
-    /// May the member's connection be used again?
-    pub(super) keep_member: bool,
-    /// Does the client's connection go on?
-    pub(super) keep_client: bool,
-    /// The member only said that it has no room, and the client was told nothing.
-    pub(super) refused: bool,
-}
-
-/// Why there was no whole answer.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Failure {
-    /// The client went away. `true`: its answer had begun.
-    Client(bool),
-    /// The client's request is at fault, and nothing was answered yet.
-    Refused(Reason),
-    /// The member failed before a byte of an answer was passed on. `true`: the request cannot have reached it.
-    Member(Reason, bool),
-    /// A connection used before was closed before a byte of an answer came.
-    Stale,
-    /// The answer broke off after a part of it was passed on.
-    Broken,
-}
 
 /// How far the answer is.
 enum Answer {
@@ -138,7 +114,7 @@ impl<S: Stream> Session<S> {
             refused: false,
             interim: 0,
             watch_at: now + UNWATCHED,
-            watching: false,
+            watching: self.stream.shared(),
             session: self,
             member_watched: false,
             asked,
@@ -149,7 +125,7 @@ impl<S: Stream> Session<S> {
         match poll_fn(|cx| exchange.poll(cx)).await {
             Ok(()) => {}
             Err(Failure::Member(Reason::Reset, _)) if reused && !exchange.heard => {
-                return Err(Failure::Stale);
+                return Err(Failure::Stale(exchange.member.untouched()));
             }
             Err(failure) => return Err(failure),
         }
@@ -237,6 +213,9 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                     self.trip.stripe().bytes_out.add(sent as u64);
                     Ok(true)
                 }
+                Poll::Ready(Err(error)) if error.kind() == ErrorKind::InvalidInput => {
+                    Err(Failure::Refused(Reason::BadRequest))
+                }
                 Poll::Ready(_) => self.refused_by_member(),
                 Poll::Pending => Ok(false),
             };
@@ -266,6 +245,11 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             Err(_) => return Err(Failure::Refused(Reason::BadRequest)),
         };
         self.session.unread.extend_from_slice(&input[taken..]);
+        if !self.asked.streamed && self.asked.out.len() + taken <= KEPT && self.session.stream.shared() {
+            // Sent from there, and once more if the member did nothing with it: calls are mostly as small as that.
+            self.asked.out.extend_from_slice(&input[..taken]);
+            return Ok(true);
+        }
         self.asked.streamed = true;
         match self.to_member.send_or_keep(cx, &mut *self.member, &[], &input[..taken]) {
             Ok(sent) => self.trip.stripe().bytes_out.add(sent as u64),
@@ -380,8 +364,11 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.keep_member &= rest.is_empty();
             return Ok(&[]);
         };
-        let taken =
-            if self.unchunk && !self.refused { unchunk(body, rest, scratch) } else { body.feed(rest) };
+        let taken = if self.unchunk && !self.refused {
+            ending::unchunk(body, rest, scratch)
+        } else {
+            body.feed(rest)
+        };
         let Ok(taken) = taken else { return Err(self.bad_answer()) };
         if body.done() {
             self.answer = Answer::Done;
@@ -418,7 +405,9 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 Ok(true)
             }
             _ if self.answered => Err(Failure::Broken),
-            Answer::Head if self.partial.is_empty() => Err(Failure::Member(Reason::Reset, self.sent == 0)),
+            Answer::Head if self.partial.is_empty() => {
+                Err(Failure::Member(Reason::Reset, self.sent == 0 || self.member.untouched()))
+            }
             _ => Err(Failure::Member(Reason::BadAnswer, false)),
         }
     }
@@ -468,6 +457,14 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     fn late(&self) -> Failure {
         let now = self.session.core.tick();
         let reason = match () {
+            () if self
+                .session
+                .stream
+                .call()
+                .is_some_and(|call| call.expired(now.since(self.asked.begun))) =>
+            {
+                return Failure::Expired(self.answered);
+            }
             () if now >= self.deadline => Reason::TotalTimeout,
             () if self.headless() && now >= self.per_try => Reason::AnswerTimeout,
             () if self.waits_for_client() => {
@@ -481,21 +478,4 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         };
         if self.answered { Failure::Broken } else { Failure::Member(reason, false) }
     }
-}
-
-/// Appends the content of chunks to `out`; how much of `input` belongs to the body.
-fn unchunk(body: &mut Body, input: &[u8], out: &mut Vec<u8>) -> Result<usize, http1::BadBody> {
-    let Body::Chunked(chunked) = body else { return body.feed(input) };
-    let mut taken = 0;
-    while taken < input.len() && !chunked.done() {
-        let piece = chunked.step(&input[taken..])?;
-        if let Piece::Content(len) = piece {
-            out.extend_from_slice(&input[taken..taken + len]);
-        }
-        taken += piece.len();
-    }
-    if chunked.done() {
-        *body = Body::Done;
-    }
-    Ok(taken)
 }

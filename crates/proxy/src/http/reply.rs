@@ -5,6 +5,7 @@ use std::io::Write;
 use super::bound::Location;
 use super::{Asked, Method, Session, Stream};
 use crate::access::Outcome;
+use crate::grpc;
 use crate::reason::Reason;
 use plimsoll_brain::Time;
 
@@ -12,7 +13,7 @@ impl<S: Stream> Session<S> {
     /// Answers a request whose head could not be read; the connection ends with it.
     pub(super) async fn refuse(&mut self, reason: Reason) {
         self.listener.pool().group.reject(self.core.index, reason);
-        let answer = answer(reason, false, true, b"");
+        let answer = self.own_answer(reason, false, true, b"");
         if self.send(&answer).await {
             self.linger().await;
         }
@@ -22,7 +23,7 @@ impl<S: Stream> Session<S> {
     pub(super) async fn reject(&mut self, asked: &Asked, reason: Reason) -> bool {
         self.answered_alone = true;
         let keep = asked.keep_alive && asked.body.done() && !asked.http10 && !self.ending();
-        let answer = answer(reason, asked.method == Method::Head, !keep, asked.metered.refusal());
+        let answer = self.own_answer(reason, asked.method == Method::Head, !keep, asked.metered.refusal());
         if !self.send(&answer).await {
             return false;
         }
@@ -50,6 +51,13 @@ impl<S: Stream> Session<S> {
             self.linger().await;
         }
         keep
+    }
+
+    fn own_answer(&self, reason: Reason, to_head: bool, close: bool, more: &[u8]) -> Vec<u8> {
+        match self.stream.call() {
+            None => answer(reason, to_head, close, more),
+            Some(_) => grpc::refusal(reason, more),
+        }
     }
 
     /// Writes a line of the access log, if this request is to have one.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use plimsoll_brain::Time;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::exchange::{End, Failure};
+use super::ending::{End, Failure};
 use super::{Next, Session};
 use crate::alarm::Alarm;
 use crate::clock::Clock;

@@ -7,7 +7,7 @@ use plimsoll_wire::proxy_protocol;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::Target;
+use super::{Target, second};
 use crate::iiop::question::{self, Answer};
 use crate::{ProbeKind, preface, tls};
 
@@ -41,7 +41,8 @@ pub(super) async fn ask(target: &Target) -> Result<(), String> {
     if !target.preface.is_empty() {
         stream.write_all(&target.preface).await.map_err(|error| told(&error))?;
     }
-    if let (Some((tls, name)), ProbeKind::Tcp | ProbeKind::Http { .. }) = (&target.tls, &target.settings.kind)
+    if let Some((tls, name)) = &target.tls
+        && target.settings.kind != ProbeKind::Iiop
     {
         let secure = tls::reach(tls, name, stream).await.map_err(|error| format!("TLS: {error}"))?;
         return judge(secure, target).await;
@@ -51,17 +52,23 @@ pub(super) async fn ask(target: &Target) -> Result<(), String> {
             Answer::Here | Answer::Elsewhere => Ok(()),
             Answer::Not(why) => Err(why),
         },
-        ProbeKind::Tcp | ProbeKind::Http { .. } => judge(stream, target).await,
+        ProbeKind::Tcp | ProbeKind::Http { .. } | ProbeKind::Grpc { .. } => judge(stream, target).await,
     }
 }
 
 /// What a connection shows of a member.
-async fn judge(stream: impl AsyncRead + AsyncWrite + Unpin, target: &Target) -> Result<(), String> {
+async fn judge(stream: impl AsyncRead + AsyncWrite + Unpin + Send, target: &Target) -> Result<(), String> {
     match &target.settings.kind {
         // It can be connected to, and by TLS proved who it is.
         ProbeKind::Tcp | ProbeKind::Iiop => Ok(()),
-        ProbeKind::Http { expect, .. } => {
-            let status = get(stream, &target.request).await?;
+        ProbeKind::Grpc { host, .. } => {
+            second::check(stream, target, host.as_deref().unwrap_or(&target.name)).await
+        }
+        ProbeKind::Http { path, host, expect } => {
+            let status = match target.http2 {
+                false => get(stream, &target.request).await?,
+                true => second::get(stream, target, path, host.as_deref().unwrap_or(&target.name)).await?,
+            };
             match expect {
                 Some(expected) if status == *expected => Ok(()),
                 Some(expected) => Err(format!("answered {status} rather than {expected}")),

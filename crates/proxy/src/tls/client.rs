@@ -43,7 +43,8 @@ pub enum Fault {
 
 impl MemberTls {
     /// `name`: what members' certificates are to say, and what they are asked by (SNI), in place of the host that their address
-    /// was given by. `own`: a certificate of ours, for members that ask for one.
+    /// was given by. `own`: a certificate of ours, for members that ask for one. `protocols`: what is spoken inside, by ALPN; none
+    /// to leave it unsaid.
     ///
     /// # Errors
     /// What is wrong, and how.
@@ -52,6 +53,7 @@ impl MemberTls {
         name: Option<&str>,
         own: Option<Certificate<'_>>,
         tls12: bool,
+        protocols: &[&[u8]],
     ) -> Result<Self, (Fault, String)> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -65,13 +67,14 @@ impl MemberTls {
                 .dangerous()
                 .with_custom_certificate_verifier(Arc::new(Believing(Arc::clone(&provider)))),
         };
-        let config = match own {
+        let mut config = match own {
             None => builder.with_no_client_auth(),
             Some(own) => {
                 let key = certified(own.chain, own.key, &provider).map_err(|why| (Fault::Own, why))?;
                 builder.with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(key)))
             }
         };
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         let server_name = match name {
             None => None,
             Some(name) => {
@@ -81,7 +84,7 @@ impl MemberTls {
             }
         };
         let mut print = DefaultHasher::new();
-        (trust, name, own, tls12).hash(&mut print);
+        (trust, name, own, tls12, protocols).hash(&mut print);
         Ok(Self { config: Arc::new(config), name: server_name, print: print.finish() })
     }
 

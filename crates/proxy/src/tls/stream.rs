@@ -68,11 +68,9 @@ impl Secure {
         }
     }
 
-    /// Has nothing come since the last answer, neither bytes for us nor the end? What is TLS's own is taken in.
-    pub(crate) fn quiet(&mut self) -> bool {
-        let mut watched = false;
-        let mut cx = Context::from_waker(std::task::Waker::noop());
-        self.poll_recv(&mut cx, &mut [0], &mut watched).is_pending()
+    /// What is spoken inside, if that was agreed on (ALPN).
+    pub(crate) fn protocol(&self) -> Option<&[u8]> {
+        self.session.alpn_protocol()
     }
 
     /// Takes in what has come; false at the end.
@@ -136,6 +134,13 @@ impl Stream for Secure {
 
     fn abort(&self) {
         self.socket.abort();
+    }
+
+    /// What is TLS's own is taken in.
+    fn quiet(&mut self) -> bool {
+        let mut watched = false;
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        self.poll_recv(&mut cx, &mut [0], &mut watched).is_pending()
     }
 
     fn poll_recv(

@@ -3,10 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests end the test, as tests do")]
 
 mod bindings;
+mod calls;
+mod floods;
+mod http2;
 mod line;
 mod probe;
 mod proxy_protocol;
 mod rig;
+mod second;
 mod side_car;
 mod tcp;
 mod udp;

@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::rig::*;
+use crate::second::second;
 
 fn checked(members: &[SocketAddr], kind: ProbeKind) -> GroupSettings {
     let mut group = by(group(members), "first_available");
@@ -234,6 +235,64 @@ async fn when_all_are_down_the_group_does_as_it_was_told() {
                 false => assert_reset(address).await,
             }
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn members_of_http_2_are_asked_by_it() {
+    use bytes::Bytes;
+    use h2::RecvStream;
+    use h2::server::SendResponse;
+    use http::{HeaderMap, Request, Response};
+    within(async {
+        let (member, _) =
+            second(100, |request: Request<RecvStream>, mut respond: SendResponse<Bytes>| async move {
+                assert_eq!((request.uri().path(), request.method().as_str()), ("/healthz", "GET"));
+                respond.send_response(Response::builder().status(204).body(()).unwrap(), true).unwrap();
+            })
+            .await;
+        let (engine, _) = start(
+            listener(Protocol::Http),
+            GroupSettings { http2: true, ..checked(&[member], http(Some(204))) },
+        );
+        becomes(&engine, member, State::Up).await;
+        // The health service says what it is asked about.
+        let state = Arc::new(AtomicUsize::new(2));
+        let now = Arc::clone(&state);
+        let (member, _) =
+            second(100, move |request: Request<RecvStream>, mut respond: SendResponse<Bytes>| {
+                let now = Arc::clone(&now);
+                async move {
+                    assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+                    assert_eq!(request.headers()["content-type"], "application/grpc");
+                    let asked = request.into_body().data().await.unwrap().unwrap();
+                    assert_eq!(&asked[..], b"\0\0\0\0\x06\x0a\x04shop");
+                    let mut stream = respond.send_response(Response::new(()), false).unwrap();
+                    let state = now.load(Relaxed) as u8;
+                    stream.send_data(vec![0, 0, 0, 0, 2, 8, state].into(), false).unwrap();
+                    let mut trailers = HeaderMap::new();
+                    trailers.insert("grpc-status", "0".parse().unwrap());
+                    stream.send_trailers(trailers).unwrap();
+                }
+            })
+            .await;
+        let kind = ProbeKind::Grpc { service: "shop".into(), host: None };
+        let (engine, _) = start(listener(Protocol::Http), checked(&[member], kind));
+        becomes(&engine, member, State::Down).await;
+        assert!(status_of(&engine, member).why.contains("NOT_SERVING"));
+        state.store(1, Relaxed);
+        becomes(&engine, member, State::Up).await;
+        // A server that does not know the service says so in the head alone.
+        let (member, _) = second(100, |_, mut respond: SendResponse<Bytes>| async move {
+            let answer = Response::builder().header("grpc-status", "5").body(()).unwrap();
+            respond.send_response(answer, true).unwrap();
+        })
+        .await;
+        let kind = ProbeKind::Grpc { service: "shop".into(), host: None };
+        let (engine, _) = start(listener(Protocol::Http), checked(&[member], kind));
+        becomes(&engine, member, State::Down).await;
+        assert!(status_of(&engine, member).why.contains("does not know this service"));
     })
     .await;
 }

@@ -56,6 +56,7 @@ pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
         pool_idle: 60 * SECOND,
         send_proxy: None,
         tls: None,
+        http2: false,
     }
 }
 

@@ -322,6 +322,11 @@ impl Request<'_, '_> {
         pairs.into_iter().find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
     }
 
+    /// All fields as they came, with their values.
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        lines(self.head, self.fields).map(|line| (line.name, line.value))
+    }
+
     fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
         lines(self.head, self.fields)
             .filter(move |line| line.name.eq_ignore_ascii_case(name.as_bytes()))

@@ -188,6 +188,11 @@ impl Response<'_, '_> {
         (100..200).contains(&self.status) && self.status != 101
     }
 
+    /// All fields as they came, with their values.
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        lines(self.head, self.fields).map(|line| (line.name, line.value))
+    }
+
     /// Appends the head for the client, with whole header lines in `more`.
     pub fn write(&self, rewrite: Rewrite, more: &[u8], out: &mut Vec<u8>) {
         let strip = rewrite.strip_report && self.report.is_some();

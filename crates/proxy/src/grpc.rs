@@ -1,0 +1,157 @@
+//! What of gRPC concerns a balancer (the specification "gRPC over HTTP2"): how long a call may take, how it went, and how a call
+//! is refused so that its client understands.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::reason::Reason;
+
+/// A call of a client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// How long the client waits; `None` for as long as it takes.
+    pub(crate) timeout: Option<Duration>,
+    /// How it went, by the member, once that is known (`grpc-status`).
+    pub(crate) status: Option<u32>,
+}
+
+/// How long a client that was refused because there was no room is to wait before it tries again.
+const PUSHBACK: Duration = Duration::from_secs(1);
+
+impl Call {
+    /// Did the member fail? By the codes that stand for what HTTP has 5xx for: UNKNOWN (2), RESOURCE_EXHAUSTED (8), INTERNAL (13)
+    /// and UNAVAILABLE (14). All others are said of the call, not of the member.
+    pub(crate) fn failed(&self) -> bool {
+        matches!(self.status, Some(2 | 8 | 13 | 14))
+    }
+
+    /// Has the client's own patience come to its end, so long after the call began?
+    pub(crate) fn expired(&self, after: Duration) -> bool {
+        self.timeout.is_some_and(|timeout| after >= timeout)
+    }
+}
+
+/// Is this `content-type` that of a call?
+pub(crate) fn is_call(content_type: &[u8]) -> bool {
+    const NAME: &[u8] = b"application/grpc";
+    let Some((name, rest)) = content_type.split_at_checked(NAME.len()) else { return false };
+    name.eq_ignore_ascii_case(NAME) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
+}
+
+/// The value of `grpc-timeout`: at most eight digits and a unit. `None` if it is not that.
+pub(crate) fn timeout(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let amount = digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+    Some(match unit {
+        b'H' => Duration::from_secs(amount * 3600),
+        b'M' => Duration::from_secs(amount * 60),
+        b'S' => Duration::from_secs(amount),
+        b'm' => Duration::from_millis(amount),
+        b'u' => Duration::from_micros(amount),
+        b'n' => Duration::from_nanos(amount),
+        _ => return None,
+    })
+}
+
+/// The code that a client of gRPC is given for a reason.
+fn code(reason: Reason) -> u32 {
+    match reason {
+        // DEADLINE_EXCEEDED: it may have been carried out.
+        Reason::TotalTimeout | Reason::AnswerTimeout | Reason::ClientTimeout => 4,
+        // UNIMPLEMENTED
+        Reason::NotImplemented => 12,
+        // INTERNAL, as HTTP's 400 is read.
+        Reason::BadRequest | Reason::HeadTooLarge | Reason::Version | Reason::Handshake => 13,
+        // UNAVAILABLE
+        Reason::NoMember
+        | Reason::QueueFull
+        | Reason::QueueTimeout
+        | Reason::ConnectFailed
+        | Reason::ConnectTimeout
+        | Reason::Reset
+        | Reason::BadAnswer
+        | Reason::Exhausted
+        | Reason::Shed => 14,
+    }
+}
+
+/// Is it said for lack of room, so that coming again at once makes it worse?
+fn crowded(reason: Reason) -> bool {
+    matches!(reason, Reason::Shed | Reason::QueueFull | Reason::QueueTimeout)
+}
+
+/// The answer to a call that no member answered: nothing but a head that says how it went ("Trailers-Only"). `more` are whole
+/// header lines.
+pub(crate) fn refusal(reason: Reason, more: &[u8]) -> Vec<u8> {
+    let mut head = String::with_capacity(256);
+    // Writing to a string cannot fail.
+    let _ = write!(
+        head,
+        "HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\nContent-Length: 0\r\ngrpc-status: {}\r\n\
+         grpc-message: plimsoll: {}\r\nplimsoll-reason: {}\r\n",
+        code(reason),
+        reason.sentence(),
+        reason.label(),
+    );
+    if crowded(reason) {
+        let _ = write!(head, "grpc-retry-pushback-ms: {}\r\n", PUSHBACK.as_millis());
+    }
+    let mut answer = head.into_bytes();
+    answer.extend_from_slice(more);
+    answer.extend_from_slice(b"\r\n");
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_known_by_their_type() {
+        for yes in ["application/grpc", "application/grpc+proto", "Application/GRPC;x", "application/grpc ;x"]
+        {
+            assert!(is_call(yes.as_bytes()), "{yes}");
+        }
+        for no in ["application/grpc-web", "application/grpcx", "text/plain", "", "application/grp"] {
+            assert!(!is_call(no.as_bytes()), "{no}");
+        }
+    }
+
+    #[test]
+    fn timeouts_are_eight_digits_and_a_unit() {
+        for (text, span) in [
+            ("2H", Duration::from_secs(7200)),
+            ("3M", Duration::from_secs(180)),
+            ("99999999S", Duration::from_secs(99_999_999)),
+            ("250m", Duration::from_millis(250)),
+            ("7u", Duration::from_micros(7)),
+            ("0n", Duration::ZERO),
+        ] {
+            assert_eq!(timeout(text.as_bytes()), Some(span), "{text}");
+        }
+        for bad in ["", "S", "5", "123456789S", "1.5S", "-1S", "5s", "5 S"] {
+            assert_eq!(timeout(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn members_are_blamed_for_what_http_has_5xx_for() {
+        let failed = (0..=16).filter(|code| Call { status: Some(*code), timeout: None }.failed());
+        assert_eq!(failed.collect::<Vec<_>>(), [2, 8, 13, 14]);
+        assert!(!Call::default().failed());
+    }
+
+    #[test]
+    fn every_reason_has_an_answer_that_can_be_read() {
+        for reason in crate::reason::ALL {
+            let text = String::from_utf8(refusal(reason, b"a: b\r\n")).expect("text");
+            assert!(text.ends_with("\r\na: b\r\n\r\n") && text.contains("\r\ngrpc-status: "), "{text}");
+            let pushed = text.contains("\r\ngrpc-retry-pushback-ms: 1000\r\n");
+            assert_eq!(pushed, reason.label() == "shed" || reason.label().starts_with("queue"), "{text}");
+        }
+        assert_eq!((code(Reason::Shed), code(Reason::TotalTimeout)), (14, 4));
+    }
+}

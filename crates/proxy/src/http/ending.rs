@@ -1,0 +1,53 @@
+//! How an exchange ends, and a body whose chunks are taken apart.
+
+use plimsoll_brain::Time;
+use plimsoll_wire::http1::{self, Body, Piece};
+
+use crate::reason::Reason;
+
+/// An answer was passed on whole.
+pub(super) struct End {
+    pub(super) status: u16,
+    /// When: of an upgrade, before what came after it.
+    pub(super) at: Time,
+    /// May the member's connection be used again?
+    pub(super) keep_member: bool,
+    /// Does the client's connection go on?
+    pub(super) keep_client: bool,
+    /// The member only said that it has no room, and the client was told nothing.
+    pub(super) refused: bool,
+}
+
+/// Why there was no whole answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The client went away. `true`: its answer had begun.
+    Client(bool),
+    /// The client's request is at fault, and nothing was answered yet.
+    Refused(Reason),
+    /// The member failed before a byte of an answer was passed on. `true`: the request cannot have reached it.
+    Member(Reason, bool),
+    /// A connection used before was closed before a byte of an answer came. `true`: the member said that it did nothing.
+    Stale(bool),
+    /// The client's own patience came to its end (gRPC). `true`: its answer had begun.
+    Expired(bool),
+    /// The answer broke off after a part of it was passed on.
+    Broken,
+}
+
+/// Appends the content of chunks to `out`; how much of `input` belongs to the body.
+pub(super) fn unchunk(body: &mut Body, input: &[u8], out: &mut Vec<u8>) -> Result<usize, http1::BadBody> {
+    let Body::Chunked(chunked) = body else { return body.feed(input) };
+    let mut taken = 0;
+    while taken < input.len() && !chunked.done() {
+        let piece = chunked.step(&input[taken..])?;
+        if let Piece::Content(len) = piece {
+            out.extend_from_slice(&input[taken..taken + len]);
+        }
+        taken += piece.len();
+    }
+    if chunked.done() {
+        *body = Body::Done;
+    }
+    Ok(taken)
+}

@@ -1,0 +1,45 @@
+//! HTTP/2 with clients and with members (RFC 9113), and what of gRPC concerns a balancer.
+//!
+//! Each stream is a client connection of one request to the relay of HTTP/1.1 ([`http`](crate::http)): it reads the request as
+//! the text of HTTP/1.1 and writes the answer as such ([`inbound`]). Towards members that speak HTTP/2 the same is done the
+//! other way round ([`outbound`]). So there is one dispatcher for all versions: choice, retries, deadlines, bindings, counts and
+//! the log are the same, and what could be read in two ways is refused by the same rules.
+//!
+//! Frames, header compression and windows are those of the crate `h2`. What it leaves to others is here: who may open how many
+//! streams, when a connection ends ([`serve`]), how much a peer may say that asks for nothing ([`govern`]), and which of a
+//! member's connections a request goes to ([`wires`]).
+
+use std::time::Duration;
+
+mod fields;
+mod govern;
+mod heads;
+mod inbound;
+mod outbound;
+mod reader;
+mod serve;
+#[cfg(test)]
+mod tests;
+mod wires;
+mod writer;
+
+pub(crate) use serve::{begins, serve};
+pub(crate) use wires::{Wires, reach};
+
+/// How the name of the protocol is agreed on in TLS.
+pub(crate) const ALPN: &[u8] = b"h2";
+
+/// Streams that a client may have open at once on one connection: what RFC 9113 section 6.5.2 recommends as the least.
+const STREAMS: u32 = 100;
+/// Bytes of one stream's body that may be on their way to us without having been passed on.
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// The same of all streams of a connection together: this bounds what is kept of bodies.
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Bytes of one stream that `h2` may keep until the peer's windows and its socket take them.
+const SEND_BUFFER: usize = 64 * 1024;
+/// Streams that were reset before we had taken them in; more end the connection (CVE-2023-44487).
+const RESET_EARLY: usize = 20;
+/// Streams that we reset because of errors of the client; more end the connection.
+const RESET_BY_US: usize = 100;
+/// How long a peer that was told to go may take to read that.
+const LINGER: Duration = Duration::from_secs(2);

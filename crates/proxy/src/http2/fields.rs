@@ -1,0 +1,91 @@
+//! Header fields between the two versions: which of them concern one hop of HTTP/1.1 alone, and trailers as text.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+/// Does a field, in lower case or not, concern one hop of HTTP/1.1 and has no place in HTTP/2 (RFC 9113 section 8.2.2)?
+pub(super) fn hop(name: &[u8]) -> bool {
+    const HOP: [&[u8]; 7] = [
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"transfer-encoding",
+        b"upgrade",
+        b"te",
+        b"http2-settings",
+    ];
+    HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop))
+}
+
+/// May a field stand in trailers? Those that frame or route a message may not (RFC 9110 section 6.5.1).
+fn trails(name: &[u8]) -> bool {
+    const FRAMES: [&[u8]; 3] = [b"content-length", b"host", b"trailer"];
+    !hop(name) && !FRAMES.iter().any(|other| name.eq_ignore_ascii_case(other))
+}
+
+/// Appends `name: value` as a line.
+pub(super) fn line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the end of a chunked body: the last chunk, trailers, the empty line.
+pub(super) fn chunks_end(trailers: Option<&HeaderMap>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"0\r\n");
+    for (name, value) in trailers.into_iter().flatten() {
+        if trails(name.as_str().as_bytes()) {
+            line(name.as_str().as_bytes(), value.as_bytes(), out);
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The trailers of a chunked body: `framing` is all that came after its content. What was checked before is not checked again;
+/// what is no field of HTTP/2 stays behind.
+pub(super) fn trailers(framing: &[u8]) -> HeaderMap {
+    // The end of the last chunk, if there was one, and the line of the one that ends the body.
+    let framing = framing.strip_prefix(b"\r\n").unwrap_or(framing);
+    let begin = framing.iter().position(|byte| *byte == b'\n').map_or(framing.len(), |end| end + 1);
+    let mut found = HeaderMap::new();
+    for line in framing[begin..].split(|byte| *byte == b'\n') {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if let (true, Ok(name), Ok(value)) =
+            (trails(name), HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
+        {
+            // As many as our own limit on trailers lets through: far fewer than a map can have.
+            let _ = found.try_append(name, value);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trailers_come_back_as_they_went() {
+        let mut sent = HeaderMap::new();
+        sent.append("grpc-status", HeaderValue::from_static("14"));
+        sent.append("grpc-message", HeaderValue::from_static("a:b %0A"));
+        sent.append("x", HeaderValue::from_static("1"));
+        sent.append("x", HeaderValue::from_static("2"));
+        let mut text = Vec::new();
+        chunks_end(Some(&sent), &mut text);
+        assert_eq!(trailers(&text), sent);
+        assert_eq!(trailers(&[b"\r\n", &text[..]].concat()), sent, "after a chunk");
+        let mut none = Vec::new();
+        chunks_end(None, &mut none);
+        assert_eq!(none, b"0\r\n\r\n");
+        assert!(trailers(&none).is_empty());
+    }
+
+    #[test]
+    fn what_frames_a_message_is_no_trailer() {
+        let text = b"0;x=y:z\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\nHost: x\r\nOk: 1\r\n\r\n";
+        let found = trailers(text);
+        assert_eq!(found.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["ok"]);
+    }
+}

@@ -1,0 +1,253 @@
+//! Heads between HTTP/2 and the text of HTTP/1.1 (RFC 9113 section 8). What the text says is judged where all of it is, by the
+//! rules of HTTP/1.1: here it is only told in the other form.
+
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST, TE, TRAILER};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, request, response};
+use plimsoll_wire::http1;
+
+use super::fields::{hop, line};
+use super::reader::Framing;
+use crate::grpc;
+
+/// Why a head cannot be told in the other form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Untold(&'static str);
+
+/// Does it announce trailers, or is of a kind that ends with some? Then its body goes in chunks: those have a place for them.
+fn trailed(fields: &HeaderMap) -> bool {
+    fields.contains_key(TRAILER) || is_call(fields)
+}
+
+/// Is it of gRPC?
+pub(super) fn is_call(fields: &HeaderMap) -> bool {
+    fields.get(CONTENT_TYPE).is_some_and(|kind| grpc::is_call(kind.as_bytes()))
+}
+
+/// Appends a request's head as text. `ended`: it has no body.
+///
+/// # Errors
+/// It names two hosts.
+pub(super) fn request_text(head: &request::Parts, ended: bool, out: &mut Vec<u8>) -> Result<Framing, Untold> {
+    let fields = &head.headers;
+    let authority = head.uri.authority().map(Authority::as_str);
+    let mut hosts = fields.get_all(HOST).iter();
+    let named = hosts.next().map(HeaderValue::as_bytes);
+    if hosts.next().is_some() {
+        return Err(Untold("more than one Host"));
+    }
+    let host = match (authority.map(str::as_bytes), named) {
+        (Some(authority), Some(host)) if !authority.eq_ignore_ascii_case(host) => {
+            return Err(Untold("Host and :authority are not the same"));
+        }
+        (authority, host) => authority.or(host),
+    };
+    let target = match head.uri.path_and_query() {
+        Some(path) if head.method != Method::CONNECT => path.as_str(),
+        _ => authority.unwrap_or_default(),
+    };
+    out.extend_from_slice(head.method.as_str().as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(target.as_bytes());
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    if let Some(host) = host {
+        line(b"Host", host, out);
+    }
+    let length = fields.contains_key(CONTENT_LENGTH);
+    let framing = match () {
+        () if ended => Framing::Empty,
+        () if length && !trailed(fields) => Framing::Length,
+        () => Framing::Chunks,
+    };
+    for (name, value) in fields {
+        let skipped = [HOST, COOKIE].contains(name)
+            || (*name == CONTENT_LENGTH && framing == Framing::Chunks)
+            || hop(name.as_str().as_bytes());
+        if !skipped {
+            line(name.as_str().as_bytes(), value.as_bytes(), out);
+        }
+    }
+    // They may come in crumbs (section 8.2.3).
+    let crumbs: Vec<&[u8]> = fields.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if !crumbs.is_empty() {
+        line(b"cookie", &crumbs.join(&b"; "[..]), out);
+    }
+    match framing {
+        Framing::Chunks => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        // Those that usually have a body say that they have none (RFC 9110 section 8.6).
+        Framing::Empty if !length && [Method::POST, Method::PUT, Method::PATCH].contains(&head.method) => {
+            out.extend_from_slice(b"Content-Length: 0\r\n");
+        }
+        Framing::Empty | Framing::Length => {}
+    }
+    out.extend_from_slice(b"\r\n");
+    Ok(framing)
+}
+
+/// Appends an answer's head as text. `ended`: it has no body; `to_head`: it would have none to HEAD.
+pub(super) fn answer_text(head: &response::Parts, ended: bool, to_head: bool, out: &mut Vec<u8>) -> Framing {
+    let fields = &head.headers;
+    let bare = head.status.is_informational()
+        || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&head.status);
+    let length = fields.contains_key(CONTENT_LENGTH);
+    let framing = match () {
+        () if ended || bare || to_head => Framing::Empty,
+        () if length && !trailed(fields) => Framing::Length,
+        () => Framing::Chunks,
+    };
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(head.status.as_str().as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(head.status.canonical_reason().unwrap_or_default().as_bytes());
+    out.extend_from_slice(b"\r\n");
+    for (name, value) in fields {
+        let skipped =
+            (*name == CONTENT_LENGTH && framing == Framing::Chunks) || hop(name.as_str().as_bytes());
+        if !skipped {
+            line(name.as_str().as_bytes(), value.as_bytes(), out);
+        }
+    }
+    match framing {
+        Framing::Chunks => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        Framing::Empty if !length && !bare && !to_head => out.extend_from_slice(b"Content-Length: 0\r\n"),
+        Framing::Empty | Framing::Length => {}
+    }
+    out.extend_from_slice(b"\r\n");
+    framing
+}
+
+/// A request's head out of its text. `host`: whom it is for if it does not say.
+///
+/// # Errors
+/// It has no form in HTTP/2.
+pub(super) fn request_head(
+    text: &http1::Request<'_, '_>,
+    secure: bool,
+    host: &str,
+) -> Result<http::Request<()>, Untold> {
+    const BAD: Untold = Untold("the request has no form in HTTP/2");
+    let authority = if text.host.is_empty() { host.as_bytes() } else { text.host };
+    let uri = Uri::builder()
+        .scheme(if secure { Scheme::HTTPS } else { Scheme::HTTP })
+        .authority(Authority::try_from(authority).map_err(|_| BAD)?)
+        .path_and_query(PathAndQuery::try_from(text.target).map_err(|_| BAD)?)
+        .build()
+        .map_err(|_| BAD)?;
+    let mut request = http::Request::new(());
+    *request.method_mut() = Method::from_bytes(text.method_name).map_err(|_| BAD)?;
+    *request.uri_mut() = uri;
+    *request.version_mut() = Version::HTTP_2;
+    let fields = request.headers_mut();
+    copy(text.fields().filter(|(name, _)| !name.eq_ignore_ascii_case(b"host")), fields)?;
+    // Whatever the client said: trailers get through here.
+    fields.insert(TE, HeaderValue::from_static("trailers"));
+    Ok(request)
+}
+
+/// An answer's head out of its text.
+///
+/// # Errors
+/// It has no form in HTTP/2.
+pub(super) fn answer_head(text: &http1::Response<'_, '_>) -> Result<http::Response<()>, Untold> {
+    let mut answer = http::Response::new(());
+    *answer.status_mut() =
+        StatusCode::from_u16(text.status).map_err(|_| Untold("the status has no form in HTTP/2"))?;
+    *answer.version_mut() = Version::HTTP_2;
+    copy(text.fields(), answer.headers_mut())?;
+    if is_call(answer.headers()) {
+        answer.headers_mut().remove(CONTENT_LENGTH);
+    }
+    Ok(answer)
+}
+
+fn copy<'b>(fields: impl Iterator<Item = (&'b [u8], &'b [u8])>, out: &mut HeaderMap) -> Result<(), Untold> {
+    const BAD: Untold = Untold("a field has no form in HTTP/2");
+    for (name, value) in fields.filter(|(name, _)| !hop(name)) {
+        let name = HeaderName::from_bytes(name).map_err(|_| BAD)?;
+        let value = HeaderValue::from_bytes(value).map_err(|_| BAD)?;
+        out.try_append(name, value).map_err(|_| Untold("too many fields"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_wire::http1::{Body, Marks};
+
+    use super::*;
+
+    fn told(head: request::Builder, ended: bool) -> Result<(Framing, String), Untold> {
+        let (parts, ()) = head.body(()).expect("a head").into_parts();
+        let mut out = Vec::new();
+        let framing = request_text(&parts, ended, &mut out)?;
+        Ok((framing, String::from_utf8(out).expect("text")))
+    }
+
+    #[test]
+    fn a_request_is_told_with_one_host_and_one_cookie() {
+        let head = http::Request::get("https://web.example:8443/a?b=c")
+            .header("host", "WEB.example:8443")
+            .header("cookie", "a=1")
+            .header("x-y", "z")
+            .header("cookie", "b=2")
+            .header("te", "trailers");
+        let (framing, text) = told(head, true).expect("told");
+        assert_eq!(framing, Framing::Empty);
+        assert_eq!(
+            text,
+            "GET /a?b=c HTTP/1.1\r\nHost: web.example:8443\r\nx-y: z\r\ncookie: a=1; b=2\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn a_body_has_a_length_or_comes_in_chunks() {
+        let post = || http::Request::post("http://h/");
+        assert_eq!(told(post(), true).expect("told").0, Framing::Empty);
+        assert!(told(post(), true).expect("told").1.ends_with("Content-Length: 0\r\n\r\n"));
+        assert!(told(post(), false).expect("told").1.ends_with("Transfer-Encoding: chunked\r\n\r\n"));
+        let (framing, text) = told(post().header("content-length", "3"), false).expect("told");
+        assert_eq!((framing, text.contains("content-length: 3\r\n")), (Framing::Length, true));
+        let call = post().header("content-length", "3").header("content-type", "application/grpc");
+        let (framing, text) = told(call, false).expect("told");
+        assert_eq!((framing, text.contains("content-length")), (Framing::Chunks, false));
+    }
+
+    #[test]
+    fn two_hosts_are_refused() {
+        let head = http::Request::get("http://one/").header("host", "other");
+        assert!(told(head, true).is_err());
+        let head = http::Request::get("http://one/").header("host", "one").header("host", "one");
+        assert!(told(head, true).is_err());
+    }
+
+    #[test]
+    fn a_request_comes_back_from_its_text() {
+        let text = b"POST /p?q HTTP/1.1\r\nHost: h:1\r\nConnection: Upgrade\r\nUpgrade: x\r\nA-b: c\r\n\
+                     Transfer-Encoding: chunked\r\n\r\n";
+        let mut marks = Marks::new();
+        let parsed = http1::request(text, 4096, &mut marks).expect("good").expect("whole");
+        let head = request_head(&parsed, true, "m").expect("told");
+        assert_eq!((head.method(), head.uri().to_string().as_str()), (&Method::POST, "https://h:1/p?q"));
+        let names: Vec<&str> = head.headers().keys().map(HeaderName::as_str).collect();
+        assert_eq!(names, ["a-b", "te"]);
+    }
+
+    #[test]
+    fn an_answer_comes_and_goes() {
+        let (parts, ()) =
+            http::Response::builder().status(200).header("x", "y").body(()).expect("a head").into_parts();
+        let mut out = Vec::new();
+        assert_eq!(answer_text(&parts, false, false, &mut out), Framing::Chunks);
+        let mut marks = Marks::new();
+        let parsed = http1::response(&out, 4096, false, &mut marks).expect("good").expect("whole");
+        assert!(matches!(parsed.body, Body::Chunked(_)));
+        let head = answer_head(&parsed).expect("told");
+        assert_eq!((head.status().as_u16(), head.headers().len()), (200, 1));
+        for (ended, to_head, says) in [(true, false, true), (true, true, false)] {
+            let mut out = Vec::new();
+            assert_eq!(answer_text(&parts, ended, to_head, &mut out), Framing::Empty);
+            assert_eq!(out.ends_with(b"Content-Length: 0\r\n\r\n"), says);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! A client's stream as the relay of HTTP/1.1 sees it: a connection with one request.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, SendStream};
+use http::{HeaderMap, Method};
+use plimsoll_wire::http1::{self, Marks};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::heads;
+use super::reader::{Reader, broken};
+use super::serve::Guest;
+use super::writer::Writer;
+use crate::grpc::{self, Call};
+use crate::stream::Stream;
+
+/// Most bytes of an answer's head: what the relay may add to the largest that it takes is in it.
+const MAX_HEAD: usize = 128 * 1024;
+
+/// A stream of a client.
+pub(super) struct Inbound {
+    /// Counted with its connection for as long as this is there.
+    guest: Rc<Guest>,
+    request: Reader,
+    to_head: bool,
+    respond: SendResponse<Bytes>,
+    /// The beginning of an answer's head.
+    partial: Vec<u8>,
+    answer: Option<(SendStream<Bytes>, Writer)>,
+    call: Option<Call>,
+}
+
+impl Inbound {
+    /// `request` begins with the head's text.
+    pub(super) fn new(
+        guest: Rc<Guest>,
+        method: &Method,
+        fields: &HeaderMap,
+        request: Reader,
+        respond: SendResponse<Bytes>,
+    ) -> Self {
+        let call = heads::is_call(fields).then(|| Call {
+            timeout: fields.get("grpc-timeout").and_then(|value| grpc::timeout(value.as_bytes())),
+            status: None,
+        });
+        let to_head = *method == Method::HEAD;
+        Self { guest, request, to_head, respond, partial: Vec::new(), answer: None, call }
+    }
+
+    /// Has all of the answer been sent?
+    fn over(&self) -> bool {
+        self.answer.as_ref().is_some_and(|(_, writer)| writer.ended())
+    }
+
+    /// Ready when the client has broken off.
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let _: Result<Reason, h2::Error> = ready!(match &mut self.answer {
+            Some((stream, _)) => stream.poll_reset(cx),
+            None => self.respond.poll_reset(cx),
+        });
+        Poll::Ready(())
+    }
+
+    /// Takes in the text of heads; how much of `text` belongs to them.
+    fn head(&mut self, text: &[u8]) -> io::Result<usize> {
+        let before = self.partial.len();
+        self.partial.extend_from_slice(text);
+        let mut marks = Marks::new();
+        let head = match http1::response(&self.partial, MAX_HEAD, self.to_head, &mut marks) {
+            Ok(Some(head)) => head,
+            Ok(None) => return Ok(text.len()),
+            Err(bad) => return Err(io::Error::new(io::ErrorKind::InvalidData, bad)),
+        };
+        let told = heads::answer_head(&head);
+        let mut answer = told.map_err(|untold| io::Error::new(io::ErrorKind::InvalidData, untold))?;
+        let taken = head.len - before;
+        if head.interim() {
+            // They are a courtesy: what cannot be sent now stays unsaid.
+            *answer.version_mut() = http::Version::HTTP_2;
+            let _ = self.respond.send_informational(answer);
+        } else {
+            let body = head.body;
+            self.judge(answer.headers());
+            let stream = self.respond.send_response(answer, body.done()).map_err(broken)?;
+            self.answer = Some((stream, Writer::new(body)));
+        }
+        self.partial = Vec::new();
+        Ok(taken)
+    }
+
+    fn judge(&mut self, fields: &HeaderMap) {
+        judge(&mut self.call, fields);
+    }
+}
+
+/// How a call went: in the trailers, or in the head of an answer that is nothing else.
+fn judge(call: &mut Option<Call>, fields: &HeaderMap) {
+    if let Some(call) = call
+        && let Some(status) = fields.get("grpc-status")
+    {
+        // What is no number is UNKNOWN.
+        call.status = Some(status.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(2));
+    }
+}
+
+impl Stream for Inbound {
+    fn scheme(&self) -> &'static str {
+        self.guest.scheme()
+    }
+
+    fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        _watched: &mut bool,
+    ) -> Poll<io::Result<usize>> {
+        if self.over() {
+            // What the client still sends is nobody's; it may be read so that the client is not broken off.
+            return self.request.poll(cx, buffer).map(|came| Ok(came.unwrap_or(0)));
+        }
+        match self.request.poll(cx, buffer) {
+            Poll::Ready(Ok(0)) if !buffer.is_empty() => {}
+            Poll::Ready(came) => return Poll::Ready(came.map_err(broken)),
+            Poll::Pending => return Poll::Pending,
+        }
+        // All was said, and the client waits: there is no other end than its breaking off.
+        ready!(self.poll_reset(cx));
+        Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let Some((stream, writer)) = &mut self.answer else { return Poll::Ready(self.head(bytes)) };
+        let call = &mut self.call;
+        writer.poll_send(cx, stream, bytes, |trailers| judge(call, trailers))
+    }
+
+    fn part(&mut self) {
+        if let Some((stream, writer)) = &mut self.answer {
+            writer.part(stream);
+        }
+    }
+
+    fn shared(&self) -> bool {
+        true
+    }
+
+    fn farewell(&mut self) {
+        self.guest.leave();
+    }
+
+    fn call(&self) -> Option<&Call> {
+        self.call.as_ref()
+    }
+}
+
+impl Drop for Inbound {
+    fn drop(&mut self) {
+        match &mut self.answer {
+            Some((_, writer)) if writer.ended() => self.guest.answered(),
+            // It must not look like an end.
+            Some((stream, _)) => stream.send_reset(Reason::INTERNAL_ERROR),
+            None => self.respond.send_reset(Reason::INTERNAL_ERROR),
+        }
+    }
+}
+
+impl AsyncRead for Inbound {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let came = ready!(self.poll_recv(cx, space.initialize_unfilled(), &mut false))?;
+        space.advance(came);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Inbound {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_send(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let first = parts.iter().find(|part| !part.is_empty());
+        self.poll_send(cx, first.map_or(&[], |part| part))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.part();
+        Poll::Ready(Ok(()))
+    }
+}

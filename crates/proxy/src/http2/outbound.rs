@@ -1,0 +1,172 @@
+//! A stream to a member as the relay of HTTP/1.1 sees it: a connection that takes one request.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::client::ResponseFuture;
+use h2::{Reason, SendStream};
+use plimsoll_wire::http1::{self, Marks};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::heads;
+use super::reader::{Framing, Reader, broken};
+use super::wires::Place;
+use super::writer::Writer;
+use crate::stream::Stream;
+
+/// Most bytes of a request's head: what the relay may add to the largest that it takes is in it.
+const MAX_HEAD: usize = 128 * 1024;
+
+/// A stream to a member.
+pub(super) struct Outbound {
+    /// On one of the member's connections.
+    place: Place,
+    /// The member's name, for requests that name no host.
+    host: Box<str>,
+    to_head: bool,
+    request: Option<(SendStream<Bytes>, Writer)>,
+    answer: Answer,
+    /// Did the member say that it did nothing with the request?
+    untouched: bool,
+}
+
+enum Answer {
+    /// Nothing was asked yet.
+    Unasked,
+    Head(ResponseFuture),
+    /// An interim head is handed over first, and how much of it was.
+    Interim(Vec<u8>, usize, ResponseFuture),
+    Text(Box<Reader>),
+}
+
+impl Outbound {
+    pub(super) fn new(place: Place, host: Box<str>) -> Self {
+        Self { place, host, to_head: false, request: None, answer: Answer::Unasked, untouched: false }
+    }
+
+    /// Sends the head; how much of `text` it is. All of it is there: the relay has it in one piece.
+    fn poll_head(&mut self, cx: &mut Context<'_>, text: &[u8]) -> Poll<io::Result<usize>> {
+        if let Err(error) = ready!(self.place.sender().poll_ready(cx)) {
+            self.untouched = true;
+            return Poll::Ready(Err(broken(error)));
+        }
+        let mut marks = Marks::new();
+        let bad = |why: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidInput, why.to_string());
+        let head = http1::request(text, MAX_HEAD, &mut marks).map_err(|refusal| bad(&refusal))?;
+        let Some(head) = head else { return Poll::Ready(Err(io::ErrorKind::InvalidInput.into())) };
+        let told =
+            heads::request_head(&head, self.place.secure(), &self.host).map_err(|untold| bad(&untold))?;
+        self.to_head = told.method() == http::Method::HEAD;
+        let (answer, stream) = self.place.sender().send_request(told, head.body.done()).map_err(|error| {
+            // It did not leave this process.
+            self.untouched = true;
+            broken(error)
+        })?;
+        self.request = Some((stream, Writer::new(head.body)));
+        self.answer = Answer::Head(answer);
+        Poll::Ready(Ok(head.len))
+    }
+
+    fn poll_answer(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, h2::Error>> {
+        loop {
+            match &mut self.answer {
+                Answer::Unasked => return Poll::Pending,
+                Answer::Text(reader) => return reader.poll(cx, buffer),
+                Answer::Interim(text, told, _) => {
+                    let most = buffer.len().min(text.len() - *told);
+                    buffer[..most].copy_from_slice(&text[*told..*told + most]);
+                    *told += most;
+                    if *told == text.len()
+                        && let Answer::Interim(.., head) =
+                            std::mem::replace(&mut self.answer, Answer::Unasked)
+                    {
+                        self.answer = Answer::Head(head);
+                    }
+                    return Poll::Ready(Ok(most));
+                }
+                Answer::Head(head) => {
+                    let mut text = Vec::with_capacity(512);
+                    if let Poll::Ready(Some(Ok(interim))) = head.poll_informational(cx) {
+                        let (parts, ()) = interim.into_parts();
+                        heads::answer_text(&parts, true, false, &mut text);
+                        if let Answer::Head(head) = std::mem::replace(&mut self.answer, Answer::Unasked) {
+                            self.answer = Answer::Interim(text, 0, head);
+                        }
+                        continue;
+                    }
+                    let (parts, body) = ready!(Pin::new(head).poll(cx))?.into_parts();
+                    let framing = heads::answer_text(&parts, body.is_end_stream(), self.to_head, &mut text);
+                    debug_assert!(framing != Framing::Length || !self.to_head);
+                    self.answer = Answer::Text(Box::new(Reader::new(text, framing, body)));
+                }
+            }
+        }
+    }
+}
+
+impl Stream for Outbound {
+    fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        _watched: &mut bool,
+    ) -> Poll<io::Result<usize>> {
+        if self.untouched {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        self.poll_answer(cx, buffer).map_err(|error| {
+            // A stream above the last that the member will look at ends with its GOAWAY, the others do not.
+            self.untouched =
+                error.reason() == Some(Reason::REFUSED_STREAM) || (error.is_remote() && error.is_go_away());
+            broken(error)
+        })
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.request {
+            None => self.poll_head(cx, bytes),
+            Some((stream, writer)) => writer.poll_send(cx, stream, bytes, |_| {}),
+        }
+    }
+
+    fn untouched(&self) -> bool {
+        self.untouched
+    }
+}
+
+impl AsyncRead for Outbound {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let came = ready!(self.poll_recv(cx, space.initialize_unfilled(), &mut false))?;
+        space.advance(came);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Outbound {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_send(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let first = parts.iter().find(|part| !part.is_empty());
+        self.poll_send(cx, first.map_or(&[], |part| part))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,121 @@
+//! What comes in on a stream, as the text of HTTP/1.1: a head, then the body as it is or in chunks, then trailers.
+//!
+//! The peer's windows are opened again only for bytes that were handed over before: whoever reads comes back when it could pass
+//! them on. So a slow reader holds the sender back, whichever versions the two speak.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use h2::RecvStream;
+
+use super::fields;
+
+/// How the end of a body is told in HTTP/1.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// There is none.
+    Empty,
+    /// By the Content-Length in the head.
+    Length,
+    /// By chunks.
+    Chunks,
+}
+
+/// A stream that is read as text.
+pub(super) struct Reader {
+    /// Text to hand over before anything else, and how much of it was.
+    text: Vec<u8>,
+    told: usize,
+    /// Content of the body to hand over then.
+    content: Bytes,
+    framing: Framing,
+    stream: RecvStream,
+    /// Bytes handed over for which the peer's window was not opened again yet.
+    owed: usize,
+    /// Has all of the body come?
+    ended: bool,
+    failed: Option<h2::Error>,
+}
+
+impl Reader {
+    /// `head` is handed over first.
+    pub(super) fn new(head: Vec<u8>, framing: Framing, stream: RecvStream) -> Self {
+        let ended = framing == Framing::Empty;
+        Self { text: head, told: 0, content: Bytes::new(), framing, stream, owed: 0, ended, failed: None }
+    }
+
+    /// Hands over what is there; 0 when all of it was.
+    ///
+    /// # Errors
+    /// The peer broke off.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, h2::Error>> {
+        let owed = std::mem::take(&mut self.owed);
+        if owed > 0 {
+            // More than was received it cannot be; a stream that is closed needs none.
+            let _ = self.stream.flow_control().release_capacity(owed);
+        }
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let room = &mut buffer[filled..];
+            if self.told < self.text.len() {
+                let most = room.len().min(self.text.len() - self.told);
+                room[..most].copy_from_slice(&self.text[self.told..self.told + most]);
+                self.told += most;
+                filled += most;
+                if self.told == self.text.len() {
+                    self.text.clear();
+                    self.told = 0;
+                }
+            } else if self.content.has_remaining() {
+                let most = room.len().min(self.content.len());
+                self.content.copy_to_slice(&mut room[..most]);
+                self.owed += most;
+                filled += most;
+                if self.content.is_empty() && self.framing == Framing::Chunks {
+                    self.text.extend_from_slice(b"\r\n");
+                }
+            } else if self.ended || self.failed.is_some() || self.poll_more(cx).is_pending() {
+                break;
+            }
+        }
+        match &self.failed {
+            _ if filled > 0 => Poll::Ready(Ok(filled)),
+            Some(_) => Poll::Ready(self.failed.take().map_or(Ok(0), Err)),
+            None if self.ended => Poll::Ready(Ok(0)),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Fetches the next piece of the body, or its end.
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let end = match self.stream.poll_data(cx) {
+            Poll::Ready(Some(Ok(content))) => {
+                if self.framing == Framing::Chunks && !content.is_empty() {
+                    self.text.extend_from_slice(format!("{:x}\r\n", content.len()).as_bytes());
+                }
+                self.content = content;
+                return Poll::Ready(());
+            }
+            Poll::Ready(None) => self.stream.poll_trailers(cx),
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        };
+        match end {
+            Poll::Ready(Ok(trailers)) => {
+                self.ended = true;
+                if self.framing == Framing::Chunks {
+                    fields::chunks_end(trailers.as_ref(), &mut self.text);
+                }
+            }
+            Poll::Ready(Err(error)) => self.failed = Some(error),
+            Poll::Pending => return Poll::Pending,
+        }
+        Poll::Ready(())
+    }
+}
+
+/// The same for those who know of input and output only.
+pub(super) fn broken(error: h2::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionReset, error)
+}

@@ -1,0 +1,290 @@
+//! A client's connection of HTTP/2: its streams become requests, and it ends without losing any.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use ::http::{Request, Response, StatusCode};
+use bytes::Bytes;
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{Reason as Code, RecvStream};
+use plimsoll_brain::Time;
+
+use super::govern::{Governed, Watch};
+use super::inbound::Inbound;
+use super::reader::Reader;
+use super::{
+    CONNECTION_WINDOW, LINGER, RESET_BY_US, RESET_EARLY, SEND_BUFFER, STREAM_WINDOW, STREAMS, heads,
+};
+use crate::bond::Bond;
+use crate::connect::Peer;
+use crate::core::Core;
+use crate::http;
+use crate::link::Link;
+use crate::listener::Listener;
+use crate::metered::Heed;
+use crate::reason::Reason;
+use crate::stream::Stream;
+use crate::wheel::Timer;
+
+/// Is this the beginning of HTTP/2, as far as it has come? (RFC 9113 section 3.4)
+pub(crate) fn begins(bytes: &[u8]) -> bool {
+    const LINE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let most = bytes.len().min(LINE.len());
+    // As much as a parser of HTTP/1.1 needs to see that it is something else.
+    most >= 14 && bytes[..most] == LINE[..most]
+}
+
+/// What a connection's streams have in common.
+struct Hub {
+    scheme: &'static str,
+    watch: Rc<Watch>,
+    streams: Cell<usize>,
+    /// Is the connection to go, once what is under way has ended?
+    leave: Cell<bool>,
+    /// That of the connection's task.
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Hub {
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// One stream, as its connection counts it.
+pub(super) struct Guest(Rc<Hub>);
+
+impl Guest {
+    fn enter(hub: &Rc<Hub>) -> Rc<Self> {
+        hub.streams.set(hub.streams.get() + 1);
+        Rc::new(Self(Rc::clone(hub)))
+    }
+
+    pub(super) fn scheme(&self) -> &'static str {
+        self.0.scheme
+    }
+
+    /// The connection is to go after this.
+    pub(super) fn leave(&self) {
+        self.0.leave.set(true);
+        self.0.wake();
+    }
+
+    pub(super) fn answered(&self) {
+        self.0.watch.answered();
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let left = self.0.streams.get() - 1;
+        self.0.streams.set(left);
+        if left == 0 {
+            self.0.wake();
+        }
+    }
+}
+
+/// Serves one client connection until it ends. `unread` are bytes that were read from it already. In a box, so that connections
+/// of other protocols are no larger for it.
+pub(crate) fn serve<S: Stream + 'static>(
+    core: Rc<Core>,
+    listener: Rc<Listener>,
+    stream: S,
+    peer: Peer,
+    unread: Vec<u8>,
+) -> Pin<Box<dyn Future<Output = ()>>> {
+    Box::pin(async move {
+        let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
+        let scheme = stream.scheme();
+        let watch = Watch::new(&core);
+        let governed = Governed::new(stream, unread, Rc::clone(&watch));
+        let Some(connection) = meet(&core, &listener, &timer, governed).await else { return };
+        let waker = RefCell::default();
+        let hub = Rc::new(Hub { scheme, watch, streams: Cell::new(0), leave: Cell::new(false), waker });
+        // Sessions are connections, not streams.
+        let bond = http::bond(&listener);
+        let heed = Heed::begin(listener.pool().group.side_car.as_ref());
+        let mut serving = Serving {
+            heed,
+            idle_from: core.now(),
+            core,
+            listener,
+            timer,
+            peer,
+            bond,
+            hub,
+            connection,
+            parting: false,
+            parted: None,
+            last: None,
+        };
+        poll_fn(|cx| serving.poll(cx)).await;
+    })
+}
+
+/// Exchanges settings.
+async fn meet<S: Stream>(
+    core: &Rc<Core>,
+    listener: &Listener,
+    timer: &Timer,
+    stream: Governed<S>,
+) -> Option<Connection<Governed<S>, Bytes>> {
+    let settings = listener.settings();
+    timer.set(core.tick() + settings.timeouts.head);
+    let begun = Builder::new()
+        .max_concurrent_streams(STREAMS)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(u32::try_from(settings.max_head).unwrap_or(u32::MAX))
+        .max_send_buffer_size(SEND_BUFFER)
+        .max_pending_accept_reset_streams(RESET_EARLY)
+        .max_local_error_reset_streams(Some(RESET_BY_US))
+        .handshake(stream);
+    let mut begun = Box::pin(begun);
+    let mut parting = false;
+    let met = poll_fn(|cx| match begun.as_mut().poll(cx) {
+        Poll::Ready(met) => Poll::Ready(met.map_err(|_| Some(Reason::BadRequest))),
+        Poll::Pending if timer.fired() => Poll::Ready(Err((!parting).then_some(Reason::ClientTimeout))),
+        Poll::Pending => {
+            if core.stopping.get() && !std::mem::replace(&mut parting, true) {
+                timer.set(core.parting());
+            }
+            Poll::Pending
+        }
+    });
+    match met.await {
+        Ok(connection) => Some(connection),
+        Err(reason) => {
+            if let Some(reason) = reason {
+                listener.pool().group.reject(core.index, reason);
+            }
+            None
+        }
+    }
+}
+
+struct Serving<S> {
+    core: Rc<Core>,
+    listener: Rc<Listener>,
+    timer: Timer,
+    peer: Peer,
+    bond: Option<Rc<RefCell<Bond>>>,
+    /// In a side-car: is it to go because there are too many?
+    heed: Heed,
+    hub: Rc<Hub>,
+    connection: Connection<Governed<S>, Bytes>,
+    /// Since when it has no streams, if it has none.
+    idle_from: Time,
+    /// Was the client told that this connection takes nothing new?
+    parting: bool,
+    /// It was, and has no streams: when it ends if the client does not end it.
+    parted: Option<Time>,
+    /// When it ends, whatever is under way.
+    last: Option<Time>,
+}
+
+impl<S: Stream> Serving<S> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.hub.waker.borrow().as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *self.hub.waker.borrow_mut() = Some(cx.waker().clone());
+        }
+        loop {
+            match self.connection.poll_accept(cx) {
+                Poll::Ready(Some(Ok((request, respond)))) => self.begin(request, respond),
+                Poll::Ready(Some(Err(error))) => {
+                    tracing::debug!("{}: HTTP/2 ended: {error}", self.listener.door.address);
+                    return Poll::Ready(());
+                }
+                Poll::Ready(None) => return Poll::Ready(()),
+                Poll::Pending => {
+                    if self.hub.watch.exceeded.get() && self.last.is_none() {
+                        self.last = Some(self.core.tick() + LINGER);
+                        self.connection.abrupt_shutdown(Code::ENHANCE_YOUR_CALM);
+                        continue;
+                    }
+                    if !self.settle() {
+                        return Poll::Pending;
+                    }
+                    if self.last.is_some_and(|last| self.core.now() >= last) {
+                        return Poll::Ready(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nothing more has come: is the connection to go, and when is it to be looked at again? True if it is to be polled again.
+    fn settle(&mut self) -> bool {
+        let now = self.core.tick();
+        let settings = self.listener.settings();
+        let watch = &self.hub.watch;
+        let busy = self.hub.streams.get() > 0;
+        if busy {
+            (self.idle_from, self.parted) = (now, None);
+        }
+        let ending = self.core.stopping.get() || self.listener.closed();
+        let idle = self.idle_from + settings.timeouts.idle;
+        if !self.parting && self.last.is_none() && (ending || self.hub.leave.get() || (!busy && now >= idle))
+        {
+            // First that it is about to go, then, when that was answered, the last stream that is served: what the client has
+            // sent meanwhile is served, too.
+            self.parting = true;
+            self.connection.graceful_shutdown();
+            return true;
+        }
+        if watch.closing.get() {
+            self.last.get_or_insert(now + LINGER);
+        }
+        if self.parting && !busy {
+            let grace = if ending { self.core.parting.get() } else { LINGER };
+            self.parted.get_or_insert(now + grace);
+        }
+        // A client that does not take what it asked for.
+        let stuck = watch.stuck.get().map(|since| since + settings.timeouts.body);
+        let over = [self.last, self.parted, stuck].into_iter().flatten().min();
+        if over.is_some_and(|over| now >= over) {
+            self.last = Some(now);
+            return true;
+        }
+        let idle = (!busy && !self.parting).then_some(idle);
+        // While streams are under way it may get stuck without this being asked again: looked at now and then.
+        let look = busy.then_some(now + settings.timeouts.body);
+        self.timer.set([over, idle, look].into_iter().flatten().min().unwrap_or(Time(u64::MAX)));
+        false
+    }
+
+    /// Has a request answered, in a task of its own.
+    fn begin(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+        let (head, body) = request.into_parts();
+        let mut text = Vec::with_capacity(512);
+        let Ok(framing) = heads::request_text(&head, body.is_end_stream(), &mut text) else {
+            self.listener.pool().group.reject(self.core.index, Reason::BadRequest);
+            let mut answer = Response::new(());
+            *answer.status_mut() = StatusCode::BAD_REQUEST;
+            // A client that has gone needs none.
+            let _ = respond.send_response(answer, true);
+            return;
+        };
+        if self.hub.streams.get() >= 2 * STREAMS as usize {
+            // Those that the client has reset, and a member still works on, count as well.
+            return respond.send_reset(Code::REFUSED_STREAM);
+        }
+        let core = &self.core;
+        if self.heed.goes(|| core.chance()) {
+            self.hub.leave.set(true);
+        }
+        let guest = Guest::enter(&self.hub);
+        let request = Reader::new(text, framing, body);
+        let link = Link::Other(Box::new(Inbound::new(guest, &head.method, &head.headers, request, respond)));
+        let (core, listener) = (Rc::clone(&self.core), Rc::clone(&self.listener));
+        let served = http::serve(core, listener, link, self.peer, Vec::new(), self.bond.clone());
+        // As with other connections of http.
+        tokio::task::spawn_local(tokio::task::unconstrained(served));
+    }
+}

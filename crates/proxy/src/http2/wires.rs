@@ -1,0 +1,242 @@
+//! Connections of HTTP/2 to one member, each shared by many requests.
+//!
+//! A request goes to the connection that was made last among those that have room: the member says how many streams it takes at
+//! once, and we open no more than [`MOST`]. If none has room another is made; whoever wants one meanwhile waits for the same.
+//! Connections that nothing was asked on for `pool_idle` are closed; no pings are sent.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::Bytes;
+use h2::client::{Builder, SendRequest};
+use plimsoll_brain::Time;
+use tokio::sync::Notify;
+
+use super::outbound::Outbound;
+use super::{CONNECTION_WINDOW, SEND_BUFFER, STREAM_WINDOW};
+use crate::connect::{self, Peer};
+use crate::core::Core;
+use crate::link::Link;
+use crate::reason::Reason;
+use crate::stream::Stream as _;
+use crate::trip::Trip;
+use crate::wheel::Timer;
+
+/// Most streams on one connection, however many the member takes: what is lost on the way holds up all of them.
+const MOST: usize = 250;
+/// Most bytes of an answer's fields.
+const MAX_FIELDS: u32 = 64 * 1024;
+
+/// One core's connections to one member.
+#[derive(Default)]
+pub(crate) struct Wires {
+    open: RefCell<Vec<Rc<Wire>>>,
+    /// The one that is being made.
+    coming: RefCell<Option<Rc<Coming>>>,
+}
+
+/// A connection.
+struct Wire {
+    sender: SendRequest<Bytes>,
+    secure: bool,
+    streams: Cell<usize>,
+    /// Since when there are none.
+    since: Cell<Time>,
+}
+
+/// A connection that is being made.
+#[derive(Default)]
+struct Coming {
+    done: Notify,
+    /// How it ended; `None` while it is made, or if whoever made it gave up.
+    outcome: Cell<Option<Result<(), Reason>>>,
+}
+
+/// One stream's place on a connection.
+pub(super) struct Place {
+    core: Rc<Core>,
+    wire: Rc<Wire>,
+    sender: SendRequest<Bytes>,
+}
+
+impl Place {
+    pub(super) fn sender(&mut self) -> &mut SendRequest<Bytes> {
+        &mut self.sender
+    }
+
+    /// By TLS?
+    pub(super) fn secure(&self) -> bool {
+        self.wire.secure
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.wire.streams.set(self.wire.streams.get() - 1);
+        self.wire.since.set(self.core.now());
+    }
+}
+
+impl Wires {
+    /// A place on a connection that is there.
+    fn place(&self, core: &Rc<Core>) -> Option<Place> {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut found = None;
+        self.open.borrow_mut().retain(|wire| {
+            let mut sender = wire.sender.clone();
+            match sender.poll_ready(&mut cx) {
+                // It has ended, or takes nothing new: the member said that it goes.
+                Poll::Ready(Err(_)) => return false,
+                Poll::Ready(Ok(())) if wire.streams.get() < sender.current_max_send_streams().min(MOST) => {
+                    found = Some((Rc::clone(wire), sender));
+                }
+                Poll::Ready(Ok(())) | Poll::Pending => {}
+            }
+            true
+        });
+        let (wire, sender) = found?;
+        wire.streams.set(wire.streams.get() + 1);
+        Some(Place { core: Rc::clone(core), wire, sender })
+    }
+
+    /// Closes those that nothing was asked on since `oldest`.
+    pub(crate) fn sweep(&self, oldest: Time) {
+        self.open.borrow_mut().retain(|wire| wire.streams.get() > 0 || wire.since.get() >= oldest);
+    }
+
+    /// Takes nothing new on those that are there: they end with what is under way on them.
+    pub(crate) fn clear(&self) {
+        self.open.borrow_mut().clear();
+    }
+}
+
+/// Forgets what is being made, and tells those who wait how it ended.
+struct Making<'a> {
+    wires: &'a Wires,
+    coming: Rc<Coming>,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.wires.coming.take();
+        self.coming.done.notify_waiters();
+    }
+}
+
+/// A stream to the member of a trip; `true`: on a connection that served before. `fresh`: not on one of those that are there now.
+///
+/// # Errors
+/// No connection came about.
+pub(crate) async fn reach(
+    core: &Rc<Core>,
+    trip: &Trip,
+    timer: &Timer,
+    deadline: Time,
+    peer: &Peer,
+    fresh: bool,
+) -> Result<(Link, bool), Reason> {
+    let wires = &trip.upstream.wires;
+    let outbound = |place| Link::Other(Box::new(Outbound::new(place, trip.name().into())));
+    if !fresh && let Some(place) = wires.place(core) {
+        return Ok((outbound(place), true));
+    }
+    loop {
+        let coming = wires.coming.borrow().as_ref().map(Rc::clone);
+        match coming {
+            Some(coming) => wait(core, trip, timer, deadline, &coming).await?,
+            None => {
+                let making = Making { wires, coming: Rc::default() };
+                *wires.coming.borrow_mut() = Some(Rc::clone(&making.coming));
+                let made = make(core, trip, timer, deadline, peer).await;
+                making.coming.outcome.set(Some(made.as_ref().map(|_| ()).map_err(|reason| *reason)));
+                wires.open.borrow_mut().push(made?);
+            }
+        }
+        if let Some(place) = wires.place(core) {
+            return Ok((outbound(place), false));
+        }
+    }
+}
+
+/// Waits for a connection that another request has asked for.
+async fn wait(
+    core: &Core,
+    trip: &Trip,
+    timer: &Timer,
+    deadline: Time,
+    coming: &Coming,
+) -> Result<(), Reason> {
+    timer.set(deadline.min(core.now() + trip.settings().timeouts.connect));
+    let mut done = std::pin::pin!(coming.done.notified());
+    poll_fn(|cx| match done.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(coming.outcome.take().inspect(|_| {}).map_or(Ok(()), |outcome| {
+            // For the others that wait.
+            coming.outcome.set(Some(outcome));
+            outcome
+        })),
+        Poll::Pending if timer.fired() => {
+            let late = core.tick() >= deadline;
+            Poll::Ready(Err(if late { Reason::TotalTimeout } else { Reason::ConnectTimeout }))
+        }
+        Poll::Pending => Poll::Pending,
+    })
+    .await
+}
+
+/// Makes a connection, and has it driven until it ends.
+async fn make(
+    core: &Rc<Core>,
+    trip: &Trip,
+    timer: &Timer,
+    deadline: Time,
+    peer: &Peer,
+) -> Result<Rc<Wire>, Reason> {
+    let link = connect::link(core, trip, timer, deadline, peer).await?;
+    let secure = link.scheme() == "https";
+    let met = Box::pin(meet(link));
+    let (sender, connection) = connect::patiently(core, trip, timer, deadline, met).await?;
+    tokio::task::spawn_local(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!("a member's connection ended: {error}");
+        }
+    });
+    Ok(Rc::new(Wire { sender, secure, streams: Cell::new(0), since: Cell::new(core.now()) }))
+}
+
+type Connection = h2::client::Connection<Link, Bytes>;
+
+/// Begins HTTP/2, and waits for the member's settings: only then it is known how much it takes, and that it speaks HTTP/2 at all.
+async fn meet(link: Link) -> io::Result<(SendRequest<Bytes>, Connection)> {
+    let begun = Builder::new()
+        .enable_push(false)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(MAX_FIELDS)
+        .max_send_buffer_size(SEND_BUFFER)
+        .initial_max_send_streams(0)
+        .handshake(link)
+        .await;
+    let (sender, mut connection) = begun.map_err(other)?;
+    poll_fn(|cx| {
+        let ended = Pin::new(&mut connection).poll(cx);
+        if sender.current_max_send_streams() > 0 {
+            return Poll::Ready(Ok::<(), io::Error>(()));
+        }
+        ready!(ended).map_err(other)?;
+        Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()))
+    })
+    .await?;
+    Ok((sender, connection))
+}
+
+fn other(error: h2::Error) -> io::Error {
+    if error.is_io() {
+        error.into_io().unwrap_or_else(|| io::ErrorKind::Other.into())
+    } else {
+        io::Error::other(error)
+    }
+}
