@@ -21,6 +21,9 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::config::{self, AdminConfig, Config, File, Machine, look_up};
 use crate::limits;
 use crate::made::{Base, Force, Made};
+use joint::Joint;
+
+mod joint;
 
 /// The data plane and where its configuration comes from.
 pub(crate) struct Running {
@@ -426,36 +429,6 @@ impl Subject for Running {
             Err(cluster::Refused::Wrong(why)) => Err(Refused::Wrong(why)),
             Err(cluster::Refused::TooFast(why)) => Err(Refused::TooFast(why)),
         }
-    }
-}
-
-/// The data plane as what watches members sees it.
-struct Joint(Engine);
-
-impl cluster::Balancer for Joint {
-    fn counters(&self, group: &str) -> Vec<(Arc<str>, cluster::Counters)> {
-        let counters = self.0.counters(group).into_iter().map(|member| {
-            let (in_flight, requests, seconds) = (member.in_flight, member.requests, member.seconds);
-            (member.name, cluster::Counters { in_flight, requests, seconds })
-        });
-        counters.collect()
-    }
-
-    fn load(&self, group: &str, member: &str, value: f64, age: Duration) {
-        self.0.load(group, member, value, age);
-    }
-
-    fn usage(&self, group: &str, member: &str, usage: cluster::Usage, age: Duration) {
-        let cluster::Usage { rps, utilization, eps } = usage;
-        self.0.usage(group, member, Rates { rps, utilization, eps }, age);
-    }
-
-    fn weights(&self, group: &str, weights: &[(Arc<str>, Option<f64>)]) {
-        self.0.weights(group, weights);
-    }
-
-    fn flooded(&self, group: &str, member: &str) {
-        self.0.flooded(group, member);
     }
 }
 
