@@ -35,6 +35,7 @@ mod kerberos;
 mod lab;
 mod lab_lottery;
 mod load;
+mod load_line;
 mod load_manager;
 mod lottery;
 mod lottery_control;

@@ -100,11 +100,12 @@ pub struct Estimator {
     /// Who was usable at the last window.
     crew: Vec<MemberId>,
     window: Window,
-    /// Requests, their seconds, and seconds, of late.
-    recent: [f64; 3],
-    /// Counts at the last look; requests by how long they took, of late and while little was to do.
+    /// Requests and seconds, of late.
+    recent: [f64; 2],
+    /// Counts at the last look; requests by how long they took, and requests and seconds in which those are.
     last: Vec<u64>,
     times: Vec<f64>,
+    timed: [f64; 2],
     shape: Option<Shape>,
     /// Of the members together.
     base: Base,
@@ -152,14 +153,28 @@ impl Estimator {
         }
         self.window.add(ended, took, seconds, true);
         let kept = keep(seconds, RECENT);
-        for (recent, fresh) in self.recent.iter_mut().zip([ended, took, seconds]) {
+        for (recent, fresh) in self.recent.iter_mut().zip([ended, seconds]) {
             *recent = *recent * kept + fresh;
+        }
+        let kept = keep(seconds, TIMES);
+        for (timed, fresh) in self.timed.iter_mut().zip([ended, seconds]) {
+            *timed = *timed * kept + fresh;
         }
         self.count(seen, kept);
         self.spend(seen.own, seconds);
         if self.window.seconds >= WINDOW {
             self.close(seen, now);
         }
+        let rate = self.rate();
+        if let Some(said) = &mut self.said {
+            said.requests_per_second = rate;
+            said.headroom = said.capacity.map(|capacity| 1.0 - rate / capacity);
+        }
+    }
+
+    /// Requests a second, now.
+    fn rate(&self) -> f64 {
+        self.recent[0] / self.recent[1].max(1e-9)
     }
 
     /// What it has to say; `None` before the first window is over.
@@ -240,7 +255,7 @@ impl Estimator {
             self.record.forget();
             self.crew = crew;
         }
-        let rate = self.recent[0] / self.recent[2].max(1e-9);
+        let rate = self.rate();
         let balancer = self.own_capacity(rate);
         let found = match self.crew(seen, &windows, &shape) {
             Ok(found) => found,
@@ -258,7 +273,7 @@ impl Estimator {
             self.record.check(&window, &shape, most.min(balancer), now);
             self.record.keep(window.rate(), &stations, balancer, now);
         }
-        self.anchor(&stations, rate, most, &shape, seen.middles);
+        self.anchor(&stations, &window, most, &shape, seen.middles);
         let ends = self.ends(seen);
         let outlook =
             say::Outlook { crew: &found, shape: &shape, anchors: self.anchors, rate, balancer, ends };
@@ -358,8 +373,11 @@ impl Estimator {
     }
 
     /// Compares measured percentiles with the curve's, while there is room enough for the curve to be sure of itself.
-    fn anchor(&mut self, stations: &[Station], rate: f64, most: f64, shape: &Shape, middles: &[f64]) {
-        if rate <= 0.0 || rate > ANCHORED * most {
+    fn anchor(&mut self, stations: &[Station], window: &Window, most: f64, shape: &Shape, middles: &[f64]) {
+        let rate = self.timed[0] / self.timed[1].max(1e-9);
+        // Times of another load would be taken for those of this one.
+        let same = (window.rate() - rate).abs() <= ALIKE * rate;
+        if rate <= 0.0 || rate > ANCHORED * most || !same || !window.steady() {
             return;
         }
         let pairs: Vec<(f64, f64)> = middles.iter().copied().zip(self.times.iter().copied()).collect();
@@ -421,9 +439,13 @@ const WINDOW: f64 = 5.0;
 const SOONEST: f64 = 0.5;
 const AWAY: Duration = Duration::from_secs(60);
 
-/// Half lives, in seconds: of what is known of demands, and of how busy a group is now.
+/// Half lives, in seconds: of what is known of demands, and of how much there is to do now.
 const MEMORY: f64 = 120.0;
-const RECENT: f64 = 10.0;
+const RECENT: f64 = 4.0;
+
+/// The same of the times of requests; and by how much the load may differ from what it was on average meanwhile.
+const TIMES: f64 = 20.0;
+const ALIKE: f64 = 0.2;
 
 /// Members that are worked out anew in a window.
 const AT_ONCE: usize = 32;

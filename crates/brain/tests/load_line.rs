@@ -62,7 +62,10 @@ fn without_agents_the_interval_covers_the_truth_or_nothing_is_said() {
                     numbers += 1;
                     assert!(low <= 1.05 * truth && high >= 0.95 * truth, "{what}, not {truth}");
                 }
-                _ => assert!(line.capacity.is_none() && line.verdict == "unknown" && !line.why.is_empty(), "{what}"),
+                _ => assert!(
+                    line.capacity.is_none() && line.verdict == "unknown" && !line.why.is_empty(),
+                    "{what}"
+                ),
             }
             if cores > 16.0 {
                 assert_eq!(line.capacity, None, "nobody can know: {what}");
@@ -148,5 +151,8 @@ fn sessions_have_no_load_line() {
     let mut world = World::new(alike(Kind::Shared, 2), true, true, 19);
     world.requests = false;
     let line = at(&mut world, 0.4, 30.0);
-    assert!(line.capacity.is_none() && line.verdict == "unknown" && line.why.contains("sessions"), "{line:?}");
+    assert!(
+        line.capacity.is_none() && line.verdict == "unknown" && line.why.contains("sessions"),
+        "{line:?}"
+    );
 }

@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use plimsoll_admin::{Changed, Entry, Reference, Refused, Report, Rules, Subject, Switch};
 use plimsoll_brain::status::{GroupExplanation, Status};
 use plimsoll_brain::{EventKind, Knobs, MemberSpec, Shed, Strategy, strategy};
 use plimsoll_cluster::corba::Refusal;
 use plimsoll_cluster::{self as cluster, Cluster};
-use plimsoll_proxy::{self as proxy, Engine, Rates, Stamped};
+use plimsoll_proxy::{self as proxy, Engine, Stamped};
 use plimsoll_wire::giop::Corbaloc;
 use sd_notify::NotifyState;
 use tokio::sync::Notify;

@@ -125,7 +125,10 @@ mod tests {
     fn a_steady_load_gives_a_ratio_and_admits_that_it_may_be_low() {
         let bound = windows(&[80.0; 12], |rate| rate / 200.0);
         assert!((bound.best - 200.0).abs() < 1e-6 && bound.low > 190.0 && bound.high < 230.0, "{bound:?}");
-        assert_eq!(bound.processors.map(|(count, demand)| (count, (demand * 1e6 + 0.5) as u32)), Some((2.0, 10_000)));
+        assert_eq!(
+            bound.processors.map(|(count, demand)| (count, (demand * 1e6 + 0.5) as u32)),
+            Some((2.0, 10_000))
+        );
         let other = windows(&[80.0; 12], |rate| 0.02 + rate / 200.0);
         assert!(other.low < 196.0 && other.high > 196.0, "{other:?}");
     }

@@ -59,9 +59,8 @@ impl Crew {
 
     /// Without the member that can do most; `None` if there would be none.
     pub(super) fn minus_one(&self) -> Option<Self> {
-        let by_capacity = |one: &usize, other: &usize| {
-            self.mates[*one].capacity.total_cmp(&self.mates[*other].capacity)
-        };
+        let by_capacity =
+            |one: &usize, other: &usize| self.mates[*one].capacity.total_cmp(&self.mates[*other].capacity);
         let largest = (0..self.mates.len()).max_by(by_capacity)?;
         let mut mates = self.mates.clone();
         let left = 1.0 - mates.remove(largest).part;

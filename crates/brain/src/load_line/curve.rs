@@ -81,8 +81,8 @@ impl Shape {
 
 /// Shares of the services up to which one point stands for all: finer where percentiles lie.
 const CUTS: [f64; 20] = [
-    0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.985, 0.989, 0.991, 0.994, 0.997, 0.999,
-    1.0,
+    0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.985, 0.989, 0.991, 0.994, 0.997,
+    0.999, 1.0,
 ];
 
 impl Station {

@@ -28,7 +28,7 @@ pub(super) struct Gauge {
     /// When the last report on the processors was measured.
     told: Option<Time>,
     window: Window,
-    /// Requests, their seconds, and seconds, over about the last [`RECENT`](super::RECENT).
+    /// Requests, their seconds, and seconds, over the last seconds.
     recent: [f64; 3],
     /// Most requests a second that were served for a window, of late.
     peak: f64,

@@ -106,9 +106,8 @@ mod tests {
     #[test]
     fn a_prediction_is_held_against_another_load() {
         let shape = Shape::exponential();
-        let station = |capacity| {
-            [Station { capacity, servers: 2.0, base: 2.0 / capacity, shared: true, part: 1.0 }]
-        };
+        let station =
+            |capacity| [Station { capacity, servers: 2.0, base: 2.0 / capacity, shared: true, part: 1.0 }];
         let mut record = Record::default();
         record.keep(40.0, &station(110.0), 1e9, Time(0));
         record.check(&window(45.0, 1.0), &shape, 110.0, Time(1));

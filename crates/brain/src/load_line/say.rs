@@ -4,11 +4,11 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use super::QUANTILES;
 use super::crew::{self, Crew};
 use super::curve::{self, Shape, Station};
 use super::gauge::Estimate;
 use super::record::Record;
-use super::QUANTILES;
 use crate::status::{LoadLine, Predicted, WhatIf};
 
 /// All that the numbers follow from.

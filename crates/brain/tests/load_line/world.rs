@@ -246,8 +246,7 @@ impl World {
             })
             .collect();
         let requests = members.iter().map(|member| member.requests).sum();
-        let own =
-            Own { cpu_seconds: requests as f64 * self.balancer_seconds, requests, processors: 1.0 };
+        let own = Own { cpu_seconds: requests as f64 * self.balancer_seconds, requests, processors: 1.0 };
         let seen = Seen {
             requests: self.requests,
             by_load: self.by_load,
