@@ -397,7 +397,7 @@ impl Estimator {
             }
         }
         if self.shape.is_none() || rate < CALM * most {
-            self.shape = Shape::of(&pairs).or(self.shape.take());
+            self.shape = Shape::of(&pairs).or_else(|| self.shape.take());
         }
     }
 
