@@ -55,7 +55,7 @@ pub(super) fn predictions(group: &GroupStatus) -> Vec<Vec<Cell>> {
     let Some(line) = group.load_line.as_ref().filter(|line| line.capacity.is_some()) else {
         return Vec::new();
     };
-    let time = |seconds: Option<f64>| seconds.map_or("-".to_owned(), latency);
+    let time = |seconds: Option<f64>| seconds.map_or_else(|| "-".to_owned(), latency);
     let mut rows = Vec::new();
     for predicted in &line.predicted {
         rows.push(vec![
@@ -91,13 +91,13 @@ pub(super) fn capacity(member: &MemberStatus) -> Option<f64> {
 }
 
 pub(super) fn can_do(member: &MemberStatus) -> String {
-    capacity(member).map_or("-".to_owned(), |capacity| format!("{}/s", rate(capacity)))
+    capacity(member).map_or_else(|| "-".to_owned(), |capacity| format!("{}/s", rate(capacity)))
 }
 
 /// Part of it that is in use.
 pub(super) fn used(member: &MemberStatus) -> String {
     let used = member.load_line.as_ref().and_then(|line| line.used);
-    used.map_or("-".to_owned(), |used| format!("{:.0}%", used * 100.0))
+    used.map_or_else(|| "-".to_owned(), |used| format!("{:.0}%", used * 100.0))
 }
 
 /// Three digits, which is more than is known.
@@ -158,7 +158,7 @@ mod tests {
         groups[1].load_line = Some(unknown);
         assert_eq!(
             table(&lines(&groups), false),
-            "web           load line 200/s (190 to 1.2k)                         40% below it  good: 3 predictions checked, \
+            "web           load line 200/s (190 to 1.2k)                 40% below it  good: 3 predictions checked, \
              off by 3%\ngame servers  load line not known: too few requests so far\n"
         );
         let balancer = LoadLine {
