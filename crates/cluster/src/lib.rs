@@ -77,8 +77,8 @@ pub struct Usage {
 pub struct Sensed {
     /// Share of them that is in use, 0 to 1.
     pub share: f64,
-    /// How many there are, if that was told.
-    pub processors: Option<f64>,
+    /// How many there are, above 0.
+    pub processors: f64,
 }
 
 /// Numbers told of a member.

@@ -28,7 +28,7 @@ impl cluster::Balancer for Joint {
     }
 
     fn sensed(&self, group: &str, member: &str, sensed: cluster::Sensed, age: Duration) {
-        self.0.sensed(group, member, sensed.share, sensed.processors, age);
+        self.0.sensed(group, member, sensed.share, Some(sensed.processors), age);
     }
 
     fn weights(&self, group: &str, weights: &[(Arc<str>, Option<f64>)]) {

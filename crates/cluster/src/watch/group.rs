@@ -96,7 +96,7 @@ impl Group {
         })
     }
 
-    /// How busy a member's processors are, if it tells that and is to be believed.
+    /// How busy a member's processors are, if it tells that and how many there are, and is to be believed.
     pub(super) fn sensed(&self, place: usize, now: Instant) -> Option<Said> {
         if self.settings.monitor.as_ref().is_some_and(|monitor| monitor.source == Source::Passive) {
             return None;
@@ -108,7 +108,7 @@ impl Group {
             (counts && fact.value >= 0.0).then_some(fact)
         };
         let share = PROCESSORS_BUSY.iter().find_map(fresh)?;
-        let processors = fresh(&PROCESSORS).filter(|fact| fact.value > 0.0).map(|fact| fact.value);
+        let processors = fresh(&PROCESSORS).filter(|fact| fact.value > 0.0)?.value;
         Some(Said::Sensed {
             group: self.settings.name.clone(),
             member: self.settings.members[place].name.clone(),
