@@ -1,6 +1,9 @@
 //! The load line against simulated members whose capacity is known: shared processors and thread pools, alike and not, with
 //! agents and without, through strategies that go by load and that do not.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[expect(dead_code, reason = "other tests draw more")]
 mod dice;
 #[path = "load_line/world.rs"]
 mod world;
