@@ -38,6 +38,7 @@ mod lab;
 mod lab_application;
 mod lab_lottery;
 mod load;
+mod load_line;
 mod load_manager;
 mod lottery;
 mod lottery_control;

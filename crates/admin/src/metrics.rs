@@ -14,6 +14,8 @@ use plimsoll_brain::status::{BindingStatus, GroupStatus, ListenerStatus, MemberS
 
 use crate::process::Process;
 
+mod load_line;
+
 const STATES: [State; 7] = [
     State::Up,
     State::SlowStart,
@@ -34,6 +36,7 @@ pub(crate) fn page(status: &Status, buckets: impl Fn(&str) -> Vec<(f64, u64)>) -
     groups(&mut page, &status.groups);
     durations(&mut page, &status.groups, buckets);
     members(&mut page, &status.groups);
+    load_line::load_lines(&mut page, &status.groups);
     page.text
 }
 

@@ -6,6 +6,8 @@ use serde_json::{Map, Value, json};
 
 use crate::verb::{By, Gives, Nature, ROUTES, Reach, Route, Takes};
 
+mod load_line;
+
 /// The document: all that balancers, lottery daemons and Supervisors serve, each path with who does (`x-served-by`).
 pub fn document() -> Value {
     made(|_| true)
@@ -195,12 +197,14 @@ fn schemas() -> Value {
             "name": {"type": "string"}, "address": {"type": "string"}, "state": {"type": "string"},
             "why": {"type": "string"}, "capacity": {"type": "number"}, "weight": {"type": "number"},
             "in_flight": {"type": "integer"}, "requests": {"type": "integer"}, "failures": {"type": "integer"},
+            "load_line": {"anyOf": [{"$ref": "#/components/schemas/MemberLoadLine"}, {"type": "null"}]},
         });
         object(&["name", "address", "state", "why", "capacity", "in_flight", "requests"], properties)
     };
     let group = json!({
         "name": {"type": "string"}, "strategy": {"type": "string"}, "verdict": {"type": "string"},
         "healthy": {"type": "boolean"}, "members": {"type": "array", "items": member()},
+        "load_line": {"anyOf": [{"$ref": "#/components/schemas/LoadLine"}, {"type": "null"}]},
     });
     let listener = json!({
         "address": {"type": "string"}, "protocol": {"type": "string"}, "group": {"type": "string"},
@@ -298,6 +302,8 @@ fn schemas() -> Value {
             &["member", "sealing", "keys", "others"],
             json!({"member": {"type": "integer"}, "sealing": key_id(), "keys": numbers(), "others": numbers()}),
         ),
+        "LoadLine": load_line::group(),
+        "MemberLoadLine": load_line::member(),
         "Process": object(&["name", "command", "state", "why", "restarts", "failures"], process),
         "Reference": object(&["group", "type_id", "ior", "corbaloc"], reference),
         "Report": report,

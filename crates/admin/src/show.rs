@@ -7,7 +7,7 @@ use http_body_util::channel::Channel;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, HeaderName};
 use hyper::{Method, Request, Response, StatusCode};
-use plimsoll_brain::status::Status;
+use plimsoll_brain::status::{LoadLine, Status};
 
 use crate::access::{Caller, Permit};
 use crate::plane::{Plane, Powers};
@@ -60,12 +60,22 @@ pub(crate) fn answer(
         Verb::Explain => found(&**subject, group, &permit, |group| {
             subject.explain(group).map(|found| to_json(StatusCode::OK, &found))
         }),
+        Verb::Capacity => found(&**subject, group, &permit, |group| {
+            let found = subject.status().groups.into_iter().find(|one| one.name == group)?;
+            Some(to_json(StatusCode::OK, &found.load_line.unwrap_or_else(unmeasured)))
+        }),
         Verb::Reference => found(&**subject, group, &permit, |group| {
             subject.reference(group).map(|found| to_json(StatusCode::OK, &found))
         }),
         // Found among the paths of a balancer that are read, it is one of those above.
         _ => error(StatusCode::METHOD_NOT_ALLOWED, "use POST".into()),
     }
+}
+
+/// What is said of the load line of a group in its first seconds.
+fn unmeasured() -> LoadLine {
+    let why = "it has only just begun";
+    LoadLine { verdict: "unknown".into(), why: why.into(), ..LoadLine::default() }
 }
 
 /// A line for each path that the door has.

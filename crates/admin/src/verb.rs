@@ -24,6 +24,8 @@ pub enum Verb {
     Events,
     /// What is known of a group's members.
     Explain,
+    /// How much a group can carry.
+    Capacity,
     /// The object reference of a group.
     Reference,
     /// Numbers of a member are handed in.
@@ -199,6 +201,7 @@ pub const ROUTES: &[Route] = &[
     Route { verb: Verb::Metrics, name: "metrics", nature: Look, reach: Groups, by: ALL, method: "GET", path: "/metrics", about: "Prometheus text format", takes: Takes::Nothing, gives: (200, Page) },
     Route { verb: Verb::Events, name: "events", nature: Look, reach: Groups, by: BALANCER, method: "GET", path: "/events", about: "what was decided and why, as server-sent events; ?since=SEQ (or Last-Event-ID) resumes, ?follow=0 gives a JSON array", takes: Takes::Since, gives: (200, Stream) },
     Route { verb: Verb::Explain, name: "explain", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/explain", about: "what is known of each member and what the strategy makes of it", takes: Takes::Nothing, gives: (200, Object("GroupExplanation")) },
+    Route { verb: Verb::Capacity, name: "capacity", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/capacity", about: "how much the group can carry, how far below that it is, what is predicted and how good that was", takes: Takes::Nothing, gives: (200, Object("LoadLine")) },
     Route { verb: Verb::Reference, name: "reference", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/ior", about: "the object reference of a group with an iiop listener", takes: Takes::Nothing, gives: (200, Object("Reference")) },
     Route { verb: Verb::Report, name: "report", nature: Tell, reach: Group, by: CARRIERS, method: "POST", path: "/v1/report", about: "member=10.0.0.1:80&name=cpu&value=0.4, or JSON; a lottery daemon needs no member", takes: Takes::Report, gives: (204, Shed) },
     Route { verb: Verb::Drain, name: "drain", nature: Operate, reach: Group, by: CARRIERS, method: "POST", path: "/v1/drain", about: "a member gets nothing new; group may be left out. A lottery daemon is drained as a whole, and takes no body", takes: Takes::Member, gives: (200, Object("Drained")) },

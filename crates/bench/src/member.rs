@@ -118,6 +118,8 @@ pub struct Spec {
     pub orders: Option<SocketAddr>,
     /// Tell the agent or the lottery's daemon at this address how many requests it has, as `in_flight` (http).
     pub tell: Option<SocketAddr>,
+    /// Tell it also how many cores or workers there are, as `cpus`, and what share of them is in use, as `cpu`.
+    pub tell_busy: bool,
     /// Begin each connection with the name and a line end (tcp), each answer with the name and a space (udp).
     pub greet: bool,
     /// Of service times and failures.
@@ -181,6 +183,7 @@ impl Spec {
             meter: false,
             admin: false,
             tell: None,
+            tell_busy: false,
             greet: false,
             seed: 1,
         }

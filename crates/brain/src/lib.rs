@@ -69,6 +69,7 @@ mod event;
 mod hand;
 mod hash;
 mod line;
+pub mod load_line;
 pub mod lottery;
 mod member;
 pub mod meter;

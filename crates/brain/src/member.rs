@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::load_line::Said;
 use crate::{Shed, Time};
 use heard::Heard;
 use suspicion::Suspicion;
@@ -184,6 +185,12 @@ impl Vitals {
         self.lost.fetch_add(1, Relaxed);
     }
 
+    /// What the member says of itself with its answers, if it did so in the last ten seconds.
+    pub fn said(&self, now: Time) -> Option<Said> {
+        let said = self.heard.view().filter(|said| now.since(said.at) <= SAID)?;
+        Some(Said { knee: f64::from(said.reading.knee), work: f64::from(said.reading.work) })
+    }
+
     /// How many so far; after 2^32 of them it starts again at 0.
     pub(crate) fn lost(&self) -> u32 {
         self.lost.load(Relaxed)
@@ -297,6 +304,9 @@ fn tick(now: Time) -> u32 {
 
 /// One request begun, as it is counted in [`Vitals::work`].
 const BEGUN: u64 = 1 << 32;
+
+/// Time after which what a member said of itself is forgotten.
+const SAID: Duration = Duration::from_secs(10);
 
 const TICK_SECONDS: f32 = 1.048_576e-3;
 

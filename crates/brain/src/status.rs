@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{EventKind, State};
 
+mod load_line;
+
+pub use load_line::{LoadLine, MemberLoadLine, Predicted, WhatIf};
+
 /// The whole process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -113,6 +117,9 @@ pub struct GroupStatus {
     pub urgencies: Vec<UrgencyStatus>,
     /// From the first byte of a request to the last of its answer (tcp, udp: length of the session).
     pub latency: Latency,
+    /// How much it can carry, and how far below that it is; none in its first seconds.
+    #[serde(default)]
+    pub load_line: Option<LoadLine>,
 }
 
 /// Requests of one urgency that found every member with as many as it can work on.
@@ -175,6 +182,9 @@ pub struct MemberStatus {
     pub moved: u64,
     /// From choosing it to the last byte of its answer.
     pub latency: Latency,
+    /// What it can do; none in its first seconds.
+    #[serde(default)]
+    pub load_line: Option<MemberLoadLine>,
 }
 
 /// Quantiles of a latency since start, seconds; 0 when nothing was measured. Each is at most 6 % off.

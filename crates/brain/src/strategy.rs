@@ -84,6 +84,9 @@ pub struct Strategy {
     /// Of members that answer alike, does each get a share of the requests that is its share of the weights
     /// (over many keys, if it reads them)?
     pub shares: bool,
+    /// Does it send less to a member that has more to do than the others, whatever the weights say? Then members are full
+    /// all at once, and not one after the other (`load_line`).
+    pub heeds_load: bool,
     /// Does it heed the limits that [`Analyzer::watch`](crate::Analyzer::watch) finds for members that say nothing?
     pub limits: bool,
     /// Slow path: what to compute when members or weights change.
@@ -185,6 +188,7 @@ const PLAIN: Strategy = Strategy {
     reads_key: false,
     by_knee: false,
     shares: true,
+    heeds_load: false,
     limits: false,
     prepare: |_, _| Table::None,
     rule: |_| Rule::Surplus,

@@ -14,6 +14,7 @@ mod explain;
 mod ior;
 mod lab;
 mod load;
+mod load_line;
 mod lottery;
 mod man;
 mod member;

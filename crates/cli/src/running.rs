@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use plimsoll_admin::{Changed, Entry, Reference, Refused, Report, Rules, Subject, Switch};
 use plimsoll_brain::status::{GroupExplanation, Status};
 use plimsoll_brain::{EventKind, Knobs, MemberSpec, Shed, Strategy, strategy};
 use plimsoll_cluster::corba::Refusal;
 use plimsoll_cluster::{self as cluster, Cluster};
-use plimsoll_proxy::{self as proxy, Engine, Rates, Stamped};
+use plimsoll_proxy::{self as proxy, Engine, Stamped};
 use plimsoll_wire::giop::Corbaloc;
 use sd_notify::NotifyState;
 use tokio::sync::Notify;
@@ -21,6 +20,9 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::config::{self, AdminConfig, Config, File, Machine, look_up};
 use crate::limits;
 use crate::made::{Base, Force, Made};
+use joint::Joint;
+
+mod joint;
 
 /// The data plane and where its configuration comes from.
 pub(crate) struct Running {
@@ -426,36 +428,6 @@ impl Subject for Running {
             Err(cluster::Refused::Wrong(why)) => Err(Refused::Wrong(why)),
             Err(cluster::Refused::TooFast(why)) => Err(Refused::TooFast(why)),
         }
-    }
-}
-
-/// The data plane as what watches members sees it.
-struct Joint(Engine);
-
-impl cluster::Balancer for Joint {
-    fn counters(&self, group: &str) -> Vec<(Arc<str>, cluster::Counters)> {
-        let counters = self.0.counters(group).into_iter().map(|member| {
-            let (in_flight, requests, seconds) = (member.in_flight, member.requests, member.seconds);
-            (member.name, cluster::Counters { in_flight, requests, seconds })
-        });
-        counters.collect()
-    }
-
-    fn load(&self, group: &str, member: &str, value: f64, age: Duration) {
-        self.0.load(group, member, value, age);
-    }
-
-    fn usage(&self, group: &str, member: &str, usage: cluster::Usage, age: Duration) {
-        let cluster::Usage { rps, utilization, eps } = usage;
-        self.0.usage(group, member, Rates { rps, utilization, eps }, age);
-    }
-
-    fn weights(&self, group: &str, weights: &[(Arc<str>, Option<f64>)]) {
-        self.0.weights(group, weights);
-    }
-
-    fn flooded(&self, group: &str, member: &str) {
-        self.0.flooded(group, member);
     }
 }
 

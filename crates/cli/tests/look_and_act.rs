@@ -167,6 +167,7 @@ impl Stage {
             bytes_in: 0,
             moved: 0,
             latency: Latency::default(),
+            load_line: None,
         };
         let status = Status {
             schema: 1,

@@ -51,6 +51,9 @@ pub trait Balancer: Send + Sync + 'static {
     /// What a member does, measured `age` ago: finite, not negative.
     fn usage(&self, group: &str, member: &str, usage: Usage, age: Duration);
 
+    /// How busy a member's processors are, measured `age` ago: finite, not negative.
+    fn sensed(&self, group: &str, member: &str, sensed: Sensed, age: Duration);
+
     /// The weights of all members of a group; `None` for one that is not known.
     fn weights(&self, group: &str, weights: &[(Arc<str>, Option<f64>)]);
 
@@ -67,6 +70,15 @@ pub struct Usage {
     pub utilization: f64,
     /// Failed requests a second.
     pub eps: f64,
+}
+
+/// How busy a member's processors are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sensed {
+    /// Share of them that is in use, 0 to 1.
+    pub share: f64,
+    /// How many there are, above 0.
+    pub processors: f64,
 }
 
 /// Numbers told of a member.
@@ -252,6 +264,9 @@ impl Inner {
                 Said::Load { group, member, value, age } => self.balancer.load(&group, &member, value, age),
                 Said::Usage { group, member, usage, age } => {
                     self.balancer.usage(&group, &member, usage, age);
+                }
+                Said::Sensed { group, member, sensed, age } => {
+                    self.balancer.sensed(&group, &member, sensed, age);
                 }
                 Said::Weights { group, weights } => self.balancer.weights(&group, &weights),
                 Said::Flood { group, member } => self.balancer.flooded(&group, &member),

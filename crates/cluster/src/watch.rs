@@ -19,12 +19,13 @@ use plimsoll_brain::status::{FactExplanation, LoadExplanation, MonitorExplanatio
 use crate::bucket::{Bucket, Passage};
 use crate::facts::{Facts, LIMIT_AGE, LIMIT_NAMES};
 use crate::own::{Counters, Own};
-use crate::{Expression, GroupSettings, Known, MemberKnown, Refusal, Report, Source, Usage, is_name};
+use crate::{Expression, GroupSettings, Known, MemberKnown, Refusal, Report, Sensed, Source, Usage, is_name};
 
 mod group;
 #[cfg(test)]
 mod tests;
 
+use group::PROCESSORS_BUSY;
 pub use group::{OWN, is_own};
 
 /// Everything that is known.
@@ -38,6 +39,7 @@ pub(crate) struct Watch {
 pub(crate) enum Said {
     Load { group: Arc<str>, member: Arc<str>, value: f64, age: Duration },
     Usage { group: Arc<str>, member: Arc<str>, usage: Usage, age: Duration },
+    Sensed { group: Arc<str>, member: Arc<str>, sensed: Sensed, age: Duration },
     Weights { group: Arc<str>, weights: Vec<(Arc<str>, Option<f64>)> },
     Flood { group: Arc<str>, member: Arc<str> },
 }
@@ -182,10 +184,12 @@ impl Watch {
         match outcome {
             Ok(values) => {
                 group.members[place].trouble = None;
+                let busy = values.iter().any(|(name, ..)| PROCESSORS_BUSY.contains(&name.as_str()));
                 for (name, value, age) in values {
                     group.put(place, &name, value, age, source, now);
                 }
-                group.load(place, now).into_iter().chain(group.usage(place, now)).collect()
+                let sensed = if busy { group.sensed(place, now) } else { None };
+                group.load(place, now).into_iter().chain(group.usage(place, now)).chain(sensed).collect()
             }
             Err(why) => {
                 group.members[place].trouble = Some(why);

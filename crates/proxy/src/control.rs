@@ -13,6 +13,7 @@ use tokio::sync::broadcast;
 use crate::group::{Group, Published, Record, Strike, Wires};
 use crate::hand_over::{self, HandOvers};
 use crate::listener::Door;
+use crate::load_line::Survey;
 use crate::metered::HostMeter;
 use crate::moves::{self, Targets};
 use crate::report;
@@ -95,6 +96,7 @@ pub(crate) struct Ruled {
     told: BTreeMap<MemberId, u64>,
     ids: BTreeMap<Arc<str>, MemberId>,
     pub(crate) hand_overs: HandOvers,
+    pub(crate) load_line: Survey,
 }
 
 /// A listener as the slow path sees it.
@@ -157,6 +159,7 @@ impl Ruled {
             told: BTreeMap::new(),
             ids,
             hand_overs: HandOvers::default(),
+            load_line: Survey::default(),
         }
     }
 
@@ -283,6 +286,16 @@ fn publication(
     Some(Published { plan, records: of_plan, draining, settings: Arc::clone(settings) })
 }
 
+/// Is all that a group carries requests, which end by themselves?
+pub(crate) fn carries(listeners: &[ListenerSettings], group: &str) -> bool {
+    let mut its = listeners.iter().filter(|listener| listener.leads_to(group));
+    its.all(|listener| match listener.protocol {
+        Protocol::Http => true,
+        Protocol::Iiop => listener.binding == Binding::PerRequest,
+        Protocol::Tcp | Protocol::Udp | Protocol::Dns | Protocol::DnsStream => false,
+    })
+}
+
 impl Control {
     /// What probes found.
     pub(crate) fn probed(&mut self, findings: &[Finding], now: Time) {
@@ -314,6 +327,7 @@ impl Control {
             ruled.settle(self.cores, now, &mut self.journal);
             ruled.tell_moves(&mut self.journal);
         }
+        self.survey(now);
     }
 
     /// Does what is due.
@@ -337,15 +351,8 @@ impl Control {
     pub(crate) fn watch(&mut self, now: Time) -> Duration {
         // Sessions last as long as they like; that many are open says nothing about how busy a member is.
         let listeners = &self.settings.listeners;
-        let requests = |group: &str| {
-            let mut its = listeners.iter().filter(|listener| listener.leads_to(group));
-            its.all(|listener| match listener.protocol {
-                Protocol::Http => true,
-                Protocol::Iiop => listener.binding == Binding::PerRequest,
-                Protocol::Tcp | Protocol::Udp | Protocol::Dns | Protocol::DnsStream => false,
-            })
-        };
-        let looks = self.groups.iter_mut().map(|(name, ruled)| ruled.analyzer.watch(requests(name), now));
+        let looks =
+            self.groups.iter_mut().map(|(name, ruled)| ruled.analyzer.watch(carries(listeners, name), now));
         looks.min().unwrap_or(Duration::from_secs(1))
     }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use plimsoll_brain::load_line::Cpu;
 use plimsoll_brain::meter::Reading;
 use plimsoll_brain::status::GroupExplanation;
 use plimsoll_brain::{Event, EventKind, Knobs, Load, Shed, Strategy, Time, Usage};
@@ -264,6 +265,14 @@ impl Engine {
         let Rates { rps, utilization, eps } = rates;
         lock(&self.0.control).used(group, member, Usage { rps, utilization, eps, at }, now);
         self.0.wake.notify_one();
+    }
+
+    /// How busy a member's processors are, measured `age` ago: the share of them that is in use (0 to 1), and how many there
+    /// are, if that is known. For the load line; what cannot be used is ignored.
+    pub fn sensed(&self, group: &str, member: &str, share: f64, processors: Option<f64>, age: Duration) {
+        let now = self.0.clock.now();
+        let at = Time(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
+        lock(&self.0.control).sensed(group, member, Cpu { share, processors }, at);
     }
 
     /// Which part of a member's sessions is to go elsewhere, if it is under alert: by its name or address, in one group

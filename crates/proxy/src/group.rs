@@ -12,7 +12,7 @@ use crate::metered::{HostMeter, SideCar};
 use crate::moves::Moves;
 use crate::reason::{REASONS, Reason};
 use crate::room::Room;
-use crate::stats::{Count, Histogram};
+use crate::stats::{Count, Histogram, Levels};
 
 /// What the cores read of a group, and the control thread publishes.
 pub(crate) struct Group {
@@ -109,6 +109,7 @@ pub(crate) struct Stripe {
     pub(crate) bytes_out: Count,
     pub(crate) bytes_in: Count,
     pub(crate) latency: Histogram,
+    pub(crate) levels: Levels,
     /// When all that it said with an answer was last looked at, nanoseconds; 0 for never.
     pub(crate) sampled: AtomicU64,
     /// Sessions that left it because it was under alert.

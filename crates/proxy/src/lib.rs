@@ -31,6 +31,7 @@ mod inner;
 mod key;
 mod link;
 mod listener;
+mod load_line;
 mod metered;
 mod moves;
 mod pool;

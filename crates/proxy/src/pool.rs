@@ -148,12 +148,14 @@ impl Pool {
                 Choice::Member(index) => {
                     let member = &plan.members()[index];
                     // Another core may have taken the last place in the meantime.
-                    if member.vitals.begin() > member.limit {
+                    let level = member.vitals.begin();
+                    if level > member.limit {
                         member.vitals.end();
                         continue;
                     }
                     let upstream = Rc::clone(&view.upstreams[index]);
-                    return Admission::Trip(Trip::begin(Arc::clone(&self.group), view, upstream, index, now));
+                    let group = Arc::clone(&self.group);
+                    return Admission::Trip(Trip::begin(group, view, upstream, index, level, now));
                 }
                 Choice::Full => return Admission::Full,
                 Choice::Shed => return Admission::Shed,
@@ -165,12 +167,13 @@ impl Pool {
     /// Counts the request in with the member at a place in the plan, if that has room.
     pub(crate) fn admit_to(&self, view: &Rc<View>, index: usize, now: Time) -> Option<Trip> {
         let member = view.published.plan.members().get(index).filter(|member| !member.full())?;
-        if member.vitals.begin() > member.limit {
+        let level = member.vitals.begin();
+        if level > member.limit {
             member.vitals.end();
             return None;
         }
         let upstream = Rc::clone(&view.upstreams[index]);
-        Some(Trip::begin(Arc::clone(&self.group), Rc::clone(view), upstream, index, now))
+        Some(Trip::begin(Arc::clone(&self.group), Rc::clone(view), upstream, index, level, now))
     }
 
     /// May a member keep the work it has: is it in use, or drained?

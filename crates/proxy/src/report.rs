@@ -88,7 +88,7 @@ pub(crate) fn counters(inner: &Inner, group: &str) -> Vec<MemberCounters> {
     members.collect()
 }
 
-fn latency(tallies: &[Tally]) -> Merged {
+pub(crate) fn latency(tallies: &[Tally]) -> Merged {
     Merged::of(tallies.iter().map(|tally| &tally.latency))
 }
 
@@ -147,6 +147,7 @@ fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
             if let Some(record) = ruled.record(id) {
                 fill(&mut status, record);
             }
+            status.load_line = ruled.load_line.member(id);
             status
         })
         .collect();
@@ -179,6 +180,7 @@ fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
             })
             .collect(),
         latency: latency(tallies).latency(),
+        load_line: ruled.load_line.status(),
     }
 }
 

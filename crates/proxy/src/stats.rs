@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use plimsoll_brain::load_line::{LEVELS, level};
 use plimsoll_brain::status::Latency;
 
 /// A number with one writer.
@@ -56,6 +57,31 @@ impl Histogram {
     }
 }
 
+/// Requests that succeeded, and how long they took, by how many their member had when they began.
+#[derive(Debug)]
+pub(crate) struct Levels(Box<[[Count; 2]; LEVELS]>);
+
+impl Default for Levels {
+    fn default() -> Self {
+        Self(Box::new([const { [Count(AtomicU64::new(0)), Count(AtomicU64::new(0))] }; LEVELS]))
+    }
+}
+
+impl Levels {
+    pub(crate) fn record(&self, in_flight: u32, latency: Duration) {
+        let [requests, nanos] = &self.0[level(in_flight)];
+        requests.add(1);
+        nanos.add(latency.as_nanos() as u64);
+    }
+
+    /// Adds what is counted here.
+    pub(crate) fn sum(&self, into: &mut [[u64; 2]; LEVELS]) {
+        for (sum, [requests, nanos]) in into.iter_mut().zip(self.0.iter()) {
+            *sum = [sum[0].wrapping_add(requests.value()), sum[1].wrapping_add(nanos.value())];
+        }
+    }
+}
+
 /// Which bucket counts a latency of so many nanoseconds.
 fn bucket(nanos: u64) -> usize {
     let micros = nanos >> 10;
@@ -95,6 +121,16 @@ impl Merged {
         merged
     }
 
+    /// Samples by bucket.
+    pub(crate) fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// Seconds in the middle of each bucket.
+    pub(crate) fn middles() -> Vec<f64> {
+        (0..BUCKETS).map(|index| (floor(index) + floor(index + 1)) as f64 / 2e9).collect()
+    }
+
     pub(crate) fn latency(&self) -> Latency {
         let count = self.counts.iter().sum();
         Latency {
@@ -122,8 +158,7 @@ impl Merged {
 
     /// How many samples lie below each of `bounds` (seconds, ascending); a bucket counts where its middle lies.
     pub(crate) fn below(&self, bounds: &[f64]) -> Vec<(f64, u64)> {
-        let middles: Vec<f64> =
-            (0..BUCKETS).map(|index| (floor(index) + floor(index + 1)) as f64 / 2e9).collect();
+        let middles = Self::middles();
         let below = |bound: f64| -> u64 {
             self.counts
                 .iter()

@@ -19,7 +19,9 @@ pub(crate) struct Trip {
     group: Arc<Group>,
     view: Rc<View>,
     /// The member's place in the plan it was chosen from.
-    index: usize,
+    index: u32,
+    /// Requests that the member had when this one began, itself counted.
+    level: u32,
     pub(crate) upstream: Rc<Upstream>,
     pub(crate) begun: Time,
 }
@@ -31,9 +33,11 @@ impl Trip {
         view: Rc<View>,
         upstream: Rc<Upstream>,
         index: usize,
+        level: u32,
         begun: Time,
     ) -> Self {
-        Self { group, view, index, upstream, begun }
+        // A plan has fewer members than that.
+        Self { group, view, index: index as u32, level, upstream, begun }
     }
 
     /// Lets go of the plan it was chosen from: this work may last for hours, and plans are large.
@@ -47,7 +51,7 @@ impl Trip {
 
     /// Where the member was in the plan it was chosen from.
     pub(crate) fn place(&self) -> usize {
-        self.index
+        self.index as usize
     }
 
     /// The view it was chosen from, until it is settled.
@@ -57,7 +61,7 @@ impl Trip {
 
     /// The member's name; empty once it is settled.
     pub(crate) fn name(&self) -> &str {
-        self.view.published.plan.members().get(self.index).map_or("", |member| &member.name)
+        self.view.published.plan.members().get(self.place()).map_or("", |member| &member.name)
     }
 
     pub(crate) fn settings(&self) -> &GroupSettings {
@@ -81,12 +85,12 @@ impl Trip {
         let Ok(said) = said else { return false };
         let plan = &self.view.published.plan;
         if let Some(values) = sample.filter(|values| !values.is_empty())
-            && let Some(member) = plan.members().get(self.index)
+            && let Some(member) = plan.members().get(self.place())
         {
             self.group.pass_on(Arc::clone(&member.name), values);
         }
         let Some(said) = said else { return false };
-        plan.hear(&mut self.upstream.hand.borrow_mut(), self.index, &said.reading, now);
+        plan.hear(&mut self.upstream.hand.borrow_mut(), self.place(), &said.reading, now);
         said.full
     }
 
@@ -165,6 +169,8 @@ impl Trip {
         stripe.latency.record(latency);
         if failed {
             stripe.failures.add(1);
+        } else {
+            stripe.levels.record(self.level, latency);
         }
         self.judge(latency, failed, now);
     }

@@ -79,3 +79,41 @@ fn what_came_of_urgent_requests_is_told() {
         assert_eq!(page.value(&series), count);
     }
 }
+
+#[test]
+fn load_lines_are_told_as_far_as_they_are_known() {
+    let answer = open().show("/metrics");
+    let page = parse(&answer.body).unwrap();
+    for (series, expected) in [
+        (r#"plimsoll_group_capacity_requests_per_second{group="web"}"#, 200.0),
+        (r#"plimsoll_group_headroom_ratio{group="web"}"#, 0.75),
+        (r#"plimsoll_group_prediction_error_ratio{group="web"}"#, 0.125),
+        (r#"plimsoll_group_predictions_checked_total{group="web"}"#, 3.0),
+        (r#"plimsoll_group_capacity_bound_requests_per_second{bound="low",group="web"}"#, 190.0),
+        (r#"plimsoll_group_predicted_latency_seconds{group="web",load="0.95",quantile="0.5"}"#, 0.02),
+        (r#"plimsoll_group_what_if_capacity_requests_per_second{change="double",group="web"}"#, 200.0),
+        (r#"plimsoll_group_what_if_headroom_ratio{change="minus_one",group="web"}"#, 0.25),
+        (r#"plimsoll_group_what_if_latency_seconds{change="minus_one",group="web"}"#, 0.5),
+        (r#"plimsoll_member_capacity_requests_per_second{group="web",member="10.0.0.1:80"}"#, 100.0),
+    ] {
+        assert_eq!(page.value(series), expected, "{series}");
+    }
+    // What is not known has no sample.
+    for part in [
+        r#"bound="high""#,
+        r#"load="0.95",quantile="0.99""#,
+        r#"what_if_latency_seconds{group="web",change="double""#,
+    ] {
+        assert!(!answer.body.contains(part), "{part}");
+    }
+    assert!(!answer.body.contains(r#"capacity_requests_per_second{group="odd"#), "{}", answer.body);
+}
+
+#[test]
+fn the_capacity_of_a_group_has_a_path_of_its_own() {
+    let open = open();
+    let web = open.show("/v1/groups/web/capacity").json();
+    assert_eq!((web["capacity"].as_f64(), web["verdict"].as_str()), (Some(200.0), Some("fair")));
+    let unknown = open.show("/v1/groups/wbe/capacity");
+    assert!(unknown.status == 404 && unknown.body.contains("there are: web"), "{}", unknown.body);
+}

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use plimsoll_admin::{Admin, Changed, Config, Entry, Reference, Refused, Report, Subject, Switch, start};
 use plimsoll_brain::status::{
-    GroupExplanation, GroupStatus, Latency, ListenerStatus, LoadExplanation, MemberStatus, Status,
-    UrgencyStatus,
+    GroupExplanation, GroupStatus, Latency, ListenerStatus, LoadExplanation, LoadLine, MemberLoadLine,
+    MemberStatus, Predicted, Status, UrgencyStatus, WhatIf,
 };
 use plimsoll_brain::{EventKind, Shed, State};
 use tokio::sync::broadcast;
@@ -140,6 +140,28 @@ pub(crate) fn entry(seq: u64) -> Entry {
     }
 }
 
+fn load_line() -> LoadLine {
+    let what_if = |change: &str, capacity, over| WhatIf {
+        change: change.into(),
+        capacity,
+        headroom: 0.25,
+        over,
+        p99: (!over).then_some(0.5),
+        ..WhatIf::default()
+    };
+    LoadLine {
+        capacity: Some(200.0),
+        capacity_low: Some(190.0),
+        headroom: Some(0.75),
+        verdict: "fair".into(),
+        error: Some(0.125),
+        predictions_checked: 3,
+        predicted: vec![Predicted { load: 0.95, requests_per_second: 190.0, p50: Some(0.02), p99: None }],
+        what_if: vec![what_if("minus_one", 100.0, false), what_if("double", 200.0, true)],
+        ..LoadLine::default()
+    }
+}
+
 fn status() -> Status {
     let member = |name: &str, state| MemberStatus {
         name: name.into(),
@@ -164,6 +186,10 @@ fn status() -> Status {
         bytes_in: 2,
         moved: 3,
         latency: Latency { count: 7, sum: 0.25, ..Latency::default() },
+        load_line: Some(MemberLoadLine {
+            capacity: (state == State::Up).then_some(100.0),
+            ..MemberLoadLine::default()
+        }),
     };
     let group = |name: &str, members| GroupStatus {
         name: name.into(),
@@ -175,6 +201,7 @@ fn status() -> Status {
         rejected: BTreeMap::from([("no_member".to_owned(), 2)]),
         urgencies: vec![UrgencyStatus { urgency: 1, served: 13, refused: 14 }],
         latency: Latency { count: 11, sum: 0.5, ..Latency::default() },
+        load_line: (name == "web").then(load_line),
         ..GroupStatus::default()
     };
     Status {

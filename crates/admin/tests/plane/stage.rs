@@ -21,7 +21,7 @@ use crate::script::{Answer, Scratch, Script};
 
 /// Verbs that change nothing.
 pub(crate) const LOOK: &[&str] =
-    &["index", "document", "health", "status", "metrics", "events", "explain", "reference"];
+    &["index", "document", "health", "status", "metrics", "events", "explain", "capacity", "reference"];
 /// What the built-in roles have, beside `LOOK`. Written out here, so that a change of the table shows.
 pub(crate) const OPERATE: &[&str] = &["drain", "undrain", "disable", "enable", "set"];
 pub(crate) const ADMINISTER: &[&str] = &["report", "reload", "stop"];

@@ -21,6 +21,7 @@ use super::{Slowdown, Spec};
 pub(super) struct Processor(Rc<Inner>);
 
 struct Inner {
+    cores: f64,
     alarm: Alarm,
     start: Instant,
     /// Most jobs at once.
@@ -60,6 +61,7 @@ impl Processor {
         };
         state.change(0.0);
         let processor = Self(Rc::new(Inner {
+            cores,
             alarm: Alarm::new()?,
             start: Instant::now(),
             most: spec.queue.max(1),
@@ -87,6 +89,17 @@ impl Processor {
         let _ = woken.await;
         drop(job);
         Ok(())
+    }
+
+    /// How many there are.
+    pub(super) fn cores(&self) -> f64 {
+        self.0.cores
+    }
+
+    /// Core seconds in which cores were in use so far.
+    pub(super) fn busy(&self) -> f64 {
+        self.settle();
+        self.0.state.borrow().sharing.busy()
     }
 
     /// Everything takes `factor` times as long from now on.

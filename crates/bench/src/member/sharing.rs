@@ -20,6 +20,8 @@ pub(super) struct Sharing<T> {
     /// By when they end, in virtual time.
     jobs: BTreeMap<Ticket, T>,
     count: u64,
+    /// Seconds of all cores in which they were in use.
+    busy: f64,
 }
 
 /// Names a job. In the order in which they end: of positive numbers the bits have their order.
@@ -32,12 +34,17 @@ pub(super) struct Ticket {
 impl<T> Sharing<T> {
     /// Without jobs, at time 0. `cores` above 0, `speed` from 0 on.
     pub(super) fn new(cores: f64, speed: f64) -> Self {
-        Self { cores, speed, now: 0.0, done: 0.0, jobs: BTreeMap::new(), count: 0 }
+        Self { cores, speed, now: 0.0, done: 0.0, jobs: BTreeMap::new(), count: 0, busy: 0.0 }
     }
 
     /// Jobs in service.
     pub(super) fn len(&self) -> usize {
         self.jobs.len()
+    }
+
+    /// Core seconds in which cores were in use, up to the last change.
+    pub(super) fn busy(&self) -> f64 {
+        self.busy
     }
 
     /// Begins a job with so many seconds of work.
@@ -77,6 +84,7 @@ impl<T> Sharing<T> {
             self.pass(now);
             return None;
         };
+        self.work(end);
         let (first, job) = self.jobs.pop_first()?;
         self.done = f64::from_bits(first.end).max(self.done);
         self.now = self.now.max(end);
@@ -88,9 +96,15 @@ impl<T> Sharing<T> {
         self.speed * (self.cores / self.jobs.len() as f64).min(1.0)
     }
 
+    /// Cores are in use until `now`.
+    fn work(&mut self, now: f64) {
+        self.busy += (now - self.now).max(0.0) * self.cores.min(self.jobs.len() as f64);
+    }
+
     /// Virtual time passes until `now`. Who has ended by then must have been taken out.
     fn pass(&mut self, now: f64) {
         if now > self.now {
+            self.work(now);
             if !self.jobs.is_empty() {
                 self.done += (now - self.now) * self.rate();
             }
@@ -183,6 +197,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn cores_are_in_use_as_far_as_there_are_jobs() {
+        let mut sharing = Sharing::new(2.0, 1.0);
+        sharing.begin(1.0, 1.0, 'a');
+        for job in ['b', 'c'] {
+            sharing.begin(1.5, 1.0, job);
+        }
+        // One alone for half a second, then three share two: the first is done at 2.25.
+        assert_eq!(sharing.ended(10.0), Some('a'));
+        assert!((sharing.busy() - 2.0).abs() < 1e-9, "{}", sharing.busy());
+        while sharing.ended(10.0).is_some() {}
+        assert!((sharing.busy() - 3.0).abs() < 1e-9, "all their work: {}", sharing.busy());
     }
 
     /// Unit of the times of events, seconds: some of them are the same. Most events, and what rounding may cost.

@@ -1,10 +1,11 @@
-//! What a server tells an agent or a daemon beside it: how many requests it has, as `in_flight`, four times a second, by
-//! `POST /v1/report`. Nothing comes of an agent that is not there: it is told when it is.
+//! What a server tells an agent or a daemon beside it, four times a second, by `POST /v1/report`: how many requests it has, as
+//! `in_flight`; and if it is to, of its emulated cores or workers how many there are, as `cpus`, and what share of them was in use since the
+//! last time, as `cpu`. Nothing comes of an agent that is not there: it is told when it is.
 
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -19,15 +20,23 @@ const EACH: Duration = Duration::from_millis(250);
 pub(super) async fn tell(to: SocketAddr, member: Rc<Member>) {
     let mut tick = interval(EACH);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut before = (Instant::now(), member.work.busy().1);
     loop {
         tick.tick().await;
+        let (now, (cores, busy)) = (Instant::now(), member.work.busy());
+        let seconds = now.duration_since(before.0).as_secs_f64();
+        let share = if seconds > 0.0 { (busy - before.1) / seconds / cores } else { 0.0 };
+        before = (now, busy);
         // The next one says more than a repetition of this.
-        let _ = timeout(EACH, once(to, member.in_flight.get())).await;
+        let mut body = format!("name=in_flight&value={}", member.in_flight.get());
+        if member.spec.tell_busy {
+            body += &format!("&cpus={cores}&cpu={:.4}", share.clamp(0.0, 1.0));
+        }
+        let _ = timeout(EACH, once(to, &body)).await;
     }
 }
 
-async fn once(to: SocketAddr, in_flight: usize) -> io::Result<()> {
-    let body = format!("name=in_flight&value={in_flight}");
+async fn once(to: SocketAddr, body: &str) -> io::Result<()> {
     let request = format!(
         "POST /v1/report HTTP/1.1\r\nhost: {to}\r\ncontent-type: application/x-www-form-urlencoded\r\n\
          content-length: {}\r\nconnection: close\r\n\r\n{body}",

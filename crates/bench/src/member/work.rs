@@ -22,6 +22,11 @@ pub(super) struct Work {
     chance: RefCell<Chance>,
     /// Fair: those who wait are served in the order they came.
     workers: Semaphore,
+    /// How many there are.
+    count: usize,
+    /// Seconds for which workers were held, and since when those are that are held now, summed.
+    held: Cell<Duration>,
+    holding: Cell<(u32, Duration)>,
     waiting: Cell<usize>,
     queue: usize,
     burn: bool,
@@ -54,6 +59,9 @@ impl Work {
             dynamic: spec.dynamic,
             chance: RefCell::new(Chance::new(spec.seed)),
             workers: Semaphore::new(spec.workers.clamp(1, Semaphore::MAX_PERMITS)),
+            count: spec.workers.clamp(1, Semaphore::MAX_PERMITS),
+            held: Cell::default(),
+            holding: Cell::default(),
             waiting: Cell::new(0),
             queue: spec.queue,
             burn: spec.burn,
@@ -118,6 +126,7 @@ impl Work {
             return processor.serve(time).await;
         }
         let worker = self.worker().await?;
+        let _held = Held::new(self);
         let time = time.mul_f64(self.factor());
         if self.burn {
             let _ = tokio::task::spawn_blocking(move || burn(time)).await;
@@ -126,6 +135,16 @@ impl Work {
         }
         drop(worker);
         Ok(())
+    }
+
+    /// How many cores or workers there are, and seconds in which they were in use so far, summed.
+    pub(super) fn busy(&self) -> (f64, f64) {
+        if let Some(processor) = &self.processor {
+            return (processor.cores(), processor.busy());
+        }
+        let (holding, since) = self.holding.get();
+        let now = holding * self.start.elapsed();
+        (self.count as f64, (self.held.get() + now.saturating_sub(since)).as_secs_f64())
     }
 
     /// Waits that long, without a worker.
@@ -171,6 +190,30 @@ impl Work {
         if let Some(processor) = &self.processor {
             processor.slow(factor);
         }
+    }
+}
+
+/// A worker that is held.
+struct Held<'a> {
+    work: &'a Work,
+    since: Duration,
+}
+
+impl<'a> Held<'a> {
+    fn new(work: &'a Work) -> Self {
+        let since = work.start.elapsed();
+        let (count, sum) = work.holding.get();
+        work.holding.set((count + 1, sum + since));
+        Self { work, since }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let work = self.work;
+        let (count, sum) = work.holding.get();
+        work.holding.set((count.saturating_sub(1), sum.saturating_sub(self.since)));
+        work.held.set(work.held.get() + work.start.elapsed().saturating_sub(self.since));
     }
 }
 

@@ -57,6 +57,7 @@ impl Analyzer {
             bytes_in: 0,
             moved: 0,
             latency: Latency::default(),
+            load_line: None,
         });
         self.entries.iter().map(|entry| entry.id).zip(status).collect()
     }

@@ -33,6 +33,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     knobs: &[],
     reads_latency: true,
     by_knee: true,
+    heeds_load: true,
     shares: false,
     limits: true,
     choose,

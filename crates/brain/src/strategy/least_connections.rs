@@ -17,6 +17,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     name: "least_connections",
     about: "the member with the fewest requests in flight for its capacity; in turn where several are equal",
     knobs: &[],
+    heeds_load: true,
     shares: true,
     prepare: schedule::prepare,
     choose,

@@ -35,6 +35,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     ],
     clash,
     reads_load: true,
+    heeds_load: true,
     shares: true,
     prepare: reported::prepare,
     rule,

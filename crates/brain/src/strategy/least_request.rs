@@ -13,6 +13,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     name: "least_request",
     about: "the member with the fewest requests in flight, by its capacity, of a few drawn by chance",
     knobs: &[Knob { name: "choices", about: "how many are drawn", default: 2.0, min: 2.0, max: 16.0 }],
+    heeds_load: true,
     shares: true,
     prepare: alias::prepare,
     choose,

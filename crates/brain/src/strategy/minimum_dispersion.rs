@@ -18,6 +18,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
         PER_BALANCE_LOAD,
     ],
     reads_load: true,
+    heeds_load: true,
     shares: true,
     prepare: reported::prepare,
     rule,

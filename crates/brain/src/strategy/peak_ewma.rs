@@ -36,6 +36,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
         },
     ],
     reads_latency: true,
+    heeds_load: true,
     shares: true,
     prepare: alias::prepare,
     choose,

@@ -80,6 +80,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     ],
     clash,
     reads_latency: true,
+    heeds_load: true,
     shares: false,
     choose,
     second: pick,

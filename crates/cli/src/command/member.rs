@@ -151,6 +151,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["iiop", "echo"])]
     tell: Option<SocketAddr>,
 
+    /// Tell it also how busy the emulated cores or workers are: what share of them is in use as cpu, how many there are as cpus
+    #[arg(long, requires = "tell")]
+    tell_busy: bool,
+
     /// Of service times and failures: the same seed gives the same
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -197,6 +201,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         meter: args.meter,
         admin: args.admin,
         tell: args.tell,
+        tell_busy: args.tell_busy,
         greet: args.greet,
         seed: args.seed,
         ..Spec::new(args.listen)

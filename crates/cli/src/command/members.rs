@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use plimsoll_brain::status::{GroupStatus, Status};
 use serde_json::{Value, json};
 
-use super::{Exit, Failure, Globals};
+use super::{Exit, Failure, Globals, load_line};
 use crate::control::text::{self, Cell, Tone, ago, latency, table};
 use crate::control::{self, Said, Where};
 
@@ -61,6 +61,9 @@ fn filtered(mut json: Value, wanted: impl Fn(&str) -> bool) -> Value {
 }
 
 fn render(groups: &[&GroupStatus], color: bool) -> String {
+    // Columns of what is not known of anybody are left out.
+    let measured =
+        groups.iter().flat_map(|group| &group.members).any(|member| load_line::capacity(member).is_some());
     let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
     let number = |text: &str| Cell::number(text).tone(Tone::Strong);
     let mut rows = vec![vec![
@@ -68,6 +71,8 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
         heading("MEMBER"),
         heading("STATE"),
         number("CAPACITY"),
+        number("CAN DO"),
+        number("USED"),
         number("IN FLIGHT"),
         number("REQUESTS"),
         number("FAILURES"),
@@ -92,6 +97,8 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
                 Cell::text(&member.name),
                 Cell::text(&format!("{glyph} {word}")).tone(tone),
                 Cell::number(member.capacity),
+                Cell::number(load_line::can_do(member)),
+                Cell::number(load_line::used(member)),
                 Cell::number(member.in_flight),
                 Cell::number(member.requests),
                 if member.failures > 0 { failures.tone(Tone::Bad) } else { failures },
@@ -103,7 +110,12 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
             ]);
         }
     }
-    table(&rows, color)
+    if !measured {
+        rows.iter_mut().for_each(|row| drop(row.drain(4..6)));
+    }
+    let lines: Vec<_> = groups.iter().flat_map(|group| load_line::predictions(group)).collect();
+    let below = if lines.is_empty() { String::new() } else { format!("\n{}", table(&lines, color)) };
+    table(&rows, color) + &below
 }
 
 #[cfg(test)]

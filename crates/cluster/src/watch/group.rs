@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{Group, Said};
 use crate::facts::LIMIT_AGE;
-use crate::{MonitorSettings, Source, Usage};
+use crate::{MonitorSettings, Sensed, Source, Usage};
 
 impl Group {
     /// Takes what was told of a member; was there room for all of it?
@@ -32,6 +32,9 @@ impl Group {
         let mut said: Vec<Said> = if concerned { self.load(place, now) } else { None }.into_iter().collect();
         if values.iter().any(|(name, _)| BUSY.contains(&name.as_str())) {
             said.extend(self.usage(place, now));
+        }
+        if values.iter().any(|(name, _)| PROCESSORS_BUSY.contains(&name.as_str())) {
+            said.extend(self.sensed(place, now));
         }
         (said, room)
     }
@@ -90,6 +93,27 @@ impl Group {
             member: self.settings.members[place].name.clone(),
             usage: Usage { rps: rps.value, utilization: busy.value, eps },
             age: now.saturating_duration_since(rps.at.min(busy.at)),
+        })
+    }
+
+    /// How busy a member's processors are, if it tells that and how many there are, and is to be believed.
+    pub(super) fn sensed(&self, place: usize, now: Instant) -> Option<Said> {
+        if self.settings.monitor.as_ref().is_some_and(|monitor| monitor.source == Source::Passive) {
+            return None;
+        }
+        let facts = &self.members[place].facts;
+        let fresh = |name: &&str| {
+            let fact = facts.find(name)?;
+            let counts = now.saturating_duration_since(fact.at) <= self.settings.life();
+            (counts && fact.value >= 0.0).then_some(fact)
+        };
+        let share = PROCESSORS_BUSY.iter().find_map(fresh)?;
+        let processors = fresh(&PROCESSORS).filter(|fact| fact.value > 0.0)?.value;
+        Some(Said::Sensed {
+            group: self.settings.name.clone(),
+            member: self.settings.members[place].name.clone(),
+            sensed: Sensed { share: share.value, processors },
+            age: now.saturating_duration_since(share.at),
         })
     }
 
@@ -198,5 +222,9 @@ pub fn is_own(name: &str) -> bool {
 /// What requests a second are called by those who tell them, and how busy a member is; the first one counts.
 const RATES: [&str; 3] = ["rps_fractional", "rps", "requests_per_second"];
 const BUSY: [&str; 3] = ["application_utilization", "cpu_utilization", "cpu"];
+
+/// What the share of processors that is in use is called, the first one counts; and how many there are.
+pub(super) const PROCESSORS_BUSY: [&str; 2] = ["cpu", "cpu_utilization"];
+const PROCESSORS: &str = "cpus";
 
 const PER_SECOND: &str = "_per_second";

@@ -326,3 +326,23 @@ fn a_host_is_all_its_members() {
     let one = Report { group: Some("web".into()), ..report("10.0.0.1", &[("cpu", 1.0)]) };
     assert_eq!(watch.report(&one, now).unwrap(), [load("web", "app1:80", 1.0, 0.0)]);
 }
+
+#[test]
+fn how_busy_processors_are_is_passed_on_with_how_many_there_are() {
+    let now = Instant::now();
+    let told =
+        |watch: &mut Watch, values: &[(&str, f64)]| watch.report(&report("app1:80", values), now).unwrap();
+    let mut one = watch(vec![group("web", Source::Push, "jobs", None)], now);
+    assert_eq!(told(&mut one, &[("cpu", 0.4)]), [], "of how many?");
+    let sensed = |share: f64| Said::Sensed {
+        group: "web".into(),
+        member: "app1:80".into(),
+        sensed: Sensed { share, processors: 2.0 },
+        age: Duration::ZERO,
+    };
+    assert_eq!(told(&mut one, &[("cpu", 0.5), ("cpus", 2.0)]), [sensed(0.5)]);
+    assert_eq!(told(&mut one, &[("cpu", 0.6)]), [sensed(0.6)], "how many there are stays");
+    assert_eq!(told(&mut one, &[("cpus", 2.0)]), [], "nothing new");
+    let mut passive = watch(vec![group("web", Source::Passive, "in_flight", None)], now);
+    assert_eq!(told(&mut passive, &[("cpu", 0.5), ("cpus", 2.0)]), [], "nobody's word counts");
+}

@@ -1,0 +1,469 @@
+//! The load line of a group: how much it can carry, how far below that it sails, and how good such predictions were.
+//!
+//! A value driven from outside, about once a second, with counts that exist anyway (requests, how long they took, how many their
+//! member had when they began) and what agents tell (`Estimator::observe`). Every [`WINDOW`] it works out anew, for each
+//! member, how many requests a second that can do (`gauge`: processors, the member's own word, response times, each with an
+//! interval), puts the members together (`crew`), bounds that by what the balancer itself can do, and reads off the response
+//! curve (`curve`) what times are to be expected at other loads, with one member less or more, with twice the traffic.
+//! Percentiles are anchored: what was measured now, times what the curve says of the other load over what it says of this one.
+//!
+//! It says `unknown` where the data cannot tell, and it keeps what it predicted and holds that against what came (`record`).
+//! Nothing is ever decided by it: it is for people.
+
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::status::{LoadLine, MemberLoadLine};
+use crate::{MemberId, Time};
+use crew::{Crew, Mate};
+use curve::{Shape, Station};
+use gauge::{Base, Gauge, Window};
+use record::Record;
+
+mod busy;
+mod crew;
+mod curve;
+mod gauge;
+mod knee;
+mod levels;
+mod record;
+mod say;
+
+pub use busy::Cpu;
+pub use levels::{LEVELS, level};
+
+/// What a look at a group finds. All counts only grow while a member stays.
+#[derive(Clone, Debug)]
+pub struct Seen<'a> {
+    /// Is all that is carried requests, which end by themselves? What lasts as long as its client likes has no service time.
+    pub requests: bool,
+    /// Does the strategy send less to a member that has more to do?
+    pub by_load: bool,
+    /// All members of the group.
+    pub members: &'a [MemberSeen<'a>],
+    /// Whole requests by how long they took, and the seconds that each count stands for.
+    pub latencies: &'a [u64],
+    /// As long as `latencies`; ascending.
+    pub middles: &'a [f64],
+    /// The balancer's own process.
+    pub own: Own,
+}
+
+/// A member in it.
+#[derive(Clone, Debug)]
+pub struct MemberSeen<'a> {
+    /// Who.
+    pub id: MemberId,
+    /// May it be chosen?
+    pub usable: bool,
+    /// Requests ended.
+    pub requests: u64,
+    /// Those that failed.
+    pub failures: u64,
+    /// How long all took.
+    pub seconds: f64,
+    /// By [`level`]: requests that succeeded, and nanoseconds that they took.
+    pub levels: &'a [[u64; 2]],
+    /// What it says of itself, if it does.
+    pub said: Option<Said>,
+    /// What was last told of its processors, and when that was measured.
+    pub cpu: Option<(Cpu, Time)>,
+}
+
+/// What a member's own meter says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Said {
+    /// Requests it can work on at once before they slow one another down.
+    pub knee: f64,
+    /// Seconds that a request takes alone.
+    pub work: f64,
+}
+
+/// The balancer's own process, all groups together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Own {
+    /// Processor seconds so far.
+    pub cpu_seconds: f64,
+    /// Requests ended so far.
+    pub requests: u64,
+    /// Processors that its threads can use.
+    pub processors: f64,
+}
+
+/// The load line of one group.
+#[derive(Clone, Debug, Default)]
+pub struct Estimator {
+    at: Option<Time>,
+    gauges: BTreeMap<MemberId, Gauge>,
+    /// Who was usable at the last window.
+    crew: Vec<MemberId>,
+    window: Window,
+    /// Requests and seconds, of late.
+    recent: [f64; 2],
+    /// Counts at the last look; requests by how long they took, and requests and seconds in which those are.
+    last: Vec<u64>,
+    times: Vec<f64>,
+    timed: [f64; 2],
+    shape: Option<Shape>,
+    /// Of the members together.
+    base: Base,
+    /// What was measured over what the curve says, for each of [`QUANTILES`].
+    anchors: [f64; 2],
+    /// Of the balancer, at the last look and of late: processor seconds, requests, seconds.
+    own: Own,
+    spent: [f64; 3],
+    record: Record,
+    /// Whose turn it is to be worked out anew, where there are many.
+    turn: usize,
+    said: Option<LoadLine>,
+}
+
+impl Estimator {
+    /// Takes a look. At most twice a second something comes of it.
+    pub fn observe(&mut self, seen: &Seen<'_>, now: Time) {
+        let Some(at) = self.at.filter(|at| now.since(*at) < AWAY) else {
+            // The first for long: only what comes from now on can be told.
+            let record = core::mem::take(&mut self.record);
+            *self = Self { record, said: self.said.take().filter(|_| !seen.requests), ..Self::default() };
+            self.record.forget();
+            (self.at, self.own, self.last) = (Some(now), seen.own, seen.latencies.to_vec());
+            for member in seen.members {
+                self.gauges.entry(member.id).or_default().look(member, 1.0);
+            }
+            return;
+        };
+        let seconds = now.since(at).as_secs_f64();
+        if seconds < SOONEST {
+            return;
+        }
+        self.at = Some(now);
+        if !seen.requests {
+            let why = "it carries sessions, which last as long as they like";
+            *self = Self { said: Some(say::unknown(0.0, why)), ..Self::default() };
+            return;
+        }
+        self.gauges.retain(|id, _| seen.members.iter().any(|member| member.id == *id));
+        let (mut ended, mut took) = (0.0, 0.0);
+        for member in seen.members {
+            let of = self.gauges.entry(member.id).or_default().look(member, seconds);
+            ended += of.0;
+            took += of.1;
+        }
+        self.window.add(ended, took, seconds, true);
+        let kept = keep(seconds, RECENT);
+        for (recent, fresh) in self.recent.iter_mut().zip([ended, seconds]) {
+            *recent = *recent * kept + fresh;
+        }
+        let kept = keep(seconds, TIMES);
+        for (timed, fresh) in self.timed.iter_mut().zip([ended, seconds]) {
+            *timed = *timed * kept + fresh;
+        }
+        self.count(seen, kept);
+        self.spend(seen.own, seconds);
+        if self.window.seconds >= WINDOW {
+            self.close(seen, now);
+        }
+        let rate = self.rate();
+        if let Some(said) = &mut self.said {
+            said.requests_per_second = rate;
+            said.headroom = said.capacity.map(|capacity| 1.0 - rate / capacity);
+        }
+    }
+
+    /// Requests a second, now.
+    fn rate(&self) -> f64 {
+        self.recent[0] / self.recent[1].max(1e-9)
+    }
+
+    /// What it has to say; `None` before the first window is over.
+    pub fn status(&self) -> Option<LoadLine> {
+        self.said.clone()
+    }
+
+    /// What a member can do; `None` if it never had a request.
+    pub fn member(&self, id: MemberId) -> Option<MemberLoadLine> {
+        let gauge = self.gauges.get(&id)?;
+        self.said.as_ref()?;
+        let rate = gauge.rate();
+        let estimate = gauge.estimate;
+        let known = estimate.filter(|estimate| estimate.known());
+        Some(MemberLoadLine {
+            requests_per_second: rate,
+            capacity: known.map(|estimate| estimate.best),
+            capacity_low: estimate.map(|estimate| estimate.low),
+            capacity_high: estimate.map(|estimate| estimate.high).filter(|high| high.is_finite()),
+            used: known.map(|estimate| rate / estimate.best),
+            source: known.map(|estimate| estimate.source.to_string()),
+        })
+    }
+
+    /// How long requests of the group took.
+    fn count(&mut self, seen: &Seen<'_>, kept: f64) {
+        self.times.resize(seen.latencies.len(), 0.0);
+        self.last.resize(seen.latencies.len(), 0);
+        for ((time, last), count) in self.times.iter_mut().zip(&mut self.last).zip(seen.latencies) {
+            *time = *time * kept + count.wrapping_sub(*last) as f64;
+            *last = *count;
+        }
+    }
+
+    /// What the balancer spent.
+    fn spend(&mut self, own: Own, seconds: f64) {
+        let kept = keep(seconds, MEMORY);
+        let fresh = [
+            (own.cpu_seconds - self.own.cpu_seconds).max(0.0),
+            own.requests.wrapping_sub(self.own.requests) as f64,
+            seconds,
+        ];
+        for (spent, fresh) in self.spent.iter_mut().zip(fresh) {
+            *spent = *spent * kept + fresh;
+        }
+        self.own = own;
+    }
+
+    /// Requests a second that the balancer can do for this group beside what it does for others; infinite while it has too
+    /// little to do to tell.
+    fn own_capacity(&self, rate: f64) -> f64 {
+        let [cpu, requests, seconds] = self.spent;
+        let busy = cpu / seconds.max(1e-9);
+        if requests < 200.0 || busy < BUSY * self.own.processors {
+            return f64::INFINITY;
+        }
+        let each = cpu / requests;
+        (self.own.processors / each - (requests / seconds - rate).max(0.0)).max(rate)
+    }
+
+    /// A window is over.
+    fn close(&mut self, seen: &Seen<'_>, now: Time) {
+        let window = core::mem::take(&mut self.window);
+        let windows: BTreeMap<MemberId, Window> =
+            self.gauges.iter_mut().map(|(id, gauge)| (*id, gauge.close())).collect();
+        let shape = self.shape.clone().unwrap_or_else(Shape::exponential);
+        let count = self.gauges.len().max(1);
+        let turn = self.turn;
+        for (place, gauge) in self.gauges.values_mut().enumerate() {
+            if (place + count - turn % count) % count < AT_ONCE {
+                gauge.weigh(&shape);
+            }
+        }
+        self.turn = if count > AT_ONCE { (turn + AT_ONCE) % count } else { 0 };
+        let crew: Vec<MemberId> =
+            seen.members.iter().filter(|member| member.usable).map(|member| member.id).collect();
+        if crew != self.crew {
+            self.record.forget();
+            self.crew = crew;
+        }
+        let rate = self.rate();
+        let balancer = self.own_capacity(rate);
+        let found = match self.crew(seen, &windows, &shape) {
+            Ok(found) => found,
+            Err(why) => {
+                self.said = Some(say::unknown(rate, &why));
+                return;
+            }
+        };
+        let stations = found.stations();
+        let Some(most) = crew::saturation(&stations) else {
+            self.said = Some(say::unknown(rate, "no member can be used"));
+            return;
+        };
+        if window.steady() && window.requests >= FEW {
+            self.record.check(&window, &shape, most.min(balancer), now);
+            self.record.keep(window.rate(), &stations, balancer, now);
+        }
+        self.anchor(&stations, &window, most, &shape, seen.middles);
+        let ends = self.ends(seen);
+        let outlook =
+            say::Outlook { crew: &found, shape: &shape, anchors: self.anchors, rate, balancer, ends };
+        self.said = Some(outlook.said(&self.record, &self.source(seen)));
+    }
+
+    /// The members as far as they are known.
+    fn crew(
+        &mut self,
+        seen: &Seen<'_>,
+        windows: &BTreeMap<MemberId, Window>,
+        shape: &Shape,
+    ) -> Result<Crew, String> {
+        let usable: Vec<MemberId> = self.crew.clone();
+        let known = |gauges: &BTreeMap<MemberId, Gauge>, id: &MemberId| {
+            gauges.get(id).and_then(|gauge| gauge.estimate).filter(gauge::Estimate::known)
+        };
+        let mut capacities: Vec<f64> =
+            usable.iter().filter_map(|id| Some(known(&self.gauges, id)?.best)).collect();
+        if usable.is_empty() {
+            return Err("no member can be used".into());
+        }
+        if 2 * capacities.len() < usable.len() || capacities.is_empty() {
+            return Err(say::why_unknown(usable.iter().filter_map(|id| self.gauges.get(id)?.estimate)));
+        }
+        capacities.sort_by(f64::total_cmp);
+        let median = capacities[capacities.len() / 2];
+        let typical = usable.iter().filter_map(|id| known(&self.gauges, id)).find(|one| one.best == median);
+        let Some(typical) = typical else { return Err("no member is known".into()) };
+        let rates: f64 = usable.iter().filter_map(|id| Some(self.gauges.get(id)?.rate())).sum();
+        let equal = 1.0 / usable.len() as f64;
+        let mut crew = Crew { mates: Vec::with_capacity(usable.len()), by_load: seen.by_load };
+        for id in &usable {
+            // One that is not known yet is taken for one like the others.
+            let estimate = known(&self.gauges, id).unwrap_or(typical);
+            let part = match self.gauges.get(id) {
+                Some(gauge) if rates > 0.0 => gauge.rate() / rates,
+                _ => equal,
+            };
+            crew.mates.push(Mate {
+                capacity: estimate.best,
+                servers: estimate.servers,
+                shared: estimate.shared,
+                base: estimate.servers / estimate.best,
+                part,
+            });
+        }
+        self.alone(&mut crew, &usable, windows, shape);
+        Ok(crew)
+    }
+
+    /// Finds how long requests take alone: what they took, less what the curve says that they waited.
+    fn alone(
+        &mut self,
+        crew: &mut Crew,
+        usable: &[MemberId],
+        windows: &BTreeMap<MemberId, Window>,
+        shape: &Shape,
+    ) {
+        let kept = keep(WINDOW, MEMORY);
+        let learn = |base: &mut Base, station: &Station, requests: f64, took: f64, load: f64| {
+            let left = 1.0 - load / station.capacity;
+            if requests < FEW || left < NEAR {
+                return;
+            }
+            let alone = took / requests - station.wait(load / station.part.max(1e-12), shape);
+            let least = LEAST_ALONE * took / requests;
+            base.add(alone.max(least), requests * left * left, kept);
+        };
+        if crew.by_load {
+            let Some(station) = crew.stations().first().copied() else { return };
+            let (mut requests, mut took, mut seconds) = (0.0, 0.0, 0.0_f64);
+            for window in usable.iter().filter_map(|id| windows.get(id)).filter(|window| window.steady()) {
+                requests += window.requests;
+                took += window.took;
+                seconds = seconds.max(window.seconds);
+            }
+            learn(&mut self.base, &station, requests, took, requests / seconds.max(1e-9));
+            let base = self.base.seconds();
+            crew.mates.iter_mut().for_each(|mate| mate.base = base.unwrap_or(mate.base));
+            return;
+        }
+        for (mate, id) in crew.mates.iter_mut().zip(usable) {
+            let Some(gauge) = self.gauges.get_mut(id) else { continue };
+            let station = Station {
+                capacity: mate.capacity,
+                servers: mate.servers,
+                base: mate.base,
+                shared: mate.shared,
+                part: 1.0,
+            };
+            if let Some(window) = windows.get(id).filter(|window| window.steady()) {
+                learn(&mut gauge.base, &station, window.requests, window.took, window.rate());
+            }
+            mate.base = gauge.base.seconds().unwrap_or(mate.base);
+        }
+    }
+
+    /// Compares measured percentiles with the curve's, while there is room enough for the curve to be sure of itself.
+    fn anchor(&mut self, stations: &[Station], window: &Window, most: f64, shape: &Shape, middles: &[f64]) {
+        let rate = self.timed[0] / self.timed[1].max(1e-9);
+        // Times of another load would be taken for those of this one.
+        let same = (window.rate() - rate).abs() <= ALIKE * rate;
+        if rate <= 0.0 || rate > ANCHORED * most || !same || !window.steady() {
+            return;
+        }
+        let pairs: Vec<(f64, f64)> = middles.iter().copied().zip(self.times.iter().copied()).collect();
+        let all: f64 = self.times.iter().sum();
+        if all < FEW {
+            return;
+        }
+        for (anchor, share) in self.anchors.iter_mut().zip(QUANTILES) {
+            let mut seen = 0.0;
+            let measured = pairs.iter().find(|(_, count)| {
+                seen += count;
+                seen >= share * all
+            });
+            let predicted = curve::quantile(stations, rate, shape, share);
+            if let (Some((measured, _)), Some(predicted)) = (measured, predicted) {
+                *anchor = (measured / predicted.max(1e-12)).clamp(1.0 / FAR, FAR);
+            }
+        }
+        if self.shape.is_none() || rate < CALM * most {
+            self.shape = Shape::of(&pairs).or_else(|| self.shape.take());
+        }
+    }
+
+    /// The ends of the interval of what the members can do, as shares of what they are thought to do.
+    fn ends(&self, seen: &Seen<'_>) -> (f64, f64) {
+        let usable = seen.members.iter().filter(|member| member.usable);
+        let (mut low, mut best, mut high) = (0.0, 0.0, 0.0);
+        for estimate in usable.filter_map(|member| self.gauges.get(&member.id)?.estimate) {
+            if estimate.known() {
+                (low, best, high) = (low + estimate.low, best + estimate.best, high + estimate.high);
+            }
+        }
+        if best > 0.0 { (low / best, high / best) } else { (1.0, 1.0) }
+    }
+
+    /// Where most of what is known comes from.
+    fn source(&self, seen: &Seen<'_>) -> String {
+        let usable = seen.members.iter().filter(|member| member.usable);
+        let known = usable.filter_map(|member| self.gauges.get(&member.id)?.estimate);
+        let mut sources: Vec<&str> = known.filter(gauge::Estimate::known).map(|one| one.source).collect();
+        sources.sort_unstable();
+        sources.dedup();
+        sources.join("; ")
+    }
+}
+
+/// What is left of the weight of what is `seconds` old, where half is left after `half`.
+fn keep(seconds: f64, half: f64) -> f64 {
+    libm::exp2(-seconds / half)
+}
+
+/// Percentiles that are predicted.
+const QUANTILES: [f64; 2] = [0.5, 0.99];
+
+/// Seconds of a window.
+const WINDOW: f64 = 5.0;
+
+/// Looks that come sooner are left out; after so long without one everything begins anew.
+const SOONEST: f64 = 0.5;
+const AWAY: Duration = Duration::from_secs(60);
+
+/// Half lives, in seconds: of what is known of demands, and of how much there is to do now.
+const MEMORY: f64 = 120.0;
+const RECENT: f64 = 4.0;
+
+/// The same of the times of requests; and by how much the load may differ from what it was on average meanwhile.
+const TIMES: f64 = 20.0;
+const ALIKE: f64 = 0.2;
+
+/// Members that are worked out anew in a window.
+const AT_ONCE: usize = 32;
+
+/// Requests of a window below which it says nothing.
+const FEW: f64 = 30.0;
+
+/// Share of the capacity that has to be left where the mean time alone is learned, and the utilization up to which percentiles
+/// are anchored and up to which times are those of services.
+const NEAR: f64 = 0.1;
+const ANCHORED: f64 = 0.85;
+const CALM: f64 = 0.7;
+
+/// A request takes at least this share of its time alone: what the curve takes for waiting is not all of it.
+const LEAST_ALONE: f64 = 0.3;
+
+/// An anchor moves a percentile by no more than so many times.
+const FAR: f64 = 4.0;
+
+/// Share of its processors that the balancer has to be busy with to know what a request costs it.
+const BUSY: f64 = 0.05;

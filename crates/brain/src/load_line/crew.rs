@@ -1,0 +1,149 @@
+//! The members of a group together: stations that requests meet, and what becomes of them with other members.
+//!
+//! Where the strategy sends less to whoever has more, a request that would wait at one member goes to another, and the members
+//! are together one station with the servers of all. Where it does not, each member is a station of its own with its part of
+//! the requests, and the group is saturated when the first of them is.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::curve::{self, Station};
+
+/// One member.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Mate {
+    /// Requests a second.
+    pub(super) capacity: f64,
+    pub(super) servers: f64,
+    pub(super) shared: bool,
+    /// Seconds of a request that is alone.
+    pub(super) base: f64,
+    /// Part of the requests that it gets; of all members 1.
+    pub(super) part: f64,
+}
+
+/// The members that can be used.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Crew {
+    pub(super) mates: Vec<Mate>,
+    /// Does the strategy send less to whoever has more?
+    pub(super) by_load: bool,
+}
+
+impl Crew {
+    /// What requests meet.
+    pub(super) fn stations(&self) -> Vec<Station> {
+        if self.mates.is_empty() {
+            return Vec::new();
+        }
+        if self.by_load {
+            let sum = |of: fn(&Mate) -> f64| self.mates.iter().map(of).sum::<f64>();
+            let capacity = sum(|mate| mate.capacity);
+            let shared = 2 * self.mates.iter().filter(|mate| mate.shared).count() >= self.mates.len();
+            let base = sum(|mate| mate.base * mate.capacity) / capacity;
+            return vec![Station { capacity, servers: sum(|mate| mate.servers), base, shared, part: 1.0 }];
+        }
+        let station = |mate: &Mate| Station {
+            capacity: mate.capacity,
+            servers: mate.servers,
+            base: mate.base,
+            shared: mate.shared,
+            part: mate.part,
+        };
+        let mut stations: Vec<Station> = self.mates.iter().map(station).collect();
+        if stations.len() > MOST {
+            stations = thinned(stations);
+        }
+        stations
+    }
+
+    /// Without the member that can do most; `None` if there would be none.
+    pub(super) fn minus_one(&self) -> Option<Self> {
+        let by_capacity =
+            |one: &usize, other: &usize| self.mates[*one].capacity.total_cmp(&self.mates[*other].capacity);
+        let largest = (0..self.mates.len()).max_by(by_capacity)?;
+        let mut mates = self.mates.clone();
+        let left = 1.0 - mates.remove(largest).part;
+        let equal = 1.0 / mates.len() as f64;
+        mates.iter_mut().for_each(|mate| mate.part = if left > 0.0 { mate.part / left } else { equal });
+        (!mates.is_empty()).then_some(Self { mates, by_load: self.by_load })
+    }
+
+    /// With one more, like the median member; `None` if there is none.
+    pub(super) fn plus_one(&self) -> Option<Self> {
+        let mut mates = self.mates.clone();
+        mates.sort_by(|one, other| one.capacity.total_cmp(&other.capacity));
+        let median = *mates.get(mates.len() / 2)?;
+        let all = 1.0 + median.part;
+        mates.push(median);
+        mates.iter_mut().for_each(|mate| mate.part /= all);
+        Some(Self { mates, by_load: self.by_load })
+    }
+}
+
+/// A few that stand for all, the fullest as it is.
+fn thinned(mut stations: Vec<Station>) -> Vec<Station> {
+    let fullness = |station: &Station| station.part / station.capacity;
+    stations.sort_by(|one, other| fullness(other).total_cmp(&fullness(one)));
+    let each = stations.len().div_ceil(MOST);
+    let merge = |some: &[Station]| {
+        let part = some.iter().map(|station| station.part).sum();
+        // Like the fullest of them.
+        Station { capacity: some[0].capacity / some[0].part.max(1e-12) * part, part, ..some[0] }
+    };
+    let mut kept = vec![stations[0]];
+    // Its capacity for more requests comes with more of the same.
+    kept.extend(stations[1..].chunks(each).map(|some| Station { servers: some[0].servers, ..merge(some) }));
+    kept
+}
+
+/// The load above which the group is saturated.
+pub(super) fn saturation(stations: &[Station]) -> Option<f64> {
+    Some(curve::saturation(stations)).filter(|load| load.is_finite() && *load > 0.0)
+}
+
+/// Stations at most: what is worked out for each takes its time.
+const MOST: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mate(capacity: f64, part: f64) -> Mate {
+        Mate { capacity, servers: 2.0, shared: true, base: 0.02, part }
+    }
+
+    fn crew(by_load: bool) -> Crew {
+        Crew { mates: vec![mate(100.0, 0.25), mate(200.0, 0.25), mate(100.0, 0.5)], by_load }
+    }
+
+    #[test]
+    fn who_goes_by_load_uses_all_and_who_does_not_ends_with_the_first() {
+        assert_eq!(saturation(&crew(true).stations()), Some(400.0));
+        assert_eq!(saturation(&crew(false).stations()), Some(200.0));
+        assert_eq!(saturation(&Crew::default().stations()), None);
+    }
+
+    #[test]
+    fn one_less_and_one_more() {
+        let less = crew(true).minus_one().unwrap();
+        assert_eq!(saturation(&less.stations()), Some(200.0));
+        let less = crew(false).minus_one().unwrap();
+        assert!((saturation(&less.stations()).unwrap() - 150.0).abs() < 1e-9);
+        assert_eq!(saturation(&crew(true).plus_one().unwrap().stations()), Some(500.0));
+        let one = Crew { mates: vec![mate(100.0, 1.0)], by_load: true };
+        assert!(one.minus_one().is_none() && Crew::default().plus_one().is_none());
+        assert!(Crew::default().minus_one().is_none());
+    }
+
+    #[test]
+    fn many_members_become_few_stations() {
+        let part = 1.0 / 200.0;
+        let mut mates = vec![mate(100.0, part); 200];
+        mates[77].capacity = 50.0;
+        let stations = Crew { mates, by_load: false }.stations();
+        assert!(stations.len() <= MOST + 1);
+        assert!((stations.iter().map(|one| one.part).sum::<f64>() - 1.0).abs() < 1e-9);
+        assert!((saturation(&stations).unwrap() - 10_000.0).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,289 @@
+//! What one member can do: everything that is known of it, weighed.
+//!
+//! Three sources, each with an interval: the processors that an agent tells (`busy`), what the member's own meter says of its
+//! knee and the work of a request, and response times by how many were there (`knee`). The narrowest counts, within what the
+//! others leave of it; where another one finds a lower limit that lies wholly below, that one holds: a request needs threads
+//! *and* processors, and the scarcer decides. Processors bound a member only from above where a request's processor time is a
+//! small part of how long it takes alone: what takes the rest may have a limit of its own that nobody has met yet.
+//!
+//! What was served for a window is a lower end whatever the sources say.
+
+use alloc::vec::Vec;
+
+use super::busy::{Bound, Busy, Cpu};
+use super::curve::Shape;
+use super::knee;
+use super::levels::Table;
+use super::{MemberSeen, Said, keep};
+use crate::Time;
+
+/// One member.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Gauge {
+    /// Requests, failures, seconds at the last look.
+    last: Option<(u64, u64, f64)>,
+    table: Table,
+    busy: Busy,
+    said: Option<Said>,
+    /// When the last report on the processors was measured.
+    told: Option<Time>,
+    window: Window,
+    /// Requests, their seconds, and seconds, over the last seconds.
+    recent: [f64; 3],
+    /// Most requests a second that were served for a window, of late.
+    peak: f64,
+    pub(super) base: Base,
+    pub(super) estimate: Option<Estimate>,
+}
+
+/// Some seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Window {
+    pub(super) seconds: f64,
+    pub(super) requests: f64,
+    /// Seconds that these took.
+    pub(super) took: f64,
+    /// Of the looks in it, requests a second.
+    least: f64,
+    most: f64,
+    looks: f64,
+    unsound: bool,
+    shares: f64,
+    reports: f64,
+    processors: Option<f64>,
+}
+
+/// Seconds that a request takes alone, averaged over windows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Base {
+    sum: f64,
+    weight: f64,
+}
+
+/// What a member can do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Estimate {
+    /// Requests a second; the upper end may be infinite.
+    pub(super) low: f64,
+    pub(super) best: f64,
+    pub(super) high: f64,
+    /// Requests at once without waiting.
+    pub(super) servers: f64,
+    pub(super) shared: bool,
+    /// For people.
+    pub(super) source: &'static str,
+}
+
+impl Estimate {
+    /// Is it worth a number?
+    pub(super) fn known(&self) -> bool {
+        self.high <= WIDE * self.low
+    }
+}
+
+impl Base {
+    /// Takes what a window says.
+    pub(super) fn add(&mut self, seconds: f64, weight: f64, kept: f64) {
+        self.sum = self.sum * kept + seconds * weight;
+        self.weight = self.weight * kept + weight;
+    }
+
+    pub(super) fn seconds(&self) -> Option<f64> {
+        (self.weight > 0.0).then(|| self.sum / self.weight)
+    }
+}
+
+impl Window {
+    /// Takes a look of so many seconds.
+    pub(super) fn add(&mut self, requests: f64, took: f64, seconds: f64, sound: bool) {
+        let rate = requests / seconds;
+        self.least = if self.looks > 0.0 { self.least.min(rate) } else { rate };
+        self.most = self.most.max(rate);
+        self.looks += 1.0;
+        self.seconds += seconds;
+        self.requests += requests;
+        self.took += took;
+        self.unsound |= !sound;
+    }
+
+    /// Requests a second.
+    pub(super) fn rate(&self) -> f64 {
+        self.requests / self.seconds.max(1e-9)
+    }
+
+    /// Was the load one and the same, as far as chance lets it be, and did requests succeed?
+    pub(super) fn steady(&self) -> bool {
+        let chance = libm::sqrt(self.rate() * self.looks / self.seconds.max(1e-9));
+        !self.unsound && self.most - self.least <= SAME * self.rate() + CHANCE * chance
+    }
+}
+
+impl Gauge {
+    /// Takes a look after so many seconds: requests that ended, and how long they took.
+    pub(super) fn look(&mut self, seen: &MemberSeen<'_>, seconds: f64) -> (f64, f64) {
+        let counts = (seen.requests, seen.failures, seen.seconds);
+        let Some((requests, failures, took)) = self.last.replace(counts) else {
+            self.table.look(seen.levels, 1.0, false);
+            return (0.0, 0.0);
+        };
+        let ended = seen.requests.wrapping_sub(requests) as f64;
+        let failed = seen.failures.wrapping_sub(failures) as f64;
+        let took = (seen.seconds - took).max(0.0);
+        let sound = failed <= FAILING * ended;
+        self.table.look(seen.levels, if ended > 0.0 { keep(seconds, super::MEMORY) } else { 1.0 }, sound);
+        self.window.add(ended, took, seconds, sound);
+        self.said = seen.said;
+        if let Some((cpu, at)) = seen.cpu.filter(|(_, at)| self.told.is_none_or(|told| *at > told)) {
+            self.told = Some(at);
+            self.window.shares += cpu.share;
+            self.window.reports += 1.0;
+            self.window.processors = cpu.processors;
+        }
+        let kept = keep(seconds, super::RECENT);
+        for (recent, fresh) in self.recent.iter_mut().zip([ended, took, seconds]) {
+            *recent = *recent * kept + fresh;
+        }
+        (ended, took)
+    }
+
+    /// Requests a second of late.
+    pub(super) fn rate(&self) -> f64 {
+        self.recent[0] / self.recent[2].max(1e-9)
+    }
+
+    /// A window is over: what it was.
+    pub(super) fn close(&mut self) -> Window {
+        let window = core::mem::take(&mut self.window);
+        let kept = keep(window.seconds, super::MEMORY);
+        self.peak *= kept;
+        if !window.steady() || window.requests <= 0.0 {
+            return window;
+        }
+        self.peak = self.peak.max(window.rate());
+        if window.reports > 0.0 {
+            let cpu = Cpu { share: window.shares / window.reports, processors: window.processors };
+            self.busy.add(window.rate(), cpu, window.seconds, kept);
+        }
+        window
+    }
+
+    /// Works out anew what it can do.
+    pub(super) fn weigh(&mut self, shape: &Shape) {
+        let fit = knee::fit(&self.table.rows(LEAST), shape.variation, self.rate());
+        let mut known: Vec<Estimate> = Vec::new();
+        let mut above = f64::INFINITY;
+        let lines = fit.is_some_and(|fit| !fit.shared && fit.high <= WIDE * fit.low);
+        if let Some(bound) = self.busy.bound() {
+            match self.bounds(&bound) {
+                Some((servers, ..)) => known.push(Estimate {
+                    low: bound.low,
+                    best: bound.best,
+                    high: bound.high,
+                    servers,
+                    shared: !lines,
+                    source: "how busy its processors are",
+                }),
+                None => above = bound.high,
+            }
+        }
+        if let Some(Said { knee, work }) = self.said.filter(|said| said.knee >= 1.0 && said.work > 0.0) {
+            let best = knee / work;
+            let (low, high) = (best / METER, best * METER);
+            let source = "what it says of itself with its answers";
+            known.push(Estimate { low, best, high, servers: knee, shared: !lines, source });
+        }
+        if let Some(fit) = fit {
+            known.push(Estimate {
+                low: fit.low,
+                best: fit.best.max(fit.low),
+                high: fit.high,
+                servers: fit.servers.max(1.0),
+                shared: fit.shared,
+                source: "how its response times grow with the requests that it has",
+            });
+        }
+        self.estimate = weighed(&known).map(|estimate| bounded(estimate, above, self.peak));
+    }
+
+    /// Processors and processor seconds of a request, if those are a good part of what it takes.
+    fn bounds(&self, bound: &Bound) -> Option<(f64, f64)> {
+        let (processors, demand) = bound.processors?;
+        let alone = self.table.mean_up_to(processors, LEAST_ALONE).or_else(|| {
+            let (requests, took) = (self.recent[0], self.recent[1]);
+            (requests > LEAST_ALONE).then(|| took / requests)
+        })?;
+        (demand >= PART * alone).then_some((processors.max(1.0), demand))
+    }
+}
+
+/// The narrowest, within the others; or another that lies wholly below.
+fn weighed(known: &[Estimate]) -> Option<Estimate> {
+    let wide = |estimate: &Estimate| estimate.high / estimate.low;
+    let mut chosen = *known.iter().min_by(|one, other| wide(one).total_cmp(&wide(other)))?;
+    for other in known {
+        if other.high * CLEARLY < chosen.low {
+            chosen = *other;
+        } else if other.low <= chosen.high && other.high >= chosen.low {
+            (chosen.low, chosen.high) = (chosen.low.max(other.low), chosen.high.min(other.high));
+            chosen.best = chosen.best.clamp(chosen.low, chosen.high);
+        }
+    }
+    Some(chosen)
+}
+
+/// Not more than `above`, nor less than what was served.
+fn bounded(mut estimate: Estimate, above: f64, peak: f64) -> Estimate {
+    for end in [&mut estimate.low, &mut estimate.best, &mut estimate.high] {
+        *end = end.min(above).max(peak);
+    }
+    estimate
+}
+
+/// An interval whose ends differ by more than so many times is no number.
+const WIDE: f64 = 3.0;
+
+/// Knees that members say are found within a third of the truth for processors, between half and once and a half for queues
+/// (docs/decisions/0004).
+const METER: f64 = 1.5;
+
+/// Share of a request's time alone that its processor time has to be for processors to be what limits.
+const PART: f64 = 0.3;
+
+/// How far below another the upper end of a source has to lie to overrule it.
+const CLEARLY: f64 = 1.25;
+
+/// Requests at a level, and of those that were alone, that make a mean.
+const LEAST: f64 = 3.0;
+const LEAST_ALONE: f64 = 20.0;
+
+/// Share of failures above which response times say nothing: refusals are quick.
+const FAILING: f64 = 0.05;
+
+/// By how much looks of a steady load differ: a share of it, and what chance makes of it.
+const SAME: f64 = 0.3;
+const CHANCE: f64 = 5.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn estimate(low: f64, best: f64, high: f64) -> Estimate {
+        Estimate { low, best, high, servers: 2.0, shared: true, source: "" }
+    }
+
+    #[test]
+    fn the_narrowest_counts_within_the_others_and_a_lower_limit_overrules_it() {
+        let cpu = estimate(90.0, 95.0, 105.0);
+        assert_eq!(weighed(&[estimate(93.0, 120.0, f64::INFINITY), cpu]), Some(estimate(93.0, 95.0, 105.0)));
+        assert_eq!(weighed(&[cpu, estimate(40.0, 50.0, 60.0)]), Some(estimate(40.0, 50.0, 60.0)));
+        assert_eq!(weighed(&[cpu, estimate(70.0, 75.0, 85.0)]), Some(cpu), "not clearly lower");
+        assert_eq!(weighed(&[]), None);
+    }
+
+    #[test]
+    fn what_was_served_is_a_lower_end() {
+        assert_eq!(bounded(estimate(90.0, 95.0, 100.0), 98.0, 97.0), estimate(97.0, 97.0, 98.0));
+        assert!(estimate(90.0, 95.0, 105.0).known() && !estimate(10.0, 20.0, 40.0).known());
+        assert!(!estimate(10.0, 20.0, f64::INFINITY).known());
+    }
+}

@@ -1,0 +1,140 @@
+//! How long requests took by how many their member had when they began: what a member's knee shows in.
+//!
+//! Up to 15 every number has a level of its own, above each octave has eight.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Levels of a table: the last one is of 3840 requests and more.
+pub const LEVELS: usize = (9 + 1) << SUB;
+
+/// Levels of an octave, as a shift.
+const SUB: u32 = 3;
+
+/// The level of a request that makes it `in_flight` at its member, itself counted.
+#[inline]
+pub fn level(in_flight: u32) -> usize {
+    if in_flight < 1 << SUB {
+        return in_flight as usize;
+    }
+    let octave = 31 - in_flight.leading_zeros();
+    let sub = (in_flight >> (octave - SUB)) as usize & ((1 << SUB) - 1);
+    ((((octave - SUB + 1) as usize) << SUB) + sub).min(LEVELS - 1)
+}
+
+/// The least number of requests of a level.
+fn floor(level: usize) -> u32 {
+    let (octave, sub) = (level >> SUB, (level & ((1 << SUB) - 1)) as u32);
+    match octave {
+        0 => sub,
+        _ => ((1 << SUB) + sub) << (octave - 1),
+    }
+}
+
+/// The middle of the numbers of a level.
+pub(super) fn middle(level: usize) -> f64 {
+    f64::from(floor(level) + floor(level + 1) - 1) / 2.0
+}
+
+/// Requests and seconds by level, the older the less.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    /// As they were counted at the last look; empty before the first.
+    last: Vec<[u64; 2]>,
+    /// Requests and seconds.
+    kept: Vec<[f64; 2]>,
+}
+
+/// What is known of one level.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Row {
+    /// Requests in flight, with the one that began.
+    pub(super) in_flight: f64,
+    /// How many there were; the older count for less.
+    pub(super) count: f64,
+    /// Mean seconds that they took.
+    pub(super) mean: f64,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self { last: Vec::new(), kept: vec![[0.0; 2]; LEVELS] }
+    }
+}
+
+impl Table {
+    /// Takes counts (requests, nanoseconds) since the member joined; what was known weighs `kept` from now on. Nothing of it
+    /// counts if not `sound`.
+    pub(super) fn look(&mut self, counts: &[[u64; 2]], kept: f64, sound: bool) {
+        let first = self.last.len() != counts.len();
+        for (level, counted) in counts.iter().enumerate().take(LEVELS) {
+            let before = if first { *counted } else { self.last[level] };
+            let here = &mut self.kept[level];
+            if sound {
+                here[0] = here[0] * kept + counted[0].wrapping_sub(before[0]) as f64;
+                here[1] = here[1] * kept + counted[1].wrapping_sub(before[1]) as f64 / 1e9;
+            }
+        }
+        self.last.clear();
+        self.last.extend_from_slice(counts);
+    }
+
+    /// The levels at which at least `least` requests began, in ascending order.
+    pub(super) fn rows(&self, least: f64) -> Vec<Row> {
+        let row = |(level, [count, seconds]): (usize, &[f64; 2])| Row {
+            in_flight: middle(level).max(1.0),
+            count: *count,
+            mean: seconds / count,
+        };
+        let seen = self.kept.iter().enumerate().filter(|(_, [count, _])| *count >= least);
+        seen.map(row).filter(|row| row.mean > 0.0).collect()
+    }
+
+    /// Mean seconds of requests that found at most so many others; `None` for fewer than `least` of them.
+    pub(super) fn mean_up_to(&self, in_flight: f64, least: f64) -> Option<f64> {
+        let (mut count, mut seconds) = (0.0, 0.0);
+        for (level, kept) in self.kept.iter().enumerate() {
+            if middle(level) > in_flight.max(1.0) {
+                break;
+            }
+            count += kept[0];
+            seconds += kept[1];
+        }
+        (count >= least && seconds > 0.0).then(|| seconds / count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_contiguous_and_narrow() {
+        for here in 0..LEVELS - 1 {
+            assert_eq!(level(floor(here)), here);
+            assert_eq!(level(floor(here + 1) - 1), here);
+        }
+        assert_eq!((level(1), level(15), middle(15)), (1, 15, 15.0));
+        assert_eq!((level(16), level(17), middle(16)), (16, 16, 16.5));
+        assert_eq!(level(u32::MAX), LEVELS - 1);
+        assert_eq!((level(3839), level(3840), level(4096)), (LEVELS - 2, LEVELS - 1, LEVELS - 1));
+    }
+
+    #[test]
+    fn what_is_old_counts_for_less_and_what_is_not_sound_for_nothing() {
+        let mut table = Table::default();
+        let mut counts = vec![[0, 0]; LEVELS];
+        table.look(&counts, 0.5, true);
+        counts[2] = [10, 1_000_000_000];
+        table.look(&counts, 0.5, true);
+        assert_eq!(table.rows(1.0), [Row { in_flight: 2.0, count: 10.0, mean: 0.1 }]);
+        counts[2] = [20, 1_000_000_000];
+        table.look(&counts, 0.5, true);
+        assert_eq!(table.rows(1.0)[0].count, 15.0);
+        counts[3] = [20, 1_000_000_000];
+        table.look(&counts, 0.5, false);
+        assert_eq!(table.rows(1.0).len(), 1);
+        assert_eq!(table.mean_up_to(1.0, 1.0), None);
+        assert!((table.mean_up_to(2.0, 1.0).unwrap() - 0.5 / 15.0).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,132 @@
+//! Predictions that were made, and what became of them.
+//!
+//! Every window a prediction is kept with the load it was made at. When a later window has at least 1.2 times that load, the
+//! requests that were there at once are put into the predicted curve, and the throughput that follows is compared with the one
+//! that was measured. (Near saturation a response time follows from the load as a stick follows from how it is leaned on; the
+//! throughput that so many requests at once come to is as telling, and its error is one of the capacity.) Errors are averaged,
+//! a new one with weight 1/8.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::curve::{self, Shape, Station};
+use super::gauge::Window;
+use crate::Time;
+
+/// The predictions of a group.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Record {
+    kept: VecDeque<Past>,
+    /// Averaged.
+    pub(super) error: Option<f64>,
+    /// Predictions that met another load.
+    pub(super) checked: u64,
+    /// Comparisons.
+    compared: u64,
+    /// Greatest utilization at which one was.
+    pub(super) up_to: f64,
+}
+
+#[derive(Clone, Debug)]
+struct Past {
+    at: Time,
+    load: f64,
+    stations: Vec<Station>,
+    /// What the balancer itself can do.
+    most: f64,
+    checked: bool,
+}
+
+impl Record {
+    /// The members are others: what was predicted of those before is of no use.
+    pub(super) fn forget(&mut self) {
+        self.kept.clear();
+    }
+
+    /// Compares what was predicted with a steady window. `most` is the present capacity.
+    pub(super) fn check(&mut self, window: &Window, shape: &Shape, most: f64, now: Time) {
+        let (rate, at_once) = (window.rate(), window.took / window.seconds.max(1e-9));
+        self.kept.retain(|past| now.since(past.at) < OLD);
+        let (mut errors, mut count) = (0.0, 0.0);
+        for past in self.kept.iter_mut().filter(|past| rate >= FARTHER * past.load) {
+            let predicted = curve::throughput(&past.stations, at_once, shape).min(past.most);
+            errors += (predicted / rate - 1.0).abs();
+            count += 1.0;
+            self.checked += u64::from(!past.checked);
+            past.checked = true;
+        }
+        if count == 0.0 {
+            return;
+        }
+        self.compared += 1;
+        let weight = (1.0 / self.compared as f64).max(NEW);
+        let error = errors / count;
+        self.error = Some(self.error.map_or(error, |known| known + (error - known) * weight));
+        self.up_to = self.up_to.max((rate / most).min(1.0));
+    }
+
+    /// Keeps a prediction; it takes the place of the one made last at about the same load.
+    pub(super) fn keep(&mut self, load: f64, stations: &[Station], most: f64, now: Time) {
+        let alike = |past: &Past| (past.load / load - 1.0).abs() < ALIKE;
+        self.kept.retain(|past| !alike(past));
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        let stations = stations.to_vec();
+        self.kept.push_back(Past { at: now, load, stations, most, checked: false });
+    }
+}
+
+/// Predictions that are kept.
+const KEPT: usize = 24;
+
+/// How long.
+const OLD: Duration = Duration::from_secs(3600);
+
+/// How many times the load at which it was made checks a prediction.
+const FARTHER: f64 = 1.2;
+
+/// Loads that differ by less are alike.
+const ALIKE: f64 = 0.1;
+
+/// Weight of a new error.
+const NEW: f64 = 0.125;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(rate: f64, at_once: f64) -> Window {
+        let mut window = Window::default();
+        window.add(rate * 5.0, at_once * 5.0, 5.0, true);
+        window
+    }
+
+    #[test]
+    fn a_prediction_is_held_against_another_load() {
+        let shape = Shape::exponential();
+        let station =
+            |capacity| [Station { capacity, servers: 2.0, base: 2.0 / capacity, shared: true, part: 1.0 }];
+        let mut record = Record::default();
+        record.keep(40.0, &station(110.0), 1e9, Time(0));
+        record.check(&window(45.0, 1.0), &shape, 110.0, Time(1));
+        assert_eq!((record.error, record.checked), (None, 0), "about the same load");
+        record.check(&window(100.0, 200.0), &shape, 110.0, Time(2));
+        let error = record.error.unwrap();
+        assert!((error - 0.1).abs() < 0.02 && record.checked == 1, "{error}");
+        assert!((record.up_to - 0.909).abs() < 0.01);
+        record.check(&window(100.0, 200.0), &shape, 110.0, Time(3));
+        assert_eq!(record.checked, 1, "the same prediction");
+        record.keep(41.0, &station(100.0), 1e9, Time(4));
+        record.check(&window(100.0, 200.0), &shape, 100.0, Time(5));
+        assert!(record.checked == 2 && record.error.unwrap() < error);
+        record.keep(40.0, &station(100.0), 50.0, Time(6));
+        record.check(&window(100.0, 200.0), &shape, 100.0, Time(7));
+        assert!(record.error.unwrap() > 0.1, "the balancer was to be the limit");
+        record.forget();
+        record.keep(40.0, &station(100.0), 1e9, Time(8));
+        record.check(&window(100.0, 200.0), &shape, 100.0, Time(8) + OLD);
+        assert_eq!(record.checked, 3, "too old");
+    }
+}

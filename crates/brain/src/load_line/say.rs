@@ -1,0 +1,147 @@
+//! What is said of a load line: the numbers, one sentence, a word on how far to trust it.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::QUANTILES;
+use super::crew::{self, Crew};
+use super::curve::{self, Shape, Station};
+use super::gauge::Estimate;
+use super::record::Record;
+use crate::status::{LoadLine, Predicted, WhatIf};
+
+/// All that the numbers follow from.
+pub(super) struct Outlook<'a> {
+    pub(super) crew: &'a Crew,
+    pub(super) shape: &'a Shape,
+    /// For each of [`QUANTILES`]; 0 for none.
+    pub(super) anchors: [f64; 2],
+    /// Requests a second now.
+    pub(super) rate: f64,
+    /// Of those at most, by the balancer; infinite if not known.
+    pub(super) balancer: f64,
+    /// Ends of the interval, as shares.
+    pub(super) ends: (f64, f64),
+}
+
+/// Nothing can be said, and why.
+pub(super) fn unknown(rate: f64, why: &str) -> LoadLine {
+    LoadLine {
+        requests_per_second: rate,
+        verdict: "unknown".to_string(),
+        why: why.to_string(),
+        ..LoadLine::default()
+    }
+}
+
+/// Why members are not known.
+pub(super) fn why_unknown(estimates: impl Iterator<Item = Estimate>) -> String {
+    let (mut count, mut low, mut open) = (0, 0.0, false);
+    for estimate in estimates {
+        count += 1;
+        low += estimate.low;
+        open |= estimate.high.is_infinite();
+    }
+    match (count, open) {
+        (0, _) => "too few requests so far, and no agent tells how busy processors are".to_string(),
+        (_, true) => format!(
+            "requests never had to wait, up to {low:.0} a second or so, and no agent tells how busy processors are"
+        ),
+        (_, false) => format!(
+            "response times fit too many explanations; it is {low:.0} requests a second at least, and an agent that tells \
+             how busy processors are would say more"
+        ),
+    }
+}
+
+impl Outlook<'_> {
+    /// All of it.
+    pub(super) fn said(&self, record: &Record, source: &str) -> LoadLine {
+        let stations = self.crew.stations();
+        let members = crew::saturation(&stations).unwrap_or(0.0);
+        let capacity = members.min(self.balancer);
+        let by_members = members <= self.balancer;
+        let predicted = |load: &f64| Predicted {
+            load: *load,
+            requests_per_second: load * capacity,
+            p50: self.quantile(&stations, load * capacity, 0),
+            p99: self.quantile(&stations, load * capacity, 1),
+        };
+        let bounded = |share: f64| (members * share).min(self.balancer);
+        LoadLine {
+            requests_per_second: self.rate,
+            capacity: Some(capacity),
+            capacity_low: Some(bounded(self.ends.0)),
+            capacity_high: Some(bounded(self.ends.1)),
+            balancer_capacity: Some(self.balancer).filter(|most| most.is_finite()),
+            limited_by: if by_members { "members" } else { "balancer" }.to_string(),
+            headroom: Some(1.0 - self.rate / capacity),
+            verdict: verdict(record).to_string(),
+            why: if by_members {
+                format!("from {source}")
+            } else {
+                "the balancer's own processors are full before the members are".to_string()
+            },
+            error: record.error,
+            predictions_checked: record.checked,
+            checked_up_to: record.up_to,
+            predicted: LOADS.iter().map(predicted).collect(),
+            what_if: self.what_if(),
+        }
+    }
+
+    fn what_if(&self) -> Vec<WhatIf> {
+        let more = self.crew.plus_one();
+        let less = self.crew.minus_one();
+        let what = [
+            ("minus_one", "without the member that can do most", less.as_ref(), 1.0),
+            ("plus_one", "with one more like the median member", more.as_ref(), 1.0),
+            ("double", "with twice the traffic", Some(self.crew), 2.0),
+        ];
+        let of = |(change, about, crew, times): (&str, &str, Option<&Crew>, f64)| {
+            let stations = crew.map(Crew::stations).unwrap_or_default();
+            let capacity = crew::saturation(&stations).unwrap_or(0.0).min(self.balancer);
+            let load = self.rate * times;
+            let over = load >= capacity;
+            WhatIf {
+                change: change.to_string(),
+                about: about.to_string(),
+                capacity,
+                headroom: if capacity > 0.0 { 1.0 - load / capacity } else { -1.0 },
+                over,
+                p99: if over { None } else { self.quantile(&stations, load, 1) },
+            }
+        };
+        what.into_iter().map(of).collect()
+    }
+
+    /// A percentile at a load, anchored.
+    fn quantile(&self, stations: &[Station], load: f64, which: usize) -> Option<f64> {
+        let anchor = self.anchors[which];
+        let seconds = curve::quantile(stations, load, self.shape, QUANTILES[which])?;
+        Some(if anchor > 0.0 { seconds * anchor } else { seconds })
+    }
+}
+
+/// How far to trust it.
+fn verdict(record: &Record) -> &'static str {
+    match record.error {
+        // Far below the knee everything fits.
+        _ if record.up_to < TRIED => "unproven",
+        None => "unproven",
+        Some(error) if error <= GOOD => "good",
+        Some(error) if error <= FAIR => "fair",
+        Some(_) => "poor",
+    }
+}
+
+/// Loads at which times are predicted, as shares of the capacity.
+const LOADS: [f64; 3] = [0.5, 0.8, 0.95];
+
+/// Utilization to which a prediction must have been tried to count as such.
+const TRIED: f64 = 0.5;
+
+/// Errors of good and of fair predictions.
+const GOOD: f64 = 0.1;
+const FAIR: f64 = 0.25;

@@ -1,0 +1,161 @@
+//! The load line against simulated members whose capacity is known: shared processors and thread pools, alike and not, with
+//! agents and without, through strategies that go by load and that do not.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[expect(dead_code, reason = "other tests draw more")]
+mod dice;
+#[path = "load_line/world.rs"]
+mod world;
+
+use world::{Kind, Server, World};
+
+/// What it says after so many seconds at a load, as a share of the true capacity.
+fn at(world: &mut World, share: f64, seconds: f64) -> plimsoll_brain::status::LoadLine {
+    let rate = share * world.capacity();
+    world.run(rate, seconds);
+    world.estimator.status().expect("a load line")
+}
+
+fn alike(kind: Kind, count: usize) -> Vec<Server> {
+    vec![Server::new(kind, 2.0, 0.02); count]
+}
+
+#[track_caller]
+fn within(found: Option<f64>, truth: f64, off: f64, what: &str) {
+    let found = found.unwrap_or_else(|| panic!("{what}: no number"));
+    assert!((found / truth - 1.0).abs() <= off, "{what}: {found:.1}, not {truth:.1}");
+}
+
+#[test]
+fn with_agents_the_capacity_is_known_at_a_third_of_it() {
+    let unlike = vec![
+        Server::new(Kind::Shared, 2.0, 0.02),
+        Server::new(Kind::Shared, 4.0, 0.02),
+        Server::new(Kind::Shared, 8.0, 0.016),
+    ];
+    for (what, servers) in [
+        ("processors", alike(Kind::Shared, 3)),
+        ("thread pools", alike(Kind::Line, 3)),
+        ("unlike members", unlike),
+    ] {
+        for share in [0.3, 0.4, 0.5] {
+            let mut world = World::new(servers.clone(), true, true, 7);
+            let truth = world.capacity();
+            let line = at(&mut world, share, 90.0);
+            within(line.capacity, truth, 0.1, &format!("{what} at {share}: {}", line.why));
+            let headroom = line.headroom.unwrap();
+            assert!((headroom - (1.0 - share)).abs() < 0.12, "{what}: head-room {headroom}");
+            assert_eq!((line.verdict.as_str(), line.limited_by.as_str()), ("unproven", "members"));
+        }
+    }
+}
+
+#[test]
+fn without_agents_the_interval_covers_the_truth_or_nothing_is_said() {
+    let mut numbers = 0;
+    for (what, kind) in [("processors", Kind::Shared), ("thread pools", Kind::Line)] {
+        for (cores, share) in [(1.0, 0.5), (2.0, 0.5), (2.0, 0.8), (4.0, 0.4), (4.0, 0.8), (64.0, 0.5)] {
+            let mut world = World::new(vec![Server::new(kind, cores, 0.02); 2], false, true, 11);
+            let truth = world.capacity();
+            let line = at(&mut world, share, 180.0);
+            let what = format!("{cores} {what} at {share}: {line:?}");
+            match (line.capacity_low, line.capacity_high) {
+                (Some(low), Some(high)) => {
+                    numbers += 1;
+                    assert!(low <= 1.05 * truth && high >= 0.95 * truth, "{what}, not {truth}");
+                }
+                _ => assert!(
+                    line.capacity.is_none() && line.verdict == "unknown" && !line.why.is_empty(),
+                    "{what}"
+                ),
+            }
+            if cores > 16.0 {
+                assert_eq!(line.capacity, None, "nobody can know: {what}");
+            }
+        }
+    }
+    assert!(numbers >= 5, "it says something in {numbers} cases only");
+}
+
+#[test]
+fn predictions_are_held_against_what_comes() {
+    let mut world = World::new(alike(Kind::Shared, 3), true, true, 3);
+    let truth = world.capacity();
+    let before = at(&mut world, 0.4, 90.0);
+    assert_eq!((before.error, before.predictions_checked), (None, 0));
+    at(&mut world, 0.6, 40.0);
+    let after = at(&mut world, 0.9, 90.0);
+    assert!(after.predictions_checked >= 2 && after.error.unwrap() < 0.1, "{after:?}");
+    assert_eq!(after.verdict, "good");
+    // What it said of 80 % of the capacity, when it was at 40 %.
+    let measured = World::measured(alike(Kind::Shared, 3), true, 0.8 * truth, 300.0);
+    let predicted = before.predicted.iter().find(|one| one.load == 0.8).unwrap();
+    within(predicted.p50, measured.0, 0.25, "median");
+    within(predicted.p99, measured.1, 0.35, "99th percentile");
+    // Over the line requests pile up, and what is served is the capacity.
+    world.run(1.3 * truth, 60.0);
+    let over = world.estimator.status().unwrap();
+    within(over.capacity, truth, 0.05, "saturated");
+    assert!(over.headroom.unwrap() < 0.05 && over.error.unwrap() < 0.1, "{over:?}");
+}
+
+#[test]
+fn a_bad_fit_is_found_out() {
+    let mut world = World::new(alike(Kind::Shared, 2), true, true, 5);
+    // Agents that see half of what is busy, as one that reads another group's limits would.
+    world.agents_see = 0.5;
+    let truth = world.capacity();
+    let before = at(&mut world, 0.35, 90.0);
+    within(before.capacity, 2.0 * truth, 0.15, "what agents say");
+    world.run(1.2 * truth, 90.0);
+    let after = world.estimator.status().unwrap();
+    assert!(after.error.unwrap() > 0.25 && after.verdict == "poor", "{after:?}");
+}
+
+#[test]
+fn what_if() {
+    let mut world = World::new(alike(Kind::Shared, 4), true, true, 9);
+    let truth = world.capacity();
+    let line = at(&mut world, 0.45, 90.0);
+    let of = |change: &str| line.what_if.iter().find(|one| one.change == change).unwrap().clone();
+    let (less, more, double) = (of("minus_one"), of("plus_one"), of("double"));
+    within(Some(less.capacity), 0.75 * truth, 0.1, "without one");
+    within(Some(more.capacity), 1.25 * truth, 0.1, "with one more");
+    assert!(!less.over && !double.over && double.headroom < 0.2, "{line:?}");
+    assert!(more.p99 <= less.p99 && less.p99 < double.p99, "{line:?}");
+    let line = at(&mut world, 0.6, 60.0);
+    let double = line.what_if.iter().find(|one| one.change == "double").unwrap();
+    assert!(double.over && double.p99.is_none() && double.headroom < 0.0, "{line:?}");
+}
+
+#[test]
+fn where_the_strategy_is_blind_the_slowest_member_is_the_line() {
+    let servers = vec![Server::new(Kind::Shared, 2.0, 0.02), Server::new(Kind::Shared, 4.0, 0.02)];
+    let mut world = World::new(servers, true, false, 13);
+    // Half of the requests each: 200 a second is what the small one can do twice.
+    world.run(80.0, 90.0);
+    let line = world.estimator.status().unwrap();
+    within(line.capacity, 200.0, 0.12, "turns");
+}
+
+#[test]
+fn the_balancer_may_be_the_limit() {
+    let mut world = World::new(alike(Kind::Shared, 4), true, true, 17);
+    world.balancer_seconds = 0.005;
+    let line = at(&mut world, 0.4, 90.0);
+    within(line.capacity, 200.0, 0.02, "one processor, 5 ms each");
+    assert_eq!(line.limited_by, "balancer");
+    within(line.balancer_capacity, 200.0, 0.02, "the balancer");
+}
+
+#[test]
+fn sessions_have_no_load_line() {
+    let mut world = World::new(alike(Kind::Shared, 2), true, true, 19);
+    world.requests = false;
+    let line = at(&mut world, 0.4, 30.0);
+    assert!(
+        line.capacity.is_none() && line.verdict == "unknown" && line.why.contains("sessions"),
+        "{line:?}"
+    );
+}

@@ -1,0 +1,204 @@
+//! Load lines in words: what groups and members can carry, for `status` and `members`.
+
+use plimsoll_brain::status::{GroupStatus, LoadLine, MemberStatus, WhatIf};
+
+use crate::config::count;
+use crate::control::text::{Cell, Tone, latency};
+
+/// A line for each group that has a load line: what it can carry, what is free of that, how far to trust it.
+pub(super) fn lines(groups: &[GroupStatus]) -> Vec<Vec<Cell>> {
+    let named = groups.iter().filter_map(|group| Some((group, group.load_line.as_ref()?)));
+    named.map(|(group, line)| row(group, line)).collect()
+}
+
+fn row(group: &GroupStatus, line: &LoadLine) -> Vec<Cell> {
+    let name = Cell::text(&group.name).tone(Tone::Strong);
+    let (Some(capacity), Some(headroom)) = (line.capacity, line.headroom) else {
+        let why = format!("load line not known: {}", line.why);
+        return vec![name, Cell::text(&why).tone(Tone::Faint)];
+    };
+    let between = match (line.capacity_low, line.capacity_high) {
+        (Some(low), Some(high)) => format!(" ({} to {})", rate(low), rate(high)),
+        _ => String::new(),
+    };
+    let by = if line.limited_by == "balancer" { ", by the balancer itself" } else { "" };
+    let free = match headroom {
+        over if over < 0.0 => format!("{:.0}% over it", -over * 100.0),
+        free => format!("{:.0}% below it", free * 100.0),
+    };
+    let tone = match headroom {
+        ..0.05 => Tone::Bad,
+        0.05..0.2 => Tone::Fair,
+        _ => Tone::Good,
+    };
+    vec![
+        name,
+        Cell::text(&format!("load line {}/s{between}{by}", rate(capacity))),
+        Cell::text(&free).tone(tone),
+        Cell::text(&trust(line)).tone(if line.verdict == "poor" { Tone::Bad } else { Tone::Faint }),
+    ]
+}
+
+/// How far to trust it.
+fn trust(line: &LoadLine) -> String {
+    match line.error {
+        Some(error) => {
+            let checked = count(line.predictions_checked as usize, "prediction");
+            format!("{}: {checked} checked, off by {:.0}%", line.verdict, error * 100.0)
+        }
+        None => format!("{}: no prediction checked yet", line.verdict),
+    }
+}
+
+/// What is predicted of a group: times at other loads, the effect of changes.
+pub(super) fn predictions(group: &GroupStatus) -> Vec<Vec<Cell>> {
+    let Some(line) = group.load_line.as_ref().filter(|line| line.capacity.is_some()) else {
+        return Vec::new();
+    };
+    let time = |seconds: Option<f64>| seconds.map_or_else(|| "-".to_owned(), latency);
+    let mut rows = Vec::new();
+    for predicted in &line.predicted {
+        rows.push(vec![
+            Cell::text(&group.name),
+            Cell::text(&format!("at {:.0}%", predicted.load * 100.0)),
+            Cell::number(format!("{}/s", rate(predicted.requests_per_second))),
+            Cell::text(&format!("p50 {}  p99 {}", time(predicted.p50), time(predicted.p99))),
+        ]);
+    }
+    for change in &line.what_if {
+        rows.push(vec![
+            Cell::text(&group.name),
+            Cell::text(&change.about),
+            Cell::number(format!("{}/s", rate(change.capacity))),
+            effect(change),
+        ]);
+    }
+    rows
+}
+
+fn effect(change: &WhatIf) -> Cell {
+    if change.over {
+        return Cell::text("over the load line").tone(Tone::Bad);
+    }
+    let free = format!("{:.0}% free", change.headroom * 100.0);
+    let p99 = change.p99.map_or(String::new(), |p99| format!("  p99 {}", latency(p99)));
+    Cell::text(&format!("{free}{p99}"))
+}
+
+/// What a member can do, requests a second.
+pub(super) fn capacity(member: &MemberStatus) -> Option<f64> {
+    member.load_line.as_ref()?.capacity
+}
+
+pub(super) fn can_do(member: &MemberStatus) -> String {
+    capacity(member).map_or_else(|| "-".to_owned(), |capacity| format!("{}/s", rate(capacity)))
+}
+
+/// Part of it that is in use.
+pub(super) fn used(member: &MemberStatus) -> String {
+    let used = member.load_line.as_ref().and_then(|line| line.used);
+    used.map_or_else(|| "-".to_owned(), |used| format!("{:.0}%", used * 100.0))
+}
+
+/// Three digits, which is more than is known.
+fn rate(rate: f64) -> String {
+    match rate {
+        ..9.95 => format!("{rate:.1}"),
+        ..999.5 => format!("{rate:.0}"),
+        ..99_950.0 => format!("{:.1}k", rate / 1e3),
+        _ => format!("{:.0}k", rate / 1e3),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_brain::status::{MemberLoadLine, Predicted};
+
+    use super::*;
+    use crate::control::sample;
+    use crate::control::text::table;
+
+    fn line() -> LoadLine {
+        let what_if = |change: &str, about: &str, capacity: f64, load: f64, p99| WhatIf {
+            change: change.into(),
+            about: about.into(),
+            capacity,
+            headroom: 1.0 - load / capacity,
+            over: load >= capacity,
+            p99,
+        };
+        LoadLine {
+            requests_per_second: 120.0,
+            capacity: Some(200.0),
+            capacity_low: Some(190.0),
+            capacity_high: Some(1212.0),
+            headroom: Some(0.4),
+            verdict: "good".into(),
+            error: Some(0.034),
+            predictions_checked: 3,
+            predicted: vec![Predicted {
+                load: 0.8,
+                requests_per_second: 160.0,
+                p50: Some(0.02),
+                p99: Some(0.31),
+            }],
+            what_if: vec![
+                what_if("plus_one", "with one more like the median member", 300.0, 120.0, Some(0.1)),
+                what_if("double", "with twice the traffic", 200.0, 240.0, None),
+            ],
+            ..LoadLine::default()
+        }
+    }
+
+    #[test]
+    fn a_load_line_is_a_line() {
+        let mut groups = sample().groups;
+        groups[0].load_line = Some(line());
+        let unknown = LoadLine { why: "too few requests so far".into(), ..LoadLine::default() };
+        groups[1].load_line = Some(unknown);
+        assert_eq!(
+            table(&lines(&groups), false),
+            "web           load line 200/s (190 to 1.2k)                 40% below it  good: 3 predictions checked, \
+             off by 3%\ngame servers  load line not known: too few requests so far\n"
+        );
+        let balancer = LoadLine {
+            limited_by: "balancer".into(),
+            headroom: Some(-0.1),
+            error: None,
+            verdict: "unproven".into(),
+            ..line()
+        };
+        groups[0].load_line = Some(balancer);
+        groups.pop();
+        assert_eq!(
+            table(&lines(&groups), false),
+            "web  load line 200/s (190 to 1.2k), by the balancer itself  10% over it  unproven: no prediction checked yet\n"
+        );
+        groups[0].load_line = None;
+        assert!(lines(&groups).is_empty());
+    }
+
+    #[test]
+    fn what_is_predicted_is_a_table() {
+        let mut group = sample().groups.remove(0);
+        assert!(predictions(&group).is_empty());
+        group.load_line = Some(line());
+        assert_eq!(
+            table(&predictions(&group), false),
+            "web  at 80%                                160/s  p50 20.0ms  p99 310ms\n\
+             web  with one more like the median member  300/s  60% free  p99 100ms\n\
+             web  with twice the traffic                200/s  over the load line\n"
+        );
+    }
+
+    #[test]
+    fn members_have_shares_of_what_they_can_do() {
+        let mut member = sample().groups.remove(0).members.remove(0);
+        assert_eq!((can_do(&member), used(&member)), ("-".into(), "-".into()));
+        member.load_line =
+            Some(MemberLoadLine { capacity: Some(9.94), used: Some(0.412), ..MemberLoadLine::default() });
+        assert_eq!((can_do(&member), used(&member)), ("9.9/s".into(), "41%".into()));
+        let said = [10.0, 999.0, 1234.0, 123_456.0].map(rate);
+        assert_eq!(said, ["10", "999", "1.2k", "123k"]);
+    }
+}
