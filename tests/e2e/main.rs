@@ -37,6 +37,7 @@ mod kerberos;
 mod lab;
 mod lab_application;
 mod lab_lottery;
+mod lab_network;
 mod load;
 mod load_line;
 mod load_manager;

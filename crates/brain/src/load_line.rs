@@ -1,7 +1,7 @@
 //! The load line of a group: how much it can carry, how far below that it sails, and how good such predictions were.
 //!
 //! A value driven from outside, about once a second, with counts that exist anyway (requests, how long they took, how many their
-//! member had when they began) and what agents tell (`Estimator::observe`). Every [`WINDOW`] it works out anew, for each
+//! member had when they began) and what agents tell (`Estimator::observe`). Every `WINDOW` it works out anew, for each
 //! member, how many requests a second that can do (`gauge`: processors, the member's own word, response times, each with an
 //! interval), puts the members together (`crew`), bounds that by what the balancer itself can do, and reads off the response
 //! curve (`curve`) what times are to be expected at other loads, with one member less or more, with twice the traffic.

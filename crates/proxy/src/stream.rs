@@ -75,6 +75,43 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
     fn abort(&self) {}
 }
 
+/// tokio's traits of a [`Stream`] that is no socket, by what it does itself.
+macro_rules! as_io {
+    ($stream:ty) => {
+        impl tokio::io::AsyncRead for $stream {
+            fn poll_read(
+                mut self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                space: &mut tokio::io::ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                let came = ready!(self.poll_recv(cx, space.initialize_unfilled(), &mut false))?;
+                space.advance(came);
+                Poll::Ready(Ok(()))
+            }
+        }
+
+        impl tokio::io::AsyncWrite for $stream {
+            fn poll_write(
+                mut self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                self.poll_send(cx, bytes)
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Poll::Ready(Ok(()))
+            }
+
+            fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.part();
+                Poll::Ready(Ok(()))
+            }
+        }
+    };
+}
+pub(crate) use as_io;
+
 impl Stream for TcpStream {
     fn socket(&self) -> Option<&TcpStream> {
         Some(self)

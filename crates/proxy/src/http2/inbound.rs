@@ -1,6 +1,6 @@
 //! A client's stream as the relay of HTTP/1.1 sees it: a connection with one request.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -10,14 +10,13 @@ use h2::server::SendResponse;
 use h2::{Reason, SendStream};
 use http::{HeaderMap, Method};
 use plimsoll_wire::http1::{self, Marks};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::heads;
 use super::reader::{Reader, broken};
 use super::serve::Guest;
 use super::writer::Writer;
 use crate::grpc::{self, Call};
-use crate::stream::Stream;
+use crate::stream::{Stream, as_io};
 
 /// Most bytes of an answer's head: what the relay may add to the largest that it takes is in it.
 const MAX_HEAD: usize = 128 * 1024;
@@ -169,38 +168,4 @@ impl Drop for Inbound {
     }
 }
 
-impl AsyncRead for Inbound {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        space: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let came = ready!(self.poll_recv(cx, space.initialize_unfilled(), &mut false))?;
-        space.advance(came);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Inbound {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_send(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let first = parts.iter().find(|part| !part.is_empty());
-        self.poll_send(cx, first.map_or(&[], |part| part))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.part();
-        Poll::Ready(Ok(()))
-    }
-}
+as_io!(Inbound);

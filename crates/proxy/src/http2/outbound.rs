@@ -1,6 +1,6 @@
 //! A stream to a member as the relay of HTTP/1.1 sees it: a connection that takes one request.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -8,13 +8,12 @@ use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, SendStream};
 use plimsoll_wire::http1::{self, Marks};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::heads;
 use super::reader::{Framing, Reader, broken};
 use super::wires::Place;
 use super::writer::Writer;
-use crate::stream::Stream;
+use crate::stream::{Stream, as_io};
 
 /// Most bytes of a request's head: what the relay may add to the largest that it takes is in it.
 const MAX_HEAD: usize = 128 * 1024;
@@ -136,37 +135,4 @@ impl Stream for Outbound {
     }
 }
 
-impl AsyncRead for Outbound {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        space: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let came = ready!(self.poll_recv(cx, space.initialize_unfilled(), &mut false))?;
-        space.advance(came);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Outbound {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_send(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let first = parts.iter().find(|part| !part.is_empty());
-        self.poll_send(cx, first.map_or(&[], |part| part))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-}
+as_io!(Outbound);
