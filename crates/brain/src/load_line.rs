@@ -214,7 +214,8 @@ impl Estimator {
         let kept = keep(seconds, MEMORY);
         let fresh = [
             (own.cpu_seconds - self.own.cpu_seconds).max(0.0),
-            own.requests.wrapping_sub(self.own.requests) as f64,
+            // A member that is gone took its count with it.
+            own.requests.saturating_sub(self.own.requests) as f64,
             seconds,
         ];
         for (spent, fresh) in self.spent.iter_mut().zip(fresh) {

@@ -21,8 +21,9 @@ pub(crate) enum Form {
 pub(crate) fn start(form: Form, globals: &Globals) {
     let level = match (globals.quiet, globals.verbose) {
         (true, _) => "error",
-        (false, 0) => "info",
-        (false, 1) => "warn,plimsoll=debug,plimsoll_proxy=debug,plimsoll_admin=debug",
+        // What peers do wrong is no news of ours: `h2` would tell each frame of it.
+        (false, 0) => "info,h2=error",
+        (false, 1) => "warn,h2=error,plimsoll=debug,plimsoll_proxy=debug,plimsoll_admin=debug",
         (false, _) => "trace",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));

@@ -264,6 +264,14 @@ fn what_is_wrong_with_measurements_is_said_with_its_place() {
     assert!(why.to_string().contains("a search begins above 0"), "{why}");
 }
 
+/// Percentiles with their intervals stand in it, which formulas do not have.
+#[test]
+fn what_simulate_writes_is_read() {
+    let text = "clients,client.response,client.response.half_width,client.p95,client.p95.half_width\n3,0.2,0.01,1,0.1\n";
+    let found = observed(&records(text).unwrap(), &make(SHOP), &[]).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(found.rows[0].seen.len(), 1, "{found:?}");
+}
+
 #[test]
 fn what_follows_from_others_counts_once() {
     let make = make(SHOP);

@@ -45,17 +45,19 @@ pub(crate) struct Outcome {
 
 impl Line {
     /// A line for this request, if it is to have one.
+    #[inline(always)]
     pub(crate) fn begin(core: &Core, request: &Request<'_, '_>) -> Option<Box<Self>> {
-        if !core.access.wanted(core) {
-            return None;
-        }
+        if core.access.wanted(core) { Some(Self::of(request)) } else { None }
+    }
+
+    fn of(request: &Request<'_, '_>) -> Box<Self> {
         let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
-        Some(Box::new(Self {
+        Box::new(Self {
             method: text(Some(request.method_name)),
             target: text(Some(request.target)),
             host: text(Some(request.host)),
             agent: text(request.field("user-agent")),
-        }))
+        })
     }
 }
 

@@ -105,10 +105,28 @@ pub(crate) async fn serve<S: Stream + 'static>(
 ) {
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
     let mut session = Session::new(core, listener, stream, peer, unread, timer, bond);
-    if session.run().await {
-        let Session { core, listener, stream, peer, unread, .. } = session;
-        http2::serve(core, listener, stream, peer, unread).await;
+    let mut served: u32 = 0;
+    loop {
+        match session.next().await {
+            Next::Request(asked) => {
+                if !session.answer(asked).await {
+                    return;
+                }
+                // A client that sends ahead may never make this task wait, above all if we answer ourselves.
+                served = served.wrapping_add(1);
+                if session.answered_alone || served.is_multiple_of(STREAK) {
+                    tokio::task::yield_now().await;
+                }
+            }
+            Next::Second if served == 0 => break,
+            // After a request nobody speaks it.
+            Next::Second => return session.refuse(Reason::Version).await,
+            Next::Refused(reason) => return session.refuse(reason).await,
+            Next::Closed => return session.stream.part(),
+        }
     }
+    let Session { core, listener, stream, peer, unread, .. } = session;
+    http2::serve(core, listener, stream, peer, unread).await;
 }
 
 /// What binds a client's connection to a member, if this listener's are to be bound.
@@ -142,39 +160,6 @@ impl<S: Stream> Session<S> {
             answered_alone: false,
             bond,
             heed,
-        }
-    }
-
-    /// Answers requests until the connection ends; true if it goes on in HTTP/2.
-    async fn run(&mut self) -> bool {
-        let mut served: u32 = 0;
-        loop {
-            match self.next().await {
-                Next::Request(asked) => {
-                    if !self.answer(asked).await {
-                        return false;
-                    }
-                    // A client that sends ahead may never make this task wait, above all if we answer ourselves.
-                    served = served.wrapping_add(1);
-                    if self.answered_alone || served.is_multiple_of(STREAK) {
-                        tokio::task::yield_now().await;
-                    }
-                }
-                Next::Second if served == 0 => return true,
-                // After a request nobody speaks it.
-                Next::Second => {
-                    self.refuse(Reason::Version).await;
-                    return false;
-                }
-                Next::Refused(reason) => {
-                    self.refuse(reason).await;
-                    return false;
-                }
-                Next::Closed => {
-                    self.stream.part();
-                    return false;
-                }
-            }
         }
     }
 }

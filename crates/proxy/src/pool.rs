@@ -318,6 +318,7 @@ impl Upstream {
     }
 
     /// Keeps a connection for reuse, unless there are `most` already.
+    #[inline(always)]
     pub(crate) fn check_in(&self, stream: Link, now: Time, most: usize) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < most {

@@ -137,6 +137,11 @@ impl Base<'_> {
     }
 }
 
+/// Is it a number that formulas do not have?
+fn beyond(name: &str) -> bool {
+    name.rsplit_once('.').is_some_and(|(_, word)| NOT_SOLVED.contains(&word))
+}
+
 fn what(field: &Field, known: &[Line], base: &Model, make: &Make<'_>) -> Result<What, Trouble> {
     let name = field.name.as_str();
     if name == "weight" {
@@ -145,13 +150,14 @@ fn what(field: &Field, known: &[Line], base: &Model, make: &Make<'_>) -> Result<
     if let Some(of) = name.strip_suffix(".half_width") {
         return match number(of, known) {
             Some(line) => Ok(What::Half(line)),
+            None if beyond(of) => Ok(What::Beyond),
             None => Err(field.says(format!("no number `{of}` of which this could be half of the interval"))),
         };
     }
     if let Some(line) = number(name, known) {
         return Ok(What::Number(line));
     }
-    if name.rsplit_once('.').is_some_and(|(_, word)| NOT_SOLVED.contains(&word)) {
+    if beyond(name) {
         return Ok(What::Beyond);
     }
     if Knob::find(base, name).is_ok() {

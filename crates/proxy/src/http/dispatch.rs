@@ -260,6 +260,26 @@ impl<S: Stream> Session<S> {
         Some(said.and_then(Urgency::new).unwrap_or_default())
     }
 
+    /// A connection to a member, or a stream on one; `true`: on one that served before.
+    async fn reach(&self, trip: &Trip, deadline: Time, fresh: bool) -> Result<(Link, bool), Reason> {
+        if trip.settings().http2 {
+            return http2::reach(&self.core, trip, &self.timer, deadline, &self.peer, fresh).await;
+        }
+        Ok((link(&self.core, trip, &self.timer, deadline, &self.peer).await?, false))
+    }
+
+    /// What it is that no connection came about: the client's own haste is no fault of the member.
+    #[cold]
+    fn unreached(&self, asked: &Asked, reason: Reason) -> Failure {
+        let waited = self.core.tick().since(asked.begun);
+        let hasty = self.stream.call().is_some_and(|call| call.expired(waited));
+        if reason == Reason::TotalTimeout && hasty {
+            Failure::Expired(false)
+        } else {
+            Failure::Member(reason, true)
+        }
+    }
+
     /// Gives the request to one member.
     async fn attempt(
         &mut self,
@@ -270,20 +290,12 @@ impl<S: Stream> Session<S> {
     ) -> Result<End, Failure> {
         let second = trip.settings().http2;
         let pooled = if fresh || second { None } else { trip.upstream.check_out() };
-        let mut reused = pooled.is_some();
-        let mut member: Link = match pooled {
-            Some(stream) => stream,
-            None if second => {
-                // On the heap, as others would be larger for it.
-                let reached =
-                    Box::pin(http2::reach(&self.core, trip, &self.timer, deadline, &self.peer, fresh));
-                let (stream, shared) = reached.await.map_err(|reason| Failure::Member(reason, true))?;
-                reused = shared;
-                stream
-            }
-            None => link(&self.core, trip, &self.timer, deadline, &self.peer)
+        let (mut member, reused) = match pooled {
+            Some(stream) => (stream, true),
+            // On the heap: it is needed seldom, and would make every connection's task larger.
+            None => Box::pin(self.reach(trip, deadline, fresh))
                 .await
-                .map_err(|reason| Failure::Member(reason, true))?,
+                .map_err(|reason| self.unreached(asked, reason))?,
         };
         let end = self.exchange(asked, &mut member, trip, deadline, reused).await?;
         let settings = trip.settings();

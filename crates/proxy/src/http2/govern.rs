@@ -123,8 +123,8 @@ impl Meter {
             // HEADERS and CONTINUATION: h2 bounds them, by streams and by size.
             1 | 9 => true,
             3 => self.resets.spend(),
-            // Answers to ours.
-            4 | 6 if ends => true,
+            // Answers to our settings, of which there are few. Those to our pings are as few and may not come unasked.
+            4 if ends => true,
             8 => self.updates.spend(),
             _ => self.idle.spend(),
         }
@@ -300,7 +300,7 @@ mod tests {
             (16, 0, 4, 1000),
             (3, 0, 4, 200),
             (8, 0, 4, 10_000),
-            (6, 1, 8, 20_000),
+            (6, 1, 8, 1000),
             (4, 1, 0, 20_000),
             (0, 0, 1, 20_000),
             (0, 1, 0, 20_000),

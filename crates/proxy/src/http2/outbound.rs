@@ -96,6 +96,10 @@ impl Outbound {
                         continue;
                     }
                     let (parts, body) = ready!(Pin::new(head).poll(cx))?.into_parts();
+                    if parts.status == http::StatusCode::SWITCHING_PROTOCOLS {
+                        // HTTP/2 has none (RFC 9113 section 8.6).
+                        return Poll::Ready(Err(Reason::PROTOCOL_ERROR.into()));
+                    }
                     let framing = heads::answer_text(&parts, body.is_end_stream(), self.to_head, &mut text);
                     debug_assert!(framing != Framing::Length || !self.to_head);
                     self.answer = Answer::Text(Box::new(Reader::new(text, framing, body)));

@@ -224,7 +224,8 @@ impl<S: Stream> Serving<S> {
         let now = self.core.tick();
         let settings = self.listener.settings();
         let watch = &self.hub.watch;
-        let busy = self.hub.streams.get() > 0;
+        // What the socket has not taken yet is a part of some answer; how long that may last is bounded below.
+        let busy = self.hub.streams.get() > 0 || watch.stuck.get().is_some();
         if busy {
             (self.idle_from, self.parted) = (now, None);
         }

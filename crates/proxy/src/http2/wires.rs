@@ -27,7 +27,7 @@ use crate::trip::Trip;
 use crate::wheel::Timer;
 
 /// Most streams on one connection, however many the member takes: what is lost on the way holds up all of them.
-const MOST: usize = 250;
+pub(super) const MOST: usize = 250;
 /// Most bytes of an answer's fields.
 const MAX_FIELDS: u32 = 64 * 1024;
 
@@ -152,7 +152,10 @@ pub(crate) async fn reach(
                 let making = Making { wires, coming: Rc::default() };
                 *wires.coming.borrow_mut() = Some(Rc::clone(&making.coming));
                 let made = make(core, trip, timer, deadline, peer).await;
-                making.coming.outcome.set(Some(made.as_ref().map(|_| ()).map_err(|reason| *reason)));
+                // Whoever waits may have more time than this request had: then it tries itself.
+                if !matches!(made, Err(Reason::TotalTimeout)) {
+                    making.coming.outcome.set(Some(made.as_ref().map(|_| ()).map_err(|reason| *reason)));
+                }
                 wires.open.borrow_mut().push(made?);
             }
         }

@@ -253,6 +253,44 @@ async fn a_slow_client_holds_the_member_back() {
     .await;
 }
 
+/// They share a member's connection with others, and more is on its way to them than one connection had once.
+#[tokio::test]
+async fn clients_that_do_not_read_hold_up_nobody_else() {
+    within(async {
+        let (member, _) = second(100, |request, mut respond: server::SendResponse<Bytes>| async move {
+            let mut stream = respond.send_response(Response::new(()), false).unwrap();
+            let piece = Bytes::from(vec![b'x'; 1 << 16]);
+            let pieces = if request.uri().path() == "/large" { 64 } else { 0 };
+            for _ in 0..pieces {
+                if send_all(&mut stream, piece.clone(), false).await.is_err() {
+                    return;
+                }
+            }
+            let _ = stream.send_data(Bytes::from_static(b"small"), true);
+        })
+        .await;
+        let (_engine, address) = http(to_second(&[member]));
+        let (sender, _end) = client(address).await;
+        let mut sender = sender.ready().await.unwrap();
+        let mut stalled = Vec::new();
+        for _ in 0..20 {
+            let request = Request::get("http://web.example/large").body(()).unwrap();
+            stalled.push(sender.send_request(request, true).unwrap().0.await.unwrap());
+        }
+        // Some time for all that may come to them to come.
+        for _ in 0..20 {
+            let (sender, _end) = client(address).await;
+            let mut sender = sender.ready().await.unwrap();
+            let request = Request::get("http://web.example/small").body(()).unwrap();
+            let mut body = sender.send_request(request, true).unwrap().0.await.unwrap().into_body();
+            assert_eq!(body.data().await.unwrap().unwrap(), "small");
+            tokio::time::sleep(10 * MILLI).await;
+        }
+        assert_eq!(stalled.len(), 20);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn streams_under_way_end_when_the_process_stops() {
     within(async {

@@ -64,6 +64,7 @@ pub struct Request<'m, 'b> {
 ///
 /// # Errors
 /// The request must be refused.
+#[inline(always)]
 pub fn request<'m, 'b>(
     input: &'b [u8],
     max_head: usize,
@@ -78,6 +79,7 @@ pub fn request<'m, 'b>(
 }
 
 /// The outer error stops the scan, the inner one is a judgement.
+#[inline(always)]
 fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Result<Request<'m, 'b>, Refusal>, Stop> {
     let mut start = 0;
     while let [b'\r', b'\n', ..] = input[start..] {
