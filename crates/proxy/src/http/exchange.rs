@@ -283,7 +283,9 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             return Ok(false);
         }
         let kept = self.partial.len();
-        buffer[..kept].copy_from_slice(&self.partial);
+        if kept > 0 {
+            buffer[..kept].copy_from_slice(&self.partial);
+        }
         let came = match self.member.poll_recv(cx, &mut buffer[kept..], &mut self.member_watched) {
             Poll::Ready(Ok(came)) => came,
             Poll::Ready(Err(_)) => return self.ended(true),

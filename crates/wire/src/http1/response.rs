@@ -48,6 +48,7 @@ pub struct Rewrite {
 ///
 /// # Errors
 /// The answer is malformed, or could be read in two ways.
+#[inline(always)]
 pub fn response<'m, 'b>(
     input: &'b [u8],
     max_head: usize,
@@ -62,6 +63,7 @@ pub fn response<'m, 'b>(
     }
 }
 
+#[inline(always)]
 fn read<'m, 'b>(input: &'b [u8], to_head: bool, marks: &'m mut Marks) -> Result<Response<'m, 'b>, Stop> {
     const LINE: Stop = Stop::Bad("the status line is malformed");
     let Some(begin) = input.get(..12) else {
@@ -194,12 +196,17 @@ impl Response<'_, '_> {
     }
 
     /// Appends the head for the client, with whole header lines in `more`.
+    #[inline(always)]
     pub fn write(&self, rewrite: Rewrite, more: &[u8], out: &mut Vec<u8>) {
         let strip = rewrite.strip_report && self.report.is_some();
         if !self.hop && !self.http10 && !rewrite.close && !rewrite.http10 && !strip && more.is_empty() {
             out.extend_from_slice(self.head);
-            return;
+        } else {
+            self.rewrite(rewrite, more, out);
         }
+    }
+
+    fn rewrite(&self, rewrite: Rewrite, more: &[u8], out: &mut Vec<u8>) {
         let mut from = 0;
         if self.http10 {
             from = b"HTTP/1.0".len();
