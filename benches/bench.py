@@ -18,13 +18,15 @@ from pathlib import Path
 
 from rig.leg import Cell, measure
 from rig.origin import BODIES, origins
-from rig.peers import ROOT, Envoy, HAProxy, LargeHAProxy, Nginx, Plimsoll
+from rig.peers import PLAIN, ROOT, Envoy, HAProxy, LargeHAProxy, Nginx, Plimsoll
 from rig.process import Failed, end_on_sigterm, raise_file_limit
 from rig.report import TARGETS, judged, page, record, table, verdicts
 
 PEERS = {peer.name: peer for peer in (Plimsoll, HAProxy, LargeHAProxy, Nginx, Envoy)}
 SLOW = (LargeHAProxy.name, Envoy.name)  # left out of quick runs unless asked for
-ALL = [Cell(mode, n, body) for mode in ("http", "tcp") for n in (64, 1000) for body in BODIES]
+ALL = [Cell(mode, n, body) for mode in PLAIN for n in (64, 1000) for body in BODIES]
+ALL += [Cell("https", n, body) for n in (64, 1000) for body in ("1k", "64k")]
+ALL += [Cell("handshakes", 64, "0"), Cell("grpc", 64, "0"), Cell("grpc", 64, "1k"), Cell("grpc", 1000, "1k")]
 TARGETED = sorted({Cell(target.mode, target.connections, target.body) for target in TARGETS})
 
 
@@ -82,7 +84,7 @@ def run(arguments):
         raise Failed("two cores are needed: one for the proxy, one for the load and the origins")
     chance = random.Random(arguments.seed)
     legs, rounds = [], 0
-    with origins(2, [cores[0]]) as running:
+    with origins(2, [cores[0]]) as first, origins(2, [cores[0]], "http2") as second:
         began_rounds = time.monotonic()
         while cells and present:
             each = (time.monotonic() - began_rounds) / rounds if rounds else 0
@@ -90,7 +92,8 @@ def run(arguments):
                 break
             rounds += 1
             for cell in chance.sample(cells, len(cells)):
-                able = [peer for peer in present if cell.body in peer.bodies]
+                able = [peer for peer in present if cell.body in peer.bodies and cell.mode in peer.modes]
+                running = second if cell.mode == "grpc" else first
                 for peer in chance.sample(able, len(able)):
                     leg = measure(peer, cell, rounds, running, arguments.seconds, cores)
                     legs.append(leg)

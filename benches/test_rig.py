@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 from gates import cachegrind_total, difference, strace_total
-from rig import wrk
+from rig import h2load, wrk
 from rig.client import Crowd, Refused, complete
 from rig.leg import Cell, Leg
 from rig.process import HOST, Child, Failed, cpu_of, free_port
@@ -77,6 +77,27 @@ class Wrk(unittest.TestCase):
     def test_unknown_text_is_an_error(self):
         with self.assertRaises(Failed):
             wrk.parse("unable to connect to 127.0.0.1:1")
+
+
+H2LOAD = """\
+starting benchmark...
+finished in 2.00s, 30000.00 req/s, 32.00MB/s
+requests: 60064 total, 60064 started, 60050 done, 60040 succeeded, 24 failed, 14 errored, 0 timeout
+"""
+
+
+class Calls(unittest.TestCase):
+    def test_what_was_under_way_at_the_end_is_no_error(self):
+        log = "".join(f"1700000000000000\t200\t{time}\n" for time in range(1, 1001))
+        load = h2load.parse(H2LOAD, log)
+        self.assertEqual((load.requests, load.seconds, load.errors), (60040, 2.0, 10))
+        self.assertAlmostEqual(load.p50, 500, delta=2)
+        self.assertAlmostEqual(load.p99, 990, delta=2)
+
+    def test_unknown_text_and_no_calls_are_errors(self):
+        for text, log in (("unable to connect", ""), (H2LOAD, "")):
+            with self.assertRaises(Failed):
+                h2load.parse(text, log)
 
 
 class Counts(unittest.TestCase):

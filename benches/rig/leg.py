@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import wrk
+from . import h2load, wrk
 from .process import Child, busy_of_machine, busy_of_ours, free_port
 
 FOREIGN = 0.08
@@ -24,6 +24,8 @@ class Cell:
     """What is asked of every proxy alike."""
 
     mode: str
+    """http, tcp; https: TLS towards the client; handshakes: the same with a connection for each request; grpc: unary calls over
+    HTTP/2 in clear on both sides."""
     connections: int
     body: str
 
@@ -83,16 +85,16 @@ def once(peer, cell, number, origins, seconds, cores):
         command = peer.command(cell.mode, port, [origin for origin, _ in origins], where)
         with Child(command, Path(where) / "log", [proxy_core]) as proxy:
             proxy.await_port(port)
-            path = f"/{cell.body}"
-            wrk.finish(wrk.start(port, cell.connections, path, 1, load_core), 1)
+            warm_up, finish = load(cell, port, 1, load_core, where)
+            finish(warm_up, 1)
 
             ours = [proxy] + [child for _, child in origins]
             cpu, scheduled = proxy.cpu(), proxy.schedstat()
             busy, own, began = busy_of_machine(), busy_of_ours(ours), time.monotonic()
-            load = wrk.start(port, cell.connections, path, seconds, load_core)
+            running, finish = load(cell, port, seconds, load_core, where)
             time.sleep(seconds / 2)
             memory = proxy.memory()
-            seen = wrk.finish(load, seconds)
+            seen = finish(running, seconds)
             elapsed = time.monotonic() - began
             cpu, scheduled = proxy.cpu() - cpu, proxy.schedstat() - scheduled
             foreign = (busy_of_machine() - busy) - (busy_of_ours(ours) - own)
@@ -113,3 +115,12 @@ def once(peer, cell, number, origins, seconds, cores):
         errors=seen.errors,
         foreign=max(foreign, 0.0) / elapsed,
     )
+
+
+def load(cell, port, seconds, core, where):
+    """The load of a cell, started, and what waits for it."""
+    if cell.mode == "grpc":
+        path = f"/grpc/{cell.body}"
+        return h2load.start(port, cell.connections, path, seconds, core, where), h2load.finish
+    tls, kept = cell.mode in ("https", "handshakes"), cell.mode != "handshakes"
+    return wrk.start(port, cell.connections, f"/{cell.body}", seconds, core, tls, kept), wrk.finish

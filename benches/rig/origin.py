@@ -1,7 +1,8 @@
 """The servers behind the proxies: nginx, one process each, answers from memory.
 
 `/0`, `/1k` and `/64k` answer bodies of these sizes; the largest comes from a file that is kept open and sent with
-sendfile, because nginx takes no string of that length in its configuration.
+sendfile, because nginx takes no string of that length in its configuration. To a POST of a path below `/grpc/` they answer
+a message of that size as gRPC does, with a trailer that says that all is well; that needs HTTP/2.
 """
 
 import contextlib
@@ -33,26 +34,36 @@ http {{
   scgi_temp_path {where}/scgi;
   default_type application/octet-stream;
   server {{
-    listen {host}:{port} backlog=16384;
+    listen {host}:{port} {speaks} backlog=16384;
     location = /0 {{ return 200 ""; }}
     location = /1k {{ return 200 "{kilobyte}"; }}
     location = /64k {{ root {where}; }}
+    location /grpc/ {{
+      root {where};
+      default_type application/grpc;
+      add_trailer grpc-status 0;
+      # Files are not posted to: the error brings the file.
+      error_page 405 =200 $uri;
+    }}
   }}
 }}
 """
 
 
 @contextlib.contextmanager
-def origins(count, cores=None):
-    """Runs `count` origins; gives their list of (port, `Child`)."""
+def origins(count, cores=None, speaks=""):
+    """Runs `count` origins that speak HTTP/1.1, or only "http2"; gives their list of (port, `Child`)."""
     with contextlib.ExitStack() as stack:
         running = []
         for _ in range(count):
             where = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="plimsoll-origin-")))
             port = free_port()
             (where / "64k").write_bytes(b"x" * BODIES["64k"])
+            (where / "grpc").mkdir()
+            for name, length in BODIES.items():
+                (where / "grpc" / name).write_bytes(b"\0" + length.to_bytes(4, "big") + b"x" * length)
             config = where / "nginx.conf"
-            config.write_text(CONFIG.format(where=where, host=HOST, port=port, kilobyte="x" * BODIES["1k"]))
+            config.write_text(CONFIG.format(where=where, host=HOST, port=port, speaks=speaks, kilobyte="x" * BODIES["1k"]))
             command = ["nginx", "-p", where, "-e", "stderr", "-c", config]
             child = stack.enter_context(Child(command, where / "log", cores))
             child.await_port(port)

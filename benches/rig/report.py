@@ -33,6 +33,10 @@ TARGETS = (
     Target("haproxy", "http", 64, "64k", 0.70),
     Target("haproxy", "tcp", 64, "1k", 0.95),
     Target("haproxy", "tcp", 64, "64k", 0.65),
+    Target("haproxy", "https", 64, "1k", 0.75),
+    # As many a second as HAProxy on a core that either fills.
+    Target("haproxy", "handshakes", 64, "0", 1.0),
+    Target("haproxy", "grpc", 64, "1k", 1.0),
 )
 
 

@@ -20,28 +20,33 @@ class Load:
     errors: int
 
 
-def start(port, connections, path, seconds, core):
-    """Starts wrk, pinned to `core`; `finish` waits for it."""
+def start(port, connections, path, seconds, core, tls=False, kept=True):
+    """Starts wrk, pinned to `core`; `finish` waits for it. `kept`: connections serve more than one request."""
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "10s", "--latency"]
     command = ["setpriv", "--pdeathsig", "KILL", "taskset", "-c", str(core)] + command
-    return subprocess.Popen(
-        command + [f"http://{HOST}:{port}{path}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    command += [] if kept else ["-H", "Connection: close"]
+    url = f"{'https' if tls else 'http'}://{HOST}:{port}{path}"
+    return subprocess.Popen(command + [url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(running, seconds):
     """Waits for a wrk that should take `seconds`; returns its `Load`."""
+    return parse(finished(running, seconds))
+
+
+def finished(running, seconds):
+    """What a program prints that should take `seconds`."""
     try:
         out, err = running.communicate(timeout=seconds + 30)
     except subprocess.TimeoutExpired as error:
-        raise Failed(f"wrk did not end {seconds + 30} s after it started") from error
+        raise Failed(f"the load did not end {seconds + 30} s after it started") from error
     finally:
         if running.poll() is None:
             running.kill()
             running.wait()
     if running.returncode:
-        raise Failed(f"wrk failed: {(err or out).strip()}")
-    return parse(out)
+        raise Failed(f"the load failed: {(err or out).strip()}")
+    return out
 
 
 def parse(text):
