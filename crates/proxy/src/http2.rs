@@ -11,6 +11,7 @@
 
 use std::time::Duration;
 
+mod batch;
 mod fields;
 mod govern;
 mod heads;

@@ -12,6 +12,7 @@ use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason as Code, RecvStream};
 use plimsoll_brain::Time;
 
+use super::batch::{Batch, Outlet, batch};
 use super::govern::{Governed, Watch};
 use super::inbound::Inbound;
 use super::reader::Reader;
@@ -103,8 +104,9 @@ pub(crate) fn serve<S: Stream + 'static>(
         let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
         let scheme = stream.scheme();
         let watch = Watch::new(&core);
+        let (stream, outlet) = batch(stream);
         let governed = Governed::new(stream, unread, Rc::clone(&watch));
-        let Some(connection) = meet(&core, &listener, &timer, governed).await else { return };
+        let Some(connection) = meet(&core, &listener, &timer, governed, &outlet).await else { return };
         let waker = RefCell::default();
         let hub = Rc::new(Hub { scheme, watch, streams: Cell::new(0), leave: Cell::new(false), waker });
         // Sessions are connections, not streams.
@@ -124,7 +126,12 @@ pub(crate) fn serve<S: Stream + 'static>(
             parted: None,
             last: None,
         };
-        poll_fn(|cx| serving.poll(cx)).await;
+        poll_fn(|cx| {
+            let ended = serving.poll(cx);
+            outlet.flush(cx);
+            ended
+        })
+        .await;
     })
 }
 
@@ -133,8 +140,9 @@ async fn meet<S: Stream>(
     core: &Rc<Core>,
     listener: &Listener,
     timer: &Timer,
-    stream: Governed<S>,
-) -> Option<Connection<Governed<S>, Bytes>> {
+    stream: Governed<Batch<S>>,
+    outlet: &Outlet<S>,
+) -> Option<Connection<Governed<Batch<S>>, Bytes>> {
     let settings = listener.settings();
     timer.set(core.tick() + settings.timeouts.head);
     let begun = Builder::new()
@@ -148,14 +156,18 @@ async fn meet<S: Stream>(
         .handshake(stream);
     let mut begun = Box::pin(begun);
     let mut parting = false;
-    let met = poll_fn(|cx| match begun.as_mut().poll(cx) {
-        Poll::Ready(met) => Poll::Ready(met.map_err(|_| Some(Reason::BadRequest))),
-        Poll::Pending if timer.fired() => Poll::Ready(Err((!parting).then_some(Reason::ClientTimeout))),
-        Poll::Pending => {
-            if core.stopping.get() && !std::mem::replace(&mut parting, true) {
-                timer.set(core.parting());
+    let met = poll_fn(|cx| {
+        let met = begun.as_mut().poll(cx);
+        outlet.flush(cx);
+        match met {
+            Poll::Ready(met) => Poll::Ready(met.map_err(|_| Some(Reason::BadRequest))),
+            Poll::Pending if timer.fired() => Poll::Ready(Err((!parting).then_some(Reason::ClientTimeout))),
+            Poll::Pending => {
+                if core.stopping.get() && !std::mem::replace(&mut parting, true) {
+                    timer.set(core.parting());
+                }
+                Poll::Pending
             }
-            Poll::Pending
         }
     });
     match met.await {
@@ -178,7 +190,7 @@ struct Serving<S> {
     /// In a side-car: is it to go because there are too many?
     heed: Heed,
     hub: Rc<Hub>,
-    connection: Connection<Governed<S>, Bytes>,
+    connection: Connection<Governed<Batch<S>>, Bytes>,
     /// Since when it has no streams, if it has none.
     idle_from: Time,
     /// Was the client told that this connection takes nothing new?

@@ -16,6 +16,7 @@ use h2::client::{Builder, SendRequest};
 use plimsoll_brain::Time;
 use tokio::sync::Notify;
 
+use super::batch::{Batch, Outlet, batch};
 use super::outbound::Outbound;
 use super::{CONNECTION_WINDOW, SEND_BUFFER, STREAM_WINDOW};
 use crate::connect::{self, Peer};
@@ -201,19 +202,32 @@ async fn make(
     let link = connect::link(core, trip, timer, deadline, peer).await?;
     let secure = link.scheme() == "https";
     let met = Box::pin(meet(link));
-    let (sender, connection) = connect::patiently(core, trip, timer, deadline, met).await?;
+    let (sender, mut connection, outlet) = connect::patiently(core, trip, timer, deadline, met).await?;
     tokio::task::spawn_local(async move {
-        if let Err(error) = connection.await {
+        let ended = poll_fn(|cx| turn(&mut connection, &outlet, cx));
+        if let Err(error) = ended.await {
             tracing::debug!("a member's connection ended: {error}");
         }
     });
     Ok(Rc::new(Wire { sender, secure, streams: Cell::new(0), since: Cell::new(core.now()) }))
 }
 
-type Connection = h2::client::Connection<Link, Bytes>;
+type Connection = h2::client::Connection<Batch<Link>, Bytes>;
+
+/// Drives a connection as far as it goes.
+fn turn(
+    connection: &mut Connection,
+    outlet: &Outlet<Link>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), h2::Error>> {
+    let ended = Pin::new(connection).poll(cx);
+    outlet.flush(cx);
+    ended
+}
 
 /// Begins HTTP/2, and waits for the member's settings: only then it is known how much it takes, and that it speaks HTTP/2 at all.
-async fn meet(link: Link) -> io::Result<(SendRequest<Bytes>, Connection)> {
+async fn meet(link: Link) -> io::Result<(SendRequest<Bytes>, Connection, Outlet<Link>)> {
+    let (link, outlet) = batch(link);
     let begun = Builder::new()
         .enable_push(false)
         .initial_window_size(STREAM_WINDOW)
@@ -225,7 +239,7 @@ async fn meet(link: Link) -> io::Result<(SendRequest<Bytes>, Connection)> {
         .await;
     let (sender, mut connection) = begun.map_err(other)?;
     poll_fn(|cx| {
-        let ended = Pin::new(&mut connection).poll(cx);
+        let ended = turn(&mut connection, &outlet, cx);
         if sender.current_max_send_streams() > 0 {
             return Poll::Ready(Ok::<(), io::Error>(()));
         }
@@ -233,7 +247,7 @@ async fn meet(link: Link) -> io::Result<(SendRequest<Bytes>, Connection)> {
         Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()))
     })
     .await?;
-    Ok((sender, connection))
+    Ok((sender, connection, outlet))
 }
 
 fn other(error: h2::Error) -> io::Error {
