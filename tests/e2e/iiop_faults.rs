@@ -6,7 +6,7 @@
 
 use rustix::process::Signal;
 
-use crate::stage::{Folder, Orb, OrbClient, OrbGroup, OrbMember, listens, until};
+use crate::stage::{Folder, Member, Orb, OrbClient, OrbGroup, OrbMember, Process, binary, listens, until};
 
 /// The member that answers, by number.
 fn number(who: &str) -> usize {
@@ -137,6 +137,47 @@ fn a_member_is_stopped() {
     let others = calls.iter().filter(|call| call.exception().is_some_and(|name| name != "TIMEOUT"));
     assert!((1..=3).contains(&timeouts) && others.count() == 0, "{}", client.process);
     members[bound].process.signal(Signal::CONT);
+}
+
+/// Servers that do one thing after another answer when their turn has come. All of them are busy here; that they are not there
+/// nobody is to be told.
+#[test]
+fn members_that_are_busy_are_there() {
+    let members = Member::several(2, &["--iiop", "--workers", "1", "--service", "const:100ms"]);
+    let entry = |member: &Member| format!("{{ address = \"{}\", key = \"Latency\" }}", member.address);
+    let folder = Folder::new();
+    let group =
+        OrbGroup::in_folder(Folder::new(), "per_session", &members.iter().map(entry).collect::<Vec<_>>(), "");
+    let forwards = |rate: &str, span: &str| {
+        let args =
+            ["load", &group.corbaloc(), "--no-follow", "--rate", rate, "--duration", span, "-o", "json"];
+        group.run(&args).json()
+    };
+    // They have answered once.
+    assert_eq!(forwards("20", "500ms")["failed"], serde_json::json!({}));
+    // Ten calls are before each call that comes, for a second.
+    let busy: Vec<Process> = members
+        .iter()
+        .map(|member| {
+            let target = format!("corbaloc::{}/Latency", member.address);
+            let args = ["load", &target, "--concurrency", "10", "--duration", "60s"];
+            Process::start(&binary(), &args, folder.path())
+        })
+        .collect();
+    let requests = |member: &Member| group.member(member.address)["requests"].as_u64().unwrap();
+    let before: Vec<u64> = members.iter().map(requests).collect();
+    let record = forwards("50", "4s");
+    assert_eq!(record["failed"], serde_json::json!({}), "{record:#}");
+    assert!(record["ok"].as_u64().unwrap() >= 100, "{record:#}");
+    // Who waited for an answer of theirs would have waited for a second.
+    assert!(record["service_seconds"]["p90"].as_f64().unwrap() < 0.1, "{record:#}");
+    let turns: Vec<u64> =
+        members.iter().zip(before).map(|(member, before)| requests(member) - before).collect();
+    assert!(turns[0].abs_diff(turns[1]) <= (turns[0] + turns[1]) / 5, "{turns:?}");
+    for member in &members {
+        assert_eq!(group.member(member.address)["failures"], 0, "{}", group.process);
+    }
+    drop(busy);
 }
 
 #[test]

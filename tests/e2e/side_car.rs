@@ -251,9 +251,15 @@ fn in_overload_what_is_accepted_is_served_as_if_there_were_none() {
         seen.push(kept());
     }
     let (_, queued) = overloaded("least_connections", |server| server);
-    assert!(seen.last().is_some_and(|(rate, _)| *rate >= enough), "answers of 400 in a second, and p99: {seen:?}");
+    assert!(
+        seen.last().is_some_and(|(rate, _)| *rate >= enough),
+        "answers of 400 in a second, and p99: {seen:?}"
+    );
     // What waits in front of the servers grows by 120 in each second otherwise: in no run may it.
-    assert!(seen.iter().all(|(_, p99)| *p99 <= 0.6 && queued >= 3.0 * p99), "{seen:?} s, without side-cars {queued} s");
+    assert!(
+        seen.iter().all(|(_, p99)| *p99 <= 0.6 && queued >= 3.0 * p99),
+        "{seen:?} s, without side-cars {queued} s"
+    );
 }
 
 #[test]

@@ -88,7 +88,11 @@ impl<S: Stream> Kept<S> {
 }
 
 impl<S: Stream> AsyncRead for Batch<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let kept = &mut *self.0.borrow_mut();
         kept.failed()?;
         Pin::new(&mut kept.stream).poll_read(cx, space)

@@ -6,11 +6,17 @@
 //! since, the member is asked whether it has the object and works for it ([`super::question`]). Each core asks for itself;
 //! clients that come meanwhile wait for the same answer.
 //!
+//! A server that does one thing after another answers when its turn has come. One that has answered before, and takes
+//! connections, is believed to be busy and not gone, and nobody waits for its answer for longer than an idle one needs. Only one
+//! that keeps silent for longer is passed over, as long as others answer; that is no fault of it, for what hangs is found by
+//! health checks.
+//!
 //! A member that sends its clients away would send these away, too: they would go round between it and this balancer as
 //! fast as both can. It is passed over for a moment, like one that is not there.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -30,8 +36,14 @@ const FRESH: Duration = Duration::from_millis(5);
 const GONE: Duration = Duration::from_millis(250);
 /// How long one that sends clients away is.
 const SHEDS: Duration = Duration::from_millis(100);
-/// How long an answer may take.
+/// How long a connection, or the first answer, may take.
 const PATIENCE: Duration = Duration::from_millis(250);
+/// How long an answer of one that is idle takes at most.
+const BRIEF: Duration = Duration::from_millis(5);
+/// How long one that has answered before may be busy.
+const BUSY: Duration = Duration::from_secs(1);
+/// How long an answer is waited for, while clients go on.
+const LASTING: Duration = Duration::from_secs(5);
 
 /// What one core knows of a group's members.
 #[derive(Default)]
@@ -39,12 +51,17 @@ pub(crate) struct Proofs(RefCell<BTreeMap<MemberId, Rc<Proof>>>);
 
 #[derive(Default)]
 struct Proof {
-    /// When the member was last asked, and what came of it.
+    /// When the member was last found out about, and how it was.
     known: Cell<Option<(Time, Found)>>,
     /// Has a client come back from it since?
     doubted: Cell<bool>,
-    asking: Cell<bool>,
-    answered: Notify,
+    /// Since when it is being asked, if it is.
+    asking: Cell<Option<Time>>,
+    /// Has it taken the connection?
+    taken: Cell<bool>,
+    /// How long the last answer took, and whether it is there, until that was put to its account.
+    owed: Cell<Option<(Duration, bool)>>,
+    changed: Notify,
 }
 
 /// How a member was found.
@@ -54,20 +71,63 @@ pub(super) enum Found {
     There,
     /// It is there, and sends clients away.
     Sheds,
+    /// It takes connections and says nothing.
+    Silent,
     /// It is not there.
     Gone,
 }
 
 impl Proof {
+    /// What is known of it, if that is enough.
     fn says(&self, now: Time) -> Option<Found> {
-        let (at, found) = self.known.get()?;
+        let known = self.known.get();
+        let before = known.map(|(_, found)| found);
+        if let Some(since) = self.asking.get() {
+            let waited = now.since(since);
+            return match (before, self.taken.get()) {
+                (Some(Found::There), true) if waited < BRIEF => None,
+                (Some(Found::There), true) if waited < BUSY => Some(Found::There),
+                (Some(Found::There | Found::Silent), true) => Some(Found::Silent),
+                (_, taken) if waited >= PATIENCE => Some(if taken { Found::Silent } else { Found::Gone }),
+                _ => None,
+            };
+        }
+        let (at, found) = known?;
         let lasts = match (found, self.doubted.get()) {
             (Found::There, false) => GOOD,
             (Found::There, true) => FRESH,
             (Found::Sheds, _) => SHEDS,
-            (Found::Gone, _) => GONE,
+            (Found::Silent | Found::Gone, _) => GONE,
         };
         (now.since(at) < lasts).then_some(found)
+    }
+
+    /// Finds out.
+    async fn ask(self: Rc<Self>, core: Rc<Core>, address: SocketAddr, key: Vec<u8>) {
+        let begun = core.now();
+        let found = match core.within(PATIENCE, TcpStream::connect(address)).await {
+            Some(Ok(stream)) => {
+                self.taken.set(true);
+                self.changed.notify_waiters();
+                // Nothing is to linger of it.
+                let _ = stream.set_zero_linger();
+                match core.within(LASTING, question::ask(stream, &question::exists(&key))).await {
+                    Some(Answer::Here) => Found::There,
+                    Some(Answer::Elsewhere) => Found::Sheds,
+                    Some(Answer::Not(_)) => Found::Gone,
+                    None => Found::Silent,
+                }
+            }
+            Some(Err(_)) | None => Found::Gone,
+        };
+        let now = core.tick();
+        self.known.set(Some((now, found)));
+        self.doubted.set(false);
+        self.asking.set(None);
+        if found != Found::Silent {
+            self.owed.set(Some((now.since(begun), found != Found::Gone)));
+        }
+        self.changed.notify_waiters();
     }
 }
 
@@ -80,54 +140,26 @@ impl Proofs {
     }
 
     /// Is the member of this trip there, and does it work for the object `key`?
-    pub(super) async fn prove(&self, core: &Core, trip: &Trip, key: &[u8]) -> Found {
+    pub(super) async fn prove(&self, core: &Rc<Core>, trip: &Trip, key: &[u8]) -> Found {
         let proof = Rc::clone(self.0.borrow_mut().entry(trip.member()).or_default());
         loop {
-            if let Some(says) = proof.says(core.now()) {
+            let now = core.now();
+            let says = proof.says(now);
+            if let Some((took, there)) = proof.owed.take() {
+                trip.asked(took, there, now);
+            }
+            if let Some(says) = says {
                 return says;
             }
-            if !proof.asking.get() {
-                break;
+            if proof.asking.get().is_none() {
+                proof.asking.set(Some(now));
+                proof.taken.set(false);
+                let asked = Rc::clone(&proof).ask(Rc::clone(core), trip.upstream.address.get(), key.to_vec());
+                tokio::task::spawn_local(asked);
             }
-            proof.answered.notified().await;
+            // What is waited for may have become what is believed meanwhile.
+            let _ = core.within(BRIEF, proof.changed.notified()).await;
+            core.tick();
         }
-        let asking = Asking::begin(&proof);
-        let begun = core.tick();
-        let asked = core.within(PATIENCE, ask(trip, key)).await;
-        let now = core.tick();
-        let found = asked.unwrap_or(Found::Gone);
-        proof.known.set(Some((now, found)));
-        proof.doubted.set(false);
-        drop(asking);
-        trip.asked(now.since(begun), found != Found::Gone, now);
-        found
-    }
-}
-
-/// While a member is asked; those who wait are told when it ends, however it does.
-struct Asking<'a>(&'a Proof);
-
-impl<'a> Asking<'a> {
-    fn begin(proof: &'a Proof) -> Self {
-        proof.asking.set(true);
-        Self(proof)
-    }
-}
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        self.0.asking.set(false);
-        self.0.answered.notify_waiters();
-    }
-}
-
-async fn ask(trip: &Trip, key: &[u8]) -> Found {
-    let Ok(stream) = TcpStream::connect(trip.upstream.address.get()).await else { return Found::Gone };
-    // Nothing is to linger of it.
-    let _ = stream.set_zero_linger();
-    match question::ask(stream, &question::exists(key)).await {
-        Answer::Here => Found::There,
-        Answer::Elsewhere => Found::Sheds,
-        Answer::Not(_) => Found::Gone,
     }
 }

@@ -67,6 +67,7 @@ pub(super) async fn redirect(call: Call, bound: &mut Bound, timer: &Timer) {
     let on_demand = matches!(session.listener.settings().binding, Binding::OnDemand(_));
     let mut last = Reason::NoMember;
     let mut sheds = false;
+    let (mut silent, mut busy) = (false, false);
     loop {
         let view = pool.view();
         let chosen = match on_demand && tried.len() == usize::from(left.is_some()) {
@@ -93,6 +94,12 @@ pub(super) async fn redirect(call: Call, bound: &mut Bound, timer: &Timer) {
                     core.tick();
                     continue;
                 }
+                // None answers: they may all be busy.
+                None if std::mem::take(&mut silent) => {
+                    busy = true;
+                    tried.clear();
+                    continue;
+                }
                 None => return call.refuse(last),
             },
             Err(reason) => return call.refuse(reason),
@@ -107,8 +114,10 @@ pub(super) async fn redirect(call: Call, bound: &mut Bound, timer: &Timer) {
             Found::There => {}
             // Who has waited is sent there all the same: it knows what it does.
             Found::Sheds if core.now() >= call.begun + HELD => {}
+            Found::Silent if busy => {}
             found => {
-                last = if found == Found::Gone { Reason::ConnectFailed } else { Reason::Shed };
+                last = if found == Found::Sheds { Reason::Shed } else { Reason::ConnectFailed };
+                silent |= found == Found::Silent;
                 sheds |= found == Found::Sheds;
                 tried.push(trip.member());
                 left = left.filter(|member| *member != trip.member());
