@@ -234,13 +234,13 @@ fn a_member_that_does_not_read_holds_nobody_for_ever() {
     let member = TcpListener::bind("127.0.0.1:0").unwrap();
     let balancer = Balancer::start(&format!(
         "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"iiop\"\nbinding = \"per_request\"\n\
-         group = \"web\"\n[[group]]\nname = \"web\"\ntimeouts.idle = \"1s\"\niiop = {{ key = \"Latency\" }}\n\
+         group = \"web\"\n[[group]]\nname = \"web\"\ntimeouts.idle = \"4s\"\niiop = {{ key = \"Latency\" }}\n\
          members = [{{ address = \"{}\", key = \"Latency\" }}]\n",
         member.local_addr().unwrap()
     ));
     let mut client = connect(balancer.address());
     client.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
-    // As much as fits into the buffers of the kernel, and no more.
+    // As much as fits into the buffers of the kernel, and no more; filling them takes less than `idle`.
     let full = (0..1000).any(|_| client.write_all(&oneway()).is_err());
     assert!(full, "60 MB went somewhere");
     drop(client);
