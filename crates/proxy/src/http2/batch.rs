@@ -129,3 +129,107 @@ impl<S: Stream> AsyncWrite for Batch<S> {
 }
 
 impl<S: Stream> Stream for Batch<S> {}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    /// Takes so many bytes in all, and notes each write.
+    #[derive(Default)]
+    struct Socket {
+        writes: Vec<usize>,
+        room: usize,
+        broken: bool,
+    }
+
+    impl Stream for Socket {}
+
+    impl AsyncRead for Socket {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Socket {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            if self.broken {
+                return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+            }
+            let sent = bytes.len().min(self.room);
+            if sent == 0 {
+                return Poll::Pending;
+            }
+            self.room -= sent;
+            self.writes.push(sent);
+            Poll::Ready(Ok(sent))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    type Sent = Poll<Option<usize>>;
+
+    /// Writes so much.
+    fn write(batch: &mut Batch<Socket>, cx: &mut Context<'_>, size: usize) -> Sent {
+        Pin::new(batch).poll_write(cx, &vec![b'x'; size]).map(Result::ok)
+    }
+
+    #[test]
+    fn a_turn_is_one_write() {
+        let cx = &mut Context::from_waker(Waker::noop());
+        let (mut one, outlet) = batch(Socket { room: usize::MAX, ..Socket::default() });
+        for size in [9, 1029, 9, 20] {
+            assert_eq!(write(&mut one, cx, size), Poll::Ready(Some(size)));
+            assert!(Pin::new(&mut one).poll_flush(cx).is_ready());
+        }
+        assert!(outlet.0.borrow().stream.writes.is_empty());
+        outlet.flush(cx);
+        outlet.flush(cx);
+        assert_eq!(outlet.0.borrow().stream.writes, [1067]);
+        // Much of it goes at once, and is not kept.
+        assert_eq!(write(&mut one, cx, 9), Poll::Ready(Some(9)));
+        assert_eq!(write(&mut one, cx, MOST + 1), Poll::Ready(Some(MOST + 1)));
+        assert_eq!(outlet.0.borrow().stream.writes, [1067, 9, MOST + 1]);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_that() {
+        let cx = &mut Context::from_waker(Waker::noop());
+        let (mut one, outlet) = batch(Socket { room: 1000, ..Socket::default() });
+        assert_eq!(write(&mut one, cx, MOST - 10), Poll::Ready(Some(MOST - 10)));
+        outlet.flush(cx);
+        // The peer does not read.
+        assert_eq!(write(&mut one, cx, 11), Poll::Pending);
+        assert_eq!(write(&mut one, cx, 10), Poll::Ready(Some(10)));
+        outlet.0.borrow_mut().stream.room = usize::MAX;
+        assert!(Pin::new(&mut one).poll_shutdown(cx).is_ready());
+        assert_eq!(outlet.0.borrow().stream.writes, [1000, MOST - 1000]);
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_an_error_of_whatever_comes_next() {
+        let cx = &mut Context::from_waker(Waker::noop());
+        let (mut one, outlet) = batch(Socket { broken: true, ..Socket::default() });
+        assert_eq!(write(&mut one, cx, 9), Poll::Ready(Some(9)));
+        outlet.flush(cx);
+        assert_eq!(write(&mut one, cx, 9), Poll::Ready(None));
+        assert!(matches!(Pin::new(&mut one).poll_flush(cx), Poll::Ready(Err(_))));
+        let mut space = [0; 9];
+        assert!(matches!(
+            Pin::new(&mut one).poll_read(cx, &mut ReadBuf::new(&mut space)),
+            Poll::Ready(Err(_))
+        ));
+    }
+}

@@ -13,6 +13,9 @@ use plimsoll_wire::http1::{Body, Piece};
 
 use super::{SEND_BUFFER, fields};
 
+/// What comes after the content of a chunked body that has no trailers.
+const END: &[u8] = b"\r\n0\r\n\r\n";
+
 /// How far the body is.
 pub(super) struct Writer {
     body: Body,
@@ -90,13 +93,22 @@ impl Writer {
                             Poll::Ready(Ok(len))
                         }
                         Ok(Piece::Content(len)) => {
-                            let moved = poll_data(cx, stream, &rest[..len], false);
-                            if let Poll::Ready(Ok(sent)) = moved {
-                                self.framing.clear();
-                                // The same step, as far as it was taken: it was no error before.
-                                let _ = chunks.step(&rest[..sent]);
+                            // With the end behind it one frame says both.
+                            let last = &rest[len..] == END && ahead.step(END).is_ok() && ahead.done();
+                            let moved = poll_data(cx, stream, &rest[..len], last);
+                            match moved {
+                                Poll::Ready(Ok(sent)) if last && sent == len => {
+                                    (self.body, self.ended) = (Body::Done, true);
+                                    Poll::Ready(Ok(rest.len()))
+                                }
+                                Poll::Ready(Ok(sent)) => {
+                                    self.framing.clear();
+                                    // The same step, as far as it was taken: it was no error before.
+                                    let _ = chunks.step(&rest[..sent]);
+                                    moved
+                                }
+                                _ => moved,
                             }
-                            moved
                         }
                     }
                 }

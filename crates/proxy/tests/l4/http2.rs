@@ -356,3 +356,25 @@ async fn a_connection_is_a_session() {
     })
     .await;
 }
+
+/// A call's message and its end are one frame if they came as one.
+#[tokio::test]
+async fn a_body_that_is_all_there_is_one_frame() {
+    within(async {
+        let (member, _) = second(100, |request, mut respond: server::SendResponse<Bytes>| async move {
+            let mut body = request.into_body();
+            let data = body.data().await.unwrap().unwrap();
+            let status = if data == "message" && body.is_end_stream() { 200 } else { 400 };
+            let _ = respond.send_response(Response::builder().status(status).body(()).unwrap(), true);
+        })
+        .await;
+        let (_engine, address) = http(to_second(&[member]));
+        let (sender, _end) = client(address).await;
+        let mut sender = sender.ready().await.unwrap();
+        let (answer, mut body) =
+            sender.send_request(Request::post("http://web.example/").body(()).unwrap(), false).unwrap();
+        body.send_data(Bytes::from_static(b"message"), true).unwrap();
+        assert_eq!(answer.await.unwrap().status(), StatusCode::OK);
+    })
+    .await;
+}

@@ -23,6 +23,7 @@ pub(crate) fn http(group: GroupSettings) -> (Engine, SocketAddr) {
 /// A client's connection, and how it ended.
 pub(crate) async fn client(address: SocketAddr) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
     let stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
     let (sender, connection) = h2::client::handshake(stream).await.unwrap();
     (sender, tokio::spawn(connection))
 }
@@ -119,6 +120,8 @@ where
             count.fetch_add(1, Relaxed);
             let work = work.clone();
             tokio::spawn(async move {
+                // As every implementation has it: frames are small, and wait for nothing.
+                stream.set_nodelay(true).unwrap();
                 let mut connection =
                     server::Builder::new().max_concurrent_streams(most).handshake(stream).await.unwrap();
                 while let Some(Ok((request, respond))) = connection.accept().await {
