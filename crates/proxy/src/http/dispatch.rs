@@ -247,7 +247,7 @@ impl<S: Stream> Session<S> {
             let waited = &pool.tally().urgencies[usize::from(urgency.value())];
             if found.is_ok() { waited.served.add(1) } else { waited.refused.add(1) }
         }
-        found.inspect(|trip| self.hold(trip))
+        found.inspect(|trip| self.hold(asked, trip))
     }
 
     /// How urgent a request says it is, where the listener wants to know. Only those that find no room are asked: it is read
