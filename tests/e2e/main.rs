@@ -69,3 +69,4 @@ mod tcp;
 mod tls;
 mod udp;
 mod websocket;
+mod xds;

@@ -53,6 +53,8 @@ pub enum Protocol {
     DnsStream,
     /// GIOP 1.0 to 1.2: clients are sent to a member, or their requests are relayed ([`Binding::PerRequest`]).
     Iiop,
+    /// What clients of gRPC are told of groups, and tell of them.
+    Xds,
 }
 
 impl Protocol {
@@ -65,6 +67,7 @@ impl Protocol {
             Self::Dns => "dns",
             Self::DnsStream => "dns_tcp",
             Self::Iiop => "iiop",
+            Self::Xds => "xds",
         }
     }
 
@@ -92,6 +95,8 @@ pub struct ListenerSettings {
     pub protocol: Protocol,
     /// Name of a group in [`Settings::groups`].
     pub group: Arc<str>,
+    /// Other groups that clients may ask for (xds).
+    pub others: Vec<Arc<str>>,
     /// How long a client stays with a member.
     pub binding: Binding,
     /// Host and port that clients are told to reach it by, where they are told (iiop); its address if `None`.
@@ -120,7 +125,7 @@ pub struct ListenerSettings {
     pub max_flows: usize,
     /// What is asked about (dns).
     pub zone: Option<ZoneSettings>,
-    /// Clients come by TLS (http, tcp).
+    /// Clients come by TLS (http, tcp, xds).
     pub tls: Option<ListenerTls>,
 }
 
@@ -136,7 +141,8 @@ impl ListenerSettings {
     /// May clients come to this group here?
     pub fn leads_to(&self, group: &str) -> bool {
         let named = |tls: &ListenerTls| tls.groups.values().any(|named| **named == *group);
-        *self.group == *group || self.tls.as_ref().is_some_and(named)
+        let other = || self.others.iter().any(|other| **other == *group);
+        *self.group == *group || other() || self.tls.as_ref().is_some_and(named)
     }
 }
 

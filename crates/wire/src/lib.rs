@@ -1,5 +1,5 @@
 //! What the bytes mean: HTTP/1.1 heads and bodies, priorities, the PROXY protocol, ORCA load reports, the Prometheus text
-//! format, GIOP, the datagrams of the lottery. No sockets, no clock.
+//! format, GIOP, xDS, the datagrams of the lottery. No sockets, no clock.
 
 pub mod giop;
 pub mod http1;
@@ -9,3 +9,4 @@ pub mod prometheus;
 pub mod proxy_protocol;
 pub mod reading;
 pub mod rfs;
+pub mod xds;

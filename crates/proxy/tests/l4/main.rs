@@ -14,3 +14,4 @@ mod second;
 mod side_car;
 mod tcp;
 mod udp;
+mod xds;
