@@ -94,6 +94,7 @@ fn defaults_are_as_documented() {
         address: 127.0.0.1:8080,
         protocol: Http,
         group: "web",
+        others: [],
         binding: PerRequest,
         public: None,
         move_idle: 0ns,
