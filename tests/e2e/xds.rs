@@ -13,6 +13,8 @@ struct Grpc {
     out: ChildStdin,
     lines: BufReader<ChildStdout>,
     servers: Vec<SocketAddr>,
+    /// The balancer's file.
+    text: String,
 }
 
 impl Grpc {
@@ -30,7 +32,7 @@ impl Grpc {
         lines.read_line(&mut line).unwrap();
         let server = |port: &str| SocketAddr::from(([127, 0, 0, 1], port.parse().unwrap()));
         let servers = line.split_whitespace().map(server).collect();
-        Self { child, out, lines, servers }
+        Self { child, out, lines, servers, text: String::new() }
     }
 
     #[track_caller]
@@ -67,11 +69,12 @@ impl Grpc {
             .zip(capacities)
             .map(|(address, capacity)| format!("{{ address = \"{address}\", capacity = {capacity} }}"))
             .collect();
-        let balancer = Balancer::start(&format!(
+        self.text = format!(
             "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"xds\"\ngroup = \"web\"\n{listener}\n[[group]]\nname = \"web\"\n\
              slow_start = \"0s\"\nmembers = [{}]\n{rest}",
             members.join(", ")
-        ));
+        );
+        let balancer = Balancer::start(&self.text);
         self.tell(&format!("go {}", balancer.address()));
         balancer
     }
@@ -104,8 +107,7 @@ fn a_stock_client_follows_weights_and_drains() {
     assert_eq!(balancer.run(&["undrain", &heavy]).code, Some(0));
     until("it is called again", || grpc.quiet(2) < 0.1);
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
-    let text = balancer.folder().read("plimsoll.toml").replace("capacity = 5", "capacity = 1");
-    balancer.reload(&text);
+    balancer.reload(&grpc.text.replace("capacity = 5", "capacity = 1"));
     until("a reload counts as well", || (grpc.shares()[2] - 0.25).abs() < 0.07);
     grpc.shares();
 }
@@ -150,16 +152,14 @@ fn loads_that_members_report_and_alerts_count_within_a_second() {
         }
     };
     for _ in 0..3 {
-        report([0.3, 0.3, 0.3]);
+        report([0.1, 0.1, 0.1]);
     }
     until("all get as much", || grpc.shares().iter().all(|share| (share - 1.0 / 3.0).abs() < 0.07));
-    // Reports go on as an agent's would; the alert is raised by one of them.
-    until("the member under alert gets less", || {
-        report([0.3, 0.3, 0.9]);
-        !balancer.events(servers[2], "alert_raised").is_empty()
-    });
+    report([0.1, 0.1, 1.0]);
     let begun = Instant::now();
+    until("it is under alert", || !balancer.events(servers[2], "alert_raised").is_empty());
+    // Half of what the others get, about, as half of its sessions are to go.
     until("its clients call others", || grpc.shares()[2] < 0.27);
-    // Half a second of that is the counting.
-    assert!(begun.elapsed() < Duration::from_millis(1500), "{:?}", begun.elapsed());
+    // Half a second of that is the counting, on a machine that has other things to do.
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
 }

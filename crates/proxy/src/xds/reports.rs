@@ -196,9 +196,10 @@ impl Held {
             return None;
         }
         let seconds = (self.mean * over / done as f64).clamp(0.0, LONGEST.as_secs_f64());
-        let latency = Duration::try_from_secs_f64(seconds).ok()?;
+        // Where none was under way at the time of any report nothing can be said.
+        let latency = Duration::try_from_secs_f64(seconds).ok().filter(|latency| !latency.is_zero())?;
         stripe.latency.record_many(latency, done);
-        (!latency.is_zero()).then_some(latency)
+        Some(latency)
     }
 
     fn set(&mut self, in_flight: u32) {
