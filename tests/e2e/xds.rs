@@ -148,18 +148,20 @@ fn loads_that_members_report_and_alerts_count_within_a_second() {
     let servers = grpc.servers.clone();
     let report = |loads: [f64; 3]| {
         for (server, load) in servers.iter().zip(loads) {
-            assert_eq!(curl_status(&["-d", &format!("member={server}&cpu={load}"), &url], b""), 204);
+            // The answer says so if the member is under alert.
+            let status = curl_status(&["-d", &format!("member={server}&cpu={load}"), &url], b"");
+            assert!(matches!(status, 200 | 204), "{status}");
         }
     };
     for _ in 0..3 {
-        report([0.1, 0.1, 0.1]);
+        report([0.02, 0.02, 0.02]);
     }
     until("all get as much", || grpc.shares().iter().all(|share| (share - 1.0 / 3.0).abs() < 0.07));
-    report([0.1, 0.1, 1.0]);
+    report([0.02, 0.02, 1.0]);
     let begun = Instant::now();
     until("it is under alert", || !balancer.events(servers[2], "alert_raised").is_empty());
-    // Half of what the others get, about, as half of its sessions are to go.
-    until("its clients call others", || grpc.shares()[2] < 0.27);
+    // The most of its sessions are to go.
+    until("its clients call others", || grpc.shares()[2] < 0.25);
     // Half a second of that is the counting, on a machine that has other things to do.
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
 }
