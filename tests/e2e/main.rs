@@ -71,3 +71,4 @@ mod tcp;
 mod tls;
 mod udp;
 mod websocket;
+mod xds;

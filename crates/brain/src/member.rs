@@ -153,6 +153,36 @@ impl Vitals {
         Self { work: AtomicU64::new(u64::from(in_flight)), ..Self::default() }
     }
 
+    /// The same counts at this moment, apart from these.
+    pub(crate) fn copy(&self) -> Self {
+        let (four, eight) =
+            (|cell: &AtomicU32| cell.load(Relaxed).into(), |cell: &AtomicU64| cell.load(Relaxed).into());
+        Self {
+            work: eight(&self.work),
+            streak: four(&self.streak),
+            ceiling: four(&self.ceiling),
+            lost: four(&self.lost),
+            suspicion: self.suspicion.copy(),
+            latency: eight(&self.latency),
+            heard: self.heard.copy(),
+        }
+    }
+
+    /// Requests that clients have with the member themselves, by what they say: so many now, where it was so many before.
+    /// More than a thousand million together are not believed: then nothing is changed, and false is returned.
+    pub fn tell(&self, before: u32, now: u32) -> bool {
+        if now > before {
+            let more = now - before;
+            if self.in_flight().saturating_add(more) > MOST_TOLD {
+                return false;
+            }
+            self.work.fetch_add(u64::from(more), Relaxed);
+        } else {
+            self.work.fetch_sub(u64::from(before - now), Relaxed);
+        }
+        true
+    }
+
     /// Counts a request in; returns how many are in flight with it.
     pub fn begin(&self) -> u32 {
         (self.work.fetch_add(BEGUN | 1, Relaxed) as u32).wrapping_add(1)
@@ -305,6 +335,9 @@ fn tick(now: Time) -> u32 {
 /// One request begun, as it is counted in [`Vitals::work`].
 const BEGUN: u64 = 1 << 32;
 
+/// Requests in flight up to which clients are believed.
+const MOST_TOLD: u32 = 1_000_000_000;
+
 /// Time after which what a member said of itself is forgotten.
 const SAID: Duration = Duration::from_secs(10);
 
@@ -381,6 +414,18 @@ mod tests {
             vitals.end();
         }
         assert_eq!((vitals.begin(), vitals.in_flight(), vitals.begun()), (4, 4, 6));
+    }
+
+    #[test]
+    fn what_clients_tell_comes_and_goes() {
+        let vitals = Vitals::with_in_flight(2);
+        assert!(vitals.tell(0, 7) && vitals.tell(7, 3));
+        assert_eq!((vitals.in_flight(), vitals.begun()), (5, 0));
+        assert!(!vitals.tell(3, u32::MAX));
+        assert!(vitals.tell(3, 0));
+        let copy = vitals.copy();
+        copy.begin();
+        assert_eq!((vitals.in_flight(), copy.in_flight()), (2, 3));
     }
 
     #[test]

@@ -12,6 +12,8 @@ use crate::member::suspicion;
 use crate::meter::Reading;
 use crate::{Ask, Hand, Knobs, Member, MemberId, Pace, Strategy, Time, Vitals, mix};
 
+mod share;
+
 /// What a strategy computes when members change, so that it need not per request.
 #[derive(Clone, Debug)]
 pub enum Table {

@@ -31,6 +31,7 @@ mod supervise;
 mod text;
 mod time_span;
 mod tls;
+mod xds;
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use crate::connect::{Peer, exhausted};
 use crate::core::Core;
 use crate::link::Link;
 use crate::listener::{Listener, Visit};
-use crate::{dns, http, http2, iiop, preface, tcp, tls};
+use crate::{dns, http, http2, iiop, preface, tcp, tls, xds};
 
 /// Accepts connections until the listener is closed, then those that already wait.
 pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, socket: TcpListener) {
@@ -89,7 +89,9 @@ fn begin(
     unread: Vec<u8>,
 ) {
     match listener.settings().protocol {
-        Protocol::Http | Protocol::Tcp => carry(core, listener, visit, Link::Plain(stream), peer, unread),
+        Protocol::Http | Protocol::Tcp | Protocol::Xds => {
+            carry(core, listener, visit, Link::Plain(stream), peer, unread)
+        }
         Protocol::Iiop => {
             let (core, listener) = (Rc::clone(core), Rc::clone(listener));
             tokio::task::spawn_local(async move {
@@ -112,7 +114,14 @@ fn begin(
 /// The same for the protocols that may be inside of TLS.
 fn carry(core: &Rc<Core>, listener: &Rc<Listener>, visit: Visit, stream: Link, peer: Peer, unread: Vec<u8>) {
     let (core, listener) = (Rc::clone(core), Rc::clone(listener));
-    if listener.settings().protocol == Protocol::Http {
+    let protocol = listener.settings().protocol;
+    if protocol == Protocol::Xds {
+        // Few and long: in a box, so that connections of other protocols are no larger for them.
+        tokio::task::spawn_local(Box::pin(async move {
+            let _visit = visit;
+            xds::serve(core, listener, stream, peer, unread).await;
+        }));
+    } else if protocol == Protocol::Http {
         // It gives others their turn itself (`http`), at places that suit it: tokio would do it by saying that a
         // socket is not ready, which an idle connection to a member must not be mistaken about.
         tokio::task::spawn_local(tokio::task::unconstrained(async move {

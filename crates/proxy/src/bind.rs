@@ -40,7 +40,7 @@ fn socket(settings: &ListenerSettings) -> io::Result<Socket> {
             udp::prepare(&socket, &settings.address)?;
             socket
         }
-        Protocol::Http | Protocol::Tcp | Protocol::Iiop | Protocol::DnsStream => {
+        Protocol::Http | Protocol::Tcp | Protocol::Iiop | Protocol::DnsStream | Protocol::Xds => {
             let socket = Socket::new(domain, Type::STREAM, Some(Transport::TCP))?;
             socket.set_reuse_address(true)?;
             socket

@@ -302,6 +302,8 @@ pub(crate) fn carries(listeners: &[ListenerSettings], group: &str) -> bool {
     its.all(|listener| match listener.protocol {
         Protocol::Http => true,
         Protocol::Iiop => listener.binding == Binding::PerRequest,
+        // What clients have with members themselves is known a second late.
+        Protocol::Xds => false,
         Protocol::Tcp | Protocol::Udp | Protocol::Dns | Protocol::DnsStream => false,
     })
 }
@@ -354,7 +356,7 @@ impl Control {
     /// Where a listener's clients go; `None` if its group is not there.
     pub(crate) fn groups_of(&self, listener: &ListenerSettings) -> Option<Groups> {
         let find = |name: &Arc<str>| self.groups.get(name).map(|ruled| Arc::clone(&ruled.group));
-        let named = listener.tls.iter().flat_map(|tls| tls.groups.values());
+        let named = listener.tls.iter().flat_map(|tls| tls.groups.values()).chain(&listener.others);
         Some(Groups { own: find(&listener.group)?, named: named.filter_map(find).collect() })
     }
 

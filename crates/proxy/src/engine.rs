@@ -30,6 +30,8 @@ use crate::{
 const STRIKES: usize = 256;
 /// Words of members that may wait to be heard.
 const SAID: usize = 1024;
+/// What happened at clients that may wait to be written down.
+const NOTES: usize = 64;
 /// How often success rates are looked at.
 const COMPARE: Duration = Duration::from_secs(1);
 
@@ -60,6 +62,7 @@ impl Engine {
         let census = Census::new(settings.max_connections);
         let (strikes, inbox) = mpsc::channel(STRIKES);
         let (said, heard) = mpsc::channel(SAID);
+        let (notes, noted) = mpsc::channel(NOTES);
         let processors = worker::processors(cores);
         let workers = (0..cores)
             .map(|index| {
@@ -79,7 +82,7 @@ impl Engine {
             listeners: Vec::new(),
             workers,
             journal: Journal::new(),
-            wires: Wires { strikes, said },
+            wires: Wires { strikes, said, notes },
             due_hand_overs: Vec::new(),
             host: HostMeter::new(clock.now()),
             desk: Desk::default(),
@@ -115,7 +118,7 @@ impl Engine {
             .spawn(move || {
                 runtime.block_on(async {
                     tokio::select! {
-                        () = govern(&own, inbox) => {}
+                        () = govern(&own, inbox, noted) => {}
                         () = probe::report(&own, findings) => {}
                     }
                 });
@@ -444,7 +447,7 @@ fn end(inner: &Inner) {
 }
 
 /// The control thread.
-async fn govern(inner: &Arc<Inner>, mut strikes: mpsc::Receiver<Strike>) {
+async fn govern(inner: &Arc<Inner>, mut strikes: mpsc::Receiver<Strike>, mut notes: mpsc::Receiver<Event>) {
     let mut compare = tokio::time::interval(COMPARE);
     compare.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut look = tokio::time::Instant::now();
@@ -457,6 +460,7 @@ async fn govern(inner: &Arc<Inner>, mut strikes: mpsc::Receiver<Strike>) {
         let wait = due.map_or(Duration::from_secs(3600), |due| due.since(inner.clock.now()));
         tokio::select! {
             Some(strike) = strikes.recv() => lock(&inner.control).struck(&strike, inner.clock.now()),
+            Some(event) = notes.recv() => lock(&inner.control).journal.write(event),
             _ = compare.tick() => lock(&inner.control).compare(inner.clock.now()),
             () = tokio::time::sleep(wait) => lock(&inner.control).tick(inner.clock.now()),
             () = tokio::time::sleep_until(look) => {

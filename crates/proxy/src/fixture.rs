@@ -65,7 +65,7 @@ pub(crate) fn listened(core: &Core, sample: Option<Duration>) -> (Rc<Pool>, mpsc
     let plan = analyzer.plan(Time(0)).expect("the first");
     let records = analyzer.members().map(|(id, _, vitals)| Record::new(id, Arc::clone(vitals), 1)).collect();
     let (said, heard) = mpsc::channel(100);
-    let wires = Wires { strikes: mpsc::channel(1).0, said };
+    let wires = Wires { strikes: mpsc::channel(1).0, said, notes: mpsc::channel(1).0 };
     let group = Group::new(
         Published { plan, records, draining: Vec::new(), settings },
         1,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use plimsoll_brain::{MemberId, Plan, Time, Urgency, Vitals};
-use tokio::sync::mpsc;
+use plimsoll_brain::{Event, EventKind, MemberId, Plan, Time, Urgency, Vitals};
+use tokio::sync::{mpsc, watch};
 
 use crate::GroupSettings;
 use crate::metered::{HostMeter, SideCar};
@@ -19,6 +19,8 @@ pub(crate) struct Group {
     pub(crate) name: Arc<str>,
     published: ArcSwap<Published>,
     version: AtomicU64,
+    /// For those who wait for something new.
+    changes: watch::Sender<()>,
     /// Sessions begun, over all cores: the turns of their choices.
     sessions: AtomicU64,
     pub(crate) room: Room,
@@ -64,6 +66,7 @@ pub struct Said {
 pub(crate) struct Wires {
     pub(crate) strikes: mpsc::Sender<Strike>,
     pub(crate) said: mpsc::Sender<Said>,
+    pub(crate) notes: mpsc::Sender<Event>,
 }
 
 /// What one core counts of a group.
@@ -149,6 +152,7 @@ impl Group {
             name: Arc::clone(&first.settings.spec.name),
             published: ArcSwap::from_pointee(first),
             version: AtomicU64::new(1),
+            changes: watch::Sender::new(()),
             sessions: AtomicU64::new(0),
             room: Room::default(),
             tallies: per_core(cores),
@@ -159,6 +163,7 @@ impl Group {
     pub(crate) fn publish(&self, next: Published) {
         self.published.store(Arc::new(next));
         self.version.fetch_add(1, Ordering::Release);
+        self.changes.send_replace(());
         self.room.ring_all();
     }
 
@@ -173,6 +178,11 @@ impl Group {
         self.version.load(Ordering::Acquire)
     }
 
+    /// Wakes when something new is published.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
     pub(crate) fn published(&self) -> Arc<Published> {
         self.published.load_full()
     }
@@ -185,6 +195,12 @@ impl Group {
     /// Passes on what a member said. If nobody has time for it, the next word will do.
     pub(crate) fn pass_on(&self, member: Arc<str>, values: Vec<(String, f64)>) {
         let _ = self.wires.said.try_send(Said { group: Arc::clone(&self.name), member, values });
+    }
+
+    /// Has it written down that something happened. If there is no room for it, then not.
+    pub(crate) fn note(&self, kind: EventKind, why: String) {
+        let group = Arc::clone(&self.name);
+        let _ = self.wires.notes.try_send(Event { kind, group, member: None, why, inputs: Vec::new() });
     }
 
     pub(crate) fn reject(&self, core: usize, reason: Reason) {

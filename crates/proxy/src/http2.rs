@@ -24,6 +24,7 @@ mod tests;
 mod wires;
 mod writer;
 
+pub(crate) use govern::{Governed, Watch};
 pub(crate) use serve::{begins, serve};
 pub(crate) use wires::{Wires, reach};
 
@@ -33,15 +34,15 @@ pub(crate) const ALPN: &[u8] = b"h2";
 /// Streams that a client may have open at once on one connection: what RFC 9113 section 6.5.2 recommends as the least.
 const STREAMS: u32 = 100;
 /// Bytes of one stream's body that may be on their way to us without having been passed on.
-const STREAM_WINDOW: u32 = 64 * 1024;
+pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
 /// The same of all streams of a connection together. As much as all of them may have: those whose receivers do not read may
 /// never hold up the others. This bounds what is kept of bodies.
 const CONNECTION_WINDOW: u32 = wires::MOST as u32 * STREAM_WINDOW;
 /// Bytes of one stream that `h2` may keep until the peer's windows and its socket take them.
-const SEND_BUFFER: usize = 64 * 1024;
+pub(crate) const SEND_BUFFER: usize = 64 * 1024;
 /// Streams that were reset before we had taken them in; more end the connection (CVE-2023-44487).
-const RESET_EARLY: usize = 20;
+pub(crate) const RESET_EARLY: usize = 20;
 /// Streams that we reset because of errors of the client; more end the connection.
-const RESET_BY_US: usize = 100;
+pub(crate) const RESET_BY_US: usize = 100;
 /// How long a peer that was told to go may take to read that.
-const LINGER: Duration = Duration::from_secs(2);
+pub(crate) const LINGER: Duration = Duration::from_secs(2);

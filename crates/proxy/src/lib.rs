@@ -1,4 +1,4 @@
-//! Carry traffic: tcp, udp, http and iiop over pools of members.
+//! Carry traffic: tcp, udp, http and iiop over pools of members. Tell others who goes where: dns, xds.
 //!
 //! One control thread owns the brain's analyzers, the health probes and everything slow; `threads` worker
 //! threads, one tokio `LocalRuntime` each, own listeners, connections and pools, and share nothing on the
@@ -55,6 +55,7 @@ mod trip;
 mod udp;
 mod wheel;
 mod worker;
+mod xds;
 
 pub use control::Stamped;
 pub use engine::{Engine, Rates};

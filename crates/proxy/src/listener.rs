@@ -15,6 +15,7 @@ use crate::core::{Core, Guest};
 use crate::group::Record;
 use crate::pool::Pool;
 use crate::stats::Count;
+use crate::xds;
 
 /// What cores count of a listener, and where it really listens.
 pub(crate) struct Door {
@@ -50,14 +51,16 @@ pub(crate) struct Listener {
     pub(crate) homes: RefCell<Homes>,
     settings: RefCell<Rc<ListenerSettings>>,
     pool: RefCell<Rc<Pool>>,
-    /// Itself as it is for those who ask for a name that another group has (TLS), by group.
+    /// Itself as it is for those who ask for a name that another group has (TLS), or for another group (xds), by group.
     branches: RefCell<BTreeMap<Arc<str>, Rc<Self>>>,
     closed: Cell<bool>,
     close: Notify,
+    /// If it speaks xDS.
+    pub(crate) xds: xds::Side,
 }
 
 impl Listener {
-    /// `others`: of the groups that clients come to by the name that they ask for.
+    /// `others`: of the groups that clients come to by the name that they ask for (TLS, xds).
     pub(crate) fn new(
         door: Arc<Door>,
         core: usize,
@@ -81,6 +84,7 @@ impl Listener {
             branches: RefCell::default(),
             closed: Cell::new(false),
             close: Notify::new(),
+            xds: xds::Side::default(),
         })
     }
 
@@ -102,11 +106,24 @@ impl Listener {
         *self.settings.borrow_mut() = Rc::new(settings);
         *self.pool.borrow_mut() = pool;
         self.branch_out(others);
+        self.xds.ring();
     }
 
     /// For clients that asked for the name of another group.
     pub(crate) fn branch(&self, group: &str) -> Option<Rc<Self>> {
         self.branches.borrow().get(group).map(Rc::clone)
+    }
+
+    /// A group that clients may ask for here.
+    pub(crate) fn pool_of(&self, group: &str) -> Option<Rc<Pool>> {
+        let own = self.pool();
+        if *own.group.name == *group { Some(own) } else { Some(self.branch(group)?.pool()) }
+    }
+
+    /// All of these.
+    pub(crate) fn groups(&self) -> Vec<Arc<str>> {
+        let own = Arc::clone(&self.pool().group.name);
+        std::iter::once(own).chain(self.branches.borrow().keys().map(Arc::clone)).collect()
     }
 
     fn branch_out(&self, others: Vec<Rc<Pool>>) {

@@ -126,6 +126,11 @@ impl Pool {
         }
     }
 
+    /// What part of the requests each member of the plan would get now, in its order.
+    pub(crate) fn shares(&self, chance: u64, now: Time) -> Vec<f64> {
+        self.view().published.plan.shares(&self.hand.borrow(), chance, now)
+    }
+
     /// The next choice is a session's.
     pub(crate) fn session(&self) {
         self.turn.set(self.group.turn());

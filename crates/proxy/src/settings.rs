@@ -54,6 +54,8 @@ pub enum Protocol {
     DnsStream,
     /// GIOP 1.0 to 1.2: clients are sent to a member, or their requests are relayed ([`Binding::PerRequest`]).
     Iiop,
+    /// What clients of gRPC are told of groups, and tell of them.
+    Xds,
 }
 
 impl Protocol {
@@ -66,6 +68,7 @@ impl Protocol {
             Self::Dns => "dns",
             Self::DnsStream => "dns_tcp",
             Self::Iiop => "iiop",
+            Self::Xds => "xds",
         }
     }
 
@@ -93,6 +96,8 @@ pub struct ListenerSettings {
     pub protocol: Protocol,
     /// Name of a group in [`Settings::groups`].
     pub group: Arc<str>,
+    /// Other groups that clients may ask for (xds).
+    pub others: Vec<Arc<str>>,
     /// How long a client stays with a member.
     pub binding: Binding,
     /// How a client comes back to the member that it had, over any connection (http); then `binding` is per request.
@@ -123,7 +128,7 @@ pub struct ListenerSettings {
     pub max_flows: usize,
     /// What is asked about (dns).
     pub zone: Option<ZoneSettings>,
-    /// Clients come by TLS (http, tcp).
+    /// Clients come by TLS (http, tcp, xds).
     pub tls: Option<ListenerTls>,
 }
 
@@ -139,7 +144,8 @@ impl ListenerSettings {
     /// May clients come to this group here?
     pub fn leads_to(&self, group: &str) -> bool {
         let named = |tls: &ListenerTls| tls.groups.values().any(|named| **named == *group);
-        *self.group == *group || self.tls.as_ref().is_some_and(named)
+        let other = || self.others.iter().any(|other| **other == *group);
+        *self.group == *group || other() || self.tls.as_ref().is_some_and(named)
     }
 }
 

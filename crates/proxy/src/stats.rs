@@ -48,6 +48,13 @@ impl Histogram {
         self.buckets[bucket(nanos)].add(1);
         self.sum.add(nanos);
     }
+
+    /// So many that took as long, on average.
+    pub(crate) fn record_many(&self, latency: Duration, count: u64) {
+        let nanos = latency.as_nanos() as u64;
+        self.buckets[bucket(nanos)].add(count);
+        self.sum.add(nanos.saturating_mul(count));
+    }
 }
 
 impl Histogram {

@@ -121,4 +121,4 @@ impl Control {
 }
 
 /// As listeners are called.
-const PROTOCOLS: [&str; 7] = ["http", "https", "tcp", "udp", "iiop", "dns", "dns_tcp"];
+const PROTOCOLS: [&str; 8] = ["http", "https", "tcp", "udp", "iiop", "dns", "dns_tcp", "xds"];

@@ -59,7 +59,7 @@ pub(crate) enum Order {
 #[derive(Clone)]
 pub(crate) struct Groups {
     pub(crate) own: Arc<Group>,
-    /// By the name that they ask for (TLS).
+    /// By the name that they ask for (TLS, xds).
     pub(crate) named: Arc<[Arc<Group>]>,
 }
 
@@ -170,7 +170,7 @@ fn pools(core: &Core, groups: &Groups) -> (Rc<Pool>, Vec<Rc<Pool>>) {
 
 fn open(core: &Rc<Core>, listener: &Rc<Listener>, protocol: Protocol, socket: Socket) -> io::Result<()> {
     match protocol {
-        Protocol::Http | Protocol::Tcp | Protocol::Iiop | Protocol::DnsStream => {
+        Protocol::Http | Protocol::Tcp | Protocol::Iiop | Protocol::DnsStream | Protocol::Xds => {
             let socket = TcpListener::from_std(socket.into())?;
             tokio::task::spawn_local(accept(Rc::clone(core), Rc::clone(listener), socket));
         }

@@ -1,5 +1,5 @@
 //! What the bytes mean: HTTP/1.1 heads and bodies, priorities, the PROXY protocol, ORCA load reports, the Prometheus text
-//! format, GIOP, the datagrams of the lottery, cookies of sessions. No sockets, no clock.
+//! format, GIOP, xDS, the datagrams of the lottery, cookies of sessions. No sockets, no clock.
 
 pub mod affinity;
 pub mod giop;
@@ -10,3 +10,4 @@ pub mod prometheus;
 pub mod proxy_protocol;
 pub mod reading;
 pub mod rfs;
+pub mod xds;

@@ -97,7 +97,7 @@ impl Balancer {
         });
         let lines = process.lines();
         let listening =
-            ["listening http ", "listening https ", "listening iiop ", "listening tcp ", "listening udp "];
+            ["http", "https", "iiop", "tcp", "udp", "xds"].map(|protocol| format!("listening {protocol} "));
         let addresses = lines
             .iter()
             .filter_map(|line| listening.iter().find_map(|before| address_after(line, before)))

@@ -68,6 +68,20 @@ impl Heard {
         })
     }
 
+    /// The same at this moment, apart from this.
+    pub(crate) fn copy(&self) -> Self {
+        let four = |cell: &AtomicU32| cell.load(Relaxed).into();
+        Self {
+            at: self.at.load(Relaxed).into(),
+            begun: four(&self.begun),
+            in_flight: four(&self.in_flight),
+            knee: four(&self.knee),
+            work: four(&self.work),
+            mean_in_flight: four(&self.mean_in_flight),
+            sojourn: four(&self.sojourn),
+        }
+    }
+
     pub(crate) fn forget(&self) {
         self.at.store(0, Relaxed);
     }

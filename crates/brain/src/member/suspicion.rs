@@ -50,6 +50,15 @@ impl Suspicion {
         f64::from(f32::from_bits(self.sum.load(Relaxed)))
     }
 
+    /// The same at this moment, apart from this.
+    pub(crate) fn copy(&self) -> Self {
+        Self {
+            sum: self.sum.load(Relaxed).into(),
+            outcomes: self.outcomes.load(Relaxed).into(),
+            parole: self.parole.load(Relaxed).into(),
+        }
+    }
+
     /// It comes back from an ejection: gets one request at a time until one succeeds, and the first failures
     /// send it out again.
     pub(crate) fn release(&self) {

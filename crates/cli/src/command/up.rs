@@ -221,7 +221,8 @@ fn listening(config: &Config, addresses: &[SocketAddr]) -> Vec<String> {
             }
             format!(" ({}, {})", count(group.members.len(), "member"), group.strategy.name())
         });
-        format!("listening {} {address} -> {}{served}", listener.protocol.name(), listener.group)
+        let others: String = listener.groups.iter().map(|group| format!(", {group}")).collect();
+        format!("listening {} {address} -> {}{served}{others}", listener.protocol.name(), listener.group)
     };
     // One of dns has two addresses, which are the same unless the port was left to the system.
     let sockets =

@@ -13,7 +13,7 @@ use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
     Binding, Config, Formula, Group, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, affinity, door,
-    health, suggest, tls,
+    health, suggest, tls, xds,
 };
 
 /// Adds what is wrong to `found`; `text` is what the places are places of.
@@ -44,7 +44,9 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
         let named = listener.tls.iter().flat_map(|tls| tls.names.iter().map(|named| &named.group));
         let at = |place| spot.key("tls").key("names").item(place).key("group");
         let named = named.enumerate().map(|(place, group)| (group, at(place)));
-        for (group, at) in [(&listener.group, spot.key("group"))].into_iter().chain(named) {
+        let others = listener.groups.iter().enumerate();
+        let others = others.map(|(place, group)| (group, spot.key("groups").item(place)));
+        for (group, at) in [(&listener.group, spot.key("group"))].into_iter().chain(named).chain(others) {
             match names.get(group.0.as_str()) {
                 Some(index) => check_pair(listener, spot, &config.groups[*index], groups.item(*index), found),
                 None if spots.broken("group") => {}
@@ -140,6 +142,7 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     check_binding(listener, spot, found);
     affinity::check(listener, spot, found);
     tls::check(listener, spot, found);
+    xds::check(listener, spot, found);
     if protocol == Protocol::Dns && listener.domain.is_none() && !spot.broken("domain") {
         let problem =
             Problem::error(spot.value(), "a dns listener needs the `domain` that stands for its group");
@@ -161,17 +164,20 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     for key in ["forwarded", "half_close", "trusted", "max_head", "priority"] {
         idle(spot, key, &[Protocol::Http, Protocol::Https]);
     }
-    idle(spot, "backlog", &[Protocol::Http, Protocol::Https, Protocol::Tcp, Protocol::Iiop, Protocol::Dns]);
+    let streams =
+        [Protocol::Http, Protocol::Https, Protocol::Tcp, Protocol::Iiop, Protocol::Dns, Protocol::Xds];
+    idle(spot, "backlog", &streams);
+    idle(spot, "groups", &[Protocol::Xds]);
     idle(spot, "domain", &[Protocol::Dns]);
     idle(spot, "ttl", &[Protocol::Dns]);
     idle(spot, "public", &[Protocol::Iiop]);
     idle(spot, "max_flows", &[Protocol::Udp]);
     idle(spot, "move_idle", &[Protocol::Tcp]);
     if spot.has("timeouts") {
-        for key in ["head", "tunnel"] {
-            idle(spot.key("timeouts"), key, &[Protocol::Http, Protocol::Https]);
-        }
-        idle(spot.key("timeouts"), "body", &[Protocol::Http, Protocol::Https, Protocol::Iiop]);
+        let spot = spot.key("timeouts");
+        idle(spot, "head", &[Protocol::Http, Protocol::Https, Protocol::Xds]);
+        idle(spot, "body", &[Protocol::Http, Protocol::Https, Protocol::Iiop, Protocol::Xds]);
+        idle(spot, "tunnel", &[Protocol::Http, Protocol::Https]);
     }
 }
 
@@ -202,9 +208,7 @@ fn check_binding(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
         found.push(Problem::error(spot.key("binding").value(), message).hint("take it out"));
         return;
     }
-    if binding == Binding::PerRequest
-        && !matches!(protocol, Protocol::Http | Protocol::Https | Protocol::Iiop | Protocol::Dns)
-    {
+    if binding == Binding::PerRequest && matches!(protocol, Protocol::Tcp | Protocol::Udp) {
         let message = format!("binding `{}` is not supported for {}", binding.name(), protocol.name());
         let hint = format!("{} can be bound per_session or on_demand", protocol.name());
         found.push(Problem::error(spot.key("binding").value(), message).hint(hint));
@@ -449,7 +453,10 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
             group.key,
             protocol.name()
         );
-        let hint = "clients of this listener are told apart by their address";
+        let hint = match protocol {
+            Protocol::Xds => "clients of this listener choose by weight",
+            _ => "clients of this listener are told apart by their address",
+        };
         found.push(
             Problem::warning(at.key("group").value(), message)
                 .hint(hint)

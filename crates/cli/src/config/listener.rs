@@ -22,6 +22,10 @@ pub(crate) struct Listener {
     /// Name of the group that serves this listener.
     pub(crate) group: Name,
 
+    /// Other groups that clients may ask for by their names (xds).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) groups: Vec<Name>,
+
     /// The domain that stands for the group (dns), such as `web.example.`; questions about names beside it are refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) domain: Option<Domain>,
@@ -31,7 +35,7 @@ pub(crate) struct Listener {
     #[serde(default = "millis::<1000>")]
     pub(crate) ttl: TimeSpan,
 
-    /// How long a client stays with a member. Default: `per_request` for http, `per_session` for tcp, udp and iiop.
+    /// How long a client stays with a member. Default: `per_request` for http and xds, `per_session` for tcp, udp and iiop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) binding: Option<Binding>,
 
@@ -95,7 +99,7 @@ pub(crate) struct Listener {
     #[serde(default = "count::<16384>")]
     pub(crate) max_flows: usize,
 
-    /// Clients come by TLS: for https, and for tcp that is to be decrypted here.
+    /// Clients come by TLS: for https, for xds, and for tcp that is to be decrypted here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tls: Option<ListenerTls>,
 
@@ -108,7 +112,7 @@ impl Listener {
     /// May clients come to this group here?
     pub(crate) fn leads_to(&self, group: &Name) -> bool {
         let mut named = self.tls.iter().flat_map(|tls| &tls.names);
-        self.group == *group || named.any(|named| named.group == *group)
+        self.group == *group || self.groups.contains(group) || named.any(|named| named.group == *group)
     }
 }
 
@@ -130,6 +134,8 @@ pub(crate) enum Protocol {
     Iiop,
     /// DNS (UDP and TCP): a member is chosen for each question about `domain`, and its address is the answer.
     Dns,
+    /// xDS: clients of gRPC are told how often to choose whom (`xds:///GROUP`), go there themselves, and report what they did.
+    Xds,
 }
 
 impl Protocol {
@@ -142,6 +148,7 @@ impl Protocol {
             Self::Udp => "udp",
             Self::Dns => "dns",
             Self::Iiop => "iiop",
+            Self::Xds => "xds",
         }
     }
 
@@ -153,7 +160,7 @@ impl Protocol {
     /// How this protocol binds clients to members if the file does not say.
     pub(crate) fn binding(self) -> Binding {
         match self {
-            Self::Http | Self::Https | Self::Dns => Binding::PerRequest,
+            Self::Http | Self::Https | Self::Dns | Self::Xds => Binding::PerRequest,
             Self::Tcp | Self::Udp | Self::Iiop => Binding::PerSession,
         }
     }
@@ -161,7 +168,7 @@ impl Protocol {
     /// The transport, on which addresses must be unique.
     pub(crate) fn transport(self) -> &'static str {
         match self {
-            Self::Http | Self::Https | Self::Tcp | Self::Iiop => "tcp",
+            Self::Http | Self::Https | Self::Tcp | Self::Iiop | Self::Xds => "tcp",
             Self::Udp => "udp",
             // And tcp: where one of them is taken the other one says so when it starts.
             Self::Dns => "udp",
@@ -172,7 +179,7 @@ impl Protocol {
     /// a minute; sessions of databases and shells pause for long; a datagram flow has no other end.
     pub(crate) fn idle(self) -> TimeSpan {
         match self {
-            Self::Http | Self::Https | Self::Udp => TimeSpan::millis(60_000),
+            Self::Http | Self::Https | Self::Udp | Self::Xds => TimeSpan::millis(60_000),
             // Who has more to ask asks soon (RFC 7766).
             Self::Dns => TimeSpan::millis(10_000),
             Self::Tcp | Self::Iiop => TimeSpan::millis(3_600_000),
@@ -184,7 +191,7 @@ impl Protocol {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Binding {
-    /// A member is chosen for each request (http, iiop).
+    /// A member is chosen for each request (http, iiop, xds).
     PerRequest,
     /// A client's connection (http, tcp), flow (udp) or object reference (iiop) keeps its member while that may be used.
     PerSession,
@@ -251,17 +258,18 @@ pub(crate) enum Forwarded {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ClientTimeouts {
-    /// From the first byte of a request head to its last (http). Bounds clients that send it byte by byte.
+    /// From the first byte of a request head to its last (http), for a connection to begin (xds). Bounds clients that send it byte by byte.
     #[schemars(extend("x-minimum" = "1ms"))]
     pub(crate) head: TimeSpan,
 
     /// Between two requests of a connection (http), without a byte either way (tcp), without a datagram
-    /// either way (udp). Default: 60s for http and udp, 1h for tcp.
+    /// either way (udp), without a call (xds). Default: 60s for http, udp and xds, 1h for tcp.
     #[schemars(extend("x-minimum" = "1ms"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) idle: Option<TimeSpan>,
 
-    /// Without a byte of the request body coming in or of the answer going out (http), of a message either way (iiop).
+    /// Without a byte of the request body coming in or of the answer going out (http), of a message either way (iiop), of what a
+    /// client is told (xds).
     #[schemars(extend("x-minimum" = "1ms"))]
     pub(crate) body: TimeSpan,
 

@@ -312,8 +312,10 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
             Protocol::Udp => proxy::Protocol::Udp,
             Protocol::Dns => proxy::Protocol::Dns,
             Protocol::Iiop => proxy::Protocol::Iiop,
+            Protocol::Xds => proxy::Protocol::Xds,
         },
         group: listener.group.0.as_str().into(),
+        others: listener.groups.iter().map(|group| group.0.as_str().into()).collect(),
         binding: match listener.binding.unwrap_or_else(|| listener.protocol.binding()) {
             Binding::PerRequest => proxy::Binding::PerRequest,
             Binding::PerSession => proxy::Binding::PerSession,

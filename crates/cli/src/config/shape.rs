@@ -195,10 +195,6 @@ impl<'s> Walk<'s> {
             return Problem::error(at, format!("unknown {noun} {}", quoted(name)))
                 .hint(suggest::hint(name, allowed));
         }
-        if suggest::later(self.path.last().map_or("", String::as_str), name) {
-            let message = format!("{} is not supported yet {}", quoted(name), self.section());
-            return Problem::error(at, message).hint("take it out");
-        }
         Problem::error(at, format!("unknown key {} {}", quoted(name), self.section()))
             .hint(suggest::hint(name, allowed))
     }
@@ -307,12 +303,6 @@ fn wrong_text(fitting: &[&Value], key: &str, text: &str, span: &std::ops::Range<
         return None;
     }
     let Some(free) = fitting.iter().find(|choice| choice.get("const").is_none()) else {
-        if suggest::later(key, text) {
-            let message = format!("{key} {} is not supported yet", quoted(text));
-            return Some(
-                Problem::error(span.clone(), message).hint(format!("supported: {}", names.join(", "))),
-            );
-        }
         let noun = fitting.iter().find_map(|choice| choice.get("x-noun")?.as_str()).unwrap_or(key);
         let message = format!("unknown {noun} {}", quoted(text));
         return Some(Problem::error(span.clone(), message).hint(suggest::hint(text, &names)));

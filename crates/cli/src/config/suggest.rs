@@ -38,17 +38,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("wrr", "weighted_round_robin"),
 ];
 
-/// Keys and values that exist in the plan of the project and not yet in this version: the name of the key or
-/// section they stand in or under, and the word.
-const LATER: &[(&str, &str)] = &[("protocol", "xds")];
-
 /// Below this similarity a guess is more confusing than none.
 const ALIKE: f64 = 0.55;
-
-/// Is `word` something a later version will know?
-pub(super) fn later(context: &str, word: &str) -> bool {
-    LATER.contains(&(context, word))
-}
 
 /// The allowed word that was probably meant.
 pub(super) fn nearest<'a>(word: &str, allowed: &[&'a str]) -> Option<&'a str> {

@@ -8,7 +8,9 @@ use insta::assert_snapshot;
 use plimsoll_admin::{Jwt, KeySet, Tls};
 
 use super::*;
+use all::ALL;
 
+mod all;
 mod any;
 mod knobs;
 mod schema;
@@ -23,176 +25,6 @@ group = "web"
 [[group]]
 name = "web"
 members = ["127.0.0.1:1"]
-"#;
-
-/// Every key there is, none at its default; but for `[admin.kerberos]`, which not every build takes.
-const ALL: &str = r#"threads = 3
-max_connections = 5000
-drain_deadline = "1m30s"
-[access_log]
-path = "/tmp/access.log"
-sample = 0.5
-
-[admin]
-listen = "off"
-control = ["unix:/tmp/x.sock", "tls://127.0.0.1:9905"]
-reports = "127.0.0.1:9901"
-load_manager = "127.0.0.1:9904"
-load_interval = "2s"
-audit = "/tmp/audit.log"
-[admin.tls]
-certificate = "/tmp/lb.pem"
-key = "/tmp/lb.key"
-client_ca = "/tmp/ca.pem"
-trust_domain = "example.org"
-[admin.jwt]
-issuer = "https://id.example.org"
-audience = "plimsoll"
-jwks_url = "https://id.example.org:8443/keys"
-jwks_ca = "/tmp/id.pem"
-[admin.access]
-[[admin.access.role]]
-name = "web-drainers"
-verbs = ["status", "drain"]
-groups = ["web"]
-[[admin.access.grant]]
-identity = "jwt:groups=web"
-role = "web-drainers"
-
-[[listener]]
-address = "[::1]:8443"
-protocol = "http"
-group = "web"
-binding = "per_request"
-affinity = { cookie = "sid", ttl = "27m", key_file = "/TLS/a.key" }
-backlog = 100
-accept_proxy = true
-priority = "x-urgency"
-half_close = true
-forwarded = "forwarded"
-trusted = ["10.0.0.0/8", "::1"]
-max_head = 2048
-[listener.timeouts]
-head = "1s"
-idle = "2s"
-body = "3s"
-tunnel = "4s"
-
-[[listener]]
-address = "127.0.0.1:0"
-protocol = "udp"
-group = "web"
-max_flows = 77
-
-[[listener]]
-address = "127.0.0.1:0"
-protocol = "tcp"
-group = "web"
-binding = "on_demand"
-rebind = "agent"
-move_idle = "5s"
-[listener.tls]
-certificates = [{ certificate = "/TLS/a.pem", key = "/TLS/a.key", ocsp = "/TLS/a.pem" }]
-client_ca = "/TLS/a.pem"
-client_certificate = "optional"
-min_version = "1.3"
-names = [{ name = "*.Web.example", group = "web" }]
-
-[[group]]
-name = "web"
-strategy = { least_request = { choices = 3 } }
-max_connections = 9
-slow_start = "0s"
-when_all_down = "fail_open"
-queue = 5
-queue_timeout = "6s"
-report_header = "pass"
-pool = 7
-pool_idle = "8s"
-send_proxy = "v1"
-tls = { ca = "/TLS/a.pem", verify = true, server_name = "app.example", own = { certificate = "/TLS/a.pem", key = "/TLS/a.key" }, min_version = "1.3" }
-members = ["app:80", { address = "[2001:db8::1]:81", capacity = 2.5, max_connections = 4, public = "https://one.example:81", location = "host1" }]
-[group.health]
-http = "/up"
-interval = "9s"
-timeout = "10s"
-rise = 11
-fall = 12
-host = "h"
-expect = 204
-[group.timeouts]
-connect = "13s"
-per_try = "14s"
-total = "15s"
-idle = "16s"
-[group.retry]
-attempts = 0
-budget = 0.25
-min_per_second = 18
-[group.outlier]
-consecutive = 19
-false_alarm = 1e-7
-interval = "20s"
-deviations = 2
-min_requests = 21
-ejection = "22s"
-max_ejection = "23s"
-max_ejected = 0.75
-[group.hand_over]
-url = "http://state:31/hand-over"
-timeout = "1501ms"
-[group.monitor]
-metric = "cpu * 0.5"
-source = "pull"
-interval = "24s"
-port = 25
-path = "/l"
-timeout = "26s"
-
-[[group]]
-name = "sticky"
-strategy = "rendezvous"
-key = "cookie:Id"
-members = ["app:80"]
-protocol = "h2"
-outlier = false
-health = { tcp = true }
-[group.monitor]
-source = "prometheus"
-url = "http://m:27/{member}"
-
-[[listener]]
-address = "127.0.0.1:0"
-protocol = "iiop"
-group = "calc"
-public = "calc.example:2809"
-
-[[group]]
-name = "calc"
-members = [{ ior = "corbaloc:iiop:1.2@[::1]:28/A%00" }, { address = "app:29", key = "B/c" }]
-health = { iiop = true }
-[group.iiop]
-type_id = "IDL:Calc:1.0"
-key = "Calc"
-ior_file = "/tmp/calc.ior"
-max_message = 4097
-connections = 30
-
-[[listener]]
-address = "127.0.0.1:0"
-group = "drawn"
-
-[[listener]]
-address = "127.0.0.1:53"
-protocol = "dns"
-domain = "Web.example"
-ttl = "2s"
-group = "drawn"
-
-[[group]]
-name = "drawn"
-lottery = { service = "web", daemons = ["d:7447", "e:7448"], keys = "/keys" }
-health = { grpc = "shop.Orders" }
 "#;
 
 fn read(text: &str) -> Result<File, Problems> {
@@ -261,6 +93,7 @@ fn defaults_are_as_documented() {
         address: 127.0.0.1:8080,
         protocol: Http,
         group: "web",
+        others: [],
         binding: PerRequest,
         affinity: None,
         public: None,

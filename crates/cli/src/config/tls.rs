@@ -129,14 +129,14 @@ pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) 
         return;
     };
     match protocol {
-        Protocol::Https | Protocol::Tcp => {}
+        Protocol::Https | Protocol::Tcp | Protocol::Xds => {}
         Protocol::Http => {
             let problem = Problem::error(spot.name("tls"), "an http listener does not speak TLS");
             found.push(problem.hint("write protocol = \"https\""));
         }
         Protocol::Udp | Protocol::Iiop | Protocol::Dns => {
             let message = format!("tls is not supported for {}", protocol.name());
-            found.push(Problem::error(spot.name("tls"), message).hint("https and tcp have it"));
+            found.push(Problem::error(spot.name("tls"), message).hint("https, tcp and xds have it"));
         }
     }
     let spot = spot.key("tls");
@@ -204,7 +204,11 @@ pub(super) fn of_listener(
         authorities,
         optional: tls.client_certificate == ClientCertificate::Optional,
     });
-    let protocols: &[&[u8]] = if listener.protocol == Protocol::Https { &[b"h2", b"http/1.1"] } else { &[] };
+    let protocols: &[&[u8]] = match listener.protocol {
+        Protocol::Https => &[b"h2", b"http/1.1"],
+        Protocol::Xds => &[b"h2"],
+        _ => &[],
+    };
     let names = tls.names.iter();
     let groups: BTreeMap<Box<str>, Arc<str>> =
         names.map(|named| (named.name.0.as_str().into(), named.group.0.as_str().into())).collect();

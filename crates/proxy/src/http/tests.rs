@@ -136,6 +136,7 @@ fn session(client: Script) -> Session<Script> {
         address: LOOPBACK,
         protocol: Protocol::Http,
         group: "g".into(),
+        others: Vec::new(),
         binding: Binding::PerRequest,
         affinity: None,
         move_idle: Duration::ZERO,

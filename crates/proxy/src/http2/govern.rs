@@ -132,11 +132,11 @@ impl Meter {
 }
 
 /// What a connection and those who look at it share.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     core: Rc<Core>,
     meter: RefCell<Meter>,
     /// Did it say too much?
-    pub(super) exceeded: Cell<bool>,
+    pub(crate) exceeded: Cell<bool>,
     /// Since when the client takes nothing of what there is for it.
     pub(super) stuck: Cell<Option<Time>>,
     /// Is it closed on our side?
@@ -144,7 +144,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(core: &Rc<Core>) -> Rc<Self> {
+    pub(crate) fn new(core: &Rc<Core>) -> Rc<Self> {
         Rc::new(Self {
             core: Rc::clone(core),
             meter: RefCell::new(Meter::new(core.now())),
@@ -161,7 +161,7 @@ impl Watch {
 }
 
 /// A client's connection, and what of it was read already.
-pub(super) struct Governed<S> {
+pub(crate) struct Governed<S> {
     stream: S,
     ahead: Vec<u8>,
     read: usize,
@@ -170,7 +170,7 @@ pub(super) struct Governed<S> {
 }
 
 impl<S: Stream> Governed<S> {
-    pub(super) fn new(stream: S, ahead: Vec<u8>, watch: Rc<Watch>) -> Self {
+    pub(crate) fn new(stream: S, ahead: Vec<u8>, watch: Rc<Watch>) -> Self {
         Self { stream, ahead, read: 0, watch, left: LINGER_BYTES }
     }
 

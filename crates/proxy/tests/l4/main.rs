@@ -15,3 +15,4 @@ mod second;
 mod side_car;
 mod tcp;
 mod udp;
+mod xds;

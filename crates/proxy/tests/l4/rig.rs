@@ -73,6 +73,7 @@ pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
         address: "127.0.0.1:0".parse().unwrap(),
         protocol,
         group: "g".into(),
+        others: Vec::new(),
         binding: if protocol == Protocol::Http { Binding::PerRequest } else { Binding::PerSession },
         affinity: None,
         move_idle: Duration::ZERO,

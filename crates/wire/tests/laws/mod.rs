@@ -16,6 +16,7 @@ pub(crate) mod request_head;
 pub(crate) mod response_head;
 pub(crate) mod rfs;
 pub(crate) mod rfs_sealed;
+pub(crate) mod xds;
 
 /// A parser's law, under the name of its fuzz target and corpus.
 pub(crate) struct Law {
@@ -49,6 +50,7 @@ pub(crate) const ALL: &[Law] = &[
     Law { name: "rfs", check: rfs::check },
     Law { name: "rfs_sealed", check: rfs_sealed::check },
     Law { name: "affinity", check: affinity::check },
+    Law { name: "xds", check: xds::check },
 ];
 
 /// Where to cut the input in two: everywhere if it is short, else near the ends of lines and here and there.

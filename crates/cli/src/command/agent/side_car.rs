@@ -55,7 +55,7 @@ impl Place {
         match self.protocol {
             Protocol::Http => "http",
             Protocol::Iiop => "iiop",
-            Protocol::Tcp | Protocol::Udp | Protocol::Dns | Protocol::DnsStream => "tcp",
+            Protocol::Tcp | Protocol::Udp | Protocol::Dns | Protocol::DnsStream | Protocol::Xds => "tcp",
         }
     }
 }

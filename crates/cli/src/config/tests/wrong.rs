@@ -43,7 +43,7 @@ connect = 5
           |           ^^^^^^^ an IP address and a port, such as "0.0.0.0:8080"
     error: plimsoll.toml:5:12: unknown protocol `tcpp`
         5 | protocol = "tcpp"
-          |            ^^^^^^ did you mean `tcp`?   allowed: http, https, tcp, udp, iiop, dns
+          |            ^^^^^^ did you mean `tcp`?   allowed: http, https, tcp, udp, iiop, dns, xds
     error: plimsoll.toml:8:9: there is no group named `wbe`
         8 | group = "wbe"
           |         ^^^^^ did you mean `web`?   groups: web
@@ -204,15 +204,28 @@ members = [{ address = "x:1", public = "http://x" }, "y:1"]
 }
 
 #[test]
-fn what_comes_later_says_so() {
-    let text = LEAST.replace("group = \"web\"", "group = \"web\"\nprotocol = \"xds\"")
-        + "[group.monitor]\nmetric = \"cpu\"\n";
-    assert_snapshot!(errors(&text), @r#"
-    error: plimsoll.toml:4:12: protocol `xds` is not supported yet
-        4 | protocol = "xds"
-          |            ^^^^^ supported: http, https, tcp, udp, iiop, dns
-    1 error
-    "#);
+fn listeners_of_xds_are_held_against_what_they_can() {
+    let of = |rest: &str| {
+        let text = LEAST.replace("group = \"web\"", &format!("group = \"web\"\nprotocol = \"xds\"\n{rest}"));
+        match read(&text) {
+            Ok(file) => file.warnings.to_string(),
+            Err(problems) => problems.to_string(),
+        }
+    };
+    assert_eq!(of(""), "");
+    for (rest, why) in [
+        ("groups = [\"wbe\"]", "there is no group named `wbe`"),
+        ("groups = [\"web\"]", "group `web` is the listener's own already"),
+        ("groups = [\"a\", \"a\"]", "group `a` is there twice"),
+        ("binding = \"per_session\"", "binding `per_session` is not supported for xds"),
+        ("binding = \"on_demand\"\nrebind = \"close\"", "rebind `close` is not supported for xds"),
+        ("max_head = 2048", "`max_head` has no effect: this listener speaks xds"),
+        ("half_close = true", "`half_close` has no effect"),
+        ("public = \"a:1\"", "`public` has no effect"),
+    ] {
+        let said = of(rest);
+        assert!(said.contains(why), "{rest}: {said}");
+    }
 }
 
 #[test]

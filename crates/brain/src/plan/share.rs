@@ -1,0 +1,201 @@
+//! What part of the requests each member of a plan would get now: for clients that choose for themselves and are told how often to
+//! choose whom (xDS).
+//!
+//! A strategy that goes by weights has prepared them, and they are read out of its table. One that goes by what is in flight has no
+//! shares: it is asked, on copies of the members' counts, for as many requests as all members have now, each counted in where it
+//! goes and none counted out. Whoever has less than the others gets more of them, and two members that stay as they are get
+//! what they have got. The copies are thrown away: nothing that is shared is written.
+
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::{Choice, Plan, Table};
+use crate::{Ask, Hand, Member, Time, mix};
+
+impl Plan {
+    /// The share of each member, in the order of [`Plan::members`]: 0 to 1 each, 1 together; empty where there is no member. Of a
+    /// member under alert the part that its sessions are to leave goes to the others. `hand` is what the asking core knows and
+    /// is not changed; with the same arguments the shares are the same. Takes time in proportion to the members, for strategies
+    /// that go by what is in flight to their square, up to 512 of them: beyond that, shares are weights.
+    pub fn shares(&self, hand: &Hand, chance: u64, now: Time) -> Vec<f64> {
+        let mut shares = self.prepared().unwrap_or_else(|| self.rehearsed(hand, chance, now));
+        for (share, member) in shares.iter_mut().zip(&self.members) {
+            *share *= 1.0 - f64::from(member.shed.share).clamp(0.0, 1.0);
+        }
+        if !normalise(&mut shares) {
+            // All of everything is to leave: then nobody is better than another.
+            shares = self.weights();
+            normalise(&mut shares);
+        }
+        shares
+    }
+
+    /// Does what is in flight change the shares, without a new plan?
+    pub fn shares_move(&self) -> bool {
+        self.prepared().is_none()
+    }
+
+    /// Where what the strategy prepared says it all.
+    fn prepared(&self) -> Option<Vec<f64>> {
+        if self.strategy.heeds_load {
+            return None;
+        }
+        let mut shares = vec![0.0; self.members.len()];
+        let mut add = |member: u32, part: f64| {
+            if let Some(share) = shares.get_mut(member as usize) {
+                *share += part;
+            }
+        };
+        match &self.table {
+            Table::Schedule(round) if !round.is_empty() => round.iter().for_each(|member| add(*member, 1.0)),
+            Table::Alias(columns) => {
+                for (column, (stay, other)) in (0..).zip(columns) {
+                    let stay = f64::from(*stay) / TWO_32;
+                    add(column, stay);
+                    add(*other, 1.0 - stay);
+                }
+            }
+            Table::Seeds { .. } | Table::Slots(_) => return Some(self.weights()),
+            Table::Schedule(_) | Table::None => return None,
+        }
+        Some(shares)
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        self.members.iter().map(|member| member.weight).collect()
+    }
+
+    /// Where each choice depends on the ones before.
+    fn rehearsed(&self, hand: &Hand, chance: u64, now: Time) -> Vec<f64> {
+        let count = self.members.len();
+        if count > REHEARSED {
+            return self.weights();
+        }
+        let mut shares = vec![0.0; count];
+        let busy: usize = self.members.iter().map(|member| member.in_flight() as usize).sum();
+        // A whole number for each, so that of equals each gets as many.
+        let requests = busy.clamp(LEAST * count, MOST.max(LEAST * count)).div_ceil(count.max(1)) * count;
+        let rounds = (CHOICES / requests.max(1)).clamp(1, ROUNDS);
+        for round in 0..rounds as u64 {
+            let stage = self.copied();
+            let mut hand = hand.clone();
+            let first = mix(chance ^ round);
+            for turn in 0..requests as u64 {
+                // Evenly spread (Weyl 1916), so that chance has less of a say than where every draw is by itself.
+                let chance = first.wrapping_add(turn.wrapping_mul(GOLDEN));
+                let ask = Ask { turn, chance, key: 0, now };
+                let Choice::Member(place) = stage.choose(&mut hand, &ask, &[]) else { break };
+                stage.members[place].vitals.begin();
+                shares[place] += 1.0;
+            }
+        }
+        if shares.iter().all(|share| *share == 0.0) { self.weights() } else { shares }
+    }
+
+    /// The same with counts of its own.
+    fn copied(&self) -> Self {
+        let copy = |member: &Member| Member { vitals: Arc::new(member.vitals.copy()), ..member.clone() };
+        Self { members: self.members.iter().map(copy).collect(), ..self.clone() }
+    }
+}
+
+/// To a sum of 1; false if that cannot be.
+fn normalise(shares: &mut [f64]) -> bool {
+    let sum: f64 = shares.iter().sum();
+    let sound = sum.is_finite() && sum > 0.0;
+    if sound {
+        shares.iter_mut().for_each(|share| *share /= sum);
+    }
+    sound || shares.is_empty()
+}
+
+/// 2^32, of which an alias table says the chances.
+const TWO_32: f64 = 4_294_967_296.0;
+
+/// Members above which nothing is rehearsed.
+const REHEARSED: usize = 512;
+/// Choices, about: rehearsals are repeated to come to that many, to be less a matter of chance, but not more often than this.
+const CHOICES: usize = 2048;
+const ROUNDS: usize = 32;
+/// 2^64 over the golden ratio.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Requests of a rehearsal: for each member at least, and in all at most if there are not more members than that.
+const LEAST: usize = 4;
+const MOST: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::members;
+    use crate::strategy::{self, ALL};
+    use crate::{Knobs, Shed, Vitals};
+
+    fn plan(name: &str, members: Vec<Member>) -> Plan {
+        let strategy = strategy::find(name).expect("a strategy of this name");
+        Plan::new(strategy, Knobs::defaults(strategy), members)
+    }
+
+    fn shares(plan: &Plan) -> Vec<f64> {
+        plan.shares(&Hand::default(), 7, Time(1_000_000_000))
+    }
+
+    fn busy(in_flight: &[u32]) -> Vec<Member> {
+        let mut members = members(&vec![1.0; in_flight.len()]);
+        for (member, in_flight) in members.iter_mut().zip(in_flight) {
+            member.vitals = Arc::new(Vitals::with_in_flight(*in_flight));
+        }
+        members
+    }
+
+    #[test]
+    fn shares_of_every_strategy_add_up_and_touch_nothing() {
+        for strategy in ALL {
+            for loads in [&[][..], &[3], &[0, 9, 2]] {
+                let members = busy(loads);
+                let plan = plan(strategy.name, members.clone());
+                let shares = shares(&plan);
+                assert_eq!(shares.len(), loads.len());
+                let sum: f64 = shares.iter().sum();
+                assert!(loads.is_empty() || (sum - 1.0).abs() < 1e-9, "{}: {shares:?}", strategy.name);
+                assert!(
+                    shares.iter().all(|share| (0.0..=1.0).contains(share)),
+                    "{}: {shares:?}",
+                    strategy.name
+                );
+                let after: Vec<u32> = members.iter().map(Member::in_flight).collect();
+                assert_eq!(after, loads, "{}", strategy.name);
+            }
+        }
+    }
+
+    #[test]
+    fn weights_are_met_to_the_point() {
+        for name in ["weighted_round_robin", "random", "maglev", "rendezvous", "load_average"] {
+            let shares = shares(&plan(name, members(&[1.0, 3.0, 4.0])));
+            for (share, wanted) in shares.iter().zip([0.125, 0.375, 0.5]) {
+                assert!((share - wanted).abs() < 1e-6, "{name}: {shares:?}");
+            }
+        }
+        assert_eq!(shares(&plan("round_robin", members(&[1.0, 3.0]))), [0.5, 0.5]);
+    }
+
+    #[test]
+    fn whoever_has_less_in_flight_gets_more() {
+        for name in ["least_connections", "least_request", "adaptive"] {
+            let shares = shares(&plan(name, busy(&[300, 100, 200])));
+            assert!(shares[1] > shares[2] && shares[2] > shares[0], "{name}: {shares:?}");
+        }
+        // As many more as all have: up to twice the mean each.
+        let shares = shares(&plan("least_connections", busy(&[300, 100, 200])));
+        assert!((shares[1] - 0.5).abs() < 0.01 && (shares[0] - 1.0 / 6.0).abs() < 0.01, "{shares:?}");
+    }
+
+    #[test]
+    fn members_under_alert_give_away_what_is_asked_of_them() {
+        let mut members = members(&[1.0, 1.0]);
+        members[0].shed = Shed { share: 0.5, epoch: 1, ..Shed::default() };
+        let shares = shares(&plan("random", members));
+        assert!((shares[0] - 1.0 / 3.0).abs() < 1e-6, "{shares:?}");
+    }
+}

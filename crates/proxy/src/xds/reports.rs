@@ -1,0 +1,332 @@
+//! What clients report of the requests that they sent to members themselves (LRS), once a second: they count as work of the
+//! members as if they had come through this process.
+//!
+//! How long requests took is not in a report. By Little's law it follows from how many were under way and how many ended, and so
+//! it is counted; it is a mean, averaged over some reports. To a client of gRPC every status but OK is a failure, NOT_FOUND as well
+//! as UNAVAILABLE: failures count where members are compared with one another (success rates), and not where one after
+//! another would eject a member.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_brain::Time;
+use plimsoll_wire::orca::{MAX_METRICS, MAX_NAME};
+use plimsoll_wire::xds::{
+    ClusterStats, LoadStatsRequest, LoadStatsResponse, LocalityStats, SEND_ALL_CLUSTERS, Span,
+};
+
+use super::resource;
+use super::stream::{End, Incoming, Outgoing};
+use crate::core::Core;
+use crate::group::{Group, Record};
+use crate::listener::Listener;
+use crate::pool::Pool;
+
+/// How often clients report: more often those of gRPC do not.
+const INTERVAL: Span = Span { seconds: 1, nanos: 0 };
+/// Requests of one client at one member that are believed, in flight and between two reports.
+const MOST: u64 = 1_000_000;
+/// Part that a report has in the mean of requests in flight.
+const PART: f64 = 0.2;
+/// Nothing takes longer on average.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// Serves the stream to its end.
+pub(super) async fn report(
+    core: Rc<Core>,
+    listener: Rc<Listener>,
+    mut incoming: Incoming,
+    mut out: Outgoing,
+) {
+    let mut ledger = Ledger { core: core.index, last: core.now(), held: BTreeMap::new() };
+    let end = listen(&core, &listener, &mut ledger, &mut incoming, &mut out).await;
+    out.end(end);
+}
+
+async fn listen(
+    core: &Rc<Core>,
+    listener: &Rc<Listener>,
+    ledger: &mut Ledger,
+    incoming: &mut Incoming,
+    out: &mut Outgoing,
+) -> End {
+    let mut told = false;
+    loop {
+        let request: LoadStatsRequest = tokio::select! {
+            biased;
+            () = listener.until_closed() => return End::Unavailable,
+            request = incoming.next() => match request {
+                Ok(Some(request)) => request,
+                Ok(None) => return End::Ok,
+                Err(end) => return end,
+            },
+        };
+        if !std::mem::replace(&mut told, true) {
+            let patience = listener.settings().timeouts.body;
+            if let Err(end) = out.send(core, patience, &wanted(listener, &request)).await {
+                return end;
+            }
+        }
+        ledger.take(&request, core.tick(), |group| listener.pool_of(group));
+    }
+}
+
+/// What a client is to report.
+fn wanted(listener: &Listener, request: &LoadStatsRequest) -> LoadStatsResponse {
+    let features = request.node.iter().flat_map(|node| &node.client_features);
+    let all = features.into_iter().any(|feature| feature == SEND_ALL_CLUSTERS);
+    let clusters =
+        if all { Vec::new() } else { listener.groups().iter().map(|name| name.to_string()).collect() };
+    LoadStatsResponse { clusters, load_reporting_interval: Some(INTERVAL), send_all_clusters: all }
+}
+
+/// What one client has under way.
+struct Ledger {
+    core: usize,
+    last: Time,
+    /// By group and member.
+    held: BTreeMap<(Arc<str>, Arc<str>), Held>,
+}
+
+/// At one member.
+struct Held {
+    group: Arc<Group>,
+    record: Arc<Record>,
+    in_flight: u32,
+    /// The same, averaged.
+    mean: f64,
+}
+
+/// What a report says of one member, over all its localities and priorities.
+#[derive(Default)]
+struct Sum {
+    in_flight: u64,
+    succeeded: u64,
+    failed: u64,
+    values: Vec<(String, f64)>,
+}
+
+impl Ledger {
+    /// Takes a report: all that the client has under way, and what it did since the one before. What it does not mention is nothing.
+    fn take(&mut self, request: &LoadStatsRequest, now: Time, find: impl Fn(&str) -> Option<Rc<Pool>>) {
+        let passed = now.since(std::mem::replace(&mut self.last, now));
+        let mut before = std::mem::take(&mut self.held);
+        for stats in &request.cluster_stats {
+            if let Some(pool) = find(&stats.cluster_name) {
+                self.cluster(stats, &pool, &mut before, passed, now);
+            }
+        }
+        before.into_values().for_each(Held::release);
+    }
+
+    fn cluster(
+        &mut self,
+        stats: &ClusterStats,
+        pool: &Rc<Pool>,
+        before: &mut BTreeMap<(Arc<str>, Arc<str>), Held>,
+        passed: Duration,
+        now: Time,
+    ) {
+        let view = pool.view();
+        let published = &view.published;
+        let sampled = published.settings.samples().is_some();
+        let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
+        for one in &stats.upstream_locality_stats {
+            let Some(locality) = &one.locality else { continue };
+            sums.entry(resource::member(locality)).or_default().add(one, sampled);
+        }
+        let members = published.plan.members().iter().zip(&published.records);
+        let members: BTreeMap<&str, _> =
+            members.map(|(member, record)| (&*member.name, (member, record))).collect();
+        let said = stats.load_report_interval.and_then(|span| span.seconds());
+        let over = said.filter(|seconds| *seconds > 0.0).unwrap_or(passed.as_secs_f64());
+        for (name, sum) in sums {
+            let planned = members.get(name);
+            let name = planned.map_or_else(|| Arc::from(name), |(member, _)| Arc::clone(&member.name));
+            let key = (Arc::clone(&pool.group.name), name);
+            let mut held = before.remove(&key);
+            if let Some((_, record)) = planned
+                && !held.as_ref().is_some_and(|held| Arc::ptr_eq(&held.record, record))
+            {
+                // It is new to this client, or another one of the same name.
+                held.take().into_iter().for_each(Held::release);
+                let (group, record) = (Arc::clone(&pool.group), Arc::clone(record));
+                held = Some(Held { group, record, in_flight: 0, mean: -1.0 });
+            }
+            // One that is in use no more, and that this client had nothing with, is nobody's.
+            let Some(mut held) = held else { continue };
+            let latency = held.count(&sum, self.core, over);
+            if let Some(latency) = latency.filter(|_| planned.is_some()) {
+                let plan = &published.plan;
+                (plan.strategy().observe)(plan.knobs(), &held.record.vitals, latency, false, now);
+            }
+            if !sum.values.is_empty() {
+                pool.group.pass_on(Arc::clone(&key.1), sum.values);
+            }
+            self.held.insert(key, held);
+        }
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        // Nobody knows what becomes of it; whoever is there again reports again.
+        std::mem::take(&mut self.held).into_values().for_each(Held::release);
+    }
+}
+
+impl Held {
+    /// Counts what the client did; how long its requests took, on average, if that can be said.
+    fn count(&mut self, sum: &Sum, core: usize, over: f64) -> Option<Duration> {
+        // At most a million.
+        let in_flight = sum.in_flight.min(MOST) as u32;
+        let (succeeded, failed) = (sum.succeeded.min(MOST), sum.failed.min(MOST));
+        let between = (f64::from(self.in_flight) + f64::from(in_flight)) / 2.0;
+        self.mean = if self.mean < 0.0 { between } else { self.mean + (between - self.mean) * PART };
+        self.set(in_flight);
+        let stripe = &self.record.stripes[core];
+        let done = succeeded + failed;
+        stripe.requests.add(done);
+        stripe.failures.add(failed);
+        // gRPC's answers are of this class, whatever came of the call.
+        stripe.answers[2].add(done);
+        if done == 0 {
+            return None;
+        }
+        let seconds = (self.mean * over / done as f64).clamp(0.0, LONGEST.as_secs_f64());
+        // Where none was under way at the time of any report nothing can be said.
+        let latency = Duration::try_from_secs_f64(seconds).ok().filter(|latency| !latency.is_zero())?;
+        stripe.latency.record_many(latency, done);
+        Some(latency)
+    }
+
+    fn set(&mut self, in_flight: u32) {
+        if self.record.vitals.tell(self.in_flight, in_flight) {
+            let fewer = in_flight < self.in_flight;
+            self.in_flight = in_flight;
+            if fewer && !self.group.room.calm() {
+                self.group.room.ring();
+            }
+        }
+    }
+
+    fn release(mut self) {
+        self.set(0);
+    }
+}
+
+impl Sum {
+    fn add(&mut self, stats: &LocalityStats, sampled: bool) {
+        self.in_flight = self.in_flight.saturating_add(stats.total_requests_in_progress);
+        self.succeeded = self.succeeded.saturating_add(stats.total_successful_requests);
+        self.failed = self.failed.saturating_add(stats.total_error_requests);
+        if !sampled {
+            return;
+        }
+        let mut value = |name: String, requests: u64, total: f64| {
+            let mean = total / requests as f64;
+            if mean.is_finite() && self.values.len() < MAX_METRICS {
+                self.values.push((name, mean));
+            }
+        };
+        for one in stats.load_metric_stats.iter().filter(|one| one.metric_name.len() <= MAX_NAME) {
+            // Some clients write what it is one of, some do not (gRFC A64, A85).
+            let bare = one.metric_name.strip_prefix("named_metrics.").unwrap_or(&one.metric_name);
+            value(format!("named_metrics.{bare}"), one.requests, one.total);
+        }
+        for (name, one) in [
+            ("cpu_utilization", stats.cpu_utilization),
+            ("mem_utilization", stats.mem_utilization),
+            ("application_utilization", stats.application_utilization),
+        ] {
+            if let Some(one) = one {
+                value(name.to_owned(), one.requests, one.total);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_wire::xds::{Locality, MetricStats, UnnamedStats};
+
+    use super::*;
+    use crate::fixture::{listened, run};
+
+    fn stats(in_flight: u64, succeeded: u64, failed: u64) -> LocalityStats {
+        LocalityStats {
+            locality: Some(Locality { sub_zone: "m:80".into(), ..Locality::default() }),
+            total_successful_requests: succeeded,
+            total_requests_in_progress: in_flight,
+            total_error_requests: failed,
+            ..LocalityStats::default()
+        }
+    }
+
+    fn request(stats: Vec<LocalityStats>) -> LoadStatsRequest {
+        let cluster = ClusterStats {
+            cluster_name: "g".into(),
+            upstream_locality_stats: stats,
+            load_report_interval: Some(Span { seconds: 2, nanos: 0 }),
+        };
+        LoadStatsRequest { node: None, cluster_stats: vec![cluster] }
+    }
+
+    fn ledger() -> Ledger {
+        Ledger { core: 0, last: Time(0), held: BTreeMap::new() }
+    }
+
+    #[test]
+    fn reports_are_work_of_the_member() {
+        run(|core| async move {
+            let (pool, mut heard) = listened(&core, Some(Duration::ZERO));
+            let find = |name: &str| (name == "g").then(|| Rc::clone(&pool));
+            let record = Arc::clone(&pool.view().published.records[0]);
+            let (mut one, mut other) = (ledger(), ledger());
+            let metric = MetricStats { metric_name: "queue".into(), requests: 4, total: 10.0 };
+            let cpu = Some(UnnamedStats { requests: 2, total: 1.0 });
+            let told =
+                LocalityStats { load_metric_stats: vec![metric], cpu_utilization: cpu, ..stats(5, 90, 10) };
+            one.take(&request(vec![told, stats(1, 0, 0)]), Time(2_000_000_000), find);
+            other.take(&request(vec![stats(3, 0, 0)]), Time(2_000_000_000), find);
+            assert_eq!(record.vitals.in_flight(), 9);
+            let stripe = &record.stripes[0];
+            assert_eq!((stripe.requests.value(), stripe.failures.value()), (100, 10));
+            // Three in flight on average over 2 s, 100 of them: 60 ms each.
+            assert!((stripe.latency.seconds() - 6.0).abs() < 1e-6, "{}", stripe.latency.seconds());
+            let said = heard.try_recv().unwrap();
+            let values = [("named_metrics.queue".to_owned(), 2.5), ("cpu_utilization".to_owned(), 0.5)];
+            assert_eq!((&*said.member, &said.values[..]), ("m:80", &values[..]));
+            // What is not mentioned is over, and so is what a client that went had.
+            one.take(&LoadStatsRequest::default(), Time(3_000_000_000), find);
+            assert_eq!(record.vitals.in_flight(), 3);
+            drop(other);
+            assert_eq!(record.vitals.in_flight(), 0);
+        });
+    }
+
+    #[test]
+    fn what_cannot_be_is_not_believed() {
+        run(|core| async move {
+            let (pool, _heard) = listened(&core, None);
+            let find = |name: &str| (name == "g").then(|| Rc::clone(&pool));
+            let record = Arc::clone(&pool.view().published.records[0]);
+            let mut ledger = ledger();
+            let all = stats(u64::MAX, u64::MAX, u64::MAX);
+            ledger.take(&request(vec![all.clone(), all]), Time(1), find);
+            assert_eq!(u64::from(record.vitals.in_flight()), MOST);
+            assert_eq!(record.stripes[0].requests.value(), 2 * MOST);
+            let stranger = Locality { sub_zone: "nobody".into(), ..Locality::default() };
+            let stranger = LocalityStats { locality: Some(stranger), ..stats(1, 1, 1) };
+            let nowhere = LocalityStats { locality: None, ..stats(1, 1, 1) };
+            ledger.take(&request(vec![stranger, nowhere]), Time(2), find);
+            assert_eq!((record.vitals.in_flight(), ledger.held.len()), (0, 0));
+            let mut elsewhere = request(vec![stats(1, 1, 1)]);
+            elsewhere.cluster_stats[0].cluster_name = "other".into();
+            ledger.take(&elsewhere, Time(3), find);
+            assert_eq!(record.stripes[0].requests.value(), 2 * MOST);
+        });
+    }
+}

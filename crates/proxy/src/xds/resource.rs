@@ -1,0 +1,164 @@
+//! What a group is to a client: a listener without a socket that sends all to a cluster of the same name, whose endpoints are the
+//! members.
+
+use plimsoll_wire::xds::{
+    Address, Any, ApiListener, CLUSTER, CONNECTION_MANAGER, CircuitBreakers, Cluster, ClusterLoadAssignment,
+    ConfigSource, EDS, ENDPOINTS, EdsClusterConfig, Empty, Endpoint, HEALTHY, HttpConnectionManager,
+    HttpFilter, LISTENER, LbEndpoint, Listener, Locality, LocalityEndpoints, PREFIX, ROUTER, ROUTES, Route,
+    RouteAction, RouteConfiguration, RouteMatch, SocketAddress, Thresholds, UInt32, VirtualHost,
+};
+
+use super::scales::Place;
+
+/// What resources are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Cluster,
+    Endpoints,
+    Listener,
+    Routes,
+}
+
+impl Kind {
+    /// In the order in which they are told: what is named before what names it.
+    pub(super) const ALL: [Self; 4] = [Self::Cluster, Self::Endpoints, Self::Listener, Self::Routes];
+
+    pub(super) fn of(type_url: &str) -> Option<Self> {
+        let name = type_url.strip_prefix(PREFIX)?;
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// The message's.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Cluster => CLUSTER,
+            Self::Endpoints => ENDPOINTS,
+            Self::Listener => LISTENER,
+            Self::Routes => ROUTES,
+        }
+    }
+
+    /// For people.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Cluster => "cluster",
+            Self::Endpoints => "endpoints",
+            Self::Listener => "listener",
+            Self::Routes => "routes",
+        }
+    }
+
+    /// Is an answer all there is of them, so that what is missing in it is no more? Of the others it is what is new.
+    pub(super) fn whole(self) -> bool {
+        matches!(self, Self::Cluster | Self::Listener)
+    }
+}
+
+/// What follows from a group's name; `None` of endpoints.
+pub(super) fn of_name(kind: Kind, group: &str) -> Option<Any> {
+    match kind {
+        Kind::Cluster => Some(Any::of(CLUSTER, &cluster(group))),
+        Kind::Listener => Some(Any::of(LISTENER, &listener(group))),
+        Kind::Routes => Some(Any::of(ROUTES, &routes(group))),
+        Kind::Endpoints => None,
+    }
+}
+
+fn listener(group: &str) -> Listener {
+    let router = Any::of(ROUTER, &Empty {});
+    let filter = HttpFilter { name: "router".into(), typed_config: Some(router) };
+    let manager = HttpConnectionManager { route_config: Some(routes(group)), http_filters: vec![filter] };
+    let api_listener = ApiListener { api_listener: Some(Any::of(CONNECTION_MANAGER, &manager)) };
+    Listener { name: group.into(), api_listener: Some(api_listener) }
+}
+
+fn routes(group: &str) -> RouteConfiguration {
+    let route = Route {
+        r#match: Some(RouteMatch { prefix: Some(String::new()) }),
+        route: Some(RouteAction { cluster: group.into() }),
+    };
+    let host = VirtualHost { name: group.into(), domains: vec!["*".into()], routes: vec![route] };
+    RouteConfiguration { name: group.into(), virtual_hosts: vec![host] }
+}
+
+/// Version 3 of xDS.
+const V3: i32 = 2;
+
+fn cluster(group: &str) -> Cluster {
+    let here = ConfigSource { ads: None, this: Some(Empty {}), resource_api_version: V3 };
+    let stream = ConfigSource { ads: Some(Empty {}), this: None, resource_api_version: V3 };
+    // Without this a client refuses what is beyond 1024 requests at once by itself.
+    let thresholds = Thresholds { max_requests: Some(UInt32 { value: u32::MAX }) };
+    Cluster {
+        name: group.into(),
+        r#type: EDS,
+        eds_cluster_config: Some(EdsClusterConfig { eds_config: Some(stream), service_name: group.into() }),
+        lb_policy: 0,
+        circuit_breakers: Some(CircuitBreakers { thresholds: vec![thresholds] }),
+        lrs_server: Some(here),
+        lrs_report_endpoint_metrics: REPORTED.map(str::to_owned).into(),
+    }
+}
+
+/// What of members' own reports (ORCA) clients pass on, if they can.
+const REPORTED: [&str; 4] =
+    ["cpu_utilization", "mem_utilization", "application_utilization", "named_metrics.*"];
+
+/// The members in use, each at a place of its own.
+pub(super) fn endpoints(group: &str, places: &[Place]) -> Any {
+    let one = |place: &Place| {
+        let ip = place.address.ip().to_canonical().to_string();
+        let socket = SocketAddress { address: ip, port_value: place.address.port().into() };
+        let address = Address { socket_address: Some(socket) };
+        let endpoint =
+            LbEndpoint { endpoint: Some(Endpoint { address: Some(address) }), health_status: HEALTHY };
+        LocalityEndpoints {
+            locality: Some(locality(group, &place.name)),
+            lb_endpoints: vec![endpoint],
+            load_balancing_weight: Some(UInt32 { value: place.weight }),
+        }
+    };
+    let endpoints = places.iter().map(one).collect();
+    Any::of(ENDPOINTS, &ClusterLoadAssignment { cluster_name: group.into(), endpoints })
+}
+
+/// Where a member is, to a client.
+fn locality(group: &str, member: &str) -> Locality {
+    Locality { region: "plimsoll".into(), zone: group.into(), sub_zone: member.into() }
+}
+
+/// Which member it is.
+pub(super) fn member(locality: &Locality) -> &str {
+    &locality.sub_zone
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_wire::xds::Message as _;
+
+    use super::*;
+
+    #[test]
+    fn a_member_is_a_locality() {
+        let place =
+            Place { name: "m:80".into(), address: "[::ffff:10.0.0.1]:80".parse().unwrap(), weight: 7 };
+        let any = endpoints("web", &[place]);
+        assert_eq!(Kind::of(&any.type_url), Some(Kind::Endpoints));
+        let told = ClusterLoadAssignment::decode(&any.value[..]).unwrap();
+        let [one] = &told.endpoints[..] else { panic!("{told:?}") };
+        assert_eq!(member(one.locality.as_ref().unwrap()), "m:80");
+        assert_eq!(one.load_balancing_weight, Some(UInt32 { value: 7 }));
+        let endpoint = one.lb_endpoints[0].endpoint.as_ref().unwrap();
+        let socket = endpoint.address.as_ref().unwrap().socket_address.as_ref().unwrap();
+        assert_eq!((&*socket.address, socket.port_value), ("10.0.0.1", 80));
+    }
+
+    #[test]
+    fn a_route_fits_all() {
+        let Some(any) = of_name(Kind::Routes, "web") else { panic!() };
+        // The prefix is there, and empty.
+        assert!(any.value.windows(4).any(|bytes| bytes == [0x0a, 2, 0x0a, 0]), "{any:?}");
+        assert_eq!(of_name(Kind::Endpoints, "web"), None);
+        assert_eq!(Kind::of("type.googleapis.com/nothing"), None);
+    }
+}

@@ -1,0 +1,183 @@
+//! Weights that clients are told, out of shares that never rest: a pure value.
+//!
+//! Shares by what is in flight follow reports that are a second old, and so do what clients make of them: they are averaged over
+//! half a second ([`PACE`]), which calms that loop. Shares by weights or reports are calm already. What clients were told stays as
+//! long as it is nearly right; who is in use and who is not counts at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_brain::{MemberId, Time};
+
+/// What the weights of all members come to, about: 32 bits hold the sum, whatever is rounded.
+const WHOLE: f64 = 1_000_000.0;
+/// Time over which shares are averaged that go by what is in flight.
+const PACE: Duration = Duration::from_millis(500);
+/// How far weights may be from the truth, as a part of themselves or of a twentieth of the mean: where shares move by themselves,
+/// and where they do not.
+const MOVING: f64 = 0.03;
+const STILL: f64 = 0.001;
+
+/// A member in use, and its share of the requests.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Share {
+    pub(super) member: MemberId,
+    pub(super) name: Arc<str>,
+    pub(super) address: SocketAddr,
+    /// 0 to 1.
+    pub(super) share: f64,
+}
+
+/// A member as clients are told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) name: Arc<str>,
+    pub(super) address: SocketAddr,
+    /// At least 1.
+    pub(super) weight: u32,
+}
+
+/// The weights of one group's members.
+#[derive(Debug, Default)]
+pub(super) struct Scales {
+    at: Option<Time>,
+    shares: BTreeMap<MemberId, f64>,
+    told: Vec<Place>,
+}
+
+impl Scales {
+    /// What clients are to be told.
+    pub(super) fn told(&self) -> &[Place] {
+        &self.told
+    }
+
+    /// Takes the shares of now; true if clients are to be told something else than before. `moving`: do they go by what is in
+    /// flight?
+    pub(super) fn weigh(&mut self, now: Time, fresh: Vec<Share>, moving: bool) -> bool {
+        let passed = self.at.replace(now).map(|at| now.since(at).as_secs_f64());
+        let part = match passed {
+            Some(passed) if moving => 1.0 - (-passed / PACE.as_secs_f64()).exp(),
+            _ => 1.0,
+        };
+        let before = std::mem::take(&mut self.shares);
+        let mut taken = BTreeSet::new();
+        // Two members at one address are one to a client, and it refuses to be told of both.
+        let mut members: Vec<(Share, f64)> = Vec::new();
+        for one in fresh {
+            let kept = before.get(&one.member).copied().unwrap_or(one.share);
+            let share = kept + (one.share - kept) * part;
+            self.shares.insert(one.member, share);
+            if taken.insert(one.address) {
+                members.push((one, share));
+            } else if let Some((_, sum)) = members.iter_mut().find(|(first, _)| first.address == one.address)
+            {
+                *sum += share;
+            }
+        }
+        let sum: f64 = members.iter().map(|(_, share)| share).sum();
+        let sum = if sum > 0.0 { sum } else { 1.0 };
+        let next: Vec<Place> = members
+            .into_iter()
+            .map(|(one, share)| {
+                // A member that is in use is never quite left alone: its connections stay open, and it is tried.
+                let weight = (share / sum * WHOLE).round().clamp(1.0, WHOLE) as u32;
+                Place { name: one.name, address: one.address, weight }
+            })
+            .collect();
+        let tolerance = if moving { MOVING } else { STILL };
+        let least = WHOLE / next.len().max(1) as f64 / 20.0;
+        let near = |told: &Place, next: &Place| {
+            let weight = f64::from(told.weight);
+            (f64::from(next.weight) - weight).abs() <= tolerance * weight.max(least)
+        };
+        let same = |told: &Place, next: &Place| told.name == next.name && told.address == next.address;
+        let all =
+            |told: &[Place]| told.iter().zip(&next).all(|(told, next)| same(told, next) && near(told, next));
+        if passed.is_some() && self.told.len() == next.len() && all(&self.told) {
+            return false;
+        }
+        self.told = next;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(shares: &[f64]) -> Vec<Share> {
+        let one = |(id, share): (u32, &f64)| Share {
+            member: MemberId(id),
+            name: format!("m{id}").into(),
+            address: ([10, 0, 0, 1], 80 + id as u16).into(),
+            share: *share,
+        };
+        (0..).zip(shares).map(one).collect()
+    }
+
+    fn weights(scales: &Scales) -> Vec<u32> {
+        scales.told().iter().map(|place| place.weight).collect()
+    }
+
+    fn at(millis: u64) -> Time {
+        Time(millis * 1_000_000)
+    }
+
+    #[test]
+    fn calm_shares_are_told_as_they_are() {
+        let mut scales = Scales::default();
+        assert!(scales.weigh(at(0), shares(&[0.25, 0.75]), false));
+        assert_eq!(weights(&scales), [250_000, 750_000]);
+        assert!(!scales.weigh(at(1), shares(&[0.25, 0.75]), false));
+        assert!(scales.weigh(at(2), shares(&[0.26, 0.74]), false));
+        assert_eq!(weights(&scales), [260_000, 740_000]);
+    }
+
+    #[test]
+    fn the_first_word_is_told_even_if_it_is_that_there_is_nobody() {
+        let mut scales = Scales::default();
+        assert!(scales.weigh(at(0), Vec::new(), true) && scales.told().is_empty());
+        assert!(!scales.weigh(at(1), Vec::new(), true));
+    }
+
+    #[test]
+    fn moving_shares_come_by_and_by() {
+        let mut scales = Scales::default();
+        scales.weigh(at(0), shares(&[0.5, 0.5]), true);
+        assert!(!scales.weigh(at(50), shares(&[0.52, 0.48]), true), "within what is near enough");
+        let mut now = 50;
+        while now < 1050 {
+            now += 50;
+            scales.weigh(at(now), shares(&[0.9, 0.1]), true);
+        }
+        // Two paces: 86 % of the way.
+        let weight = f64::from(weights(&scales)[0]) / WHOLE;
+        assert!((0.82..0.87).contains(&weight), "{weight}");
+    }
+
+    #[test]
+    fn who_is_in_use_counts_at_once() {
+        let mut scales = Scales::default();
+        scales.weigh(at(0), shares(&[0.5, 0.3, 0.2]), true);
+        assert!(scales.weigh(at(1), shares(&[0.5, 0.5]), true));
+        assert_eq!(scales.told().len(), 2);
+        assert!(scales.weigh(at(2), shares(&[0.4, 0.4, 0.2]), true));
+        let came = scales.told()[2].weight;
+        assert!(came.abs_diff(200_000) < 1000, "one that comes has its share from the beginning: {came}");
+    }
+
+    #[test]
+    fn nobody_has_nothing_and_no_address_comes_twice() {
+        let mut scales = Scales::default();
+        scales.weigh(at(0), shares(&[1.0, 0.0]), true);
+        assert_eq!(weights(&scales), [1_000_000, 1]);
+        let mut double = shares(&[0.5, 0.25, 0.25]);
+        double[2].address = double[1].address;
+        scales.weigh(at(1), double, false);
+        assert_eq!(weights(&scales), [500_000, 500_000]);
+        scales.weigh(at(2), shares(&[0.0, 0.0]), false);
+        assert_eq!(weights(&scales), [1, 1]);
+    }
+}

@@ -1,0 +1,136 @@
+//! xDS, version 3, as far as clients of gRPC speak it: what a control plane tells them (discovery) and what they tell it (load
+//! reports). The messages are Envoy's (`envoy/service/discovery/v3`, `envoy/config/*/v3`, `envoy/service/load_stats/v3`); of each
+//! there are those fields that gRPC reads or writes (gRFC A27 and those that build on it), with the numbers of Envoy's files. What else
+//! a message has is passed over.
+//!
+//! [`frame`] and [`Frames`] put messages into the pieces that gRPC sends them in.
+
+mod discovery;
+mod frames;
+mod load;
+mod resource;
+
+pub use discovery::*;
+pub use frames::{Bad, Frames, frame};
+pub use load::*;
+pub use resource::*;
+
+/// Reads and writes messages.
+pub use prost::Message;
+
+/// What type URLs begin with.
+pub const PREFIX: &str = "type.googleapis.com/";
+
+/// The path of the method by which a client is told all it asks for (ADS, state of the world).
+pub const DISCOVERY: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+/// The path of the method by which a client reports load (LRS).
+pub const LOAD_REPORTS: &str = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats";
+
+/// A message of any type.
+#[derive(Clone, PartialEq, Message)]
+pub struct Any {
+    /// [`PREFIX`] and the message's name.
+    #[prost(string, tag = "1")]
+    pub type_url: String,
+    /// The message.
+    #[prost(bytes = "vec", tag = "2")]
+    pub value: Vec<u8>,
+}
+
+impl Any {
+    /// `name` is the message's own, with its package.
+    pub fn of(name: &str, message: &impl Message) -> Self {
+        Self { type_url: format!("{PREFIX}{name}"), value: message.encode_to_vec() }
+    }
+}
+
+/// A number that may be missing (`google.protobuf.UInt32Value`).
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct UInt32 {
+    /// The number.
+    #[prost(uint32, tag = "1")]
+    pub value: u32,
+}
+
+/// A span of time (`google.protobuf.Duration`).
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Span {
+    /// Whole seconds.
+    #[prost(int64, tag = "1")]
+    pub seconds: i64,
+    /// And nanoseconds.
+    #[prost(int32, tag = "2")]
+    pub nanos: i32,
+}
+
+impl Span {
+    /// In seconds, if it is not negative.
+    pub fn seconds(&self) -> Option<f64> {
+        (self.seconds >= 0 && self.nanos >= 0).then(|| self.seconds as f64 + f64::from(self.nanos) / 1e9)
+    }
+}
+
+/// Where something is (`envoy.config.core.v3.Locality`).
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Locality {
+    /// The widest.
+    #[prost(string, tag = "1")]
+    pub region: String,
+    /// Within it.
+    #[prost(string, tag = "2")]
+    pub zone: String,
+    /// The narrowest.
+    #[prost(string, tag = "3")]
+    pub sub_zone: String,
+}
+
+/// Who a client is (`envoy.config.core.v3.Node`).
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Node {
+    /// As its bootstrap file says.
+    #[prost(string, tag = "1")]
+    pub id: String,
+    /// What program of what kind it is, such as `gRPC C-core`.
+    #[prost(string, tag = "6")]
+    pub user_agent_name: String,
+    /// What it can, by name.
+    #[prost(string, repeated, tag = "10")]
+    pub client_features: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_passed_over() {
+        // Field 3 (metadata) and field 12 beside the id.
+        let bytes = [0x0a, 2, b'm', b'e', 0x1a, 1, 0, 0x62, 1, b'x'];
+        assert_eq!(Node::decode(&bytes[..]).unwrap().id, "me");
+        assert!(Node::decode(&bytes[..3]).is_err());
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_protocol() {
+        let request = DiscoveryRequest {
+            version_info: "1".into(),
+            node: Some(Node { id: "n".into(), ..Node::default() }),
+            resource_names: vec!["web".into()],
+            type_url: "t".into(),
+            response_nonce: "2".into(),
+            error_detail: Some(Status { code: 3, message: "no".into() }),
+        };
+        let bytes = b"\x0a\x011\x12\x03\x0a\x01n\x1a\x03web\x22\x01t\x2a\x012\x32\x06\x08\x03\x12\x02no";
+        assert_eq!(request.encode_to_vec(), bytes);
+        assert_eq!(DiscoveryRequest::decode(&bytes[..]).unwrap(), request);
+        let any = Any::of("a.B", &UInt32 { value: 300 });
+        assert_eq!(any.encode_to_vec(), b"\x0a\x17type.googleapis.com/a.B\x12\x03\x08\xac\x02");
+    }
+
+    #[test]
+    fn spans_are_not_negative() {
+        assert_eq!(Span { seconds: 1, nanos: 500_000_000 }.seconds(), Some(1.5));
+        assert_eq!(Span { seconds: -1, nanos: 0 }.seconds(), None);
+    }
+}

@@ -1,0 +1,147 @@
+//! Messages in the pieces of a stream, as gRPC has them ("gRPC over HTTP2"): a byte that says whether the message is compressed, four
+//! with its length, the message.
+
+use thiserror::Error;
+
+/// Bytes before a message.
+const HEAD: usize = 5;
+
+/// Why a stream cannot be read on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Bad {
+    /// We never said that we understand that.
+    #[error("the message is compressed")]
+    Compressed,
+    /// It has more bytes than may be.
+    #[error("the message is too long")]
+    Long,
+}
+
+/// A message in one piece.
+pub fn frame(message: &impl prost::Message) -> Vec<u8> {
+    let length = message.encoded_len();
+    let mut bytes = Vec::with_capacity(HEAD + length);
+    bytes.push(0);
+    // One that is longer than that cannot be made of what fits into memory here.
+    bytes.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+    bytes.extend_from_slice(&message.encode_to_vec());
+    bytes
+}
+
+/// Finds the messages in what comes.
+#[derive(Debug)]
+pub struct Frames {
+    bytes: Vec<u8>,
+    most: usize,
+}
+
+impl Frames {
+    /// `most` bytes of a message are taken.
+    pub fn new(most: usize) -> Self {
+        Self { bytes: Vec::new(), most }
+    }
+
+    /// Takes what has come. No more is kept than came, and [`Frames::next`] is to be asked before more does.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Is nothing left of what has come?
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The next message that is whole, if there is one.
+    ///
+    /// # Errors
+    /// The stream cannot be read on.
+    pub fn next_message(&mut self) -> Result<Option<Vec<u8>>, Bad> {
+        let Some(&[compressed, a, b, c, d]) = self.bytes.first_chunk::<HEAD>() else { return Ok(None) };
+        if compressed != 0 {
+            return Err(Bad::Compressed);
+        }
+        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        if length > self.most {
+            return Err(Bad::Long);
+        }
+        if self.bytes.len() - HEAD < length {
+            return Ok(None);
+        }
+        let rest = self.bytes.split_off(HEAD + length);
+        let mut message = std::mem::replace(&mut self.bytes, rest);
+        message.drain(..HEAD);
+        Ok(Some(message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::xds::{DiscoveryRequest, LoadStatsRequest, Message as _, UInt32};
+
+    fn messages(pieces: &[&[u8]], most: usize) -> Result<Vec<Vec<u8>>, Bad> {
+        let mut frames = Frames::new(most);
+        let mut found = Vec::new();
+        for piece in pieces {
+            frames.push(piece);
+            while let Some(message) = frames.next_message()? {
+                found.push(message);
+            }
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn cuts_do_not_matter() {
+        let stream =
+            [frame(&UInt32 { value: 7 }), frame(&UInt32 { value: 0 }), frame(&UInt32 { value: 300 })]
+                .concat();
+        let whole = messages(&[&stream], 10).unwrap();
+        assert_eq!(whole, [&b"\x08\x07"[..], b"", b"\x08\xac\x02"]);
+        for size in 1..stream.len() {
+            assert_eq!(messages(&stream.chunks(size).collect::<Vec<_>>(), 10).unwrap(), whole, "{size}");
+        }
+        assert_eq!(messages(&[&stream], 2), Err(Bad::Long));
+        assert_eq!(messages(&[&[1, 0, 0, 0, 0]], 2), Err(Bad::Compressed));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_the_end_of_us(stream in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = messages(&[&stream], 300);
+            let _ = DiscoveryRequest::decode(&stream[..]);
+            let _ = LoadStatsRequest::decode(&stream[..]);
+        }
+
+        /// What is nearly right goes deeper than what is made of chance.
+        #[test]
+        fn no_change_of_a_report_is_either(at in 0_usize..200, byte in any::<u8>(), cut in 0_usize..200) {
+            let mut report = report();
+            let place = at % report.len();
+            report[place] = byte;
+            report.truncate(report.len() - cut % report.len());
+            let _ = LoadStatsRequest::decode(&report[..]);
+        }
+    }
+
+    fn report() -> Vec<u8> {
+        use crate::xds::{ClusterStats, Locality, LocalityStats, MetricStats, Node, Span};
+        let metric = MetricStats { metric_name: "queue".into(), requests: 3, total: 4.5 };
+        let locality = LocalityStats {
+            locality: Some(Locality { sub_zone: "10.0.0.1:80".into(), ..Locality::default() }),
+            total_successful_requests: 300,
+            total_requests_in_progress: 2,
+            load_metric_stats: vec![metric],
+            ..LocalityStats::default()
+        };
+        let stats = ClusterStats {
+            cluster_name: "web".into(),
+            upstream_locality_stats: vec![locality],
+            load_report_interval: Some(Span { seconds: 1, nanos: 5 }),
+        };
+        let node = Node { id: "n".into(), ..Node::default() };
+        LoadStatsRequest { node: Some(node), cluster_stats: vec![stats] }.encode_to_vec()
+    }
+}

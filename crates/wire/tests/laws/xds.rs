@@ -1,0 +1,63 @@
+//! What a client of xDS says: the same messages wherever the bytes are cut, and each is the same when it has been written and read again.
+
+use plimsoll_wire::xds::{Bad, DiscoveryRequest, Frames, LoadStatsRequest, Message, frame};
+
+use super::fields::show;
+use super::{Verdict, cuts};
+
+/// Bytes of a message, at most.
+const MOST: usize = 4096;
+
+/// Panics if the law does not hold.
+pub(crate) fn check(input: &[u8]) -> Verdict {
+    let (whole, left) = match messages([input, b""]) {
+        Ok(found) => found,
+        Err(bad) => {
+            for at in cuts(input) {
+                let (begin, rest) = input.split_at(at);
+                assert_eq!(messages([begin, rest]), Err(bad), "cut at {at}: {}", show(input));
+            }
+            return Verdict::Refused;
+        }
+    };
+    for at in cuts(input) {
+        let (begin, rest) = input.split_at(at);
+        assert_eq!(messages([begin, rest]), Ok((whole.clone(), left)), "cut at {at}: {}", show(input));
+    }
+    let understood = whole.iter().filter(|message| {
+        let asked = again::<DiscoveryRequest>(message);
+        let told = again::<LoadStatsRequest>(message);
+        asked || told
+    });
+    match understood.count() {
+        all if all < whole.len() => Verdict::Refused,
+        _ if left || whole.is_empty() => Verdict::Partial,
+        _ => Verdict::Accepted,
+    }
+}
+
+/// The messages, and whether something is left.
+fn messages(pieces: [&[u8]; 2]) -> Result<(Vec<Vec<u8>>, bool), Bad> {
+    let mut frames = Frames::new(MOST);
+    let mut found = Vec::new();
+    for piece in pieces {
+        frames.push(piece);
+        while let Some(message) = frames.next_message()? {
+            assert!(message.len() <= MOST);
+            found.push(message);
+        }
+    }
+    Ok((found, !frames.is_empty()))
+}
+
+/// Is it one of this type?
+fn again<M: Message + Default>(bytes: &[u8]) -> bool {
+    let Ok(message) = M::decode(bytes) else { return false };
+    let written = message.encode_to_vec();
+    let read = M::decode(&written[..]).unwrap_or_else(|error| panic!("{error}: {}", show(bytes)));
+    // Not by comparing them: a number that is none is not itself.
+    assert_eq!(read.encode_to_vec(), written, "{}", show(bytes));
+    let framed = frame(&message);
+    assert_eq!((framed[0], &framed[5..]), (0, &written[..]), "{}", show(bytes));
+    true
+}

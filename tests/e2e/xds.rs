@@ -1,0 +1,167 @@
+//! A stock client of gRPC (grpcio) that finds members by xDS: it goes there itself, as often as it is told, and reports what it did.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::stage::{Balancer, curl_status, until};
+
+/// Three servers and a client, which do as they are told.
+struct Grpc {
+    child: Child,
+    out: ChildStdin,
+    lines: BufReader<ChildStdout>,
+    servers: Vec<SocketAddr>,
+    /// The balancer's file.
+    text: String,
+}
+
+impl Grpc {
+    fn start() -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/e2e/grpc/xds.py");
+        let mut child = Command::new("/usr/bin/python3")
+            .arg(script)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = child.stdin.take().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        let server = |port: &str| SocketAddr::from(([127, 0, 0, 1], port.parse().unwrap()));
+        let servers = line.split_whitespace().map(server).collect();
+        Self { child, out, lines, servers, text: String::new() }
+    }
+
+    #[track_caller]
+    fn tell(&mut self, line: &str) -> String {
+        writeln!(self.out, "{line}").unwrap();
+        let mut answer = String::new();
+        self.lines.read_line(&mut answer).unwrap();
+        assert!(!answer.is_empty(), "it ended at: {line}");
+        answer.trim().to_owned()
+    }
+
+    /// Each server's share of the calls within half a second; none may have failed so far.
+    #[track_caller]
+    fn shares(&mut self) -> Vec<f64> {
+        let said = self.tell("count 0.5");
+        let counts: Vec<f64> = said.split(' ').map(|word| word.parse().unwrap()).collect();
+        let (failed, counts) = counts.split_last().unwrap();
+        assert!(*failed == 0.0, "calls failed: {said}");
+        let all: f64 = counts.iter().sum();
+        assert!(all > 50.0, "hardly any calls: {said}");
+        counts.iter().map(|count| count / all).collect()
+    }
+
+    /// For how long a server has not been called.
+    fn quiet(&mut self, server: usize) -> f64 {
+        self.tell(&format!("last {server}")).parse().unwrap()
+    }
+
+    /// A balancer of which the servers are members, with these capacities, and which is this client's control plane.
+    fn balancer(&mut self, capacities: [u32; 3], listener: &str, rest: &str) -> Balancer {
+        let members: Vec<String> = self
+            .servers
+            .iter()
+            .zip(capacities)
+            .map(|(address, capacity)| format!("{{ address = \"{address}\", capacity = {capacity} }}"))
+            .collect();
+        self.text = format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"xds\"\ngroup = \"web\"\n{listener}\n[[group]]\nname = \"web\"\n\
+             slow_start = \"0s\"\nmembers = [{}]\n{rest}",
+            members.join(", ")
+        );
+        let balancer = Balancer::start(&self.text);
+        self.tell(&format!("go {}", balancer.address()));
+        balancer
+    }
+}
+
+impl Drop for Grpc {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_stock_client_follows_weights_and_drains() {
+    let mut grpc = Grpc::start();
+    let balancer = grpc.balancer([1, 2, 5], "", "strategy = \"weighted_round_robin\"\n");
+    until("shares are as the capacities", || {
+        let shares = grpc.shares();
+        shares.iter().zip([0.125, 0.25, 0.625]).all(|(share, wanted)| (share - wanted).abs() < 0.05)
+    });
+    let begun = Instant::now();
+    let heavy = grpc.servers[2].to_string();
+    assert_eq!(balancer.run(&["drain", &heavy]).code, Some(0));
+    until("nobody calls it any more", || grpc.quiet(2) > 0.5);
+    let took = begun.elapsed().as_secs_f64() - grpc.quiet(2);
+    assert!(took < 1.0, "called for {took} s after the drain was asked for");
+    let shares = grpc.shares();
+    assert!(shares[2] == 0.0 && (shares[1] - 2.0 / 3.0).abs() < 0.1, "{shares:?}");
+    let begun = Instant::now();
+    assert_eq!(balancer.run(&["undrain", &heavy]).code, Some(0));
+    until("it is called again", || grpc.quiet(2) < 0.1);
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    balancer.reload(&grpc.text.replace("capacity = 5", "capacity = 1"));
+    until("a reload counts as well", || (grpc.shares()[2] - 0.25).abs() < 0.07);
+    grpc.shares();
+}
+
+#[test]
+fn a_slow_member_gets_less_because_clients_say_what_is_under_way_there() {
+    let mut grpc = Grpc::start();
+    let balancer = grpc.balancer([1, 1, 1], "", "");
+    for server in 0..2 {
+        grpc.tell(&format!("delay {server} 5"));
+    }
+    grpc.tell("delay 2 50");
+    until("reports come in", || {
+        let group = balancer.group("web");
+        let members = group["members"].as_array().unwrap().clone();
+        members.iter().all(|member| member["requests"].as_u64() > Some(10))
+            && members[2]["in_flight"].as_u64() >= Some(2)
+    });
+    until("it gets less than half of what the others get", || {
+        let shares = grpc.shares();
+        shares[2] < 0.5 * shares[0] && shares[2] < 0.5 * shares[1] && shares[2] > 0.0
+    });
+    let slow = balancer.member(grpc.servers[2]);
+    assert_eq!(slow["failures"], 0, "{slow}");
+    grpc.tell("stop");
+    until("nothing is under way", || {
+        let group = balancer.group("web");
+        group["members"].as_array().unwrap().iter().all(|member| member["in_flight"] == 0)
+    });
+}
+
+#[test]
+fn loads_that_members_report_and_alerts_count_within_a_second() {
+    let mut grpc = Grpc::start();
+    let rest = "strategy = \"random\"\n[group.monitor]\nmetric = \"cpu\"\ninterval = \"1s\"\n";
+    let balancer = grpc.balancer([1, 1, 1], "binding = \"on_demand\"", rest);
+    let url = format!("http://{}/v1/report", balancer.reports());
+    let servers = grpc.servers.clone();
+    let report = |loads: [f64; 3]| {
+        for (server, load) in servers.iter().zip(loads) {
+            // The answer says so if the member is under alert.
+            let status = curl_status(&["-d", &format!("member={server}&cpu={load}"), &url], b"");
+            assert!(matches!(status, 200 | 204), "{status}");
+        }
+    };
+    for _ in 0..3 {
+        report([0.02, 0.02, 0.02]);
+    }
+    until("all get as much", || grpc.shares().iter().all(|share| (share - 1.0 / 3.0).abs() < 0.07));
+    report([0.02, 0.02, 1.0]);
+    let begun = Instant::now();
+    until("it is under alert", || !balancer.events(servers[2], "alert_raised").is_empty());
+    // The most of its sessions are to go.
+    until("its clients call others", || grpc.shares()[2] < 0.25);
+    // Half a second of that is the counting, on a machine that has other things to do.
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+}
