@@ -152,13 +152,15 @@ fn spread(world: &mut World, seconds: u32) -> (f64, f64) {
     (least, most)
 }
 
+/// Four members with one core, four with three.
+fn one_and_three() -> Vec<Server> {
+    (0..8).map(|place| Server::new(Kind::Shared, if place % 2 == 0 { 1.0 } else { 3.0 }, 0.02)).collect()
+}
+
 /// Chance gives one member or another more than its share for some seconds; that is not what the group can carry.
 #[test]
 fn where_members_are_drawn_the_line_is_that_of_their_shares() {
-    for servers in [
-        alike(Kind::Shared, 8),
-        [Server::new(Kind::Shared, 1.0, 0.02), Server::new(Kind::Shared, 3.0, 0.02)].repeat(4),
-    ] {
+    for servers in [alike(Kind::Shared, 8), one_and_three()] {
         let mut world = World::new(servers, true, false, 29);
         world.draws = true;
         let truth = world.capacity();
@@ -166,8 +168,7 @@ fn where_members_are_drawn_the_line_is_that_of_their_shares() {
         assert!(least > 0.9 * truth && most < 1.1 * truth, "{least:.0} to {most:.0}, not {truth:.0}");
     }
     // In turns half of the members have three times what they should.
-    let servers = [Server::new(Kind::Shared, 1.0, 0.02), Server::new(Kind::Shared, 3.0, 0.02)].repeat(4);
-    let (least, most) = spread(&mut World::new(servers, true, false, 29), 60);
+    let (least, most) = spread(&mut World::new(one_and_three(), true, false, 29), 60);
     assert!(least > 0.9 * 400.0 && most < 1.1 * 400.0, "{least:.0} to {most:.0}, not 400");
 }
 

@@ -209,7 +209,9 @@ fn a_demand_that_slides_towards_nothing_leaves_the_others_as_wide_as_they_are() 
     let (mut inside, mut nothing) = ([0, 0], 0);
     for seed in 0..40 {
         let mut noises = Noise(seed * 91 + 7);
-        (0..20).for_each(|_| drop(noises.next()));
+        for _ in 0..20 {
+            noises.next();
+        }
         let mut text = "client.threads".to_owned();
         names.iter().for_each(|name| text += &format!(",{name},{name}.half_width"));
         for clients in [1.0, 3.0, 6.0, 12.0] {

@@ -117,7 +117,7 @@ impl Application {
     pub fn at(&self, levels: &Levels) -> Setting {
         let level = |factor| levels.get(&factor).and_then(super::Level::number);
         let seconds = |span: &Spanned<Span>| span.get_ref().0.as_secs_f64();
-        let ms = |factor, span| level(factor).map_or(seconds(span), |value| value / 1e3);
+        let ms = |factor, span| level(factor).map_or_else(|| seconds(span), |value| value / 1e3);
         let count = |factor, own: usize| level(factor).map_or(own, |value| value as usize);
         Setting {
             architecture: self.architecture,
