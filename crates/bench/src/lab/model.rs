@@ -253,7 +253,9 @@ metrics = { response = [\"client.response\"], server_a = [\"server.utilization\"
         for strategy in ["plimsoll:round_robin", "plimsoll:random", "plimsoll:least_request(choices=2)"] {
             assert!(with(strategy).is_ok(), "{strategy}: {:?}", with(strategy));
         }
-        for strategy in ["plimsoll:peak_ewma", "plimsoll:least_request(choices=5)", "haproxy", "plimsoll"] {
+        for strategy in
+            ["plimsoll:peak_ewma", "plimsoll:least_request(choices=5)", "plimsoll:adaptive", "haproxy:source"]
+        {
             let wrong = with(strategy).unwrap_err();
             assert!(
                 wrong.iter().any(|wrong| wrong.message.contains("no policy of a model is like")),

@@ -62,7 +62,7 @@ fn mistakes_in_an_application_are_pointed_at() {
     const APPLICATION: &str = "\n[application]\narchitecture = \"handle\"\nagent = \"1ms\"\nclient = \"2ms\"\nclones = 3\n\
                                length = \"150B\"\ndelay = \"20ms\"\n";
     let base = TEXT
-        .replace("[members]\n", "[members]\ncount = 4\n")
+        .replace("[members]\n", "[members]\ncount = 4\nworkers = 1\n")
         .replace("keep_alive = false", "keep_alive = true")
         .replace("[[factor]]\nvary = \"endpoints\"\nfull = [0, 2]\nquick = [1]\n", "")
         .replace(
