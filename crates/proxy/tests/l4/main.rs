@@ -5,7 +5,10 @@
 mod bindings;
 mod calls;
 mod floods;
+mod frames;
 mod http2;
+mod http2_clients;
+mod http2_members;
 mod line;
 mod probe;
 mod proxy_protocol;
@@ -14,3 +17,4 @@ mod second;
 mod side_car;
 mod tcp;
 mod udp;
+mod websocket;
