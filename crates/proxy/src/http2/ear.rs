@@ -56,7 +56,7 @@ impl Ear {
     /// A request is given up: was nothing heard for so long, though something was asked?
     pub(super) fn in_vain(&self, patience: Duration, now: Time) -> bool {
         // What was asked before something was heard waits since then.
-        now.since(self.asked.get().unwrap_or(self.heard.get())) >= patience
+        now.since(self.asked.get().unwrap_or_else(|| self.heard.get())) >= patience
     }
 }
 

@@ -97,6 +97,28 @@ mod tests {
         [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
     }
 
+    proptest::proptest! {
+        /// Whatever comes is taken for frames in one way, however it is cut.
+        #[test]
+        fn any_bytes_are_frames(bytes: Vec<u8>, kinds: Vec<(u8, u8)>, cut: usize) {
+            let mut all = bytes;
+            for (kind, len) in kinds {
+                all.extend(frame(kind % 16, 0, 1, &vec![0; usize::from(len)]));
+            }
+            let read = |pieces: &[&[u8]]| {
+                let (mut frames, mut found) = (Frames::new(0), Vec::new());
+                for mut piece in pieces.iter().copied() {
+                    while let Some(frame) = frames.next(&mut piece) {
+                        found.push(frame);
+                    }
+                }
+                found
+            };
+            let (head, rest) = all.split_at(cut % (all.len() + 1));
+            proptest::prop_assert_eq!(read(&[&all]), read(&[head, rest]));
+        }
+    }
+
     #[test]
     fn cuts_do_not_matter() {
         let mut bytes = b"before".to_vec();

@@ -27,7 +27,7 @@ pub(super) fn is_call(fields: &HeaderMap) -> bool {
 
 /// The host that a request is for, without its port; `None` if it names none.
 pub(super) fn host(head: &request::Parts) -> Option<&str> {
-    let named = || Some(head.headers.get(HOST)?.to_str().ok()?);
+    let named = || head.headers.get(HOST)?.to_str().ok();
     let authority = head.uri.authority().map(Authority::as_str).or_else(named)?;
     match authority.rsplit_once(':') {
         // What is in brackets has colons of its own.

@@ -174,7 +174,7 @@ impl Stream for Outbound {
 
     fn report(&mut self) -> Option<Vec<u8>> {
         match &mut self.answer {
-            Answer::Text(reader) => reader.report().or(self.report.take()),
+            Answer::Text(reader) => reader.report().or_else(|| self.report.take()),
             _ => self.report.take(),
         }
     }

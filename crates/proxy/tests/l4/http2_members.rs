@@ -319,7 +319,7 @@ async fn members_say_in_trailers_how_loaded_they_are() {
                 let (response, _) =
                     sender.send_request(call().header(field, value).body(()).unwrap(), true).unwrap();
                 let (head, _, trailers) = answer(response).await.unwrap();
-                let last = trailers.unwrap_or(head.headers().clone());
+                let last = trailers.unwrap_or_else(|| head.headers().clone());
                 assert_eq!(last["grpc-status"], "0");
                 let seen = last.keys().any(|name| name.as_str().starts_with("endpoint-load-metrics"));
                 assert_eq!(seen, !strip_reports, "{field} {value}");
