@@ -3,7 +3,7 @@
 //! A member that vanished (its host lost its power, a firewall forgot the connection) or hangs does not close its connections: the
 //! kernel finds out after a quarter of an hour. Whatever is asked there meanwhile is asked in vain, and new requests would come to it for
 //! as long as there are any. So it is noted when something was first asked since anything was last heard; when a request is given up
-//! and that was longer ago than a connection may take to come about, the connection gets no new ones. What is under way on it goes on.
+//! before its answer has begun, and that was longer ago than a connection may take to come about, the connection gets no new ones. What is under way on it goes on.
 //!
 //! Nobody is pinged for it. Servers of gRPC end connections that are pinged more often than they like (`too_many_pings`; by default
 //! once in five minutes), with all that is under way; that is why Envoy, HAProxy and hyper send no pings unless they are told to.

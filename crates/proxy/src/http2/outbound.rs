@@ -29,7 +29,7 @@ pub(super) struct Outbound {
     to_head: bool,
     request: Option<(SendStream<Bytes>, Writer)>,
     answer: Answer,
-    /// Is more of the answer waited for?
+    /// Is the answer's head waited for? A member that has begun to answer may have nothing more to say for long.
     waiting: bool,
     /// For how long nothing may be heard of a member that is asked for something.
     patience: Duration,
@@ -148,7 +148,7 @@ impl Stream for Outbound {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
         let came = self.poll_answer(cx, buffer);
-        self.waiting = came.is_pending() && self.request.is_some();
+        self.waiting = came.is_pending() && matches!(self.answer, Answer::Head(_));
         came.map_err(|error| {
             // A stream above the last that the member will look at ends with its GOAWAY, the others do not.
             self.declined = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);

@@ -87,6 +87,27 @@ async fn a_slow_answer_does_not_make_a_connection_dead() {
     .await;
 }
 
+#[tokio::test]
+async fn a_member_that_has_nothing_more_to_say_is_not_dead() {
+    within(async {
+        // It begins each answer, and leaves it at that.
+        let (member, connections) =
+            raw_member(|_, stream| (frame(HEADERS, END_HEADERS, stream, &[0x88]), true)).await;
+        let (engine, address) = http(hasty(to_second(&[member])));
+        let (sender, _end) = client(address).await;
+        for _ in 0..3 {
+            let mut sender = sender.clone().ready().await.unwrap();
+            let request = Request::get("http://web.example/watch").body(()).unwrap();
+            let watched = sender.send_request(request, true).unwrap().0.await.unwrap();
+            tokio::time::sleep(2 * CONNECT).await;
+            drop(watched);
+            until("it is over", || status_of(&engine, member).in_flight == 0).await;
+        }
+        assert_eq!(connections.load(Relaxed), 1);
+    })
+    .await;
+}
+
 /// REFUSED_STREAM
 const REFUSED: u32 = 7;
 
