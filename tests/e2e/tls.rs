@@ -103,6 +103,41 @@ fn each_name_has_its_certificate_and_may_have_its_group() {
 }
 
 #[test]
+fn connections_of_http_2_are_for_what_they_were_made_for() {
+    let (one, two) = (Member::start(&[]), Member::start(&[]));
+    let (folder, _) = certificates();
+    let names = format!("{BOTH}, names = [{{ name = \"b.two.test\", group = \"other\" }}] }}");
+    let text = https(&names, &[one.address], "");
+    let other = groups(&[("other", &[two.address])], "");
+    let balancer = Balancer::start_in(folder, &format!("{text}\n{other}"));
+    let status = |version: &str, name: &str, host: &str| {
+        let got = get(&balancer, name, &[version, "-H", &format!("Host: {host}")]);
+        assert_eq!(got.code, Some(0), "{}", got.talk);
+        let line = got.talk.lines().find(|line| line.starts_with("< HTTP/")).unwrap().to_owned();
+        line.split(' ').nth(2).unwrap().to_owned()
+    };
+    for (name, host, expected) in [
+        ("one.test", "ONE.test:8443", "200"),
+        // What has no certificate here, and no group, is served wherever it is asked for.
+        ("one.test", "nobody.test", "200"),
+        // Another certificate.
+        ("one.test", "a.two.test", "421"),
+        ("a.two.test", "one.test", "421"),
+        // The same certificate, another group; and back.
+        ("a.two.test", "c.two.test", "200"),
+        ("a.two.test", "b.two.test", "421"),
+        ("b.two.test", "a.two.test:443", "421"),
+        ("b.two.test", "b.two.test", "200"),
+    ] {
+        assert_eq!(status("--http2", name, host), expected, "{host} on a connection for {name}");
+        // Nobody shares those of HTTP/1.1.
+        assert_eq!(status("--http1.1", name, host), "200", "{host} on a connection for {name}");
+    }
+    // The fourth is the other group's.
+    until("they are counted", || balancer.rejected("misdirected") == 3);
+}
+
+#[test]
 fn clients_without_a_certificate_stay_outside_where_one_is_asked_for() {
     let member = Member::start(&["--echo", "http"]);
     let (folder, authority) = certificates();

@@ -1,10 +1,11 @@
 //! WebSockets through the balancer: a server and a client of a library that others use.
 
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocket, frame::coding::CloseCode};
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocket, frame::coding::CloseCode};
 use tokio_tungstenite::tungstenite::{Bytes, Error, Message, accept, client};
 
 use crate::stage::{Balancer, Member, PATIENCE, Script, Wire, listening, noise, until, web};
@@ -141,4 +142,118 @@ fn a_long_conversation_is_no_slow_answer() {
     let latency = balancer.member(member)["latency"]["sum"].as_f64().unwrap();
     assert!(latency < 1.0, "the member answered at once, not after {latency} s");
     assert!(balancer.group("web")["latency"]["sum"].as_f64().unwrap() < 1.0);
+}
+
+/// A stream of HTTP/2, the first of its connection: what is written goes as DATA, what comes as such is read. It knows nothing of
+/// others, and of the other side's windows: less may be sent than they are at first.
+struct Tunnel {
+    stream: TcpStream,
+    /// What has come and was not read yet.
+    ahead: Vec<u8>,
+}
+
+impl Tunnel {
+    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> io::Result<()> {
+        let len = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        self.stream.write_all(&[&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat())
+    }
+
+    /// The next frame's kind, flags and payload.
+    fn next(&mut self) -> io::Result<(u8, u8, Vec<u8>)> {
+        let mut head = [0; 9];
+        self.stream.read_exact(&mut head)?;
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        self.stream.read_exact(&mut payload)?;
+        Ok((head[3], head[4], payload))
+    }
+
+    /// Asks for a WebSocket (RFC 8441).
+    fn open(balancer: &Balancer) -> WebSocket<Self> {
+        let stream = TcpStream::connect(balancer.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut tunnel = Self { stream, ahead: Vec::new() };
+        tunnel.stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        tunnel.frame(4, 0, 0, b"").unwrap();
+        // Literals, some with names of the static table: :method, :path, :authority; :scheme is in it.
+        let fields: [&[u8]; 4] = [
+            b"\x02\x07CONNECT\x04\x05/chat\x01\x01h\x86",
+            b"\x00\x09:protocol\x09websocket",
+            b"\x00\x15sec-websocket-version\x0213",
+            b"\x00\x06origin\x08http://h",
+        ];
+        tunnel.frame(1, 4, 1, &fields.concat()).unwrap();
+        let mut promised = false;
+        loop {
+            match tunnel.next().unwrap() {
+                // SETTINGS_ENABLE_CONNECT_PROTOCOL
+                (4, 0, settings) => promised = settings.chunks(6).any(|one| one == [0, 8, 0, 0, 0, 1]),
+                // 200, by the static table.
+                (1, _, head) => {
+                    assert_eq!(head[0], 0x88);
+                    break;
+                }
+                (kind, ..) => assert!([4, 8].contains(&kind), "{kind}"),
+            }
+        }
+        assert!(promised);
+        WebSocket::from_raw_socket(tunnel, Role::Client, None)
+    }
+}
+
+impl Write for Tunnel {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let most = bytes.len().min(16_384);
+        self.frame(0, 0, 1, &bytes[..most])?;
+        Ok(most)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Tunnel {
+    fn read(&mut self, space: &mut [u8]) -> io::Result<usize> {
+        while self.ahead.is_empty() {
+            match self.next()? {
+                (0, flags, content) => {
+                    if flags & 1 == 1 && content.is_empty() {
+                        return Ok(0);
+                    }
+                    self.ahead = content;
+                }
+                (3, ..) => return Err(io::ErrorKind::ConnectionReset.into()),
+                _ => {}
+            }
+        }
+        let most = space.len().min(self.ahead.len());
+        space[..most].copy_from_slice(&self.ahead[..most]);
+        self.ahead.drain(..most);
+        // Both windows.
+        for stream in [0, 1] {
+            self.frame(8, 0, stream, &u32::try_from(most).unwrap().to_be_bytes())?;
+        }
+        Ok(most)
+    }
+}
+
+#[test]
+fn messages_go_both_ways_on_a_stream_of_http_2() {
+    let member = echo();
+    let balancer = Balancer::start(&web(&[member], ""));
+    let mut socket = Tunnel::open(&balancer);
+    for text in ["hello", "", "schöne Grüße"] {
+        socket.send(Message::text(text)).unwrap();
+        assert_eq!(socket.read().unwrap(), Message::text(text));
+    }
+    let bytes = noise(40_000);
+    socket.send(Message::binary(bytes.clone())).unwrap();
+    assert!(socket.read().unwrap().into_data() == bytes);
+    assert_eq!(balancer.member(member)["in_flight"], 1);
+    let goodbye = CloseFrame { code: CloseCode::Normal, reason: "done".into() };
+    socket.close(Some(goodbye.clone())).unwrap();
+    assert_eq!(socket.read().unwrap(), Message::Close(Some(goodbye)));
+    assert!(matches!(socket.read(), Err(Error::ConnectionClosed)));
+    drop(socket);
+    until("no request in flight", || balancer.member(member)["in_flight"] == 0);
 }

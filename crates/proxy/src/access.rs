@@ -29,10 +29,10 @@ const LAST: Duration = Duration::from_secs(2);
 
 /// What is remembered of a request until it ends.
 pub(crate) struct Line {
-    method: String,
-    target: String,
-    host: String,
-    agent: String,
+    pub(crate) method: String,
+    pub(crate) target: String,
+    pub(crate) host: String,
+    pub(crate) agent: String,
 }
 
 /// How a request ended.
@@ -48,6 +48,11 @@ impl Line {
     #[inline(always)]
     pub(crate) fn begin(core: &Core, request: &Request<'_, '_>) -> Option<Box<Self>> {
         if core.access.wanted(core) { Some(Self::of(request)) } else { None }
+    }
+
+    /// The same for one that is not told as HTTP/1.1.
+    pub(crate) fn told(core: &Core, told: impl FnOnce() -> Self) -> Option<Box<Self>> {
+        core.access.wanted(core).then(|| Box::new(told()))
     }
 
     fn of(request: &Request<'_, '_>) -> Box<Self> {

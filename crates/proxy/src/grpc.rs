@@ -61,6 +61,8 @@ fn code(reason: Reason) -> u32 {
     match reason {
         // DEADLINE_EXCEEDED: it may have been carried out.
         Reason::TotalTimeout | Reason::AnswerTimeout | Reason::ClientTimeout => 4,
+        // UNKNOWN, as HTTP's 421 is read.
+        Reason::Misdirected => 2,
         // UNIMPLEMENTED
         Reason::NotImplemented => 12,
         // INTERNAL, as HTTP's 400 is read.
@@ -103,6 +105,17 @@ pub(crate) fn refusal(reason: Reason, more: &[u8]) -> Vec<u8> {
     answer.extend_from_slice(more);
     answer.extend_from_slice(b"\r\n");
     answer
+}
+
+/// The trailers of an answer that was begun and will not be ended. `late`: the client's own patience has come to its end, and
+/// nothing is wrong with the member.
+pub(crate) fn broken_off(late: bool) -> [(&'static str, &'static str); 2] {
+    match late {
+        // DEADLINE_EXCEEDED
+        true => [("grpc-status", "4"), ("grpc-message", "plimsoll: the request took too long")],
+        // UNAVAILABLE
+        false => [("grpc-status", "14"), ("grpc-message", "plimsoll: a member broke off its answer")],
+    }
 }
 
 #[cfg(test)]

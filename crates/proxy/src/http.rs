@@ -35,6 +35,8 @@ mod reply;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use reply::own_answer;
+
 /// A client connection between and during requests.
 struct Session<S> {
     core: Rc<Core>,

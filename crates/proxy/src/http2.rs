@@ -6,21 +6,28 @@
 //! the log are the same, and what could be read in two ways is refused by the same rules.
 //!
 //! Frames, header compression and windows are those of the crate `h2`. What it leaves to others is here: who may open how many
-//! streams, when a connection ends ([`serve`]), how much a peer may say that asks for nothing ([`govern`]), and which of a
-//! member's connections a request goes to ([`wires`]).
+//! streams, when a connection ends ([`serve`]), how much a peer may say that asks for nothing ([`govern`]), which of a
+//! member's connections a request goes to ([`wires`]), which of them nothing is heard of any more ([`ear`]),
+//! and when a connection has seen too many mistakes ([`wear`]).
 
 use std::time::Duration;
 
 mod batch;
+mod ear;
 mod fields;
+mod frames;
 mod govern;
 mod heads;
 mod inbound;
+mod meter;
 mod outbound;
 mod reader;
+mod refuse;
 mod serve;
 #[cfg(test)]
 mod tests;
+mod wear;
+mod websocket;
 mod wires;
 mod writer;
 
@@ -42,7 +49,7 @@ const CONNECTION_WINDOW: u32 = wires::MOST as u32 * STREAM_WINDOW;
 pub(crate) const SEND_BUFFER: usize = 64 * 1024;
 /// Streams that were reset before we had taken them in; more end the connection (CVE-2023-44487).
 pub(crate) const RESET_EARLY: usize = 20;
-/// Streams that we reset because of errors of the client; more end the connection.
+/// Streams of a connection that we reset because of errors of the client; more end it ([`wear`]).
 pub(crate) const RESET_BY_US: usize = 100;
 /// How long a peer that was told to go may take to read that.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);

@@ -3,6 +3,7 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -10,6 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::grpc::Call;
 use crate::stream::Stream;
+use crate::tls::Origin;
 
 /// A connection to a peer.
 pub(crate) enum Link {
@@ -49,6 +51,26 @@ impl Stream for Link {
     #[inline(always)]
     fn untouched(&self) -> bool {
         either!(self, stream => stream.untouched())
+    }
+
+    fn declined(&self) -> bool {
+        either!(self, stream => stream.declined())
+    }
+
+    fn report(&mut self) -> Option<Vec<u8>> {
+        either!(self, stream => stream.report())
+    }
+
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        either!(self, stream => stream.poll_gone(cx))
+    }
+
+    fn fail(&mut self, late: bool) {
+        either!(self, stream => stream.fail(late));
+    }
+
+    fn origin(&self) -> Option<Arc<Origin>> {
+        either!(self, stream => stream.origin())
     }
 
     #[inline(always)]

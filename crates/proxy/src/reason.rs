@@ -23,13 +23,15 @@ pub(crate) enum Reason {
     Shed,
     /// No TLS came about: no request was seen.
     Handshake,
+    /// It came by a connection that is for another host.
+    Misdirected,
 }
 
 /// How many reasons there are.
 pub(crate) const REASONS: usize = ALL.len();
 
 /// Every reason, in the order of its number.
-pub(crate) const ALL: [Reason; 17] = [
+pub(crate) const ALL: [Reason; 18] = [
     Reason::BadRequest,
     Reason::HeadTooLarge,
     Reason::NotImplemented,
@@ -47,6 +49,7 @@ pub(crate) const ALL: [Reason; 17] = [
     Reason::Exhausted,
     Reason::Shed,
     Reason::Handshake,
+    Reason::Misdirected,
 ];
 
 impl Reason {
@@ -70,6 +73,7 @@ impl Reason {
             Self::Exhausted => "exhausted",
             Self::Shed => "shed",
             Self::Handshake => "handshake",
+            Self::Misdirected => "misdirected",
         }
     }
 
@@ -93,6 +97,7 @@ impl Reason {
             Self::Exhausted => "the balancer has no file descriptor or local port left",
             Self::Shed => "every member works on as many requests as it can",
             Self::Handshake => "no TLS came about",
+            Self::Misdirected => "the connection is for another host: make one for this",
         }
     }
 
@@ -104,6 +109,7 @@ impl Reason {
             Self::NotImplemented => (501, "Not Implemented"),
             Self::Version => (505, "HTTP Version Not Supported"),
             Self::ClientTimeout => (408, "Request Timeout"),
+            Self::Misdirected => (421, "Misdirected Request"),
             Self::NoMember | Self::QueueFull | Self::QueueTimeout | Self::Exhausted | Self::Shed => {
                 (503, "Service Unavailable")
             }

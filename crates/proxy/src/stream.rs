@@ -6,6 +6,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rustix::io::Errno;
@@ -14,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::grpc::Call;
+use crate::tls::Origin;
 
 /// A byte stream to or from a peer.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
@@ -55,6 +57,30 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
     /// Did the peer say that it did nothing with what it was sent?
     fn untouched(&self) -> bool {
         false
+    }
+
+    /// Did it say so of this alone, and not that it takes nothing any more? Then there is no better way to it.
+    fn declined(&self) -> bool {
+        false
+    }
+
+    /// What a member said of its load after its answer, as the value of an ORCA header.
+    fn report(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Ready when the peer has broken off, though nobody reads what it sent before; for those that can know.
+    fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+
+    /// No more will come of what was being sent, so that the peer may be told why, if there is a way. `late`: its own patience
+    /// has come to its end.
+    fn fail(&mut self, _late: bool) {}
+
+    /// Whom a client's connection is for, if the client said so before it asked for anything.
+    fn origin(&self) -> Option<Arc<Origin>> {
+        None
     }
 
     /// Is it one of many on the same connection? Then it costs nothing to ask whether its peer has left, and what it says comes in

@@ -13,10 +13,12 @@ use crate::listener::Listener;
 use crate::reason::Reason;
 
 mod client;
+mod origin;
 mod server;
 mod stream;
 
 pub use client::{Fault, MemberTls, Trust};
+pub(crate) use origin::Origin;
 pub use server::{Certificate, ClientCertificate, ListenerTls};
 pub(crate) use stream::Secure;
 
@@ -66,7 +68,10 @@ pub(crate) async fn meet(
         }
         Err(error) => Err(error),
     };
-    let Err(error) = met else { return Some(stream) };
+    let Err(error) = met else {
+        stream.came_for(tls);
+        return Some(stream);
+    };
     if error.kind() != io::ErrorKind::UnexpectedEof {
         listener.pool().group.reject(core.index, Reason::Handshake);
         tracing::debug!("{}: no TLS with a client: {error}", listener.door.address);

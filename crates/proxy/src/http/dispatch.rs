@@ -20,7 +20,7 @@ use crate::pool::{Admission, Pool};
 use crate::reason::Reason;
 use crate::trip::Trip;
 
-/// Members that may refuse a request before it is to wait; and as many again, if it may wait.
+/// Members that may refuse a request before it is to wait; and as many again, if it may wait. Members that may decline it.
 const REFUSALS: u8 = 4;
 
 /// Why a request is to wait.
@@ -100,6 +100,7 @@ impl<S: Stream> Session<S> {
         let mut last = Reason::NoMember;
         let mut fresh = false;
         let mut refusals = 0;
+        let mut declined = 0;
         let mut retries: u16 = 0;
         let mut now = asked.begun;
         loop {
@@ -115,6 +116,12 @@ impl<S: Stream> Session<S> {
             let full = matches!(admission, Admission::Full);
             let trip = match admission {
                 Admission::Trip(trip) => trip,
+                Admission::Nobody if (1..REFUSALS).contains(&declined) && last == Reason::Reset => {
+                    // They did nothing with it, and may have had a reason that has gone: once more, whoever it is.
+                    declined = REFUSALS;
+                    tried.truncate(usize::from(retries));
+                    continue;
+                }
                 Admission::Nobody if last != Reason::Shed => return Outcome::Reject(last),
                 Admission::Full | Admission::Shed | Admission::Nobody => {
                     // Those that refused it may have room by then.
@@ -169,12 +176,28 @@ impl<S: Stream> Session<S> {
                 }
                 Failure::Broken => {
                     trip.failed(now);
+                    self.stream.fail(false);
                     return Outcome::Lost;
                 }
                 // What the client asks for in so short a time the member may not be blamed for.
                 Failure::Expired(answered) => {
                     trip.left(now);
-                    return if answered { Outcome::Lost } else { Outcome::Reject(Reason::TotalTimeout) };
+                    if !answered {
+                        return Outcome::Reject(Reason::TotalTimeout);
+                    }
+                    self.stream.fail(true);
+                    return Outcome::Lost;
+                }
+                Failure::Declined => {
+                    // Asked for nothing, it is not to be blamed; but others may take it at once.
+                    tried.push(trip.member());
+                    trip.abandoned();
+                    declined += 1;
+                    last = Reason::Reset;
+                    if declined >= REFUSALS || asked.streamed {
+                        return Outcome::Reject(Reason::Reset);
+                    }
+                    continue;
                 }
                 Failure::Stale(untouched) => {
                     // The member closed a connection it had kept for long enough: no fault of anybody.
@@ -299,7 +322,12 @@ impl<S: Stream> Session<S> {
         };
         let end = self.exchange(asked, &mut member, trip, deadline, reused).await?;
         let settings = trip.settings();
-        if end.keep_member && settings.send_proxy.is_none() && !second {
+        if second {
+            if let Some(report) = member.report() {
+                // An answer that was passed on is no refusal, whatever it says of itself.
+                let _ = trip.hear(&report, self.core.now());
+            }
+        } else if end.keep_member && settings.send_proxy.is_none() {
             trip.upstream.check_in(member, self.core.now(), settings.pool);
         }
         Ok(end)

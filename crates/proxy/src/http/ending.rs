@@ -27,6 +27,8 @@ pub(super) enum Failure {
     Refused(Reason),
     /// The member failed before a byte of an answer was passed on. `true`: the request cannot have reached it.
     Member(Reason, bool),
+    /// The member did nothing with this request, and takes others. Nothing of an answer came.
+    Declined,
     /// A connection used before was closed before a byte of an answer came. `true`: the member said that it did nothing.
     Stale(bool),
     /// The client's own patience came to its end (gRPC). `true`: its answer had begun.

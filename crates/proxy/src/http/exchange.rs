@@ -124,6 +124,9 @@ impl<S: Stream> Session<S> {
         exchange.rearm(now);
         match poll_fn(|cx| exchange.poll(cx)).await {
             Ok(()) => {}
+            Err(Failure::Member(Reason::Reset, _)) if exchange.member.declined() && !exchange.heard => {
+                return Err(Failure::Declined);
+            }
             Err(Failure::Member(Reason::Reset, _)) if reused && !exchange.heard => {
                 return Err(Failure::Stale(exchange.member.untouched()));
             }
@@ -192,8 +195,12 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         if turns == TURNS {
             cx.waker().wake_by_ref();
         }
-        if self.watching && self.asked.body.done() && !self.client_ended {
-            core.lend(|buffer, _| self.watch_client(cx, buffer))?;
+        if self.watching && !self.client_ended {
+            if self.asked.body.done() {
+                core.lend(|buffer, _| self.watch_client(cx, buffer))?;
+            } else if self.unread() && self.session.stream.poll_gone(cx).is_ready() {
+                return Poll::Ready(Err(Failure::Client(self.answered)));
+            }
         }
         if moved && (heard || self.heard || self.asked.streamed) {
             self.rearm(core.tick());
@@ -457,8 +464,12 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
 
     /// Is it the client that nothing moves for?
     fn waits_for_client(&self) -> bool {
-        let request_is_with_member = self.sent < self.asked.out.len() || !self.to_member.is_empty();
-        !self.to_client.is_empty() || (!self.asked.body.done() && !request_is_with_member && !self.deaf)
+        !self.to_client.is_empty() || !(self.asked.body.done() || self.unread())
+    }
+
+    /// Is nothing read of the request because the member takes nothing of it?
+    fn unread(&self) -> bool {
+        self.deaf || self.sent < self.asked.out.len() || !self.to_member.is_empty()
     }
 
     /// The timer fired: whose fault is it?

@@ -13,7 +13,7 @@ impl<S: Stream> Session<S> {
     /// Answers a request whose head could not be read; the connection ends with it.
     pub(super) async fn refuse(&mut self, reason: Reason) {
         self.listener.pool().group.reject(self.core.index, reason);
-        let answer = self.own_answer(reason, false, true, b"");
+        let answer = own_answer(self.is_call(), reason, false, true, b"");
         if self.send(&answer).await {
             self.linger().await;
         }
@@ -23,7 +23,8 @@ impl<S: Stream> Session<S> {
     pub(super) async fn reject(&mut self, asked: &Asked, reason: Reason) -> bool {
         self.answered_alone = true;
         let keep = asked.keep_alive && asked.body.done() && !asked.http10 && !self.ending();
-        let answer = self.own_answer(reason, asked.method == Method::Head, !keep, asked.metered.refusal());
+        let to_head = asked.method == Method::Head;
+        let answer = own_answer(self.is_call(), reason, to_head, !keep, asked.metered.refusal());
         if !self.send(&answer).await {
             return false;
         }
@@ -53,11 +54,8 @@ impl<S: Stream> Session<S> {
         keep
     }
 
-    fn own_answer(&self, reason: Reason, to_head: bool, close: bool, more: &[u8]) -> Vec<u8> {
-        match self.stream.call() {
-            None => answer(reason, to_head, close, more),
-            Some(_) => grpc::refusal(reason, more),
-        }
+    fn is_call(&self) -> bool {
+        self.stream.call().is_some()
     }
 
     /// Writes a line of the access log, if this request is to have one.
@@ -68,7 +66,12 @@ impl<S: Stream> Session<S> {
     }
 }
 
-/// `more` are whole header lines.
+/// The text of an answer of our own, to a `call` as gRPC has it. `close`: the client's connection ends with it; `more` are whole
+/// header lines.
+pub(crate) fn own_answer(call: bool, reason: Reason, to_head: bool, close: bool, more: &[u8]) -> Vec<u8> {
+    if call { grpc::refusal(reason, more) } else { answer(reason, to_head, close, more) }
+}
+
 fn answer(reason: Reason, to_head: bool, close: bool, more: &[u8]) -> Vec<u8> {
     let (status, phrase) = reason.status();
     let body = format!("plimsoll: {}\n", reason.sentence());

@@ -1,6 +1,7 @@
 //! Header fields between the two versions: which of them concern one hop of HTTP/1.1 alone, and trailers as text.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use plimsoll_wire::orca;
 
 /// Does a field, in lower case or not, concern one hop of HTTP/1.1 and has no place in HTTP/2 (RFC 9113 section 8.2.2)?
 pub(super) fn hop(name: &[u8]) -> bool {
@@ -61,6 +62,25 @@ pub(super) fn trailers(framing: &[u8]) -> HeaderMap {
     found
 }
 
+/// What trailers say of a member's load (ORCA), as the value of [`orca::HEADER`]; with `strip` they do not say it any more.
+pub(super) fn report(trailers: &mut HeaderMap, strip: bool) -> Option<Vec<u8>> {
+    let binary = report_bin(trailers, strip);
+    let text = match strip {
+        true => trailers.remove(orca::HEADER),
+        false => trailers.get(orca::HEADER).cloned(),
+    };
+    binary.or_else(|| text.map(|value| value.as_bytes().to_vec()))
+}
+
+/// The same of the binary form, which gRPC has a name of its own for.
+pub(super) fn report_bin(fields: &mut HeaderMap, strip: bool) -> Option<Vec<u8>> {
+    let value = match strip {
+        true => fields.remove(orca::HEADER_BIN),
+        false => fields.get(orca::HEADER_BIN).cloned(),
+    };
+    value.map(|value| [b"BIN ", value.as_bytes()].concat())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,5 +107,22 @@ mod tests {
         let text = b"0;x=y:z\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\nHost: x\r\nOk: 1\r\n\r\n";
         let found = trailers(text);
         assert_eq!(found.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["ok"]);
+    }
+
+    #[test]
+    fn reports_are_found_in_trailers() {
+        let trailers = || {
+            let mut trailers = HeaderMap::new();
+            trailers.append("grpc-status", HeaderValue::from_static("0"));
+            trailers.append(orca::HEADER, HeaderValue::from_static("TEXT eps=1"));
+            trailers
+        };
+        let mut kept = trailers();
+        assert_eq!(report(&mut kept, false).as_deref(), Some(&b"TEXT eps=1"[..]));
+        assert_eq!(kept, trailers());
+        kept.append(orca::HEADER_BIN, HeaderValue::from_static("CTMzMzMzM9M/"));
+        assert_eq!(report(&mut kept, true).as_deref(), Some(&b"BIN CTMzMzMzM9M/"[..]));
+        assert_eq!(kept.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["grpc-status"]);
+        assert_eq!(report(&mut kept, true), None);
     }
 }

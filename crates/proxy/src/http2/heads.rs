@@ -25,6 +25,17 @@ pub(super) fn is_call(fields: &HeaderMap) -> bool {
     fields.get(CONTENT_TYPE).is_some_and(|kind| grpc::is_call(kind.as_bytes()))
 }
 
+/// The host that a request is for, without its port; `None` if it names none.
+pub(super) fn host(head: &request::Parts) -> Option<&str> {
+    let named = || head.headers.get(HOST)?.to_str().ok();
+    let authority = head.uri.authority().map(Authority::as_str).or_else(named)?;
+    match authority.rsplit_once(':') {
+        // What is in brackets has colons of its own.
+        Some((host, port)) if !port.ends_with(']') => Some(host),
+        _ => Some(authority),
+    }
+}
+
 /// Appends a request's head as text. `ended`: it has no body.
 ///
 /// # Errors
@@ -32,17 +43,7 @@ pub(super) fn is_call(fields: &HeaderMap) -> bool {
 pub(super) fn request_text(head: &request::Parts, ended: bool, out: &mut Vec<u8>) -> Result<Framing, Untold> {
     let fields = &head.headers;
     let authority = head.uri.authority().map(Authority::as_str);
-    let mut hosts = fields.get_all(HOST).iter();
-    let named = hosts.next().map(HeaderValue::as_bytes);
-    if hosts.next().is_some() {
-        return Err(Untold("more than one Host"));
-    }
-    let host = match (authority.map(str::as_bytes), named) {
-        (Some(authority), Some(host)) if !authority.eq_ignore_ascii_case(host) => {
-            return Err(Untold("Host and :authority are not the same"));
-        }
-        (authority, host) => authority.or(host),
-    };
+    let host = one_host(head)?;
     let target = match head.uri.path_and_query() {
         Some(path) if head.method != Method::CONNECT => path.as_str(),
         _ => authority.unwrap_or_default(),
@@ -60,19 +61,7 @@ pub(super) fn request_text(head: &request::Parts, ended: bool, out: &mut Vec<u8>
         () if length && !trailed(fields) => Framing::Length,
         () => Framing::Chunks,
     };
-    for (name, value) in fields {
-        let skipped = [HOST, COOKIE].contains(name)
-            || (*name == CONTENT_LENGTH && framing == Framing::Chunks)
-            || hop(name.as_str().as_bytes());
-        if !skipped {
-            line(name.as_str().as_bytes(), value.as_bytes(), out);
-        }
-    }
-    // They may come in crumbs (section 8.2.3).
-    let crumbs: Vec<&[u8]> = fields.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
-    if !crumbs.is_empty() {
-        line(b"cookie", &crumbs.join(&b"; "[..]), out);
-    }
+    request_fields(fields, |name| *name == CONTENT_LENGTH && framing == Framing::Chunks, out);
     match framing {
         Framing::Chunks => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
         // Those that usually have a body say that they have none (RFC 9110 section 8.6).
@@ -83,6 +72,39 @@ pub(super) fn request_text(head: &request::Parts, ended: bool, out: &mut Vec<u8>
     }
     out.extend_from_slice(b"\r\n");
     Ok(framing)
+}
+
+/// Whom a request is for, as a Host field has it; `None` if it does not say.
+///
+/// # Errors
+/// It names two hosts.
+pub(super) fn one_host(head: &request::Parts) -> Result<Option<&[u8]>, Untold> {
+    let mut hosts = head.headers.get_all(HOST).iter();
+    let named = hosts.next().map(HeaderValue::as_bytes);
+    if hosts.next().is_some() {
+        return Err(Untold("more than one Host"));
+    }
+    match (head.uri.authority().map(|authority| authority.as_str().as_bytes()), named) {
+        (Some(authority), Some(host)) if !authority.eq_ignore_ascii_case(host) => {
+            Err(Untold("Host and :authority are not the same"))
+        }
+        (authority, host) => Ok(authority.or(host)),
+    }
+}
+
+/// Appends a request's fields but Host, those that HTTP/1.1 has for one hop, and those to be left out.
+pub(super) fn request_fields(fields: &HeaderMap, left_out: impl Fn(&HeaderName) -> bool, out: &mut Vec<u8>) {
+    for (name, value) in fields {
+        let skipped = [HOST, COOKIE].contains(name) || left_out(name) || hop(name.as_str().as_bytes());
+        if !skipped {
+            line(name.as_str().as_bytes(), value.as_bytes(), out);
+        }
+    }
+    // They may come in crumbs (section 8.2.3).
+    let crumbs: Vec<&[u8]> = fields.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if !crumbs.is_empty() {
+        line(b"cookie", &crumbs.join(&b"; "[..]), out);
+    }
 }
 
 /// Appends an answer's head as text. `ended`: it has no body; `to_head`: it would have none to HEAD.
@@ -131,7 +153,7 @@ pub(super) fn request_head(
     let uri = Uri::builder()
         .scheme(if secure { Scheme::HTTPS } else { Scheme::HTTP })
         .authority(Authority::try_from(authority).map_err(|_| BAD)?)
-        .path_and_query(PathAndQuery::try_from(text.target).map_err(|_| BAD)?)
+        .path_and_query(path(text.target).ok_or(BAD)?)
         .build()
         .map_err(|_| BAD)?;
     let mut request = http::Request::new(());
@@ -143,6 +165,30 @@ pub(super) fn request_head(
     // Whatever the client said: trailers get through here.
     fields.insert(TE, HeaderValue::from_static("trailers"));
     Ok(request)
+}
+
+/// A target as the path of HTTP/2. What has no place in a URI, and `http` lets through nowhere, is told by its code (RFC 3986
+/// section 2.1), which is what a browser makes of it. `None` for one with a fragment: members would read it in different ways.
+fn path(target: &[u8]) -> Option<PathAndQuery> {
+    if target.contains(&b'#') {
+        return None;
+    }
+    if let Ok(path) = PathAndQuery::try_from(target) {
+        return Some(path);
+    }
+    let mut coded = Vec::with_capacity(target.len() + 16);
+    let mut query = false;
+    for byte in target {
+        match byte {
+            b'<' => coded.extend_from_slice(b"%3C"),
+            b'>' => coded.extend_from_slice(b"%3E"),
+            b'`' if !query => coded.extend_from_slice(b"%60"),
+            b'"' if query => coded.extend_from_slice(b"%22"),
+            byte => coded.push(*byte),
+        }
+        query |= *byte == b'?';
+    }
+    PathAndQuery::try_from(coded).ok()
 }
 
 /// An answer's head out of its text.
@@ -201,6 +247,24 @@ mod tests {
     }
 
     #[test]
+    fn a_host_is_named_with_a_port_or_without() {
+        let host_of = |head: request::Builder| {
+            let (parts, ()) = head.body(()).expect("a head").into_parts();
+            host(&parts).map(str::to_owned)
+        };
+        for (uri, expected) in [
+            ("https://a.b:8443/", "a.b"),
+            ("https://a.b/", "a.b"),
+            ("https://[::1]/", "[::1]"),
+            ("https://[::1]:80/", "[::1]"),
+        ] {
+            assert_eq!(host_of(http::Request::get(uri)).as_deref(), Some(expected), "{uri}");
+        }
+        assert_eq!(host_of(http::Request::get("/").header("host", "c:1")).as_deref(), Some("c"));
+        assert_eq!(host_of(http::Request::get("/")), None);
+    }
+
+    #[test]
     fn a_body_has_a_length_or_comes_in_chunks() {
         let post = || http::Request::post("http://h/");
         assert_eq!(told(post(), true).expect("told").0, Framing::Empty);
@@ -231,6 +295,26 @@ mod tests {
         assert_eq!((head.method(), head.uri().to_string().as_str()), (&Method::POST, "https://h:1/p?q"));
         let names: Vec<&str> = head.headers().keys().map(HeaderName::as_str).collect();
         assert_eq!(names, ["a-b", "te"]);
+    }
+
+    #[test]
+    fn targets_that_are_no_uri_are_told_by_codes() {
+        for (target, expected) in [
+            ("/a/b?c=d", Some("/a/b?c=d")),
+            ("*", Some("*")),
+            ("/<b>`x`?<\"q\">`", Some("/%3Cb%3E%60x%60?%3C%22q%22%3E`")),
+            ("/{\"a\":[1|2]}^\\~%zz", Some("/{\"a\":[1|2]}^\\~%zz")),
+            ("/a#b", None),
+            ("/a?b#<", None),
+        ] {
+            assert_eq!(path(target.as_bytes()).as_ref().map(PathAndQuery::as_str), expected, "{target}");
+        }
+        // Nothing that a target may be made of is left without a form, but the fragment.
+        for byte in b'!'..=b'~' {
+            for target in [[b'/', byte].to_vec(), [b"/?", &[byte][..]].concat()] {
+                assert_eq!(path(&target).is_some(), byte != b'#', "{}", target.escape_ascii());
+            }
+        }
     }
 
     #[test]

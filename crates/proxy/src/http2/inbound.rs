@@ -8,12 +8,13 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, SendStream};
-use http::{HeaderMap, Method};
-use plimsoll_wire::http1::{self, Marks};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, request};
+use plimsoll_wire::http1::{self, Body, Marks};
 
 use super::heads;
 use super::reader::{Reader, broken};
 use super::serve::Guest;
+use super::websocket;
 use super::writer::Writer;
 use crate::grpc::{self, Call};
 use crate::stream::{Stream, as_io};
@@ -27,6 +28,8 @@ pub(super) struct Inbound {
     guest: Rc<Guest>,
     request: Reader,
     to_head: bool,
+    /// Is it to become a tunnel?
+    tunnel: bool,
     respond: SendResponse<Bytes>,
     /// The beginning of an answer's head.
     partial: Vec<u8>,
@@ -35,20 +38,20 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    /// `request` begins with the head's text.
+    /// `request` begins with the text of `head`.
     pub(super) fn new(
         guest: Rc<Guest>,
-        method: &Method,
-        fields: &HeaderMap,
+        head: &request::Parts,
         request: Reader,
         respond: SendResponse<Bytes>,
     ) -> Self {
+        let fields = &head.headers;
         let call = heads::is_call(fields).then(|| Call {
             timeout: fields.get("grpc-timeout").and_then(|value| grpc::timeout(value.as_bytes())),
             status: None,
         });
-        let to_head = *method == Method::HEAD;
-        Self { guest, request, to_head, respond, partial: Vec::new(), answer: None, call }
+        let (to_head, tunnel) = (head.method == Method::HEAD, websocket::is_asked(head));
+        Self { guest, request, to_head, tunnel, respond, partial: Vec::new(), answer: None, call }
     }
 
     /// Has all of the answer been sent?
@@ -83,7 +86,14 @@ impl Inbound {
             *answer.version_mut() = http::Version::HTTP_2;
             let _ = self.respond.send_informational(answer);
         } else {
-            let body = head.body;
+            let mut body = head.body;
+            if head.status == 101 {
+                if !self.tunnel {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+                websocket::switch(&mut answer);
+                body = Body::UntilClose;
+            }
             self.judge(answer.headers());
             let stream = self.respond.send_response(answer, body.done()).map_err(broken)?;
             self.answer = Some((stream, Writer::new(body)));
@@ -127,6 +137,9 @@ impl Stream for Inbound {
             Poll::Ready(came) => return Poll::Ready(came.map_err(broken)),
             Poll::Pending => return Poll::Pending,
         }
+        if self.tunnel {
+            return Poll::Ready(Ok(0));
+        }
         // All was said, and the client waits: there is no other end than its breaking off.
         ready!(self.poll_reset(cx));
         Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
@@ -141,6 +154,19 @@ impl Stream for Inbound {
     fn part(&mut self) {
         if let Some((stream, writer)) = &mut self.answer {
             writer.part(stream);
+        }
+    }
+
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_reset(cx)
+    }
+
+    fn fail(&mut self, late: bool) {
+        if let (Some(_), Some((stream, writer))) = (&self.call, &mut self.answer) {
+            let why = grpc::broken_off(late);
+            let trailers =
+                why.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+            writer.fail(stream, HeaderMap::from_iter(trailers));
         }
     }
 

@@ -3,17 +3,19 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, SendStream};
 use plimsoll_wire::http1::{self, Marks};
 
-use super::heads;
 use super::reader::{Framing, Reader, broken};
 use super::wires::Place;
 use super::writer::Writer;
+use super::{fields, heads};
 use crate::stream::{Stream, as_io};
+use crate::trip::Trip;
 
 /// Most bytes of a request's head: what the relay may add to the largest that it takes is in it.
 const MAX_HEAD: usize = 128 * 1024;
@@ -27,8 +29,18 @@ pub(super) struct Outbound {
     to_head: bool,
     request: Option<(SendStream<Bytes>, Writer)>,
     answer: Answer,
+    /// Is the answer's head waited for? A member that has begun to answer may have nothing more to say for long.
+    waiting: bool,
+    /// For how long nothing may be heard of a member that is asked for something.
+    patience: Duration,
     /// Did the member say that it did nothing with the request?
     untouched: bool,
+    /// Did it say so of this request alone, and not that it takes none any more?
+    declined: bool,
+    /// Are reports of load for us alone?
+    strip: bool,
+    /// What the member said of its load, in the trailers or in a head that is the whole answer.
+    report: Option<Vec<u8>>,
 }
 
 enum Answer {
@@ -41,8 +53,21 @@ enum Answer {
 }
 
 impl Outbound {
-    pub(super) fn new(place: Place, host: Box<str>) -> Self {
-        Self { place, host, to_head: false, request: None, answer: Answer::Unasked, untouched: false }
+    pub(super) fn new(place: Place, trip: &Trip) -> Self {
+        let settings = trip.settings();
+        Self {
+            place,
+            host: trip.name().into(),
+            to_head: false,
+            request: None,
+            answer: Answer::Unasked,
+            waiting: false,
+            patience: settings.timeouts.connect,
+            untouched: false,
+            declined: false,
+            strip: settings.strip_reports,
+            report: None,
+        }
     }
 
     /// Sends the head; how much of `text` it is. All of it is there: the relay has it in one piece.
@@ -63,6 +88,7 @@ impl Outbound {
             self.untouched = true;
             broken(error)
         })?;
+        self.place.asked();
         self.request = Some((stream, Writer::new(head.body)));
         self.answer = Answer::Head(answer);
         Poll::Ready(Ok(head.len))
@@ -95,14 +121,16 @@ impl Outbound {
                         }
                         continue;
                     }
-                    let (parts, body) = ready!(Pin::new(head).poll(cx))?.into_parts();
+                    let (mut parts, body) = ready!(Pin::new(head).poll(cx))?.into_parts();
                     if parts.status == http::StatusCode::SWITCHING_PROTOCOLS {
                         // HTTP/2 has none (RFC 9113 section 8.6).
                         return Poll::Ready(Err(Reason::PROTOCOL_ERROR.into()));
                     }
+                    self.report = fields::report_bin(&mut parts.headers, self.strip);
                     let framing = heads::answer_text(&parts, body.is_end_stream(), self.to_head, &mut text);
                     debug_assert!(framing != Framing::Length || !self.to_head);
-                    self.answer = Answer::Text(Box::new(Reader::new(text, framing, body)));
+                    let reader = Reader::new(text, framing, body).of_member(self.strip);
+                    self.answer = Answer::Text(Box::new(reader));
                 }
             }
         }
@@ -119,10 +147,12 @@ impl Stream for Outbound {
         if self.untouched {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
-        self.poll_answer(cx, buffer).map_err(|error| {
+        let came = self.poll_answer(cx, buffer);
+        self.waiting = came.is_pending() && matches!(self.answer, Answer::Head(_));
+        came.map_err(|error| {
             // A stream above the last that the member will look at ends with its GOAWAY, the others do not.
-            self.untouched =
-                error.reason() == Some(Reason::REFUSED_STREAM) || (error.is_remote() && error.is_go_away());
+            self.declined = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
+            self.untouched = self.declined || (error.is_remote() && error.is_go_away());
             broken(error)
         })
     }
@@ -136,6 +166,25 @@ impl Stream for Outbound {
 
     fn untouched(&self) -> bool {
         self.untouched
+    }
+
+    fn declined(&self) -> bool {
+        self.declined
+    }
+
+    fn report(&mut self) -> Option<Vec<u8>> {
+        match &mut self.answer {
+            Answer::Text(reader) => reader.report().or_else(|| self.report.take()),
+            _ => self.report.take(),
+        }
+    }
+}
+
+impl Drop for Outbound {
+    fn drop(&mut self) {
+        if self.waiting {
+            self.place.gave_up(self.patience);
+        }
     }
 }
 

@@ -36,13 +36,39 @@ pub(super) struct Reader {
     /// Has all of the body come?
     ended: bool,
     failed: Option<h2::Error>,
+    /// If it is a member's: are its reports of load for us alone?
+    strip: Option<bool>,
+    /// What it said of its load after the body.
+    report: Option<Vec<u8>>,
 }
 
 impl Reader {
     /// `head` is handed over first.
     pub(super) fn new(head: Vec<u8>, framing: Framing, stream: RecvStream) -> Self {
         let ended = framing == Framing::Empty;
-        Self { text: head, told: 0, content: Bytes::new(), framing, stream, owed: 0, ended, failed: None }
+        let (content, strip) = (Bytes::new(), None);
+        Self {
+            text: head,
+            told: 0,
+            content,
+            framing,
+            stream,
+            owed: 0,
+            ended,
+            failed: None,
+            strip,
+            report: None,
+        }
+    }
+
+    /// It is a member's answer: what that says of its load is looked for in the trailers, and with `strip` goes no further.
+    pub(super) fn of_member(self, strip: bool) -> Self {
+        Self { strip: Some(strip), ..self }
+    }
+
+    /// What a member said of its load after the body: the value of an ORCA report.
+    pub(super) fn report(&mut self) -> Option<Vec<u8>> {
+        self.report.take()
     }
 
     /// Hands over what is there; 0 when all of it was.
@@ -102,8 +128,11 @@ impl Reader {
             Poll::Pending => Poll::Pending,
         };
         match end {
-            Poll::Ready(Ok(trailers)) => {
+            Poll::Ready(Ok(mut trailers)) => {
                 self.ended = true;
+                if let (Some(strip), Some(trailers)) = (self.strip, &mut trailers) {
+                    self.report = fields::report(trailers, strip);
+                }
                 if self.framing == Framing::Chunks {
                     fields::chunks_end(trailers.as_ref(), &mut self.text);
                 }

@@ -4,9 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use ::http::{Request, Response, StatusCode};
+use ::http::Request;
 use bytes::Bytes;
 use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason as Code, RecvStream};
@@ -15,9 +16,11 @@ use plimsoll_brain::Time;
 use super::batch::{Batch, Outlet, batch};
 use super::govern::{Governed, Watch};
 use super::inbound::Inbound;
-use super::reader::Reader;
+use super::reader::{Framing, Reader};
+use super::refuse::refuse;
 use super::{
     CONNECTION_WINDOW, LINGER, RESET_BY_US, RESET_EARLY, SEND_BUFFER, STREAM_WINDOW, STREAMS, heads,
+    websocket,
 };
 use crate::bond::Bond;
 use crate::connect::Peer;
@@ -28,6 +31,7 @@ use crate::listener::Listener;
 use crate::metered::Heed;
 use crate::reason::Reason;
 use crate::stream::Stream;
+use crate::tls::Origin;
 use crate::wheel::Timer;
 
 /// Is this the beginning of HTTP/2, as far as it has come? (RFC 9113 section 3.4)
@@ -102,7 +106,7 @@ pub(crate) fn serve<S: Stream + 'static>(
 ) -> Pin<Box<dyn Future<Output = ()>>> {
     Box::pin(async move {
         let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
-        let scheme = stream.scheme();
+        let (scheme, origin) = (stream.scheme(), stream.origin());
         let watch = Watch::new(&core);
         let (stream, outlet) = batch(stream);
         let governed = Governed::new(stream, unread, Rc::clone(&watch));
@@ -119,6 +123,7 @@ pub(crate) fn serve<S: Stream + 'static>(
             listener,
             timer,
             peer,
+            origin,
             bond,
             hub,
             connection,
@@ -153,6 +158,7 @@ async fn meet<S: Stream>(
         .max_send_buffer_size(SEND_BUFFER)
         .max_pending_accept_reset_streams(RESET_EARLY)
         .max_local_error_reset_streams(Some(RESET_BY_US))
+        .enable_connect_protocol()
         .handshake(stream);
     let mut begun = Box::pin(begun);
     let mut parting = false;
@@ -186,6 +192,8 @@ struct Serving<S> {
     listener: Rc<Listener>,
     timer: Timer,
     peer: Peer,
+    /// Whom it is for (TLS).
+    origin: Option<Arc<Origin>>,
     bond: Option<Rc<RefCell<Bond>>>,
     /// In a side-car: is it to go because there are too many?
     heed: Heed,
@@ -243,8 +251,8 @@ impl<S: Stream> Serving<S> {
         }
         let ending = self.core.stopping.get() || self.listener.closed();
         let idle = self.idle_from + settings.timeouts.idle;
-        if !self.parting && self.last.is_none() && (ending || self.hub.leave.get() || (!busy && now >= idle))
-        {
+        let leaves = self.hub.leave.get() || watch.worn();
+        if !self.parting && self.last.is_none() && (ending || leaves || (!busy && now >= idle)) {
             // First that it is about to go, then, when that was answered, the last stream that is served: what the client has
             // sent meanwhile is served, too.
             self.parting = true;
@@ -272,18 +280,34 @@ impl<S: Stream> Serving<S> {
         false
     }
 
+    /// Do the group's members speak HTTP/2?
+    fn to_second(&self) -> bool {
+        self.listener.pool().view().published.settings.http2
+    }
+
     /// Has a request answered, in a task of its own.
     fn begin(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
         let (head, body) = request.into_parts();
         let mut text = Vec::with_capacity(512);
-        let Ok(framing) = heads::request_text(&head, body.is_end_stream(), &mut text) else {
-            self.listener.pool().group.reject(self.core.index, Reason::BadRequest);
-            let mut answer = Response::new(());
-            *answer.status_mut() = StatusCode::BAD_REQUEST;
-            // A client that has gone needs none.
-            let _ = respond.send_response(answer, true);
-            return;
+        let refused = |respond, reason| {
+            refuse(&self.core, &self.listener, &self.peer, &head, respond, reason);
         };
+        if let Some(origin) = &self.origin
+            && heads::host(&head).is_some_and(|host| origin.misdirects(host))
+        {
+            return refused(respond, Reason::Misdirected);
+        }
+        let told = match websocket::protocol(&head) {
+            None => heads::request_text(&head, body.is_end_stream(), &mut text),
+            Some(_) if websocket::is_asked(&head) && !self.to_second() => {
+                let nonce = [self.core.chance().to_be_bytes(), self.core.chance().to_be_bytes()];
+                // What comes is told as it is.
+                websocket::request_text(&head, nonce.as_flattened().try_into().unwrap_or_default(), &mut text)
+                    .map(|()| Framing::Length)
+            }
+            Some(_) => return refused(respond, Reason::NotImplemented),
+        };
+        let Ok(framing) = told else { return refused(respond, Reason::BadRequest) };
         if self.hub.streams.get() >= 2 * STREAMS as usize {
             // Those that the client has reset, and a member still works on, count as well.
             return respond.send_reset(Code::REFUSED_STREAM);
@@ -294,7 +318,7 @@ impl<S: Stream> Serving<S> {
         }
         let guest = Guest::enter(&self.hub);
         let request = Reader::new(text, framing, body);
-        let link = Link::Other(Box::new(Inbound::new(guest, &head.method, &head.headers, request, respond)));
+        let link = Link::Other(Box::new(Inbound::new(guest, &head, request, respond)));
         let (core, listener) = (Rc::clone(&self.core), Rc::clone(&self.listener));
         let bond = match &self.bond {
             // Each request comes by its own cookie.

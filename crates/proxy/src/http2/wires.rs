@@ -2,7 +2,8 @@
 //!
 //! A request goes to the connection that was made last among those that have room: the member says how many streams it takes at
 //! once, and we open no more than [`MOST`]. If none has room another is made; whoever wants one meanwhile waits for the same.
-//! Connections that nothing was asked on for `pool_idle` are closed; no pings are sent.
+//! Connections that nothing was asked on for `pool_idle` are closed, and one on which nothing is heard any more gets no new
+//! requests ([`Ear`]); no pings are sent.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -10,13 +11,15 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use plimsoll_brain::Time;
 use tokio::sync::Notify;
 
-use super::batch::{Batch, Outlet, batch};
+use super::batch::{Outlet, batch};
+use super::ear::{Ear, Heard, RESET_BY_US};
 use super::outbound::Outbound;
 use super::{CONNECTION_WINDOW, SEND_BUFFER, STREAM_WINDOW};
 use crate::connect::{self, Peer};
@@ -47,6 +50,16 @@ struct Wire {
     streams: Cell<usize>,
     /// Since when there are none.
     since: Cell<Time>,
+    ear: Rc<Ear>,
+    /// Is it taken for dead?
+    dead: Cell<bool>,
+}
+
+impl Wire {
+    /// Is nothing new to be asked on it?
+    fn over(&self) -> bool {
+        self.dead.get() || self.ear.wear.worn()
+    }
 }
 
 /// A connection that is being made.
@@ -73,6 +86,18 @@ impl Place {
     pub(super) fn secure(&self) -> bool {
         self.wire.secure
     }
+
+    /// The request was sent.
+    pub(super) fn asked(&self) {
+        self.wire.ear.ask(self.core.now());
+    }
+
+    /// The answer is not waited for any longer. `patience`: for how long nothing may be heard of a member.
+    pub(super) fn gave_up(&self, patience: Duration) {
+        if self.wire.ear.in_vain(patience, self.core.tick()) {
+            self.wire.dead.set(true);
+        }
+    }
 }
 
 impl Drop for Place {
@@ -88,6 +113,9 @@ impl Wires {
         let mut cx = Context::from_waker(Waker::noop());
         let mut found = None;
         self.open.borrow_mut().retain(|wire| {
+            if wire.over() {
+                return false;
+            }
             let mut sender = wire.sender.clone();
             match sender.poll_ready(&mut cx) {
                 // It has ended, or takes nothing new: the member said that it goes.
@@ -106,7 +134,8 @@ impl Wires {
 
     /// Closes those that nothing was asked on since `oldest`.
     pub(crate) fn sweep(&self, oldest: Time) {
-        self.open.borrow_mut().retain(|wire| wire.streams.get() > 0 || wire.since.get() >= oldest);
+        let kept = |wire: &Wire| !wire.over() && (wire.streams.get() > 0 || wire.since.get() >= oldest);
+        self.open.borrow_mut().retain(|wire| kept(wire));
     }
 
     /// Takes nothing new on those that are there: they end with what is under way on them.
@@ -141,7 +170,7 @@ pub(crate) async fn reach(
     fresh: bool,
 ) -> Result<(Link, bool), Reason> {
     let wires = &trip.upstream.wires;
-    let outbound = |place| Link::Other(Box::new(Outbound::new(place, trip.name().into())));
+    let outbound = |place| Link::Other(Box::new(Outbound::new(place, trip)));
     if !fresh && let Some(place) = wires.place(core) {
         return Ok((outbound(place), true));
     }
@@ -201,7 +230,8 @@ async fn make(
 ) -> Result<Rc<Wire>, Reason> {
     let link = connect::link(core, trip, timer, deadline, peer).await?;
     let secure = link.scheme() == "https";
-    let met = Box::pin(meet(link));
+    let ear = Rc::new(Ear::new(core.now()));
+    let met = Box::pin(meet(link, core, &ear));
     let (sender, mut connection, outlet) = connect::patiently(core, trip, timer, deadline, met).await?;
     tokio::task::spawn_local(async move {
         let ended = poll_fn(|cx| turn(&mut connection, &outlet, cx));
@@ -209,10 +239,17 @@ async fn make(
             tracing::debug!("a member's connection ended: {error}");
         }
     });
-    Ok(Rc::new(Wire { sender, secure, streams: Cell::new(0), since: Cell::new(core.now()) }))
+    Ok(Rc::new(Wire {
+        sender,
+        secure,
+        streams: Cell::new(0),
+        since: Cell::new(core.now()),
+        ear,
+        dead: Cell::new(false),
+    }))
 }
 
-type Connection = h2::client::Connection<Batch<Link>, Bytes>;
+type Connection = h2::client::Connection<Heard, Bytes>;
 
 /// Drives a connection as far as it goes.
 fn turn(
@@ -226,14 +263,20 @@ fn turn(
 }
 
 /// Begins HTTP/2, and waits for the member's settings: only then it is known how much it takes, and that it speaks HTTP/2 at all.
-async fn meet(link: Link) -> io::Result<(SendRequest<Bytes>, Connection, Outlet<Link>)> {
-    let (link, outlet) = batch(link);
+async fn meet(
+    link: Link,
+    core: &Rc<Core>,
+    ear: &Rc<Ear>,
+) -> io::Result<(SendRequest<Bytes>, Connection, Outlet<Link>)> {
+    let (batch, outlet) = batch(link);
+    let link = Heard::new(batch, core, ear);
     let begun = Builder::new()
         .enable_push(false)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(MAX_FIELDS)
         .max_send_buffer_size(SEND_BUFFER)
+        .max_local_error_reset_streams(Some(RESET_BY_US))
         .initial_max_send_streams(0)
         .handshake(link)
         .await;

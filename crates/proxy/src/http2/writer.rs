@@ -44,6 +44,16 @@ impl Writer {
         }
     }
 
+    /// Ends a body that will not be ended by whoever sends it, if the peer can see by the trailers that it is not whole. What was
+    /// sent of it arrives.
+    pub(super) fn fail(&mut self, stream: &mut SendStream<Bytes>, trailers: HeaderMap) {
+        if !self.ended && matches!(self.body, Body::Chunked(_) | Body::UntilClose) {
+            self.ended = true;
+            // A stream that is closed already needs no end.
+            let _ = stream.send_trailers(trailers);
+        }
+    }
+
     /// Sends some of `text`; how much of it. `trailers` is told what comes after the body.
     ///
     /// # Errors

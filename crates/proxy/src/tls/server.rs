@@ -39,6 +39,7 @@ pub struct ListenerTls {
     pub(crate) config: Arc<ServerConfig>,
     /// Groups by the name that clients ask for, in lower case and perhaps with `*` for a label.
     pub(crate) groups: Arc<BTreeMap<Box<str>, Arc<str>>>,
+    shown: Arc<Shown>,
     print: u64,
 }
 
@@ -69,17 +70,18 @@ impl ListenerTls {
                 builder.build().map_err(|why| (None, why.to_string()))?
             }
         };
+        let shown = Arc::new(shown);
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(versions(tls12))
             .map_err(|why| (None, why.to_string()))?
             .with_client_cert_verifier(verifier)
-            .with_cert_resolver(Arc::new(shown));
+            .with_cert_resolver(Arc::<Shown>::clone(&shown));
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.ticketer = tickets(clients).map_err(|why| (None, why.to_string()))?;
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         let mut print = DefaultHasher::new();
         (certificates, clients, tls12, protocols).hash(&mut print);
-        Ok(Self { config: Arc::new(config), groups: Arc::new(groups), print: print.finish() })
+        Ok(Self { config: Arc::new(config), groups: Arc::new(groups), shown, print: print.finish() })
     }
 }
 
@@ -87,6 +89,18 @@ impl ListenerTls {
     /// The group of the name that a client asked for, if it is another than the listener's.
     pub(crate) fn group(&self, name: &str) -> Option<&Arc<str>> {
         named(&self.groups, name)
+    }
+
+    /// Is `host` served elsewhere than where a client comes to who asks for `name`: has it another certificate, or is it another
+    /// group's? Both in lower case. What is nobody's is served wherever it is asked for.
+    pub(crate) fn elsewhere(&self, name: &str, host: &str) -> bool {
+        let (certificate, group) = (named(&self.shown.names, host), self.group(host));
+        if certificate.is_none() && group.is_none() {
+            return false;
+        }
+        let own = named(&self.shown.names, name).or(self.shown.first.as_ref());
+        let another = |certificate| !own.is_some_and(|own| Arc::ptr_eq(own, certificate));
+        certificate.is_some_and(another) || group != self.group(name)
     }
 }
 

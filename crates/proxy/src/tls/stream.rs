@@ -2,12 +2,14 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rustls::Connection;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::{ListenerTls, Origin};
 use crate::stream::{self, Stream, send_now};
 
 /// Most bytes that are sealed at once, into records of 16 KiB that one system call sends.
@@ -23,11 +25,17 @@ pub(crate) struct Secure {
     owed: usize,
     /// Has the other side been told that nothing more will come?
     parted: bool,
+    origin: Option<Arc<Origin>>,
 }
 
 impl Secure {
     pub(crate) fn new(socket: TcpStream, session: Connection) -> Self {
-        Self { socket, session, watched: false, owed: 0, parted: false }
+        Self { socket, session, watched: false, owed: 0, parted: false, origin: None }
+    }
+
+    /// Notes whom a client came for, once that is known.
+    pub(super) fn came_for(&mut self, tls: &ListenerTls) {
+        self.origin = self.server_name().map(|name| Arc::new(Origin::new(tls, name)));
     }
 
     /// The name that the client asked for, in lower case.
@@ -130,6 +138,10 @@ impl Secure {
 impl Stream for Secure {
     fn scheme(&self) -> &'static str {
         "https"
+    }
+
+    fn origin(&self) -> Option<Arc<Origin>> {
+        self.origin.clone()
     }
 
     fn abort(&self) {

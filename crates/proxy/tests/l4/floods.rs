@@ -6,42 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use plimsoll_proxy::{ClientTimeouts, Engine, ListenerSettings, Protocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::frames::*;
 use crate::rig::{MILLI, SECOND, group, listener, start, status, until, within};
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// GET http://h/, by the static table.
-const HEAD: &[u8] = &[0x82, 0x86, 0x84, 0x41, 1, b'h'];
-/// ENHANCE_YOUR_CALM.
-const CALM: u32 = 11;
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let len = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
-
-/// The next frame: its kind, flags, stream and payload; `None` at the end.
-async fn next(stream: &mut OwnedReadHalf) -> Option<(u8, u8, u32, Vec<u8>)> {
-    let mut head = [0; 9];
-    stream.read_exact(&mut head).await.ok()?;
-    let [a, b, c, kind, flags, number @ ..] = head;
-    let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
-    stream.read_exact(&mut payload).await.ok()?;
-    Some((kind, flags, u32::from_be_bytes(number), payload))
-}
 
 /// A member that answers at once, or with `slow` never.
 async fn member(slow: bool, body: usize) -> (SocketAddr, Arc<AtomicUsize>) {
@@ -166,6 +134,24 @@ async fn rapid_reset_of_requests_that_a_member_has() {
         }
         assert!((100..400).contains(&resets), "{resets} resets were taken");
         assert!(most <= 200, "{most} at the member at once");
+        until("the member is told", || status(&engine).members[0].in_flight == 0).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn made_you_reset() {
+    within(async {
+        // CVE-2025-8671: requests that we have to reset, because they break a rule once they are under way.
+        let (engine, stream) = attack(true).await;
+        let code = flood(stream, |number| {
+            let id = 2 * number + 1;
+            let mut both = frame(HEADERS, END_HEADERS | END_STREAM, id, HEAD);
+            both.extend(frame(WINDOW_UPDATE, 0, id, &0x7fff_ffff_u32.to_be_bytes()));
+            both
+        })
+        .await;
+        assert_eq!(code, CALM);
         until("the member is told", || status(&engine).members[0].in_flight == 0).await;
     })
     .await;

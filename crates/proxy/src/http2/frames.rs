@@ -1,0 +1,149 @@
+//! Frames of HTTP/2 as their bytes come by (RFC 9113 section 4.1): their heads are read, what is in them is passed over.
+
+/// Bytes of a frame's head.
+pub(super) const HEAD: usize = 9;
+/// Bytes of the code in RST_STREAM.
+const CODE: usize = 4;
+
+pub(super) const DATA: u8 = 0;
+pub(super) const HEADERS: u8 = 1;
+pub(super) const RST_STREAM: u8 = 3;
+pub(super) const SETTINGS: u8 = 4;
+pub(super) const WINDOW_UPDATE: u8 = 8;
+pub(super) const CONTINUATION: u8 = 9;
+
+/// The head of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub(super) kind: u8,
+    pub(super) stream: u32,
+    /// Bytes of its payload.
+    pub(super) len: usize,
+    /// The flag that has its first bit: END_STREAM of DATA and HEADERS, ACK of SETTINGS and PING.
+    pub(super) last: bool,
+    /// Why, of RST_STREAM; 0 of others.
+    pub(super) code: u32,
+}
+
+/// One direction of a connection.
+#[derive(Debug)]
+pub(super) struct Frames {
+    /// Bytes of a payload, or of what goes before the first frame, that are still to go by.
+    skip: usize,
+    /// A head, and the code behind it.
+    head: [u8; HEAD + CODE],
+    filled: usize,
+}
+
+impl Frames {
+    /// `before`: bytes that go before the first frame.
+    pub(super) fn new(before: usize) -> Self {
+        Self { skip: before, head: [0; HEAD + CODE], filled: 0 }
+    }
+
+    /// The next frame whose head is whole; takes the bytes up to there off `bytes`. `None` once all of them went by.
+    pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Option<Frame> {
+        loop {
+            let skipped = self.skip.min(bytes.len());
+            self.skip -= skipped;
+            *bytes = &bytes[skipped..];
+            let missing = self.wanted() - self.filled;
+            if missing == 0 {
+                return Some(self.whole());
+            }
+            if bytes.is_empty() {
+                return None;
+            }
+            let (come, rest) = bytes.split_at(missing.min(bytes.len()));
+            self.head[self.filled..self.filled + come.len()].copy_from_slice(come);
+            self.filled += come.len();
+            *bytes = rest;
+        }
+    }
+
+    fn len(&self) -> usize {
+        usize::from(self.head[0]) << 16 | usize::from(self.head[1]) << 8 | usize::from(self.head[2])
+    }
+
+    /// Bytes that are kept of the frame at hand, as far as is known.
+    fn wanted(&self) -> usize {
+        if self.filled >= HEAD && self.head[3] == RST_STREAM { HEAD + CODE.min(self.len()) } else { HEAD }
+    }
+
+    fn whole(&mut self) -> Frame {
+        let len = self.len();
+        self.skip = len - (self.filled - HEAD);
+        let coded = self.filled == HEAD + CODE;
+        self.filled = 0;
+        let [_, _, _, kind, flags, stream @ ..] = self.head;
+        let [a, b, c, d, code @ ..] = stream;
+        Frame {
+            kind,
+            // The first bit is reserved.
+            stream: u32::from_be_bytes([a & 0x7f, b, c, d]),
+            len,
+            last: flags & 1 == 1,
+            code: if coded { u32::from_be_bytes(code) } else { 0 },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let len = (payload.len() as u32).to_be_bytes();
+        [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    }
+
+    proptest::proptest! {
+        /// Whatever comes is taken for frames in one way, however it is cut.
+        #[test]
+        fn any_bytes_are_frames(bytes: Vec<u8>, kinds: Vec<(u8, u8)>, cut: usize) {
+            let mut all = bytes;
+            for (kind, len) in kinds {
+                all.extend(frame(kind % 16, 0, 1, &vec![0; usize::from(len)]));
+            }
+            let read = |pieces: &[&[u8]]| {
+                let (mut frames, mut found) = (Frames::new(0), Vec::new());
+                for mut piece in pieces.iter().copied() {
+                    while let Some(frame) = frames.next(&mut piece) {
+                        found.push(frame);
+                    }
+                }
+                found
+            };
+            let (head, rest) = all.split_at(cut % (all.len() + 1));
+            proptest::prop_assert_eq!(read(&[&all]), read(&[head, rest]));
+        }
+    }
+
+    #[test]
+    fn cuts_do_not_matter() {
+        let mut bytes = b"before".to_vec();
+        bytes.extend(frame(DATA, 1, 3, &[7; 300]));
+        bytes.extend(frame(RST_STREAM, 0, 0x8000_0005, &[0, 0, 0, 8]));
+        bytes.extend(frame(RST_STREAM, 0, 5, &[1, 2]));
+        bytes.extend(frame(RST_STREAM, 0, 5, &[0, 0, 0, 11, 9, 9]));
+        bytes.extend(frame(SETTINGS, 1, 0, b""));
+        let one = |kind, stream, len, last, code| Frame { kind, stream, len, last, code };
+        let expected = [
+            one(DATA, 3, 300, true, 0),
+            one(RST_STREAM, 5, 4, false, 8),
+            one(RST_STREAM, 5, 2, false, 0),
+            one(RST_STREAM, 5, 6, false, 11),
+            one(SETTINGS, 0, 0, true, 0),
+        ];
+        for size in 1..bytes.len() {
+            let mut frames = Frames::new(6);
+            let mut found = Vec::new();
+            for mut piece in bytes.chunks(size) {
+                while let Some(frame) = frames.next(&mut piece) {
+                    found.push(frame);
+                }
+            }
+            assert_eq!(found, expected, "{size}");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! How much a client may say that asks for nothing, as a value: [`govern`](super::govern) shows it the bytes.
+//!
+//! Each kind of frame has an allowance that grows with time and with what the connection does that is of use. What every stream
+//! needs once is free: one end, and one reset if the stream was open for a while.
+//!
+//! **Resets.** What an attacker gains by opening streams and resetting them at once is that the bound on streams does not hold
+//! (CVE-2023-44487). Who leaves them open for [`YOUNG`] first gains nothing: that many streams at once, for so long each, anybody may have.
+//! So clients may cancel calls that take too long as often as they like, as those of gRPC do by their deadlines; only resets of
+//! younger streams are charged. (Envoy and Varnish tell them apart by an age of a second, and count those of many requests; calls
+//! with a deadline below that are common.)
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use plimsoll_brain::Time;
+
+use super::frames::{CONTINUATION, DATA, Frame, Frames, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE};
+
+/// Bytes that a client's connection begins with.
+pub(super) const PREFACE: usize = 24;
+/// A stream that was open for so long may be reset for nothing.
+const YOUNG: Duration = Duration::from_millis(100);
+/// How exactly ages are known.
+const STEP: Duration = Duration::from_millis(10);
+
+/// An allowance: so many at once, so many more in a second.
+#[derive(Debug)]
+struct Allowance {
+    left: f64,
+    most: f64,
+    rate: f64,
+}
+
+impl Allowance {
+    fn new(most: f64, rate: f64) -> Self {
+        Self { left: most, most, rate }
+    }
+
+    fn grow(&mut self, by: f64) {
+        self.left = (self.left + by).min(self.most);
+    }
+
+    fn spend(&mut self) -> bool {
+        self.left -= 1.0;
+        self.left >= 0.0
+    }
+}
+
+/// What one connection says.
+#[derive(Debug)]
+pub(super) struct Meter {
+    /// PING, SETTINGS, PRIORITY, DATA without any, and what nobody knows.
+    idle: Allowance,
+    /// RST_STREAM of young streams, and of those that there are not.
+    resets: Allowance,
+    /// WINDOW_UPDATE.
+    updates: Allowance,
+    last: Time,
+    frames: Frames,
+    ages: Ages,
+    /// Streams that were opened and not ended by the client yet; those that it has reset are among them.
+    unended: u64,
+    /// Streams that were opened and not reset by the client yet; those that have ended are among them.
+    unreset: u64,
+}
+
+impl Meter {
+    pub(super) fn new(now: Time) -> Self {
+        Self {
+            idle: Allowance::new(1000.0, 100.0),
+            resets: Allowance::new(200.0, 20.0),
+            updates: Allowance::new(10_000.0, 100.0),
+            last: now,
+            frames: Frames::new(PREFACE),
+            ages: Ages::default(),
+            unended: 0,
+            unreset: 0,
+        }
+    }
+
+    /// A stream was answered.
+    pub(super) fn answered(&mut self) {
+        self.resets.grow(1.0);
+    }
+
+    /// So many bytes were sent: the client may open its windows again for them.
+    pub(super) fn sent(&mut self, bytes: usize) {
+        self.updates.grow(bytes as f64 / 100.0);
+    }
+
+    /// Bytes have come; false if they are too much.
+    pub(super) fn came(&mut self, mut bytes: &[u8], now: Time) -> bool {
+        let passed = now.since(self.last).as_secs_f64();
+        self.last = now;
+        for allowance in [&mut self.idle, &mut self.resets, &mut self.updates] {
+            allowance.grow(passed * allowance.rate);
+        }
+        while let Some(frame) = self.frames.next(&mut bytes) {
+            if !self.frame(&frame, now) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Counts a frame; false if it is one too many.
+    fn frame(&mut self, frame: &Frame, now: Time) -> bool {
+        match frame.kind {
+            DATA if frame.last => self.ends() || frame.len > 0 || self.idle.spend(),
+            DATA if frame.len > 0 => true,
+            // h2 bounds them, by streams and by size.
+            HEADERS => {
+                if self.ages.open(frame.stream, now) {
+                    self.unreset += 1;
+                    self.unended += u64::from(!frame.last);
+                } else if frame.last {
+                    // Trailers.
+                    self.ends();
+                }
+                true
+            }
+            CONTINUATION => true,
+            RST_STREAM => {
+                let there = self.unreset > 0;
+                self.unreset = self.unreset.saturating_sub(1);
+                (there && self.ages.aged(frame.stream, now)) || self.resets.spend()
+            }
+            // Answers to our settings, of which there are few. Those to our pings are as few and may not come unasked.
+            SETTINGS if frame.last => true,
+            WINDOW_UPDATE => self.updates.spend(),
+            _ => self.idle.spend(),
+        }
+    }
+
+    /// A stream was ended; false if there are none that could be.
+    fn ends(&mut self) -> bool {
+        let there = self.unended > 0;
+        self.unended = self.unended.saturating_sub(1);
+        there
+    }
+}
+
+/// Which streams were opened [`YOUNG`] ago, in little room: their numbers grow (RFC 9113 section 5.1.1), so it is enough to know
+/// which was the last at some moments.
+#[derive(Debug, Default)]
+struct Ages {
+    /// The last stream that was opened.
+    last: u32,
+    /// The last stream that is old enough.
+    aged: u32,
+    /// When a span of [`STEP`] began, and the last stream that was opened in it.
+    marks: VecDeque<(Time, u32)>,
+}
+
+impl Ages {
+    /// Notes a stream; false if it is not new.
+    fn open(&mut self, stream: u32, now: Time) -> bool {
+        if stream <= self.last {
+            return false;
+        }
+        self.last = stream;
+        self.pass(now);
+        match self.marks.back_mut() {
+            Some((begun, last)) if now.since(*begun) < STEP => *last = stream,
+            _ => self.marks.push_back((now, stream)),
+        }
+        true
+    }
+
+    /// Was this stream opened long enough ago?
+    fn aged(&mut self, stream: u32, now: Time) -> bool {
+        self.pass(now);
+        stream <= self.aged
+    }
+
+    fn pass(&mut self, now: Time) {
+        while let Some((begun, last)) = self.marks.front().copied()
+            && now.since(begun) >= YOUNG + STEP
+        {
+            self.aged = last;
+            self.marks.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frames::HEAD;
+    use super::*;
+
+    const RESET: [u8; HEAD + 4] = [0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 8];
+
+    fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
+        let mut bytes = vec![0, (payload >> 8) as u8, payload as u8, kind, flags, 0, 0, 0, 1];
+        bytes.resize(HEAD + payload, 0);
+        bytes
+    }
+
+    /// A frame of another stream.
+    fn of(stream: u32, mut frame: Vec<u8>) -> Vec<u8> {
+        frame[5..9].copy_from_slice(&stream.to_be_bytes());
+        frame
+    }
+
+    fn meter() -> Meter {
+        let mut meter = Meter::new(Time(0));
+        assert!(meter.came(&[b'x'; PREFACE], Time(0)));
+        meter
+    }
+
+    /// How many of a frame pass at once.
+    fn passes(bytes: &[u8]) -> usize {
+        let mut meter = meter();
+        (0..20_000).take_while(|_| meter.came(bytes, Time(0))).count()
+    }
+
+    #[test]
+    fn each_kind_has_its_allowance() {
+        for (kind, flags, payload, most) in [
+            (6, 0, 8, 1000),
+            (4, 0, 6, 1000),
+            (2, 0, 5, 1000),
+            (0, 0, 0, 1000),
+            (16, 0, 4, 1000),
+            (3, 0, 4, 200),
+            (8, 0, 4, 10_000),
+            (6, 1, 8, 1000),
+            (4, 1, 0, 20_000),
+            (0, 0, 1, 20_000),
+            // The ends of streams that there are not.
+            (0, 1, 0, 1000),
+            (1, 4, 5, 20_000),
+        ] {
+            assert_eq!(passes(&frame(kind, flags, payload)), most, "kind {kind}, flags {flags}");
+        }
+    }
+
+    #[test]
+    fn each_stream_may_end_once() {
+        let mut meter = meter();
+        for number in 0..5000 {
+            let stream = 2 * number + 1;
+            assert!(meter.came(&of(stream, frame(1, 4, 5)), Time(0)));
+            assert!(meter.came(&of(stream, frame(0, 1, 0)), Time(0)), "{stream}");
+        }
+        let again = (0..20_000).take_while(|_| meter.came(&of(1, frame(0, 1, 0)), Time(0))).count();
+        assert_eq!(again, 1000);
+    }
+
+    #[test]
+    fn streams_that_have_ended_with_trailers_may_not_end_again() {
+        let mut meter = meter();
+        for number in 0..2000 {
+            let stream = 2 * number + 1;
+            assert!(meter.came(&of(stream, frame(1, 4, 5)), Time(0)));
+            assert!(meter.came(&of(stream, frame(1, 5, 5)), Time(0)));
+        }
+        let again = (0..20_000).take_while(|_| meter.came(&of(1, frame(0, 1, 0)), Time(0))).count();
+        assert_eq!(again, 1000);
+    }
+
+    #[test]
+    fn allowances_grow_with_time_and_with_what_is_of_use() {
+        let mut meter = meter();
+        assert!((0..200).all(|_| meter.came(&RESET, Time(0))));
+        meter.answered();
+        assert!(meter.came(&RESET, Time(0)));
+        let later = Time(0) + Duration::from_secs(1);
+        assert!((0..20).all(|_| meter.came(&RESET, later)));
+        assert!(!meter.came(&RESET, later));
+    }
+
+    /// How many streams can be opened, a hundred at a time, and reset so long afterwards.
+    fn cancelled(after: Duration) -> usize {
+        let mut meter = meter();
+        let mut now = Time(0);
+        for round in 0..100 {
+            let streams = || (0..100).map(|number| 2 * (100 * round + number) + 1);
+            for stream in streams() {
+                assert!(meter.came(&of(stream, frame(1, 5, 5)), now));
+            }
+            now = now + after;
+            for (number, stream) in streams().enumerate() {
+                if !meter.came(&of(stream, RESET.to_vec()), now) {
+                    return 100 * round as usize + number;
+                }
+            }
+        }
+        10_000
+    }
+
+    #[test]
+    fn resets_of_streams_that_were_open_for_long_are_free() {
+        assert_eq!(cancelled(Duration::ZERO), 200);
+        assert!((200..250).contains(&cancelled(Duration::from_millis(20))));
+        assert!((200..400).contains(&cancelled(YOUNG - Duration::from_millis(1))));
+        assert_eq!(cancelled(YOUNG + STEP), 10_000);
+        // Each once.
+        let mut meter = meter();
+        assert!(meter.came(&of(1, frame(1, 5, 5)), Time(0)));
+        let later = Time(0) + Duration::from_millis(500);
+        let passed = (0..20_000).take_while(|_| meter.came(&RESET, later)).count();
+        assert_eq!(passed, 201);
+    }
+
+    #[test]
+    fn ages_are_known_in_little_room() {
+        let mut ages = Ages::default();
+        for millisecond in 0_u64..10_000 {
+            let now = Time(millisecond * 1_000_000);
+            let stream = 2 * millisecond as u32 + 1;
+            assert!(ages.open(stream, now) && !ages.open(stream, now));
+            // By a stream each millisecond.
+            assert!(ages.aged(stream.saturating_sub(2 * 110), now));
+            assert!(!ages.aged(stream.saturating_sub(2 * 99).max(1), now));
+            assert!(ages.marks.len() <= 12);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Requests that are answered before they are told as HTTP/1.1: they say two things, or came by the wrong connection.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use http::header::USER_AGENT;
+use http::{Method, request};
+use plimsoll_wire::http1::{self, Marks};
+
+use super::heads;
+use crate::access::{Line, Outcome};
+use crate::connect::Peer;
+use crate::core::Core;
+use crate::listener::Listener;
+use crate::reason::Reason;
+
+/// Most bytes of the head of an answer of our own.
+const MAX_HEAD: usize = 4096;
+
+/// Refuses a request, counts it and writes a line of the access log, as it is done with others.
+pub(super) fn refuse(
+    core: &Core,
+    listener: &Listener,
+    peer: &Peer,
+    head: &request::Parts,
+    respond: SendResponse<Bytes>,
+    reason: Reason,
+) {
+    let group = &listener.pool().group;
+    group.reject(core.index, reason);
+    if let Some(line) = Line::told(core, || line(head)) {
+        let client = peer.client.ip().to_canonical().to_string();
+        let outcome =
+            Outcome { status: reason.status().0, reason: Some(reason.label()), took: Duration::ZERO };
+        core.log(&line, &client, &group.name, &outcome);
+    }
+    let to_head = head.method == Method::HEAD;
+    let text = crate::http::own_answer(heads::is_call(&head.headers), reason, to_head, false, b"");
+    answer(&text, to_head, respond);
+}
+
+fn line(head: &request::Parts) -> Line {
+    let agent =
+        head.headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    Line {
+        method: head.method.to_string(),
+        target: head.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
+        host: head.uri.authority().map(ToString::to_string).unwrap_or_default(),
+        agent: agent.unwrap_or_default(),
+    }
+}
+
+/// Sends an answer of our own, which is there as text. Short as it is, it may wait in the stream until the client takes it.
+fn answer(text: &[u8], to_head: bool, mut respond: SendResponse<Bytes>) {
+    let mut marks = Marks::new();
+    let Ok(Some(head)) = http1::response(text, MAX_HEAD, to_head, &mut marks) else { return };
+    let Ok(told) = heads::answer_head(&head) else { return };
+    let body = &text[head.len..];
+    // A client that has gone needs none.
+    if let Ok(mut stream) = respond.send_response(told, body.is_empty())
+        && !body.is_empty()
+    {
+        let _ = stream.send_data(Bytes::copy_from_slice(body), true);
+    }
+}

@@ -1,0 +1,113 @@
+//! How near a connection is to the end that `h2` makes of it.
+//!
+//! `h2` counts two things over the whole life of a connection, and ends it, with all that is under way, when there were too many: streams
+//! that it reset because the peer broke a rule (CVE-2025-8671), and DATA that says nothing (CVE-2019-9518). That is right against a peer
+//! that means harm, who gets there at once. One that errs now and then gets there, too, if its connection lives for long enough: so
+//! after half of it a connection is let go as any other that is to end, and nothing is lost.
+
+use std::cell::{Cell, RefCell};
+use std::io::IoSlice;
+
+use h2::Reason;
+
+use super::frames::{DATA, Frames, RST_STREAM};
+
+/// Frames of DATA that say nothing and are not the last of their stream; of more `h2` ends the connection.
+const HOLLOW: usize = 100;
+/// Codes of resets that say that the peer broke a rule.
+const BLAMED: [Reason; 4] =
+    [Reason::PROTOCOL_ERROR, Reason::FLOW_CONTROL_ERROR, Reason::STREAM_CLOSED, Reason::REFUSED_STREAM];
+
+/// What goes by on a connection.
+#[derive(Debug)]
+pub(super) struct Wear {
+    coming: RefCell<Frames>,
+    going: RefCell<Frames>,
+    hollow: Cell<usize>,
+    blamed: Cell<usize>,
+    /// Streams that may be reset because the peer broke a rule.
+    most: usize,
+}
+
+impl Wear {
+    /// `before`: bytes that come, and that go, before the first frame. `most`: streams that may be reset because the peer broke a
+    /// rule.
+    pub(super) fn new(before: (usize, usize), most: usize) -> Self {
+        Self {
+            coming: RefCell::new(Frames::new(before.0)),
+            going: RefCell::new(Frames::new(before.1)),
+            hollow: Cell::default(),
+            blamed: Cell::default(),
+            most,
+        }
+    }
+
+    /// Bytes came from the peer.
+    pub(super) fn came(&self, mut bytes: &[u8]) {
+        let mut coming = self.coming.borrow_mut();
+        while let Some(frame) = coming.next(&mut bytes) {
+            if frame.kind == DATA && frame.len == 0 && !frame.last {
+                self.hollow.set(self.hollow.get() + 1);
+            }
+        }
+    }
+
+    /// So many bytes of these went to the peer.
+    pub(super) fn went(&self, parts: &[IoSlice<'_>], mut left: usize) {
+        let mut going = self.going.borrow_mut();
+        for part in parts {
+            let (mut bytes, _) = part.split_at(left.min(part.len()));
+            left -= bytes.len();
+            while let Some(frame) = going.next(&mut bytes) {
+                if frame.kind == RST_STREAM && BLAMED.contains(&frame.code.into()) {
+                    self.blamed.set(self.blamed.get() + 1);
+                }
+            }
+        }
+    }
+
+    /// Is it to be let go?
+    pub(super) fn worn(&self) -> bool {
+        self.blamed.get() >= self.most / 2 || self.hollow.get() >= HOLLOW / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_what_is_forgiven_is_enough() {
+        const HOLLOW: &[u8] = &[0, 0, 0, 0, 0, 0, 0, 0, 1];
+        const LAST: &[u8] = &[0, 0, 0, 0, 1, 0, 0, 0, 1];
+        let wear = Wear::new((3, 0), 100);
+        wear.came(b"pre");
+        (0..1000).for_each(|_| wear.came(LAST));
+        (0..49).for_each(|_| wear.came(HOLLOW));
+        assert!(!wear.worn());
+        wear.came(HOLLOW);
+        assert!(wear.worn());
+    }
+
+    #[test]
+    fn only_the_peers_mistakes_count() {
+        let reset = |code: u8| [0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, code];
+        let wear = Wear::new((0, 5), 10);
+        wear.went(&[IoSlice::new(b"hello")], 5);
+        // NO_ERROR, INTERNAL_ERROR, CANCEL
+        for code in [0, 2, 8] {
+            (0..100).for_each(|_| wear.went(&[IoSlice::new(&reset(code))], 13));
+        }
+        // What was not taken comes again.
+        (0..100).for_each(|_| wear.went(&[IoSlice::new(&reset(1))], 0));
+        assert!(!wear.worn());
+        for code in [1, 3, 5, 7] {
+            let (head, rest) = (&reset(code)[..7], &reset(code)[7..]);
+            wear.went(&[IoSlice::new(head), IoSlice::new(rest)], 11);
+            wear.went(&[IoSlice::new(&rest[4..])], 2);
+        }
+        assert!(!wear.worn());
+        wear.went(&[IoSlice::new(&reset(1))], 13);
+        assert!(wear.worn());
+    }
+}

@@ -1,0 +1,104 @@
+//! WebSocket on a stream of HTTP/2 (RFC 8441): the client asks by CONNECT with a `:protocol`; to the member, which speaks HTTP/1.1, it is
+//! told as an upgrade (RFC 6455 section 4), and its 101 comes back as 200. After that the stream is the tunnel.
+//!
+//! The key and its answer, by which the two of HTTP/1.1 assure one another that both know what is asked, are between us and the
+//! member. What the member answers to the key is not looked at: it was told to upgrade, and says that it did.
+
+use h2::ext::Protocol;
+use http::header::{CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY};
+use http::{Method, StatusCode, request};
+
+use super::fields::line;
+use super::heads::{Untold, one_host, request_fields};
+
+/// What a CONNECT is for, if it is for another protocol on its stream.
+pub(super) fn protocol(head: &request::Parts) -> Option<&str> {
+    let protocol = head.extensions.get::<Protocol>().filter(|_| head.method == Method::CONNECT);
+    protocol.map(Protocol::as_str)
+}
+
+/// Is it for a WebSocket?
+pub(super) fn is_asked(head: &request::Parts) -> bool {
+    protocol(head).is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"))
+}
+
+/// Appends the request as the text of an upgrade. `nonce`: 16 bytes by chance.
+///
+/// # Errors
+/// It names two hosts.
+pub(super) fn request_text(head: &request::Parts, nonce: [u8; 16], out: &mut Vec<u8>) -> Result<(), Untold> {
+    let host = one_host(head)?;
+    // h2 lets none through that has no path.
+    let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+    out.extend_from_slice(b"GET ");
+    out.extend_from_slice(path.as_bytes());
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    if let Some(host) = host {
+        line(b"Host", host, out);
+    }
+    // What follows is no body.
+    request_fields(&head.headers, |name| [CONTENT_LENGTH, SEC_WEBSOCKET_KEY].contains(name), out);
+    // A stream has one request: what its client sends before it is answered is never taken for another.
+    line(b"Connection", b"Upgrade, close", out);
+    line(b"Upgrade", b"websocket", out);
+    line(b"Sec-WebSocket-Key", &base64(nonce), out);
+    out.extend_from_slice(b"\r\n");
+    Ok(())
+}
+
+/// Makes of a member's 101 what is said on a stream.
+pub(super) fn switch(answer: &mut http::Response<()>) {
+    *answer.status_mut() = StatusCode::OK;
+    answer.headers_mut().remove(SEC_WEBSOCKET_ACCEPT);
+}
+
+/// RFC 4648 section 4, padded.
+fn base64(bytes: [u8; 16]) -> [u8; 24] {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = [b'='; 24];
+    for (three, four) in bytes.chunks(3).zip(text.chunks_mut(4)) {
+        let mut bits = [0; 4];
+        bits[1..1 + three.len()].copy_from_slice(three);
+        let bits = u32::from_be_bytes(bits);
+        // As many digits as bytes, and one.
+        for (place, digit) in four.iter_mut().take(three.len() + 1).enumerate() {
+            *digit = DIGITS[(bits >> (18 - 6 * place) & 63) as usize];
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_wire::http1::{self, Body, Marks};
+
+    use super::*;
+
+    fn asks(protocol: &'static str) -> request::Parts {
+        let head = http::Request::connect("https://web.example/chat?x")
+            .extension(Protocol::from_static(protocol))
+            .header("sec-websocket-version", "13")
+            .header("sec-websocket-key", "mine")
+            .header("content-length", "7")
+            .header("origin", "https://web.example");
+        head.body(()).expect("a head").into_parts().0
+    }
+
+    #[test]
+    fn a_connect_becomes_an_upgrade() {
+        let head = asks("websocket");
+        assert!(is_asked(&head) && !is_asked(&asks("connect-udp")));
+        let mut text = Vec::new();
+        request_text(&head, *b"the sample nonce", &mut text).expect("told");
+        // The key and its nonce are those of RFC 6455 section 1.3.
+        assert_eq!(
+            String::from_utf8_lossy(&text),
+            "GET /chat?x HTTP/1.1\r\nHost: web.example\r\nsec-websocket-version: 13\r\n\
+             origin: https://web.example\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        );
+        let mut marks = Marks::new();
+        let read = http1::request(&text, 4096, &mut marks).expect("good").expect("whole");
+        assert!(read.upgrade && !read.keep_alive && read.body == Body::Done);
+    }
+}
