@@ -6,6 +6,7 @@
 
 mod access;
 mod access_log;
+mod affinity;
 mod agent;
 mod answers;
 mod basics;
@@ -41,6 +42,7 @@ mod lab_network;
 mod load;
 mod load_line;
 mod load_manager;
+mod lookaside;
 mod lottery;
 mod lottery_control;
 mod lottery_legacy;

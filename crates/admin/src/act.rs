@@ -12,12 +12,17 @@ use crate::lottery::{KeyStep, read_id, read_secret};
 use crate::plane::{Behind, Plane};
 use crate::reply::{Body, error, response, to_json};
 use crate::supervisor::{Act, Children, read_children};
-use crate::verb::{By, Verb};
-use crate::{Refused, Report, Subject, Switch, lottery, report, supervisor};
+use crate::verb::{By, Named, Verb};
+use crate::{Refused, Report, Subject, Switch, lease, lottery, report, supervisor};
 
 /// What is to be done.
 pub(crate) enum Order {
     Report(Report),
+    /// A client asks for a member, or says something of its lease.
+    Lease {
+        group: String,
+        ask: lease::Ask,
+    },
     Drain(Target),
     Undrain(Target),
     Switch {
@@ -99,21 +104,22 @@ pub(crate) struct Setting {
 }
 
 impl Order {
-    /// `name` is that of the process in the path.
+    /// `named` is what the path names.
     ///
     /// # Errors
     /// The body or the query is not one of that verb.
     pub(crate) fn read(
         by: By,
         verb: Verb,
-        name: Option<&str>,
+        named: Named<'_>,
         query: &str,
         body: &[u8],
     ) -> Result<Self, String> {
         if by == By::Supervisor && verb != Verb::Shutdown && !query.is_empty() {
             return Err(format!("{query}: there is nothing to be said here"));
         }
-        let process = |act| Self::Process { name: name.unwrap_or_default().to_owned(), act };
+        let name = || named.of.unwrap_or_default().to_owned();
+        let process = |act| Self::Process { name: name(), act };
         let target = || {
             serde_json::from_slice::<Target>(body)
                 .map_err(|why| format!("the body: {why}; give {{\"group\": …, \"member\": …}}"))
@@ -137,6 +143,9 @@ impl Order {
             Verb::ProcessRestart => process(Act::Restart),
             Verb::ProcessReload => process(Act::Reload),
             Verb::Shutdown => Self::Shutdown(read_children(query)?),
+            Verb::Bind | Verb::Renew | Verb::Release => {
+                Self::Lease { group: name(), ask: lease::read(verb, named.lease, body)? }
+            }
             Verb::Report => Self::Report(report::read(body, by == By::Balancer)?),
             Verb::Drain => Self::Drain(target()?),
             Verb::Undrain => Self::Undrain(target()?),
@@ -158,7 +167,7 @@ impl Order {
             Self::Set(Setting { group, .. }) | Self::Switch { what: Switch::Balancing(group), .. } => {
                 Some(group)
             }
-            Self::Process { name, .. } => Some(name),
+            Self::Process { name, .. } | Self::Lease { group: name, .. } => Some(name),
             Self::Switch { what: Switch::Listener(_), .. }
             | Self::Reload
             | Self::Stop
@@ -194,6 +203,8 @@ impl Order {
             | Self::Stop
             | Self::Rest(_)
             | Self::Process { .. }
+            // The number of a lease is as good as a key.
+            | Self::Lease { .. }
             | Self::Shutdown(_) => None,
         };
         let parts: Vec<String> = self.group().map(str::to_owned).into_iter().chain(member).collect();
@@ -217,6 +228,7 @@ pub(crate) async fn answer(plane: &Arc<Plane>, order: Order, deed: Deed) -> Resp
     let order = match order {
         // Many come, and each is done in microseconds: none waits for its turn, none is logged.
         Order::Report(report) => return take(&plane.behind, report),
+        Order::Lease { group, ask } => return lease::answer(&plane.behind, &group, ask),
         order => order,
     };
     let turn = Arc::clone(&plane.turn).lock_owned().await;

@@ -5,8 +5,8 @@
 //! change anything. The *control socket* (unix, mode 0600) shows the same and acts as well; who may act is
 //! decided by the file's permissions. *Control over TLS* does the same for those who prove who they are, by a client
 //! certificate, a token or a ticket, and only what the [access rules](Access) give them. The *reports* door (TCP, only if asked
-//! for) takes what members tell of their load and shows nothing: it is for the network that the members are in, where
-//! whoever can reach it can lie about their load and do no more. All are served by one thread with a runtime of its own,
+//! for) takes what members tell of their load, lends members to clients that ask, and shows nothing: it is for the network that
+//! the members are in, where whoever can reach it can lie about their load, hold leases, and do no more. All are served by one thread with a runtime of its own,
 //! so that no client of theirs, however many or slow, takes time from the data path.
 //!
 //! What can be asked for stands in one table, [`ROUTES`]: a path, the verb that roles have, what it takes and gives. The
@@ -25,6 +25,7 @@ mod bind;
 mod events;
 mod files;
 mod jwt;
+mod lease;
 mod lobby;
 mod lottery;
 mod metrics;
@@ -60,7 +61,7 @@ pub use jwt::{Jwt, KeySet};
 pub use lottery::{Counts, Daemon, DaemonStatus, KeyRing, KeyStep, MemberSeen, OwnService, Part, Secret};
 pub use remote::Url;
 pub use rules::Rules;
-pub use subject::{Changed, Entry, Reference, Refused, Report, Subject, Switch};
+pub use subject::{Changed, Entry, LEASE_SECONDS, Lease, NoLease, Reference, Refused, Report, Subject, Switch, Wish};
 pub use supervisor::{Act, Children, Denied, Household, LastExit, ProcessStatus, Says, Supervisor};
 pub use tls::Tls;
 pub use verb::{By, Gives, Nature, ROUTES, Reach, Route, Takes, Verb};
@@ -78,7 +79,7 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// Control socket; none if `None`.
     pub control: Option<PathBuf>,
-    /// Door for reports of members, which also shows object references, and nothing else; none if `None`. Port 0 takes a free one.
+    /// Door for reports of members and leases of them, which also shows object references, and nothing else; none if `None`. Port 0 takes a free one.
     pub reports: Option<SocketAddr>,
     /// Control over TLS; none if `None`.
     pub secured: Option<Secured>,

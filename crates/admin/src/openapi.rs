@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::verb::{By, Gives, Nature, ROUTES, Reach, Route, Takes};
 
+mod lease;
 mod load_line;
 
 /// The document: all that balancers, lottery daemons and Supervisors serve, each path with who does (`x-served-by`).
@@ -68,15 +69,27 @@ fn operation(route: &Route) -> Value {
             (422, "a value cannot be used"),
             (429, "reports of this member come too fast"),
         ]),
+        Takes::Wish | Takes::Renewal => refused.extend([
+            (400, "the body is malformed"),
+            (413, "the body is longer than 16 KiB"),
+        ]),
         Takes::Member | Takes::Switch | Takes::Setting | Takes::Secret | Takes::KeyId => {
             refused.extend([(400, "the body is malformed"), (413, "the body is longer than 16 KiB")])
         }
+    }
+    if route.takes == Takes::Wish {
+        refused.push((429, "every member has as much to do as it can, or there are too many leases"));
+        refused.push((503, "there is no member that could be used"));
     }
     if route.verb.acts() {
         refused.push((422, "it cannot be done; nothing has changed"));
         refused.push((503, "the audit log cannot be written; nothing has changed"));
     }
     match route.named() {
+        Some("group") if route.names().any(|name| name == "lease") => {
+            refused.push((400, "there is a body, and it is malformed"));
+            refused.push((404, "there is no such group, or it has no such lease any more"));
+        }
         Some("group") => refused.push((404, "there is no such group, or it has none")),
         Some(_) => {
             refused.push((404, "there is no such process"));
@@ -133,7 +146,7 @@ fn needs(route: &Route) -> String {
 
 fn parameters(route: &Route) -> Vec<Value> {
     let mut parameters = Vec::new();
-    if let Some(name) = route.named() {
+    for name in route.names() {
         let schema = json!({"type": "string"});
         parameters.push(json!({"name": name, "in": "path", "required": true, "schema": schema}));
     }
@@ -154,8 +167,12 @@ fn parameters(route: &Route) -> Vec<Value> {
 
 fn body(takes: Takes) -> Option<Value> {
     let refer = |name: &str| json!({"schema": {"$ref": format!("#/components/schemas/{name}")}});
+    if let Takes::Wish | Takes::Renewal = takes {
+        let name = if takes == Takes::Wish { "Wish" } else { "Renewal" };
+        return Some(json!({"required": false, "content": {"application/json": refer(name)}}));
+    }
     let content = match takes {
-        Takes::Nothing | Takes::Since | Takes::Children => return None,
+        Takes::Wish | Takes::Renewal | Takes::Nothing | Takes::Since | Takes::Children => return None,
         Takes::Secret => json!({"application/json": refer("Key")}),
         Takes::KeyId => json!({"application/json": refer("KeyId")}),
         Takes::Report => json!({"application/json": refer("Report")}),
@@ -179,6 +196,7 @@ fn answer(route: &Route, gives: Gives) -> Value {
             json!({"text/event-stream": text, "application/json": {"schema": entries}})
         }
         Gives::Shed => return json!({"description": "taken"}),
+        Gives::Nothing => return json!({"description": route.about}),
     };
     json!({"description": route.about, "content": content})
 }
@@ -302,10 +320,12 @@ fn schemas() -> Value {
             &["member", "sealing", "keys", "others"],
             json!({"member": {"type": "integer"}, "sealing": key_id(), "keys": numbers(), "others": numbers()}),
         ),
+        "Lease": lease::given(),
         "LoadLine": load_line::group(),
         "MemberLoadLine": load_line::member(),
         "Process": object(&["name", "command", "state", "why", "restarts", "failures"], process),
         "Reference": object(&["group", "type_id", "ior", "corbaloc"], reference),
+        "Renewal": lease::renewal(),
         "Report": report,
         "Setting": closed(
             &["group", "key", "value"],
@@ -321,6 +341,7 @@ fn schemas() -> Value {
         ]}),
         "Target": closed(&["member"], target),
         "Undrained": object(&["undrained"], json!({"undrained": text()})),
+        "Wish": lease::wish(),
     })
 }
 

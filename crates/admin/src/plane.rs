@@ -45,8 +45,8 @@ pub(crate) enum Powers {
     Show,
     /// Look and act.
     Act,
-    /// Hand in reports, see the object references of groups, and no more: a side-car of a CORBA server sends its
-    /// clients there.
+    /// Hand in reports, ask for members, see the object references of groups (a side-car of a CORBA server sends its
+    /// clients there), and no more.
     Report,
 }
 
@@ -164,7 +164,7 @@ impl Plane {
         }
         match self.powers {
             Powers::Show => route.nature == Nature::Look,
-            Powers::Report => matches!(route.verb, Verb::Report | Verb::Reference),
+            Powers::Report => route.nature == Nature::Tell || route.verb == Verb::Reference,
             Powers::Act => true,
         }
     }

@@ -13,7 +13,7 @@ use crate::act::Order;
 use crate::audit::Deed;
 use crate::plane::{Arrival, Behind, Plane, Powers};
 use crate::reply::{Body, error, not_allowed, whole};
-use crate::verb::{ROUTES, Route, Verb};
+use crate::verb::{Named, ROUTES, Route, Verb};
 use crate::{act, lottery, show, supervisor};
 
 /// Answers one request.
@@ -44,7 +44,10 @@ async fn respond(plane: &Arc<Plane>, arrival: &Arrival, request: Request<Incomin
         path => path.to_owned(),
     };
     let fits = |route: &'static Route| Some((route, route.fits(&path)?));
-    let found = ROUTES.iter().filter(|route| plane.has(route)).find_map(fits);
+    // A path may have several lines, one for each method.
+    let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
+    let found = ROUTES.iter().filter(|route| plane.has(route) && route.method == method).find_map(fits);
+    let found = found.or_else(|| ROUTES.iter().filter(|route| plane.has(route)).find_map(fits));
     let mut ask = Ask { plane, caller: arrival.caller.clone(), from: &arrival.from, verb: "unknown" };
     if let Some((route, _)) = found {
         ask.verb = route.name;
@@ -77,7 +80,7 @@ async fn respond(plane: &Arc<Plane>, arrival: &Arrival, request: Request<Incomin
 async fn obey(
     ask: Ask<'_>,
     path: &str,
-    found: Option<(&'static Route, Option<&str>)>,
+    found: Option<(&'static Route, Named<'_>)>,
     request: Request<Incoming>,
 ) -> Response<Body> {
     let plane = ask.plane;
@@ -91,13 +94,16 @@ async fn obey(
     }
     let reads = request.method() == Method::GET || request.method() == Method::HEAD;
     match found {
-        Some((route, name)) if route.method == "GET" && reads => look(&ask, route, name, &request).await,
-        Some((route, name)) if route.method == "POST" && request.method() == Method::POST => {
-            perform(ask, route.verb, name, request).await
+        Some((route, named)) if route.method == "GET" && reads => look(&ask, route, named.of, &request).await,
+        Some((route, named)) if route.method != "GET" && request.method().as_str() == route.method => {
+            perform(ask, route.verb, named, request).await
+        }
+        Some((_, Named { lease: Some(_), .. })) => {
+            not_allowed("POST, DELETE", "use POST to renew the lease, DELETE to release it")
         }
         Some((route, _)) if route.method == "POST" => not_allowed("POST", "use POST"),
         _ if plane.powers == Powers::Report => {
-            let why = "there is nothing here but POST /v1/report and GET /v1/groups/NAME/ior";
+            let why = "there is nothing here but POST /v1/report, POST /v1/groups/NAME/bind and GET /v1/groups/NAME/ior";
             error(StatusCode::NOT_FOUND, why.into())
         }
         _ if reads => error(StatusCode::NOT_FOUND, format!("there is no {path}: see / for what there is")),
@@ -167,7 +173,7 @@ async fn look(
     }
 }
 
-async fn perform(ask: Ask<'_>, verb: Verb, name: Option<&str>, request: Request<Incoming>) -> Response<Body> {
+async fn perform(ask: Ask<'_>, verb: Verb, named: Named<'_>, request: Request<Incoming>) -> Response<Body> {
     let permit = ask.plane.permit(&ask.caller, verb);
     // Any page on the web could have a browser in this network send a form.
     let foreign = request.headers().contains_key(ORIGIN);
@@ -177,13 +183,16 @@ async fn perform(ask: Ask<'_>, verb: Verb, name: Option<&str>, request: Request<
         Err(refused) => return refused,
     };
     if permit == Permit::Nothing {
-        return ask.refuse(name.map(str::to_owned), Value::Null, ask.ungranted(None));
+        return ask.refuse(named.of.map(str::to_owned), Value::Null, ask.ungranted(None));
     }
     if foreign {
-        let verb = if verb == Verb::Report { "report" } else { "act" };
+        let verb = match verb {
+            Verb::Report | Verb::Bind | Verb::Renew | Verb::Release => verb.name(),
+            _ => "act",
+        };
         return error(StatusCode::FORBIDDEN, format!("web pages may not {verb}"));
     }
-    let order = match Order::read(ask.plane.behind.by(), verb, name, &query, &body) {
+    let order = match Order::read(ask.plane.behind.by(), verb, named, &query, &body) {
         Ok(order) => order,
         Err(why) => return error(StatusCode::BAD_REQUEST, why),
     };

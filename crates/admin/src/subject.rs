@@ -58,6 +58,15 @@ pub trait Subject: Send + Sync + 'static {
     /// Takes numbers that were told of a member: which part of its sessions is to go, if it is under alert. Called
     /// on the admin thread, unlike the other acts.
     fn report(&self, report: Report) -> Result<Option<Shed>, Refused>;
+
+    /// Lends a member to a client. Called on the admin thread, as the two below.
+    fn bind(&self, group: &str, wish: &Wish) -> Result<Lease, NoLease>;
+
+    /// Prolongs a lease, which may be of another member then.
+    fn renew(&self, group: &str, lease: &str, wish: &Wish) -> Result<Lease, NoLease>;
+
+    /// Ends a lease.
+    fn release(&self, group: &str, lease: &str) -> Result<(), NoLease>;
 }
 
 /// What an operator can take out of use and put back.
@@ -111,6 +120,50 @@ pub enum Refused {
     Wrong(String),
     /// There are too many (429).
     TooFast(String),
+}
+
+/// What a client asks for that wants a member, or to keep it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wish {
+    /// Who it is: for strategies that read a key, and so that it gets the member again that it has a lease of.
+    pub key: Option<String>,
+    /// For how long, seconds; finite, between [`LEASE_SECONDS`].
+    pub lease_seconds: Option<f64>,
+    /// Members that it does not want, by name.
+    #[serde(default)]
+    pub exclude: Vec<String>,
+}
+
+/// The shortest and the longest lease, seconds.
+pub const LEASE_SECONDS: std::ops::RangeInclusive<f64> = 1.0..=3600.0;
+
+/// A member, lent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lease {
+    /// As configured: `host:port`.
+    pub member: String,
+    /// Where it is: an IP address and a port.
+    pub address: String,
+    /// The lease's number, which nobody can guess.
+    pub lease: String,
+    /// For how long from now, seconds.
+    pub lease_seconds: f64,
+    /// Is it another member than before?
+    pub moved: bool,
+    /// Why this one, for people.
+    pub why: String,
+}
+
+/// Why there is no lease: one line for whoever asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoLease {
+    /// There is no such group or lease (404).
+    Unknown(String),
+    /// There is no member that could be used (503).
+    Nobody(String),
+    /// All have as much to do as they can, or there are too many leases (429).
+    Refused(String),
 }
 
 /// One entry of the event log.

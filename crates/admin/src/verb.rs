@@ -30,6 +30,12 @@ pub enum Verb {
     Reference,
     /// Numbers of a member are handed in.
     Report,
+    /// A client gets a member, and a lease of it.
+    Bind,
+    /// A lease is prolonged, and its client told where to be.
+    Renew,
+    /// A lease ends.
+    Release,
     /// A member gets nothing new.
     Drain,
     /// A drained member is taken back.
@@ -99,7 +105,7 @@ impl By {
 pub enum Nature {
     /// Changes nothing.
     Look,
-    /// Tells the load of a member: for agents.
+    /// What programs do rather than people: agents tell the load of a member, clients ask for one.
     Tell,
     /// Day-to-day operation.
     Operate,
@@ -127,6 +133,10 @@ pub enum Takes {
     Since,
     /// A report, as a form or JSON.
     Report,
+    /// `{"key", "lease_seconds", "exclude"}`, or nothing.
+    Wish,
+    /// `{"lease_seconds", "exclude"}`, or nothing.
+    Renewal,
     /// `{"group", "member"}`.
     Member,
     /// `{"member", "group"}`, `{"listener"}` or `{"balancing"}`.
@@ -154,6 +164,8 @@ pub enum Gives {
     Stream,
     /// Nothing, or what a member is to shed.
     Shed,
+    /// Nothing.
+    Nothing,
 }
 
 /// A line of the table.
@@ -169,9 +181,9 @@ pub struct Route {
     pub reach: Reach,
     /// Who serves it.
     pub by: &'static [By],
-    /// `GET` (then `HEAD`, too) or `POST`.
+    /// `GET` (then `HEAD`, too), `POST` or `DELETE`.
     pub method: &'static str,
-    /// `{group}` stands for the name of a group, `{process}` for that of a process.
+    /// `{group}` stands for the name of a group, `{process}` for that of a process, `{lease}` for the number of a lease.
     pub path: &'static str,
     /// One line for people.
     pub about: &'static str,
@@ -204,6 +216,9 @@ pub const ROUTES: &[Route] = &[
     Route { verb: Verb::Capacity, name: "capacity", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/capacity", about: "how much the group can carry, how far below that it is, what is predicted and how good that was", takes: Takes::Nothing, gives: (200, Object("LoadLine")) },
     Route { verb: Verb::Reference, name: "reference", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/ior", about: "the object reference of a group with an iiop listener", takes: Takes::Nothing, gives: (200, Object("Reference")) },
     Route { verb: Verb::Report, name: "report", nature: Tell, reach: Group, by: CARRIERS, method: "POST", path: "/v1/report", about: "member=10.0.0.1:80&name=cpu&value=0.4, or JSON; a lottery daemon needs no member", takes: Takes::Report, gives: (204, Shed) },
+    Route { verb: Verb::Bind, name: "bind", nature: Tell, reach: Group, by: BALANCER, method: "POST", path: "/v1/groups/{group}/bind", about: "a member for a client that reaches it by itself, and a lease of it", takes: Takes::Wish, gives: (200, Object("Lease")) },
+    Route { verb: Verb::Renew, name: "renew", nature: Tell, reach: Group, by: BALANCER, method: "POST", path: "/v1/groups/{group}/bind/{lease}", about: "a lease is prolonged; the answer says whether its client stays or goes to another member", takes: Takes::Renewal, gives: (200, Object("Lease")) },
+    Route { verb: Verb::Release, name: "release", nature: Tell, reach: Group, by: BALANCER, method: "DELETE", path: "/v1/groups/{group}/bind/{lease}", about: "a lease ends before its time", takes: Takes::Nothing, gives: (204, Gives::Nothing) },
     Route { verb: Verb::Drain, name: "drain", nature: Operate, reach: Group, by: CARRIERS, method: "POST", path: "/v1/drain", about: "a member gets nothing new; group may be left out. A lottery daemon is drained as a whole, and takes no body", takes: Takes::Member, gives: (200, Object("Drained")) },
     Route { verb: Verb::Undrain, name: "undrain", nature: Operate, reach: Group, by: CARRIERS, method: "POST", path: "/v1/undrain", about: "a drained member, or daemon, is taken back", takes: Takes::Member, gives: (200, Object("Undrained")) },
     Route { verb: Verb::Disable, name: "disable", nature: Operate, reach: Group, by: BALANCER, method: "POST", path: "/v1/disable", about: "a member, a listener or the balancing of a group is taken out of use", takes: Takes::Switch, gives: (200, Object("Changes")) },
@@ -267,20 +282,42 @@ impl Route {
         self.by.contains(&by)
     }
 
-    /// What stands for a name in the path: `group`, `process`, or nothing.
-    pub fn named(&self) -> Option<&'static str> {
-        Some(self.path.split_once('{')?.1.split_once('}')?.0)
+    /// What stands for names in the path: `group`, `process`, `lease`.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
     }
 
-    /// The group or process that `path` names if it is a path of this line: `Some(None)` where the line names none.
-    pub(crate) fn fits<'p>(&self, path: &'p str) -> Option<Option<&'p str>> {
-        let Some(((before, _), (_, after))) = self.path.split_once('{').zip(self.path.split_once('}')) else {
-            return (self.path == path).then_some(None);
-        };
-        // Names of groups and processes need no escapes.
-        let name = path.strip_prefix(before)?.strip_suffix(after)?;
-        (!name.is_empty() && !name.contains('/')).then_some(Some(name))
+    /// The first of them: what the line is about.
+    pub fn named(&self) -> Option<&'static str> {
+        self.names().next()
     }
+
+    /// What `path` has in the places of these names if it is a path of this line.
+    pub(crate) fn fits<'p>(&self, path: &'p str) -> Option<Named<'p>> {
+        let mut named = Named::default();
+        let (mut own, mut theirs) = (self.path.split('/'), path.split('/'));
+        loop {
+            match (own.next(), theirs.next()) {
+                (None, None) => return Some(named),
+                // None of these names needs escapes.
+                (Some("{lease}"), Some(word)) if !word.is_empty() => named.lease = Some(word),
+                (Some(part), Some(word)) if part.starts_with('{') && !word.is_empty() => {
+                    named.of = Some(word);
+                }
+                (Some(part), Some(word)) if part == word => {}
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// What a path names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Named<'p> {
+    /// A group, or a process.
+    pub(crate) of: Option<&'p str>,
+    /// The number of a lease.
+    pub(crate) lease: Option<&'p str>,
 }
 
 #[cfg(test)]
@@ -299,20 +336,27 @@ mod tests {
 
     #[test]
     fn paths_name_groups() {
+        let of = |name| Named { of: Some(name), lease: None };
         let route = Verb::Explain.route();
-        assert_eq!(route.fits("/v1/groups/web/explain"), Some(Some("web")));
+        assert_eq!(route.fits("/v1/groups/web/explain"), Some(of("web")));
         for path in ["/v1/groups//explain", "/v1/groups/a/b/explain", "/v1/groups/web", "/v1/groups/web/ior"]
         {
             assert_eq!(route.fits(path), None, "{path}");
         }
-        assert_eq!(Verb::Index.route().fits("/"), Some(None));
+        assert_eq!(Verb::Index.route().fits("/"), Some(Named::default()));
+        let lease = Named { of: Some("web"), lease: Some("0a") };
+        assert_eq!(Verb::Release.route().fits("/v1/groups/web/bind/0a"), Some(lease));
+        assert_eq!(Verb::Bind.route().fits("/v1/groups/web/bind"), Some(of("web")));
+        for path in ["/v1/groups/web/bind/", "/v1/groups/web/bind/0a/1", "/v1/groups//bind/0a"] {
+            assert_eq!(Verb::Renew.route().fits(path), None, "{path}");
+        }
         let found = |path: &'static str| {
             let fits = |route: &'static Route| Some((route.name, route.fits(path)?));
             ROUTES.iter().filter_map(fits).collect::<Vec<_>>()
         };
-        assert_eq!(found("/v1/processes"), [("processes", None)]);
-        assert_eq!(found("/v1/processes/web"), [("process", Some("web"))]);
-        assert_eq!(found("/v1/processes/stop/stop"), [("process-stop", Some("stop"))]);
+        assert_eq!(found("/v1/processes"), [("processes", Named::default())]);
+        assert_eq!(found("/v1/processes/web"), [("process", of("web"))]);
+        assert_eq!(found("/v1/processes/stop/stop"), [("process-stop", of("stop"))]);
         for path in ["", "/v1/processes/", "/v1/processes//stop", "/v1/processes/a/b/stop", "/v1/status/"] {
             assert!(found(path).is_empty(), "{path}");
         }

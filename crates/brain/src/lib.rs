@@ -91,7 +91,7 @@ pub use hash::{hash, mix};
 pub use line::{Line, Lines, Pace, Ticket, Turn, Urgency};
 pub use member::{Effective, Load, Member, MemberId, State, Usage, Vitals};
 pub use plan::{Choice, Plan, Table};
-pub use rebind::{Alert, Moves, Rule, Shed, session_moves};
+pub use rebind::{Alert, Moves, Rule, Shed, session_escapes, session_moves};
 pub use retry::RetryBudget;
 pub use strategy::{Clash, Knobs, Strategy};
 pub use time::Time;

@@ -127,6 +127,12 @@ impl Plan {
         best
     }
 
+    /// Has the member at this place as much to do as it can work on, by what the strategy knows of it? False for strategies
+    /// that know no such thing.
+    pub fn busy(&self, index: usize, now: Time) -> bool {
+        self.members.get(index).is_some_and(|member| (self.strategy.busy)(self, member, now))
+    }
+
     /// How quickly places come free: for one that was told [`Choice::Shed`] and may wait in a [`Line`](crate::Line).
     #[cold]
     pub fn pace(&self, hand: &Hand) -> Pace {

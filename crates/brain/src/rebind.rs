@@ -42,7 +42,7 @@ use track::Track;
 mod moves;
 mod track;
 
-pub use moves::{Moves, Shed, session_moves};
+pub use moves::{Moves, Shed, session_escapes, session_moves};
 
 /// When a member is under alert.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -51,7 +51,7 @@ pub struct ListenerStatus {
     pub protocol: String,
     /// The group it serves.
     pub group: String,
-    /// `per_request`, `per_session` or `on_demand`.
+    /// `per_request`, `per_session`, `on_demand` or `affinity`.
     pub binding: String,
     /// Sessions by member; empty where a member is chosen for each request.
     pub bindings: Vec<BindingStatus>,
@@ -180,6 +180,9 @@ pub struct MemberStatus {
     pub bytes_in: u64,
     /// Sessions sent elsewhere because it was under alert.
     pub moved: u64,
+    /// Leases of it that are in force (`POST /v1/groups/NAME/bind`); each counts as one in flight.
+    #[serde(default)]
+    pub leases: u64,
     /// From choosing it to the last byte of its answer.
     pub latency: Latency,
     /// What it can do; none in its first seconds.

@@ -101,6 +101,9 @@ pub struct Strategy {
     pub observe: fn(&Knobs, &Vitals, latency: Duration, failed: bool, now: Time),
     /// What [`Plan::hear`] does.
     pub hear: fn(&mut Hand, &Member, &Reading, Time),
+    /// Has a member of the plan as much to do as it can work on, by what the strategy knows of it? One that is at its limit is
+    /// not asked about.
+    pub busy: fn(&Plan, &Member, Time) -> bool,
     /// For people: the figures by which it judges a member of the plan, named with their unit where they have one.
     /// What every strategy has (weight, requests in flight) is shown anyway.
     pub explain: fn(&Plan, &Member, Time) -> Vec<(&'static str, f64)>,
@@ -196,6 +199,7 @@ const PLAIN: Strategy = Strategy {
     second: fewest,
     observe: |_, _, _, _, _| {},
     hear: |_, _, _, _| {},
+    busy: |_, _, _| false,
     explain: |_, _, _| Vec::new(),
 };
 

@@ -7,6 +7,7 @@
 
 mod access;
 mod address;
+mod affinity;
 mod check;
 mod corba;
 mod credential;
@@ -46,6 +47,7 @@ use toml::de::DeTable;
 
 pub(crate) use access::{AccessTable, check_file as check_access};
 pub(crate) use address::{AdminListen, Control, Controls, ListenAddress, MemberAddress, Network};
+pub(crate) use affinity::Affinity;
 pub(crate) use corba::{Iiop, MemberLocation, ObjectKey, Reference, TypeId};
 pub(crate) use credential::{JwtTable, KerberosTable, TlsTable};
 pub(crate) use door::{ControlTable, Doors};
@@ -57,7 +59,7 @@ pub(crate) use listener::{Binding, Forwarded, Listener, Protocol, Rebind};
 pub(crate) use lottery::{DEFAULT_LOTTERY_FILE, LotteryFile, read_lottery, read_lottery_text};
 pub(crate) use monitor::{Formula, Monitor, MonitorUrl};
 pub(crate) use name::{
-    Domain, HeaderName, HostName, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl, ServiceName,
+    CookieName, Domain, HeaderName, HostName, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl, ServiceName,
 };
 pub(crate) use outlier::Outlier;
 pub(crate) use problem::{Problem, Problems, Severity, Source};

@@ -6,7 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plimsoll_admin::{Changed, Entry, Reference, Refused, Report, Rules, Subject, Switch};
+use plimsoll_admin::{
+    Changed, Entry, Lease, NoLease, Reference, Refused, Report, Rules, Subject, Switch, Wish,
+};
 use plimsoll_brain::status::{GroupExplanation, Status};
 use plimsoll_brain::{EventKind, Knobs, MemberSpec, Shed, Strategy, strategy};
 use plimsoll_cluster::corba::Refusal;
@@ -23,6 +25,7 @@ use crate::made::{Base, Force, Made};
 use joint::Joint;
 
 mod joint;
+mod lend;
 
 /// The data plane and where its configuration comes from.
 pub(crate) struct Running {
@@ -428,6 +431,18 @@ impl Subject for Running {
             Err(cluster::Refused::Wrong(why)) => Err(Refused::Wrong(why)),
             Err(cluster::Refused::TooFast(why)) => Err(Refused::TooFast(why)),
         }
+    }
+
+    fn bind(&self, group: &str, wish: &Wish) -> Result<Lease, NoLease> {
+        self.engine.bind(group, &lend::wish(wish)).map(lend::lease).map_err(lend::refused)
+    }
+
+    fn renew(&self, group: &str, lease: &str, wish: &Wish) -> Result<Lease, NoLease> {
+        self.engine.renew(group, lease, &lend::wish(wish)).map(lend::lease).map_err(lend::refused)
+    }
+
+    fn release(&self, group: &str, lease: &str) -> Result<(), NoLease> {
+        self.engine.release(group, lease).map_err(lend::refused)
     }
 }
 

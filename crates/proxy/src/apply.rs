@@ -113,11 +113,13 @@ fn rule(control: &mut Control, next: &Settings, now: Time) {
         }
         let name = &settings.spec.name;
         let on_demand = |listener: &ListenerSettings| {
-            listener.leads_to(name) && matches!(listener.binding, Binding::OnDemand(_))
+            let moves = matches!(listener.binding, Binding::OnDemand(_)) || listener.affinity.is_some();
+            listener.leads_to(name) && moves
         };
+        let lent = control.desk.lent(name) > 0;
         if let Some(ruled) = control.groups.get_mut(name) {
-            ruled.analyzer.set_on_demand(next.listeners.iter().any(on_demand), now);
-            ruled.analyzer.set_hand_over(settings.hand_over.is_some());
+            ruled.on_demand = next.listeners.iter().any(on_demand);
+            ruled.watch_loads(lent, now);
         }
     }
 }

@@ -73,6 +73,14 @@ impl Ties {
     }
 }
 
+/// Counts a session that comes by its cookie as sent elsewhere by the member that it had.
+pub(crate) fn sent_away(listener: &Listener, from: &Arc<Record>, to: MemberId) {
+    listener.tie(from).counts[listener.core].moved.add(1);
+    let stripe = &from.stripes[listener.core];
+    stripe.moved.add(1);
+    stripe.moves.note(Some(to));
+}
+
 /// A session's side of its binding.
 #[derive(Default)]
 pub(crate) struct Bond {

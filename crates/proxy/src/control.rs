@@ -12,6 +12,7 @@ use tokio::sync::broadcast;
 
 use crate::group::{Group, Published, Record, Strike, Wires};
 use crate::hand_over::{self, HandOvers};
+use crate::lease::Desk;
 use crate::listener::Door;
 use crate::load_line::Survey;
 use crate::metered::HostMeter;
@@ -97,6 +98,10 @@ pub(crate) struct Ruled {
     ids: BTreeMap<Arc<str>, MemberId>,
     pub(crate) hand_overs: HandOvers,
     pub(crate) load_line: Survey,
+    /// Does a listener bind its clients such that an alert moves them?
+    pub(crate) on_demand: bool,
+    /// Has somebody a lease?
+    pub(crate) lent: bool,
 }
 
 /// A listener as the slow path sees it.
@@ -129,6 +134,8 @@ pub(crate) struct Control {
     pub(crate) due_hand_overs: Vec<hand_over::Due>,
     /// Of side-cars that share their host.
     pub(crate) host: Arc<HostMeter>,
+    /// Members lent to clients.
+    pub(crate) desk: Desk,
 }
 
 impl Ruled {
@@ -160,6 +167,8 @@ impl Ruled {
             ids,
             hand_overs: HandOvers::default(),
             load_line: Survey::default(),
+            on_demand: false,
+            lent: false,
         }
     }
 
@@ -226,6 +235,7 @@ impl Ruled {
             // A core may be between counting a session and saying where it went: then the next time tells.
             let mut targets = Targets::new();
             record.stripes.iter().for_each(|stripe| stripe.moves.take(&mut targets));
+            record.lent.moves.take(&mut targets);
             if targets.is_empty() {
                 continue;
             }
@@ -321,6 +331,7 @@ impl Control {
 
     /// Compares what members did.
     pub(crate) fn compare(&mut self, now: Time) {
+        self.end_leases(now);
         for ruled in self.groups.values_mut() {
             let totals = ruled.totals();
             ruled.analyzer.handle_totals(&totals, now);
@@ -351,8 +362,10 @@ impl Control {
     pub(crate) fn watch(&mut self, now: Time) -> Duration {
         // Sessions last as long as they like; that many are open says nothing about how busy a member is.
         let listeners = &self.settings.listeners;
-        let looks =
-            self.groups.iter_mut().map(|(name, ruled)| ruled.analyzer.watch(carries(listeners, name), now));
+        let looks = self.groups.iter_mut().map(|(name, ruled)| {
+            let requests = carries(listeners, name) && !ruled.lent;
+            ruled.analyzer.watch(requests, now)
+        });
         looks.min().unwrap_or(Duration::from_secs(1))
     }
 

@@ -17,11 +17,12 @@ use crate::control::{Control, Journal, Stamped};
 use crate::core::{Census, PARTING};
 use crate::group::{Said, Strike, Wires};
 use crate::inner::{Inner, lock};
+use crate::lease::Desk;
 use crate::metered::HostMeter;
 use crate::probe::{self, Probes};
 use crate::worker::{self, Order, Worker};
 use crate::{
-    MemberCounters, Protocol, Settings, StartError, apply, explain, hand_over, iiop, report, switch,
+    Lease, LeaseWish, MemberCounters, NoLease, Protocol, Settings, StartError, apply, explain, hand_over, iiop, report, switch,
 };
 
 /// Strikes that may wait for the control thread.
@@ -80,6 +81,7 @@ impl Engine {
             wires: Wires { strikes, said },
             due_hand_overs: Vec::new(),
             host: HostMeter::new(clock.now()),
+            desk: Desk::default(),
         };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
@@ -279,6 +281,30 @@ impl Engine {
     /// or in the one of all that have it that asks for most.
     pub fn asked_to_shed(&self, group: Option<&str>, member: &str) -> Option<Shed> {
         lock(&self.0.control).shed(group, member)
+    }
+
+    /// Lends a member to a client that reaches it by itself, and counts it in until the lease ends.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn bind(&self, group: &str, wish: &LeaseWish) -> Result<Lease, NoLease> {
+        lock(&self.0.control).bind(group, wish, self.0.clock.now())
+    }
+
+    /// Prolongs a lease, and says where its client is to be from now on: with its member, or with another one.
+    ///
+    /// # Errors
+    /// There is no such lease.
+    pub fn renew(&self, group: &str, lease: &str, wish: &LeaseWish) -> Result<Lease, NoLease> {
+        lock(&self.0.control).renew(group, lease, wish, self.0.clock.now())
+    }
+
+    /// Ends a lease.
+    ///
+    /// # Errors
+    /// There is no such lease.
+    pub fn release(&self, group: &str, lease: &str) -> Result<(), NoLease> {
+        lock(&self.0.control).release(group, lease, self.0.clock.now())
     }
 
     /// Weights from outside, for a group whose strategy takes them; `None` for a member whose weight is not known.

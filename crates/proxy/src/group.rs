@@ -94,6 +94,19 @@ pub(crate) struct Record {
     pub(crate) vitals: Arc<Vitals>,
     /// One for each core.
     pub(crate) stripes: Box<[Arc<Stripe>]>,
+    /// What the slow path counts.
+    pub(crate) lent: Lent,
+}
+
+/// Leases of a member.
+#[derive(Default)]
+pub(crate) struct Lent {
+    /// In force.
+    pub(crate) held: AtomicU64,
+    /// That went to other members when they were renewed.
+    pub(crate) moved: AtomicU64,
+    /// Where those went, until it was told.
+    pub(crate) moves: Moves,
 }
 
 /// What one core counts of a member.
@@ -120,7 +133,7 @@ pub(crate) struct Stripe {
 
 impl Record {
     pub(crate) fn new(id: MemberId, vitals: Arc<Vitals>, cores: usize) -> Arc<Self> {
-        Arc::new(Self { id, vitals, stripes: per_core(cores) })
+        Arc::new(Self { id, vitals, stripes: per_core(cores), lent: Lent::default() })
     }
 }
 

@@ -26,6 +26,7 @@ use crate::stream::Stream;
 use crate::wheel::Timer;
 use crate::{Binding, Forwarded, Key, ListenerSettings};
 
+mod affine;
 mod bound;
 mod dispatch;
 mod ending;
@@ -73,6 +74,8 @@ struct Asked {
     /// What was in force when it came.
     view: Rc<View>,
     line: Option<Box<Line>>,
+    /// A header line that the answer is to have: the cookie by which the client comes back.
+    cookie: Option<Box<[u8]>>,
     /// In a side-car: the meter that it is counted by.
     metered: Metered,
 }
@@ -129,9 +132,11 @@ pub(crate) async fn serve<S: Stream + 'static>(
     http2::serve(core, listener, stream, peer, unread).await;
 }
 
-/// What binds a client's connection to a member, if this listener's are to be bound.
+/// What binds a client's connection to a member, if this listener's are to be bound; where clients come by cookies, it stays
+/// empty.
 pub(crate) fn bond(listener: &Listener) -> Option<Rc<RefCell<Bond>>> {
-    (listener.settings().binding != Binding::PerRequest).then(Rc::default)
+    let settings = listener.settings();
+    (settings.binding != Binding::PerRequest || settings.affinity.is_some()).then(Rc::default)
 }
 
 impl<S: Stream> Session<S> {
@@ -277,6 +282,7 @@ impl<S: Stream> Session<S> {
             begun,
             view,
             line: Line::begin(&self.core, &request),
+            cookie: None,
             metered: Metered::default(),
         };
         self.unread.clear();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use crate::ListenerSettings;
+use crate::affinity::Homes;
 use crate::bond::{Known, Tie, Ties};
 use crate::core::{Core, Guest};
 use crate::group::Record;
@@ -45,6 +46,8 @@ pub(crate) struct Listener {
     pub(crate) door: Arc<Door>,
     pub(crate) core: usize,
     known: RefCell<Known>,
+    /// Whose the tags in its clients' cookies are.
+    pub(crate) homes: RefCell<Homes>,
     settings: RefCell<Rc<ListenerSettings>>,
     pool: RefCell<Rc<Pool>>,
     /// Itself as it is for those who ask for a name that another group has (TLS), by group.
@@ -72,6 +75,7 @@ impl Listener {
             door,
             core,
             known: RefCell::default(),
+            homes: RefCell::default(),
             settings: RefCell::new(Rc::new(settings)),
             pool: RefCell::new(pool),
             branches: RefCell::default(),

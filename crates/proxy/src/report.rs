@@ -102,7 +102,10 @@ fn listeners(control: &Control) -> Vec<ListenerStatus> {
             address: open.door.address.to_string(),
             protocol: settings.label().to_owned(),
             group: settings.group.to_string(),
-            binding: binding(settings.binding).to_owned(),
+            binding: match settings.affinity {
+                Some(_) => "affinity".to_owned(),
+                None => binding(settings.binding).to_owned(),
+            },
             bindings: bindings(control, settings, open),
             connections: sum(|count| &count.open),
             accepted: sum(|count| &count.accepted),
@@ -123,7 +126,8 @@ fn binding(binding: Binding) -> &'static str {
 
 /// Nothing where a member is chosen for each request.
 fn bindings(control: &Control, settings: &ListenerSettings, open: &Opened) -> Vec<BindingStatus> {
-    let ruled = control.groups.get(&settings.group).filter(|_| settings.binding != Binding::PerRequest);
+    let binds = settings.binding != Binding::PerRequest || settings.affinity.is_some();
+    let ruled = control.groups.get(&settings.group).filter(|_| binds);
     let members = ruled.into_iter().flat_map(|ruled| {
         ruled.analyzer.members().filter_map(|(id, spec, _)| Some((spec.name.to_string(), ruled.record(id)?)))
     });
@@ -186,7 +190,8 @@ fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
 
 /// Sessions that a member under alert sent elsewhere.
 pub(crate) fn moved(record: &Record) -> u64 {
-    record.stripes.iter().map(|stripe| stripe.moved.value()).sum()
+    let sessions: u64 = record.stripes.iter().map(|stripe| stripe.moved.value()).sum();
+    sessions + record.lent.moved.load(Relaxed)
 }
 
 fn fill(status: &mut MemberStatus, record: &Record) {
@@ -200,6 +205,7 @@ fn fill(status: &mut MemberStatus, record: &Record) {
     status.bytes_out = sum(&|stripe| &stripe.bytes_out);
     status.bytes_in = sum(&|stripe| &stripe.bytes_in);
     status.moved = moved(record);
+    status.leases = record.lent.held.load(Relaxed);
     status.answers = CLASSES
         .iter()
         .enumerate()

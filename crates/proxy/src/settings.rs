@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use plimsoll_brain::GroupSpec;
+use plimsoll_wire::affinity::Signer;
 use plimsoll_wire::giop::Ior;
 
 use crate::tls::{ListenerTls, MemberTls};
@@ -94,6 +95,8 @@ pub struct ListenerSettings {
     pub group: Arc<str>,
     /// How long a client stays with a member.
     pub binding: Binding,
+    /// How a client comes back to the member that it had, over any connection (http); then `binding` is per request.
+    pub affinity: Option<Arc<AffinitySettings>>,
     /// Host and port that clients are told to reach it by, where they are told (iiop); its address if `None`.
     pub public: Option<(Box<str>, u16)>,
     /// Bound on demand: a connection to a member under alert may be closed once nothing has moved for so long, either
@@ -138,6 +141,17 @@ impl ListenerSettings {
         let named = |tls: &ListenerTls| tls.groups.values().any(|named| **named == *group);
         *self.group == *group || self.tls.as_ref().is_some_and(named)
     }
+}
+
+/// The cookie by which clients come back to their members.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AffinitySettings {
+    /// Its name.
+    pub cookie: Box<str>,
+    /// For how long it is good, whole seconds; it is given anew when half of that is over. Zero: until the client forgets it.
+    pub ttl: Duration,
+    /// Makes it and knows it again.
+    pub signer: Signer,
 }
 
 /// How long a client stays with a member.

@@ -1,6 +1,7 @@
 //! What the bytes mean: HTTP/1.1 heads and bodies, priorities, the PROXY protocol, ORCA load reports, the Prometheus text
-//! format, GIOP, the datagrams of the lottery. No sockets, no clock.
+//! format, GIOP, the datagrams of the lottery, cookies of sessions. No sockets, no clock.
 
+pub mod affinity;
 pub mod giop;
 pub mod http1;
 pub mod orca;

@@ -8,6 +8,7 @@ mod exposition;
 mod guarded;
 #[cfg(feature = "kerberos")]
 mod kerberos;
+mod leases;
 mod metrics;
 mod pki;
 mod reads;

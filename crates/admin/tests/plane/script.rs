@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use plimsoll_admin::{Admin, Changed, Config, Entry, Reference, Refused, Report, Subject, Switch, start};
+use plimsoll_admin::{
+    Admin, Changed, Config, Entry, Lease, NoLease, Reference, Refused, Report, Subject, Switch, Wish, start,
+};
 use plimsoll_brain::status::{
     GroupExplanation, GroupStatus, Latency, ListenerStatus, LoadExplanation, LoadLine, MemberLoadLine,
     MemberStatus, Predicted, Status, UrgencyStatus, WhatIf,
@@ -126,6 +128,40 @@ impl Subject for Script {
             _ => Ok(None),
         }
     }
+
+    fn bind(&self, group: &str, wish: &Wish) -> Result<Lease, NoLease> {
+        self.call(format!("bind {group} {:?} {:?} {:?}", wish.key, wish.lease_seconds, wish.exclude));
+        match group {
+            "web" => Ok(lease(false)),
+            "empty" => Err(NoLease::Nobody("nobody is there".into())),
+            "full" => Err(NoLease::Refused("all are full".into())),
+            _ => Err(NoLease::Unknown(format!("there is no group {group}"))),
+        }
+    }
+
+    fn renew(&self, group: &str, lease: &str, wish: &Wish) -> Result<Lease, NoLease> {
+        self.call(format!("renew {group} {lease} {:?}", wish.exclude));
+        match lease {
+            "0a" => Ok(self::lease(true)),
+            _ => Err(NoLease::Unknown("no such lease".into())),
+        }
+    }
+
+    fn release(&self, group: &str, lease: &str) -> Result<(), NoLease> {
+        self.call(format!("release {group} {lease}"));
+        if lease == "0a" { Ok(()) } else { Err(NoLease::Unknown("no such lease".into())) }
+    }
+}
+
+fn lease(moved: bool) -> Lease {
+    Lease {
+        member: "10.0.0.1:80".into(),
+        address: "10.0.0.1:80".into(),
+        lease: "0a".into(),
+        lease_seconds: 9.0,
+        moved,
+        why: "as it is".into(),
+    }
 }
 
 pub(crate) fn entry(seq: u64) -> Entry {
@@ -185,6 +221,7 @@ fn status() -> Status {
         bytes_out: 1 << 40,
         bytes_in: 2,
         moved: 3,
+        leases: 9,
         latency: Latency { count: 7, sum: 0.25, ..Latency::default() },
         load_line: Some(MemberLoadLine {
             capacity: (state == State::Up).then_some(100.0),

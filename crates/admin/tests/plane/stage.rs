@@ -24,7 +24,7 @@ pub(crate) const LOOK: &[&str] =
     &["index", "document", "health", "status", "metrics", "events", "explain", "capacity", "reference"];
 /// What the built-in roles have, beside `LOOK`. Written out here, so that a change of the table shows.
 pub(crate) const OPERATE: &[&str] = &["drain", "undrain", "disable", "enable", "set"];
-pub(crate) const ADMINISTER: &[&str] = &["report", "reload", "stop"];
+pub(crate) const ADMINISTER: &[&str] = &["report", "bind", "renew", "release", "reload", "stop"];
 /// What the test's own role has, for the group `web`.
 pub(crate) const OWN: &[&str] = &["status", "explain", "drain"];
 
@@ -159,7 +159,7 @@ impl Stage {
     pub(crate) fn do_route(&self, shows: &Shows, route: &Route) -> Option<Answer> {
         let path = match route.takes {
             Takes::Since => format!("{}?follow=0", route.path),
-            _ => route.path.replace("{group}", "web").replace("{process}", "web"),
+            _ => route.path.replace("{group}", "web").replace("{process}", "web").replace("{lease}", "0a"),
         };
         let body = match route.takes {
             Takes::Secret => {
@@ -170,6 +170,7 @@ impl Stage {
             Takes::Switch => r#"{"balancing":"web"}"#,
             Takes::Setting => r#"{"group":"web","key":"strategy","value":"random"}"#,
             Takes::Report => r#"{"group":"web","member":"10.0.0.1:80","values":{"cpu":1}}"#,
+            Takes::Wish | Takes::Renewal => r#"{"lease_seconds":9}"#,
             Takes::Nothing | Takes::Since | Takes::Children => "",
         };
         self.ask(shows, route.method, &path, body)

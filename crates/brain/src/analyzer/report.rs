@@ -56,6 +56,7 @@ impl Analyzer {
             bytes_out: 0,
             bytes_in: 0,
             moved: 0,
+            leases: 0,
             latency: Latency::default(),
             load_line: None,
         });

@@ -35,22 +35,55 @@ pub fn session_moves(shed: Shed, session: &mut Moves, chance: u64, now: Time) ->
         return false;
     }
     session.epoch = shed.epoch;
-    if session.count > 0 {
-        let wait = shed.period.saturating_mul(1 << session.count);
-        let rested = now.since(session.last);
-        if rested < wait {
-            return false;
-        }
-        if rested >= wait.saturating_add(shed.period.saturating_mul(QUIET)) {
-            session.count = 0;
-        }
+    if !session.rested(shed.period, now) {
+        return false;
     }
     let goes = unit(chance) < f64::from(shed.share);
     if goes {
-        session.count = (session.count + 1).min(MOST);
-        session.last = now;
+        session.moved(now);
     }
     goes
+}
+
+/// May a session leave a member that has too much to do at this moment, whatever its reports say? As often as
+/// [`session_moves`] would let it with this report period. If the answer is yes, the move has been noted.
+pub fn session_escapes(session: &mut Moves, period: Duration, now: Time) -> bool {
+    let goes = session.rested(period, now);
+    if goes {
+        session.moved(now);
+    }
+    goes
+}
+
+impl Moves {
+    /// Of a session whose holder keeps no more than how often it moved and when it did last. It does not remember which
+    /// decision asked it: whoever asks with the same `chance` for the same decision gets the same answer.
+    pub fn recalled(count: u8, last: Time) -> Self {
+        Self { last, epoch: 0, count: count.min(MOST) }
+    }
+
+    /// How often it moved since it was last left in peace for long.
+    pub fn count(&self) -> u8 {
+        self.count
+    }
+
+    /// Has it stayed for long enough since it moved last?
+    fn rested(&mut self, period: Duration, now: Time) -> bool {
+        if self.count == 0 {
+            return true;
+        }
+        let wait = period.saturating_mul(1 << self.count);
+        let rested = now.since(self.last);
+        if rested >= wait.saturating_add(period.saturating_mul(QUIET)) {
+            self.count = 0;
+        }
+        rested >= wait
+    }
+
+    fn moved(&mut self, now: Time) {
+        self.count = (self.count + 1).min(MOST);
+        self.last = now;
+    }
 }
 
 /// Report periods in peace after which a session's moves are forgotten.
@@ -105,6 +138,23 @@ mod tests {
         assert!(session_moves(shed(1.0, 200), &mut moves, 0, at(62 + 64 + 20)));
         assert!(!session_moves(shed(1.0, 201), &mut moves, 0, at(62 + 64 + 21)));
         assert!(session_moves(shed(1.0, 202), &mut moves, 0, at(62 + 64 + 22)));
+    }
+
+    #[test]
+    fn who_escapes_stays_ever_longer_and_what_is_recalled_says_the_same() {
+        let mut moves = Moves::default();
+        let mut times = alloc::vec::Vec::new();
+        for period in 0..100 {
+            // As much as a cookie holds.
+            moves = Moves::recalled(moves.count(), moves.last);
+            if session_escapes(&mut moves, T, at(period)) {
+                times.push(period);
+            }
+        }
+        assert_eq!(times, [0, 2, 6, 14, 30, 62]);
+        assert_eq!(moves.count(), 6);
+        assert!(!session_moves(shed(1.0, 7), &mut moves, 0, at(100)), "one back-off for both");
+        assert_eq!(Moves::recalled(u8::MAX, at(0)).count(), MOST);
     }
 
     #[test]

@@ -40,6 +40,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     second,
     observe,
     hear,
+    busy,
     explain,
     ..PLAIN
 };
@@ -107,6 +108,14 @@ fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
     let cost = cost + unsaid(member, cost);
     let until = now + Duration::try_from_secs_f32(view.reading.sojourn).unwrap_or_default();
     hand.keep(member.id, cost as f32, until, now);
+}
+
+/// By its knee, where it says that; else by the limit that was found for it.
+fn busy(_: &Plan, member: &Member, now: Time) -> bool {
+    match view(member, now) {
+        Some(said) => queue(member, &said, now) >= f64::from(limit(f64::from(said.reading.knee))),
+        None => member.vitals.crowded(),
+    }
 }
 
 fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> {

@@ -67,7 +67,7 @@ fn check(path: &Path, globals: &Globals) -> Result<ExitCode, Failure> {
         if let Some(rules) = &file.config.admin.access.file {
             config::check_access(&rules.0)?;
         }
-        file.check_tls().map_err(ReadError::Wrong)?;
+        file.check_files().map_err(ReadError::Wrong)?;
         Ok(file)
     });
     if globals.json() {

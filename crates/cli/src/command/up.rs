@@ -81,11 +81,14 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     for line in listening(&file.config, &running.engine().addresses()) {
         tracing::info!("{line}");
     }
+    for line in keyless(&file.config) {
+        tracing::info!("{line}");
+    }
     if let Some(address) = admin.addr() {
         tracing::info!("listening admin {address}: status, metrics, events");
     }
     if let Some(address) = admin.reports() {
-        tracing::info!("listening reports {address}: POST /v1/report, object references, nothing else");
+        tracing::info!("listening reports {address}: POST /v1/report, leases, object references, nothing else");
     }
     if let Some(address) = admin.secured() {
         tracing::info!("listening control tls://{address}: for those whom [admin.access] knows");
@@ -190,6 +193,20 @@ fn load_manager(file: &File, running: &Arc<Running>) -> Result<Option<LoadManage
     let started = LoadManager::start(address, interval, desk);
     let hint = "stop the process that has it, or set [admin] load_manager to another address";
     started.map(Some).map_err(|error| format!("cannot listen on {address}: {error}; {hint}"))
+}
+
+/// One line for each listener whose cookies are signed by a key of this process.
+fn keyless(config: &Config) -> impl Iterator<Item = String> {
+    let own = |listener: &&config::Listener| {
+        listener.affinity.as_ref().is_some_and(|affinity| affinity.key_file.is_none())
+    };
+    config.listeners.iter().filter(own).map(|listener| {
+        format!(
+            "affinity of {}: a key was made for its cookies, which are good until this process ends and at no other \
+             balancer; name a key_file for more",
+            listener.address
+        )
+    })
 }
 
 /// One line per listener: `listening http 127.0.0.1:8080 -> web (2 members, least_connections)`

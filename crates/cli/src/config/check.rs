@@ -12,8 +12,8 @@ use plimsoll_cluster as cluster;
 use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
-    Binding, Config, Formula, Group, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, door, health,
-    suggest, tls,
+    Binding, Config, Formula, Group, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, affinity, door,
+    health, suggest, tls,
 };
 
 /// Adds what is wrong to `found`; `text` is what the places are places of.
@@ -138,6 +138,7 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     }
     let protocol = listener.protocol;
     check_binding(listener, spot, found);
+    affinity::check(listener, spot, found);
     tls::check(listener, spot, found);
     if protocol == Protocol::Dns && listener.domain.is_none() && !spot.broken("domain") {
         let problem =

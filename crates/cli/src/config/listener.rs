@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::root::{count, millis};
-use super::{Domain, HeaderName, ListenAddress, ListenerTls, MemberAddress, Name, Network, TimeSpan};
+use super::{Affinity, Domain, HeaderName, ListenAddress, ListenerTls, MemberAddress, Name, Network, TimeSpan};
 
 /// An address to accept clients on, and the group they are sent to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -32,6 +32,10 @@ pub(crate) struct Listener {
     /// How long a client stays with a member. Default: `per_request` for http, `per_session` for tcp, udp and iiop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) binding: Option<Binding>,
+
+    /// Clients come back to the member that they had, by a cookie (http).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) affinity: Option<Affinity>,
 
     /// Host and port that clients are to reach this listener by, where they are told: in a group's object reference
     /// (iiop). Default: `address`.

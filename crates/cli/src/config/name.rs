@@ -122,6 +122,38 @@ impl fmt::Display for HeaderName {
     }
 }
 
+/// The name of a cookie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CookieName(pub(crate) String);
+
+text! {
+    CookieName,
+    format: "plimsoll-cookie-name",
+    what: "the name of a cookie",
+    example: "plimsoll",
+    pattern: "^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}$",
+}
+
+impl FromStr for CookieName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("names no cookie".into()),
+            _ if text.len() > 64 || !text.bytes().all(is_token) => {
+                Err("is no name of a cookie: letters, digits, `_` and `-`, at most 64 characters".into())
+            }
+            _ => Ok(Self(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for CookieName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
 /// `tchar` of RFC 9110, which names of headers and cookies are made of.
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)

@@ -85,9 +85,9 @@ pub(crate) struct Admin {
     /// prove who they are; or a list of both. `off` for none.
     pub(crate) control: Controls,
 
-    /// Address that takes reports of members (`POST /v1/report`), shows the object references of
-    /// groups, and does nothing else, in a network where only members are: whoever can reach it can say anything of
-    /// any member's load. `off` for none, which is the default.
+    /// Address that takes reports of members (`POST /v1/report`), lends members to clients (`POST /v1/groups/NAME/bind`), shows
+    /// the object references of groups, and does nothing else, in a network where only members and such clients are: whoever
+    /// can reach it can say anything of any member's load. `off` for none, which is the default.
     pub(crate) reports: AdminListen,
 
     /// Address that serves a `CosLoadBalancing::LoadManager` over IIOP, the interface of TAO's load monitors and alerts

@@ -20,7 +20,7 @@ use super::problem::{Problem, Problems};
 use super::{
     Binding, Config, File, Forwarded, Group, HandOver, Health, Listener, Member, MemberAddress,
     MemberProtocol, MemberTable, Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, Strategy,
-    WhenAllDown, tls,
+    WhenAllDown, affinity, tls,
 };
 
 /// Where the balancer is watched and controlled.
@@ -126,9 +126,11 @@ impl File {
         let spots = self.spots.key("listener");
         let listeners = config.listeners.iter().enumerate().flat_map(|(index, listener)| {
             let tls = tls::of_listener(listener, spots.item(index).key("tls"), &mut problems);
-            listeners(listener)
-                .into_iter()
-                .map(move |settings| proxy::ListenerSettings { tls: tls.clone(), ..settings })
+            let affinity = affinity::of_listener(listener, spots.item(index), &mut problems);
+            listeners(listener).into_iter().map(move |settings| {
+                let (tls, affinity) = (tls.clone(), affinity.clone());
+                proxy::ListenerSettings { tls, affinity, ..settings }
+            })
         });
         let listeners = listeners.collect();
         if !problems.is_empty() {
@@ -147,14 +149,16 @@ impl File {
         })
     }
 
-    /// Holds the certificates that it names against one another, as they are now.
+    /// Holds the certificates that it names against one another, and looks at the keys of cookies, as they are now.
     ///
     /// # Errors
     /// What is wrong with them, each at its place in the file.
-    pub(crate) fn check_tls(&self) -> Result<(), Problems> {
+    pub(crate) fn check_files(&self) -> Result<(), Problems> {
         let mut problems = Vec::new();
         for (index, listener) in self.config.listeners.iter().enumerate() {
-            tls::of_listener(listener, self.spots.key("listener").item(index).key("tls"), &mut problems);
+            let spot = self.spots.key("listener").item(index);
+            tls::of_listener(listener, spot.key("tls"), &mut problems);
+            affinity::of_listener(listener, spot, &mut problems);
         }
         for (index, group) in self.config.groups.iter().enumerate() {
             if let Some(tls) = &group.tls {
@@ -320,6 +324,7 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
                 Rebind::Agent => proxy::Rebind::Agent,
             }),
         },
+        affinity: None,
         public: listener.public.as_ref().map(|public| (public.host.as_str().into(), public.port)),
         move_idle: listener.move_idle.0,
         backlog: u32::try_from(listener.backlog).unwrap_or(u32::MAX),

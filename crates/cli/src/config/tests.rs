@@ -29,7 +29,6 @@ members = ["127.0.0.1:1"]
 const ALL: &str = r#"threads = 3
 max_connections = 5000
 drain_deadline = "1m30s"
-
 [access_log]
 path = "/tmp/access.log"
 sample = 0.5
@@ -65,6 +64,7 @@ address = "[::1]:8443"
 protocol = "http"
 group = "web"
 binding = "per_request"
+affinity = { cookie = "sid", ttl = "27m", key_file = "/TLS/a.key" }
 backlog = 100
 accept_proxy = true
 priority = "x-urgency"
@@ -255,14 +255,14 @@ fn a_strategy_is_read_by_itself() {
 fn defaults_are_as_documented() {
     let settings =
         read(LEAST).unwrap().settings(Machine { threads: 2, max_connections: 1234 }, nowhere).unwrap();
-    assert_eq!(settings.threads, 2);
-    assert_eq!(settings.max_connections, 1234);
+    assert_eq!((settings.threads, settings.max_connections), (2, 1234));
     assert_snapshot!(format!("{:#?}", settings.listeners[0]), @r#"
     ListenerSettings {
         address: 127.0.0.1:8080,
         protocol: Http,
         group: "web",
         binding: PerRequest,
+        affinity: None,
         public: None,
         move_idle: 0ns,
         backlog: 4096,
@@ -333,8 +333,8 @@ fn every_key_reaches_the_settings() {
     "#);
     let settings = file.settings(HERE, nowhere).unwrap();
     let hook = settings.groups[0].hand_over.as_ref().unwrap();
-    assert_eq!((&*hook.host, hook.port, &*hook.path), ("state", 31, "/hand-over"));
-    assert_eq!(hook.timeout, Duration::from_millis(1501));
+    let hook = (&*hook.host, hook.port, &*hook.path, hook.timeout.as_millis());
+    assert_eq!(hook, ("state", 31, "/hand-over", 1501));
     let watched = file.watched(&settings);
     let monitor = format!("{:?}", watched[0].monitor);
     assert_eq!(

@@ -84,6 +84,7 @@ fn member(name: &str, state: State, why: &str, requests: u64, failures: u64, p50
         bytes_out: 0,
         bytes_in: 0,
         moved: 0,
+        leases: 0,
         latency: Latency { count: requests, p50, p99: p50 * 3.0, ..Latency::default() },
         load_line: None,
     }

@@ -31,6 +31,9 @@ impl<S: Stream> Session<S> {
         tried: &[MemberId],
         now: Time,
     ) -> Result<Admission, Location> {
+        if let Some(affinity) = &self.listener.settings().affinity {
+            return Ok(self.admit_affine(affinity, pool, view, asked, tried, now));
+        }
         // Every member is at its limit, this one too, and others came first.
         let Some(bond) = self.bond.clone().filter(|_| !pool.contended()) else {
             return Ok(Admission::Full);
@@ -80,10 +83,12 @@ impl<S: Stream> Session<S> {
         Ok(admission)
     }
 
-    /// Binds the client's connection to the member of a trip, if it is to be bound.
+    /// Binds the client, or its connection, to the member of a trip that it has waited for, if it is to be bound.
     #[cold]
-    pub(super) fn hold(&mut self, trip: &Trip) {
-        if let Some(bond) = &self.bond {
+    pub(super) fn hold(&mut self, asked: &mut Asked, trip: &Trip) {
+        if let Some(affinity) = &self.listener.settings().affinity {
+            self.settle(affinity, asked, trip);
+        } else if let Some(bond) = &self.bond {
             Bond::hold(&mut bond.borrow_mut(), &self.listener, trip);
         }
     }

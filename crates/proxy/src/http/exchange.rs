@@ -336,7 +336,10 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 if !self.asked.upgrade {
                     return Err(self.bad_answer());
                 }
-                let more = self.asked.metered.answered(head.status, None, || core.tick());
+                let mut more = self.asked.metered.answered(head.status, None, || core.tick());
+                if let Some(line) = &self.asked.cookie {
+                    more.extend_from_slice(line);
+                }
                 head.write(Rewrite::default(), &more, scratch);
                 self.answer = Answer::Tunnel;
                 return Ok(rest);
@@ -354,7 +357,10 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             if !self.refused {
                 let strip_report = self.trip.settings().strip_reports;
                 let http10 = self.asked.http10;
-                let more = self.asked.metered.answered(head.status, head.report, || core.tick());
+                let mut more = self.asked.metered.answered(head.status, head.report, || core.tick());
+                if let Some(line) = &self.asked.cookie {
+                    more.extend_from_slice(line);
+                }
                 head.write(Rewrite { close: !self.keep_client, http10, strip_report }, &more, scratch);
             }
             self.answer = if head.body.done() { Answer::Done } else { Answer::Body(head.body) };

@@ -137,6 +137,7 @@ fn session(client: Script) -> Session<Script> {
         protocol: Protocol::Http,
         group: "g".into(),
         binding: Binding::PerRequest,
+        affinity: None,
         move_idle: Duration::ZERO,
         backlog: 1,
         accept_proxy: false,

@@ -17,16 +17,16 @@ use crate::rig::{MILLI, by, group, listener, settings, start_with, status, until
 
 /// A server that can work on one request at once, and says so with each answer: a balancer gives it three. Each
 /// answer takes so long, and none goes while the gate is closed.
-struct Server {
-    address: SocketAddr,
-    gate: watch::Sender<bool>,
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) gate: watch::Sender<bool>,
     running: Arc<AtomicU32>,
     /// Milliseconds.
     takes: Arc<AtomicU64>,
 }
 
 impl Server {
-    async fn start(takes: u64) -> Self {
+    pub(crate) async fn start(takes: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (gate, open) = watch::channel(true);
@@ -55,7 +55,7 @@ impl Server {
         Self { address, gate, running, takes }
     }
 
-    async fn has(&self, requests: u32) {
+    pub(crate) async fn has(&self, requests: u32) {
         until("the requests are there", || self.running.load(Relaxed) == requests).await;
     }
 }
@@ -71,7 +71,7 @@ fn answer(in_flight: u32) -> Vec<u8> {
 }
 
 /// Reads up to an empty line; `None` at the end.
-async fn head(stream: &mut TcpStream) -> Option<String> {
+pub(crate) async fn head(stream: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         if stream.read_buf(&mut head).await.ok()? == 0 {
@@ -99,7 +99,7 @@ async fn send(balancer: SocketAddr) -> TcpStream {
 }
 
 /// `fields` are whole lines.
-async fn send_with(balancer: SocketAddr, fields: &str) -> TcpStream {
+pub(crate) async fn send_with(balancer: SocketAddr, fields: &str) -> TcpStream {
     let mut stream = TcpStream::connect(balancer).await.unwrap();
     stream.write_all(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes()).await.unwrap();
     stream

@@ -74,6 +74,7 @@ pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
         protocol,
         group: "g".into(),
         binding: if protocol == Protocol::Http { Binding::PerRequest } else { Binding::PerSession },
+        affinity: None,
         move_idle: Duration::ZERO,
         backlog: 128,
         accept_proxy: false,

@@ -4,6 +4,7 @@
 //! bytes; `tests/corpus.rs` tries them on the committed corpus, in which every byte string stays that has ever
 //! broken one.
 
+pub(crate) mod affinity;
 pub(crate) mod chunked;
 mod fields;
 pub(crate) mod giop;
@@ -47,6 +48,7 @@ pub(crate) const ALL: &[Law] = &[
     Law { name: "ior", check: ior::check },
     Law { name: "rfs", check: rfs::check },
     Law { name: "rfs_sealed", check: rfs_sealed::check },
+    Law { name: "affinity", check: affinity::check },
 ];
 
 /// Where to cut the input in two: everywhere if it is short, else near the ends of lines and here and there.

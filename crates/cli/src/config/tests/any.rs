@@ -2,14 +2,15 @@
 
 use proptest::prelude::*;
 
-use super::super::parse;
+use super::super::{Listener, parse};
 use super::{ALL, HERE, nowhere};
 
 /// Whatever the bytes, there is a configuration or errors that can be placed and shown.
 fn no_surprise(bytes: &[u8]) {
     match parse("x", bytes.to_vec()) {
         Ok(file) => {
-            let certificates = file.config.listeners.iter().any(|listener| listener.tls.is_some())
+            let reads = |listener: &Listener| listener.tls.is_some() || listener.affinity.is_some();
+            let certificates = file.config.listeners.iter().any(reads)
                 || file.config.groups.iter().any(|group| group.tls.is_some());
             match file.settings(HERE, nowhere) {
                 Ok(settings) => assert_eq!(settings.groups.len(), file.config.groups.len()),

@@ -1,0 +1,123 @@
+//! Members lent to clients that reach them by themselves: what is asked, and what is answered.
+//!
+//! Many ask, each is answered in microseconds on the admin thread, and none of it is in the audit log, as with reports.
+
+use http_body_util::{Either, Full};
+use hyper::header::{HeaderValue, RETRY_AFTER};
+use hyper::{Response, StatusCode};
+
+use crate::plane::Behind;
+use crate::reply::{Body, error, response, to_json};
+use crate::subject::LEASE_SECONDS;
+use crate::verb::Verb;
+use crate::{NoLease, Wish};
+
+/// What a client wants.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Ask {
+    Bind(Wish),
+    /// To keep the lease of this number.
+    Renew(String, Wish),
+    /// To give it back.
+    Release(String),
+}
+
+/// Longest key and name, bytes.
+const WORD: usize = 1024;
+/// Members that can be excluded.
+const EXCLUDED: usize = 64;
+
+/// Reads the body of a request; `lease` is the number in its path.
+///
+/// # Errors
+/// What is wrong with it, for whoever sent it.
+pub(crate) fn read(verb: Verb, lease: Option<&str>, body: &[u8]) -> Result<Ask, String> {
+    let lease = lease.unwrap_or_default().to_owned();
+    let wish = match body.trim_ascii() {
+        b"" => Wish::default(),
+        _ if verb == Verb::Release => return Err("a lease is released without a body".into()),
+        body => serde_json::from_slice(body).map_err(|why| format!("the body: {why}; {GIVE}"))?,
+    };
+    let Wish { key, lease_seconds, exclude } = &wish;
+    if lease_seconds.is_some_and(|seconds| !LEASE_SECONDS.contains(&seconds)) {
+        let (least, most) = (LEASE_SECONDS.start(), LEASE_SECONDS.end());
+        return Err(format!("lease_seconds: a lease is for {least} to {most} seconds"));
+    }
+    if exclude.len() > EXCLUDED {
+        return Err(format!("exclude: at most {EXCLUDED} members"));
+    }
+    if let Some(long) = key.iter().chain(exclude).find(|word| word.len() > WORD) {
+        return Err(format!("a word of {} bytes: {WORD} are enough", long.len()));
+    }
+    match verb {
+        Verb::Bind => Ok(Ask::Bind(wish)),
+        Verb::Release => Ok(Ask::Release(lease)),
+        _ if key.is_some() => Err("key: a lease that is renewed has it already".into()),
+        _ => Ok(Ask::Renew(lease, wish)),
+    }
+}
+
+const GIVE: &str = "give nothing, or {\"key\": …, \"lease_seconds\": …, \"exclude\": [MEMBER]}";
+
+/// Does it.
+pub(crate) fn answer(behind: &Behind, group: &str, ask: Ask) -> Response<Body> {
+    let Behind::Balancer(subject) = behind else {
+        // Found among the paths of another process, it would be none of these.
+        return error(StatusCode::NOT_FOUND, "there are no leases here".into());
+    };
+    let lent = match ask {
+        Ask::Bind(wish) => subject.bind(group, &wish).map(Some),
+        Ask::Renew(lease, wish) => subject.renew(group, &lease, &wish).map(Some),
+        Ask::Release(lease) => subject.release(group, &lease).map(|()| None),
+    };
+    match lent {
+        Ok(Some(lease)) => to_json(StatusCode::OK, &lease),
+        Ok(None) => response(StatusCode::NO_CONTENT, "text/plain", Either::Left(Full::default())),
+        Err(NoLease::Unknown(why)) => error(StatusCode::NOT_FOUND, why),
+        Err(NoLease::Nobody(why)) => later(StatusCode::SERVICE_UNAVAILABLE, why),
+        Err(NoLease::Refused(why)) => later(StatusCode::TOO_MANY_REQUESTS, why),
+    }
+}
+
+fn later(status: StatusCode, why: String) -> Response<Body> {
+    let mut refused = error(status, why);
+    refused.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    refused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wish_may_say_nothing_and_must_make_sense() {
+        let bind = |body: &str| read(Verb::Bind, None, body.as_bytes());
+        assert_eq!(bind(""), Ok(Ask::Bind(Wish::default())));
+        assert_eq!(bind(" {}\n"), Ok(Ask::Bind(Wish::default())));
+        let body = r#"{"key": "me", "lease_seconds": 1.5, "exclude": ["a:1"]}"#;
+        let wish = Wish { key: Some("me".into()), lease_seconds: Some(1.5), exclude: vec!["a:1".into()] };
+        assert_eq!(bind(body), Ok(Ask::Bind(wish)));
+        let renew = read(Verb::Renew, Some("0a"), br#"{"lease_seconds": 3600}"#);
+        let wish = Wish { lease_seconds: Some(3600.0), ..Wish::default() };
+        assert_eq!(renew, Ok(Ask::Renew("0a".into(), wish)));
+        assert_eq!(read(Verb::Release, Some("0a"), b""), Ok(Ask::Release("0a".into())));
+        for (body, why) in [
+            ("me", "the body: "),
+            ("[]", "give nothing, or"),
+            (r#"{"seconds": 1}"#, "unknown field `seconds`"),
+            (r#"{"lease_seconds": 0.9}"#, "1 to 3600 seconds"),
+            (r#"{"lease_seconds": 3601}"#, "1 to 3600 seconds"),
+            (r#"{"lease_seconds": "1"}"#, "invalid type"),
+            (r#"{"exclude": "a:1"}"#, "invalid type"),
+        ] {
+            let said = bind(body).expect_err(body);
+            assert!(said.contains(why), "{body}: {said}");
+        }
+        let long = format!(r#"{{"key": "{}"}}"#, "x".repeat(1025));
+        assert!(bind(&long).unwrap_err().contains("1025 bytes"));
+        let many = format!(r#"{{"exclude": [{}"a:1"]}}"#, r#""a:1", "#.repeat(64));
+        assert!(bind(&many).unwrap_err().contains("at most 64"));
+        assert!(read(Verb::Renew, Some("0a"), br#"{"key": "me"}"#).unwrap_err().contains("has it already"));
+        assert!(read(Verb::Release, Some("0a"), b"{}").unwrap_err().contains("without a body"));
+    }
+}

@@ -1,0 +1,182 @@
+//! `listener.affinity`: clients come back to the member that they had, by a signed cookie.
+
+use std::sync::{Arc, LazyLock};
+
+use plimsoll_proxy as proxy;
+use plimsoll_wire::affinity::Signer;
+use rustix::rand::{GetRandomFlags, getrandom};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::place::Spot;
+use super::problem::Problem;
+use super::root::millis;
+use super::{Binding, CookieName, Listener, LogPath, TimeSpan};
+
+/// A client gets a cookie with its first answer, and comes back by it to the member that it had, over any connection, until
+/// that may not be used, has too much to do, or is under alert. The cookie is signed, and names nobody.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Affinity {
+    /// Name of the cookie.
+    pub(crate) cookie: CookieName,
+
+    /// For how long a cookie is good, in whole seconds; a client that is heard of gets a young one when half of that is over.
+    /// `0s` for as long as the client keeps it, which browsers do until they are closed.
+    #[schemars(extend("x-maximum" = "365d"))]
+    pub(crate) ttl: TimeSpan,
+
+    /// File of the key that signs cookies: 32 bytes or more that nobody can guess, such as `openssl rand -hex 32` makes. Every
+    /// balancer with the same file knows the others' cookies. It is read again with each reload. Default: a key is made at start,
+    /// and cookies are good until the process ends.
+    #[schemars(extend("examples" = ["/etc/plimsoll/affinity.key"]))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key_file: Option<LogPath>,
+}
+
+impl Default for Affinity {
+    fn default() -> Self {
+        Self {
+            cookie: CookieName("plimsoll".to_owned()),
+            ttl: millis::<3_600_000>(),
+            key_file: None,
+        }
+    }
+}
+
+/// Bytes that a key has at least.
+const LEAST: usize = 32;
+
+/// For listeners without a file, as long as the process lives.
+static OWN: LazyLock<Signer> = LazyLock::new(|| {
+    let mut secret = [0; 32];
+    // The system has random numbers from its first second on; a call that is broken off by a signal only asks for longer ones.
+    let _ = getrandom(&mut secret, GetRandomFlags::empty());
+    Signer::new(&secret)
+});
+
+/// What a listener asks, as the data plane takes it; `None` without affinity, or with a key that cannot be read.
+pub(super) fn of_listener(
+    listener: &Listener,
+    spot: &Spot,
+    found: &mut Vec<Problem>,
+) -> Option<Arc<proxy::AffinitySettings>> {
+    let affinity = listener.affinity.as_ref()?;
+    let signer = match &affinity.key_file {
+        None => OWN.clone(),
+        Some(path) => match key(path) {
+            Ok(signer) => signer,
+            Err(why) => {
+                let at = spot.key("affinity").key("key_file").value();
+                let hint = "make one: openssl rand -hex 32 > FILE, readable by the balancer alone";
+                found.push(Problem::error(at, format!("cannot use the key {path}: {why}")).hint(hint));
+                return None;
+            }
+        },
+    };
+    let (cookie, ttl) = (affinity.cookie.0.as_str().into(), affinity.ttl.0);
+    Some(Arc::new(proxy::AffinitySettings { cookie, ttl, signer }))
+}
+
+fn key(path: &LogPath) -> Result<Signer, String> {
+    let text = std::fs::read(&path.0).map_err(|error| error.to_string())?;
+    let secret = text.trim_ascii();
+    match secret.len() {
+        few if few < LEAST => Err(format!("it has {few} bytes, {LEAST} are the least")),
+        _ => Ok(Signer::new(secret)),
+    }
+}
+
+/// Does it fit the rest of its listener?
+pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
+    let Some(affinity) = &listener.affinity else { return };
+    if !listener.protocol.is_http() {
+        let message = format!("`affinity` is not supported for {}", listener.protocol.name());
+        let problem = Problem::error(spot.name("affinity"), message);
+        found.push(problem.hint("clients of other protocols have no cookies: bind them per_session"));
+    } else if listener.binding.is_some_and(|binding| binding != Binding::PerRequest) && !spot.broken("binding") {
+        let message = "either `affinity` or `binding`, not both";
+        let problem = Problem::error(spot.key("binding").value(), message);
+        found.push(problem.also(spot.name("affinity"), "clients stay with their members by this"));
+    }
+    let spot = spot.key("affinity");
+    if affinity.ttl.0.subsec_nanos() != 0 && !spot.broken("ttl") {
+        found.push(Problem::error(spot.key("ttl").value(), "`ttl` is a whole number of seconds"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::net::SocketAddr;
+
+    use super::super::{File, Machine, MemberAddress, parse};
+
+    const HERE: Machine = Machine { threads: 1, max_connections: 99 };
+
+    fn nowhere(_: &MemberAddress) -> io::Result<SocketAddr> {
+        Ok(([127, 0, 0, 1], 1).into())
+    }
+
+    fn read(listener: &str) -> Result<File, String> {
+        let text = format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{listener}\n[[group]]\nname = \"web\"\n\
+             members = [\"127.0.0.1:1\"]\n"
+        );
+        let file = parse("plimsoll.toml", text.into_bytes()).map_err(|problems| problems.to_string())?;
+        assert_eq!(file.warnings.to_string(), "");
+        Ok(file)
+    }
+
+    #[test]
+    fn a_key_that_was_made_is_one_for_the_whole_process() {
+        let settings = |listener: &str| read(listener).unwrap().settings(HERE, nowhere).unwrap();
+        let one = settings("affinity = {}").listeners[0].affinity.clone().unwrap();
+        assert_eq!((&*one.cookie, one.ttl.as_secs()), ("plimsoll", 3600));
+        let other = settings("affinity = { cookie = \"sid\", ttl = \"0s\" }").listeners[0].affinity.clone().unwrap();
+        assert_eq!((&*other.cookie, other.ttl.as_secs()), ("sid", 0));
+        assert!(one.signer == other.signer, "a reload keeps clients where they are");
+        assert!(settings("").listeners[0].affinity.is_none());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told() {
+        for (listener, why) in [
+            ("protocol = \"tcp\"\naffinity = {}", "`affinity` is not supported for tcp"),
+            ("binding = \"per_session\"\naffinity = {}", "either `affinity` or `binding`, not both"),
+            ("affinity = { ttl = \"1500ms\" }", "a whole number of seconds"),
+            ("affinity = { ttl = \"366d\" }", "ttl"),
+            ("affinity = { cookie = \"a b\" }", "is no name of a cookie"),
+            ("affinity = { cookie = \"\" }", "names no cookie"),
+            ("affinity = { key = \"k\" }", "unknown key `key`"),
+        ] {
+            let said = read(listener).expect_err(listener);
+            assert!(said.contains(why), "{listener}: {said}");
+        }
+        assert!(read("binding = \"per_request\"\naffinity = {}").is_ok());
+    }
+
+    #[test]
+    fn a_key_is_long_enough_and_there() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-affinity-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("key");
+        let file = read(&format!("affinity = {{ key_file = \"{}\" }}", path.display())).unwrap();
+        let fails = |why: &str| {
+            for said in [file.settings(HERE, nowhere).unwrap_err(), file.check_files().unwrap_err()] {
+                let said = said.to_string();
+                assert!(said.contains(why) && said.contains("plimsoll.toml:4:"), "{said}");
+            }
+        };
+        fails("No such file");
+        std::fs::write(&path, "too short\n").unwrap();
+        fails("it has 9 bytes, 32 are the least");
+        std::fs::write(&path, "0123456789abcdef0123456789abcdef\n").unwrap();
+        let signer = || file.settings(HERE, nowhere).unwrap().listeners[0].affinity.clone().unwrap().signer.clone();
+        let before = signer();
+        assert!(before == signer());
+        std::fs::write(&path, "0123456789abcdef0123456789abcdeg\n").unwrap();
+        assert!(before != signer());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

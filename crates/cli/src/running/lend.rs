@@ -1,0 +1,45 @@
+//! Leases, from the words of the data plane to those of the admin plane.
+
+use std::time::Duration;
+
+use plimsoll_admin::{Lease, NoLease, Wish};
+use plimsoll_proxy as proxy;
+
+/// What the data plane is asked for.
+pub(super) fn wish(wish: &Wish) -> proxy::LeaseWish {
+    let span = wish.lease_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    proxy::LeaseWish { key: wish.key.clone(), span, exclude: wish.exclude.clone() }
+}
+
+/// What the client is told.
+pub(super) fn lease(lease: proxy::Lease) -> Lease {
+    Lease {
+        member: lease.member.to_string(),
+        address: lease.address.to_string(),
+        lease: lease.id,
+        lease_seconds: lease.span.as_secs_f64(),
+        moved: lease.moved,
+        why: lease.why,
+    }
+}
+
+/// Why there is none.
+pub(super) fn refused(why: proxy::NoLease) -> NoLease {
+    match why {
+        proxy::NoLease::Unknown(why) => NoLease::Unknown(why),
+        proxy::NoLease::Nobody(why) => NoLease::Nobody(why),
+        proxy::NoLease::Refused(why) => NoLease::Refused(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_planes_have_the_same_bounds() {
+        let bounds = plimsoll_admin::LEASE_SECONDS;
+        assert_eq!(proxy::SHORTEST_LEASE.as_secs_f64(), *bounds.start());
+        assert_eq!(proxy::LONGEST_LEASE.as_secs_f64(), *bounds.end());
+    }
+}

@@ -1,0 +1,87 @@
+//! Whose the tag in a client's cookie is: one core's memory of one listener.
+//!
+//! A tag is made of the member's name by the key of the cookies ([`Signer::member`]), so that it is the same after a
+//! restart and behind every balancer that has the key. A member's tag is made once, when the core first sees it in a
+//! plan. What is remembered holds the member's record, so that a session whose member is out of use just now is still
+//! counted with it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use plimsoll_brain::MemberId;
+use plimsoll_wire::affinity::{MemberTag, Signer};
+
+use crate::group::{Published, Record};
+use crate::pool::View;
+
+/// Tags and members.
+#[derive(Default)]
+pub(crate) struct Homes {
+    signer: Option<Signer>,
+    /// What is told of here; weak, because it is large, and old as soon as there is another.
+    seen: Weak<Published>,
+    known: BTreeMap<MemberId, Known>,
+    /// The tags of those in the plan, in its order.
+    places: Vec<MemberTag>,
+}
+
+struct Known {
+    tag: MemberTag,
+    name: Arc<str>,
+    record: Arc<Record>,
+}
+
+/// The member that a cookie names.
+pub(crate) struct Home {
+    pub(crate) record: Arc<Record>,
+    /// Where it is in the plan, if it may be chosen.
+    pub(crate) place: Option<usize>,
+}
+
+impl Homes {
+    /// Learns who is in the plan now.
+    pub(crate) fn follow(&mut self, signer: &Signer, view: &View) {
+        let published = &view.published;
+        if self.seen.as_ptr() == Arc::as_ptr(published) && self.signer.as_ref() == Some(signer) {
+            return;
+        }
+        if self.signer.as_ref() != Some(signer) {
+            self.signer = Some(signer.clone());
+            self.known.clear();
+        }
+        self.seen = Arc::downgrade(published);
+        let spec = &published.settings.spec;
+        if self.known.len() > spec.members.len() {
+            self.known.retain(|_, known| spec.members.iter().any(|member| member.name == known.name));
+        }
+        let members = published.plan.members().iter().zip(&published.records);
+        let places = members.map(|(member, record)| {
+            let known = self.known.entry(member.id).or_insert_with(|| Known {
+                tag: signer.member(&spec.name, &member.name),
+                name: Arc::clone(&member.name),
+                record: Arc::clone(record),
+            });
+            known.tag
+        });
+        self.places = places.collect();
+    }
+
+    /// The tag of the member at a place of the plan.
+    pub(crate) fn tag(&self, place: usize) -> Option<MemberTag> {
+        self.places.get(place).copied()
+    }
+
+    /// Who has this tag: `None` for nobody that was ever seen here.
+    pub(crate) fn find(&self, tag: MemberTag) -> Option<Home> {
+        let known = self.known.values().find(|known| known.tag == tag)?;
+        let place = self.places.iter().position(|other| *other == tag);
+        Some(Home { record: Arc::clone(&known.record), place })
+    }
+}
+
+/// Seconds since 1970, as cookies have them: good until 2106.
+pub(crate) fn unix_seconds() -> u32 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,170 @@
+//! Clients that come back to the member that they had, by a cookie that is signed and names nobody
+//! ([`plimsoll_wire::affinity`]).
+//!
+//! A request whose cookie counts goes to its member without the strategy being asked. The session is bound anew, and its
+//! cookie given anew with the answer, when its member is out of use (drained, down, ejected), at its limit, fails the
+//! request or says itself that it has no room; when it is the session's turn to leave a member under alert; and when
+//! the member has as much to do as it can work on ([`Plan::busy`](plimsoll_brain::Plan::busy)): the load of a member is bounded, whoever
+//! comes back to it. The last two only as often as sessions may move: what a session remembers of its moves is in the
+//! cookie, and its chance is drawn from its number, so that several requests of one client at the same time get the same answer.
+//!
+//! All of it is out of line: requests of other listeners carry nothing of it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use plimsoll_brain::{MemberId, Moves, Time, mix, session_escapes, session_moves};
+use plimsoll_wire::affinity::{Token, cookie_of_head};
+
+use super::{Asked, Session, Stream};
+use crate::AffinitySettings;
+use crate::affinity::{Home, unix_seconds};
+use crate::bond::sent_away;
+use crate::pool::{Admission, Pool, View};
+use crate::trip::Trip;
+
+/// The back-off of sessions that leave a member which has too much to do at the moment: where alerts have the period of
+/// reports.
+const APART: Duration = Duration::from_secs(1);
+
+/// What a client brought.
+struct Brought {
+    /// As in its cookie, or new.
+    token: Token,
+    /// Does its cookie count?
+    counts: bool,
+    /// The member that it names, if that was ever seen here.
+    home: Option<Home>,
+    unix: u32,
+}
+
+impl<S: Stream> Session<S> {
+    /// What [`admit::at_once`](crate::admit::at_once) does, for a client that comes by its cookie.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn admit_affine(
+        &mut self,
+        affinity: &AffinitySettings,
+        pool: &Rc<Pool>,
+        view: Rc<View>,
+        asked: &mut Asked,
+        tried: &[MemberId],
+        now: Time,
+    ) -> Admission {
+        // Every member is at its limit, and others came first.
+        if pool.contended() {
+            return Admission::Full;
+        }
+        let mut brought = self.brought(affinity, &view, asked);
+        let mut trip = None;
+        let own = brought.home.as_ref().and_then(|home| home.place);
+        if let Some(place) = own.filter(|place| !tried.contains(&view.published.plan.members()[*place].id)) {
+            if tried.is_empty() {
+                trip = escape(&mut brought, pool, &view, asked.key, place, now);
+            }
+            if trip.is_none() {
+                trip = pool.admit_to(&view, place, now);
+            }
+        }
+        let admission = match trip {
+            Some(trip) => Admission::Trip(trip),
+            // As in `admit::at_once`.
+            None if pool.group.room.ranked() => Admission::Shed,
+            None => pool.admit_by(view, asked.key, self.core.chance(), now, tried),
+        };
+        if let Admission::Trip(trip) = &admission {
+            self.give(affinity, asked, trip, brought);
+        }
+        admission
+    }
+
+    /// Binds a client that has waited to the member of its trip.
+    #[cold]
+    pub(super) fn settle(&self, affinity: &AffinitySettings, asked: &mut Asked, trip: &Trip) {
+        let brought = self.brought(affinity, trip.view(), asked);
+        self.give(affinity, asked, trip, brought);
+    }
+
+    /// Reads the client's cookie, out of the head for the member.
+    fn brought(&self, affinity: &AffinitySettings, view: &View, asked: &Asked) -> Brought {
+        let unix = unix_seconds();
+        let mut homes = self.listener.homes.borrow_mut();
+        homes.follow(&affinity.signer, view);
+        let value = cookie_of_head(&asked.out, &affinity.cookie);
+        // One that was forged, or is old, counts as none: its client is new here.
+        match value.and_then(|value| affinity.signer.read(value, unix).ok()) {
+            Some(token) => Brought { home: homes.find(token.member), token, counts: true, unix },
+            None => {
+                let session = self.core.chance();
+                let token = Token { session, member: [0; 8], expires: 0, moved: 0, moves: 0 };
+                Brought { token, counts: false, home: None, unix }
+            }
+        }
+    }
+
+    /// Has the answer say which member the client got, unless its cookie does and is young.
+    fn give(&self, affinity: &AffinitySettings, asked: &mut Asked, trip: &Trip, brought: Brought) {
+        asked.cookie = None;
+        let Some(tag) = self.listener.homes.borrow().tag(trip.place()) else { return };
+        let Brought { mut token, counts, home, unix } = brought;
+        let ttl = u32::try_from(affinity.ttl.as_secs()).unwrap_or(u32::MAX);
+        let stays = counts && token.member == tag;
+        // One that never ends was given by other settings.
+        let young = if ttl == 0 { token.expires == 0 } else { token.expires > unix.saturating_add(ttl / 2) };
+        if stays && young {
+            return;
+        }
+        if let Some(home) = home.filter(|_| !stays) {
+            sent_away(&self.listener, &home.record, trip.member());
+        }
+        token.member = tag;
+        token.expires = if ttl == 0 { 0 } else { unix.saturating_add(ttl) };
+        asked.cookie = Some(line(affinity, &token, ttl, self.stream.scheme() == "https"));
+    }
+}
+
+/// A place with another member, if the session's own, at `place` of the plan, has too much and it may go.
+fn escape(
+    brought: &mut Brought,
+    pool: &Rc<Pool>,
+    view: &Rc<View>,
+    key: u64,
+    place: usize,
+    now: Time,
+) -> Option<Trip> {
+    let plan = &view.published.plan;
+    let member = &plan.members()[place];
+    if plan.members().len() < 2 {
+        return None;
+    }
+    let token = &mut brought.token;
+    let rested = Duration::from_secs(u64::from(brought.unix.saturating_sub(token.moved)));
+    let mut moves = Moves::recalled(token.moves, now - rested);
+    let chance = mix(token.session ^ mix(u64::from(member.shed.epoch)));
+    let goes = session_moves(member.shed, &mut moves, chance, now)
+        || plan.busy(place, now) && session_escapes(&mut moves, APART, now);
+    if !goes {
+        return None;
+    }
+    let tried = [member.id];
+    // Not the bits that said that it goes.
+    let chance = mix(chance);
+    let there = plan.target(chance, &tried).and_then(|place| pool.admit_to(view, place, now));
+    let there = there.or_else(|| match pool.admit_by(Rc::clone(view), key, chance, now, &tried) {
+        Admission::Trip(trip) => Some(trip),
+        Admission::Full | Admission::Shed | Admission::Nobody => None,
+    })?;
+    (token.moves, token.moved) = (moves.count(), brought.unix);
+    Some(there)
+}
+
+/// The header line that gives a cookie. No script of a page sees it, and pages of other sites do not send it along.
+fn line(affinity: &AffinitySettings, token: &Token, ttl: u32, secure: bool) -> Box<[u8]> {
+    let mut line = format!("Set-Cookie: {}={}; Path=/", affinity.cookie, affinity.signer.sign(token));
+    if ttl > 0 {
+        line.push_str(&format!("; Max-Age={ttl}"));
+    }
+    line.push_str("; HttpOnly; SameSite=Lax");
+    line.push_str(if secure { "; Secure\r\n" } else { "\r\n" });
+    line.into_bytes().into_boxed_slice()
+}

@@ -1,0 +1,271 @@
+//! Members lent to clients that reach them by themselves: the brain's decision for whoever can ask over HTTP.
+//!
+//! While a lease lives its member counts one in flight more, as it does for a byte stream: strategies, limits and other
+//! clients see it. The client renews it before it ends, and is told then whether it stays: a member that is out of use
+//! (drained, down, ejected) is left with the next renewal, one under alert by as many as its alert asks for, each
+//! drawn once for each decision and no more often than sessions move ([`session_moves`]). A lease that nobody renews ends by
+//! itself; a restart forgets all.
+//!
+//! All of it is behind the lock of the slow path. Data-plane threads notice nothing but the members' live counts.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use plimsoll_brain::{Ask, MemberId, Moves, Time, hash, session_moves};
+
+use crate::control::{Control, Ruled};
+use crate::group::Published;
+use desk::{Found, Loan, Seat, drawn};
+
+mod desk;
+
+pub(crate) use desk::Desk;
+
+/// Leases at once.
+const MOST: usize = 65_536;
+/// The shortest lease that is given.
+pub const SHORTEST_LEASE: Duration = Duration::from_secs(1);
+/// The longest lease that is given.
+pub const LONGEST_LEASE: Duration = Duration::from_secs(3600);
+/// Where a client does not say.
+const USUAL: Duration = Duration::from_secs(60);
+
+/// What a client asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeaseWish {
+    /// Who the client is: for strategies that read a key, and so that one that comes again gets the member that it has.
+    pub key: Option<String>,
+    /// For how long, between [`SHORTEST_LEASE`] and [`LONGEST_LEASE`]; a minute if it does not say, and when it renews as before.
+    pub span: Option<Duration>,
+    /// Members that it does not want, by name: it could not reach them, say.
+    pub exclude: Vec<String>,
+}
+
+/// A member, lent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Its number, which nobody can guess: 32 hexadecimal digits.
+    pub id: String,
+    /// As configured.
+    pub member: Arc<str>,
+    /// Where it is.
+    pub address: SocketAddr,
+    /// For how long from now.
+    pub span: Duration,
+    /// Is it another member than before?
+    pub moved: bool,
+    /// Why this one, for people.
+    pub why: String,
+}
+
+/// Why there is no lease: one line for whoever asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoLease {
+    /// There is no such group or lease.
+    Unknown(String),
+    /// There is no member that could be used.
+    Nobody(String),
+    /// All have as much to do as they can, or there are too many leases.
+    Refused(String),
+}
+
+impl Ruled {
+    /// Raises alerts if there is somebody to follow them: sessions that a listener binds so, or clients that have leases.
+    pub(crate) fn watch_loads(&mut self, lent: bool, now: Time) {
+        self.lent = lent;
+        self.analyzer.set_on_demand(self.on_demand || lent, now);
+        self.analyzer.set_hand_over(self.settings.hand_over.is_some());
+    }
+}
+
+impl Control {
+    /// See [`Engine::bind`](crate::Engine::bind).
+    pub(crate) fn bind(&mut self, group: &str, wish: &LeaseWish, now: Time) -> Result<Lease, NoLease> {
+        self.desk.sweep(now);
+        let ruled = self.ruled(group)?;
+        let group = Arc::clone(&ruled.group);
+        let plan = group.published();
+        if self.desk.len() >= MOST {
+            return Err(NoLease::Refused(format!("there are {MOST} leases: release some, or wait")));
+        }
+        if group.room.queued() > 0 {
+            return Err(NoLease::Refused(format!("every member of group {} is full, and others wait", group.name)));
+        }
+        let client = wish.key.as_ref().map(|key| hash(key.as_bytes()));
+        let tried = ids(&plan, &wish.exclude);
+        // Where the strategy has a member for each key, it says.
+        let known = client.filter(|_| !plan.plan.strategy().reads_key);
+        let had = known.and_then(|client| self.desk.has(&group, &plan, client, &tried));
+        let (id, chance) = drawn();
+        let again = had.is_some();
+        let found = had.map_or_else(
+            || {
+                let ask = Ask { turn: 0, chance, key: client.unwrap_or(chance), now };
+                self.desk.choose(&group, &plan, &ask, &tried)
+            },
+            Found::Place,
+        );
+        let place = match found {
+            Found::Place(place) => place,
+            Found::Full => {
+                let why = format!("every member of group {} has as much to do as it can", group.name);
+                return Err(NoLease::Refused(why));
+            }
+            Found::Nobody => {
+                let why = format!("no member of group {} can be used{}", group.name, but(&tried));
+                return Err(NoLease::Nobody(why));
+            }
+        };
+        let member = &plan.plan.members()[place];
+        let why = match again {
+            true => "the client of this key has it already".to_owned(),
+            false => chosen(&plan, place),
+        };
+        let span = wish.span.unwrap_or(USUAL).clamp(SHORTEST_LEASE, LONGEST_LEASE);
+        let loan = Loan {
+            seat: Seat::taken(&group, &plan.records[place]),
+            name: Arc::clone(&member.name),
+            address: member.address,
+            span,
+            until: now + span,
+            client,
+            moves: Moves::default(),
+            group: Arc::clone(&group),
+        };
+        let lease = loan.shown(id, false, why);
+        self.desk.keep(id, loan);
+        self.tell_lent(&group.name, now);
+        Ok(lease)
+    }
+
+    /// See [`Engine::renew`](crate::Engine::renew).
+    pub(crate) fn renew(
+        &mut self,
+        group: &str,
+        id: &str,
+        wish: &LeaseWish,
+        now: Time,
+    ) -> Result<Lease, NoLease> {
+        self.desk.sweep(now);
+        let (id, mut loan) = self.taken(group, id)?;
+        let plan = loan.group.published();
+        let place = plan.records.iter().position(|record| Arc::ptr_eq(record, &loan.seat.record));
+        let mut tried = ids(&plan, &wish.exclude);
+        let (_, chance) = drawn();
+        let own = place.map(|place| &plan.plan.members()[place]);
+        let leaves = match own {
+            None => Some(self.out_of_use(&loan, now)),
+            Some(own) if tried.contains(&own.id) => Some("its client does not want it".to_owned()),
+            Some(own) => {
+                let others = plan.plan.members().len() > 1;
+                let goes = others && session_moves(own.shed, &mut loan.moves, chance, now);
+                let part = own.shed.share * 100.0;
+                goes.then(|| format!("is under alert, and {part:.0} % of its sessions are to go"))
+            }
+        };
+        let mut moved = false;
+        let why = match leaves {
+            None => "it stays".to_owned(),
+            Some(leaves) => {
+                tried.extend(own.map(|own| own.id));
+                // Not the bits that said that it goes.
+                let (_, chance) = drawn();
+                let ask = Ask { turn: 0, chance, key: loan.client.unwrap_or(chance), now };
+                let from = Arc::clone(&loan.name);
+                let group = Arc::clone(&loan.group);
+                match self.desk.choose(&group, &plan, &ask, &tried) {
+                    Found::Place(place) => {
+                        let member = &plan.plan.members()[place];
+                        loan.seat.record.lent.moves.note(Some(member.id));
+                        loan.seat.record.lent.moved.fetch_add(1, Relaxed);
+                        loan.seat = Seat::taken(&group, &plan.records[place]);
+                        (loan.name, loan.address) = (Arc::clone(&member.name), member.address);
+                        moved = true;
+                        format!("{from} {leaves}; {}", chosen(&plan, place))
+                    }
+                    Found::Full => format!("it stays: it {leaves}, but the others have as much to do as they can"),
+                    Found::Nobody => format!("it stays: it {leaves}, but there is no other"),
+                }
+            }
+        };
+        loan.span = wish.span.unwrap_or(loan.span).clamp(SHORTEST_LEASE, LONGEST_LEASE);
+        loan.until = now + loan.span;
+        let lease = loan.shown(id, moved, why);
+        self.desk.keep(id, loan);
+        Ok(lease)
+    }
+
+    /// See [`Engine::release`](crate::Engine::release).
+    pub(crate) fn release(&mut self, group: &str, id: &str, now: Time) -> Result<(), NoLease> {
+        self.desk.sweep(now);
+        drop(self.taken(group, id)?);
+        Ok(())
+    }
+
+    /// Ends leases whose time is over, and those of groups that are gone.
+    pub(crate) fn end_leases(&mut self, now: Time) {
+        self.desk.sweep(now);
+        for name in self.desk.retain(|name| self.groups.contains_key(name)) {
+            self.tell_lent(&name, now);
+        }
+    }
+
+    /// Has a group know whether it has leases.
+    fn tell_lent(&mut self, group: &Arc<str>, now: Time) {
+        let lent = self.desk.lent(group) > 0;
+        if let Some(ruled) = self.groups.get_mut(group).filter(|ruled| ruled.lent != lent) {
+            ruled.watch_loads(lent, now);
+        }
+    }
+
+    fn ruled(&self, group: &str) -> Result<&Ruled, NoLease> {
+        self.groups.get(group).ok_or_else(|| {
+            let names: Vec<&str> = self.groups.keys().map(|name| &**name).collect();
+            NoLease::Unknown(format!("there is no group {group}; there are: {}", names.join(", ")))
+        })
+    }
+
+    /// Takes a lease out of the desk. One of a group that is gone, or was made anew, is none.
+    fn taken(&mut self, group: &str, id: &str) -> Result<(u128, Loan), NoLease> {
+        let current = Arc::clone(&self.ruled(group)?.group);
+        let none = || {
+            let why = format!("group {group} has no such lease, or no more: bind again");
+            NoLease::Unknown(why)
+        };
+        let plain = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = u128::from_str_radix(id, 16).ok().filter(|_| plain).ok_or_else(none)?;
+        let same = Arc::ptr_eq(&self.desk.group_of(number).filter(|of| *of.name == *group).ok_or_else(none)?, &current);
+        let loan = self.desk.take(number).filter(|_| same).ok_or_else(none)?;
+        Ok((number, loan))
+    }
+
+    /// Why the member of a lease is not in the plan, to stand behind its name.
+    fn out_of_use(&self, loan: &Loan, now: Time) -> String {
+        let id = loan.seat.record.id;
+        let ruled = self.groups.get(&loan.group.name);
+        let all = ruled.map(|ruled| ruled.analyzer.status(now)).unwrap_or_default();
+        match all.into_iter().find(|(other, _)| *other == id) {
+            Some((_, status)) => format!("is out of use: {}", status.why),
+            None => "is no longer in the group".to_owned(),
+        }
+    }
+}
+
+/// The members of these names, as far as they are in the plan.
+fn ids(plan: &Published, names: &[String]) -> Vec<MemberId> {
+    let named = plan.plan.members().iter().filter(|member| names.iter().any(|name| **name == *member.name));
+    named.map(|member| member.id).collect()
+}
+
+/// What the strategy goes by, for people.
+fn chosen(plan: &Published, place: usize) -> String {
+    let member = &plan.plan.members()[place];
+    let strategy = plan.plan.strategy().name;
+    format!("{strategy} chose {}, which has {} in flight with this one", member.name, member.in_flight())
+}
+
+fn but(tried: &[MemberId]) -> &'static str {
+    if tried.is_empty() { "" } else { ", beside those that were excluded" }
+}

@@ -1,0 +1,198 @@
+//! Who has which lease, when it ends, and how a member is chosen for one: as by one more core, with a memory of its own.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use plimsoll_brain::{Ask, Choice, Hand, MemberId, Moves, Time};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::Lease;
+use crate::group::{Group, Published, Record};
+
+/// Who has which member.
+#[derive(Default)]
+pub(crate) struct Desk {
+    leases: HashMap<u128, Loan>,
+    /// When they end.
+    ends: BTreeSet<(Time, u128)>,
+    /// The last lease of a client that said who it is, by group.
+    clients: HashMap<(Arc<str>, u64), u128>,
+    counts: BTreeMap<Arc<str>, usize>,
+    /// What choices remember, by group: the desk is one more core.
+    hands: BTreeMap<Arc<str>, Hand>,
+}
+
+/// A lease as it is counted with its member, for as long as it is kept.
+pub(super) struct Loan {
+    pub(super) group: Arc<Group>,
+    pub(super) seat: Seat,
+    pub(super) name: Arc<str>,
+    pub(super) address: SocketAddr,
+    pub(super) span: Duration,
+    pub(super) until: Time,
+    pub(super) client: Option<u64>,
+    pub(super) moves: Moves,
+}
+
+/// One in flight.
+pub(super) struct Seat {
+    group: Arc<Group>,
+    pub(super) record: Arc<Record>,
+}
+
+impl Seat {
+    /// The member was counted in already.
+    pub(super) fn taken(group: &Arc<Group>, record: &Arc<Record>) -> Self {
+        record.lent.held.fetch_add(1, Relaxed);
+        Self { group: Arc::clone(group), record: Arc::clone(record) }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.record.lent.held.fetch_sub(1, Relaxed);
+        self.record.vitals.end();
+        if !self.group.room.calm() {
+            self.group.room.ring();
+        }
+    }
+}
+
+impl Loan {
+    pub(super) fn shown(&self, id: u128, moved: bool, why: String) -> Lease {
+        Lease {
+            id: format!("{id:032x}"),
+            member: Arc::clone(&self.name),
+            address: self.address,
+            span: self.span,
+            moved,
+            why,
+        }
+    }
+}
+
+/// What came of looking for a member.
+pub(super) enum Found {
+    /// At this place of the plan, counted in.
+    Place(usize),
+    Full,
+    Nobody,
+}
+
+impl Desk {
+    /// Leases in force.
+    pub(super) fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// The group that a lease is of.
+    pub(super) fn group_of(&self, id: u128) -> Option<Arc<Group>> {
+        self.leases.get(&id).map(|loan| Arc::clone(&loan.group))
+    }
+
+    /// Forgets groups that are not there any more and have no leases; the names of all others that ever had one.
+    pub(super) fn retain(&mut self, there: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
+        self.hands.retain(|name, _| there(name));
+        self.counts.retain(|name, count| *count > 0 || there(name));
+        self.counts.keys().cloned().collect()
+    }
+
+    /// Leases of a group in force.
+    pub(crate) fn lent(&self, group: &str) -> usize {
+        self.counts.get(group).copied().unwrap_or_default()
+    }
+
+    /// Ends those whose time is over.
+    pub(super) fn sweep(&mut self, now: Time) {
+        while let Some((until, id)) = self.ends.first().copied()
+            && until <= now
+        {
+            drop(self.take(id));
+            // One that is in the list is in the table; were it not, this would go round.
+            self.ends.remove(&(until, id));
+        }
+    }
+
+    /// Chooses a member of a plan and counts it in. A new session goes where load is lacking while a member is under alert, as
+    /// with listeners that bind on demand.
+    pub(super) fn choose(&mut self, group: &Group, plan: &Published, ask: &Ask, tried: &[MemberId]) -> Found {
+        let (members, strategy) = (plan.plan.members(), plan.plan.strategy());
+        let begin = |place: usize| {
+            let member = &members[place];
+            // Another may have taken the last place in the meantime.
+            let taken = member.vitals.begin() <= member.limit;
+            if !taken {
+                member.vitals.end();
+            }
+            taken
+        };
+        if members.iter().any(|member| member.shed.share > 0.0)
+            && !strategy.reads_key
+            && let Some(place) = plan.plan.target(ask.chance, tried).filter(|place| begin(*place))
+        {
+            return Found::Place(place);
+        }
+        let hand = self.hands.entry(Arc::clone(&group.name)).or_insert_with(|| Hand::new(ask.chance));
+        loop {
+            match plan.plan.choose(hand, &Ask { turn: group.turn(), ..*ask }, tried) {
+                Choice::Member(place) if begin(place) => return Found::Place(place),
+                Choice::Member(_) => {}
+                Choice::Full | Choice::Shed => return Found::Full,
+                Choice::Nobody => return Found::Nobody,
+            }
+        }
+    }
+
+    /// Keeps a lease.
+    pub(super) fn keep(&mut self, id: u128, loan: Loan) {
+        self.ends.insert((loan.until, id));
+        *self.counts.entry(Arc::clone(&loan.group.name)).or_default() += 1;
+        if let Some(client) = loan.client {
+            self.clients.insert((Arc::clone(&loan.group.name), client), id);
+        }
+        self.leases.insert(id, loan);
+    }
+
+    /// Takes a lease out, if it is there.
+    pub(super) fn take(&mut self, id: u128) -> Option<Loan> {
+        let loan = self.leases.remove(&id)?;
+        self.ends.remove(&(loan.until, id));
+        if let Some(count) = self.counts.get_mut(&loan.group.name) {
+            *count = count.saturating_sub(1);
+        }
+        if let Some(client) = loan.client {
+            let client = (Arc::clone(&loan.group.name), client);
+            if self.clients.get(&client) == Some(&id) {
+                self.clients.remove(&client);
+            }
+        }
+        Some(loan)
+    }
+
+    /// Where the member is that a client has a lease of already, counted in once more; `None` if that may not be chosen, or is to
+    /// lose sessions.
+    pub(super) fn has(&self, group: &Arc<Group>, plan: &Published, client: u64, tried: &[MemberId]) -> Option<usize> {
+        let id = self.clients.get(&(Arc::clone(&group.name), client))?;
+        let loan = self.leases.get(id)?;
+        let place = plan.records.iter().position(|record| Arc::ptr_eq(record, &loan.seat.record))?;
+        let member = &plan.plan.members()[place];
+        if tried.contains(&member.id) || member.full() || member.shed.share > 0.0 {
+            return None;
+        }
+        member.vitals.begin();
+        Some(place)
+    }
+}
+
+/// A number that nobody can guess, and chance for a choice.
+pub(super) fn drawn() -> (u128, u64) {
+    let mut bytes = [0; 24];
+    // The system has random numbers from its first second on; where it had not, the clock's low bits would be no better.
+    let _ = getrandom(&mut bytes, GetRandomFlags::empty());
+    let (id, chance) = bytes.split_at(16);
+    let number = |bytes: &[u8]| bytes.iter().fold(0_u128, |number, byte| number << 8 | u128::from(*byte));
+    (number(id), number(chance) as u64)
+}

@@ -1,0 +1,241 @@
+//! What a client brings back so that it gets the member that it had: the value of a cookie, which nobody else can make.
+//!
+//! 84 hexadecimal digits, of these 42 bytes, numbers with their highest byte first:
+//!
+//! | bytes | what |
+//! | --- | --- |
+//! | 1 | version of this form, 1 |
+//! | 8 | the session, drawn by chance |
+//! | 8 | the member: the first bytes of HMAC-SHA-256 of its group and name |
+//! | 4 | when it ends, seconds since 1970; 0 for never |
+//! | 4 | when the session moved last, seconds since 1970; 0 for never |
+//! | 1 | how often it moved since it was last left in peace |
+//! | 16 | tag: HMAC-SHA-256 of all before, cut to 128 bits (RFC 2104) |
+//!
+//! Whoever reads it learns neither names nor addresses, nor which of two clusters with different keys has the member.
+//! Whoever changes it makes a cookie that counts as none. All balancers that have the key read each other's.
+
+use std::fmt;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+
+/// Who the member is, without saying so.
+pub type MemberTag = [u8; 8];
+
+/// What a cookie says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// The session, so that what is drawn for it comes out alike whenever it is drawn.
+    pub session: u64,
+    /// The member that it has.
+    pub member: MemberTag,
+    /// When the cookie ends, seconds since 1970; 0 for never.
+    pub expires: u32,
+    /// When the session moved last, seconds since 1970; 0 for never.
+    pub moved: u32,
+    /// How often it moved since it was last left in peace.
+    pub moves: u8,
+}
+
+/// Why a cookie counts as none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bad {
+    /// It is not of this form.
+    Malformed,
+    /// It was not made with this key, or was changed.
+    Forged,
+    /// Its time is over.
+    Expired,
+}
+
+/// Signs and reads.
+#[derive(Clone)]
+pub struct Signer {
+    /// What HMAC does with the secret before it sees a byte is done once.
+    keyed: Hmac<Sha256>,
+    /// Tells keys apart without showing them.
+    print: [u8; 8],
+}
+
+const VERSION: u8 = 1;
+const TAG: usize = 16;
+const SIGNED: usize = 26;
+const WHOLE: usize = SIGNED + TAG;
+/// Bytes that HMAC makes of a secret: the block of SHA-256.
+const BLOCK: usize = 64;
+
+impl Signer {
+    /// By a secret of any length; what is shorter than 32 random bytes can be guessed the sooner.
+    pub fn new(secret: &[u8]) -> Self {
+        // As RFC 2104 has it for long keys, here for all: hashed, and followed by zeros.
+        let mut block = [0; BLOCK];
+        block[..32].copy_from_slice(&Sha256::digest(secret));
+        let keyed: Hmac<Sha256> = Hmac::new(&block.into());
+        let print = cut(keyed.clone().chain_update(b"print"));
+        Self { keyed, print }
+    }
+
+    /// What stands for a member in cookies.
+    pub fn member(&self, group: &str, name: &str) -> MemberTag {
+        // Groups have no zero byte in their names, so no two members are written alike.
+        let parts = [b"member\0", group.as_bytes(), b"\0", name.as_bytes()];
+        cut(parts.iter().fold(self.keyed.clone(), |mac, part| mac.chain_update(part)))
+    }
+
+    /// The value of a cookie.
+    pub fn sign(&self, token: &Token) -> String {
+        let mut bytes = [0; WHOLE];
+        bytes[0] = VERSION;
+        bytes[1..9].copy_from_slice(&token.session.to_be_bytes());
+        bytes[9..17].copy_from_slice(&token.member);
+        bytes[17..21].copy_from_slice(&token.expires.to_be_bytes());
+        bytes[21..25].copy_from_slice(&token.moved.to_be_bytes());
+        bytes[25] = token.moves;
+        let tag = self.keyed.clone().chain_update(&bytes[..SIGNED]).finalize().into_bytes();
+        bytes[SIGNED..].copy_from_slice(&tag[..TAG]);
+        let mut text = String::with_capacity(2 * WHOLE);
+        for byte in bytes {
+            text.extend([byte >> 4, byte & 15].map(|digit| char::from(DIGITS[usize::from(digit)])));
+        }
+        text
+    }
+
+    /// What the value of a cookie says, `now` seconds after the beginning of 1970.
+    ///
+    /// # Errors
+    /// Why it counts as none.
+    pub fn read(&self, value: &[u8], now: u32) -> Result<Token, Bad> {
+        let bytes = unhex(value).ok_or(Bad::Malformed)?;
+        let (signed, tag) = bytes.split_at(SIGNED);
+        if bytes[0] != VERSION {
+            return Err(Bad::Malformed);
+        }
+        self.keyed.clone().chain_update(signed).verify_truncated_left(tag).map_err(|_| Bad::Forged)?;
+        let number = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let token = Token {
+            session: u64::from(number(1)) << 32 | u64::from(number(5)),
+            member: [bytes[9], bytes[10], bytes[11], bytes[12], bytes[13], bytes[14], bytes[15], bytes[16]],
+            expires: number(17),
+            moved: number(21),
+            moves: bytes[25],
+        };
+        if token.expires != 0 && token.expires <= now { Err(Bad::Expired) } else { Ok(token) }
+    }
+}
+
+/// Signers of the same key are equal.
+impl PartialEq for Signer {
+    fn eq(&self, other: &Self) -> bool {
+        self.print == other.print
+    }
+}
+
+/// Without the secret.
+impl fmt::Debug for Signer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signer").finish_non_exhaustive()
+    }
+}
+
+fn cut(mac: Hmac<Sha256>) -> [u8; 8] {
+    let mut first = [0; 8];
+    first.copy_from_slice(&mac.finalize().into_bytes()[..8]);
+    first
+}
+
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+/// Lower case only: no two values say the same.
+fn unhex(text: &[u8]) -> Option<[u8; WHOLE]> {
+    let text: &[u8; 2 * WHOLE] = text.try_into().ok()?;
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let mut bytes = [0; WHOLE];
+    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(bytes)
+}
+
+/// The value of the first cookie of this name in a head, which begins with a request line and has been judged before; what
+/// follows its empty line is not looked at.
+pub fn cookie_of_head<'h>(head: &'h [u8], name: &str) -> Option<&'h [u8]> {
+    let lines = head.split(|byte| *byte == b'\n').skip(1).map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let values = lines.take_while(|line| !line.is_empty()).filter_map(|line| {
+        let (field, value) = line.split_at(line.iter().position(|byte| *byte == b':')?);
+        field.eq_ignore_ascii_case(b"cookie").then(|| value.get(1..))?
+    });
+    let mut pairs = values.flat_map(|value| value.split(|byte| *byte == b';')).map(<[u8]>::trim_ascii);
+    pairs.find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: u32 = 1_900_000_000;
+
+    fn token() -> impl Strategy<Value = Token> {
+        let expires = prop_oneof![Just(0), NOW + 1..=u32::MAX];
+        (any::<u64>(), any::<[u8; 8]>(), expires, any::<u32>(), any::<u8>()).prop_map(
+            |(session, member, expires, moved, moves)| Token { session, member, expires, moved, moves },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_signed_is_read_by_the_same_key_alone(token in token(), at in 0..84_usize, other in any::<Vec<u8>>()) {
+            let signer = Signer::new(b"a secret");
+            let value = signer.sign(&token);
+            prop_assert_eq!(signer.read(value.as_bytes(), NOW), Ok(token));
+            prop_assert_eq!(Signer::new(b"a secret").read(value.as_bytes(), NOW), Ok(token));
+            prop_assert_eq!(Signer::new(b"another").read(value.as_bytes(), NOW), Err(Bad::Forged));
+            prop_assert_eq!(signer.read(&value.as_bytes()[..at], NOW), Err(Bad::Malformed), "truncated");
+            prop_assert_eq!(signer.read(format!("{value}0").as_bytes(), NOW), Err(Bad::Malformed));
+            let mut forged = value.clone().into_bytes();
+            forged[at] = if forged[at] == b'0' { b'1' } else { b'0' };
+            // The version is looked at before the tag.
+            let why = if at < 2 { Bad::Malformed } else { Bad::Forged };
+            prop_assert_eq!(signer.read(&forged, NOW), Err(why));
+            prop_assert!(signer.read(&other, NOW).is_err());
+            if token.expires != 0 {
+                prop_assert_eq!(signer.read(value.as_bytes(), token.expires), Err(Bad::Expired));
+                prop_assert_eq!(signer.read(value.as_bytes(), token.expires - 1), Ok(token));
+            } else {
+                prop_assert_eq!(signer.read(value.as_bytes(), u32::MAX), Ok(token));
+            }
+        }
+    }
+
+    #[test]
+    fn members_are_told_apart_and_not_told() {
+        let signer = Signer::new(&[7; 32]);
+        let one = signer.member("web", "10.0.0.1:80");
+        assert_eq!(one, signer.member("web", "10.0.0.1:80"));
+        assert_ne!(one, signer.member("web", "10.0.0.2:80"));
+        assert_ne!(one, signer.member("api", "10.0.0.1:80"));
+        assert_ne!(one, Signer::new(&[8; 32]).member("web", "10.0.0.1:80"));
+        assert!(signer == Signer::new(&[7; 32]) && signer != Signer::new(&[8; 32]));
+        assert!(!format!("{signer:?}").contains("7, 7"), "{signer:?}");
+        let token = Token { session: 1, member: one, expires: 0, moved: 0, moves: 0 };
+        assert!(signer.sign(&token).to_uppercase().len() == 84 && !signer.sign(&token).contains("10.0.0.1"));
+        assert_eq!(signer.read(signer.sign(&token).to_uppercase().as_bytes(), NOW), Err(Bad::Malformed));
+    }
+
+    #[test]
+    fn a_cookie_is_found_among_others_and_not_behind_the_head() {
+        let head = b"GET /?sid=0 HTTP/1.1\r\nHost: a\r\nCookie: a=1; sid=two; sid=3\r\ncookie:b=4\r\nX-Cookie: b=9\r\n\r\nCookie: c=5\r\n";
+        let found = |name: &str| cookie_of_head(head, name);
+        assert_eq!(found("sid"), Some(&b"two"[..]));
+        assert_eq!((found("a"), found("b")), (Some(&b"1"[..]), Some(&b"4"[..])));
+        assert_eq!((found("c"), found("id"), found("si"), found("")), (None, None, None, None));
+        assert_eq!(cookie_of_head(b"GET / HTTP/1.1\r\nCookie\r\nCookie: sid\r\n\r\n", "sid"), None);
+        assert_eq!(cookie_of_head(b"", "sid"), None);
+    }
+}

@@ -1,0 +1,30 @@
+//! Values of cookies as clients send them: what is accepted was signed with the key, byte for byte.
+
+use plimsoll_wire::affinity::{Bad, Signer, cookie_of_head};
+
+use super::Verdict;
+use super::fields::show;
+
+/// Panics if the law does not hold.
+pub(crate) fn check(input: &[u8]) -> Verdict {
+    let signer = Signer::new(b"key of the corpus");
+    // In a head it is found as it is, where nothing in it ends it.
+    if !input.iter().any(|byte| b";\r\n".contains(byte)) && input.trim_ascii() == input {
+        let head = [b"GET / HTTP/1.1\r\nCookie: a=b; sid=", input, b"; c=d\r\n\r\n"].concat();
+        assert_eq!(cookie_of_head(&head, "sid"), Some(input), "{}", show(input));
+    }
+    let _ = cookie_of_head(input, "sid");
+    match signer.read(input, 1_900_000_000) {
+        Ok(token) => {
+            assert_eq!(signer.sign(&token).as_bytes(), input, "{}", show(input));
+            for place in 0..input.len() {
+                let mut changed = input.to_vec();
+                changed[place] ^= 1;
+                assert!(signer.read(&changed, 0).is_err(), "{}", show(&changed));
+            }
+            assert_eq!(Signer::new(b"another key").read(input, 0), Err(Bad::Forged), "{}", show(input));
+            Verdict::Accepted
+        }
+        Err(_) => Verdict::Refused,
+    }
+}
