@@ -40,7 +40,7 @@ pub(crate) fn read(verb: Verb, lease: Option<&str>, body: &[u8]) -> Result<Ask, 
     };
     let Wish { key, lease_seconds, exclude } = &wish;
     if lease_seconds.is_some_and(|seconds| !LEASE_SECONDS.contains(&seconds)) {
-        let (least, most) = (LEASE_SECONDS.start(), LEASE_SECONDS.end());
+        let (least, most) = (*LEASE_SECONDS.start(), *LEASE_SECONDS.end());
         return Err(format!("lease_seconds: a lease is for {least} to {most} seconds"));
     }
     if exclude.len() > EXCLUDED {

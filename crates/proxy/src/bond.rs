@@ -86,6 +86,8 @@ pub(crate) fn sent_away(listener: &Listener, from: &Arc<Record>, to: MemberId) {
 pub(crate) struct Bond {
     seat: Option<Seat>,
     moves: Moves,
+    /// A header line for the answer to the request at hand: the cookie of a client that comes back by one.
+    pub(crate) cookie: Option<Box<[u8]>>,
 }
 
 /// A session as it is counted with its member.
@@ -164,6 +166,12 @@ impl Bond {
     pub(crate) fn own(&mut self, pool: &Pool, view: &Rc<View>, now: Time) -> Option<Trip> {
         let place = self.place(view)?;
         pool.admit_to(view, place, now)
+    }
+
+    /// Adds what the client is to be told with its answer.
+    #[cold]
+    pub(crate) fn told(&self, lines: &mut Vec<u8>) {
+        lines.extend_from_slice(self.cookie.as_deref().unwrap_or_default());
     }
 
     /// Has the session a member?

@@ -74,8 +74,6 @@ struct Asked {
     /// What was in force when it came.
     view: Rc<View>,
     line: Option<Box<Line>>,
-    /// A header line that the answer is to have: the cookie by which the client comes back.
-    cookie: Option<Box<[u8]>>,
     /// In a side-car: the meter that it is counted by.
     metered: Metered,
 }
@@ -282,7 +280,6 @@ impl<S: Stream> Session<S> {
             begun,
             view,
             line: Line::begin(&self.core, &request),
-            cookie: None,
             metered: Metered::default(),
         };
         self.unread.clear();

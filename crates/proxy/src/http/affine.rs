@@ -47,7 +47,7 @@ impl<S: Stream> Session<S> {
         affinity: &AffinitySettings,
         pool: &Rc<Pool>,
         view: Rc<View>,
-        asked: &mut Asked,
+        asked: &Asked,
         tried: &[MemberId],
         now: Time,
     ) -> Admission {
@@ -73,16 +73,16 @@ impl<S: Stream> Session<S> {
             None => pool.admit_by(view, asked.key, self.core.chance(), now, tried),
         };
         if let Admission::Trip(trip) = &admission {
-            self.give(affinity, asked, trip, brought);
+            self.give(affinity, trip, brought);
         }
         admission
     }
 
     /// Binds a client that has waited to the member of its trip.
     #[cold]
-    pub(super) fn settle(&self, affinity: &AffinitySettings, asked: &mut Asked, trip: &Trip) {
+    pub(super) fn settle(&self, affinity: &AffinitySettings, asked: &Asked, trip: &Trip) {
         let brought = self.brought(affinity, trip.view(), asked);
-        self.give(affinity, asked, trip, brought);
+        self.give(affinity, trip, brought);
     }
 
     /// Reads the client's cookie, out of the head for the member.
@@ -103,23 +103,28 @@ impl<S: Stream> Session<S> {
     }
 
     /// Has the answer say which member the client got, unless its cookie does and is young.
-    fn give(&self, affinity: &AffinitySettings, asked: &mut Asked, trip: &Trip, brought: Brought) {
-        asked.cookie = None;
-        let Some(tag) = self.listener.homes.borrow().tag(trip.place()) else { return };
+    fn give(&self, affinity: &AffinitySettings, trip: &Trip, brought: Brought) {
+        if let Some(bond) = &self.bond {
+            bond.borrow_mut().cookie = self.cookie(affinity, trip, brought);
+        }
+    }
+
+    fn cookie(&self, affinity: &AffinitySettings, trip: &Trip, brought: Brought) -> Option<Box<[u8]>> {
+        let tag = self.listener.homes.borrow().tag(trip.place())?;
         let Brought { mut token, counts, home, unix } = brought;
         let ttl = u32::try_from(affinity.ttl.as_secs()).unwrap_or(u32::MAX);
         let stays = counts && token.member == tag;
         // One that never ends was given by other settings.
         let young = if ttl == 0 { token.expires == 0 } else { token.expires > unix.saturating_add(ttl / 2) };
         if stays && young {
-            return;
+            return None;
         }
         if let Some(home) = home.filter(|_| !stays) {
             sent_away(&self.listener, &home.record, trip.member());
         }
         token.member = tag;
         token.expires = if ttl == 0 { 0 } else { unix.saturating_add(ttl) };
-        asked.cookie = Some(line(affinity, &token, ttl, self.stream.scheme() == "https"));
+        Some(line(affinity, &token, ttl, self.stream.scheme() == "https"))
     }
 }
 

@@ -10,7 +10,6 @@ use plimsoll_brain::{MemberId, Time};
 
 use super::{Asked, Session, Stream};
 use crate::admit;
-use crate::bond::Bond;
 use crate::pool::{Admission, Pool, View};
 use crate::trip::Trip;
 use crate::{Binding, Rebind};
@@ -39,6 +38,7 @@ impl<S: Stream> Session<S> {
             return Ok(Admission::Full);
         };
         let bond = &mut *bond.borrow_mut();
+        bond.cookie = None;
         let mut trip = None;
         let binding = self.listener.settings().binding;
         if let Binding::OnDemand(rebind) = binding
@@ -77,7 +77,11 @@ impl<S: Stream> Session<S> {
             None if pool.group.room.ranked() => Admission::Shed,
             None => pool.admit_by(view, asked.key, self.core.chance(), now, tried),
         };
-        if let Admission::Trip(trip) = &admission {
+        // It came by a cookie before a reload, and is not to be bound.
+        let free = binding == Binding::PerRequest && !bond.is_bound();
+        if let Admission::Trip(trip) = &admission
+            && !free
+        {
             bond.hold(&self.listener, trip);
         }
         Ok(admission)
@@ -85,11 +89,14 @@ impl<S: Stream> Session<S> {
 
     /// Binds the client, or its connection, to the member of a trip that it has waited for, if it is to be bound.
     #[cold]
-    pub(super) fn hold(&mut self, asked: &mut Asked, trip: &Trip) {
+    pub(super) fn hold(&mut self, asked: &Asked, trip: &Trip) {
         if let Some(affinity) = &self.listener.settings().affinity {
             self.settle(affinity, asked, trip);
         } else if let Some(bond) = &self.bond {
-            Bond::hold(&mut bond.borrow_mut(), &self.listener, trip);
+            let mut bond = bond.borrow_mut();
+            if bond.is_bound() || self.listener.settings().binding != Binding::PerRequest {
+                bond.hold(&self.listener, trip);
+            }
         }
     }
 }

@@ -126,10 +126,7 @@ impl<S: Stream> Session<S> {
                     };
                     // On the heap: few requests wait, and all would be larger for it.
                     match Box::pin(self.wait(pool, asked, &tried, deadline, known)).await {
-                        Ok(trip) => {
-                            self.hold(asked, &trip);
-                            trip
-                        }
+                        Ok(trip) => trip,
                         Err(Reason::NoMember) => return Outcome::Reject(last),
                         Err(reason) => return Outcome::Reject(reason),
                     }
@@ -250,7 +247,7 @@ impl<S: Stream> Session<S> {
             let waited = &pool.tally().urgencies[usize::from(urgency.value())];
             if found.is_ok() { waited.served.add(1) } else { waited.refused.add(1) }
         }
-        found
+        found.inspect(|trip| self.hold(asked, trip))
     }
 
     /// How urgent a request says it is, where the listener wants to know. Only those that find no room are asked: it is read

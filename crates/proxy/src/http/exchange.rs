@@ -337,8 +337,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                     return Err(self.bad_answer());
                 }
                 let mut more = self.asked.metered.answered(head.status, None, || core.tick());
-                if let Some(line) = &self.asked.cookie {
-                    more.extend_from_slice(line);
+                if let Some(bond) = &self.session.bond {
+                    bond.borrow().told(&mut more);
                 }
                 head.write(Rewrite::default(), &more, scratch);
                 self.answer = Answer::Tunnel;
@@ -358,8 +358,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 let strip_report = self.trip.settings().strip_reports;
                 let http10 = self.asked.http10;
                 let mut more = self.asked.metered.answered(head.status, head.report, || core.tick());
-                if let Some(line) = &self.asked.cookie {
-                    more.extend_from_slice(line);
+                if let Some(bond) = &self.session.bond {
+                    bond.borrow().told(&mut more);
                 }
                 head.write(Rewrite { close: !self.keep_client, http10, strip_report }, &more, scratch);
             }

@@ -284,7 +284,12 @@ impl<S: Stream> Serving<S> {
         let request = Reader::new(text, framing, body);
         let link = Link::Other(Box::new(Inbound::new(guest, &head.method, &head.headers, request, respond)));
         let (core, listener) = (Rc::clone(&self.core), Rc::clone(&self.listener));
-        let served = http::serve(core, listener, link, self.peer, Vec::new(), self.bond.clone());
+        let bond = match &self.bond {
+            // Each request comes by its own cookie.
+            Some(_) if listener.settings().affinity.is_some() => http::bond(&listener),
+            bond => bond.clone(),
+        };
+        let served = http::serve(core, listener, link, self.peer, Vec::new(), bond);
         // As with other connections of http.
         tokio::task::spawn_local(tokio::task::unconstrained(served));
     }
