@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::lottery::Cluster;
-use crate::stage::{Folder, Member, Run, part, refusing, until};
+use crate::stage::{Balancer, Folder, Member, Run, part, refusing, until, web};
 
 /// How a program is linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +150,31 @@ fn what_is_wrong_has_a_code_and_a_message() {
 }
 
 #[test]
+fn a_balancer_lends_members_to_c() {
+    let members = [Member::start(&[]), Member::start(&[])];
+    let addresses = members.each_ref().map(|member| member.address);
+    let balancer = Balancer::start(&web(&addresses, "strategy = \"least_connections\"\n"));
+    let (url, folder) = (format!("http://{}", balancer.reports()), Folder::new());
+    for (language, link) in WAYS {
+        let program = program(&source("lease.c"), language, link, &folder);
+        let run = valgrind(&program, &[&url, "web", "me", "3"], &folder);
+        assert_eq!(run.code, Some(0), "{language} {link:?}: {}", run.err);
+        let picked: BTreeSet<&str> = run.out.lines().collect();
+        assert_eq!(picked, addresses.each_ref().map(ToString::to_string).iter().map(|it| &**it).collect());
+    }
+    assert!(addresses.iter().all(|address| balancer.member(*address)["leases"] == 0), "all were given back");
+    // The guide's example.
+    let guide = fs::read_to_string(root().join("docs/guide/lookaside.md")).unwrap();
+    let (_, rest) = guide.split_once("```c\n").unwrap();
+    let (example, _) = rest.split_once("```").unwrap();
+    let asked = "http://10.0.0.9:9901";
+    assert!(example.contains(asked));
+    let file = folder.write("example.c", example.replace(asked, &url));
+    let run = valgrind(&program(&file, "c", Link::Shared, &folder), &[], &folder);
+    assert!(run.code == Some(0) && run.out.starts_with("127.0.0.1:"), "{}{}", run.out, run.err);
+}
+
+#[test]
 fn the_example_connects_to_who_can_be_reached() {
     let member = Member::start(&[]);
     let (_held, refuses) = refusing();
@@ -215,5 +240,5 @@ fn the_library_has_its_name_and_shows_nothing_but_its_functions() {
     assert!(installed(Link::Shared).join("lib").join(name).exists());
     let run = Run::of(&part("nm"), &["--dynamic", "--defined-only", library], folder.path());
     let shown: Vec<&str> = run.out.lines().filter_map(|line| line.split(' ').next_back()).collect();
-    assert!(shown.len() >= 13 && shown.iter().all(|symbol| symbol.starts_with("plimsoll_")), "{shown:?}");
+    assert!(shown.len() >= 17 && shown.iter().all(|symbol| symbol.starts_with("plimsoll_")), "{shown:?}");
 }

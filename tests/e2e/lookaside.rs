@@ -120,7 +120,7 @@ fn who_comes_again_or_does_not_reach_its_member_is_heard() {
     assert_ne!(at(&elsewhere), at(&mine));
     let moved = renew(&balancer, &mine, &json!({"exclude": [mine["member"]]}));
     assert!(moved["moved"] == true && moved["lease"] == mine["lease"], "{moved}");
-    assert!(moved["why"].as_str().unwrap().contains("its client does not want it"), "{moved}");
+    assert!(moved["why"].as_str().unwrap().contains("is not wanted by its client"), "{moved}");
     let both = json!({"exclude": [one.address.to_string(), other.address.to_string()]});
     let (status, why) = ask(&balancer, "POST", "web/bind", &both);
     assert!(status == 503 && why["error"].as_str().unwrap().contains("beside those"), "{why}");

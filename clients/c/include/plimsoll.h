@@ -35,7 +35,7 @@ extern "C" {
 enum {
     PLIMSOLL_OK = 0,
     /* Who serves could not be found out: */
-    PLIMSOLL_SILENCE = 1,  /* no daemon answered */
+    PLIMSOLL_SILENCE = 1,  /* no daemon answered, or no balancer */
     PLIMSOLL_BUSY = 2,     /* no member can serve it now */
     PLIMSOLL_UNKNOWN = 3,  /* no member offers it */
     PLIMSOLL_DRAINING = 4, /* all members that offer it are going */
@@ -125,6 +125,27 @@ int plimsoll_process(plimsoll_client *client);
 /* What came of one that was asked for: the code and the answer that plimsoll_pick() would give, with the context. *context is
  * NULL if there is PLIMSOLL_NOTHING. */
 int plimsoll_next(plimsoll_client *client, void **context, plimsoll_answer *answer);
+
+/* A member of a balancer's group, lent: for programs that go there themselves (docs/guide/lookaside.md). No daemon is asked,
+ * and no client is needed. Each call waits for the balancer's answer, 5 s at the longest. A lease is for one thread at a time. */
+typedef struct plimsoll_lease plimsoll_lease;
+
+/* A member, and a lease of it for so many seconds (1 to 3600; 0 for a minute). url is where the balancer takes reports:
+ * "http://10.0.0.9:9901". key says who the program is, so that it gets the member that belongs to the key or that it has already;
+ * NULL for nobody. *lease is NULL if it fails; a member's number is 0. PLIMSOLL_UNKNOWN: there is no such group;
+ * PLIMSOLL_BUSY: no member can take one more. */
+int plimsoll_bind(const char *url, const char *group, const char *key, int seconds, plimsoll_lease **lease,
+                  plimsoll_member *member);
+
+/* Prolongs a lease, to be done before it ends. *moved is not 0 if the program is to go to another member; *member is where it is to
+ * be. failed is not 0 if the member could not be reached. PLIMSOLL_UNKNOWN: it has ended; release it and bind again. */
+int plimsoll_renew(plimsoll_lease *lease, int failed, int *moved, plimsoll_member *member);
+
+/* For how many seconds it was given or last renewed; -1 for NULL. */
+int plimsoll_seconds(const plimsoll_lease *lease);
+
+/* Ends a lease, and gives its memory back whatever the code is. NULL is none. */
+int plimsoll_release(plimsoll_lease *lease);
 
 /* A code in words. */
 const char *plimsoll_error(int code);

@@ -34,6 +34,13 @@ pub struct plimsoll_answer {
     pub(crate) info: [u8; MOST_INFO],
 }
 
+impl plimsoll_member {
+    /// The one at an address.
+    pub(crate) fn of(number: u16, address: SocketAddr) -> Self {
+        member(number, address)
+    }
+}
+
 impl plimsoll_answer {
     /// # Safety
     /// `answer` points to room for one.

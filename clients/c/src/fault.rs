@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ::plimsoll_client::{OpenError, Unserved};
+use ::plimsoll_client::{LeaseError, OpenError, Unserved};
 
 /// A code of the header, and what there is to say.
 #[derive(Debug)]
@@ -19,6 +19,7 @@ pub(crate) struct Fault {
 enum Why {
     Words(&'static str),
     Open(OpenError),
+    Lease(LeaseError),
 }
 
 const OK: c_int = 0;
@@ -76,6 +77,18 @@ impl From<OpenError> for Fault {
     }
 }
 
+impl From<LeaseError> for Fault {
+    fn from(why: LeaseError) -> Self {
+        let code = match &why {
+            LeaseError::Usage(_) => USAGE,
+            LeaseError::Silence(_) => SILENCE,
+            LeaseError::Busy(_) => BUSY,
+            LeaseError::Unknown(_) => UNKNOWN,
+        };
+        Self { code, why: Why::Lease(why) }
+    }
+}
+
 /// Does it, and gives the code. A panic ends here.
 pub(crate) fn guarded(call: impl FnOnce() -> Result<(), Fault>) -> c_int {
     // What a panic leaves half done is behind locks that go on (see `Client`), or C's, which is told.
@@ -86,6 +99,7 @@ pub(crate) fn guarded(call: impl FnOnce() -> Result<(), Fault>) -> c_int {
             match why {
                 Why::Words(why) => say(&why),
                 Why::Open(why) => say(&why),
+                Why::Lease(why) => say(&why),
             }
             code
         }

@@ -14,7 +14,7 @@ mod options;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use ::plimsoll_client::{Client, MOST_INFO, service};
+use ::plimsoll_client::{Client, Lease, MOST_INFO, Wish, service};
 
 pub use answer::{plimsoll_answer, plimsoll_member};
 use fault::{Fault, guarded};
@@ -22,6 +22,9 @@ pub use options::plimsoll_options;
 
 /// What C knows as a client.
 pub struct plimsoll_client(Client);
+
+/// What C knows as a lease.
+pub struct plimsoll_lease(Lease);
 
 /// # Safety
 /// `options` points to a structure whose first field is its size, and whose texts end with 0; `client` to room for a pointer.
@@ -195,6 +198,87 @@ pub unsafe extern "C" fn plimsoll_next(
     })
 }
 
+/// # Safety
+/// `url` and `group` are texts that end with 0, `key` is null or another; `lease` is room for a pointer, `member` for a member.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_bind(
+    url: *const c_char,
+    group: *const c_char,
+    key: *const c_char,
+    seconds: c_int,
+    lease: *mut *mut plimsoll_lease,
+    member: *mut plimsoll_member,
+) -> c_int {
+    guarded(|| {
+        if lease.is_null() || member.is_null() {
+            return Err(Fault::usage("there is no room for the lease or the member (NULL)"));
+        }
+        // SAFETY: it is not null, and by contract there is room.
+        unsafe { lease.write(std::ptr::null_mut()) };
+        // SAFETY: by contract.
+        let url = unsafe { text_of(url) }?.ok_or_else(|| Fault::usage("there is no URL (NULL)"))?;
+        // SAFETY: by contract.
+        let group = unsafe { text_of(group) }?.ok_or_else(|| Fault::usage("there is no group (NULL)"))?;
+        // SAFETY: by contract.
+        let key = unsafe { text_of(key) }?.map(str::to_owned);
+        let bound = Lease::bind(url, group, &Wish { key, seconds: span(seconds)?, exclude: Vec::new() })?;
+        // SAFETY: it is not null, and by contract there is room.
+        unsafe { member.write(plimsoll_member::of(0, bound.address)) };
+        // SAFETY: as above.
+        unsafe { lease.write(Box::into_raw(Box::new(plimsoll_lease(bound)))) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `lease` is null or bound, and no other call uses it now; `member` is room for one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_renew(
+    lease: *mut plimsoll_lease,
+    failed: c_int,
+    moved: *mut c_int,
+    member: *mut plimsoll_member,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: by contract.
+        let lease = unsafe { lease.as_mut() };
+        let lease = &mut lease.ok_or_else(|| Fault::usage("there is no lease (NULL)"))?.0;
+        if moved.is_null() || member.is_null() {
+            return Err(Fault::usage("there is no room for what has moved, or for the member (NULL)"));
+        }
+        let exclude = if failed == 0 { Vec::new() } else { vec![lease.member.clone()] };
+        let elsewhere = lease.renew(&Wish { exclude, ..Wish::default() })?;
+        // SAFETY: it is not null, and by contract there is room.
+        unsafe { moved.write(c_int::from(elsewhere)) };
+        // SAFETY: as above.
+        unsafe { member.write(plimsoll_member::of(0, lease.address)) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `lease` is null or bound.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_seconds(lease: *const plimsoll_lease) -> c_int {
+    // SAFETY: by contract.
+    let lease = unsafe { lease.as_ref() };
+    lease.map_or(-1, |lease| c_int::try_from(lease.0.span.as_secs()).unwrap_or(c_int::MAX))
+}
+
+/// # Safety
+/// `lease` is null or bound, and no other call uses it now or later.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plimsoll_release(lease: *mut plimsoll_lease) -> c_int {
+    guarded(|| {
+        if lease.is_null() {
+            return Ok(());
+        }
+        // SAFETY: by contract it is the box that was lent out, and nobody else has it.
+        let lease = unsafe { Box::from_raw(lease) };
+        Ok(lease.0.release()?)
+    })
+}
+
 /// A code in words.
 #[unsafe(no_mangle)]
 pub extern "C" fn plimsoll_error(code: c_int) -> *const c_char {
@@ -243,6 +327,15 @@ unsafe fn text_of<'t>(text: *const c_char) -> Result<Option<&'t str>, Fault> {
     // SAFETY: it is not null, and by contract it ends with 0.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map(Some).map_err(|_| Fault::usage("a text is not UTF-8"))
+}
+
+/// 0 is as if it were not there.
+fn span(seconds: c_int) -> Result<Option<f64>, Fault> {
+    match seconds {
+        0 => Ok(None),
+        1..=3600 => Ok(Some(seconds.into())),
+        _ => Err(Fault::usage("a lease is for 1 to 3600 seconds, or 0 for a minute")),
+    }
 }
 
 /// # Safety

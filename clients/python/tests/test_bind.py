@@ -114,7 +114,7 @@ class Leases(unittest.TestCase):
             self.assertEqual(lease.lease_seconds, 30)
             self.assertTrue(lease.renew(exclude=[lease.member]))
             self.assertNotEqual(lease.member, again.member)
-            self.assertIn("does not want it", lease.why)
+            self.assertIn("not wanted", lease.why)
         with self.assertRaises(plimsoll.Unknown):
             again.renew()
 

@@ -18,6 +18,8 @@
 //! sent again carries the same id and gets the same answer; a member that failed is avoided; keys are read again when their
 //! file changes.
 //!
+//! [`Lease`] is the other way: a balancer is asked, over HTTP, for a member of one of its groups.
+//!
 //! Without the feature nothing of tokio comes with it. The C library and the Python package (`clients/`) are this crate.
 
 mod asker;
@@ -25,6 +27,7 @@ mod asker;
 mod async_client;
 mod client;
 mod keys;
+mod lease;
 mod settings;
 mod socket;
 
@@ -34,6 +37,7 @@ use std::net::SocketAddr;
 pub use async_client::AsyncClient;
 pub use client::Client;
 pub use keys::KeySource;
+pub use lease::{Lease, LeaseError, Wish};
 pub use plimsoll_brain::lottery::Mode;
 pub use plimsoll_wire::rfs::{Keys, MOST_INFO};
 pub use settings::{OpenError, Settings, look_up, service};

@@ -157,7 +157,7 @@ impl Control {
         let own = place.map(|place| &plan.plan.members()[place]);
         let leaves = match own {
             None => Some(self.out_of_use(&loan, now)),
-            Some(own) if tried.contains(&own.id) => Some("its client does not want it".to_owned()),
+            Some(own) if tried.contains(&own.id) => Some("is not wanted by its client".to_owned()),
             Some(own) => {
                 let others = plan.plan.members().len() > 1;
                 let goes = others && session_moves(own.shed, &mut loan.moves, chance, now);
@@ -185,8 +185,10 @@ impl Control {
                         moved = true;
                         format!("{from} {leaves}; {}", chosen(&plan, place))
                     }
-                    Found::Full => format!("it stays: it {leaves}, but the others have as much to do as they can"),
-                    Found::Nobody => format!("it stays: it {leaves}, but there is no other"),
+                    Found::Full => {
+                        format!("it stays: {from} {leaves}, but the others have as much to do as they can")
+                    }
+                    Found::Nobody => format!("it stays: {from} {leaves}, but there is no other"),
                 }
             }
         };

@@ -1,0 +1,323 @@
+//! A member of a balancer's group, lent to a client that goes there itself (`docs/guide/lookaside.md`).
+//!
+//! Each question is one HTTP/1.1 request on a connection of its own, which the balancer closes after its answer. Nothing of it
+//! needs a thread or an event loop: the calls wait, for a bounded time.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+/// Where a balancer lends members, and how long an answer is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Door {
+    /// `host:port`, as in the URL.
+    host: String,
+    group: String,
+    patience: Duration,
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wish {
+    /// Who it is: for strategies that read a key, and so that it gets the member again that it has a lease of.
+    pub key: Option<String>,
+    /// For how long, seconds, 1 to 3600; `None` for a minute, or for as long as before.
+    pub seconds: Option<f64>,
+    /// Members that it does not want, by name: it could not reach them, say.
+    pub exclude: Vec<String>,
+}
+
+/// A member, for a while; to be renewed before it ends, and released at the end.
+#[derive(Debug)]
+pub struct Lease {
+    door: Door,
+    id: String,
+    /// As the balancer's configuration has it.
+    pub member: String,
+    /// Where it is.
+    pub address: SocketAddr,
+    /// For how long it was given, or last renewed.
+    pub span: Duration,
+    /// Did the last answer name another member than the one before?
+    pub moved: bool,
+    /// Why it is this one, for people.
+    pub why: String,
+}
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// The URL is none, or what is asked for cannot be: the caller's mistake.
+    #[error("{0}")]
+    Usage(String),
+    /// The balancer does not answer, or is none.
+    #[error("the balancer does not answer: {0}")]
+    Silence(String),
+    /// No member can be used, or all have as much to do as they can.
+    #[error("{0}")]
+    Busy(String),
+    /// There is no such group, or no such lease any more: then bind again.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+/// For a connection and an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest answer, bytes.
+const LONGEST: u64 = 64 * 1024;
+
+impl Lease {
+    /// A member of a group, from the balancer at `url`: where it takes reports, such as `http://10.0.0.9:9901`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn bind(url: &str, group: &str, wish: &Wish) -> Result<Self, LeaseError> {
+        let usage = |why: &str| LeaseError::Usage(format!("{url}: {why}, such as http://10.0.0.9:9901"));
+        let host = url.strip_prefix("http://").ok_or_else(|| usage("give the address of a balancer"))?;
+        let host = host.strip_suffix('/').unwrap_or(host);
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]%".contains(&byte);
+        if host.is_empty() || !host.bytes().all(plain) {
+            return Err(usage("give a host and a port and no more"));
+        }
+        let host = if host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+            host.to_owned()
+        } else {
+            format!("{host}:80")
+        };
+        // Names of groups need no escapes.
+        let named = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if group.is_empty() || !group.bytes().all(named) {
+            return Err(LeaseError::Usage(format!("{group:?} is not the name of a group")));
+        }
+        let door = Door { host, group: group.to_owned(), patience: PATIENCE };
+        let said = door.ask("POST", "", Some(&wish.json()))?;
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let (member, why) = (String::new(), String::new());
+        let mut lease =
+            Self { door, id: String::new(), member, address: nowhere, span: Duration::ZERO, moved: false, why };
+        lease.take(&said)?;
+        Ok(lease)
+    }
+
+    /// Prolongs it; true if the client is to go to another member, which this is of from then on.
+    ///
+    /// # Errors
+    /// It has ended ([`LeaseError::Unknown`]), or the balancer does not answer: it is as it was then.
+    pub fn renew(&mut self, wish: &Wish) -> Result<bool, LeaseError> {
+        let said = self.door.ask("POST", &self.id, Some(&wish.json()))?;
+        self.take(&said)?;
+        Ok(self.moved)
+    }
+
+    /// Gives it back; one that has ended is no error.
+    ///
+    /// # Errors
+    /// The balancer does not answer: it ends by itself then.
+    pub fn release(self) -> Result<(), LeaseError> {
+        match self.door.ask("DELETE", &self.id, None) {
+            Ok(_) | Err(LeaseError::Unknown(_)) => Ok(()),
+            Err(why) => Err(why),
+        }
+    }
+
+    fn take(&mut self, said: &Value) -> Result<(), LeaseError> {
+        let text = |key: &str| said[key].as_str().map(str::to_owned);
+        let whole = || {
+            let seconds = said["lease_seconds"].as_f64()?;
+            let span = Duration::try_from_secs_f64(seconds).ok()?;
+            let address = said["address"].as_str()?.parse().ok()?;
+            // It goes into the path of the next request.
+            let id = text("lease").filter(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+            Some((id, text("member")?, address, span, said["moved"].as_bool()?, text("why")?))
+        };
+        let whole = whole().ok_or_else(|| LeaseError::Silence(format!("{} is no balancer", self.door.host)))?;
+        (self.id, self.member, self.address, self.span, self.moved, self.why) = whole;
+        Ok(())
+    }
+}
+
+impl Wish {
+    fn json(&self) -> Value {
+        let mut wish = Map::new();
+        if let Some(key) = &self.key {
+            wish.insert("key".into(), key.as_str().into());
+        }
+        if let Some(seconds) = self.seconds {
+            wish.insert("lease_seconds".into(), seconds.into());
+        }
+        if !self.exclude.is_empty() {
+            wish.insert("exclude".into(), json!(self.exclude));
+        }
+        wish.into()
+    }
+}
+
+impl Door {
+    /// One question; what the answer holds.
+    fn ask(&self, method: &str, lease: &str, body: Option<&Value>) -> Result<Value, LeaseError> {
+        let silence = |why: io::Error| LeaseError::Silence(format!("{}: {why}", self.host));
+        let body = body.map_or_else(String::new, ToString::to_string);
+        let slash = if lease.is_empty() { "" } else { "/" };
+        let request = format!(
+            "{method} /v1/groups/{}/bind{slash}{lease} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            self.group,
+            self.host,
+            body.len()
+        );
+        let answer = self.exchange(request.as_bytes()).map_err(silence)?;
+        let (status, said) =
+            read(&answer).ok_or_else(|| LeaseError::Silence(format!("{} is no balancer", self.host)))?;
+        let why = said["error"].as_str().unwrap_or("no reason was given").to_owned();
+        match status {
+            200..=299 => Ok(said),
+            404 => Err(LeaseError::Unknown(why)),
+            429 | 503 => Err(LeaseError::Busy(why)),
+            _ => Err(LeaseError::Usage(why)),
+        }
+    }
+
+    /// Sends a request and reads until the balancer closes.
+    fn exchange(&self, request: &[u8]) -> io::Result<Vec<u8>> {
+        let end = Instant::now() + self.patience;
+        let left = || end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let mut last = io::Error::other("the name has no address");
+        for address in self.host.to_socket_addrs()? {
+            let mut stream = match TcpStream::connect_timeout(&address, left()) {
+                Ok(stream) => stream,
+                Err(why) => {
+                    last = why;
+                    continue;
+                }
+            };
+            stream.set_write_timeout(Some(left()))?;
+            stream.write_all(request)?;
+            let mut answer = Vec::new();
+            loop {
+                stream.set_read_timeout(Some(left()))?;
+                let mut piece = [0; 4096];
+                match stream.read(&mut piece)? {
+                    0 => return Ok(answer),
+                    _ if answer.len() as u64 > LONGEST || Instant::now() > end => {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                    came => answer.extend_from_slice(&piece[..came]),
+                }
+            }
+        }
+        Err(last)
+    }
+}
+
+/// Status and object of an answer that was ended by its connection's end.
+fn read(answer: &[u8]) -> Option<(u16, Value)> {
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&answer[..end]).ok()?;
+    let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    let chunked = head.lines().any(|line| line.to_ascii_lowercase().starts_with("transfer-encoding:"));
+    let body = answer.get(end + 4..)?;
+    match body {
+        _ if chunked => None,
+        b"" => Some((status, Value::Null)),
+        body => Some((status, serde_json::from_slice::<Value>(body).ok().filter(Value::is_object)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// A balancer that says this to each question; what it was asked.
+    fn balancer(answers: Vec<String>) -> (String, thread::JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let asked = thread::spawn(move || {
+            let mut asked = Vec::new();
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = Vec::new();
+                let whole = |request: &[u8]| {
+                    let text = String::from_utf8_lossy(request).into_owned();
+                    let (head, body) = text.split_once("\r\n\r\n")?;
+                    let length = head.split("Content-Length: ").nth(1)?.lines().next()?.parse::<usize>().ok()?;
+                    (body.len() >= length).then(|| format!("{} {body}", head.lines().next().unwrap_or_default()))
+                };
+                let text = loop {
+                    let mut piece = [0; 1000];
+                    let came = stream.read(&mut piece).unwrap();
+                    request.extend_from_slice(&piece[..came]);
+                    if let Some(text) = whole(&request) {
+                        break text;
+                    }
+                };
+                asked.push(text);
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+            asked
+        });
+        (url, asked)
+    }
+
+    fn answer(status: &str, body: &str) -> String {
+        format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+    }
+
+    fn lent(member: &str, moved: bool) -> String {
+        let lease = json!({
+            "member": member, "address": "127.0.0.1:80", "lease": "0a", "lease_seconds": 2.5, "moved": moved, "why": "so",
+        });
+        answer("200 OK", &lease.to_string())
+    }
+
+    #[test]
+    fn a_lease_is_taken_renewed_and_given_back() {
+        let answers = vec![lent("a:80", false), lent("b:80", true), answer("204 No Content", "")];
+        let (url, asked) = balancer(answers);
+        let wish = Wish { key: Some("me".into()), seconds: Some(2.5), exclude: vec!["c:1".into()] };
+        let mut lease = Lease::bind(&url, "web", &wish).unwrap();
+        assert_eq!((&*lease.member, lease.span), ("a:80", Duration::from_millis(2500)));
+        assert!(lease.renew(&Wish::default()).unwrap() && lease.member == "b:80");
+        lease.release().unwrap();
+        assert_eq!(
+            asked.join().unwrap(),
+            [
+                r#"POST /v1/groups/web/bind HTTP/1.1 {"exclude":["c:1"],"key":"me","lease_seconds":2.5}"#,
+                "POST /v1/groups/web/bind/0a HTTP/1.1 {}",
+                "DELETE /v1/groups/web/bind/0a HTTP/1.1 ",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_answered_otherwise_is_an_error() {
+        let why = r#"{"error": "because"}"#;
+        for (answer, kind) in [
+            (answer("404 Not Found", why), "Unknown(\"because\")"),
+            (answer("503 Service Unavailable", why), "Busy(\"because\")"),
+            (answer("429 Too Many Requests", why), "Busy(\"because\")"),
+            (answer("400 Bad Request", why), "Usage(\"because\")"),
+            (answer("200 OK", "{}"), "is no balancer"),
+            (answer("200 OK", "here"), "is no balancer"),
+            (answer("200 OK", &lent("a", false).replace("0a", "../x")), "is no balancer"),
+            ("SSH-2.0-x\r\n".into(), "is no balancer"),
+            (String::new(), "is no balancer"),
+        ] {
+            let (url, asked) = balancer(vec![answer.clone()]);
+            let error = Lease::bind(&url, "web", &Wish::default()).unwrap_err();
+            assert!(format!("{error:?}").contains(kind), "{answer}: {error:?}");
+            asked.join().unwrap();
+        }
+        for (url, group) in [("10.0.0.9:9901", "web"), ("http://", "web"), ("http://a/b", "web"), ("http://a", "a b")] {
+            let error = Lease::bind(url, group, &Wish::default()).unwrap_err();
+            assert!(matches!(error, LeaseError::Usage(_)), "{url}: {error:?}");
+        }
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let error = Lease::bind(&format!("http://{free}"), "web", &Wish::default()).unwrap_err();
+        assert!(matches!(error, LeaseError::Silence(_)), "{error:?}");
+    }
+}
