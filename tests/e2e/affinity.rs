@@ -71,7 +71,13 @@ fn a_client_comes_back_to_its_member_over_any_connection() {
     }
     // What is no cookie of ours makes a new client, and fails nobody.
     let (mut flips, value) = (0, browsers[0].0.clone().unwrap());
-    for wrong in ["plimsoll=", "plimsoll=x", &format!("{value}0"), &value[..value.len() - 1], &value.replace('=', "=0")] {
+    for wrong in [
+        "plimsoll=",
+        "plimsoll=x",
+        &format!("{value}0"),
+        &value[..value.len() - 1],
+        &value.replace('=', "=0"),
+    ] {
         let mut browser = Browser(Some(wrong.to_owned()));
         let (home, set) = browser.visit(balancer.address());
         assert!(set.is_some(), "{wrong}");
@@ -162,7 +168,10 @@ fn clients_leave_a_member_that_may_not_be_used_and_stay_where_they_went() {
     );
     assert_eq!(balancer.metric(&moved), 5.0);
     assert_eq!(balancer.run(&["undrain", &one.address.to_string()]).code, Some(0));
-    assert!(browsers.iter_mut().all(|browser| browser.visit(balancer.address()).0 == "other"), "nobody goes back");
+    assert!(
+        browsers.iter_mut().all(|browser| browser.visit(balancer.address()).0 == "other"),
+        "nobody goes back"
+    );
     assert_eq!(Browser::default().visit(balancer.address()).0, "one");
 }
 
@@ -174,7 +183,8 @@ fn sessions_leave_a_member_under_alert_until_all_is_even() {
     let balancer = Balancer::start(&file("{}", &[&one, &other], rest));
     let mut browsers: Vec<Browser> = (0..CLIENTS).map(|_| Browser::default()).collect();
     let mut round = || -> [usize; 2] {
-        let homes: Vec<String> = browsers.iter_mut().map(|browser| browser.visit(balancer.address()).0).collect();
+        let homes: Vec<String> =
+            browsers.iter_mut().map(|browser| browser.visit(balancer.address()).0).collect();
         ["one", "other"].map(|name| homes.iter().filter(|home| *home == name).count())
     };
     let mut homes = round();
@@ -201,7 +211,10 @@ fn a_member_at_its_limit_sends_its_client_elsewhere() {
         Script::start(move |wire| {
             while let Some(head) = wire.head()? {
                 if !head.starts_with("GET /hold") {
-                    wire.try_send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len()))?;
+                    wire.try_send(format!(
+                        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}",
+                        name.len()
+                    ))?;
                 }
             }
             std::io::Result::Ok(())

@@ -125,7 +125,10 @@ fn who_comes_again_or_does_not_reach_its_member_is_heard() {
     let (status, why) = ask(&balancer, "POST", "web/bind", &both);
     assert!(status == 503 && why["error"].as_str().unwrap().contains("beside those"), "{why}");
     let stays = renew(&balancer, &moved, &both);
-    assert!(stays["moved"] == false && stays["why"].as_str().unwrap().contains("there is no other"), "{stays}");
+    assert!(
+        stays["moved"] == false && stays["why"].as_str().unwrap().contains("there is no other"),
+        "{stays}"
+    );
 
     // By a strategy that reads keys each key has its member, whoever asks.
     balancer.reload(&web(&members, "strategy = { rendezvous = { load_factor = 0 } }\n"));
@@ -160,7 +163,10 @@ fn a_lease_leaves_a_member_that_is_drained_or_full_up() {
     // It is told as sessions are that move.
     until("the move to be told", || !balancer.events(one.address, "moved").is_empty());
     let event = &balancer.events(one.address, "moved")[0];
-    assert!(event["why"].as_str().unwrap().contains(&format!("1 session left: 1 to {}", other.address)), "{event}");
+    assert!(
+        event["why"].as_str().unwrap().contains(&format!("1 session left: 1 to {}", other.address)),
+        "{event}"
+    );
 
     assert_eq!(balancer.run(&["drain", &other.address.to_string()]).code, Some(0));
     let nobody = curl(&["-i", "-X", "POST", &url], b"");

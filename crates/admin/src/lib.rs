@@ -61,7 +61,9 @@ pub use jwt::{Jwt, KeySet};
 pub use lottery::{Counts, Daemon, DaemonStatus, KeyRing, KeyStep, MemberSeen, OwnService, Part, Secret};
 pub use remote::Url;
 pub use rules::Rules;
-pub use subject::{Changed, Entry, LEASE_SECONDS, Lease, NoLease, Reference, Refused, Report, Subject, Switch, Wish};
+pub use subject::{
+    Changed, Entry, LEASE_SECONDS, Lease, NoLease, Reference, Refused, Report, Subject, Switch, Wish,
+};
 pub use supervisor::{Act, Children, Denied, Household, LastExit, ProcessStatus, Says, Supervisor};
 pub use tls::Tls;
 pub use verb::{By, Gives, Nature, ROUTES, Reach, Route, Takes, Verb};

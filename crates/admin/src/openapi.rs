@@ -69,10 +69,9 @@ fn operation(route: &Route) -> Value {
             (422, "a value cannot be used"),
             (429, "reports of this member come too fast"),
         ]),
-        Takes::Wish | Takes::Renewal => refused.extend([
-            (400, "the body is malformed"),
-            (413, "the body is longer than 16 KiB"),
-        ]),
+        Takes::Wish | Takes::Renewal => {
+            refused.extend([(400, "the body is malformed"), (413, "the body is longer than 16 KiB")])
+        }
         Takes::Member | Takes::Switch | Takes::Setting | Takes::Secret | Takes::KeyId => {
             refused.extend([(400, "the body is malformed"), (413, "the body is longer than 16 KiB")])
         }

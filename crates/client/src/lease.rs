@@ -95,8 +95,15 @@ impl Lease {
         let said = door.ask("POST", "", Some(&wish.json()))?;
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let (member, why) = (String::new(), String::new());
-        let mut lease =
-            Self { door, id: String::new(), member, address: nowhere, span: Duration::ZERO, moved: false, why };
+        let mut lease = Self {
+            door,
+            id: String::new(),
+            member,
+            address: nowhere,
+            span: Duration::ZERO,
+            moved: false,
+            why,
+        };
         lease.take(&said)?;
         Ok(lease)
     }
@@ -129,10 +136,12 @@ impl Lease {
             let span = Duration::try_from_secs_f64(seconds).ok()?;
             let address = said["address"].as_str()?.parse().ok()?;
             // It goes into the path of the next request.
-            let id = text("lease").filter(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+            let id = text("lease")
+                .filter(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
             Some((id, text("member")?, address, span, said["moved"].as_bool()?, text("why")?))
         };
-        let whole = whole().ok_or_else(|| LeaseError::Silence(format!("{} is no balancer", self.door.host)))?;
+        let whole =
+            whole().ok_or_else(|| LeaseError::Silence(format!("{} is no balancer", self.door.host)))?;
         (self.id, self.member, self.address, self.span, self.moved, self.why) = whole;
         Ok(())
     }
@@ -244,8 +253,10 @@ mod tests {
                 let whole = |request: &[u8]| {
                     let text = String::from_utf8_lossy(request).into_owned();
                     let (head, body) = text.split_once("\r\n\r\n")?;
-                    let length = head.split("Content-Length: ").nth(1)?.lines().next()?.parse::<usize>().ok()?;
-                    (body.len() >= length).then(|| format!("{} {body}", head.lines().next().unwrap_or_default()))
+                    let length =
+                        head.split("Content-Length: ").nth(1)?.lines().next()?.parse::<usize>().ok()?;
+                    (body.len() >= length)
+                        .then(|| format!("{} {body}", head.lines().next().unwrap_or_default()))
                 };
                 let text = loop {
                     let mut piece = [0; 1000];
@@ -312,7 +323,9 @@ mod tests {
             assert!(format!("{error:?}").contains(kind), "{answer}: {error:?}");
             asked.join().unwrap();
         }
-        for (url, group) in [("10.0.0.9:9901", "web"), ("http://", "web"), ("http://a/b", "web"), ("http://a", "a b")] {
+        for (url, group) in
+            [("10.0.0.9:9901", "web"), ("http://", "web"), ("http://a/b", "web"), ("http://a", "a b")]
+        {
             let error = Lease::bind(url, group, &Wish::default()).unwrap_err();
             assert!(matches!(error, LeaseError::Usage(_)), "{url}: {error:?}");
         }

@@ -22,7 +22,8 @@ use crate::metered::HostMeter;
 use crate::probe::{self, Probes};
 use crate::worker::{self, Order, Worker};
 use crate::{
-    Lease, LeaseWish, MemberCounters, NoLease, Protocol, Settings, StartError, apply, explain, hand_over, iiop, report, switch,
+    Lease, LeaseWish, MemberCounters, NoLease, Protocol, Settings, StartError, apply, explain, hand_over,
+    iiop, report, switch,
 };
 
 /// Strikes that may wait for the control thread.

@@ -91,7 +91,10 @@ impl Control {
             return Err(NoLease::Refused(format!("there are {MOST} leases: release some, or wait")));
         }
         if group.room.queued() > 0 {
-            return Err(NoLease::Refused(format!("every member of group {} is full, and others wait", group.name)));
+            return Err(NoLease::Refused(format!(
+                "every member of group {} is full, and others wait",
+                group.name
+            )));
         }
         let client = wish.key.as_ref().map(|key| hash(key.as_bytes()));
         let tried = ids(&plan, &wish.exclude);
@@ -238,7 +241,10 @@ impl Control {
         };
         let plain = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let number = u128::from_str_radix(id, 16).ok().filter(|_| plain).ok_or_else(none)?;
-        let same = Arc::ptr_eq(&self.desk.group_of(number).filter(|of| *of.name == *group).ok_or_else(none)?, &current);
+        let same = Arc::ptr_eq(
+            &self.desk.group_of(number).filter(|of| *of.name == *group).ok_or_else(none)?,
+            &current,
+        );
         let loan = self.desk.take(number).filter(|_| same).ok_or_else(none)?;
         Ok((number, loan))
     }

@@ -164,7 +164,8 @@ fn unhex(text: &[u8]) -> Option<[u8; WHOLE]> {
 /// The value of the first cookie of this name in a head, which begins with a request line and has been judged before; what
 /// follows its empty line is not looked at.
 pub fn cookie_of_head<'h>(head: &'h [u8], name: &str) -> Option<&'h [u8]> {
-    let lines = head.split(|byte| *byte == b'\n').skip(1).map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let lines =
+        head.split(|byte| *byte == b'\n').skip(1).map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let values = lines.take_while(|line| !line.is_empty()).filter_map(|line| {
         let (field, value) = line.split_at(line.iter().position(|byte| *byte == b':')?);
         field.eq_ignore_ascii_case(b"cookie").then(|| value.get(1..))?

@@ -5,7 +5,8 @@ use crate::script::{Answer, open, tcp};
 #[test]
 fn a_member_is_lent_renewed_and_released_through_both_doors() {
     let open = open();
-    let lent = open.tell("POST", "/v1/groups/web/bind", r#"{"key":"me","lease_seconds":9,"exclude":["a:1"]}"#);
+    let lent =
+        open.tell("POST", "/v1/groups/web/bind", r#"{"key":"me","lease_seconds":9,"exclude":["a:1"]}"#);
     assert_eq!(lent.status, 200, "{}", lent.body);
     let lease = lent.json();
     assert!(lease["member"] == "10.0.0.1:80" && lease["lease"] == "0a" && lease["moved"] == false, "{lease}");

@@ -88,7 +88,9 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         tracing::info!("listening admin {address}: status, metrics, events");
     }
     if let Some(address) = admin.reports() {
-        tracing::info!("listening reports {address}: POST /v1/report, leases, object references, nothing else");
+        tracing::info!(
+            "listening reports {address}: POST /v1/report, leases, object references, nothing else"
+        );
     }
     if let Some(address) = admin.secured() {
         tracing::info!("listening control tls://{address}: for those whom [admin.access] knows");

@@ -36,11 +36,7 @@ pub(crate) struct Affinity {
 
 impl Default for Affinity {
     fn default() -> Self {
-        Self {
-            cookie: CookieName("plimsoll".to_owned()),
-            ttl: millis::<3_600_000>(),
-            key_file: None,
-        }
+        Self { cookie: CookieName("plimsoll".to_owned()), ttl: millis::<3_600_000>(), key_file: None }
     }
 }
 
@@ -94,7 +90,9 @@ pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) 
         let message = format!("`affinity` is not supported for {}", listener.protocol.name());
         let problem = Problem::error(spot.name("affinity"), message);
         found.push(problem.hint("clients of other protocols have no cookies: bind them per_session"));
-    } else if listener.binding.is_some_and(|binding| binding != Binding::PerRequest) && !spot.broken("binding") {
+    } else if listener.binding.is_some_and(|binding| binding != Binding::PerRequest)
+        && !spot.broken("binding")
+    {
         let message = "either `affinity` or `binding`, not both";
         let problem = Problem::error(spot.key("binding").value(), message);
         found.push(problem.also(spot.name("affinity"), "clients stay with their members by this"));
@@ -133,7 +131,8 @@ mod tests {
         let settings = |listener: &str| read(listener).unwrap().settings(HERE, nowhere).unwrap();
         let one = settings("affinity = {}").listeners[0].affinity.clone().unwrap();
         assert_eq!((&*one.cookie, one.ttl.as_secs()), ("plimsoll", 3600));
-        let other = settings("affinity = { cookie = \"sid\", ttl = \"0s\" }").listeners[0].affinity.clone().unwrap();
+        let other =
+            settings("affinity = { cookie = \"sid\", ttl = \"0s\" }").listeners[0].affinity.clone().unwrap();
         assert_eq!((&*other.cookie, other.ttl.as_secs()), ("sid", 0));
         assert!(one.signer == other.signer, "a reload keeps clients where they are");
         assert!(settings("").listeners[0].affinity.is_none());
@@ -172,7 +171,8 @@ mod tests {
         std::fs::write(&path, "too short\n").unwrap();
         fails("it has 9 bytes, 32 are the least");
         std::fs::write(&path, "0123456789abcdef0123456789abcdef\n").unwrap();
-        let signer = || file.settings(HERE, nowhere).unwrap().listeners[0].affinity.clone().unwrap().signer.clone();
+        let signer =
+            || file.settings(HERE, nowhere).unwrap().listeners[0].affinity.clone().unwrap().signer.clone();
         let before = signer();
         assert!(before == signer());
         std::fs::write(&path, "0123456789abcdef0123456789abcdeg\n").unwrap();

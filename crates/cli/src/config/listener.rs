@@ -4,7 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::root::{count, millis};
-use super::{Affinity, Domain, HeaderName, ListenAddress, ListenerTls, MemberAddress, Name, Network, TimeSpan};
+use super::{
+    Affinity, Domain, HeaderName, ListenAddress, ListenerTls, MemberAddress, Name, Network, TimeSpan,
+};
 
 /// An address to accept clients on, and the group they are sent to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -174,7 +174,13 @@ impl Desk {
 
     /// Where the member is that a client has a lease of already, counted in once more; `None` if that may not be chosen, or is to
     /// lose sessions.
-    pub(super) fn has(&self, group: &Arc<Group>, plan: &Published, client: u64, tried: &[MemberId]) -> Option<usize> {
+    pub(super) fn has(
+        &self,
+        group: &Arc<Group>,
+        plan: &Published,
+        client: u64,
+        tried: &[MemberId],
+    ) -> Option<usize> {
         let id = self.clients.get(&(Arc::clone(&group.name), client))?;
         let loan = self.leases.get(id)?;
         let place = plan.records.iter().position(|record| Arc::ptr_eq(record, &loan.seat.record))?;
