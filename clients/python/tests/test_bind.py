@@ -55,16 +55,16 @@ class Balancer:
             f'[[group]]\nname = "web"\nslow_start = "0s"\nmembers = {self.names!r}\n{rest}\n'
         )
         self.said: List[str] = []
-        self.process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "--", os.environ["PLIMSOLL_BIN"], "up"], cwd=self.folder, stderr=subprocess.PIPE, text=True
-        )
-        assert self.process.stderr
-        threading.Thread(target=self._listen, daemon=True).start()
+        command = ["setpriv", "--pdeathsig", "KILL", "--", os.environ["PLIMSOLL_BIN"], "up"]
+        self.process = subprocess.Popen(command, cwd=self.folder, stderr=subprocess.PIPE, text=True)
+        self.reader = threading.Thread(target=self._listen, daemon=True)
+        self.reader.start()
         until("it serves", lambda: self.url is not None)
 
     def _listen(self) -> None:
-        for line in self.process.stderr or ():
-            self.said.append(line)
+        assert self.process.stderr
+        with self.process.stderr as lines:
+            self.said.extend(lines)
 
     @property
     def url(self) -> Optional[str]:
@@ -80,6 +80,7 @@ class Balancer:
     def close(self) -> None:
         self.process.terminate()
         self.process.wait(20)
+        self.reader.join()
         self.scratch.cleanup()
         for member in self.members:
             member.shutdown()
