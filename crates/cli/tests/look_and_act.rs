@@ -9,7 +9,9 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll_admin::{Admin, Changed, Config, Entry, Reference, Refused, Report, Subject, Switch, start};
+use plimsoll_admin::{
+    Admin, Changed, Config, Entry, Lease, NoLease, Reference, Refused, Report, Subject, Switch, Wish, start,
+};
 use plimsoll_brain::status::{GroupExplanation, GroupStatus, Latency, MemberStatus, Status};
 use plimsoll_brain::{EventKind, Shed, State};
 use serde_json::{Value, json};
@@ -128,6 +130,18 @@ impl Subject for Script {
 
     fn report(&self, _: Report) -> Result<Option<Shed>, Refused> {
         Ok(None)
+    }
+
+    fn bind(&self, _: &str, _: &Wish) -> Result<Lease, NoLease> {
+        Err(NoLease::Nobody("no command asks for that".into()))
+    }
+
+    fn renew(&self, _: &str, _: &str, _: &Wish) -> Result<Lease, NoLease> {
+        Err(NoLease::Nobody("no command asks for that".into()))
+    }
+
+    fn release(&self, _: &str, _: &str) -> Result<(), NoLease> {
+        Err(NoLease::Nobody("no command asks for that".into()))
     }
 }
 

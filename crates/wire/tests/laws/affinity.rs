@@ -1,13 +1,18 @@
 //! Values of cookies as clients send them: what is accepted was signed with the key, byte for byte.
 
+use std::sync::LazyLock;
+
 use plimsoll_wire::affinity::{Bad, Signer, cookie_of_head};
 
 use super::Verdict;
 use super::fields::show;
 
+static SIGNER: LazyLock<Signer> = LazyLock::new(|| Signer::new(b"key of the corpus"));
+static OTHER: LazyLock<Signer> = LazyLock::new(|| Signer::new(b"another key"));
+
 /// Panics if the law does not hold.
 pub(crate) fn check(input: &[u8]) -> Verdict {
-    let signer = Signer::new(b"key of the corpus");
+    let signer = &*SIGNER;
     // In a head it is found as it is, where nothing in it ends it.
     if !input.iter().any(|byte| b";\r\n".contains(byte)) && input.trim_ascii() == input {
         let head = [b"GET / HTTP/1.1\r\nCookie: a=b; sid=", input, b"; c=d\r\n\r\n"].concat();
@@ -22,7 +27,7 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
                 changed[place] ^= 1;
                 assert!(signer.read(&changed, 0).is_err(), "{}", show(&changed));
             }
-            assert_eq!(Signer::new(b"another key").read(input, 0), Err(Bad::Forged), "{}", show(input));
+            assert_eq!(OTHER.read(input, 0), Err(Bad::Forged), "{}", show(input));
             Verdict::Accepted
         }
         Err(_) => Verdict::Refused,
