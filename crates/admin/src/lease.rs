@@ -22,8 +22,8 @@ pub(crate) enum Ask {
     Release(String),
 }
 
-/// Longest key and name, bytes.
-const WORD: usize = 1024;
+/// Longest key and name, characters, as the OpenAPI document has it.
+const WORD: usize = 256;
 /// Members that can be excluded.
 const EXCLUDED: usize = 64;
 
@@ -36,6 +36,8 @@ pub(crate) fn read(verb: Verb, lease: Option<&str>, body: &[u8]) -> Result<Ask, 
     let wish = match body.trim_ascii() {
         b"" => Wish::default(),
         _ if verb == Verb::Release => return Err("a lease is released without a body".into()),
+        // Of a list something could be made, too.
+        body if !body.starts_with(b"{") => return Err(format!("the body is no object: {GIVE}")),
         body => serde_json::from_slice(body).map_err(|why| format!("the body: {why}; {GIVE}"))?,
     };
     let Wish { key, lease_seconds, exclude } = &wish;
@@ -46,8 +48,8 @@ pub(crate) fn read(verb: Verb, lease: Option<&str>, body: &[u8]) -> Result<Ask, 
     if exclude.len() > EXCLUDED {
         return Err(format!("exclude: at most {EXCLUDED} members"));
     }
-    if let Some(long) = key.iter().chain(exclude).find(|word| word.len() > WORD) {
-        return Err(format!("a word of {} bytes: {WORD} are enough", long.len()));
+    if let Some(long) = key.iter().chain(exclude).map(|word| word.chars().count()).find(|long| *long > WORD) {
+        return Err(format!("a word of {long} characters: {WORD} are enough"));
     }
     match verb {
         Verb::Bind => Ok(Ask::Bind(wish)),
@@ -102,8 +104,9 @@ mod tests {
         assert_eq!(renew, Ok(Ask::Renew("0a".into(), wish)));
         assert_eq!(read(Verb::Release, Some("0a"), b""), Ok(Ask::Release("0a".into())));
         for (body, why) in [
-            ("me", "the body: "),
-            ("[]", "give nothing, or"),
+            ("me", "is no object"),
+            (r#"["me", 9, []]"#, "give nothing, or"),
+            ("{", "the body: "),
             (r#"{"seconds": 1}"#, "unknown field `seconds`"),
             (r#"{"lease_seconds": 0.9}"#, "1 to 3600 seconds"),
             (r#"{"lease_seconds": 3601}"#, "1 to 3600 seconds"),
@@ -113,8 +116,8 @@ mod tests {
             let said = bind(body).expect_err(body);
             assert!(said.contains(why), "{body}: {said}");
         }
-        let long = format!(r#"{{"key": "{}"}}"#, "x".repeat(1025));
-        assert!(bind(&long).unwrap_err().contains("1025 bytes"));
+        let long = format!(r#"{{"key": "{}"}}"#, "é".repeat(257));
+        assert!(bind(&long).unwrap_err().contains("257 characters"));
         let many = format!(r#"{{"exclude": [{}"a:1"]}}"#, r#""a:1", "#.repeat(64));
         assert!(bind(&many).unwrap_err().contains("at most 64"));
         assert!(read(Verb::Renew, Some("0a"), br#"{"key": "me"}"#).unwrap_err().contains("has it already"));
