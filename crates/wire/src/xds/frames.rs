@@ -41,7 +41,7 @@ impl Frames {
         Self { bytes: Vec::new(), most }
     }
 
-    /// Takes what has come. No more is kept than came, and [`Frames::next`] is to be asked before more does.
+    /// Takes what has come. No more is kept than came, and [`Frames::next_message`] is to be asked before more does.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }

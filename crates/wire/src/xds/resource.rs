@@ -142,7 +142,7 @@ pub struct Cluster {
     pub lrs_report_endpoint_metrics: Vec<String>,
 }
 
-/// [`Cluster::type`]: endpoints are a resource of their own.
+/// `Cluster::type`: endpoints are a resource of their own.
 pub const EDS: i32 = 3;
 
 /// Where endpoints are asked for.
