@@ -3,24 +3,25 @@
 //!
 //! Weighted least squares over all numbers that were measured at all loads, in the logarithms of the demands (so none is
 //! below 0), with derivatives by differences of [`solve`](crate::solve()). Each number counts by its interval; without
-//! intervals all have the same relative error, which is then estimated from what is left over.
+//! intervals all have the same relative error, which is then estimated from what is left over. How certain that makes a
+//! demand is in `certain`.
 //!
 //! Formulas are off by some percent, and would bend the demands by as much. So at what was found each load can be
 //! simulated, once or twice: the factor between simulation and formula is kept, and the search goes on with it.
 //!
 //! No number counts as better than 0.3 %: what rests on less rests on the formulas.
 //!
-//! The covariance is `(JᵀJ)⁻¹`, from the singular values of the derivatives; it is multiplied by what is left over for each
-//! degree of freedom where that is more than the intervals of the measurements allow. A direction with a singular value of
-//! nothing is a [`Doubt`].
+//! What the measurements leave open is a [`Doubt`].
 
 use serde::Serialize;
 
 use crate::ask::lines;
 use crate::read::Trouble;
 use crate::{Findings, Model};
+use certain::Certain;
 use squares::{Found, Problem};
 
+mod certain;
 mod doubt;
 mod free;
 mod json;
@@ -74,7 +75,8 @@ pub struct Fitted {
     pub before: f64,
     /// What fits best.
     pub value: f64,
-    /// Between what it is, 95 times of 100; none if the measurements do not tell.
+    /// Between what it is, 95 times of 100; none if the measurements do not tell. It begins at 0 where they do not tell the
+    /// parameter from 0.
     pub interval: Option<[f64; 2]>,
 }
 
@@ -107,12 +109,6 @@ const ERROR: f64 = 0.01;
 const LEAST: f64 = 0.003;
 /// Times that formulas are corrected by simulations.
 const CORRECTIONS: usize = 3;
-/// Singular values below this part of the length of all measurements are errors of differences of solutions, which are
-/// good to 1e-5.
-const NOTHING: f64 = 1e-3;
-/// A direction in which something is known to no better than a factor of e is not known.
-const UNKNOWN: f64 = 1.0;
-
 /// Finds these parameters, each with the value from which the search begins.
 ///
 /// # Errors
@@ -144,7 +140,8 @@ pub fn fit(
         deviations: deviations.clone(),
         begin: free.iter().map(|(_, value)| value.ln()).collect(),
     };
-    let (mut found, starts) = searched(&problem, known)?;
+    let (found, starts) = searched(&problem, known)?;
+    let mut found = once_more(&problem, found)?;
     let mut simulated = 0;
     if let Some(simulate) = simulate {
         for turn in 0..CORRECTIONS {
@@ -162,7 +159,8 @@ pub fn fit(
         }
     }
     let predicted = problem.predicted(&found.at)?.unwrap_or_default();
-    Ok(told(&problem, free, &found, &predicted, Ends { known, starts, simulated }))
+    let certain = certain::certain(&problem, &found, &predicted, known)?;
+    Ok(told(&problem, free, &found, &predicted, certain, Ends { known, starts, simulated }))
 }
 
 /// How a search came about.
@@ -255,7 +253,17 @@ fn descended(problem: &Problem<'_>, mut from: Vec<f64>) -> Result<Option<Found>,
 /// On from what was found, with other factors.
 fn again(problem: &Problem<'_>, found: &Found) -> Result<Found, Trouble> {
     let line = problem.rows.first().map_or(1, |row| row.line);
-    descended(problem, found.at.clone())?.ok_or_else(|| failed(line, "more comes than can be served"))
+    let found =
+        descended(problem, found.at.clone())?.ok_or_else(|| failed(line, "more comes than can be served"))?;
+    once_more(problem, found)
+}
+
+/// Where parameters slid towards 0, no slope leads up again: is there something better a bit above?
+fn once_more(problem: &Problem<'_>, found: Found) -> Result<Found, Trouble> {
+    let predicted = problem.predicted(&found.at)?.unwrap_or_default();
+    let Some(from) = certain::lifted(problem, &found, &predicted)? else { return Ok(found) };
+    let other = problem.search(&from)?.filter(|other| other.cost() < found.cost());
+    Ok(other.unwrap_or(found))
 }
 
 /// Simulates all rows: by what each number differs from the formulas there. Says how many rows it were.
@@ -289,50 +297,18 @@ fn correct(
 }
 
 /// What all that means.
-fn told(problem: &Problem<'_>, free: &[(String, f64)], found: &Found, predicted: &[f64], ends: Ends) -> Fit {
-    let count = found.off.len();
-    let length = predicted
-        .iter()
-        .zip(&problem.deviations)
-        .map(|(own, deviation)| (own / deviation).powi(2))
-        .sum::<f64>()
-        .sqrt();
-    let is_nothing = |value: f64| value <= NOTHING * length;
-    let rank = found.svd.values.iter().take(count).filter(|value| !is_nothing(**value)).count();
-    let freedom = count - rank.min(count);
-    let left_over = found.cost();
-    let each = if freedom > 0 { (left_over / freedom as f64).sqrt() } else { 0.0 };
-    // Half of a 95 % interval along a direction with a singular value of 1.
-    let half = match (ends.known, freedom) {
-        (true, 0) => Some(HALF),
-        (true, _) => Some(HALF * each.max(1.0)),
-        (false, 0) => None,
-        (false, _) => Some(student(freedom) * each.max(LEAST / ERROR)),
-    };
-    let along = |value: f64| half.map(|half| half / value);
-    let mut dubious = Vec::new();
-    let mut variances = vec![Some(0.0); free.len()];
-    for (place, direction) in found.svd.directions.iter().enumerate() {
-        let value = if place < count { found.svd.values[place] } else { 0.0 };
-        let nothing = is_nothing(value);
-        if nothing || along(value).is_some_and(|half| half > UNKNOWN) {
-            dubious.push(direction.clone());
-        }
-        for (variance, part) in variances.iter_mut().zip(direction) {
-            if nothing && part.abs() > 0.05 {
-                *variance = None;
-            } else if !nothing {
-                *variance = variance.and_then(|sum| Some(sum + (part * along(value)?).powi(2)));
-            }
-        }
-    }
-    let parameters =
-        free.iter().zip(&found.at).zip(variances).map(|(((name, before), at), variance)| Fitted {
-            name: name.clone(),
-            before: *before,
-            value: at.exp(),
-            interval: variance.map(|variance| [(at - variance.sqrt()).exp(), (at + variance.sqrt()).exp()]),
-        });
+fn told(
+    problem: &Problem<'_>,
+    free: &[(String, f64)],
+    found: &Found,
+    predicted: &[f64],
+    certain: Certain,
+    ends: Ends,
+) -> Fit {
+    let Certain { intervals, open, from, freedom, each } = certain;
+    let parameters = free.iter().zip(&found.at).zip(intervals).map(|(((name, before), at), interval)| {
+        Fitted { name: name.clone(), before: *before, value: at.exp(), interval }
+    });
     let of = problem.rows.iter().flat_map(|row| row.seen.iter().map(move |seen| (row, seen)));
     let residuals = of.zip(predicted).zip(&found.off).map(|(((row, seen), fitted), off)| Residual {
         line: row.line,
@@ -347,8 +323,8 @@ fn told(problem: &Problem<'_>, free: &[(String, f64)], found: &Found, predicted:
     Fit {
         parameters: parameters.collect(),
         residuals: residuals.collect(),
-        doubts: doubt::doubts(problem, &found.at, dubious),
-        left_over,
+        doubts: doubt::doubts(problem, &from, open),
+        left_over: found.cost(),
         freedom,
         error: (!ends.known && freedom > 0).then_some(each * ERROR),
         excess: if ends.known { each.max(1.0) } else { 1.0 },

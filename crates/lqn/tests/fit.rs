@@ -200,6 +200,42 @@ fn what_cannot_be_told_apart_is_named_with_what_would_tell() {
     assert!((found.parameters[1].value / 0.1 - 1.0).abs() < 0.02, "{found:?}");
 }
 
+/// One of two demands is next to nothing, so that as often as not nothing fits better; what it could be nevertheless is what
+/// the other one could be less.
+#[test]
+fn a_demand_that_slides_towards_nothing_leaves_the_others_as_wide_as_they_are() {
+    let truth = [("first.demand", 0.1), ("second.demand", 0.003)];
+    let names = ["client.response", "first.service"];
+    let (mut inside, mut nothing) = ([0, 0], 0);
+    for seed in 0..40 {
+        let mut noises = Noise(seed * 91 + 7);
+        for _ in 0..20 {
+            noises.next();
+        }
+        let mut text = "client.threads".to_owned();
+        names.iter().for_each(|name| text += &format!(",{name},{name}.half_width"));
+        for clients in [1.0, 3.0, 6.0, 12.0] {
+            let model = make(PAIR)(&set(&[&[("client.threads", clients)][..], &truth[..]].concat())).unwrap();
+            let found = solve(&model).0;
+            text += &format!("\n{clients}");
+            for (name, noise) in names.into_iter().zip([0.02, 0.2]) {
+                let (mean, _) = value(&model, &found, name);
+                text += &format!(",{},{}", mean * (1.0 + noise * noises.next()), 1.96 * noise * mean);
+            }
+        }
+        let found = fitted(PAIR, &text, &[("first.demand", 0.05), ("second.demand", 0.05)]);
+        for ((own, (_, truth)), inside) in found.parameters.iter().zip(truth).zip(&mut inside) {
+            let [from, to] = own.interval.unwrap_or_else(|| panic!("{found:?}"));
+            *inside += usize::from(from <= truth && truth <= to);
+            assert!(to < 0.2, "{found:?}");
+        }
+        nothing += usize::from(found.parameters[1].interval.is_some_and(|[from, _]| from == 0.0));
+    }
+    // Of 40, fewer than 34 come by chance four times in a thousand.
+    assert!(inside.iter().all(|inside| *inside >= 34), "{inside:?} of 40");
+    assert!(nothing >= 30, "{nothing} of 40 could be nothing");
+}
+
 #[test]
 fn what_makes_no_difference_is_named() {
     let text = PAIR.replace("y client second 2", "y client second 0.000001");
@@ -253,6 +289,22 @@ fn what_is_wrong_with_measurements_is_said_with_its_place() {
         ),
         ("clients,x.half_width\n1,2\n", "2:3: no number `x`"),
         ("clients,weight,client.response\n1,0,2\n", "2:3: a weight is above 0"),
+        ("clients,core.utilization\n1,0.5\n3,1.2\n", "3:3: `core.utilization` cannot be above 1"),
+        ("clients,server.utilization\n1,1.01\n", "2:3: `server.utilization` cannot be above 1"),
+        (
+            "clients,server.busy\n1,2.5\n",
+            "2:3: `server.busy` cannot be above 2: `server` has no more threads here",
+        ),
+        ("clients,core.cores,core.busy\n1,2,1.5\n9,1,1.5\n", "3:5: `core.busy` cannot be above 1"),
+        (
+            "clients,client.response,task.client.response\n1,2,3\n",
+            "2:5: `task.client.response` is the same number as `client.response`",
+        ),
+        (
+            "kind,name,metric,mean\ntask,client,response,2\ntask,client,response,3\n",
+            "3:22: `task.client.response` stands twice among what was measured at one load",
+        ),
+        ("clients,client.p95\n1,2\n", "2:1: a model is not fitted to percentiles"),
         ("clients\n1\n", "2:1: nothing was measured"),
     ] {
         let found = said(measured);

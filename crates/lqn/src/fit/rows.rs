@@ -5,6 +5,7 @@ use super::{Make, failed};
 use crate::ask::knob::{Knob, WORDS};
 use crate::ask::metric::METRICS;
 use crate::ask::{Line, lines};
+use crate::model::Copies;
 use crate::read::Trouble;
 use crate::{Model, solve};
 
@@ -43,6 +44,7 @@ impl Seen {
 }
 
 /// Observations, and what was left aside.
+#[derive(Debug)]
 pub struct Observed {
     /// At least one, each with a number at least.
     pub rows: Vec<Row>,
@@ -66,7 +68,7 @@ pub fn observed(records: &[Record], make: &Make<'_>, free: &[String]) -> Result<
         rows.extend(base.row(record, &mut dropped)?);
     }
     match (rows.is_empty(), records.iter().flatten().next()) {
-        (true, Some(first)) => Err(first.says("nothing was measured: these are settings only")),
+        (true, Some(first)) => Err(first.says(dropped.nothing())),
         (true, None) => Err(failed(1, "there are no measurements")),
         (false, _) => Ok(Observed { rows, notes: dropped.notes() }),
     }
@@ -103,13 +105,13 @@ impl Base<'_> {
                 What::Setting => settings.push((field.name.clone(), field.value)),
                 What::Weight if field.value > 0.0 => weight = field.value,
                 What::Weight => return Err(field.says("a weight is above 0")),
-                What::Number(line) => numbers.push((line, field)),
-                What::Half(line) => halves.push((line, field)),
+                What::Number(line) => numbers.push(once(&numbers, line, field)?),
+                What::Half(line) => halves.push(once(&halves, line, field)?),
                 What::Beyond => dropped.beyond += 1,
             }
         }
         // A value that the model cannot have is found by setting it.
-        make(&settings).map_err(|why| {
+        let model = make(&settings).map_err(|why| {
             let own = record.iter().find(|field| why.contains(field.name.as_str())).unwrap_or(&record[0]);
             own.says(why)
         })?;
@@ -118,6 +120,7 @@ impl Base<'_> {
             if field.value < 0.0 {
                 return Err(field.says(format!("`{}` cannot be below 0", field.name)));
             }
+            within(&model, &known[line], field)?;
             let half = halves.iter().find(|(own, _)| *own == line).map(|(_, field)| *field);
             if let Some(half) = half.filter(|half| half.value < 0.0) {
                 return Err(half.says("half of an interval cannot be below 0"));
@@ -134,6 +137,44 @@ impl Base<'_> {
         dropped.follows += leave_out(&mut seen, &self.model, free);
         let line = record[0].line;
         Ok((!seen.is_empty()).then_some(Row { line, settings, weight, seen }))
+    }
+}
+
+/// A number of the model has one value in a row.
+fn once<'f>(
+    before: &[(usize, &'f Field)],
+    line: usize,
+    field: &'f Field,
+) -> Result<(usize, &'f Field), Trouble> {
+    match before.iter().find(|(own, _)| *own == line) {
+        Some((_, other)) if other.name == field.name => {
+            Err(field.says(format!("`{}` stands twice among what was measured at one load", field.name)))
+        }
+        Some((_, other)) => {
+            Err(field.says(format!("`{}` is the same number as `{}`: leave one out", field.name, other.name)))
+        }
+        None => Ok((line, field)),
+    }
+}
+
+/// Nothing is busier than it can be, but for what rounding makes of it.
+fn within(model: &Model, line: &Line, field: &Field) -> Result<(), Trouble> {
+    const ROUNDED: f64 = 1.0 + 1e-6;
+    let task = || model.tasks.iter().find(|own| own.name == line.name).map(|own| (own.copies, "threads"));
+    let processor =
+        || model.processors.iter().find(|own| own.name == line.name).map(|own| (own.copies, "cores"));
+    let own = if line.kind == "task" { task() } else { processor() };
+    let Some((Copies::Some(count), what)) = own.filter(|_| line.kind != "entry") else { return Ok(()) };
+    match line.metric {
+        "utilization" if field.value > ROUNDED => Err(field.says(format!(
+            "`{}` cannot be above 1: it is the part of all {what} that is in use; how many are, `{}.busy` says",
+            field.name, line.name
+        ))),
+        "busy" if field.value > f64::from(count) * ROUNDED => Err(field.says(format!(
+            "`{}` cannot be above {count}: `{}` has no more {what} here",
+            field.name, line.name
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -228,6 +269,20 @@ struct Dropped {
 }
 
 impl Dropped {
+    /// Why nothing is left of all measurements.
+    fn nothing(&self) -> &'static str {
+        match self {
+            Self { beyond: 0, zeros: 0, .. } => "nothing was measured: these are settings only",
+            Self { beyond: 0, .. } => {
+                "nothing was measured that tells: a 0 without half of its interval says nothing"
+            }
+            _ => {
+                "a model is not fitted to percentiles, nor to what fails: formulas do not have them; measure response \
+                 times, throughputs, waiting, service or utilizations, too"
+            }
+        }
+    }
+
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let mut note = |count: usize, why: &str| {

@@ -15,6 +15,8 @@ pub(super) const STEP: f64 = 0.02;
 const FAR: f64 = 9.3;
 /// Steps at most.
 const MOST: usize = 60;
+/// How many times as much as it is, or as it was to begin with, a parameter may be that nothing tells of.
+const CAP: f64 = 100.0;
 
 /// What is to be made small.
 pub(super) struct Problem<'p> {
@@ -33,7 +35,8 @@ pub(super) struct Found {
     pub(super) at: Vec<f64>,
     /// Of each number, how many deviations it is off.
     pub(super) off: Vec<f64>,
-    pub(super) svd: Svd,
+    /// How each number changes with the logarithm of each parameter, in deviations: a column for each parameter.
+    pub(super) columns: Vec<Vec<f64>>,
     pub(super) converged: bool,
 }
 
@@ -43,7 +46,7 @@ impl Found {
     }
 }
 
-fn squares(all: &[f64]) -> f64 {
+pub(super) fn squares(all: &[f64]) -> f64 {
     all.iter().map(|own| own * own).sum()
 }
 
@@ -94,7 +97,7 @@ impl Problem<'_> {
     }
 
     /// How each number changes with the logarithm of each parameter, in deviations.
-    fn slopes(&self, at: &[f64], off: &[f64]) -> Result<Svd, Trouble> {
+    fn slopes(&self, at: &[f64], off: &[f64]) -> Result<Vec<Vec<f64>>, Trouble> {
         let mut columns = Vec::with_capacity(at.len());
         for place in 0..at.len() {
             let moved = |by: f64| {
@@ -114,7 +117,42 @@ impl Problem<'_> {
                 (None, None) => vec![0.0; off.len()],
             });
         }
-        Ok(Svd::of(columns))
+        Ok(columns)
+    }
+
+    /// How each number changes with a parameter itself, upwards from where it is, and the unit of that: the change that
+    /// would be as much as all that was measured (of length `length`) if it went on so, or [`CAP`] times what the parameter
+    /// may well be.
+    pub(super) fn upwards(
+        &self,
+        found: &Found,
+        place: usize,
+        length: f64,
+    ) -> Result<(f64, Vec<f64>), Trouble> {
+        let value = found.at[place].exp();
+        let most = CAP * value.max(self.begin[place].exp());
+        let moved = |by: f64| -> Result<Option<Vec<f64>>, Trouble> {
+            let mut at = found.at.clone();
+            at[place] = (value + by).ln();
+            let off = self.off(&at)?;
+            Ok(off.map(|off| off.iter().zip(&found.off).map(|(one, other)| one - other).collect()))
+        };
+        let mut step = most;
+        for _ in 0..MOST {
+            // As far as differences of logarithms go.
+            let whole = moved(step)?.filter(|own| squares(own).sqrt() <= 2.0 * STEP * length);
+            let (Some(whole), Some(half)) = (whole, moved(step / 2.0)?) else {
+                step /= 2.0;
+                continue;
+            };
+            // Richardson: as good as a central difference, which there is none of.
+            let slope: Vec<f64> =
+                whole.iter().zip(&half).map(|(whole, half)| (4.0 * half - whole) / step).collect();
+            let steep = squares(&slope).sqrt();
+            let unit = if steep > 0.0 { (length / steep).min(most) } else { most };
+            return Ok((unit, slope.iter().map(|own| own * unit).collect()));
+        }
+        Ok((most, vec![0.0; found.off.len()]))
     }
 
     /// Searches from here on; `None` if there more comes than can be served.
@@ -123,8 +161,9 @@ impl Problem<'_> {
         let Some(mut off) = self.off(&at)? else { return Ok(None) };
         let mut damping = 1e-3;
         let mut converged = false;
-        let mut svd = self.slopes(&at, &off)?;
+        let mut columns = self.slopes(&at, &off)?;
         for _ in 0..MOST {
+            let svd = Svd::of(columns.clone());
             let greatest = svd.values.first().copied().unwrap_or(0.0);
             if greatest <= 0.0 {
                 converged = true;
@@ -162,12 +201,12 @@ impl Problem<'_> {
             };
             let gained = 1.0 - squares(&own) / squares(&off);
             (at, off) = (next, own);
-            svd = self.slopes(&at, &off)?;
+            columns = self.slopes(&at, &off)?;
             if gained < 1e-7 {
                 converged = true;
                 break;
             }
         }
-        Ok(Some(Found { at, off, svd, converged }))
+        Ok(Some(Found { at, off, columns, converged }))
     }
 }
