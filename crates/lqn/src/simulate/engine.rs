@@ -5,18 +5,19 @@
 //! taking time is done at once, from a list of things to do, the last one first: so a caller that was answered goes on
 //! before the server does what follows its answer.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 use super::Stuck;
 use super::dice::Dice;
 use super::program::{Ask, Calls, ENDLESS, Program};
 use super::route::Route;
-use super::station::{Station, Wish, sortable};
+use super::station::{Station, Wish};
 use super::tally::Tally;
 use crate::Model;
+use agenda::{Agenda, Event};
 use slab::Slab;
 
+mod agenda;
 mod ends;
 mod graph;
 mod limits;
@@ -35,9 +36,7 @@ pub(super) struct Engine<'p> {
     program: &'p Program,
     dice: Dice,
     pub(super) now: f64,
-    /// Time, a number that makes each different, and what happens.
-    agenda: BinaryHeap<Reverse<(u64, u32, Event)>>,
-    number: u32,
+    agenda: Agenda,
     pub(super) stations: Vec<Station>,
     /// Number of the alarm of each station that counts.
     alarms: Vec<u32>,
@@ -49,32 +48,14 @@ pub(super) struct Engine<'p> {
     requests: Slab<Request>,
     threads: Slab<Thread>,
     branches: Slab<Branch>,
+    /// Of each branch, the call that it waits for; only where calls can fail.
+    asked: Vec<Waiting>,
     todo: Vec<Do>,
     /// When clients last began, and how many did since that took no time.
     begun: (f64, u64),
     /// Events so far.
     pub(super) events: u64,
     pub(super) tally: Tally,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
-    /// A branch's piece of work is done.
-    Done(u32),
-    /// A branch has thought.
-    Thought(u32),
-    /// A client has thought: its thread.
-    Awake(u32),
-    /// A request from outside comes to an entry.
-    Arrival(u32),
-    /// A station's alarm.
-    Ring(u32),
-    /// An entry looks at the loads of those whom it forwards to.
-    Look(u32),
-    /// A branch has waited for an answer for long enough.
-    GiveUp(u32),
-    /// A branch tries its call again.
-    Again(u32),
 }
 
 /// Things to do at this moment.
@@ -127,8 +108,14 @@ struct Thread {
     begun: f64,
     /// A call has failed.
     failed: bool,
-    /// How many came to each join, by its number.
-    joins: Vec<(usize, u32)>,
+    /// Only of activity graphs with joins.
+    joins: Option<Box<Joins>>,
+}
+
+/// How many came to each join, by its number.
+#[derive(Clone, Default)]
+struct Joins {
+    came: Vec<(usize, u32)>,
 }
 
 #[derive(Clone, Default)]
@@ -141,13 +128,17 @@ struct Branch {
     alarm: u32,
     /// Calls that are left, of those made exactly so often.
     left: Vec<u32>,
-    /// Loops it is in, by the activity before each.
-    loops: Vec<u32>,
-    /// The call it waits for, if it does: whom it asks, with what patience, its request and how often it tried again.
-    asked: Waiting,
+    /// Only in loops.
+    loops: Option<Box<Loops>>,
 }
 
-/// A call whose answer is waited for.
+/// Loops that a branch is in, by the activity before each.
+#[derive(Clone, Default)]
+struct Loops {
+    all: Vec<u32>,
+}
+
+/// A call whose answer is waited for: whom it asks, with what patience, its request and how often it tried again.
 #[derive(Clone, Copy, Default)]
 struct Waiting {
     entry: u32,
@@ -164,8 +155,7 @@ impl<'p> Engine<'p> {
             program,
             dice: Dice::new(seed),
             now: 0.0,
-            agenda: BinaryHeap::new(),
-            number: 0,
+            agenda: Agenda::default(),
             stations: model.processors.iter().map(Station::new).collect(),
             alarms: vec![0; model.processors.len()],
             crews: Vec::new(),
@@ -174,6 +164,7 @@ impl<'p> Engine<'p> {
             requests: Slab::default(),
             threads: Slab::default(),
             branches: Slab::default(),
+            asked: Vec::new(),
             todo: Vec::new(),
             begun: (0.0, 0),
             events: 0,
@@ -212,7 +203,7 @@ impl<'p> Engine<'p> {
 
     /// Goes on until this time.
     pub(super) fn run_time(&mut self, until: f64) -> Result<(), Stuck> {
-        while self.agenda.peek().is_some_and(|Reverse((at, ..))| *at <= sortable(until)) {
+        while self.agenda.has_by(until) {
             self.step()?;
         }
         self.now = until;
@@ -226,10 +217,10 @@ impl<'p> Engine<'p> {
     }
 
     fn step(&mut self) -> Result<(), Stuck> {
-        let Some(Reverse((at, number, event))) = self.agenda.pop() else {
+        let Some((at, number, event)) = self.agenda.take() else {
             return Err(Stuck::Nothing(self.now));
         };
-        self.now = f64::from_bits(at);
+        self.now = at;
         self.events += 1;
         match event {
             Event::Done(branch) => {
@@ -302,9 +293,7 @@ impl<'p> Engine<'p> {
     }
 
     fn at(&mut self, at: f64, event: Event) -> u32 {
-        self.number = self.number.wrapping_add(1);
-        self.agenda.push(Reverse((sortable(at), self.number, event)));
-        self.number
+        self.agenda.put(at, event)
     }
 
     fn grant(&mut self, station: usize, wish: Wish) {
@@ -343,15 +332,19 @@ impl<'p> Engine<'p> {
         let own = &mut self.threads.all[thread as usize];
         (own.entry, own.begun, own.failed) = (entry as u32, self.now, false);
         self.tally.busy(task as usize, 1, self.now);
-        self.branch(thread, self.program.entries[entry].start as u32, Vec::new());
+        self.branch(thread, self.program.entries[entry].start as u32, None);
     }
 
     /// A branch of a thread begins with this activity.
-    fn branch(&mut self, thread: u32, activity: u32, loops: Vec<u32>) {
+    fn branch(&mut self, thread: u32, activity: u32, loops: Option<Box<Loops>>) {
         self.threads.all[thread as usize].branches += 1;
         let branch = self.branches.take();
         let own = &mut self.branches.all[branch as usize];
-        (own.thread, own.activity, own.loops) = (thread, activity, loops);
+        (own.thread, own.activity) = (thread, activity);
+        // What it was left with is empty.
+        if loops.is_some() {
+            own.loops = loops;
+        }
         self.todo.push(Do::Begin(branch));
     }
 
@@ -385,7 +378,7 @@ impl<'p> Engine<'p> {
         (own.task, own.entry, own.request, own.begun) = (task as u32, entry, request, self.now);
         own.failed = false;
         let start = self.program.entries[entry as usize].start as u32;
-        self.branch(thread, start, Vec::new());
+        self.branch(thread, start, None);
     }
 
     fn begin(&mut self, branch: u32) {
@@ -464,8 +457,9 @@ impl<'p> Engine<'p> {
             self.send(entry, NONE);
             return;
         }
-        self.branches.all[branch as usize].asked =
-            Waiting { entry, patience, request: 0, tries: 0, until: 0 };
+        if self.program.limited {
+            self.waits_for(branch, Waiting { entry, patience, request: 0, tries: 0, until: 0 });
+        }
         if patience == ENDLESS {
             self.send(entry, branch);
         } else {
@@ -480,5 +474,16 @@ impl<'p> Engine<'p> {
         let request = self.requests.add(request);
         self.todo.push(Do::Come(request));
         request
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a simulation touches at each event: what is rare is kept apart.
+    #[test]
+    fn what_is_under_way_is_small() {
+        assert_eq!((size_of::<Request>(), size_of::<Thread>(), size_of::<Branch>()), (32, 40, 56));
     }
 }

@@ -13,6 +13,8 @@ pub(super) struct Program {
     pub(super) loops: Vec<Turns>,
     /// What callers do that are not answered; [`Ask::patience`] is a place in it.
     pub(super) patience: Vec<Patience>,
+    /// Can a call fail?
+    pub(super) limited: bool,
 }
 
 /// What follows an activity; see [`Next`].
@@ -148,7 +150,7 @@ impl Program {
             by_priority: task.role == Role::Server { queue: Scheduling::HeadOfLine },
             queue_limit: task.queue_limit.map_or(usize::MAX, |limit| limit as usize),
         });
-        Self { activities, entries, tasks: tasks.collect(), loops, patience }
+        Self { activities, entries, tasks: tasks.collect(), loops, patience, limited: model.has_limits() }
     }
 }
 

@@ -41,7 +41,9 @@ impl Engine<'_> {
         let Request { caller, origin, outside, failed, .. } = self.requests.all[request as usize];
         self.requests.give(request);
         if caller != NONE {
-            self.branches.all[caller as usize].asked.until = 0;
+            if let Some(asked) = self.asked.get_mut(caller as usize) {
+                asked.until = 0;
+            }
             self.todo.push(if failed { Do::Fail(caller) } else { Do::Piece(caller) });
         } else if origin != NONE {
             self.tally.answered(origin as usize, self.now - outside, !failed);
@@ -51,14 +53,18 @@ impl Engine<'_> {
     /// A branch has come to its end, and perhaps its thread.
     pub(super) fn end(&mut self, branch: u32) {
         let thread = self.branches.all[branch as usize].thread;
-        self.branches.all[branch as usize].loops.clear();
+        if let Some(loops) = &mut self.branches.all[branch as usize].loops {
+            loops.all.clear();
+        }
         self.branches.give(branch);
         let own = &mut self.threads.all[thread as usize];
         own.branches -= 1;
         if own.branches > 0 {
             return;
         }
-        own.joins.clear();
+        if let Some(joins) = &mut own.joins {
+            joins.came.clear();
+        }
         let (task, entry, begun) = (own.task as usize, own.entry as usize, own.begun);
         // A graph that answers nowhere answers when it is over.
         self.answer(thread);

@@ -35,15 +35,18 @@ impl Engine<'_> {
                 }
                 Then::Loop(turns) => *turns,
                 // What is done in a loop leads back to it.
-                Then::End => match self.branches.all[branch as usize].loops.pop() {
-                    Some(turns) => turns as usize,
-                    None => return self.end(branch),
-                },
+                Then::End => {
+                    match self.branches.all[branch as usize].loops.as_mut().and_then(|own| own.all.pop()) {
+                        Some(turns) => turns as usize,
+                        None => return self.end(branch),
+                    }
+                }
             };
             let Turns { bodies, exit } = &program.loops[turns];
             let drawn = self.dice.unit();
             if let Some((_, body)) = bodies.iter().find(|(sum, _)| drawn < *sum) {
-                self.branches.all[branch as usize].loops.push(turns as u32);
+                let loops = self.branches.all[branch as usize].loops.get_or_insert_default();
+                loops.all.push(turns as u32);
                 return self.go_on(branch, Some(*body));
             }
             if exit.is_some() {
@@ -73,15 +76,16 @@ fn chosen(ways: &[(f64, usize)], dice: &mut Dice) -> Option<usize> {
 impl Thread {
     /// One more branch has come to a join: how many by now. After the last it is as if none had.
     fn came(&mut self, join: usize, branches: u32) -> u32 {
-        let place = self.joins.iter().position(|(own, _)| *own == join);
+        let joins = &mut self.joins.get_or_insert_default().came;
+        let place = joins.iter().position(|(own, _)| *own == join);
         let place = place.unwrap_or_else(|| {
-            self.joins.push((join, 0));
-            self.joins.len() - 1
+            joins.push((join, 0));
+            joins.len() - 1
         });
-        self.joins[place].1 += 1;
-        let came = self.joins[place].1;
+        joins[place].1 += 1;
+        let came = joins[place].1;
         if came == branches {
-            self.joins[place].1 = 0;
+            joins[place].1 = 0;
         }
         came
     }

@@ -5,16 +5,24 @@
 //! nobody waits any more: it is served to the end.
 
 use super::super::program::ENDLESS;
-use super::{Do, Engine, Event, NONE, Request};
+use super::{Do, Engine, Event, NONE, Request, Waiting};
 
 impl Engine<'_> {
+    /// A branch makes a call and waits for its answer.
+    pub(super) fn waits_for(&mut self, branch: u32, asked: Waiting) {
+        if self.asked.len() <= branch as usize {
+            self.asked.resize(branch as usize + 1, Waiting::default());
+        }
+        self.asked[branch as usize] = asked;
+    }
+
     /// A branch makes the call that it has patience for.
     pub(super) fn ask(&mut self, branch: u32) {
-        let asked = self.branches.all[branch as usize].asked;
+        let asked = self.asked[branch as usize];
         let request = self.send(asked.entry, branch);
         let timeout = self.program.patience[asked.patience as usize].timeout;
         let until = if timeout.is_finite() { self.at(self.now + timeout, Event::GiveUp(branch)) } else { 0 };
-        let own = &mut self.branches.all[branch as usize].asked;
+        let own = &mut self.asked[branch as usize];
         (own.request, own.until) = (request, until);
     }
 
@@ -30,7 +38,7 @@ impl Engine<'_> {
 
     /// A branch has waited for long enough, if it still waits for what it waited for then.
     pub(super) fn give_up(&mut self, branch: u32, number: u32) {
-        let asked = self.branches.all[branch as usize].asked;
+        let asked = self.asked[branch as usize];
         if asked.until != number {
             return;
         }
@@ -42,7 +50,7 @@ impl Engine<'_> {
 
     /// A call was not answered: again, or it has failed.
     fn in_vain(&mut self, branch: u32) {
-        let own = &mut self.branches.all[branch as usize].asked;
+        let own = &mut self.asked[branch as usize];
         own.until = 0;
         let patience = (own.patience != ENDLESS).then(|| self.program.patience[own.patience as usize]);
         let Some(patience) = patience.filter(|patience| own.tries < patience.retries) else {
