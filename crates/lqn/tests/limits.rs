@@ -158,7 +158,8 @@ fn what_is_wrong_with_a_limit_is_said_with_its_place() {
     };
     for (pragma, why) in [
         ("#pragma queue.srv=many", "2:21: expected a number, not `many`"),
-        ("#pragma queue.srv=1.5", "2:17: a limit of a queue is a whole number"),
+        ("#pragma queue.srv=1.5", "2:21: a limit of a queue is a whole number from 0 to 1000000, not 1.5"),
+        ("#pragma queue.srv=1\n#pragma queue.srv=2", "3:15: the queue of `srv` has a limit already"),
         ("#pragma queue.svr=1", "2:17: no task `svr`"),
         ("#pragma queue.cl=1", "2:17: `cl` is a reference task"),
         ("#pragma queue.two=1", "2:17: nothing ever waits for a thread of `two`"),
@@ -167,9 +168,11 @@ fn what_is_wrong_with_a_limit_is_said_with_its_place() {
         ("#pragma call.cl.two=timeout(1)", "2:16: `cl` makes no call to `two` whose answer it waits for"),
         ("#pragma call.cl.2.srv=timeout(1)", "2:16: `cl` makes no call to `srv`"),
         ("#pragma call.cl=timeout(1)", "2:16: expected `call.FROM.TO`"),
-        ("#pragma call.cl.srv=timeout(0)", "2:23: a timeout is a time above 0"),
+        ("#pragma call.cl.srv=timeout(0)", "2:23: a timeout is a time above 0, not 0"),
+        ("#pragma call.cl.srv=retries(1) timeout(0)", "2:34: a timeout is a time above 0, not 0"),
+        ("#pragma call.cl.srv=retries(1) retries(2)", "2:34: `retries` stands there twice"),
         ("#pragma call.cl.srv=retries(101)", "2:23: retries are a whole number from 0 to 100"),
-        ("#pragma call.cl.srv=backoff(-1)", "2:23: a backoff is a time from 0 on"),
+        ("#pragma call.cl.srv=backoff(-1)", "2:23: a backoff is a time from 0 on, not -1"),
         ("#pragma call.cl.srv=patience(1)", "2:23: expected timeout(TIME)"),
         ("#pragma call.cl.srv=", "2:23: expected timeout(TIME)"),
     ] {

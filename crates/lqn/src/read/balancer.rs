@@ -94,9 +94,16 @@ struct Member {
 #[derive(Clone, Copy)]
 struct Time(f64);
 
-/// Units and what they are in seconds; longer words first.
-const UNITS: [(&str, f64); 7] =
-    [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+/// Units, how many seconds they are, over what: division by a million is exact where a millionth is not. Longer words first.
+const UNITS: [(&str, f64, f64); 7] = [
+    ("ns", 1.0, 1e9),
+    ("us", 1.0, 1e6),
+    ("µs", 1.0, 1e6),
+    ("ms", 1.0, 1e3),
+    ("s", 1.0, 1.0),
+    ("m", 60.0, 1.0),
+    ("h", 3600.0, 1.0),
+];
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -120,9 +127,9 @@ impl<'de> Deserialize<'de> for Time {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Time, E> {
-                let found = UNITS.iter().find_map(|(unit, seconds)| {
+                let found = UNITS.iter().find_map(|(unit, seconds, over)| {
                     let number: f64 = text.trim().strip_suffix(unit)?.trim().parse().ok()?;
-                    Some(number * seconds)
+                    Some(number * seconds / over)
                 });
                 match found {
                     Some(seconds) => self.visit_f64(seconds),

@@ -28,7 +28,11 @@ pub(super) fn lines(source: &str, draft: &mut Draft, scope: &Scope<'_>) -> Resul
         if let Some(task) = name.strip_prefix("queue.") {
             let own = draft.tasks.iter_mut().find(|own| own.name.text == task);
             let own = own.ok_or_else(|| at(task).says(format!("no task `{task}`")))?;
-            own.queue_limit = Some((queue(self::number(value, at(value), scope)?, at(task))?, at(task)));
+            if own.queue_limit.is_some() {
+                return Err(at(task).says(format!("the queue of `{task}` has a limit already")));
+            }
+            let limit = queue(self::number(value, at(value), scope)?, at(value))?;
+            own.queue_limit = Some((limit, at(task)));
         } else if let Some(call) = name.strip_prefix("call.") {
             let parts: Vec<&str> = call.split('.').collect();
             let (from, phase, to) = match parts.as_slice() {
@@ -74,13 +78,21 @@ fn patience(text: &str, at: At, scope: &Scope<'_>) -> Result<Patience, Trouble> 
     if text.trim().is_empty() {
         return Err(at.says("expected timeout(TIME), retries(NUMBER) or backoff(TIME)"));
     }
+    let mut given: Vec<&str> = Vec::new();
     for part in text.split_whitespace() {
+        let bytes = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
+        let before = text.get(..bytes).map_or(0, |before| before.chars().count());
+        let at = At { column: at.column + before, ..at };
         let inner = part.strip_suffix(')').and_then(|part| part.split_once('('));
         let known =
             inner.and_then(|(word, value)| Some((WORDS.into_iter().find(|own| *own == word)?, value)));
         let (word, value) = known.ok_or_else(|| {
             at.says(format!("expected timeout(TIME), retries(NUMBER) or backoff(TIME), not `{part}`"))
         })?;
+        if given.contains(&word) {
+            return Err(at.says(format!("`{word}` stands there twice")));
+        }
+        given.push(word);
         set(&mut patience, word, number(value, at, scope)?, at)?;
     }
     Ok(patience)
@@ -100,7 +112,7 @@ pub(super) fn number(text: &str, at: At, scope: &Scope<'_>) -> Result<f64, Troub
 pub(super) fn set(patience: &mut Patience, word: &str, value: f64, at: At) -> Result<(), Trouble> {
     match word {
         "timeout" if value > 0.0 && value.is_finite() => patience.timeout = value,
-        "timeout" => return Err(at.says("a timeout is a time above 0")),
+        "timeout" => return Err(at.says(format!("a timeout is a time above 0, not {value}"))),
         "retries" if value.fract() == 0.0 && (0.0..=f64::from(Patience::MOST)).contains(&value) => {
             patience.retries = value as u32;
         }
@@ -110,7 +122,7 @@ pub(super) fn set(patience: &mut Patience, word: &str, value: f64, at: At) -> Re
             );
         }
         _ if value >= 0.0 && value.is_finite() => patience.backoff = value,
-        _ => return Err(at.says("a backoff is a time from 0 on")),
+        _ => return Err(at.says(format!("a backoff is a time from 0 on, not {value}"))),
     }
     Ok(())
 }
