@@ -46,6 +46,7 @@ mod lottery_control;
 mod lottery_legacy;
 mod lottery_life;
 mod model;
+mod model_limits;
 mod monitoring;
 mod overload;
 mod pick;

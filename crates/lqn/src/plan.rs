@@ -50,9 +50,14 @@ pub fn plan(model: &Model, runs: &[Findings]) -> Plan {
     };
     // Formulas that leave out what is in the model say nothing of it.
     let sure = convergence.converged && solve::left_out(model).is_empty();
-    let findings = pairs(&simulated, &solved, &|one, other, time| {
+    let mut findings = pairs(&simulated, &solved, &|one, other, time| {
         if sure { weigh(one, other, if time { OFF_IN_TIME } else { OFF }) } else { *one }
     });
+    if sure {
+        // What was never seen in the simulation is known by the formulas alone.
+        findings.or_else(&solved);
+        findings.unseen.clear();
+    }
     let part = |task: &TaskFinding, other: &TaskFinding| {
         if !sure {
             return 1.0;
@@ -108,6 +113,8 @@ fn together(runs: &[Findings]) -> Option<Findings> {
         for (own, other) in both.entries.iter_mut().zip(&run.entries) {
             own.percentiles = mix(own.percentiles, other.percentiles);
         }
+        both.or_else(run);
+        both.unseen = all.unseen.iter().filter(|own| run.unseen.contains(own)).cloned().collect();
         both.events = all.events + run.events;
         both.time = all.time + run.time;
         both.batches = all.batches + run.batches;
@@ -115,6 +122,18 @@ fn together(runs: &[Findings]) -> Option<Findings> {
         all = both;
     }
     Some(all)
+}
+
+impl Findings {
+    /// Response times that it does not know it takes from the other.
+    fn or_else(&mut self, other: &Self) {
+        for (own, other) in self.tasks.iter_mut().zip(&other.tasks) {
+            own.response = own.response.or(other.response);
+        }
+        for (own, other) in self.entries.iter_mut().zip(&other.entries) {
+            own.response = own.response.or(other.response);
+        }
+    }
 }
 
 /// Number by number out of two findings of models of one shape; the last argument says whether it is a time. The rest is

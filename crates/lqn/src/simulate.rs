@@ -64,6 +64,10 @@ pub struct Findings {
     pub batches: usize,
     /// Did it end because the intervals were narrow enough?
     pub precise: bool,
+    /// Clients that finished no round, and entries of whose requests from outside none was answered, in all that time: by
+    /// name. Nothing is known of how long those take, and no more of their throughput than that it is below 3 over
+    /// [`Findings::time`].
+    pub unseen: Vec<String>,
 }
 
 /// Of a task.
@@ -75,7 +79,8 @@ pub struct TaskFinding {
     pub throughput: Estimate,
     /// Threads that are busy, or clients that do not think, in the mean.
     pub busy: Estimate,
-    /// Of clients: from when one sets out until it is done, without the time to think.
+    /// Of clients: from when one sets out until it is done, without the time to think; none if none was done
+    /// ([`Findings::unseen`]).
     pub response: Option<Estimate>,
     /// The same, percentiles.
     pub percentiles: Option<Quantiles>,
@@ -106,7 +111,8 @@ pub struct EntryFinding {
     pub service: Estimate,
     /// From when a request comes until a thread takes it.
     pub waiting: Estimate,
-    /// Of requests from outside: from when one comes until it is answered, wherever it was forwarded.
+    /// Of requests from outside: from when one comes until it is answered, wherever it was forwarded; none if none was
+    /// answered.
     pub response: Option<Estimate>,
     /// The same, percentiles.
     pub percentiles: Option<Quantiles>,
@@ -169,6 +175,8 @@ const BATCHES: usize = 20;
 const WARM_UP: f64 = 0.1;
 /// Least events of a run.
 const LEAST: u64 = 20_000;
+/// What never happened would have, 95 times of 100, if so much of it were expected: -ln 0.05.
+const SELDOM: f64 = 2.995_732;
 
 /// Simulates a model.
 ///
@@ -291,14 +299,27 @@ fn findings(model: &Model, engine: &Engine<'_>, marks: &[Mark], begun: f64) -> F
         Some(Quantiles { p50: spread.at(0.5)?, p95: spread.at(0.95)?, p99: spread.at(0.99)? })
     };
     let limits = model.has_limits();
+    let time = engine.now - begun;
+    let ever = |count: &dyn Fn(&Mark) -> f64| {
+        marks.first().zip(marks.last()).is_some_and(|(first, last)| count(last) > count(first))
+    };
+    let round = |place: usize| move |mark: &Mark| mark.tasks[place][1];
+    let answered = |place: usize| move |mark: &Mark| mark.entries[place][4];
+    // Of what never happened in that time it is 95 times of 100 less than this.
+    let seldom = Estimate { mean: 0.0, half_width: SELDOM / time };
     let tasks = model.tasks.iter().enumerate().map(|(place, task)| {
         let taken = |mark: &Mark| task.entries.iter().map(|entry| mark.entries[entry.0][0]).sum();
         let client = task.is_client();
+        let seen = client && ever(&round(place));
         TaskFinding {
             name: task.name.clone(),
-            throughput: if client { rate(&|mark| mark.tasks[place][1]) } else { rate(&taken) },
+            throughput: match (client, seen) {
+                (true, true) => rate(&round(place)),
+                (true, false) => seldom,
+                (false, _) => rate(&taken),
+            },
             busy: rate(&|mark| mark.tasks[place][0]),
-            response: client.then(|| mean(&|mark| mark.tasks[place][2], &|mark| mark.tasks[place][1])),
+            response: seen.then(|| mean(&|mark| mark.tasks[place][2], &round(place))),
             percentiles: quantiles(&engine.tally.tasks[place].spread),
             goodput: (client && limits).then(|| rate(&|mark| mark.tasks[place][3])),
         }
@@ -311,7 +332,7 @@ fn findings(model: &Model, engine: &Engine<'_>, marks: &[Mark], begun: f64) -> F
             throughput: rate(&sum(0)),
             service: mean(&sum(3), &sum(2)),
             waiting: mean(&sum(1), &sum(0)),
-            response: open.then(|| mean(&sum(5), &sum(4))),
+            response: (open && ever(&answered(place))).then(|| mean(&sum(5), &sum(4))),
             percentiles: quantiles(&engine.tally.entries[place].spread),
             goodput: (open && limits).then(|| rate(&sum(6))),
             failures: limits.then(|| Failures {
@@ -334,13 +355,19 @@ fn findings(model: &Model, engine: &Engine<'_>, marks: &[Mark], begun: f64) -> F
             service: mean(&|mark| mark.activities[place][1], &done),
         }
     });
+    let clients =
+        model.tasks.iter().enumerate().filter(|(place, task)| task.is_client() && !ever(&round(*place)));
+    let open = model.entries.iter().enumerate();
+    let open = open.filter(|(place, entry)| entry.arrivals > 0.0 && !ever(&answered(*place)));
+    let unseen = clients.map(|(_, task)| &task.name).chain(open.map(|(_, entry)| &entry.name));
     Findings {
+        unseen: unseen.cloned().collect(),
         tasks: tasks.collect(),
         entries: entries.collect(),
         processors: processors.collect(),
         activities: activities.collect(),
         events: engine.events,
-        time: engine.now - begun,
+        time,
         batches: marks.len() - 1,
         precise: false,
     }
@@ -351,7 +378,8 @@ impl Findings {
     fn is_precise(&self, precision: f64) -> bool {
         let narrow = |estimate: &Estimate| estimate.half_width <= precision * estimate.mean;
         let clients = self.tasks.iter().filter(|task| task.response.is_some());
-        clients.flat_map(|task| [Some(&task.throughput), task.response.as_ref()]).flatten().all(narrow)
+        self.unseen.is_empty()
+            && clients.flat_map(|task| [Some(&task.throughput), task.response.as_ref()]).flatten().all(narrow)
             && self.entries.iter().filter_map(|entry| entry.response.as_ref()).all(narrow)
     }
 }

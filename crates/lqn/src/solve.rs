@@ -17,7 +17,7 @@
 //! lowered until it is not.
 
 use crate::Model;
-use crate::model::Role;
+use crate::model::{Policy, Role};
 use crate::simulate::{EntryFinding, Estimate, Findings, ProcessorFinding, TaskFinding};
 use elapsed::Times;
 use net::{Net, Origin};
@@ -132,12 +132,20 @@ pub fn solve(model: &Model) -> (Findings, Convergence) {
 /// What is in a model and not in the formulas, which go on as if it were not there: one sentence each.
 pub fn left_out(model: &Model) -> Vec<String> {
     let mut all = Vec::new();
-    for entry in &model.entries {
-        // Splits are in the formulas, and loads of the moment.
-        let routing = entry.routing.filter(|routing| routing.age > 0.0);
-        all.extend(
-            routing.map(|own| format!("that the loads by which `{}` goes are {} old", entry.name, own.age)),
-        );
+    for entry in model.entries.iter().filter(|entry| entry.forwards.len() > 1) {
+        let (Some(routing), name) = (entry.routing, &entry.name) else { continue };
+        // Splits among alike targets are in the formulas, and loads of the moment.
+        if routing.age > 0.0 {
+            all.push(format!("that the loads by which `{name}` goes are {} old", routing.age));
+        }
+        if routing.policy.looks_at_loads() && !split::are_alike(model, entry) {
+            all.push(format!(
+                "that what `{name}` sends to whom changes with the load, as those are not alike to whom it forwards"
+            ));
+        }
+        if matches!(routing.policy, Policy::RoundRobin | Policy::Weighted) {
+            all.push(format!("that the turns of `{name}` come more evenly than chance"));
+        }
     }
     for task in model.tasks.iter().filter(|task| task.queue_limit.is_some()) {
         all.push(format!("the limit of the queue of `{}`", task.name));
@@ -375,5 +383,6 @@ fn findings(net: &Net<'_>, state: &State, convergence: &Convergence) -> Findings
         time: 0.0,
         batches: 0,
         precise: convergence.converged,
+        unseen: Vec::new(),
     }
 }

@@ -72,6 +72,8 @@ pub enum Missed {
     Stuck(Stuck),
     /// More comes to the entry of this name than is served.
     Grows(String),
+    /// Of these clients, or requests from outside, none came to an end while it was simulated.
+    Unseen(String),
     /// The goal at this place is missed by this number.
     Goal(usize, Line),
 }
@@ -105,7 +107,9 @@ pub fn capacity<E>(
         Ok(match found {
             Err(stuck) => Tried { load, found: Err(stuck), missed: Some(Missed::Stuck(stuck)) },
             Ok(found) => {
-                let missed = grows(&model, &found).or_else(|| missed(goals, &lines(&model, &found)));
+                let unseen = || found.unseen.first().cloned().map(Missed::Unseen);
+                let missed = grows(&model, &found).or_else(unseen);
+                let missed = missed.or_else(|| self::missed(goals, &lines(&model, &found)));
                 Tried { load, found: Ok((model, found)), missed }
             }
         })

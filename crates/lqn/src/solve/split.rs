@@ -1,13 +1,17 @@
 //! Who gets what part of the requests where an entry forwards by a policy: what formulas need, which know no state.
 //!
 //! Chance, weights and sessions give each its share; turns give all the same. These are exact as rates. Who goes by loads
-//! gives each what it can do: the least loaded in proportion to how fast targets are (its cores and its speed over its
-//! demand), of any two the less loaded all the same. That waiting is then less than by chance, is up to
-//! [`relief`](super::relief).
+//! gives each what it can do: the least loaded in proportion to how fast targets are (its threads or its cores, whichever are
+//! fewer, times its speed over its demand), of any two the less loaded all the same. That waiting is then less than by
+//! chance, is up to [`relief`](super::relief).
+//!
+//! Of targets that are alike that is exact. Of others it is where all are busy; with less to do each gets the closer to the
+//! same the more often several are idle. That formulas leave out ([`are_alike`]).
 
 use std::borrow::Cow;
 
-use crate::model::{Body, EntryId, Model, Policy};
+use super::visits;
+use crate::model::{Entry, EntryId, Model, Policy};
 
 /// The model with those parts as the shares of forwarding entries.
 pub(super) fn split(model: &Model) -> Cow<'_, Model> {
@@ -35,15 +39,41 @@ pub(super) fn split(model: &Model) -> Cow<'_, Model> {
     own
 }
 
-/// Requests per unit of time that the processor of an entry could do at most; 1 where that has no bound.
+/// Requests per unit of time that an entry could do at most, by its threads and its processor; 1 where nothing bounds it.
 fn speed(model: &Model, entry: EntryId) -> f64 {
-    let own = &model.entries[entry.0];
-    let first = match &own.body {
-        Body::Phases(phases) => phases.first(),
-        Body::Graph(start) => Some(start),
-    };
-    let demand = first.map_or(0.0, |id| model.activities[id.0].demand);
-    let processor = &model.processors[model.tasks[own.task.0].processor.0];
-    let rate = super::net::many(processor.copies) * processor.speed / demand;
+    let Target { servers, service } = Target::of(model, entry);
+    let rate = servers / service;
     if rate.is_finite() && rate > 0.0 { rate } else { 1.0 }
+}
+
+/// Whom an entry forwards to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Target {
+    /// Requests that it can work on at once: its threads or its cores, whichever are fewer.
+    servers: f64,
+    /// Time that the work of one takes, of all its phases.
+    service: f64,
+}
+
+impl Target {
+    fn of(model: &Model, entry: EntryId) -> Self {
+        let task = model.task_of(entry);
+        let processor = &model.processors[task.processor.0];
+        let course = visits::course(model, entry.0);
+        let work: f64 = course
+            .iter()
+            .map(|part| (part.before + part.after) * model.activities[part.activity].demand)
+            .sum();
+        let servers = super::net::many(task.copies).min(super::net::many(processor.copies));
+        Self { servers, service: work / processor.speed }
+    }
+}
+
+/// Are all alike to whom this entry forwards?
+pub(super) fn are_alike(model: &Model, entry: &Entry) -> bool {
+    let mut targets = entry.forwards.iter().map(|(to, _)| Target::of(model, *to));
+    let Some(first) = targets.next() else { return true };
+    let same =
+        |one: f64, other: f64| one == other || (one - other).abs() <= 1e-9 * one.abs().max(other.abs());
+    targets.all(|own| same(own.servers, first.servers) && same(own.service, first.service))
 }

@@ -35,6 +35,7 @@ const SHOWN: usize = 10;
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let model = args.which.read(globals)?.model;
+    let left_out = args.how.left_out(std::iter::once(&model), globals);
     let solve = |model: &Model| args.how.solve(model);
     let found = solve(&model).map_err(Failure::failed)?;
     let own = bottleneck(&model, &found);
@@ -52,6 +53,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         })).collect::<Vec<_>>(),
         "next": next(&remedies).map(|next| document(&model, next)),
         "remedies": remedies.iter().map(|own| remedy(&model, now, own)).collect::<Vec<_>>(),
+        "left_out": left_out,
     });
     globals.show(&json, || render(&model, &found, &own, now, &remedies, globals.color()))?;
     Ok(ExitCode::SUCCESS)

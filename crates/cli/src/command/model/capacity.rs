@@ -71,11 +71,13 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         set.push((load.clone(), value));
         let model = text.read(&set)?.model;
         let found = args.how.solve(&model);
-        if let Ok(found) = &found {
+        // What nobody finished has no numbers that a goal could be about.
+        if let Some(found) = found.as_ref().ok().filter(|found| found.unseen.is_empty()) {
             known(&args.goal, &lines(&model, found))?;
         }
         Ok((model, found))
     };
+    let left_out = args.how.left_out(std::iter::once(&read.model), globals);
     let (best, beyond) = capacity(range, &args.goal, solve)?;
     let Some(best) = best else {
         let why = beyond.map(|tried| missed(&args.goal, &tried)).unwrap_or_default();
@@ -90,6 +92,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         "capacity": best.load,
         "at": document(&args.goal, &best),
         "beyond": beyond.as_ref().map(|own| document(&args.goal, own)),
+        "left_out": left_out,
     });
     globals.show(&json, || render(&load, &args.goal, &best, beyond.as_ref(), globals.color()))?;
     Ok(ExitCode::SUCCESS)
@@ -135,6 +138,9 @@ fn missed(goals: &[Goal], tried: &Tried) -> String {
     match &tried.missed {
         Some(Missed::Stuck(why)) => why.to_string(),
         Some(Missed::Grows(entry)) => format!("more comes to {entry} than can be served"),
+        Some(Missed::Unseen(name)) => {
+            format!("nothing of {name} came to an end in what was simulated (--events)")
+        }
         Some(Missed::Goal(place, line)) => {
             let (metric, name, value) = (line.metric, &line.name, short(line.value.mean));
             format!("{metric} of {name} is {value}, which misses {}", goals[*place].text)

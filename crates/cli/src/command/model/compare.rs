@@ -9,7 +9,7 @@ use plimsoll_lqn::read::{Measured, results};
 use serde_json::{Value, json};
 
 use super::method::{ALL, How};
-use super::{Which, quoted, short, text};
+use super::{Which, print, quoted, short, text};
 use crate::command::{Exit, Failure, Globals};
 use crate::config;
 use crate::control::text::{Cell, Tone, table};
@@ -47,12 +47,20 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let model = args.which.read(globals)?.model;
     let measured = args.measured.as_deref().map(measurements).transpose()?;
     let mut columns: Vec<(&str, Vec<Line>)> = Vec::new();
+    let mut stuck: Vec<Value> = Vec::new();
     for method in ALL {
         match args.how.by(method, &model) {
-            Ok(found) => columns.push((method.name, lines(&model, &found))),
-            Err(why) => globals.say(&format!("{}: {why}\n", method.name)),
+            Ok(found) => {
+                print::unseen(&found, globals);
+                columns.push((method.name, lines(&model, &found)));
+            }
+            Err(why) => {
+                globals.insist(&format!("warning: {}: {why}\n", method.name));
+                stuck.push(json!({ "column": method.name, "why": why.to_string() }));
+            }
         }
     }
+    let left_out = print::left_out(std::iter::once(&model), globals);
     if columns.is_empty() {
         return Err(Failure::failed("no method can solve the model"));
     }
@@ -73,7 +81,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         write(&csv(&names, &rows))?;
     } else {
         let json = json!({ "schema": 1, "against": names[truth], "rows": document(&names, truth, &rows),
-            "errors": summary(&names, truth, &rows) });
+            "errors": summary(&names, truth, &rows), "stuck": stuck, "left_out": left_out });
         globals.show(&json, || render(&names, truth, &rows, globals.color()))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -78,9 +78,10 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let file = config::name_of(&args.measured);
     let wrong = |trouble: Trouble| Failure::new(Exit::Usage, format_args!("{file}:{trouble}"));
     let measured = observed(&measurements(&args.measured)?, &make, &names).map_err(wrong)?;
-    if args.method == Method::Solve {
-        print::left_out(&base.model, globals);
-    }
+    let left_out = match args.method {
+        Method::Solve => print::left_out(std::iter::once(&base.model), globals),
+        Method::Plan => Vec::new(),
+    };
     for note in &measured.notes {
         globals.say(&format!("{file}: {note}\n"));
     }
@@ -120,7 +121,10 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
             };
             talk::write(&lqxo(&model, &results, &origin).map_err(unwritable)?)?;
         }
-        _ => globals.show(&json!({ "schema": 1, "fit": found }), || render(&found, globals.color()))?,
+        _ => {
+            let json = json!({ "schema": 1, "fit": found, "left_out": left_out });
+            globals.show(&json, || render(&found, globals.color()))?;
+        }
     }
     warn(&found, globals);
     Ok(ExitCode::SUCCESS)
@@ -198,6 +202,16 @@ fn warn(found: &Fit, globals: &Globals) {
         };
         globals.insist(&format!("warning: {what}; {advice}\n"));
     }
+    for own in &found.parameters {
+        if let Some([from, to]) = own.interval
+            && from <= 0.0
+        {
+            let (name, most) = (&own.name, short(to));
+            globals.insist(&format!(
+                "warning: the measurements do not tell `{name}` from 0: it is {most} at most\n"
+            ));
+        }
+    }
     if found.excess > 1.7 {
         globals.insist(&format!(
             "warning: measurements are {:.1} times as far from the model as their intervals allow: it is another system, or \
@@ -242,7 +256,11 @@ fn render(found: &Fit, color: bool) -> String {
             Cell::number(short(own.value)),
             Cell::number(from),
             Cell::number(to),
-            if dubious { Cell::text("not told").tone(Tone::Bad) } else { Cell::text("") },
+            match own.interval {
+                _ if dubious => Cell::text("not told").tone(Tone::Bad),
+                Some([from, _]) if from <= 0.0 => Cell::text("may be 0").tone(Tone::Fair),
+                _ => Cell::text(""),
+            },
         ]);
     }
     let mut out = table(&rows, color);

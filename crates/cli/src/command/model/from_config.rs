@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use plimsoll_lqn::model::{Policy, Routing};
+use plimsoll_lqn::model::{Patience, Policy, Routing};
 
 use crate::command::{Exit, Failure, Globals};
 use crate::config::{self, Group, Member};
@@ -101,8 +101,14 @@ fn words(groups: &[&Group]) -> Vec<String> {
     words
 }
 
-/// The same in the short TOML of models, with the timeouts of the configuration. What waits at the balancer when members have
-/// as many connections as they may, waits at the members there.
+/// How long the balancer waits for a member, and how often it tries again; none if it waits for as long as it takes.
+fn patience(group: &Group) -> Option<(f64, u32)> {
+    let per_try = group.timeouts.per_try.0.as_secs_f64();
+    (per_try > 0.0).then(|| (per_try, group.retry.attempts.min(Patience::MOST)))
+}
+
+/// The model in the short TOML of models. What waits at the balancer when members have as many connections as they may, waits
+/// at the members there.
 fn toml(file: &str, threads: usize, groups: &[&Group]) -> String {
     let mut out = format!(
         "# The model of {}. Times are in seconds, or have a unit.\n",
@@ -119,10 +125,8 @@ fn toml(file: &str, threads: usize, groups: &[&Group]) -> String {
         out += "number = 100   # clients; or rate = 100, requests per second\nthink = \"1s\"   # time for which one waits before its next request\n";
         let _ = writeln!(out, "\n[[group]]\nname = \"{own}\"\npolicy = \"{routing}\"");
         out += "demand = \"10ms\"   # work of one request at a member of capacity 1\ncores = 1   # cores of a member\n";
-        let per_try = group.timeouts.per_try.0.as_secs_f64();
-        if per_try > 0.0 {
-            let retries = group.retry.attempts.min(100);
-            let _ = writeln!(out, "timeout = {per_try}\nretries = {retries}");
+        if let Some((timeout, retries)) = patience(group) {
+            let _ = writeln!(out, "timeout = {timeout}\nretries = {retries}");
         }
         for (number, known) in group.members.iter().enumerate() {
             let member = known.table();
@@ -137,6 +141,7 @@ fn toml(file: &str, threads: usize, groups: &[&Group]) -> String {
     out
 }
 
+/// The same model in the grammar of other tools, with a parameter for each guess.
 fn model(file: &str, threads: usize, groups: &[&Group]) -> String {
     let words = words(groups);
     let mut head = format!("# The model of {}. Times are in seconds.\n", file.replace(['\n', '\r'], " "));
@@ -145,6 +150,7 @@ fn model(file: &str, threads: usize, groups: &[&Group]) -> String {
     let (mut routes, mut processors, mut tasks, mut entries) =
         (String::new(), String::new(), String::new(), String::new());
     let balancer = words.join(" ");
+    let mut choices: Vec<String> = Vec::new();
     let _ = writeln!(processors, "  p plimsoll_cores f m {threads}");
     let _ = writeln!(tasks, "  t plimsoll i {balancer} -1 plimsoll_cores");
     for (group, own) in groups.iter().zip(&words) {
@@ -153,11 +159,24 @@ fn model(file: &str, threads: usize, groups: &[&Group]) -> String {
         let _ = writeln!(head, "${own}_demand = 0.01   # work of one request at a member of capacity 1");
         let _ = writeln!(head, "${own}_cores = 1   # cores of a member");
         let (routing, _) = routing(group);
-        let _ = writeln!(routes, "#pragma route.{own}={routing}");
+        // Where it tries again, each try chooses anew.
+        let from = match patience(group) {
+            None => own.clone(),
+            Some((timeout, retries)) => {
+                let choice = format!("{own}_choice");
+                let _ = writeln!(routes, "#pragma call.{own}.{choice}=timeout({timeout}) retries({retries})");
+                let _ = writeln!(entries, "  f {own} 1 -1\n  y {own} {choice} 1 -1\n  s {choice} 0 -1");
+                choices.push(choice.clone());
+                choice
+            }
+        };
+        let _ = writeln!(routes, "#pragma route.{from}={routing}");
         let _ = writeln!(processors, "  p {own}_users f i");
         let _ =
             writeln!(tasks, "  t {own}_client r {own}_client -1 {own}_users z ${own}_think m ${own}_clients");
-        let _ = writeln!(entries, "  s {own}_client 0 -1\n  y {own}_client {own} 1 -1");
+        // Exactly one request each time.
+        let _ =
+            writeln!(entries, "  s {own}_client 0 -1\n  f {own}_client 1 -1\n  y {own}_client {own} 1 -1");
         let _ = writeln!(entries, "  s {own} $balancer_demand -1");
         let members: Vec<_> = group.members.iter().map(Member::table).collect();
         let all: f64 = members.iter().map(|member| member.capacity).sum();
@@ -172,9 +191,16 @@ fn model(file: &str, threads: usize, groups: &[&Group]) -> String {
             let most = member.max_connections.or(group.max_connections);
             let many = most.map_or_else(|| "i".to_owned(), |most| format!("m {most}"));
             let _ = writeln!(tasks, "  t {one} n {one} -1 {one}_cpu {many}");
-            let _ =
-                writeln!(entries, "  F {own} {one} {} -1\n  s {one} ${own}_demand -1", member.capacity / all);
+            let _ = writeln!(
+                entries,
+                "  F {from} {one} {} -1\n  s {one} ${own}_demand -1",
+                member.capacity / all
+            );
         }
+    }
+    if !choices.is_empty() {
+        let _ = writeln!(processors, "  p plimsoll_choice f i");
+        let _ = writeln!(tasks, "  t plimsoll_choice i {} -1 plimsoll_choice", choices.join(" "));
     }
     format!(
         "{head}{routes}G \"{}\" 1e-06 50 1 0.9 -1\nP 0\n{processors}-1\nT 0\n{tasks}-1\nE 0\n{entries}-1\n",
@@ -185,6 +211,55 @@ fn model(file: &str, threads: usize, groups: &[&Group]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// All that a model says, without names and in no order.
+    fn meaning(text: &str) -> Vec<String> {
+        let model =
+            plimsoll_lqn::read(text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}")).model;
+        let tasks = model.tasks.iter().map(|own| {
+            let on = &model.processors[own.processor.0];
+            let on = (on.scheduling, on.copies, on.speed);
+            format!("task {:?}", (own.role, own.copies, own.queue_limit, own.priority, on, own.entries.len()))
+        });
+        let works = model.activities.iter().map(|own| {
+            let calls: Vec<_> =
+                own.calls.iter().map(|call| (call.count, call.waits, call.patience)).collect();
+            // An order says something only of calls.
+            let order = (!calls.is_empty()).then_some(own.order);
+            format!("work {:?}", (own.demand, own.variation, own.think, order, calls))
+        });
+        let routes = model.entries.iter().map(|own| {
+            let shares: Vec<f64> = own.forwards.iter().map(|(_, share)| *share).collect();
+            format!("route {:?}", (own.arrivals, own.routing, shares))
+        });
+        let mut all: Vec<String> = tasks.chain(works).chain(routes).collect();
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn both_formats_mean_the_same() {
+        let config = |rest: &str| {
+            let text = format!(
+                "[[listener]]\naddress = \"127.0.0.1:8081\"\ngroup = \"web\"\n[[listener]]\naddress = \"127.0.0.1:8082\"\n\
+                 group = \"api\"\n[[group]]\nname = \"web\"\nstrategy = \"round_robin\"\nmax_connections = 5\n\
+                 members = [\"127.0.0.1:1\", {{ address = \"127.0.0.1:2\", capacity = 3 }}]\n{rest}\
+                 [[group]]\nname = \"api\"\nmembers = [\"127.0.0.1:3\"]\n"
+            );
+            config::parse("x.toml", text.into_bytes()).unwrap_or_else(|why| panic!("{why}")).config
+        };
+        for rest in ["", "[group.timeouts]\nper_try = \"250ms\"\n[group.retry]\nattempts = 3\n"] {
+            let config = config(rest);
+            let groups: Vec<&Group> = config.groups.iter().collect();
+            let [lqn, toml] = [model, toml].map(|make| meaning(&make("x.toml", 2, &groups)));
+            assert_eq!(lqn, toml, "{rest}");
+            assert_eq!(
+                lqn.iter().any(|own| own.contains("timeout: 0.25, retries: 3")),
+                !rest.is_empty(),
+                "{lqn:?}"
+            );
+        }
+    }
 
     #[test]
     fn names_are_words_of_the_grammar() {

@@ -3,7 +3,8 @@
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use plimsoll_lqn::{Effort, Findings, Model, Stuck, simulate, solve};
 
-use super::part;
+use super::{part, print};
+use crate::command::Globals;
 
 /// A way.
 #[derive(Debug)]
@@ -11,15 +12,23 @@ pub(super) struct Method {
     /// Of its command, too.
     pub(super) name: &'static str,
     what: &'static str,
+    /// By formulas, which leave some things out?
+    formulas: bool,
     solve: fn(&Model, &Effort) -> Result<Findings, Stuck>,
 }
 
 /// All ways; the first is taken where none is named.
 pub(super) const ALL: &[Method] = &[
-    Method { name: "simulate", what: "Events are drawn; numbers have intervals", solve: simulate },
+    Method {
+        name: "simulate",
+        what: "Events are drawn; numbers have intervals",
+        formulas: false,
+        solve: simulate,
+    },
     Method {
         name: "solve",
         what: "By formulas, at once; no intervals",
+        formulas: true,
         solve: |model, _| Ok(solve(model).0),
     },
 ];
@@ -48,6 +57,15 @@ impl How {
     /// By the method that was named.
     pub(super) fn solve(&self, model: &Model) -> Result<Findings, Stuck> {
         self.by(self.method, model)
+    }
+
+    /// What it leaves out of these models, each once; said, too.
+    pub(super) fn left_out<'m>(
+        &self,
+        models: impl Iterator<Item = &'m Model>,
+        globals: &Globals,
+    ) -> Vec<String> {
+        if self.method.formulas { print::left_out(models, globals) } else { Vec::new() }
     }
 
     /// By this one.

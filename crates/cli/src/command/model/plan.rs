@@ -51,6 +51,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         "simulated_parts": found.simulated_parts,
         "convergence": found.convergence,
         "stuck": stuck.as_ref().map(ToString::to_string),
+        "left_out": plimsoll_lqn::solve::left_out(&model),
     });
     let origin = Origin {
         by: "plimsoll model plan",
@@ -59,10 +60,8 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         iterations: u64::from(found.convergence.iterations),
     };
     print::print(&model, &found.findings, &origin, &json, || sources(&found, globals.color()), globals)?;
-    print::left_out(&model, globals);
-    if let Some(stuck) = stuck {
-        globals.insist(&format!("warning: not simulated to the end: {stuck}\n"));
-    }
+    let left_out = print::left_out(std::iter::once(&model), globals);
+    let unseen = print::unseen(&found.findings, globals);
     if !found.convergence.converged {
         globals.insist("warning: the solver did not converge; what is said is the simulation's\n");
     }
@@ -72,10 +71,22 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         runs.len(),
         found.convergence.iterations
     ));
-    if runs.is_empty() && !found.convergence.converged {
-        return Err(Failure::failed("this model can neither be simulated nor solved"));
+    match stuck {
+        Some(why) if !found.convergence.converged => {
+            Err(Failure::failed(format_args!("this model can neither be simulated nor solved: {why}")))
+        }
+        Some(why) => Err(Failure::failed(format_args!(
+            "it cannot be simulated to its end, and what is said is the formulas' alone: {why}"
+        ))),
+        // Limits, which formulas do not have, are what keeps others from piling up.
+        None if found.convergence.overloaded && left_out.is_empty() => Err(Failure::failed(
+            "more comes from outside than can be served: what waits there grows without end",
+        )),
+        None if runs.is_empty() && !found.convergence.converged => {
+            Err(Failure::failed("this model can neither be simulated nor solved"))
+        }
+        None => Ok(if unseen { ExitCode::FAILURE } else { ExitCode::SUCCESS }),
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// `50ms`

@@ -4,7 +4,7 @@ use plimsoll_lqn::write::{Origin, lqxo};
 use plimsoll_lqn::{Findings, Model};
 use serde_json::Value;
 
-use super::simulate;
+use super::{short, simulate};
 use crate::command::{Exit, Failure, Globals};
 use crate::talk::{Output, write};
 
@@ -27,9 +27,27 @@ pub(super) fn print(
     }
 }
 
-/// Says what formulas leave out.
-pub(super) fn left_out(model: &Model, globals: &Globals) {
-    for what in plimsoll_lqn::solve::left_out(model) {
-        globals.insist(&format!("warning: solved as if it were not there: {what}; `simulate` plays it\n"));
+/// What formulas leave out of these models, each once; says it, too.
+pub(super) fn left_out<'m>(models: impl Iterator<Item = &'m Model>, globals: &Globals) -> Vec<String> {
+    let mut all = Vec::new();
+    for what in models.flat_map(plimsoll_lqn::solve::left_out) {
+        if !all.contains(&what) {
+            globals
+                .insist(&format!("warning: solved as if it were not there: {what}; `simulate` plays it\n"));
+            all.push(what);
+        }
     }
+    all
+}
+
+/// Says of what nothing was seen in a simulation. Was there anything?
+pub(super) fn unseen(found: &Findings, globals: &Globals) -> bool {
+    for name in &found.unseen {
+        globals.insist(&format!(
+            "warning: nothing of `{name}` came to an end in the {} of the model's time that was simulated: its response time \
+             is not known; give more --events\n",
+            short(found.time)
+        ));
+    }
+    !found.unseen.is_empty()
 }

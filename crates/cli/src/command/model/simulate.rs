@@ -10,7 +10,7 @@ use plimsoll_lqn::write::Origin;
 use plimsoll_lqn::{Effort, Estimate, Findings, Model, simulate};
 use serde_json::json;
 
-use super::print::print;
+use super::print::{print, unseen};
 use super::{Which, part, quoted, short};
 use crate::command::{Failure, Globals};
 use crate::control::text::{Cell, Tone, table};
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         found.batches,
         short(found.time)
     ));
-    Ok(ExitCode::SUCCESS)
+    Ok(if unseen(&found, globals) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 pub(super) fn render(model: &Model, found: &Findings, color: bool) -> String {

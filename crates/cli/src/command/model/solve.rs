@@ -22,7 +22,8 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let model = args.which.read(globals)?.model;
     let (found, convergence) = solve(&model);
-    let json = json!({ "schema": 1, "convergence": convergence, "findings": found });
+    let left_out = solve::left_out(&model);
+    let json = json!({ "schema": 1, "convergence": convergence, "findings": found, "left_out": left_out });
     let origin = Origin {
         by: "plimsoll model solve",
         valid: convergence.converged,
@@ -30,7 +31,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         iterations: u64::from(convergence.iterations),
     };
     print::print(&model, &found, &origin, &json, String::new, globals)?;
-    print::left_out(&model, globals);
+    print::left_out(std::iter::once(&model), globals);
     if convergence.overloaded {
         globals.insist(
             "warning: more comes from outside than can be served: what waits there grows without end\n",

@@ -1,5 +1,6 @@
 //! `plimsoll model sweep`: what becomes of a model while numbers of it change.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -84,12 +85,28 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
             points.len()
         ));
     }
+    let models = points.iter().filter_map(|point| Some(&point.found.as_ref().ok()?.0));
+    let left_out = args.how.left_out(models, globals);
+    let unseen =
+        points.iter().filter(|point| point.found.as_ref().is_ok_and(|(_, own)| !own.unseen.is_empty()));
+    let mut unseen = unseen.peekable();
+    if let Some(Point { values, found: Ok((_, found)) }) = unseen.peek().copied() {
+        globals.insist(&format!(
+            "warning: at {} of {} points nothing came to an end in what was simulated of some (give more --events); the first, \
+             {}: {}\n",
+            unseen.count(),
+            points.len(),
+            at(&axes, values),
+            found.unseen.join(", ")
+        ));
+    }
     match globals.output {
         Output::Csv => write(&csv(&axes, &points))?,
         Output::Svg => write(&chart(&axes, &points, &args.metric, &text.name).svg())?,
         _ => {
             let shown: Vec<Value> = points.iter().map(|point| document(&axes, point)).collect();
-            let json = json!({ "schema": 1, "method": args.how.method.name, "points": shown });
+            let json =
+                json!({ "schema": 1, "method": args.how.method.name, "points": shown, "left_out": left_out });
             globals.show(&json, || render(&axes, &points, globals.color()))?;
         }
     }
@@ -183,9 +200,15 @@ fn render(axes: &[Axis], points: &[Point], color: bool) -> String {
         let mut row: Vec<Cell> = point.values.iter().map(Cell::number).collect();
         match &point.found {
             Ok((model, found)) => {
-                row.extend(
-                    asked(&lines(model, found)).iter().map(|line| Cell::number(short(line.value.mean))),
-                );
+                // A number may be missing at a point, of what never happens there.
+                let all = lines(model, found);
+                row.extend(columns.iter().map(|column| {
+                    let same = |line: &&Line| {
+                        (line.kind, &line.name, line.metric) == (column.kind, &column.name, column.metric)
+                    };
+                    let line = all.iter().find(same);
+                    Cell::number(line.map_or_else(|| "-".to_owned(), |line| short(line.value.mean)))
+                }));
                 if let Some((busiest, part)) = resources(model, found).first() {
                     row.extend([
                         Cell::text(busiest.name(model)),
@@ -204,30 +227,30 @@ fn document(axes: &[Axis], point: &Point) -> Value {
     let values: Map<String, Value> =
         axes.iter().zip(&point.values).map(|(axis, value)| (axis.name.clone(), json!(value))).collect();
     match &point.found {
-        Ok((model, found)) => json!({ "values": values, "lines": lines(model, found) }),
+        Ok((model, found)) => {
+            json!({ "values": values, "lines": lines(model, found), "unseen": found.unseen })
+        }
         Err(why) => json!({ "values": values, "error": why.to_string() }),
     }
 }
 
-/// A row for each point: its values, and every number that was found; of throughputs and response times half of the
-/// interval, too.
+/// A row for each point: its values, and every number that was found; of all but percentiles half of the interval, too.
 fn csv(axes: &[Axis], points: &[Point]) -> String {
     let cells = |point: &Point| -> Vec<(String, f64)> {
         let Ok((model, found)) = &point.found else { return Vec::new() };
         let each = lines(model, found).into_iter().flat_map(|line| {
             let name = format!("{}.{}.{}", line.kind, line.name, line.metric);
-            let half = matches!(line.metric, "throughput" | "response");
+            let half = !matches!(line.metric, "p50" | "p95" | "p99");
             let half = half.then(|| (format!("{name}.half_width"), line.value.half_width));
             std::iter::once((name, line.value.mean)).chain(half)
         });
         each.collect()
     };
     // A number may be missing at a point, of what never happens there.
-    let mut names: Vec<String> = Vec::new();
     let rows: Vec<Vec<(String, f64)>> = points.iter().map(cells).collect();
-    for (name, _) in rows.iter().max_by_key(|row| row.len()).into_iter().flatten() {
-        names.push(name.clone());
-    }
+    let mut known = HashSet::new();
+    let names = rows.iter().flatten().map(|(name, _)| name).filter(|name| known.insert(name.as_str()));
+    let names: Vec<String> = names.cloned().collect();
     let head = axes.iter().map(|axis| axis.name.clone()).chain(names.iter().cloned());
     let mut out = head.map(|name| quoted(&name)).collect::<Vec<_>>().join(",") + "\n";
     for (point, row) in points.iter().zip(&rows) {
