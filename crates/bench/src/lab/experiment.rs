@@ -77,7 +77,7 @@ pub struct Experiment {
     pub load: Load,
     /// A cycle of calls of several servers, in place of requests that are all alike.
     #[serde(default)]
-    pub application: Option<Application>,
+    pub application: Option<Spanned<Application>>,
     /// A model of it all, whose numbers stand beside the measured ones.
     #[serde(default)]
     pub model: Option<Spanned<model::Part>>,
@@ -196,7 +196,7 @@ pub struct Plan {
     /// A closed loop goes on, batch by batch and ten times as long at most, until half of the 95 % interval of the response
     /// time is no more than this part of it.
     #[serde(default)]
-    pub precision: Option<Graded<f64>>,
+    pub precision: Option<Spanned<Graded<f64>>>,
 }
 
 /// One value for each length of run.

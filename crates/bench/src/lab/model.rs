@@ -24,7 +24,7 @@ pub struct Part {
     #[serde(default)]
     pub name: Option<String>,
     /// Or its text, LQNX or `.lqn`. Where it is routed by chance (`#pragma route.ENTRY=random`) and the point's balancer
-    /// chooses otherwise, it is routed as that does.
+    /// chooses otherwise, it is routed as that does; a strategy that is no policy of models is refused.
     #[serde(default)]
     pub lqn: Option<String>,
     /// Parameters: a number, or the name of a factor whose value at the point it is.
@@ -105,7 +105,7 @@ impl Part {
             };
             given.insert(parameter.clone(), value);
         }
-        read(&routed(text, &route(point)), &given)
+        read(&routed(text, point)?, &given)
             .map(|read| read.model)
             .map_err(|trouble| format!("the model: {trouble}"))
     }
@@ -158,22 +158,31 @@ impl Part {
     }
 }
 
-/// The text with this in place of `random` in the pragmas that route.
-fn routed(text: &str, policy: &str) -> String {
+/// The text with the policy of the point's balancer in place of `random` in the pragmas that route.
+fn routed(text: &str, point: &Point) -> Result<String, String> {
     let line = |line: &str| match line.trim().strip_suffix("=random") {
-        Some(begin) if begin.starts_with("#pragma route.") => format!("{begin}={policy}"),
-        _ => line.to_owned(),
+        Some(begin) if begin.starts_with("#pragma route.") => Ok(format!("{begin}={}", route(point)?)),
+        _ => Ok(line.to_owned()),
     };
-    text.lines().map(line).collect::<Vec<_>>().join("\n")
+    Ok(text.lines().map(line).collect::<Result<Vec<String>, String>>()?.join("\n"))
 }
 
 /// How the point's balancer chooses, in the words of a model.
-fn route(point: &Point) -> String {
-    match (point.balancer.knobs().0, point.application.and_then(|application| application.age)) {
-        ("least_loaded", age) => format!("least_loaded({})", age.unwrap_or(0.0)),
-        ("round_robin", _) => "round_robin".to_owned(),
-        ("least_connections" | "least_request", _) => "least_loaded".to_owned(),
-        _ => "random".to_owned(),
+fn route(point: &Point) -> Result<String, String> {
+    let (name, knobs) = point.balancer.knobs();
+    let two = knobs.get("choices").is_none_or(|choices| *choices == 2.0);
+    match (name, point.application.and_then(|application| application.age)) {
+        ("random", _) => Ok("random".to_owned()),
+        ("least_loaded", age) => Ok(format!("least_loaded({})", age.unwrap_or(0.0))),
+        ("round_robin", _) => Ok("round_robin".to_owned()),
+        ("least_connections", _) => Ok("least_loaded".to_owned()),
+        ("least_request", _) if two => Ok("power_of_two".to_owned()),
+        _ => Err(format!(
+            "[model] no policy of a model is like `{}` of {}: write one in the model (`#pragma route.ENTRY=POLICY`), \
+             or take random, round_robin, least_connections, least_request (of two) or least_loaded",
+            if name.is_empty() { "the usual strategy" } else { name },
+            point.balancer.kind.name()
+        )),
     }
 }
 
@@ -225,6 +234,32 @@ metrics = { response = [\"client.response\"], server_a = [\"server.utilization\"
             assert_eq!(
                 (held.kind.as_str(), &held.of[..], held.limits),
                 ("hardware", &["core".to_owned()][..], true)
+            );
+        }
+    }
+
+    /// A model that is routed by chance is routed as the balancer chooses, or not at all.
+    #[test]
+    fn a_strategy_that_models_do_not_have_is_refused() {
+        let routed = MODEL
+            .replace("$clients = 1\n", "#pragma route.serve=random\n$clients = 1\n")
+            .replace("  t server n serve -1 core\n", "  t server n serve -1 core\n  t last n last -1 core\n")
+            .replace("  s serve 0.5 -1\n", "  s serve 0.5 -1\n  F serve last 1 -1\n  s last 0.1 -1\n");
+        let with = |strategy: &str| {
+            let text = TEXT.replace("[\"plimsoll:round_robin\", \"haproxy\"]", &format!("[\"{strategy}\"]"));
+            let text = text.replace("[\"plimsoll\"]", &format!("[\"{strategy}\"]"));
+            Experiment::parse(&format!("{text}{routed}"))
+        };
+        for strategy in ["plimsoll:round_robin", "plimsoll:random", "plimsoll:least_request(choices=2)"] {
+            assert!(with(strategy).is_ok(), "{strategy}: {:?}", with(strategy));
+        }
+        for strategy in
+            ["plimsoll:peak_ewma", "plimsoll:least_request(choices=5)", "plimsoll:adaptive", "haproxy:source"]
+        {
+            let wrong = with(strategy).unwrap_err();
+            assert!(
+                wrong.iter().any(|wrong| wrong.message.contains("no policy of a model is like")),
+                "{strategy}: {wrong:?}"
             );
         }
     }

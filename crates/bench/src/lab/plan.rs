@@ -102,7 +102,8 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
             }
             count => (count.unwrap_or_else(|| experiment.members.count()), balancer),
         };
-        let application = experiment.application.as_ref().map(|application| application.at(&levels));
+        let application =
+            experiment.application.as_ref().map(|application| application.get_ref().at(&levels));
         let balancer = match &application {
             Some(application) => agent(balancer, application, protocol),
             None => balancer,

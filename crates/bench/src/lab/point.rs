@@ -157,7 +157,7 @@ fn once(
     faults.sort_by_key(|fault| fault.at.of(mode).0);
     let mut faults = faults.into_iter().peekable();
 
-    let precision = experiment.plan.precision.as_ref().map(|precision| *precision.of(mode));
+    let precision = experiment.plan.precision.as_ref().map(|precision| *precision.get_ref().of(mode));
     let first = outcome.samples.get(&Metric::Response).map_or(0, Vec::len);
     // A closed loop is ended by hand, because its warm-up takes as long as it needs.
     let (clients, length) = match drive {

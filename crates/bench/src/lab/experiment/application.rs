@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
+use toml::Spanned;
 
 use super::{Bytes, Span};
 use crate::lab::table::Levels;
@@ -27,36 +28,36 @@ pub struct Application {
     pub architecture: Architecture,
     /// SA: work of a server A for a call, where `demand` is no factor. SB is half as much again.
     #[serde(default = "ten")]
-    pub demand: Span,
+    pub demand: Spanned<Span>,
     /// D: from one node to another, where `delay` is no factor.
     #[serde(default = "ten")]
-    pub delay: Span,
+    pub delay: Spanned<Span>,
     /// L: bytes of a call and of its answer, where `length` is no factor.
     #[serde(default = "usual")]
-    pub length: Bytes,
+    pub length: Spanned<Bytes>,
     /// C: threads of the agent that forwards, where `clones` is no factor.
-    #[serde(default = "super::one")]
-    pub clones: usize,
+    #[serde(default = "one")]
+    pub clones: Spanned<usize>,
     /// Work of the agent for a request, without what locates (forward: in four pieces, between its calls).
-    pub agent: Span,
+    pub agent: Spanned<Span>,
     /// Work of what locates, at the agent's processor, for each request (forward).
-    #[serde(default)]
-    pub locate: Span,
+    #[serde(default = "none")]
+    pub locate: Spanned<Span>,
     /// Work of a server beside SA or SB (handle).
-    #[serde(default)]
-    pub overhead: Span,
+    #[serde(default = "none")]
+    pub overhead: Spanned<Span>,
     /// Work at the server's processor to receive a message (forward).
-    #[serde(default)]
-    pub receive: Span,
+    #[serde(default = "none")]
+    pub receive: Spanned<Span>,
     /// Work at the server's processor to send an answer (forward).
-    #[serde(default)]
-    pub send: Span,
+    #[serde(default = "none")]
+    pub send: Spanned<Span>,
     /// Work of a server for each thousand bytes of L.
-    #[serde(default)]
-    pub per_kilobyte: Span,
+    #[serde(default = "none")]
+    pub per_kilobyte: Spanned<Span>,
     /// Work of a client in a cycle, at a processor of its own.
-    #[serde(default)]
-    pub client: Span,
+    #[serde(default = "none")]
+    pub client: Spanned<Span>,
     /// How pieces of work are distributed; the delay is always the same.
     #[serde(default)]
     pub work: Work,
@@ -115,23 +116,23 @@ impl Application {
     /// That of a point with these levels.
     pub fn at(&self, levels: &Levels) -> Setting {
         let level = |factor| levels.get(&factor).and_then(super::Level::number);
-        let ms = |factor, span: Span| level(factor).map_or(span.0.as_secs_f64(), |value| value / 1e3);
+        let seconds = |span: &Spanned<Span>| span.get_ref().0.as_secs_f64();
+        let ms = |factor, span| level(factor).map_or_else(|| seconds(span), |value| value / 1e3);
         let count = |factor, own: usize| level(factor).map_or(own, |value| value as usize);
-        let seconds = |span: Span| span.0.as_secs_f64();
         Setting {
             architecture: self.architecture,
-            demand: ms(Factor::Demand, self.demand),
-            delay: ms(Factor::Delay, self.delay),
-            length: count(Factor::Length, self.length.0),
-            clones: count(Factor::Clones, self.clones).max(1),
+            demand: ms(Factor::Demand, &self.demand),
+            delay: ms(Factor::Delay, &self.delay),
+            length: count(Factor::Length, self.length.get_ref().0),
+            clones: count(Factor::Clones, *self.clones.get_ref()).max(1),
             age: level(Factor::Age).filter(|age| *age > 0.0),
-            agent: seconds(self.agent),
-            locate: seconds(self.locate),
-            client: seconds(self.client),
-            overhead: seconds(self.overhead),
-            receive: seconds(self.receive),
-            send: seconds(self.send),
-            per_byte: seconds(self.per_kilobyte) / 1e3,
+            agent: seconds(&self.agent),
+            locate: seconds(&self.locate),
+            client: seconds(&self.client),
+            overhead: seconds(&self.overhead),
+            receive: seconds(&self.receive),
+            send: seconds(&self.send),
+            per_byte: seconds(&self.per_kilobyte) / 1e3,
             work: self.work,
         }
     }
@@ -169,12 +170,25 @@ impl Setting {
     }
 }
 
-const fn ten() -> Span {
-    Span(Duration::from_millis(10))
+/// What nobody wrote, which nothing is wrong with.
+fn unwritten<T>(value: T) -> Spanned<T> {
+    Spanned::new(0..0, value)
 }
 
-const fn usual() -> Bytes {
-    Bytes(150)
+fn none() -> Spanned<Span> {
+    unwritten(Span::default())
+}
+
+fn ten() -> Spanned<Span> {
+    unwritten(Span(Duration::from_millis(10)))
+}
+
+fn usual() -> Spanned<Bytes> {
+    unwritten(Bytes(150))
+}
+
+fn one() -> Spanned<usize> {
+    unwritten(1)
 }
 
 #[cfg(test)]
@@ -205,8 +219,8 @@ mod tests {
         assert_eq!((usual.demand, usual.delay, usual.length, usual.clones), (0.01, 0.01, 150, 1));
         let handle = Application {
             architecture: Architecture::Handle,
-            overhead: Span(Duration::from_millis(20)),
-            per_kilobyte: Span::default(),
+            overhead: unwritten(Span(Duration::from_millis(20))),
+            per_kilobyte: none(),
             work: Work::Exponential,
             ..application
         };

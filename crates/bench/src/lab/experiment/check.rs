@@ -119,8 +119,8 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
             say(top.clone(), format!("[load] {}: {why}", factor.name()));
         }
     }
-    for why in application::check(experiment, &varied) {
-        say(top.clone(), why);
+    for (at, why) in application::check(experiment, &varied) {
+        say(at, why);
     }
     for why in members(experiment, &varied) {
         say(top.clone(), why);

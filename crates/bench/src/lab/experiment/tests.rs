@@ -56,6 +56,48 @@ fn numbers_out_of_bounds_are_refused() {
     }
 }
 
+/// What is wrong with an application points at the key, or at its table.
+#[test]
+fn mistakes_in_an_application_are_pointed_at() {
+    const APPLICATION: &str = "\n[application]\narchitecture = \"handle\"\nagent = \"1ms\"\nclient = \"2ms\"\nclones = 3\n\
+                               length = \"150B\"\ndelay = \"20ms\"\n";
+    let base = TEXT
+        .replace("[members]\n", "[members]\ncount = 4\nworkers = 1\n")
+        .replace("keep_alive = false", "keep_alive = true")
+        .replace("[[factor]]\nvary = \"endpoints\"\nfull = [0, 2]\nquick = [1]\n", "")
+        .replace(
+            "[[factor]]\nvary = \"balancer\"\nfull = [\"plimsoll:round_robin\", \"haproxy\"]\nquick = [\"plimsoll\"]\n",
+            "",
+        );
+    let wrong = |from: &str, to: &str| -> Vec<(String, String)> {
+        let text = format!("{base}{APPLICATION}");
+        assert!(text.contains(from), "{from}");
+        let text = text.replacen(from, to, 1);
+        let wrong = Experiment::parse(&text).map(drop).err().unwrap_or_default();
+        wrong.into_iter().map(|wrong| (text[wrong.at].to_owned(), wrong.message)).collect()
+    };
+    assert_eq!(wrong("title", "title"), []);
+    for (from, to, at, why) in [
+        ("agent = \"1ms\"", "agent = \"101s\"", "\"101s\"", "`agent` is 100 s at most"),
+        ("client = \"2ms\"", "client = \"200s\"", "\"200s\"", "`client` is 100 s at most"),
+        ("clones = 3", "clones = 0", "0", "`clones` are from 1 to 1000"),
+        ("\"150B\"", "\"300kB\"", "\"300kB\"", "`length` is 200000 bytes at most"),
+        ("count = 4", "count = 3", "[application]", "has 4 members"),
+        (
+            APPLICATION,
+            "\n[[factor]]\nvary = \"clones\"\nfull = [1]\nquick = [1]\n",
+            "\"clones\"",
+            "only of an",
+        ),
+    ] {
+        let wrong = wrong(from, to);
+        assert!(
+            wrong.iter().any(|(piece, message)| piece.starts_with(at) && message.contains(why)),
+            "{to}: {wrong:?}"
+        );
+    }
+}
+
 #[test]
 fn faults_that_cannot_happen_are_refused() {
     let fault = |act: &str, member: usize, at: &str| {

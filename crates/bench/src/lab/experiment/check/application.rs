@@ -1,32 +1,38 @@
 //! The application: what must be there for it, and what cannot go with it.
 
-use super::super::{Balancer, BalancerKind, COPIES, Experiment, Factor, Level, Protocol};
+use std::ops::Range;
+
+use super::super::{Balancer, BalancerKind, COPIES, Experiment, Factor, Graded, Level, Protocol};
 use super::{CLIENTS, LENGTH, MILLISECONDS};
 
 /// Most clients: each has a thread.
 const MOST: f64 = 256.0;
 
-/// All that is wrong with it.
-pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<String> {
+/// All that is wrong with it, and where: the key, or else the whole of `[application]`.
+pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<(Range<usize>, String)> {
     let mut wrong = Vec::new();
     let precision = experiment.plan.precision.as_ref();
     let (load, network) = (&experiment.load, &experiment.network);
     let closed = load.concurrency.is_some() || varied.contains(&Factor::Concurrency);
     if let Some(precision) = precision {
         let fine = |part: f64| part > 0.0 && part < 1.0;
-        if !closed || !fine(precision.full) || !fine(precision.quick) {
-            wrong.push("[plan] `precision` is above 0 and below 1, and of a closed loop".to_owned());
+        let Graded { full, quick } = precision.get_ref();
+        if !closed || !fine(*full) || !fine(*quick) {
+            let message = "[plan] `precision` is above 0 and below 1, and of a closed loop";
+            wrong.push((precision.span(), message.to_owned()));
         }
     }
     let Some(application) = &experiment.application else {
-        if let Some(factor) = varied.iter().find(|factor| factor.of_application()) {
-            wrong.push(format!("`{}` can be varied only of an [application]", factor.name()));
+        if let Some(vary) = experiment.factors.iter().find(|vary| vary.vary.get_ref().of_application()) {
+            let message = format!("`{}` can be varied only of an [application]", vary.vary.get_ref().name());
+            wrong.push((vary.vary.span(), message));
         }
         return wrong;
     };
+    let (whole, application) = (application.span(), application.get_ref());
     let mut need = |holds: bool, what: &str| {
         if !holds {
-            wrong.push(format!("[application] {what}"));
+            wrong.push((whole.clone(), format!("[application] {what}")));
         }
     };
     need(
@@ -66,23 +72,28 @@ pub(super) fn check(experiment: &Experiment, varied: &[Factor]) -> Vec<String> {
         http || !varied.contains(&Factor::Age),
         "over iiop nobody asks servers for their load: `age` goes with http",
     );
-    let most = MILLISECONDS as u128;
     let times = [
-        application.demand,
-        application.delay,
-        application.agent,
-        application.locate,
-        application.overhead,
-        application.receive,
-        application.send,
-        application.per_kilobyte,
-        application.client,
+        ("demand", &application.demand),
+        ("delay", &application.delay),
+        ("agent", &application.agent),
+        ("locate", &application.locate),
+        ("overhead", &application.overhead),
+        ("receive", &application.receive),
+        ("send", &application.send),
+        ("per_kilobyte", &application.per_kilobyte),
+        ("client", &application.client),
     ];
-    need(times.iter().all(|time| time.0.as_millis() <= most), "has times of 100 s at most");
-    need(
-        application.length.0 as f64 <= LENGTH && (1..=1000).contains(&application.clones),
-        "has messages of 200000 bytes and 1000 clones at most",
-    );
+    for (key, time) in times {
+        if time.get_ref().0.as_millis() > MILLISECONDS as u128 {
+            wrong.push((time.span(), format!("[application] `{key}` is 100 s at most")));
+        }
+    }
+    if application.length.get_ref().0 as f64 > LENGTH {
+        wrong.push((application.length.span(), "[application] `length` is 200000 bytes at most".to_owned()));
+    }
+    if !(1..=1000).contains(application.clones.get_ref()) {
+        wrong.push((application.clones.span(), "[application] `clones` are from 1 to 1000".to_owned()));
+    }
     wrong
 }
 
