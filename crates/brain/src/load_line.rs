@@ -17,11 +17,13 @@ use core::time::Duration;
 
 use crate::status::{LoadLine, MemberLoadLine};
 use crate::{MemberId, Time};
+use balancer::Balancer;
 use crew::{Crew, Mate};
 use curve::{Shape, Station};
 use gauge::{Base, Gauge, Window};
 use record::Record;
 
+mod balancer;
 mod busy;
 mod crew;
 mod curve;
@@ -41,6 +43,8 @@ pub struct Seen<'a> {
     pub requests: bool,
     /// Does the strategy send less to a member that has more to do?
     pub by_load: bool,
+    /// If not: does each member get its share of the weights, but for chance?
+    pub by_weight: bool,
     /// All members of the group.
     pub members: &'a [MemberSeen<'a>],
     /// Whole requests by how long they took, and the seconds that each count stands for.
@@ -58,6 +62,8 @@ pub struct MemberSeen<'a> {
     pub id: MemberId,
     /// May it be chosen?
     pub usable: bool,
+    /// Its weight among those that may; 0 or more.
+    pub weight: f64,
     /// Requests ended.
     pub requests: u64,
     /// Those that failed.
@@ -88,6 +94,9 @@ pub struct Own {
     pub cpu_seconds: f64,
     /// Requests ended so far.
     pub requests: u64,
+    /// What it carried that is no request, in any unit: bytes of sessions, datagrams. No look at which this has changed says
+    /// what a request costs.
+    pub others: u64,
     /// Processors that its threads can use.
     pub processors: f64,
 }
@@ -111,9 +120,9 @@ pub struct Estimator {
     base: Base,
     /// What was measured over what the curve says, for each of [`QUANTILES`].
     anchors: [f64; 2],
-    /// Of the balancer, at the last look and of late: processor seconds, requests, seconds.
-    own: Own,
-    spent: [f64; 3],
+    /// When all that was last worked out.
+    closed: Option<Time>,
+    balancer: Balancer,
     record: Record,
     /// Whose turn it is to be worked out anew, where there are many.
     turn: usize,
@@ -128,7 +137,8 @@ impl Estimator {
             let record = core::mem::take(&mut self.record);
             *self = Self { record, said: self.said.take().filter(|_| !seen.requests), ..Self::default() };
             self.record.forget();
-            (self.at, self.own, self.last) = (Some(now), seen.own, seen.latencies.to_vec());
+            (self.at, self.last) = (Some(now), seen.latencies.to_vec());
+            self.balancer = Balancer::new(seen.own);
             for member in seen.members {
                 self.gauges.entry(member.id).or_default().look(member, 1.0);
             }
@@ -161,7 +171,7 @@ impl Estimator {
             *timed = *timed * kept + fresh;
         }
         self.count(seen, kept);
-        self.spend(seen.own, seconds);
+        self.balancer.spend(seen.own, seconds);
         if self.window.seconds >= WINDOW {
             self.close(seen, now);
         }
@@ -169,6 +179,7 @@ impl Estimator {
         if let Some(said) = &mut self.said {
             said.requests_per_second = rate;
             said.headroom = said.capacity.map(|capacity| 1.0 - rate / capacity);
+            said.age_seconds = self.closed.map_or(0.0, |closed| now.since(closed).as_secs_f64());
         }
     }
 
@@ -209,33 +220,6 @@ impl Estimator {
         }
     }
 
-    /// What the balancer spent.
-    fn spend(&mut self, own: Own, seconds: f64) {
-        let kept = keep(seconds, MEMORY);
-        let fresh = [
-            (own.cpu_seconds - self.own.cpu_seconds).max(0.0),
-            // A member that is gone took its count with it.
-            own.requests.saturating_sub(self.own.requests) as f64,
-            seconds,
-        ];
-        for (spent, fresh) in self.spent.iter_mut().zip(fresh) {
-            *spent = *spent * kept + fresh;
-        }
-        self.own = own;
-    }
-
-    /// Requests a second that the balancer can do for this group beside what it does for others; infinite while it has too
-    /// little to do to tell.
-    fn own_capacity(&self, rate: f64) -> f64 {
-        let [cpu, requests, seconds] = self.spent;
-        let busy = cpu / seconds.max(1e-9);
-        if requests < 200.0 || busy < BUSY * self.own.processors {
-            return f64::INFINITY;
-        }
-        let each = cpu / requests;
-        (self.own.processors / each - (requests / seconds - rate).max(0.0)).max(rate)
-    }
-
     /// A window is over.
     fn close(&mut self, seen: &Seen<'_>, now: Time) {
         let window = core::mem::take(&mut self.window);
@@ -254,10 +238,12 @@ impl Estimator {
             seen.members.iter().filter(|member| member.usable).map(|member| member.id).collect();
         if crew != self.crew {
             self.record.forget();
+            self.gauges.values_mut().for_each(Gauge::share_anew);
             self.crew = crew;
         }
+        self.closed = Some(now);
         let rate = self.rate();
-        let balancer = self.own_capacity(rate);
+        let balancer = self.balancer.capacity(rate);
         let found = match self.crew(seen, &windows, &shape) {
             Ok(found) => found,
             Err(why) => {
@@ -278,7 +264,11 @@ impl Estimator {
         let ends = self.ends(seen);
         let outlook =
             say::Outlook { crew: &found, shape: &shape, anchors: self.anchors, rate, balancer, ends };
-        self.said = Some(outlook.said(&self.record, &self.source(seen)));
+        let mut source = self.source(seen);
+        if self.balancer.is_mixed() {
+            source.push_str(say::MIXED);
+        }
+        self.said = Some(outlook.said(&self.record, &source));
     }
 
     /// The members as far as they are known.
@@ -298,22 +288,17 @@ impl Estimator {
             return Err("no member can be used".into());
         }
         if 2 * capacities.len() < usable.len() || capacities.is_empty() {
-            return Err(say::why_unknown(usable.iter().filter_map(|id| self.gauges.get(id)?.estimate)));
+            return Err(say::why_unknown(usable.iter().filter_map(|id| self.gauges.get(id))));
         }
         capacities.sort_by(f64::total_cmp);
         let median = capacities[capacities.len() / 2];
         let typical = usable.iter().filter_map(|id| known(&self.gauges, id)).find(|one| one.best == median);
         let Some(typical) = typical else { return Err("no member is known".into()) };
-        let rates: f64 = usable.iter().filter_map(|id| Some(self.gauges.get(id)?.rate())).sum();
-        let equal = 1.0 / usable.len() as f64;
+        let parts = self.parts(seen, &usable);
         let mut crew = Crew { mates: Vec::with_capacity(usable.len()), by_load: seen.by_load };
-        for id in &usable {
+        for (id, part) in usable.iter().zip(parts) {
             // One that is not known yet is taken for one like the others.
             let estimate = known(&self.gauges, id).unwrap_or(typical);
-            let part = match self.gauges.get(id) {
-                Some(gauge) if rates > 0.0 => gauge.rate() / rates,
-                _ => equal,
-            };
             crew.mates.push(Mate {
                 capacity: estimate.best,
                 servers: estimate.servers,
@@ -324,6 +309,18 @@ impl Estimator {
         }
         self.alone(&mut crew, &usable, windows, shape);
         Ok(crew)
+    }
+
+    /// What part of the requests each gets.
+    fn parts(&self, seen: &Seen<'_>, usable: &[MemberId]) -> Vec<f64> {
+        // As in `usable`.
+        let weights = seen.members.iter().filter(|member| member.usable).map(|member| member.weight);
+        let weights: Vec<f64> = weights.collect();
+        if seen.by_weight {
+            return crew::shares(&weights);
+        }
+        let count = |id: &MemberId| self.gauges.get(id).map_or(0.0, |gauge| gauge.long);
+        crew::parts(&usable.iter().map(count).collect::<Vec<f64>>(), &weights)
     }
 
     /// Finds how long requests take alone: what they took, less what the curve says that they waited.
@@ -465,6 +462,3 @@ const LEAST_ALONE: f64 = 0.3;
 
 /// An anchor moves a percentile by no more than so many times.
 const FAR: f64 = 4.0;
-
-/// Share of its processors that the balancer has to be busy with to know what a request costs it.
-const BUSY: f64 = 0.05;

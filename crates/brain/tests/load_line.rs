@@ -139,6 +139,104 @@ fn where_the_strategy_is_blind_the_slowest_member_is_the_line() {
     within(line.capacity, 200.0, 0.12, "turns");
 }
 
+/// The least and the most that it says, look by look, at a third of the capacity.
+fn spread(world: &mut World, seconds: u32) -> (f64, f64) {
+    let rate = world.capacity() / 3.0;
+    world.run(rate, 60.0);
+    let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
+    for _ in 0..seconds {
+        world.run(rate, 1.0);
+        let capacity = world.estimator.status().unwrap().capacity.unwrap();
+        (least, most) = (least.min(capacity), most.max(capacity));
+    }
+    (least, most)
+}
+
+/// Four members with one core, four with three.
+fn one_and_three() -> Vec<Server> {
+    (0..8).map(|place| Server::new(Kind::Shared, if place % 2 == 0 { 1.0 } else { 3.0 }, 0.02)).collect()
+}
+
+/// Chance gives one member or another more than its share for some seconds; that is not what the group can carry.
+#[test]
+fn where_members_are_drawn_the_line_is_that_of_their_shares() {
+    for servers in [alike(Kind::Shared, 8), one_and_three()] {
+        let mut world = World::new(servers, true, false, 29);
+        world.draws = true;
+        let truth = world.capacity();
+        let (least, most) = spread(&mut world, 60);
+        assert!(least > 0.9 * truth && most < 1.1 * truth, "{least:.0} to {most:.0}, not {truth:.0}");
+    }
+    // In turns half of the members have three times what they should.
+    let (least, most) = spread(&mut World::new(one_and_three(), true, false, 29), 60);
+    assert!(least > 0.9 * 400.0 && most < 1.1 * 400.0, "{least:.0} to {most:.0}, not 400");
+}
+
+/// Sessions cost the balancer processor time, and no requests are counted for that.
+#[test]
+fn what_else_the_balancer_carries_is_no_cost_of_requests() {
+    let mut world = World::new(alike(Kind::Shared, 4), true, true, 17);
+    world.balancer_seconds = 0.002;
+    let alone = at(&mut world, 0.4, 90.0);
+    within(alone.balancer_capacity, 500.0, 0.02, "one processor, 2 ms each");
+    world.sessions = 0.3;
+    let beside = at(&mut world, 0.4, 30.0);
+    within(beside.balancer_capacity, 350.0, 0.03, "0.7 of a processor");
+    let mut world = World::new(alike(Kind::Shared, 4), true, true, 17);
+    (world.balancer_seconds, world.sessions) = (0.002, 0.3);
+    let never_alone = at(&mut world, 0.4, 90.0);
+    assert_eq!(never_alone.balancer_capacity, None, "{never_alone:?}");
+    assert!(never_alone.why.contains("is unknown: it carries tcp or udp"), "{}", never_alone.why);
+}
+
+/// What is predicted is as old as its last window, and says so.
+#[test]
+fn predictions_have_an_age() {
+    let mut world = World::new(alike(Kind::Shared, 2), true, true, 31);
+    at(&mut world, 0.4, 60.0);
+    let rate = 0.4 * world.capacity();
+    let mut ages = Vec::new();
+    for _ in 0..10 {
+        let before = world.estimator.status().unwrap();
+        world.run(rate, 1.0);
+        let line = world.estimator.status().unwrap();
+        let same = before.predicted == line.predicted && before.what_if == line.what_if;
+        assert!(same == (line.age_seconds > 0.5), "{before:?} {line:?}");
+        ages.push(line.age_seconds.round() as u32);
+    }
+    ages.sort_unstable();
+    assert_eq!(ages, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]);
+}
+
+#[test]
+fn who_loses_its_only_member_has_nothing_left() {
+    let mut world = World::new(alike(Kind::Shared, 1), true, true, 37);
+    let line = at(&mut world, 0.4, 60.0);
+    let less = &line.what_if[0];
+    assert_eq!((less.change.as_str(), less.about.as_str()), ("minus_one", "without its only member"));
+    assert!(less.over && less.capacity == 0.0 && less.headroom == -1.0 && less.p99.is_none(), "{less:?}");
+}
+
+/// Agents tell, and there is no number nevertheless: then it is not said that none tells.
+#[test]
+fn why_nothing_is_known_is_true_where_agents_tell() {
+    for (agents, said) in [(false, "no agent tells"), (true, "agents tell")] {
+        let mut world = World::new(alike(Kind::Shared, 2), agents, true, 41);
+        // What they see is next to nothing: requests take their time elsewhere.
+        world.agents_see = 0.05;
+        let line = at(&mut world, 0.25, 60.0);
+        assert_eq!(line.verdict, "unknown", "{line:?}");
+        assert!(line.why.contains(said) && line.why.contains("no agent") != agents, "{}", line.why);
+    }
+    for agents in [false, true] {
+        let mut world = World::new(alike(Kind::Shared, 2), agents, true, 43);
+        world.run(1.0, 20.0);
+        let line = world.estimator.status().unwrap();
+        assert!(line.why.starts_with("too few requests so far"), "{}", line.why);
+        assert_eq!(line.why.contains("no agent tells"), !agents, "{}", line.why);
+    }
+}
+
 #[test]
 fn the_balancer_may_be_the_limit() {
     let mut world = World::new(alike(Kind::Shared, 4), true, true, 17);

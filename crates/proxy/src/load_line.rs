@@ -36,13 +36,18 @@ impl Survey {
 impl Control {
     /// Looks at what groups carry.
     pub(crate) fn survey(&mut self, now: Time) {
-        let of = |ruled: &Ruled| -> u64 {
-            let records = ruled.analyzer.members().filter_map(|(id, ..)| ruled.record(id));
-            records.map(|record| sum(record, |stripe| &stripe.requests)).fold(0, u64::wrapping_add)
+        let listeners = &self.settings.listeners;
+        // Of groups whose traffic is requests, or of the others.
+        let of = |requests: bool, count: fn(&Stripe) -> &Count| -> u64 {
+            let its = self.groups.iter().filter(|(name, _)| carries(listeners, name) == requests);
+            its.map(|(_, ruled)| ruled.ever(count)).fold(0, u64::wrapping_add)
         };
+        let others: [fn(&Stripe) -> &Count; 3] =
+            [|stripe| &stripe.requests, |stripe| &stripe.bytes_out, |stripe| &stripe.bytes_in];
         let own = Own {
             cpu_seconds: clock::processor_seconds(),
-            requests: self.groups.values().map(of).fold(0, u64::wrapping_add),
+            requests: of(true, |stripe| &stripe.requests),
+            others: others.into_iter().map(|count| of(false, count)).fold(0, u64::wrapping_add),
             processors: (self.cores as f64).min(*PROCESSORS),
         };
         for (name, ruled) in &mut self.groups {
@@ -64,9 +69,15 @@ impl Control {
 }
 
 impl Ruled {
+    /// A count over all of its members.
+    fn ever(&self, count: fn(&Stripe) -> &Count) -> u64 {
+        let records = self.analyzer.members().filter_map(|(id, ..)| self.record(id));
+        records.map(|record| sum(record, count)).fold(0, u64::wrapping_add)
+    }
+
     fn survey(&mut self, requests: bool, own: Own, now: Time) {
         let published = self.group.published();
-        let usable = |id: MemberId| published.plan.members().iter().any(|member| member.id == id);
+        let planned = |id: MemberId| published.plan.members().iter().find(|member| member.id == id);
         let records: Vec<_> = self
             .analyzer
             .members()
@@ -78,7 +89,8 @@ impl Ruled {
             .zip(&levels)
             .map(|((id, said, record), levels)| MemberSeen {
                 id: *id,
-                usable: usable(*id),
+                usable: planned(*id).is_some(),
+                weight: planned(*id).map_or(0.0, |member| member.weight),
                 requests: sum(record, |stripe| &stripe.requests),
                 failures: sum(record, |stripe| &stripe.failures),
                 seconds: record.stripes.iter().map(|stripe| stripe.latency.seconds()).sum(),
@@ -88,9 +100,12 @@ impl Ruled {
             })
             .collect();
         let latency = report::latency(&self.group.tallies);
+        let strategy = self.settings.spec.strategy;
         let seen = Seen {
             requests,
-            by_load: self.settings.spec.strategy.heeds_load,
+            by_load: strategy.heeds_load,
+            // Who goes by keys goes by clients, who are not alike.
+            by_weight: strategy.shares && !strategy.reads_key,
             members: &members,
             latencies: latency.counts(),
             middles: &MIDDLES,

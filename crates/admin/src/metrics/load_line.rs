@@ -51,6 +51,14 @@ pub(super) fn load_lines(page: &mut Page, groups: &[GroupStatus]) {
         }
     }
     page.family(
+        "plimsoll_group_prediction_age_seconds",
+        Kind::Gauge,
+        "Time since capacity, predictions and effects of changes were worked out.",
+    );
+    for (group, line) in lines.iter().filter(|(_, line)| line.capacity.is_some()) {
+        page.sample("", &[("group", group)], line.age_seconds);
+    }
+    page.family(
         "plimsoll_group_predicted_latency_seconds",
         Kind::Gauge,
         "Response times at a part of the capacity, as predicted.",

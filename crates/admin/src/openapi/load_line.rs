@@ -34,7 +34,7 @@ pub(super) fn group() -> Value {
             "limited_by": {"type": "string", "enum": ["members", "balancer", ""]},
             "headroom": known(), "verdict": {"type": "string", "enum": verdicts},
             "why": {"type": "string"}, "error": known(), "predictions_checked": {"type": "integer"},
-            "checked_up_to": {"type": "number"},
+            "checked_up_to": {"type": "number"}, "age_seconds": {"type": "number"},
             "predicted": {"type": "array", "items": predicted},
             "what_if": {"type": "array", "items": what_if},
         },

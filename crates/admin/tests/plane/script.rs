@@ -156,6 +156,7 @@ fn load_line() -> LoadLine {
         verdict: "fair".into(),
         error: Some(0.125),
         predictions_checked: 3,
+        age_seconds: 2.5,
         predicted: vec![Predicted { load: 0.95, requests_per_second: 190.0, p50: Some(0.02), p99: None }],
         what_if: vec![what_if("minus_one", 100.0, false), what_if("double", 200.0, true)],
         ..LoadLine::default()

@@ -81,6 +81,32 @@ impl Crew {
     }
 }
 
+/// Parts of a whole in proportion to weights; the same for all where there are none.
+pub(super) fn shares(weights: &[f64]) -> Vec<f64> {
+    let all: f64 = weights.iter().sum();
+    let equal = 1.0 / weights.len().max(1) as f64;
+    weights.iter().map(|weight| if all > 0.0 { weight / all } else { equal }).collect()
+}
+
+/// Parts by how many requests each had, where weights do not say it: chance alone makes the greatest of many parts greater
+/// than it is, and the more so the fewer requests there were. So parts are drawn towards those of the weights by as much
+/// of how they differ as chance makes (James and Stein 1961; by the chi-squared of all of them).
+pub(super) fn parts(counts: &[f64], weights: &[f64]) -> Vec<f64> {
+    let expected = shares(weights);
+    let all: f64 = counts.iter().sum();
+    if all <= 0.0 {
+        return expected;
+    }
+    let off = |(count, share): (&f64, &f64)| {
+        let off = count - all * share;
+        off * off / (all * share).max(1e-9)
+    };
+    let squares: f64 = counts.iter().zip(&expected).map(off).sum();
+    let chance = (counts.len() as f64 - 1.0).max(0.0);
+    let real = if squares > chance { 1.0 - chance / squares } else { 0.0 };
+    counts.iter().zip(&expected).map(|(count, share)| share + real * (count / all - share)).collect()
+}
+
 /// A few that stand for all, the fullest as it is.
 fn thinned(mut stations: Vec<Station>) -> Vec<Station> {
     let fullness = |station: &Station| station.part / station.capacity;
@@ -122,6 +148,21 @@ mod tests {
         assert_eq!(saturation(&crew(true).stations()), Some(400.0));
         assert_eq!(saturation(&crew(false).stations()), Some(200.0));
         assert_eq!(saturation(&Crew::default().stations()), None);
+    }
+
+    #[test]
+    fn parts_differ_by_more_than_chance_or_not_at_all() {
+        assert_eq!(shares(&[1.0, 3.0]), [0.25, 0.75]);
+        assert_eq!(shares(&[0.0, 0.0]), [0.5, 0.5]);
+        // Nine and a half, give or take three.
+        let found = parts(&[9.0, 12.0, 7.0, 10.0], &[1.0; 4]);
+        assert!(found.iter().all(|part| (part - 0.25).abs() < 1e-9), "{found:?}");
+        // Far from the weights.
+        let found = parts(&[9000.0, 1000.0], &[1.0, 1.0]);
+        assert!((found[0] - 0.9).abs() < 0.001 && (found[1] - 0.1).abs() < 0.001, "{found:?}");
+        assert_eq!(parts(&[0.0, 0.0], &[1.0, 3.0]), [0.25, 0.75]);
+        let found = parts(&[50.0, 0.0], &[0.0, 1.0]);
+        assert!(found[0] > 0.99, "{found:?}");
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub(super) struct Gauge {
     window: Window,
     /// Requests, their seconds, and seconds, over the last seconds.
     recent: [f64; 3],
+    /// Requests over the last minutes, since the members were others.
+    pub(super) long: f64,
     /// Most requests a second that were served for a window, of late.
     peak: f64,
     pub(super) base: Base,
@@ -139,11 +141,22 @@ impl Gauge {
             self.window.reports += 1.0;
             self.window.processors = cpu.processors;
         }
+        self.long = self.long * keep(seconds, super::MEMORY) + ended;
         let kept = keep(seconds, super::RECENT);
         for (recent, fresh) in self.recent.iter_mut().zip([ended, took, seconds]) {
             *recent = *recent * kept + fresh;
         }
         (ended, took)
+    }
+
+    /// The members are others: so are their shares.
+    pub(super) fn share_anew(&mut self) {
+        self.long = 0.0;
+    }
+
+    /// Did an agent ever tell how busy its processors are?
+    pub(super) fn is_told(&self) -> bool {
+        self.told.is_some()
     }
 
     /// Requests a second of late.

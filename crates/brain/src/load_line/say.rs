@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::QUANTILES;
 use super::crew::{self, Crew};
 use super::curve::{self, Shape, Station};
-use super::gauge::Estimate;
+use super::gauge::Gauge;
 use super::record::Record;
 use crate::status::{LoadLine, Predicted, WhatIf};
 
@@ -36,24 +36,42 @@ pub(super) fn unknown(rate: f64, why: &str) -> LoadLine {
 }
 
 /// Why members are not known.
-pub(super) fn why_unknown(estimates: impl Iterator<Item = Estimate>) -> String {
-    let (mut count, mut low, mut open) = (0, 0.0, false);
-    for estimate in estimates {
+pub(super) fn why_unknown<'g>(gauges: impl Iterator<Item = &'g Gauge>) -> String {
+    let (mut count, mut low, mut open, mut told) = (0, 0.0, false, false);
+    for gauge in gauges {
+        told |= gauge.is_told();
+        let Some(estimate) = gauge.estimate else { continue };
         count += 1;
         low += estimate.low;
         open |= estimate.high.is_infinite();
     }
-    match (count, open) {
-        (0, _) => "too few requests so far, and no agent tells how busy processors are".to_string(),
-        (_, true) => format!(
+    match (count, open, told) {
+        (0, _, false) => "too few requests so far, and no agent tells how busy processors are".to_string(),
+        (0, _, true) => {
+            "too few requests so far: what agents tell of processors has little to do with them yet"
+                .to_string()
+        }
+        (_, true, false) => format!(
             "requests never had to wait, up to {low:.0} a second or so, and no agent tells how busy processors are"
         ),
-        (_, false) => format!(
+        (_, true, true) => format!(
+            "requests never had to wait, up to {low:.0} a second or so, and the processors that agents tell of have little to do \
+             with how long they take"
+        ),
+        (_, false, false) => format!(
             "response times fit too many explanations; it is {low:.0} requests a second at least, and an agent that tells \
              how busy processors are would say more"
         ),
+        (_, false, true) => format!(
+            "response times fit too many explanations; it is {low:.0} requests a second at least, and what agents tell of \
+             processors bounds it no further"
+        ),
     }
 }
+
+/// Follows where it is known from, if the balancer carries so much else that nothing is known of itself.
+pub(super) const MIXED: &str =
+    "; what the balancer itself can do is unknown: it carries tcp or udp beside requests all the time";
 
 impl Outlook<'_> {
     /// All of it.
@@ -86,6 +104,7 @@ impl Outlook<'_> {
             error: record.error,
             predictions_checked: record.checked,
             checked_up_to: record.up_to,
+            age_seconds: 0.0,
             predicted: LOADS.iter().map(predicted).collect(),
             what_if: self.what_if(),
         }
@@ -94,8 +113,10 @@ impl Outlook<'_> {
     fn what_if(&self) -> Vec<WhatIf> {
         let more = self.crew.plus_one();
         let less = self.crew.minus_one();
+        let without =
+            if less.is_some() { "without the member that can do most" } else { "without its only member" };
         let what = [
-            ("minus_one", "without the member that can do most", less.as_ref(), 1.0),
+            ("minus_one", without, less.as_ref(), 1.0),
             ("plus_one", "with one more like the median member", more.as_ref(), 1.0),
             ("double", "with twice the traffic", Some(self.crew), 2.0),
         ];

@@ -34,6 +34,9 @@ pub struct LoadLine {
     pub predictions_checked: u64,
     /// Greatest part of the capacity at which one was checked.
     pub checked_up_to: f64,
+    /// Seconds since all but `requests_per_second` and `headroom` was worked out: some five at most.
+    #[serde(default)]
+    pub age_seconds: f64,
     /// At 0.5, 0.8 and 0.95 of the capacity.
     pub predicted: Vec<Predicted>,
     /// `minus_one`, `plus_one`, `double`.
@@ -56,7 +59,7 @@ pub struct Predicted {
 /// The effect of a change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WhatIf {
-    /// `minus_one`, `plus_one` or `double`.
+    /// `minus_one` (of a group of one member: nothing is left), `plus_one` or `double`.
     pub change: String,
     /// The same for a person.
     pub about: String,

@@ -19,6 +19,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     about: "a member by a lottery over its capacity divided by one more than its load",
     knobs: &[],
     reads_load: true,
+    heeds_load: true,
     // The request's own number is the key where there is one, not an affinity.
     shares: false,
     choose,

@@ -1,5 +1,5 @@
 //! Members in virtual time: shared processors or pools of threads, exponential work, Poisson arrivals, a balancer that sends to
-//! the member with the fewest requests for its cores or takes turns; and what is counted of them.
+//! the member with the fewest requests for its cores, takes turns or draws; and what is counted of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -124,6 +124,14 @@ pub(crate) struct World {
     servers: Vec<Server>,
     agents: bool,
     by_load: bool,
+    /// Members are drawn by their cores, rather than taken in turns.
+    pub(crate) draws: bool,
+    /// Processor seconds a second that the balancer spends on something that is no request.
+    pub(crate) sessions: f64,
+    cpu_seconds: f64,
+    /// Requests that members had at the last look; looks at which there was something else.
+    had: u64,
+    others: u64,
     dice: Dice,
     now: f64,
     turn: usize,
@@ -148,6 +156,11 @@ impl World {
             servers,
             agents,
             by_load,
+            draws: false,
+            sessions: 0.0,
+            cpu_seconds: 0.0,
+            had: 0,
+            others: 0,
             dice: Dice::new(seed, 1),
             now: 0.0,
             turn: 0,
@@ -211,6 +224,15 @@ impl World {
     fn choose(&mut self) -> usize {
         self.turn += 1;
         let count = self.servers.len();
+        if self.draws {
+            let all: f64 = self.servers.iter().map(|server| server.cores).sum();
+            let mut drawn = self.dice.unit() * all;
+            let found = self.servers.iter().position(|server| {
+                drawn -= server.cores;
+                drawn < 0.0
+            });
+            return found.unwrap_or(count - 1);
+        }
         if !self.by_load {
             return self.turn % count;
         }
@@ -237,6 +259,7 @@ impl World {
             .map(|((server, cpu), id)| MemberSeen {
                 id: MemberId(id),
                 usable: true,
+                weight: server.cores,
                 requests: server.requests,
                 failures: 0,
                 seconds: server.seconds,
@@ -245,11 +268,15 @@ impl World {
                 cpu,
             })
             .collect();
-        let requests = members.iter().map(|member| member.requests).sum();
-        let own = Own { cpu_seconds: requests as f64 * self.balancer_seconds, requests, processors: 1.0 };
+        let requests: u64 = members.iter().map(|member| member.requests).sum();
+        self.cpu_seconds += (requests - self.had) as f64 * self.balancer_seconds + self.sessions;
+        self.had = requests;
+        self.others += u64::from(self.sessions > 0.0);
+        let own = Own { cpu_seconds: self.cpu_seconds, requests, others: self.others, processors: 1.0 };
         let seen = Seen {
             requests: self.requests,
             by_load: self.by_load,
+            by_weight: self.draws,
             members: &members,
             latencies: &self.latencies,
             middles: &self.middles,

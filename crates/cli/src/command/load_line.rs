@@ -57,13 +57,18 @@ pub(super) fn predictions(group: &GroupStatus) -> Vec<Vec<Cell>> {
     };
     let time = |seconds: Option<f64>| seconds.map_or_else(|| "-".to_owned(), latency);
     let mut rows = Vec::new();
-    for predicted in &line.predicted {
-        rows.push(vec![
+    for (place, predicted) in line.predicted.iter().enumerate() {
+        let mut row = vec![
             Cell::text(&group.name),
             Cell::text(&format!("at {:.0}%", predicted.load * 100.0)),
             Cell::number(format!("{}/s", rate(predicted.requests_per_second))),
             Cell::text(&format!("p50 {}  p99 {}", time(predicted.p50), time(predicted.p99))),
-        ]);
+        ];
+        // All of it is as old.
+        if place == 0 && line.age_seconds >= 0.5 {
+            row.push(Cell::text(&format!("{:.0}s ago", line.age_seconds)).tone(Tone::Faint));
+        }
+        rows.push(row);
     }
     for change in &line.what_if {
         rows.push(vec![
@@ -77,6 +82,9 @@ pub(super) fn predictions(group: &GroupStatus) -> Vec<Vec<Cell>> {
 }
 
 fn effect(change: &WhatIf) -> Cell {
+    if change.over && change.capacity == 0.0 {
+        return Cell::text("nobody is left to serve").tone(Tone::Bad);
+    }
     if change.over {
         return Cell::text("over the load line").tone(Tone::Bad);
     }
@@ -145,7 +153,9 @@ mod tests {
             what_if: vec![
                 what_if("plus_one", "with one more like the median member", 300.0, 120.0, Some(0.1)),
                 what_if("double", "with twice the traffic", 200.0, 240.0, None),
+                what_if("minus_one", "without its only member", 0.0, 120.0, None),
             ],
+            age_seconds: 2.6,
             ..LoadLine::default()
         }
     }
@@ -185,9 +195,10 @@ mod tests {
         group.load_line = Some(line());
         assert_eq!(
             table(&predictions(&group), false),
-            "web  at 80%                                160/s  p50 20.0ms  p99 310ms\n\
+            "web  at 80%                                160/s  p50 20.0ms  p99 310ms    3s ago\n\
              web  with one more like the median member  300/s  60% free  p99 100ms\n\
-             web  with twice the traffic                200/s  over the load line\n"
+             web  with twice the traffic                200/s  over the load line\n\
+             web  without its only member               0.0/s  nobody is left to serve\n"
         );
     }
 

@@ -1,0 +1,151 @@
+//! What the balancer itself can do: processor seconds of its process over the requests that it ended meanwhile.
+//!
+//! It may carry more than requests: sessions and datagrams, which cost processor time and are counted nowhere here. So what a
+//! request costs is learned only from looks between which nothing of that kind moved; what such traffic costs now is what
+//! is left of the time when requests have been paid for, and that much is not there for more of them. Where it never
+//! rests, it cannot be told what a request costs, and nothing is said.
+//!
+//! Both sides of each quotient have the same memory: what a request costs is of the last minutes, what is done now of the last
+//! seconds, as the rate of the group is.
+
+use super::{MEMORY, Own, RECENT, keep};
+
+/// What is known of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Balancer {
+    /// At the last look.
+    own: Own,
+    /// Processor seconds, requests and seconds of looks in which there was nothing but requests.
+    pure: [f64; 3],
+    /// Of all looks of late: requests and seconds; processor seconds and requests of those with other traffic.
+    recent: [f64; 4],
+    /// Processor seconds and seconds of all looks.
+    busy: [f64; 2],
+}
+
+impl Balancer {
+    /// From here on.
+    pub(super) fn new(own: Own) -> Self {
+        Self { own, ..Self::default() }
+    }
+
+    /// Takes a look after so many seconds.
+    pub(super) fn spend(&mut self, own: Own, seconds: f64) {
+        let cpu = (own.cpu_seconds - self.own.cpu_seconds).max(0.0);
+        // A member that is gone took its count with it.
+        let requests = own.requests.saturating_sub(self.own.requests) as f64;
+        let is_pure = own.others == self.own.others;
+        let (pure, mixed) =
+            if is_pure { ([cpu, requests, seconds], [0.0; 2]) } else { ([0.0; 3], [cpu, requests]) };
+        let kept = keep(seconds, MEMORY);
+        add(&mut self.pure, pure, kept);
+        add(&mut self.busy, [cpu, seconds], kept);
+        add(&mut self.recent, [requests, seconds, mixed[0], mixed[1]], keep(seconds, RECENT));
+        self.own = own;
+    }
+
+    /// Processor seconds of a request, if that is known.
+    fn each(&self) -> Option<f64> {
+        let [cpu, requests, seconds] = self.pure;
+        let enough = requests >= FEW && cpu >= BUSY * self.own.processors * seconds;
+        enough.then(|| cpu / requests)
+    }
+
+    /// Is it busy enough to tell, if there were not all that other traffic?
+    pub(super) fn is_mixed(&self) -> bool {
+        let [cpu, seconds] = self.busy;
+        self.each().is_none() && self.recent[2] > 0.0 && cpu >= BUSY * self.own.processors * seconds
+    }
+
+    /// Requests a second that it can do for a group with this rate of late, beside all else that it does; infinite while that
+    /// cannot be told.
+    pub(super) fn capacity(&self, rate: f64) -> f64 {
+        let Some(each) = self.each() else { return f64::INFINITY };
+        let [requests, seconds, mixed, paid] = self.recent;
+        let seconds = seconds.max(1e-9);
+        let carrying = (mixed - each * paid).max(0.0) / seconds;
+        let elsewhere = (requests / seconds - rate).max(0.0);
+        ((self.own.processors - carrying) / each - elsewhere).max(rate)
+    }
+}
+
+fn add<const N: usize>(sums: &mut [f64; N], fresh: [f64; N], kept: f64) {
+    for (sum, fresh) in sums.iter_mut().zip(fresh) {
+        *sum = *sum * kept + fresh;
+    }
+}
+
+/// Share of its processors that it has to be busy with, and requests that it has to have ended, to know what one costs.
+const BUSY: f64 = 0.05;
+const FEW: f64 = 200.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks once a second: so many requests of 5 ms, and so much for other traffic, on two processors.
+    fn after(mut balancer: Balancer, looks: u32, requests: u64, others: f64) -> Balancer {
+        for _ in 0..looks {
+            let mut own = balancer.own;
+            own.requests += requests;
+            own.cpu_seconds += requests as f64 * 0.005 + others;
+            own.others += u64::from(others > 0.0);
+            balancer.spend(own, 1.0);
+        }
+        balancer
+    }
+
+    fn fresh() -> Balancer {
+        Balancer::new(Own { processors: 2.0, requests: 1_000_000, ..Own::default() })
+    }
+
+    #[track_caller]
+    fn about(found: f64, truth: f64) {
+        assert!((found / truth - 1.0).abs() < 0.02, "{found}, not {truth}");
+    }
+
+    #[test]
+    fn a_count_that_goes_down_is_no_huge_number() {
+        let known = after(fresh(), 60, 100, 0.0);
+        about(known.capacity(100.0), 400.0);
+        // A member is gone, and with it most of what it ever served.
+        let mut own = known.own;
+        (own.requests, own.cpu_seconds) = (own.requests - 900_000, own.cpu_seconds + 0.5);
+        let mut less = known;
+        less.spend(own, 1.0);
+        let each = less.each().unwrap();
+        assert!(each > 0.004 && each < 0.006, "{each}");
+        assert!(less.recent[0] / less.recent[1] < 101.0, "{:?}", less.recent);
+        about(after(less, 30, 100, 0.0).capacity(100.0), 400.0);
+        // Processor seconds do not run backwards either.
+        own.cpu_seconds -= 5.0;
+        less.spend(own, 1.0);
+        assert!(less.pure[0] > 0.0 && less.each().is_some_and(|each| each > 0.0));
+    }
+
+    #[test]
+    fn what_is_no_request_costs_requests_nothing() {
+        let known = after(fresh(), 60, 100, 0.0);
+        // 0.8 of the two processors carry something else now.
+        let both = after(known, 30, 100, 0.8);
+        about(both.capacity(100.0), 240.0);
+        assert!(!both.is_mixed());
+        // And are free again.
+        about(after(both, 40, 100, 0.0).capacity(100.0), 400.0);
+        let never_alone = after(fresh(), 90, 100, 0.8);
+        assert!(never_alone.capacity(100.0).is_infinite() && never_alone.is_mixed());
+    }
+
+    #[test]
+    fn what_other_groups_have_now_is_taken_off_what_there_is_now() {
+        // 100 a second for long, 300 of late, of which this group has 50.
+        let balancer = after(after(fresh(), 240, 100, 0.0), 40, 300, 0.0);
+        about(balancer.capacity(50.0), 150.0);
+    }
+
+    #[test]
+    fn who_is_idle_is_not_known() {
+        let idle = after(fresh(), 60, 5, 0.0);
+        assert!(idle.capacity(5.0).is_infinite() && !idle.is_mixed());
+    }
+}
