@@ -205,6 +205,23 @@ fn sessions_leave_a_member_under_alert_until_all_is_even() {
 }
 
 #[test]
+fn a_listener_that_gets_another_group_knows_none_of_the_cookies() {
+    let (one, other, third) = (named("one"), named("other"), named("third"));
+    let web = file("{}", &[&one, &other], "strategy = \"round_robin\"\n");
+    let text = format!("threads = 1\n{web}\n[[group]]\nname = \"api\"\nmembers = [\"{}\"]\n", third.address);
+    let balancer = Balancer::start(&text);
+    let mut browsers = [Browser::default(), Browser::default()];
+    let homes = browsers.each_mut().map(|browser| browser.visit(balancer.address()).0);
+    assert_ne!(homes[0], homes[1]);
+    balancer.reload(&text.replacen("group = \"web\"", "group = \"api\"", 1));
+    for browser in &mut browsers {
+        let (home, set) = browser.visit(balancer.address());
+        assert!(home == "third" && set.is_some(), "{set:?}");
+        assert_eq!(browser.visit(balancer.address()), ("third".to_owned(), None));
+    }
+}
+
+#[test]
 fn a_member_at_its_limit_sends_its_client_elsewhere() {
     // It never answers what asks it to wait.
     let hold = |name: &'static str| {
@@ -225,13 +242,16 @@ fn a_member_at_its_limit_sends_its_client_elsewhere() {
     let balancer = Balancer::start(&file("{}", &[&one, &other], rest));
     let mut browser = Browser::default();
     assert_eq!(browser.visit(balancer.address()).0, "one");
+    // An answer is with its client a moment before its place is free again.
+    let idle = |member: &Script| balancer.member(member.address)["in_flight"] == 0;
+    until("it to be idle", || idle(&one));
     let mut busy = Wire::connect(balancer.address());
     busy.send("GET /hold HTTP/1.1\r\nHost: test\r\n\r\n");
     until("it to be busy", || balancer.member(one.address)["in_flight"] == 1);
     let (home, set) = browser.visit(balancer.address());
     assert!(home == "other" && set.is_some());
     drop(busy);
-    until("it to be idle", || balancer.member(one.address)["in_flight"] == 0);
+    until("both to be idle", || idle(&one) && idle(&other));
     assert_eq!(browser.visit(balancer.address()), ("other".to_owned(), None));
 }
 

@@ -149,7 +149,7 @@ pub struct Lease {
     pub lease: String,
     /// For how long from now, seconds.
     pub lease_seconds: f64,
-    /// Is it another member than before?
+    /// Is it another member than before, or at another address?
     pub moved: bool,
     /// Why this one, for people.
     pub why: String,

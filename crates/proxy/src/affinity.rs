@@ -21,6 +21,8 @@ pub(crate) struct Homes {
     signer: Option<Signer>,
     /// What is told of here; weak, because it is large, and old as soon as there is another.
     seen: Weak<Published>,
+    /// Its name.
+    group: Arc<str>,
     known: BTreeMap<MemberId, Known>,
     /// The tags of those in the plan, in its order.
     places: Vec<MemberTag>,
@@ -46,22 +48,27 @@ impl Homes {
         if self.seen.as_ptr() == Arc::as_ptr(published) && self.signer.as_ref() == Some(signer) {
             return;
         }
-        if self.signer.as_ref() != Some(signer) {
-            self.signer = Some(signer.clone());
+        let spec = &published.settings.spec;
+        // Members have numbers of their own in each group.
+        if self.signer.as_ref() != Some(signer) || self.group != spec.name {
+            (self.signer, self.group) = (Some(signer.clone()), Arc::clone(&spec.name));
             self.known.clear();
         }
         self.seen = Arc::downgrade(published);
-        let spec = &published.settings.spec;
         if self.known.len() > spec.members.len() {
             self.known.retain(|_, known| spec.members.iter().any(|member| member.name == known.name));
         }
         let members = published.plan.members().iter().zip(&published.records);
         let places = members.map(|(member, record)| {
-            let known = self.known.entry(member.id).or_insert_with(|| Known {
+            let learn = || Known {
                 tag: signer.member(&spec.name, &member.name),
                 name: Arc::clone(&member.name),
                 record: Arc::clone(record),
-            });
+            };
+            let known = self.known.entry(member.id).or_insert_with(learn);
+            if !Arc::ptr_eq(&known.record, record) {
+                *known = learn();
+            }
             known.tag
         });
         self.places = places.collect();

@@ -54,7 +54,7 @@ pub struct Lease {
     pub address: SocketAddr,
     /// For how long from now.
     pub span: Duration,
-    /// Is it another member than before?
+    /// Is it another member than before, or at another address?
     pub moved: bool,
     /// Why this one, for people.
     pub why: String,
@@ -168,8 +168,12 @@ impl Control {
                 goes.then(|| format!("is under alert, and {part:.0} % of its sessions are to go"))
             }
         };
-        let mut moved = false;
+        // A reload may have found its host elsewhere.
+        let address = own.map_or(loan.address, |own| own.address);
+        let mut moved = address != loan.address;
+        loan.address = address;
         let why = match leaves {
+            None if moved => format!("{} is at another address now", loan.name),
             None => "it stays".to_owned(),
             Some(leaves) => {
                 tried.extend(own.map(|own| own.id));

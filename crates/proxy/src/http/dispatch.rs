@@ -100,6 +100,7 @@ impl<S: Stream> Session<S> {
         let mut last = Reason::NoMember;
         let mut fresh = false;
         let mut refusals = 0;
+        let mut stale: u8 = 0;
         let mut declined = 0;
         let mut retries: u16 = 0;
         let mut now = asked.begun;
@@ -200,9 +201,11 @@ impl<S: Stream> Session<S> {
                     continue;
                 }
                 Failure::Stale(untouched) => {
-                    // The member closed a connection it had kept for long enough: no fault of anybody.
-                    fresh = true;
-                    if !asked.streamed && (untouched || asked.method.idempotent()) {
+                    // The member closed a connection it had kept for long enough: no fault of anybody. One of HTTP/2 that it said so
+                    // of is not used again anyway.
+                    fresh = !untouched;
+                    stale += 1;
+                    if !asked.streamed && (untouched || asked.method.idempotent()) && stale < REFUSALS {
                         trip.abandoned();
                         continue;
                     }

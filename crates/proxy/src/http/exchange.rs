@@ -127,7 +127,9 @@ impl<S: Stream> Session<S> {
             Err(Failure::Member(Reason::Reset, _)) if exchange.member.declined() && !exchange.heard => {
                 return Err(Failure::Declined);
             }
-            Err(Failure::Member(Reason::Reset, _)) if reused && !exchange.heard => {
+            Err(Failure::Member(Reason::Reset, _))
+                if !exchange.heard && (reused || exchange.member.untouched()) =>
+            {
                 return Err(Failure::Stale(exchange.member.untouched()));
             }
             Err(failure) => return Err(failure),

@@ -36,9 +36,10 @@ pub(super) fn batch<S: Stream>(stream: S) -> (Batch<S>, Outlet<S>) {
 }
 
 impl<S: Stream> Outlet<S> {
-    /// Sends what was written. What the socket does not take goes when it does: the task is woken then.
-    pub(super) fn flush(&self, cx: &mut Context<'_>) {
+    /// Sends what was written; how much of it. What the socket does not take goes when it does: the task is woken then.
+    pub(super) fn flush(&self, cx: &mut Context<'_>) -> usize {
         let kept = &mut *self.0.borrow_mut();
+        let before = kept.left();
         if let Poll::Ready(Err(error)) = kept.poll_out(cx)
             && kept.failed.is_none()
         {
@@ -46,10 +47,21 @@ impl<S: Stream> Outlet<S> {
             kept.failed = Some(error.kind());
             cx.waker().wake_by_ref();
         }
+        before - kept.left()
+    }
+
+    /// Is there something that the socket has not taken yet?
+    pub(super) fn holds(&self) -> bool {
+        let kept = self.0.borrow();
+        kept.failed.is_none() && kept.left() > 0
     }
 }
 
 impl<S: Stream> Kept<S> {
+    fn left(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
     fn failed(&self) -> io::Result<()> {
         self.failed.map_or(Ok(()), |kind| Err(kind.into()))
     }
@@ -195,8 +207,9 @@ mod tests {
             assert!(Pin::new(&mut one).poll_flush(cx).is_ready());
         }
         assert!(outlet.0.borrow().stream.writes.is_empty());
-        outlet.flush(cx);
-        outlet.flush(cx);
+        assert!(outlet.holds());
+        assert_eq!((outlet.flush(cx), outlet.flush(cx)), (1067, 0));
+        assert!(!outlet.holds());
         assert_eq!(outlet.0.borrow().stream.writes, [1067]);
         // Much of it goes at once, and is not kept.
         assert_eq!(write(&mut one, cx, 9), Poll::Ready(Some(9)));
@@ -209,7 +222,8 @@ mod tests {
         let cx = &mut Context::from_waker(Waker::noop());
         let (mut one, outlet) = batch(Socket { room: 1000, ..Socket::default() });
         assert_eq!(write(&mut one, cx, MOST - 10), Poll::Ready(Some(MOST - 10)));
-        outlet.flush(cx);
+        assert_eq!((outlet.flush(cx), outlet.flush(cx)), (1000, 0));
+        assert!(outlet.holds());
         // The peer does not read.
         assert_eq!(write(&mut one, cx, 11), Poll::Pending);
         assert_eq!(write(&mut one, cx, 10), Poll::Ready(Some(10)));

@@ -47,6 +47,11 @@ impl Watch {
         })
     }
 
+    /// When the client last said something.
+    pub(super) fn heard(&self) -> Time {
+        self.meter.borrow().last()
+    }
+
     /// A stream was answered.
     pub(super) fn answered(&self) {
         self.meter.borrow_mut().answered();
@@ -75,14 +80,9 @@ impl<S: Stream> Governed<S> {
     /// As much of `parts` was taken as `sent` says.
     fn sent(&self, sent: &Poll<io::Result<usize>>, parts: &[IoSlice<'_>]) {
         let watch = &self.watch;
-        match sent {
-            Poll::Ready(Ok(bytes)) => {
-                watch.stuck.set(None);
-                watch.meter.borrow_mut().sent(*bytes);
-                watch.wear.went(parts, *bytes);
-            }
-            Poll::Pending if watch.stuck.get().is_none() => watch.stuck.set(Some(watch.core.now())),
-            _ => {}
+        if let Poll::Ready(Ok(bytes)) = sent {
+            watch.meter.borrow_mut().sent(*bytes);
+            watch.wear.went(parts, *bytes);
         }
     }
 }

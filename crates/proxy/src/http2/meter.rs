@@ -78,6 +78,11 @@ impl Meter {
         }
     }
 
+    /// When bytes last came.
+    pub(super) fn last(&self) -> Time {
+        self.last
+    }
+
     /// A stream was answered.
     pub(super) fn answered(&mut self) {
         self.resets.grow(1.0);

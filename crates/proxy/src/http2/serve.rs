@@ -127,13 +127,14 @@ pub(crate) fn serve<S: Stream + 'static>(
             bond,
             hub,
             connection,
+            outlet,
             parting: false,
             parted: None,
             last: None,
         };
         poll_fn(|cx| {
             let ended = serving.poll(cx);
-            outlet.flush(cx);
+            serving.send(cx);
             ended
         })
         .await;
@@ -199,11 +200,12 @@ struct Serving<S> {
     heed: Heed,
     hub: Rc<Hub>,
     connection: Connection<Governed<Batch<S>>, Bytes>,
+    outlet: Outlet<S>,
     /// Since when it has no streams, if it has none.
     idle_from: Time,
     /// Was the client told that this connection takes nothing new?
     parting: bool,
-    /// It was, and has no streams: when it ends if the client does not end it.
+    /// It was, and has no streams: since when.
     parted: Option<Time>,
     /// When it ends, whatever is under way.
     last: Option<Time>,
@@ -223,6 +225,7 @@ impl<S: Stream> Serving<S> {
                 }
                 Poll::Ready(None) => return Poll::Ready(()),
                 Poll::Pending => {
+                    self.send(cx);
                     if self.hub.watch.exceeded.get() && self.last.is_none() {
                         self.last = Some(self.core.tick() + LINGER);
                         self.connection.abrupt_shutdown(Code::ENHANCE_YOUR_CALM);
@@ -237,6 +240,14 @@ impl<S: Stream> Serving<S> {
                 }
             }
         }
+    }
+
+    /// Sends what was written, and notes since when the client takes nothing of it.
+    fn send(&self, cx: &mut Context<'_>) {
+        let moved = self.outlet.flush(cx) > 0;
+        let stuck = &self.hub.watch.stuck;
+        let since = stuck.get().filter(|_| !moved);
+        stuck.set(self.outlet.holds().then(|| since.unwrap_or_else(|| self.core.now())));
     }
 
     /// Nothing more has come: is the connection to go, and when is it to be looked at again? True if it is to be polled again.
@@ -263,12 +274,16 @@ impl<S: Stream> Serving<S> {
             self.last.get_or_insert(now + LINGER);
         }
         if self.parting && !busy {
-            let grace = if ending { self.core.parting.get() } else { LINGER };
-            self.parted.get_or_insert(now + grace);
+            self.parted.get_or_insert(now);
         }
+        // A client that still reads what is on its way says so now and then (WINDOW_UPDATE); closed before, that would be lost.
+        let parted = self.parted.map(|since| {
+            let grace = if ending { self.core.parting.get() } else { LINGER };
+            (since.max(watch.heard()) + grace).min(since + settings.timeouts.body.max(grace))
+        });
         // A client that does not take what it asked for.
         let stuck = watch.stuck.get().map(|since| since + settings.timeouts.body);
-        let over = [self.last, self.parted, stuck].into_iter().flatten().min();
+        let over = [self.last, parted, stuck].into_iter().flatten().min();
         if over.is_some_and(|over| now >= over) {
             self.last = Some(now);
             return true;

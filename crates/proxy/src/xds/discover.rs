@@ -1,6 +1,7 @@
 //! One client's stream of discovery: what it asks for, and what it is told when.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -38,29 +39,38 @@ async fn converse(
     let mut session = Session::default();
     let mut shelf = Shelf { listener, entries: BTreeMap::new() };
     let mut client = peer.client.to_string();
+    let mut changed = true;
     loop {
-        shelf.follow(core, &board, session.names(Kind::Endpoints));
-        while let Some(answer) = session.next(&shelf) {
-            let patience = listener.settings().timeouts.body;
-            if let Err(end) = out.send(core, patience, &answer).await {
-                return end;
+        let mut rings = pin!(board.bell.notified());
+        // What changes from here on is not missed.
+        rings.as_mut().enable();
+        // Messages are short, and many may have come at once: others have their turn after each.
+        tokio::task::yield_now().await;
+        if std::mem::replace(&mut changed, true) {
+            shelf.follow(core, &board, session.names(Kind::Endpoints));
+            while let Some(answer) = session.next(&shelf) {
+                let patience = listener.settings().timeouts.body;
+                if let Err(end) = out.send(core, patience, &answer).await {
+                    return end;
+                }
             }
         }
         let request: DiscoveryRequest = tokio::select! {
             biased;
             () = listener.until_closed() => return End::Unavailable,
+            () = rings => continue,
             request = incoming.next() => match request {
                 Ok(Some(request)) => request,
                 Ok(None) => return End::Ok,
                 Err(end) => return end,
             },
-            () = board.bell.notified() => continue,
         };
         if let Some(node) = &request.node {
             client = described(peer, node);
         }
         match session.take(&request) {
             Heard::Fine => {}
+            Heard::Nothing => changed = false,
             Heard::Refused(kind, why) => {
                 let group = &listener.pool().group;
                 let told = kind.label();

@@ -118,7 +118,6 @@ impl Ledger {
                 self.cluster(stats, &pool, &mut before, passed, now);
             }
         }
-        before.into_values().for_each(Held::release);
     }
 
     fn cluster(
@@ -146,12 +145,12 @@ impl Ledger {
             let planned = members.get(name);
             let name = planned.map_or_else(|| Arc::from(name), |(member, _)| Arc::clone(&member.name));
             let key = (Arc::clone(&pool.group.name), name);
-            let mut held = before.remove(&key);
+            // A report that names a group twice means what it says last.
+            let mut held = before.remove(&key).or_else(|| self.held.remove(&key));
             if let Some((_, record)) = planned
                 && !held.as_ref().is_some_and(|held| Arc::ptr_eq(&held.record, record))
             {
                 // It is new to this client, or another one of the same name.
-                held.take().into_iter().for_each(Held::release);
                 let (group, record) = (Arc::clone(&pool.group), Arc::clone(record));
                 held = Some(Held { group, record, in_flight: 0, mean: -1.0 });
             }
@@ -167,13 +166,6 @@ impl Ledger {
             }
             self.held.insert(key, held);
         }
-    }
-}
-
-impl Drop for Ledger {
-    fn drop(&mut self) {
-        // Nobody knows what becomes of it; whoever is there again reports again.
-        std::mem::take(&mut self.held).into_values().for_each(Held::release);
     }
 }
 
@@ -211,8 +203,11 @@ impl Held {
             }
         }
     }
+}
 
-    fn release(mut self) {
+impl Drop for Held {
+    /// Nobody knows what becomes of it; whoever is there again reports again.
+    fn drop(&mut self) {
         self.set(0);
     }
 }
@@ -327,6 +322,15 @@ mod tests {
             elsewhere.cluster_stats[0].cluster_name = "other".into();
             ledger.take(&elsewhere, Time(3), find);
             assert_eq!(record.stripes[0].requests.value(), 2 * MOST);
+            // A group that is named twice in one report.
+            let mut twice = request(vec![stats(5, 0, 0)]);
+            twice.cluster_stats.push(request(vec![stats(7, 0, 0)]).cluster_stats.remove(0));
+            for report in [&twice, &twice] {
+                ledger.take(report, Time(4), find);
+                assert_eq!(record.vitals.in_flight(), 7);
+            }
+            drop(ledger);
+            assert_eq!(record.vitals.in_flight(), 0);
         });
     }
 }

@@ -30,6 +30,8 @@ const NAME: usize = 512;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     Fine,
+    /// It changes nothing.
+    Nothing,
     /// The client refused what it was told, after having accepted what came before: why.
     Refused(Kind, String),
     /// It asks for more than anybody needs.
@@ -63,7 +65,7 @@ struct Topic {
 impl Session {
     /// Takes a request.
     pub(super) fn take(&mut self, request: &DiscoveryRequest) -> Heard {
-        let Some(kind) = Kind::of(&request.type_url) else { return Heard::Fine };
+        let Some(kind) = Kind::of(&request.type_url) else { return Heard::Nothing };
         if request.resource_names.len() > NAMES || request.resource_names.iter().any(|name| name.len() > NAME)
         {
             return Heard::TooMuch;
@@ -75,12 +77,14 @@ impl Session {
             *topic = Topic {
                 asked: true,
                 all: kind.whole() && request.resource_names.is_empty(),
+                // Told once, until it takes something again.
+                refused: topic.refused,
                 ..Topic::default()
             };
         } else if topic.asked {
             if request.response_nonce != topic.nonce.to_string() {
                 // Said of an answer before the last: it has that one still to read, and will say what it wants with it.
-                return Heard::Fine;
+                return Heard::Nothing;
             }
             topic.waiting = false;
             let refused = request.error_detail.is_some();
@@ -204,7 +208,7 @@ mod tests {
         groups.0[0].1 = 3;
         assert_eq!(session.take(&request(Kind::Endpoints, &["a"], "1")), Heard::Fine);
         assert_eq!(told(&mut session, &groups), Some((vec!["a".into()], "2".into())));
-        assert_eq!(session.take(&request(Kind::Endpoints, &["a", "b"], "1")), Heard::Fine);
+        assert_eq!(session.take(&request(Kind::Endpoints, &["a", "b"], "1")), Heard::Nothing);
         assert_eq!(told(&mut session, &groups), None, "said of what is past");
         session.take(&request(Kind::Endpoints, &["a", "b"], "2"));
         assert_eq!(told(&mut session, &groups), Some((vec!["b".into()], "3".into())), "only what is new");
@@ -251,6 +255,10 @@ mod tests {
         groups.0[0].1 = 4;
         told(&mut session, &groups);
         assert_ne!(session.take(&refusal(Kind::Endpoints, &["a"], "4")), Heard::Fine);
+        // To ask from the beginning ends no row.
+        session.take(&request(Kind::Endpoints, &["a"], ""));
+        told(&mut session, &groups);
+        assert_eq!(session.take(&refusal(Kind::Endpoints, &["a"], "5")), Heard::Fine);
     }
 
     #[test]
@@ -260,7 +268,7 @@ mod tests {
         assert_eq!(session.take(&request(Kind::Routes, &many, "")), Heard::TooMuch);
         assert_eq!(session.take(&request(Kind::Routes, &[&"x".repeat(NAME + 1)], "")), Heard::TooMuch);
         let odd = DiscoveryRequest { type_url: "what".into(), ..DiscoveryRequest::default() };
-        assert_eq!(session.take(&odd), Heard::Fine);
+        assert_eq!(session.take(&odd), Heard::Nothing);
         assert_eq!(told(&mut session, &Groups(vec![("x", 1)])), None);
     }
 

@@ -9,6 +9,7 @@ mod floods;
 mod frames;
 mod http2;
 mod http2_clients;
+mod http2_ends;
 mod http2_members;
 mod line;
 mod probe;

@@ -32,23 +32,26 @@ pub fn frame(message: &impl prost::Message) -> Vec<u8> {
 #[derive(Debug)]
 pub struct Frames {
     bytes: Vec<u8>,
+    /// How much of it was handed over.
+    told: usize,
     most: usize,
 }
 
 impl Frames {
     /// `most` bytes of a message are taken.
     pub fn new(most: usize) -> Self {
-        Self { bytes: Vec::new(), most }
+        Self { bytes: Vec::new(), told: 0, most }
     }
 
     /// Takes what has come. No more is kept than came, and [`Frames::next_message`] is to be asked before more does.
     pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..std::mem::take(&mut self.told));
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Is nothing left of what has come?
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.told == self.bytes.len()
     }
 
     /// The next message that is whole, if there is one.
@@ -56,7 +59,8 @@ impl Frames {
     /// # Errors
     /// The stream cannot be read on.
     pub fn next_message(&mut self) -> Result<Option<Vec<u8>>, Bad> {
-        let Some(&[compressed, a, b, c, d]) = self.bytes.first_chunk::<HEAD>() else { return Ok(None) };
+        let rest = &self.bytes[self.told..];
+        let Some(&[compressed, a, b, c, d]) = rest.first_chunk::<HEAD>() else { return Ok(None) };
         if compressed != 0 {
             return Err(Bad::Compressed);
         }
@@ -64,13 +68,9 @@ impl Frames {
         if length > self.most {
             return Err(Bad::Long);
         }
-        if self.bytes.len() - HEAD < length {
-            return Ok(None);
-        }
-        let rest = self.bytes.split_off(HEAD + length);
-        let mut message = std::mem::replace(&mut self.bytes, rest);
-        message.drain(..HEAD);
-        Ok(Some(message))
+        let Some(message) = rest.get(HEAD..HEAD + length) else { return Ok(None) };
+        self.told += HEAD + length;
+        Ok(Some(message.to_vec()))
     }
 }
 
