@@ -16,7 +16,7 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build install-c wheel test test-python test-api lint fmt gates bench bench-sim bench-lottery bench-load bench-corba bench-model deny deps clean
+.PHONY: help demo build install-c wheel test test-build test-python test-api lint fmt gates bench bench-sim bench-lottery bench-load bench-corba bench-model deny deps clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ test: deps ## all tests, with real clients, servers and proxies (PROFILE=release
 	python3 -B -m unittest discover -q -s benches
 	$(MAKE) --no-print-directory test-python test-api
 	PLIMSOLL_BIN=$(TARGET)/$(PROFILE)/plimsoll $(CARGO) test $(LOCKED) --workspace --features plimsoll/kerberos --no-fail-fast
+
+test-build: deps wheel ## compile the tests and run none
+	$(CARGO) test $(LOCKED) --workspace --features plimsoll/kerberos --no-run
 
 test-python: wheel ## the wheel in a fresh environment, against real daemons
 	$(CARGO) build $(LOCKED) --profile $(PROFILE) -p plimsoll
