@@ -16,7 +16,7 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build install-c wheel test test-python test-api lint fmt gates bench bench-sim bench-lottery bench-load bench-corba bench-model deny deps go-tools clean
+.PHONY: help demo build install-c wheel test test-build test-python test-api lint fmt gates bench bench-sim bench-lottery bench-load bench-corba bench-model deny deps go-tools clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ test: deps go-tools ## all tests, with real clients, servers and proxies (PROFIL
 	python3 -B -m unittest discover -q -s benches
 	$(MAKE) --no-print-directory test-python test-api
 	PLIMSOLL_BIN=$(TARGET)/$(PROFILE)/plimsoll $(CARGO) test $(LOCKED) --workspace --features plimsoll/kerberos --no-fail-fast
+
+test-build: deps wheel go-tools ## compile the tests and run none
+	$(CARGO) test $(LOCKED) --workspace --features plimsoll/kerberos --no-run
 
 test-python: wheel ## the wheel in a fresh environment, against real daemons
 	$(CARGO) build $(LOCKED) --profile $(PROFILE) -p plimsoll
@@ -106,7 +109,7 @@ deps: ## what the tests, gates and bench need from Debian, and ORBs on Java wher
 	@scripts/install-test-deps
 	-@scripts/install-corba-java
 
-go-tools: ## programs in Go that the tests run: h2spec, grpc-go's interop client and server
+go-tools: ## programs in Go that the tests run: h2spec, grpc-go's interop client and server, a client of xDS
 	@scripts/install-go-tools
 
 clean: ## what was built

@@ -1,6 +1,8 @@
 //! `[group.hand_over]`: who keeps the members' state is told before a member that is drained, or under alert, loses its
 //! sessions.
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -8,7 +10,7 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::binding::report;
-use crate::stage::{Balancer, Member, Script, Wire, listening, refusing, until};
+use crate::stage::{Balancer, Folder, Member, Process, Script, Wire, listening, part, refusing, until};
 
 /// Who answers on the session of a wire.
 fn who(wire: &mut Wire) -> String {
@@ -196,4 +198,66 @@ fn a_hook_that_is_down_or_hangs_keeps_no_member_overloaded() {
         assert!(events[0].1.contains(why) && events[0].1.ends_with("they go all the same"), "{events:?}");
         assert!(balancer.group("web")["hand_overs_failed"].as_u64() > Some(0));
     }
+}
+
+/// One of the example's programs, and where it listens.
+fn example(program: &str, args: &[&str], folder: &Folder) -> (Process, SocketAddr) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/hand-over").join(program);
+    let all: Vec<&str> = ["-B", script.to_str().unwrap(), "0"].iter().chain(args).copied().collect();
+    let process = Process::start(&part("python3"), &all, folder.path());
+    until("it listens", || process.lines().iter().any(|line| line.parse::<SocketAddr>().is_ok()));
+    let address = process.lines().iter().find_map(|line| line.parse().ok()).unwrap();
+    (process, address)
+}
+
+#[test]
+fn the_example_loses_no_session_and_counts_none_twice() {
+    let folder = Folder::new();
+    let store = folder.join("store");
+    std::fs::create_dir(&store).unwrap();
+    let servers = [(); 2].map(|()| example("member.py", &[store.to_str().unwrap()], &folder));
+    let (_hook, hook) = example("hook.py", &[], &folder);
+    let members = servers.each_ref().map(|(_, address)| *address);
+    let text = std::fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/hand-over/plimsoll.toml"),
+    );
+    // The stage has an admin listener of its own.
+    let text = text.unwrap();
+    let begin = text.find("[[listener]]").unwrap();
+    let mut text = text[begin..].replace("127.0.0.1:8080", "127.0.0.1:0");
+    for (named, address) in [("127.0.0.1:9001", members[0]), ("127.0.0.1:9002", members[1])] {
+        text = text.replace(named, &address.to_string());
+    }
+    let balancer = Balancer::start(&text.replace("127.0.0.1:7000", &hook.to_string()));
+    let mut jars = vec![String::new(); 8];
+    let mut visit = |jar: &mut String| {
+        let mut wire = Wire::connect(balancer.address());
+        wire.send(format!("GET / HTTP/1.1\r\nHost: a\r\nCookie: {jar}\r\nConnection: close\r\n\r\n"));
+        let answer = wire.answer().unwrap();
+        let fields = answer.head.lines().filter_map(|line| line.split_once(": "));
+        for (_, set) in fields.filter(|(name, _)| name.eq_ignore_ascii_case("set-cookie")) {
+            let (name, value) = set.split(';').next().unwrap().split_once('=').unwrap();
+            let kept = jar.split("; ").filter(|one| !one.is_empty() && !one.starts_with(&format!("{name}=")));
+            *jar = kept.map(str::to_owned).chain([format!("{name}={value}")]).collect::<Vec<_>>().join("; ");
+        }
+        let text = answer.text();
+        let (port, count) = text.trim().split_once(' ').unwrap();
+        (port.parse::<u16>().unwrap(), count.parse::<u32>().unwrap())
+    };
+    for turn in 1..=3 {
+        for jar in &mut jars {
+            assert_eq!(visit(jar).1, turn);
+        }
+    }
+    let (home, _) = visit(&mut jars[0]);
+    let [old, new] = if home == members[0].port() { members } else { [members[1], members[0]] };
+    assert_eq!(balancer.run(&["drain", &old.to_string()]).code, Some(0));
+    // One that was on its way meanwhile: the old server keeps nothing of it to itself.
+    let mut late = Wire::connect(old);
+    late.send(format!("GET / HTTP/1.1\r\nHost: a\r\nCookie: {}\r\n\r\n", jars[1]));
+    assert_eq!(late.answer().unwrap().text().trim(), format!("{} 4", old.port()));
+    let after: Vec<(u16, u32)> = jars.iter_mut().map(&mut visit).collect();
+    assert!(after.iter().all(|(port, _)| *port == new.port()), "{after:?}");
+    let counts: Vec<u32> = after.iter().map(|(_, count)| *count).collect();
+    assert_eq!(counts, [5, 5, 4, 4, 4, 4, 4, 4], "each goes on where it was");
 }

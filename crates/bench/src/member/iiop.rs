@@ -203,7 +203,8 @@ impl Wire {
         member.requests.set(member.requests.get() + u64::from(!receives));
         let failing = member.failing.get();
         let fails = member.chance.borrow_mut().happens(failing.rate);
-        let first = std::mem::take(&mut self.first);
+        let own = latency::is_own(request.operation);
+        let first = !own && std::mem::take(&mut self.first);
         let form = header.form();
         let named = Context { id: MEMBER_CONTEXT, data: member.name.as_bytes() };
         let mut reply = Vec::with_capacity(64);
@@ -231,7 +232,9 @@ impl Wire {
                 Some(after) => member.work.wait(after).await,
                 None if receives => member.work.receive().await,
                 None => {
-                    if member.work.serve(first).await.is_err() {
+                    let turn =
+                        async { if own { member.work.turn().await } else { member.work.serve(first).await } };
+                    if turn.await.is_err() {
                         reply.clear();
                         if wanted != Wanted::Nothing {
                             write::exception(&mut reply, form, id, &SystemException::TRANSIENT);

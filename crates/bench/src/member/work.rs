@@ -101,7 +101,12 @@ impl Work {
         self.hold(self.service, first).await
     }
 
-    /// The same, for a page that a program makes if it is `dynamic`.
+    /// Waits for a worker and needs it for no time: what a server answers by itself, without the program.
+    pub(super) async fn turn(&self) -> Result<(), Full> {
+        if self.processor.is_some() { Ok(()) } else { self.worker().await.map(drop) }
+    }
+
+    /// The same as [`Self::serve`], for a page that a program makes if it is `dynamic`.
     pub(super) async fn page(&self, first: bool, dynamic: bool) -> Result<(), Full> {
         self.hold(self.dynamic.filter(|_| dynamic).unwrap_or(self.service), first).await
     }

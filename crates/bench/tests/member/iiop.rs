@@ -224,6 +224,28 @@ fn serves_side_by_side_up_to_its_queue() {
     m1.stop();
 }
 
+/// What every object answers waits for its turn and is no work.
+#[test]
+fn questions_wait_for_a_worker_and_need_no_service() {
+    let m1 = iiop(|spec| {
+        spec.service = "const:500ms".parse().unwrap();
+        spec.workers = 1;
+    });
+    let form = Form { version: Version::V1_0, order: Order::Big };
+    let begin = Instant::now();
+    let mut stream = m1.connect();
+    stream.write_all(&request(form, 0, "who", |_| ())).unwrap();
+    for id in 1..20 {
+        stream.write_all(&request(form, id, "_non_existent", |_| ())).unwrap();
+    }
+    let ids: Vec<u32> = (0..20).map(|_| reply(&next(&mut stream), |reply, _| reply.id)).collect();
+    assert_eq!(ids[0], 0, "{ids:?}");
+    // Twenty services would take ten seconds.
+    let took = begin.elapsed();
+    assert!((Duration::from_millis(500)..Duration::from_secs(5)).contains(&took), "{took:?}");
+    m1.stop();
+}
+
 #[test]
 fn says_that_it_does_not_understand() {
     let m1 = iiop(|_| {});

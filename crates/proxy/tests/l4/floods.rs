@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::frames::*;
-use crate::rig::{MILLI, SECOND, group, listener, start, status, until, within};
+use crate::rig::{SECOND, group, listener, start, status, until, within};
 
 /// A member that answers at once, or with `slow` never.
 async fn member(slow: bool, body: usize) -> (SocketAddr, Arc<AtomicUsize>) {
@@ -314,7 +314,6 @@ async fn window_update_stall() {
                 _ => {}
             }
         }
-        tokio::time::sleep(MILLI).await;
         goes_on(&engine).await;
     })
     .await;

@@ -1,4 +1,7 @@
 //! From one level to another a metric changes by so much, give or take a bound: a cut of 47 % is a change by -0.47.
+//!
+//! The mean decides. Where it is out of bounds, but is known less precisely than the bound is wide and may as well be within, nothing was
+//! refuted, and nothing shown: that is not decided.
 
 use serde::Deserialize;
 
@@ -45,6 +48,7 @@ impl Changes {
         };
         let at = |levels: &Levels, level: &Level| levels.get(&self.factor) == Some(level);
         let mut verdict = Verdict::new(true);
+        let mut refuted = false;
         for (levels, first) in rows.iter().filter(|(levels, _)| at(levels, &self.from)) {
             let place = rest(levels);
             let Some((_, last)) =
@@ -53,11 +57,18 @@ impl Changes {
                 return Verdict::nothing(&format!("no {} at {}", self.to, name(&place)));
             };
             let ratio = last.over(first);
-            let holds = (ratio.mean - 1.0 - self.by).abs() <= self.within;
+            let off = (ratio.mean - 1.0 - self.by).abs();
+            let (holds, may) =
+                (off <= self.within, ratio.half > self.within && off <= self.within + ratio.half);
             verdict.pass &= holds;
+            refuted |= !holds && !may;
             verdict.numbers.push(format!(
                 "{}{}: from {} to {}, by {} ± {} %, expected {} ± {} %",
-                if holds { "" } else { "not at " },
+                match (holds, may) {
+                    (true, _) => "",
+                    (false, true) => "too vague at ",
+                    (false, false) => "not at ",
+                },
                 name(&place),
                 shown(first),
                 shown(last),
@@ -70,6 +81,7 @@ impl Changes {
         if verdict.numbers.is_empty() {
             return Verdict::nothing(&format!("no point of {} with `{}`", self.from, self.metric.name()));
         }
+        verdict.decided = verdict.pass || refuted;
         verdict
     }
 }
@@ -96,5 +108,27 @@ mod tests {
         assert!(!test(-0.5, 0.02).decide(&table).pass && !test(0.47, 0.02).decide(&table).pass);
         let other = Changes { to: Level::Number(4.0), ..test(-0.47, 0.1) };
         assert!(!other.decide(&table).pass && !test(0.0, 1.0).decide(&Table::default()).pass);
+    }
+
+    #[test]
+    fn what_is_too_vague_to_tell_is_not_decided() {
+        let test = Changes {
+            metric: Metric::Response,
+            factor: Factor::Endpoints,
+            from: Level::Number(1.0),
+            to: Level::Number(2.0),
+            by: 1.0,
+            within: 0.02,
+            only: vec![],
+        };
+        let verdict = |half, last| {
+            let table = curves(Metric::Response, half, &[(1.0, &[(1.0, 100.0)]), (2.0, &[(1.0, last)])]);
+            test.decide(&table)
+        };
+        let vague = verdict(3.0, 196.0);
+        assert!(!vague.pass && !vague.decided && vague.numbers[0].starts_with("too vague at "), "{vague:?}");
+        // The mean is where it should be; far away; known well enough.
+        let sure = [verdict(3.0, 199.0), verdict(3.0, 160.0), verdict(0.1, 196.0)];
+        assert_eq!(sure.map(|one| (one.pass, one.decided)), [(true, true), (false, true), (false, true)]);
     }
 }

@@ -78,6 +78,11 @@ enum Answer<'m> {
     Failed(SystemException<'static>),
 }
 
+/// Is this answered by whatever serves objects, and not by the object's program, whose work it therefore is not?
+pub(super) fn is_own(operation: &[u8]) -> bool {
+    matches!(operation, b"_is_a" | b"_non_existent" | b"_not_existent" | b"_repository_id")
+}
+
 fn perform<'m>(
     operation: &[u8],
     arguments: &mut Reader<'m>,
