@@ -199,3 +199,6 @@ fn report(message: &[u8]) -> Answer {
     .map_err(|bad| bad.to_string())?;
     Ok(values)
 }
+
+#[cfg(test)]
+mod tests;

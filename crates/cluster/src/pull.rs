@@ -110,7 +110,7 @@ impl Drop for Pulls {
 }
 
 /// Each member of a group with whom to ask for it; none if nobody is asked.
-fn aims(group: &GroupSettings) -> Vec<(Arc<str>, Aim)> {
+pub(crate) fn aims(group: &GroupSettings) -> Vec<(Arc<str>, Aim)> {
     let monitor = group.monitor.as_ref();
     let Some(monitor) = monitor else { return Vec::new() };
     let what = match monitor.source {

@@ -441,11 +441,6 @@ fn expressions_are_checked_where_they_stand() {
           | ^^^^ sources that are asked: pull, prometheus, orca-oob
     2 warnings
     "#);
-    let warned = read(&metric("source = \"orca-oob\"\nurl = \"http://m/\"")).unwrap().warnings.to_string();
-    assert!(warned.contains("`url` has no effect"), "{warned}");
-    let oob = "tls = {}\n[group.monitor]\nsource = \"orca-oob\"";
-    assert_snapshot!(errors(&format!("{LEAST}{oob}")), @"");
-    assert!(read(&format!("{LEAST}{oob}\nport = 9")).is_ok());
 }
 
 #[test]
