@@ -191,6 +191,27 @@ fn http_2_begins_with_a_connection_or_not_at_all() {
 }
 
 #[test]
+fn another_protocol_is_hung_up_on_and_after_a_request_refused() {
+    const OTHERS: [&str; 2] = ["OPTIONS * RTSP/1.0\r\nCSeq: 1\r\n\r\n", "INVALID CONNECTION PREFACE\r\n\r\n"];
+    let (member, seen) = witness();
+    let balancer = Balancer::start(&web(&[member.address], ""));
+    for other in OTHERS {
+        let mut client = Wire::connect(balancer.address());
+        client.send(format!("{other}{GOOD}"));
+        client.closed();
+        assert_eq!(member.accepted(), 0, "{other}: {:?}", seen.lock().unwrap());
+    }
+    for other in OTHERS {
+        let mut client = Wire::connect(balancer.address());
+        client.send(format!("GET /first HTTP/1.1\r\nHost: x\r\n\r\n{other}{GOOD}"));
+        assert_eq!(client.answer().unwrap().status, 200);
+        let answer = client.answer().unwrap();
+        assert_eq!((answer.status, answer.reason()), (400, Some("bad_request")));
+        client.closed();
+    }
+}
+
+#[test]
 fn a_good_request_before_a_bad_one_is_answered_and_nothing_after_it() {
     let (member, seen) = witness();
     let balancer = Balancer::start(&web(&[member.address], ""));

@@ -6,6 +6,7 @@
 
 mod balancer;
 mod curl;
+mod golang;
 mod load;
 mod manager;
 mod member;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use balancer::{Balancer, Run, binary, groups, listening, members_list, web};
 pub(crate) use curl::{Curled, curl, curl_status};
+pub(crate) use golang::{InteropServer, go_run, go_tool};
 pub(crate) use load::Load;
 pub(crate) use manager::Manager;
 pub(crate) use member::{Member, Script, deaf, refusing};

@@ -1,11 +1,11 @@
-//! A stock client of gRPC (grpcio) that finds members by xDS: it goes there itself, as often as it is told, and reports what it did.
+//! Stock clients of gRPC (grpcio, grpc-go) that find members by xDS: they go there themselves, as often as they are told, and report what they did.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::stage::{Balancer, curl_status, until};
+use crate::stage::{Balancer, curl_status, go_tool, until};
 
 /// Three servers and a client, which do as they are told.
 struct Grpc {
@@ -18,14 +18,19 @@ struct Grpc {
 }
 
 impl Grpc {
-    fn start() -> Self {
+    /// grpcio's.
+    fn python() -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/e2e/grpc/xds.py");
-        let mut child = Command::new("/usr/bin/python3")
-            .arg(script)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Self::start(Command::new("/usr/bin/python3").arg(script))
+    }
+
+    /// grpc-go's.
+    fn go() -> Self {
+        Self::start(&mut Command::new(go_tool("grpc-xds")))
+    }
+
+    fn start(program: &mut Command) -> Self {
+        let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let out = child.stdin.take().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
@@ -80,6 +85,31 @@ impl Grpc {
     }
 }
 
+/// The same for clients of both libraries.
+macro_rules! of_both {
+    ($($name:ident),*) => {
+        mod grpcio {
+            $(#[test]
+            fn $name() {
+                super::$name(super::Grpc::python());
+            })*
+        }
+        mod grpc_go {
+            $(#[test]
+            fn $name() {
+                super::$name(super::Grpc::go());
+            })*
+        }
+    };
+}
+
+of_both!(
+    a_stock_client_follows_weights_and_drains,
+    a_slow_member_gets_less_because_clients_say_what_is_under_way_there,
+    what_sessions_are_to_leave_gets_fewer_calls,
+    loads_and_alerts_count_within_a_second
+);
+
 impl Drop for Grpc {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -87,9 +117,7 @@ impl Drop for Grpc {
     }
 }
 
-#[test]
-fn a_stock_client_follows_weights_and_drains() {
-    let mut grpc = Grpc::start();
+fn a_stock_client_follows_weights_and_drains(mut grpc: Grpc) {
     let balancer = grpc.balancer([1, 2, 5], "", "strategy = \"weighted_round_robin\"\n");
     until("shares are as the capacities", || {
         let shares = grpc.shares();
@@ -112,9 +140,7 @@ fn a_stock_client_follows_weights_and_drains() {
     grpc.shares();
 }
 
-#[test]
-fn a_slow_member_gets_less_because_clients_say_what_is_under_way_there() {
-    let mut grpc = Grpc::start();
+fn a_slow_member_gets_less_because_clients_say_what_is_under_way_there(mut grpc: Grpc) {
     let balancer = grpc.balancer([1, 1, 1], "", "");
     for server in 0..2 {
         grpc.tell(&format!("delay {server} 5"));
@@ -158,9 +184,7 @@ fn told(grpc: &mut Grpc, listener: &str, strategy: &str) -> (Balancer, impl Fn([
     (balancer, report)
 }
 
-#[test]
-fn what_sessions_are_to_leave_gets_fewer_calls() {
-    let mut grpc = Grpc::start();
+fn what_sessions_are_to_leave_gets_fewer_calls(mut grpc: Grpc) {
     let (balancer, report) = told(&mut grpc, "binding = \"on_demand\"", "\"random\"");
     until("all get as much", || grpc.shares().iter().all(|share| (share - 1.0 / 3.0).abs() < 0.07));
     report([0.02, 0.02, 1.0]);
@@ -169,9 +193,7 @@ fn what_sessions_are_to_leave_gets_fewer_calls() {
     until("its clients call others", || grpc.shares()[2] < 0.29);
 }
 
-#[test]
-fn loads_and_alerts_count_within_a_second() {
-    let mut grpc = Grpc::start();
+fn loads_and_alerts_count_within_a_second(mut grpc: Grpc) {
     let strategy = "{ least_loaded = { critical = 0.5 } }";
     let (balancer, report) = told(&mut grpc, "binding = \"on_demand\"", strategy);
     // The machine may have something else to do: of three times, one must do.

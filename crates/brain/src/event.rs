@@ -50,6 +50,8 @@ pub enum EventKind {
     Changed,
     /// More reports came for a member than are taken.
     Flooded,
+    /// A member does not have what its group's monitor asks it for.
+    NoReports,
     /// A client refused what it was told of the group (xDS).
     Refused,
     /// A new configuration is in force.

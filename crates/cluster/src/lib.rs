@@ -1,7 +1,7 @@
 //! Know the members: take their reports, ask their monitors, make loads and weights of both.
 //!
-//! Figures come in by push ([`Cluster::report`]), by pull (an agent's JSON or a page of Prometheus metrics, asked
-//! for by tasks of this crate's one thread), by whoever sees a member's answers ([`Cluster::observe`]) and from the balancer itself ([`Balancer::counters`]). An operator's
+//! Figures come in by push ([`Cluster::report`]), by pull (an agent's JSON, a page of Prometheus metrics or a stream of load
+//! reports, asked for by tasks of this crate's one thread), by whoever sees a member's answers ([`Cluster::observe`]) and from the balancer itself ([`Balancer::counters`]). An operator's
 //! [`Expression`]s make of them a member's load and, if the strategy asks for it, its weight, which go to the
 //! balancer. All of it is slow path: nothing here is reached by a request.
 //!
@@ -16,6 +16,7 @@ pub mod corba;
 mod expression;
 mod facts;
 pub mod lottery;
+mod oob;
 mod own;
 mod pull;
 mod settings;
@@ -59,6 +60,9 @@ pub trait Balancer: Send + Sync + 'static {
 
     /// More reports came for a member than are taken.
     fn flooded(&self, group: &str, member: &str);
+
+    /// A member does not report its load in the way that its group's monitor asks it to, and why.
+    fn no_reports(&self, group: &str, member: &str, why: &str);
 }
 
 /// How much a member does and how busy that makes it.
@@ -255,6 +259,11 @@ impl Inner {
     pub(crate) fn pulled(&self, group: &str, member: &str, outcome: Answer) {
         let said = lock(&self.watch).pulled(group, member, outcome, Instant::now());
         self.say(said);
+    }
+
+    /// Tells the balancer of a member that does not report.
+    pub(crate) fn no_reports(&self, group: &str, member: &str, why: &str) {
+        self.balancer.no_reports(group, member, why);
     }
 
     /// Tells the balancer, without a lock held.

@@ -1,4 +1,5 @@
-//! Asks monitors: one task per member, each with its own waits, so that one that hangs delays no other.
+//! Asks monitors: one task per member, each with its own waits, so that one that hangs delays no other. To members that report
+//! by themselves it listens (`oob.rs`).
 //!
 //! The first look at a member comes at a random moment of the first interval, and each wait is varied by a tenth,
 //! so that members are not asked in step. A look is one connection, one GET and one answer of at most [`BODY`]
@@ -22,7 +23,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::expression::names_of;
-use crate::{GroupSettings, Inner, Source, answer};
+use crate::{GroupSettings, Inner, Source, answer, oob};
 
 /// Longest answer, bytes: a large page of metrics.
 pub(crate) const BODY: usize = 4 << 20;
@@ -38,18 +39,28 @@ struct Running {
 
 /// Whom to ask, and for what.
 #[derive(Debug, PartialEq)]
-struct Aim {
+pub(crate) struct Aim {
     /// Where the member is, with the port that is asked.
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// Who answers in its place, with the port.
     instead: Option<(String, u16)>,
     /// As whoever is asked is called, port included.
-    host: String,
+    pub(crate) host: String,
     path: String,
-    interval: Duration,
-    timeout: Duration,
-    /// The names that are wanted off a page of metrics; `None` for an agent's answer.
-    page: Option<Vec<String>>,
+    pub(crate) interval: Duration,
+    pub(crate) timeout: Duration,
+    what: What,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq)]
+enum What {
+    /// An agent's answer.
+    Agent,
+    /// Off a page of metrics the names that are wanted.
+    Page(Vec<String>),
+    /// A stream of load reports (`oob.rs`).
+    Reports,
 }
 
 /// What a monitor said: names, values, ages.
@@ -81,7 +92,12 @@ impl Pulls {
         });
         for (key, aim) in wanted {
             let aim = Arc::new(aim);
-            let task = runtime.spawn(watch(key.clone(), Arc::clone(&aim), inner.clone()));
+            let task = match aim.what {
+                What::Reports => runtime.spawn(oob::watch(key.clone(), Arc::clone(&aim), inner.clone())),
+                What::Agent | What::Page(_) => {
+                    runtime.spawn(watch(key.clone(), Arc::clone(&aim), inner.clone()))
+                }
+            };
             self.0.insert(key, Running { aim, task });
         }
     }
@@ -94,18 +110,21 @@ impl Drop for Pulls {
 }
 
 /// Each member of a group with whom to ask for it; none if nobody is asked.
-fn aims(group: &GroupSettings) -> Vec<(Arc<str>, Aim)> {
+pub(crate) fn aims(group: &GroupSettings) -> Vec<(Arc<str>, Aim)> {
     let monitor = group.monitor.as_ref();
-    let Some(monitor) = monitor.filter(|it| matches!(it.source, Source::Pull | Source::Prometheus)) else {
-        return Vec::new();
+    let Some(monitor) = monitor else { return Vec::new() };
+    let what = match monitor.source {
+        Source::Push | Source::Passive | Source::Orca => return Vec::new(),
+        Source::Pull => What::Agent,
+        Source::Prometheus => {
+            let read = names_of(group.expressions());
+            let counters = read.iter().filter_map(|name| name.strip_suffix("_per_second")).map(str::to_owned);
+            let mut wanted: Vec<String> = counters.chain(read.iter().cloned()).collect();
+            wanted.sort_unstable();
+            What::Page(wanted)
+        }
+        Source::OrcaOob => What::Reports,
     };
-    let page = (monitor.source == Source::Prometheus).then(|| {
-        let read = names_of(group.expressions());
-        let counters = read.iter().filter_map(|name| name.strip_suffix("_per_second")).map(str::to_owned);
-        let mut wanted: Vec<String> = counters.chain(read.iter().cloned()).collect();
-        wanted.sort_unstable();
-        wanted
-    });
     let aim = |member: &crate::MemberSettings| {
         let mut address = member.address;
         address.set_port(monitor.target.port.unwrap_or_else(|| address.port()));
@@ -123,7 +142,7 @@ fn aims(group: &GroupSettings) -> Vec<(Arc<str>, Aim)> {
             instead,
             interval: monitor.interval,
             timeout: monitor.target.timeout,
-            page: page.clone(),
+            what: what.clone(),
         };
         (member.name.clone(), aim)
     };
@@ -164,7 +183,7 @@ async fn ask(aim: &Aim) -> Answer {
     let request = Request::get(&aim.path)
         .header(HOST, &aim.host)
         .header(USER_AGENT, concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
-        .header(ACCEPT, if aim.page.is_some() { "text/plain;version=0.0.4" } else { "application/json" })
+        .header(ACCEPT, if aim.what == What::Agent { "application/json" } else { "text/plain;version=0.0.4" })
         .header(CONNECTION, "close")
         .body(Empty::new())
         .map_err(|error| error.to_string())?;
@@ -174,9 +193,9 @@ async fn ask(aim: &Aim) -> Answer {
     }
     let body = Limited::new(response.into_body(), BODY).collect().await.map_err(|error| error.to_string())?;
     let body = body.to_bytes();
-    match &aim.page {
-        Some(wanted) => answer::page(&body, wanted),
-        None => answer::agent(&body),
+    match &aim.what {
+        What::Page(wanted) => answer::page(&body, wanted),
+        What::Agent | What::Reports => answer::agent(&body),
     }
 }
 
@@ -190,7 +209,7 @@ impl Drop for Ends {
 }
 
 /// The first look is not put off for longer.
-const FIRST: Duration = Duration::from_secs(1);
+pub(crate) const FIRST: Duration = Duration::from_secs(1);
 
 /// A number from 0 to 1. The standard library's hasher is seeded anew each time: chance enough for this.
 pub(crate) fn chance() -> f64 {

@@ -40,7 +40,7 @@ pub struct MonitorSettings {
     pub metric: Expression,
     /// Between two looks, or two reports that are expected.
     pub interval: Duration,
-    /// Whom to ask; for `Pull` and `Prometheus`.
+    /// Whom to ask; for `Pull` and `Prometheus`; of `OrcaOob` the port and the timeout.
     pub target: Target,
 }
 
@@ -68,6 +68,8 @@ pub enum Source {
     Passive,
     /// Told by the member in its answers.
     Orca,
+    /// Told by the member on a stream that the balancer asks for.
+    OrcaOob,
     /// Read off a page of metrics.
     Prometheus,
 }
@@ -80,6 +82,7 @@ impl Source {
             Self::Pull => "pull",
             Self::Passive => "passive",
             Self::Orca => "orca",
+            Self::OrcaOob => "orca-oob",
             Self::Prometheus => "prometheus",
         }
     }

@@ -364,6 +364,13 @@ impl Engine {
         lock(&self.0.control).journal.write(event);
     }
 
+    /// Notes that a member does not report its load in the way that it is asked to, and why.
+    pub fn no_reports(&self, group: &str, member: &str, why: &str) {
+        let (group, member) = (group.into(), Some(member.into()));
+        let event = Event { kind: EventKind::NoReports, group, member, why: why.into(), inputs: Vec::new() };
+        lock(&self.0.control).journal.write(event);
+    }
+
     /// What the strategy knows of a group's members and makes of them, with what was decided lately; `None` if
     /// there is no such group. What is known beyond the data plane (loads, facts) is left out for others to fill in.
     pub fn explain(&self, group: &str) -> Option<GroupExplanation> {

@@ -92,6 +92,8 @@ enum Next {
     /// The client speaks HTTP/2: what came is in `unread`.
     Second,
     Refused(Reason),
+    /// The client speaks something else.
+    Foreign,
     /// The client is done, or idle for too long, or we are.
     Closed,
 }
@@ -124,6 +126,8 @@ pub(crate) async fn serve<S: Stream + 'static>(
             Next::Second if served == 0 => break,
             // After a request nobody speaks it.
             Next::Second => return session.refuse(Reason::Version).await,
+            Next::Foreign if served == 0 => return session.hang_up(Reason::BadRequest).await,
+            Next::Foreign => return session.refuse(Reason::BadRequest).await,
             Next::Refused(reason) => return session.refuse(reason).await,
             Next::Closed => return session.stream.part(),
         }
@@ -211,6 +215,7 @@ impl<S: Stream> Session<S> {
                             self.unread.extend_from_slice(&buffer[..filled]);
                             return Poll::Ready(Next::Second);
                         }
+                        Err(_) if http1::foreign(&buffer[..filled]) => return Poll::Ready(Next::Foreign),
                         Err(refusal) => return Poll::Ready(Next::Refused(reason(refusal))),
                     }
                 }

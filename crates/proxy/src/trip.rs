@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use plimsoll_brain::{MemberId, Time};
-use plimsoll_wire::orca::{Kind, Metric};
 use plimsoll_wire::reading;
 
 use crate::GroupSettings;
@@ -78,7 +77,7 @@ impl Trip {
         let mut sample = self.samples(now).then(Vec::new);
         let said = reading::read(value, |metric| {
             if let Some(sample) = &mut sample {
-                sample.extend(named(metric).map(|name| (name, metric.value)));
+                sample.extend(metric.figure().map(|name| (name, metric.value)));
             }
         });
         // It may say something else, or nothing that makes sense: that is the member's business.
@@ -202,16 +201,6 @@ impl Drop for Trip {
         if !self.group.room.calm() {
             self.group.room.ring();
         }
-    }
-}
-
-/// What a figure is called outside; `None` for what is about one request.
-fn named(metric: &Metric<'_>) -> Option<String> {
-    match metric.kind {
-        Kind::Field => Some(metric.name.to_owned()),
-        Kind::Named => Some(format!("named_metrics.{}", metric.name)),
-        Kind::Utilization => Some(format!("utilization.{}", metric.name)),
-        Kind::RequestCost => None,
     }
 }
 

@@ -19,8 +19,10 @@
 
 mod bin;
 mod json;
+mod stream;
 mod text;
 
+pub use stream::{STREAM, question};
 pub use text::write_text;
 
 /// The header, in lower case.
@@ -83,6 +85,17 @@ impl<'a> Metric<'a> {
     /// The named metric `name`.
     pub fn named(name: &'a str, value: f64) -> Self {
         Self { kind: Kind::Named, name, value }
+    }
+
+    /// What a figure out of it is called: a field by its own name, others with that of their map before it. What a single
+    /// request has cost is no figure of its server.
+    pub fn figure(&self) -> Option<String> {
+        match self.kind {
+            Kind::Field => Some(self.name.to_owned()),
+            Kind::Named => Some(format!("named_metrics.{}", self.name)),
+            Kind::Utilization => Some(format!("utilization.{}", self.name)),
+            Kind::RequestCost => None,
+        }
     }
 
     /// Can it be said, and be understood?
@@ -154,6 +167,17 @@ pub fn read_bin(value: &[u8], each: impl FnMut(Metric<'_>)) -> Result<(), Bad> {
     let message = bin::decode(limited(value)?.trim_ascii(), &mut room)?;
     let mut found = Found::new();
     bin::read(message, &mut found)?;
+    found.tell(each);
+    Ok(())
+}
+
+/// Reads the message itself, as a stream of reports carries it.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_message(message: &[u8], each: impl FnMut(Metric<'_>)) -> Result<(), Bad> {
+    let mut found = Found::new();
+    bin::read(limited(message)?, &mut found)?;
     found.tell(each);
     Ok(())
 }

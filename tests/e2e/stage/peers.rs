@@ -63,7 +63,7 @@ impl Nginx {
         for name in ["files", "temp"] {
             std::fs::create_dir(folder.join(name)).unwrap();
         }
-        let (process, address) = settle("nginx", &folder, |address| {
+        let (process, address) = settle(&part("nginx"), &folder, |address| {
             // As root nginx would give up its rights and then not be let into the folder.
             let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
             let text = format!(
@@ -101,7 +101,7 @@ impl Haproxy {
     #[track_caller]
     pub(crate) fn start(sections: impl Fn(SocketAddr) -> String) -> Self {
         let folder = Folder::new();
-        let (process, address) = settle("haproxy", &folder, |address| {
+        let (process, address) = settle(&part("haproxy"), &folder, |address| {
             let text = format!(
                 "global\n  maxconn 1000\n\
                  defaults\n  timeout connect 5s\n  timeout client 30s\n  timeout server 30s\n{}\n",
@@ -116,13 +116,16 @@ impl Haproxy {
 
 /// Starts a program that cannot choose a free port itself, with other ports until it gets one.
 #[track_caller]
-fn settle(name: &str, folder: &Folder, args: impl Fn(SocketAddr) -> Vec<String>) -> (Process, SocketAddr) {
-    let program = part(name);
+pub(super) fn settle(
+    program: &Path,
+    folder: &Folder,
+    args: impl Fn(SocketAddr) -> Vec<String>,
+) -> (Process, SocketAddr) {
     for _ in 0..20 {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let args = args(address);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let mut process = Process::start(&program, &args, folder.path());
+        let mut process = Process::start(program, &args, folder.path());
         let end = std::time::Instant::now() + PATIENCE;
         loop {
             if process.ended() {
@@ -133,9 +136,9 @@ fn settle(name: &str, folder: &Folder, args: impl Fn(SocketAddr) -> Vec<String>)
             if listens(address) {
                 return (process, address);
             }
-            assert!(std::time::Instant::now() < end, "{name} does not listen: {process}");
+            assert!(std::time::Instant::now() < end, "it does not listen: {process}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
-    panic!("no port is free for {name}");
+    panic!("no port is free for {}", program.display());
 }

@@ -232,9 +232,8 @@ impl Wire {
                 Some(after) => member.work.wait(after).await,
                 None if receives => member.work.receive().await,
                 None => {
-                    let turn = async {
-                        if own { member.work.turn().await } else { member.work.serve(first).await }
-                    };
+                    let turn =
+                        async { if own { member.work.turn().await } else { member.work.serve(first).await } };
                     if turn.await.is_err() {
                         reply.clear();
                         if wanted != Wanted::Nothing {

@@ -236,6 +236,7 @@ pub(super) fn kind(kind: EventKind) -> (&'static str, Tone) {
         EventKind::Recovered => ("recovered", Tone::Good),
         EventKind::Changed => ("changed", Tone::Plain),
         EventKind::Flooded => ("flooded", Tone::Bad),
+        EventKind::NoReports => ("no reports", Tone::Bad),
         EventKind::Refused => ("refused", Tone::Bad),
         EventKind::Reloaded => ("reloaded", Tone::Plain),
         EventKind::ReloadRefused => ("reload refused", Tone::Bad),

@@ -300,6 +300,12 @@ fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>)
     }
     if let Some(monitor) = &group.monitor {
         check_monitor(monitor, spot.key("monitor"), text, found);
+        if monitor.source.streams() && group.tls.is_some() && monitor.port.is_none() {
+            let message =
+                "members are asked for reports without TLS, and are reached by TLS at their own port";
+            let problem = Problem::error(spot.key("monitor").key("source").value(), message);
+            found.push(problem.hint("give `port`: one of theirs that serves the same without TLS"));
+        }
     }
     check_timeouts(group, spot.key("timeouts"), found);
     health::check_protocol(group, spot, found);
@@ -360,7 +366,13 @@ fn check_monitor(monitor: &Monitor, spot: &Spot, text: &str, found: &mut Vec<Pro
         if !monitor.source.asks() {
             let message = format!("`{key}` has no effect: nobody is asked");
             let problem = Problem::warning(spot.name(key), message);
-            found.push(problem.hint("sources that are asked: pull, prometheus"));
+            found.push(problem.hint("sources that are asked: pull, prometheus, orca-oob"));
+        } else if !monitor.source.keys().contains(&key) {
+            let message = format!(
+                "`{key}` has no effect: of members that report on a stream each is asked for its own"
+            );
+            let problem = Problem::warning(spot.name(key), message);
+            found.push(problem.hint("source = \"orca-oob\" has `port` and `timeout`"));
         }
     }
 }

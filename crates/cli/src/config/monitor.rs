@@ -23,7 +23,8 @@ pub(crate) struct Monitor {
     pub(crate) metric: Formula,
 
     /// Where the numbers come from: members tell (`push`), the balancer asks an agent (`pull`) or reads a page of
-    /// metrics (`prometheus`), answers carry them (`orca`), or the balancer's own are enough (`passive`).
+    /// metrics (`prometheus`), answers carry them (`orca`), members of gRPC tell on a stream (`orca-oob`), or the balancer's own are
+    /// enough (`passive`).
     pub(crate) source: Source,
 
     /// Between two looks, or two reports that are expected. What is older than three of these (at least 10 s) is
@@ -36,7 +37,7 @@ pub(crate) struct Monitor {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) url: Option<MonitorUrl>,
 
-    /// Where to ask, at the member's host (pull, prometheus). Default: the member's own port.
+    /// Where to ask, at the member's host (pull, prometheus, orca-oob). Default: the member's own port.
     #[schemars(range(min = 1, max = 65_535))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) port: Option<u16>,
@@ -45,7 +46,7 @@ pub(crate) struct Monitor {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) path: Option<ProbePath>,
 
-    /// For one look as a whole (pull, prometheus).
+    /// For one look as a whole (pull, prometheus), or for a connection (orca-oob).
     #[schemars(extend("x-minimum" = "1ms"))]
     pub(crate) timeout: TimeSpan,
 }
@@ -74,8 +75,10 @@ impl Monitor {
     pub(crate) fn settings(&self) -> Option<cluster::MonitorSettings> {
         let path = self.path.as_ref().map_or_else(|| self.source.path(), |path| &path.0);
         let (host, port, path) = match &self.url {
-            Some(url) => (Some(url.host.clone()), Some(url.port), url.path.as_str()),
-            None => (None, self.port, path),
+            Some(url) if !self.source.streams() => {
+                (Some(url.host.clone()), Some(url.port), url.path.as_str())
+            }
+            _ => (None, self.port, path),
         };
         Some(cluster::MonitorSettings {
             source: self.source.into(),
@@ -104,6 +107,9 @@ pub(crate) enum Source {
     Passive,
     /// Answers of members carry them (ORCA's `endpoint-load-metrics`).
     Orca,
+    /// Members tell on a stream that the balancer asks for (ORCA out of band, `xds.service.orca.v3.OpenRcaService`).
+    #[serde(rename = "orca-oob")]
+    OrcaOob,
     /// The balancer reads them off a page of metrics; a name counts as the sum over its labels.
     Prometheus,
 }
@@ -111,7 +117,21 @@ pub(crate) enum Source {
 impl Source {
     /// Does the balancer ask?
     pub(crate) fn asks(self) -> bool {
-        matches!(self, Self::Pull | Self::Prometheus)
+        matches!(self, Self::Pull | Self::Prometheus | Self::OrcaOob)
+    }
+
+    /// Do members tell on a stream that the balancer asks for?
+    pub(crate) fn streams(self) -> bool {
+        self == Self::OrcaOob
+    }
+
+    /// What says whom the balancer asks, and for how long.
+    pub(crate) fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Push | Self::Passive | Self::Orca => &[],
+            Self::OrcaOob => &["port", "timeout"],
+            Self::Pull | Self::Prometheus => &["url", "port", "path", "timeout"],
+        }
     }
 
     /// Do only the balancer's own figures count?
@@ -131,6 +151,7 @@ impl From<Source> for cluster::Source {
             Source::Pull => Self::Pull,
             Source::Passive => Self::Passive,
             Source::Orca => Self::Orca,
+            Source::OrcaOob => Self::OrcaOob,
             Source::Prometheus => Self::Prometheus,
         }
     }

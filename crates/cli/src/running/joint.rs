@@ -38,4 +38,8 @@ impl cluster::Balancer for Joint {
     fn flooded(&self, group: &str, member: &str) {
         self.0.flooded(group, member);
     }
+
+    fn no_reports(&self, group: &str, member: &str, why: &str) {
+        self.0.no_reports(group, member, why);
+    }
 }

@@ -19,6 +19,12 @@ impl<S: Stream> Session<S> {
         }
     }
 
+    /// Ends the connection of a client that would not understand an answer.
+    pub(super) async fn hang_up(&mut self, reason: Reason) {
+        self.listener.pool().group.reject(self.core.index, reason);
+        self.linger().await;
+    }
+
     /// Answers a request that no member answered; true if the connection goes on.
     pub(super) async fn reject(&mut self, asked: &Asked, reason: Reason) -> bool {
         self.answered_alone = true;

@@ -78,6 +78,25 @@ pub fn request<'m, 'b>(
     }
 }
 
+/// Does it begin with a request line of another protocol: three words, the last of them not HTTP with a version? Clients of
+/// such a one (RTSP, SIP; an HTTP/2 preface that is none) make nothing of an answer in HTTP.
+pub fn foreign(input: &[u8]) -> bool {
+    let Some(line) = input.split(|byte| *byte == b'\n').next().and_then(|line| line.strip_suffix(b"\r"))
+    else {
+        return false;
+    };
+    let mut words = line.split(|byte| *byte == b' ');
+    let (Some(method), Some(target), Some(version), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return false;
+    };
+    let token = |word: &[u8]| !word.is_empty() && word.iter().all(|byte| TOKEN[usize::from(*byte)]);
+    let visible = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_graphic);
+    let http = version.get(..4).is_some_and(|name| name.eq_ignore_ascii_case(b"HTTP"));
+    token(method) && visible(target) && visible(version) && !http
+}
+
 /// The outer error stops the scan, the inner one is a judgement.
 #[inline(always)]
 fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Result<Request<'m, 'b>, Refusal>, Stop> {

@@ -58,7 +58,8 @@ impl Changes {
             };
             let ratio = last.over(first);
             let off = (ratio.mean - 1.0 - self.by).abs();
-            let (holds, may) = (off <= self.within, ratio.half > self.within && off <= self.within + ratio.half);
+            let (holds, may) =
+                (off <= self.within, ratio.half > self.within && off <= self.within + ratio.half);
             verdict.pass &= holds;
             refuted |= !holds && !may;
             verdict.numbers.push(format!(

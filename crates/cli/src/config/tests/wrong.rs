@@ -426,7 +426,7 @@ fn expressions_are_checked_where_they_stand() {
           |               ^^^^^^^ such as cpu * 0.7 + in_flight / 100
     error: plimsoll.toml:9:10: unknown source `psuh`
         9 | source = "psuh"
-          |          ^^^^^^ did you mean `push`?   allowed: push, pull, passive, orca, prometheus
+          |          ^^^^^^ did you mean `push`?   allowed: push, pull, passive, orca, orca-oob, prometheus
     2 errors
     "#);
     let both = errors(&metric("source = \"pull\"\nport = 9\nurl = \"http://m/\""));
@@ -435,10 +435,10 @@ fn expressions_are_checked_where_they_stand() {
     assert_snapshot!(warned, @r#"
     warning: plimsoll.toml:8:1: `port` has no effect: nobody is asked
         8 | port = 9
-          | ^^^^ sources that are asked: pull, prometheus
+          | ^^^^ sources that are asked: pull, prometheus, orca-oob
     warning: plimsoll.toml:9:1: `path` has no effect: nobody is asked
         9 | path = "/x"
-          | ^^^^ sources that are asked: pull, prometheus
+          | ^^^^ sources that are asked: pull, prometheus, orca-oob
     2 warnings
     "#);
 }

@@ -11,6 +11,31 @@ const PLAIN: Forwarding<'_> = Forwarding {
 };
 
 #[test]
+fn lines_of_other_protocols_are_known() {
+    for line in [
+        "INVALID CONNECTION PREFACE\r\n\r\n",
+        "OPTIONS * RTSP/1.0\r\nCSeq: 1\r\n\r\n",
+        "INVITE sip:a@b SIP/2.0\r\n",
+    ] {
+        assert!(foreign(line.as_bytes()) && refused(line.as_bytes()).status() == 400, "{line}");
+    }
+    for line in [
+        "GET / HTTP/1.1\r\n\r\n",
+        "GET / http/1.1\r\n\r\n",
+        "GET / HTTPS/1.1\r\n\r\n",
+        "GET / a HTTP/1.1\r\n\r\n",
+        "GET /\r\n\r\n",
+        "GET /  \r\n\r\n",
+        "INVALID CONNECTION PREFACE\n",
+        "INVALID CONNECTION PREFACE",
+        "\x16\x03\x01 a b\r\n",
+        "",
+    ] {
+        assert!(!foreign(line.as_bytes()), "{line}");
+    }
+}
+
+#[test]
 fn the_plain_fields_are_what_a_connection_gives() {
     assert_eq!(x_forwarded(PLAIN.client, PLAIN.scheme), PLAIN.plain);
 }

@@ -1,0 +1,204 @@
+//! Listens to servers that tell their load out of band (ORCA, gRFC A51): one call of gRPC to each member that stays, on which
+//! a report comes once per interval, also while the member has nothing to answer.
+//!
+//! A call that ends, cannot be made or says nothing for long is made again after a pause: soon if it told something, else
+//! after ever longer ones, as gRPC has them (times 1.6 from a second on, varied by a fifth; [`LONGEST`] at most). A member
+//! that does not have the service is not asked again until its connection ends, or for [`REST`].
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use h2::client::{Builder, SendRequest};
+use h2::{Reason, RecvStream};
+use hyper::body::Bytes;
+use hyper::header::{CONTENT_TYPE, TE, USER_AGENT};
+use hyper::{HeaderMap, Request, StatusCode};
+use plimsoll_wire::orca::{self, question};
+use plimsoll_wire::xds::Frames;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::pull::{Aim, Answer, FIRST, chance};
+use crate::{Inner, is_name};
+
+/// The first pause, and the longest.
+const SHORTEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(30);
+/// A member without the service is asked again after this at the latest.
+const REST: Duration = Duration::from_secs(600);
+/// Silence is borne for three intervals and at least for this: servers may have a least interval, of 30 s with grpc-go.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// `grpc-status` of a server that does not have the service.
+const UNIMPLEMENTED: &str = "12";
+
+/// Why a call is over.
+struct Over {
+    why: String,
+    /// The connection, if the member does not have the service.
+    lacks: Option<Line>,
+}
+
+/// A connection. It ends when this is dropped.
+struct Line {
+    /// For as long as it is there, the connection is.
+    sender: SendRequest<Bytes>,
+    driver: JoinHandle<()>,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl From<String> for Over {
+    fn from(why: String) -> Self {
+        Self { why, lacks: None }
+    }
+}
+
+/// Listens to one member for ever.
+pub(crate) async fn watch((group, member): (Arc<str>, Arc<str>), aim: Arc<Aim>, inner: Weak<Inner>) {
+    sleep(aim.interval.min(FIRST).mul_f64(chance())).await;
+    let mut pause = SHORTEST;
+    // Has it been said that it does not have the service?
+    let mut said = false;
+    loop {
+        let mut told = false;
+        let over = listen(&aim, |outcome| {
+            told |= outcome.is_ok();
+            if let Some(inner) = inner.upgrade() {
+                inner.pulled(&group, &member, outcome);
+            }
+        });
+        let over = over.await;
+        let Some(inner) = inner.upgrade() else { return };
+        let why = format!("load reports of {}: {}", aim.host, over.why);
+        if told {
+            (pause, said) = (SHORTEST, false);
+        }
+        if over.lacks.is_some() && !std::mem::replace(&mut said, true) {
+            inner.no_reports(&group, &member, &why);
+        }
+        inner.pulled(&group, &member, Err(why));
+        drop(inner);
+        match over.lacks {
+            // Either way of ending is an end.
+            Some(mut line) => drop(timeout(REST, &mut line.driver).await),
+            None => {}
+        }
+        sleep(pause.mul_f64(0.8 + 0.4 * chance())).await;
+        pause = pause.mul_f64(1.6).min(LONGEST);
+    }
+}
+
+/// Makes the call and takes what comes of it, to its end.
+async fn listen(aim: &Aim, mut each: impl FnMut(Answer)) -> Over {
+    let late = || format!("no connection within {} s", aim.timeout.as_secs_f64());
+    let line = match timeout(aim.timeout, connect(aim)).await {
+        Ok(Ok(line)) => line,
+        Ok(Err(why)) => return why.into(),
+        Err(_) => return late().into(),
+    };
+    match call(aim, line.sender.clone(), &mut each).await {
+        Ok(Status(Some(code), _)) if code == UNIMPLEMENTED => {
+            let why = "it does not have the service xds.service.orca.v3.OpenRcaService (grpc-status 12)";
+            Over { why: why.into(), lacks: Some(line) }
+        }
+        Ok(Status(Some(code), Some(text))) => format!("ended with grpc-status {code}: {text}").into(),
+        Ok(Status(Some(code), None)) => format!("ended with grpc-status {code}").into(),
+        Ok(Status(None, _)) => "ended without grpc-status".to_owned().into(),
+        Err(why) => why.into(),
+    }
+}
+
+async fn connect(aim: &Aim) -> Result<Line, String> {
+    let stream = TcpStream::connect(aim.address).await.map_err(|error| error.to_string())?;
+    let begun = Builder::new().enable_push(false).max_header_list_size(16 * 1024).handshake(stream).await;
+    let (sender, connection) = begun.map_err(|error| format!("HTTP/2: {error}"))?;
+    let driver = tokio::spawn(async {
+        // Why it ended shows at the call.
+        let _ = connection.await;
+    });
+    Ok(Line { sender, driver })
+}
+
+/// `grpc-status` and `grpc-message`.
+struct Status(Option<String>, Option<String>);
+
+impl Status {
+    fn of(fields: &HeaderMap) -> Self {
+        let field = |name| Some(fields.get(name)?.to_str().ok()?.chars().take(200).collect());
+        Self(field("grpc-status"), field("grpc-message"))
+    }
+}
+
+async fn call(
+    aim: &Aim,
+    sender: SendRequest<Bytes>,
+    each: &mut impl FnMut(Answer),
+) -> Result<Status, String> {
+    let silence = (aim.interval * 3).max(SILENCE);
+    let silent = |_| format!("nothing came for {} s", silence.as_secs());
+    let broken = |error: h2::Error| match error.reason() {
+        Some(Reason::NO_ERROR) => "the connection was closed".to_owned(),
+        _ => format!("HTTP/2: {error}"),
+    };
+    let request = Request::post(format!("http://{}{}", aim.host, orca::STREAM))
+        .header(CONTENT_TYPE, "application/grpc")
+        .header(TE, "trailers")
+        .header(USER_AGENT, concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
+        .body(())
+        .map_err(|error| error.to_string())?;
+    let begun = async {
+        let mut sender = sender.ready().await?;
+        let (answer, mut out) = sender.send_request(request, false)?;
+        // A question is smaller than any window.
+        out.send_data(question(aim.interval).into(), true)?;
+        answer.await
+    };
+    let answer = timeout(silence, begun).await.map_err(silent)?.map_err(broken)?;
+    if answer.status() != StatusCode::OK {
+        return Err(format!("answered {}", answer.status().as_u16()));
+    }
+    let (head, mut body) = answer.into_parts();
+    let mut frames = Frames::new(orca::MAX_LEN);
+    while let Some(piece) = timeout(silence, piece(&mut body)).await.map_err(silent)? {
+        frames.push(&piece.map_err(broken)?);
+        let mut last = None;
+        while let Some(message) = frames.next_message().map_err(|bad| bad.to_string())? {
+            last = Some(message);
+        }
+        if let Some(message) = last {
+            each(report(&message).map_err(|why| format!("load reports of {}: {why}", aim.host)));
+            // One that reports faster than it was asked to is not read faster.
+            sleep(aim.interval.min(SHORTEST) / 4).await;
+        }
+    }
+    let trailers = timeout(silence, body.trailers()).await.map_err(silent)?.map_err(broken)?;
+    // A call that is refused at once has its status in the head.
+    Ok(Status::of(trailers.as_ref().unwrap_or(&head.headers)))
+}
+
+/// The next piece of an answer. The window is opened again for it: it is read at once.
+async fn piece(body: &mut RecvStream) -> Option<Result<Bytes, h2::Error>> {
+    let piece = body.data().await?;
+    Some(piece.and_then(|piece| body.flow_control().release_capacity(piece.len()).map(|()| piece)))
+}
+
+/// Figures of a report, by names that figures may have.
+fn report(message: &[u8]) -> Answer {
+    let mut values = Vec::new();
+    orca::read_message(message, |metric| {
+        if let Some(name) = metric.figure().filter(|name| is_name(name)) {
+            values.push((name, metric.value, Duration::ZERO));
+        }
+    })
+    .map_err(|bad| bad.to_string())?;
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! gRPC's interoperability tests: grpc-go's client of them to its server, through the balancer.
+
+use crate::stage::{Authority, Balancer, Folder, InteropServer, go_run, groups};
+
+/// Those of the client's cases that need nothing of a cloud (`interop-test-descriptions.md` of gRPC).
+const CASES: [&str; 16] = [
+    "empty_unary",
+    "large_unary",
+    "client_streaming",
+    "server_streaming",
+    "ping_pong",
+    "empty_stream",
+    "timeout_on_sleeping_server",
+    "cancel_after_begin",
+    "cancel_after_first_response",
+    "status_code_and_message",
+    "special_status_message",
+    "custom_metadata",
+    "unimplemented_method",
+    "unimplemented_service",
+    "orca_per_rpc",
+    "orca_oob",
+];
+
+#[track_caller]
+fn judge(balancer: &Balancer, more: &[&str]) {
+    let port = format!("-server_port={}", balancer.address().port());
+    let failed = CASES.iter().filter_map(|case| {
+        let name = format!("-test_case={case}");
+        // The cases about load reports are those of a strategy of the client's.
+        let config =
+            "-service_config_json={\"loadBalancingConfig\":[{\"test_backend_metrics_load_balancer\":{}}]}";
+        let config = case.starts_with("orca").then_some(config);
+        let args = [&["-server_host=127.0.0.1", &port, &name], config.as_slice(), more].concat();
+        let (passed, said) = go_run("grpc-interop-client", &args);
+        (!passed).then(|| format!("{case}: {said}"))
+    });
+    let failed: Vec<String> = failed.collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// Of the group of the interop server: what the client tests it is to be told.
+const GROUP: &str = "protocol = \"h2\"\nreport_header = \"pass\"\n";
+
+#[test]
+fn the_interop_client_passes_through() {
+    let server = InteropServer::start();
+    let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n";
+    let group = groups(&[("web", &[server.address])], GROUP);
+    judge(&Balancer::start(&format!("{listener}{group}")), &[]);
+}
+
+#[test]
+fn the_interop_client_passes_through_by_tls() {
+    let server = InteropServer::start();
+    let folder = Folder::new();
+    Authority::new(&folder, "ca").issue(&folder, "one", &["one.test"]);
+    let ca = format!("-ca_file={}", folder.join("ca.pem").display());
+    let tls = "tls = { certificates = [{ certificate = \"one.pem\", key = \"one.key\" }] }";
+    let listener =
+        format!("[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"https\"\ngroup = \"web\"\n{tls}\n");
+    let group = groups(&[("web", &[server.address])], GROUP);
+    let balancer = Balancer::start_in(folder, &format!("{listener}{group}"));
+    judge(&balancer, &["-use_tls", "-use_test_ca", &ca, "-server_host_override=one.test"]);
+}
