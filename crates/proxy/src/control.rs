@@ -80,6 +80,7 @@ fn tell(event: &Event) {
         _ if event.kind == EventKind::ReloadRefused => {
             tracing::warn!("reload refused, the configuration before stays in force: {}", event.why);
         }
+        ("", _) if event.kind == EventKind::CertificateFailed => tracing::warn!("{}", event.why),
         ("", _) if event.kind == EventKind::Reloaded => tracing::info!("reloaded: {}", event.why),
         ("", _) => tracing::info!("{}", event.why),
         (group, None) => tracing::info!("group {group}: {}", event.why),

@@ -67,8 +67,8 @@ fn check(path: &Path, globals: &Globals) -> Result<ExitCode, Failure> {
         if let Some(rules) = &file.config.admin.access.file {
             config::check_access(&rules.0)?;
         }
-        file.check_files().map_err(ReadError::Wrong)?;
-        Ok(file)
+        let warnings = file.check_files().map_err(ReadError::Wrong)?;
+        Ok(File { warnings, ..file })
     });
     if globals.json() {
         let problems = match &outcome {
