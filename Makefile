@@ -16,7 +16,7 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build install-c wheel test test-python test-api lint fmt gates bench bench-sim bench-lottery bench-load bench-corba bench-model deny deps clean
+.PHONY: help demo build install-c wheel test test-python test-api lint fmt gates bench bench-sim bench-lottery bench-load bench-corba bench-model deny deps go-tools clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,7 +47,7 @@ wheel: ## the Python package of the lottery's clients, target/wheel/*.whl
 	install -m 755 '$(TARGET)/library/libplimsoll_c.so' '$(TARGET)/wheel/source/src/plimsoll/libplimsoll.so'
 	$(PYTHON) -m pip wheel -q --no-index --no-deps --no-build-isolation -w '$(TARGET)/wheel' '$(TARGET)/wheel/source'
 
-test: deps ## all tests, with real clients, servers and proxies (PROFILE=release: of the binary that ships)
+test: deps go-tools ## all tests, with real clients, servers and proxies (PROFILE=release: of the binary that ships)
 	$(CARGO) build $(LOCKED) --profile $(PROFILE) -p plimsoll
 	python3 -B -m unittest discover -q -s benches
 	$(MAKE) --no-print-directory test-python test-api
@@ -105,6 +105,9 @@ deny: ## licences, advisories, bans and sources of the dependencies (needs cargo
 deps: ## what the tests, gates and bench need from Debian, and ORBs on Java where Java is
 	@scripts/install-test-deps
 	-@scripts/install-corba-java
+
+go-tools: ## programs in Go that the tests run: h2spec, grpc-go's interop client and server
+	@scripts/install-go-tools
 
 clean: ## what was built
 	$(CARGO) clean
