@@ -287,3 +287,59 @@ impl File {
         if problems.is_empty() { Ok(all) } else { Err(Problems::new(Arc::clone(&self.source), problems)) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+
+    const ACME: &str = "domains = [\"a.example\"], directory = \"https://ca.example/dir\", terms_agreed = true";
+
+    fn read(listeners: &[(&str, &str)]) -> Result<(), String> {
+        let listener = |(place, (protocol, tls)): (usize, &(&str, &str))| {
+            format!("[[listener]]\naddress = \"127.0.0.1:{}\"\ngroup = \"web\"\nprotocol = \"{protocol}\"\n{tls}\n", place + 1)
+        };
+        let listeners: String = listeners.iter().enumerate().map(listener).collect();
+        let text = format!("{listeners}[[group]]\nname = \"web\"\nmembers = [\"127.0.0.1:1\"]\n");
+        parse("plimsoll.toml", text.into_bytes()).map(drop).map_err(|problems| problems.to_string())
+    }
+
+    fn one(acme: &str) -> Result<(), String> {
+        read(&[("https", &format!("tls = {{ acme = {{ {acme} }} }}"))])
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_at_its_place() {
+        assert_eq!(one(ACME), Ok(()));
+        for (from, to, why) in [
+            ("terms_agreed = true", "terms_agreed = false", "5:107: an authority gives nothing to those who do not agree"),
+            (", terms_agreed = true", "", "missing key `terms_agreed`"),
+            ("https://ca", "http://ca", "does not begin with https://"),
+            ("\"a.example\"", "\"*.a.example\"", "5:29: `*.a.example` cannot be shown to lead here"),
+            ("\"a.example\"", "\"127.0.0.1\"", "`127.0.0.1` is an address"),
+            ("\"a.example\"", "\"a.example\", \"A.example\"", "`a.example` is there twice"),
+            ("[\"a.example\"]", "[]", "`domains` must not be empty"),
+            ("true", "true, contact = [\"ops@example.org\"]", "`ops@example.org` is no URL"),
+            ("true", "true, challenge = \"http-01\"", "nobody would answer the authority"),
+            ("true", "true, challenge = \"dns-01\"", "unknown challenge `dns-01`"),
+            ("true", "true, external_account = { id = \"\", key_file = \"k\" }", "`id` is empty"),
+            ("true", "true, profile = \"\"", "`profile` names none"),
+        ] {
+            let said = one(&ACME.replace(from, to)).expect_err(to);
+            assert!(said.contains(why), "{to}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_has_one_table() {
+        let tls = |more: &str| format!("tls = {{ acme = {{ {ACME}{more} }} }}");
+        let (plain, other) = (tls(""), tls(", profile = \"x\""));
+        assert_eq!(read(&[("https", &plain), ("https", &plain)]), Ok(()));
+        let said = read(&[("https", &plain), ("tcp", &other)]).unwrap_err();
+        assert!(said.contains("another listener has the same certificate with other settings"), "{said}");
+        let rsa = tls(", key_type = \"rsa-2048\"");
+        assert_eq!(read(&[("https", &plain), ("https", &rsa)]), Ok(()));
+        assert_eq!(read(&[("https", &tls(", challenge = \"http-01\"")), ("http", "")]), Ok(()));
+        let said = read(&[("https", "tls = {}")]).unwrap_err();
+        assert!(said.contains("missing key `certificates`"), "{said}");
+    }
+}
