@@ -38,7 +38,7 @@ impl Life {
         let (start, end) = window;
         let width = end.duration_since(start).unwrap_or_default();
         let chosen = start + width.mul_f64(chance.clamp(0.0, 1.0));
-        chosen.min(self.until - self.length() / 6)
+        chosen.min(self.until - self.length() / 4)
     }
 
     /// Not before this is a certificate renewed that was just obtained, whatever the authority advises: one that gives out nothing
@@ -89,11 +89,11 @@ mod tests {
         let window = (life.from + 3 * DAY, life.from + 5 * DAY);
         assert_eq!(life.advised(window, 0.0), life.from + 3 * DAY);
         assert_eq!(life.advised(window, 0.5), life.from + 4 * DAY);
-        assert_eq!(life.advised((window.0, life.until), 1.0), life.from + 5 * DAY);
+        assert_eq!(life.advised((window.0, life.until), 1.0), life.from + 6 * DAY * 3 / 4);
         // Revoked: a window that is over.
         assert!(life.advised((UNIX_EPOCH, UNIX_EPOCH + DAY), 0.3) < life.from);
         // One that is none.
-        assert_eq!(life.advised((window.1, window.0), 0.7), window.1);
+        assert_eq!(life.advised((window.0, window.0), 0.7), window.0);
         assert_eq!(life.soonest(life.from), life.from + Duration::from_secs(3600));
     }
 

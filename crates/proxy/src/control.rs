@@ -303,9 +303,8 @@ pub(crate) fn carries(listeners: &[ListenerSettings], group: &str) -> bool {
     its.all(|listener| match listener.protocol {
         Protocol::Http => true,
         Protocol::Iiop => listener.binding == Binding::PerRequest,
-        // What clients have with members themselves is known a second late.
-        Protocol::Xds => false,
-        Protocol::Tcp | Protocol::Udp | Protocol::Dns | Protocol::DnsStream => false,
+        // What clients have with members themselves is known a second late (xds).
+        Protocol::Xds | Protocol::Tcp | Protocol::Udp | Protocol::Dns | Protocol::DnsStream => false,
     })
 }
 
