@@ -7,7 +7,7 @@ use std::thread;
 use serde_json::Value;
 
 use crate::stage::{
-    Authority, Balancer, Curled, Folder, Member, Pebble, Wish, curl, found, groups, nobody, until,
+    Authority, Balancer, Curled, Folder, Member, Pebble, Run, Wish, curl, found, groups, nobody, part, until,
 };
 
 const NAME: &str = "one.test";
@@ -108,6 +108,11 @@ fn a_certificate_is_obtained_over_tls_and_outlives_the_process() {
         "plimsoll_certificate_expiry_seconds{{certificate=\"{NAME}\",source=\"{source}\"}}"
     ));
     assert!((7_700_000.0..7_776_000.0).contains(&left), "{left}");
+    // Nothing is shown to who comes as an authority would, when none is to come.
+    let port = stage.balancer.address().to_string();
+    let args = ["s_client", "-connect", &port, "-servername", NAME, "-alpn", "acme-tls/1"];
+    let run = Run::of(&part("openssl"), &args, stage.balancer.folder().path());
+    assert!((run.out + &run.err).contains("alert no application protocol"));
     // Nobody else on this host reads the keys.
     let folder = stage.balancer.folder().join("acme");
     let mut kept = Vec::new();
@@ -182,7 +187,9 @@ fn a_renewed_certificate_comes_without_a_failed_request() {
             .collect();
         let before = obtained().len();
         for more in 1..=2 {
-            until("it is renewed", || obtained().len() >= before + more || clients.iter().any(|one| one.is_finished()));
+            until("it is renewed", || {
+                obtained().len() >= before + more || clients.iter().any(|one| one.is_finished())
+            });
         }
         over.store(true, Relaxed);
         let served: u64 = clients.into_iter().map(|client| client.join().unwrap()).sum();

@@ -30,13 +30,16 @@ async fn opened(settings: &Settings, cache: &Cache, client: Client) -> Result<Ac
     let contact: Vec<&str> = settings.contact.iter().map(String::as_str).collect();
     let known = cache.read(&file).map_err(|error| unread(settings, &error.to_string()))?;
     if let Some(bytes) = known {
-        let kept: Kept = serde_json::from_slice(&bytes).map_err(|error| unread(settings, &error.to_string()))?;
+        let kept: Kept =
+            serde_json::from_slice(&bytes).map_err(|error| unread(settings, &error.to_string()))?;
         let before = kept.contact;
-        let account = builder(client).from_credentials(kept.credentials).await.map_err(|error| explain(&error))?;
+        let account =
+            builder(client).from_credentials(kept.credentials).await.map_err(|error| explain(&error))?;
         if before != settings.contact {
             account.update_contacts(&contact).await.map_err(|error| explain(&error))?;
             // The first ones went into the account.
-            let again: Kept = serde_json::from_slice(&bytes).map_err(|error| unread(settings, &error.to_string()))?;
+            let again: Kept =
+                serde_json::from_slice(&bytes).map_err(|error| unread(settings, &error.to_string()))?;
             keep(settings, cache, again.credentials)?;
         }
         return Ok(account);
@@ -126,8 +129,11 @@ mod tests {
             {"type": "x", "detail": "blocked", "identifier": {"type": "dns", "value": "a.example"}}]}"#,
         );
         assert_eq!(told(&one), "no way; a.example: blocked (unauthorized)");
-        assert!(is_unknown(&Error::Api(problem(r#"{"type": "urn:ietf:params:acme:error:accountDoesNotExist"}"#))));
-        let bound = problem(r#"{"type": "urn:ietf:params:acme:error:externalAccountRequired", "detail": "no"}"#);
+        assert!(is_unknown(&Error::Api(problem(
+            r#"{"type": "urn:ietf:params:acme:error:accountDoesNotExist"}"#
+        ))));
+        let bound =
+            problem(r#"{"type": "urn:ietf:params:acme:error:externalAccountRequired", "detail": "no"}"#);
         assert!(told(&bound).ends_with("external_account = { id, key_file }"), "{}", told(&bound));
         assert_eq!(told(&problem("{}")), "the authority does not say why");
     }

@@ -184,7 +184,8 @@ async fn exchange(
     head.headers.insert(CONNECTION, HeaderValue::from_static("close"));
     let library = head.headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     head.headers.insert(USER_AGENT, value(&format!("plimsoll/{} {library}", env!("CARGO_PKG_VERSION")))?);
-    head.uri = uri.path_and_query().map_or("/", |path| path.as_str()).parse().map_err(|_| "a URL without a path")?;
+    head.uri =
+        uri.path_and_query().map_or("/", |path| path.as_str()).parse().map_err(|_| "a URL without a path")?;
     let exchange = async {
         let answer = sender.send_request(Request::from_parts(head, body)).await.map_err(wrong)?;
         let (head, body) = answer.into_parts();

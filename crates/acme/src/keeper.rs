@@ -141,7 +141,9 @@ impl Inner {
             Some(leaf) => self.front.show(&settings.id(), &pem).map(|()| leaf),
             None => Err("no certificate is in it".to_owned()),
         };
-        shown.map_err(|why| self.front.failed(format!("cannot use the certificate {}: {why}", settings.id()))).ok()
+        shown
+            .map_err(|why| self.front.failed(format!("cannot use the certificate {}: {why}", settings.id())))
+            .ok()
     }
 
     fn note(&self, kept: &Kept) {
@@ -363,7 +365,9 @@ fn obtained(inner: &Inner, kept: &mut Kept, cache: &Cache, pem: &str) {
     inner.front.obtained(format!("certificate for {names} {renewed} from {of}: good for {lives}"));
     if let Err(error) = written {
         let file = kept.settings.id();
-        inner.front.failed(format!("the certificate for {names} cannot be kept: cannot write {file}: {error}"));
+        inner
+            .front
+            .failed(format!("the certificate for {names} cannot be kept: cannot write {file}: {error}"));
     }
 }
 
@@ -378,7 +382,9 @@ fn failed(inner: &Inner, kept: &mut Kept, why: String, told: Option<Duration>) {
         None => "there is none".to_owned(),
     };
     let (names, of) = (kept.settings.names(), kept.settings.directory.host());
-    inner.front.failed(format!("no certificate for {names} from {of}: {why}; next try in {pause}; {meanwhile}"));
+    inner
+        .front
+        .failed(format!("no certificate for {names} from {of}: {why}; next try in {pause}; {meanwhile}"));
 }
 
 /// `89d`, `6h`, `12m`, `30s`

@@ -64,14 +64,18 @@ impl Leaf {
     /// What its authority calls it (RFC 9773, section 4.1).
     pub(crate) fn identifier(&self) -> Option<CertificateIdentifier<'static>> {
         let authority = self.authority.as_ref()?;
-        Some(CertificateIdentifier::new(Der::from_slice(authority), Der::from_slice(&self.serial)).into_owned())
+        Some(
+            CertificateIdentifier::new(Der::from_slice(authority), Der::from_slice(&self.serial))
+                .into_owned(),
+        )
     }
 
     fn read(der: &[u8]) -> ASN1Result<Self> {
         parse_der(der, |reader| {
             reader.read_sequence(|parts| {
                 let leaf = parts.next().read_sequence(|fields| {
-                    fields.read_optional(|version| version.read_tagged(Tag::context(0), |it| it.read_u8()))?;
+                    fields
+                        .read_optional(|version| version.read_tagged(Tag::context(0), |it| it.read_u8()))?;
                     let serial = content(fields.next().read_der()?);
                     // Algorithm of the signature, issuer.
                     fields.next().read_der()?;
@@ -148,7 +152,8 @@ fn names(value: &[u8]) -> ASN1Result<Vec<String>> {
 fn authority(value: &[u8]) -> ASN1Result<Option<Vec<u8>>> {
     parse_der(value, |reader| {
         reader.read_sequence(|parts| {
-            let key = parts.read_optional(|key| key.read_tagged_implicit(Tag::context(0), |it| it.read_bytes()))?;
+            let key =
+                parts.read_optional(|key| key.read_tagged_implicit(Tag::context(0), |it| it.read_bytes()))?;
             while parts.read_optional(|part| part.read_der())?.is_some() {}
             Ok(key)
         })
@@ -167,7 +172,8 @@ pub(crate) mod tests {
         let mut root = CertificateParams::default();
         root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
+        let mut params =
+            CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
         params.not_before = date_time_ymd(from.0, from.1, from.2);
         params.not_after = date_time_ymd(until.0, until.1, until.2);
         params.serial_number = Some(SerialNumber::from(vec![0x87, 0x65, 0x43, 0x21]));
@@ -179,7 +185,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_certificate_is_read() {
-        let leaf = Leaf::first(pem(&["A.example", "b.example"], (2026, 1, 1), (2026, 4, 1)).as_bytes()).unwrap();
+        let leaf =
+            Leaf::first(pem(&["A.example", "b.example"], (2026, 1, 1), (2026, 4, 1)).as_bytes()).unwrap();
         assert_eq!(leaf.names, ["a.example", "b.example"]);
         assert_eq!(leaf.life().length(), Duration::from_secs(90 * 86_400));
         assert!(leaf.covers(&["B.example".into()]));

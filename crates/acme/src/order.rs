@@ -4,12 +4,12 @@ use std::any::Any;
 use std::time::Duration;
 
 use instant_acme::{
-    Account, AuthorizationStatus, CertificateIdentifier, ChallengeHandle, ChallengeType, Error, Identifier, NewOrder,
-    Order, OrderStatus, RetryPolicy,
+    Account, AuthorizationStatus, CertificateIdentifier, ChallengeHandle, ChallengeType, Error, Identifier,
+    NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use rcgen::{
-    CertificateParams, CustomExtension, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384,
-    PKCS_RSA_SHA256,
+    CertificateParams, CustomExtension, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256,
+    PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256,
 };
 
 use crate::account::{explain, kind, told};
@@ -17,8 +17,10 @@ use crate::{Answer, Front, KeyType, Leaf, Method, Settings};
 
 /// How often, and for how long, it is looked whether the authority has come to an end with a step. Some look from several places
 /// and take half a minute.
-const POLICY: RetryPolicy =
-    RetryPolicy::new().initial_delay(Duration::from_millis(300)).backoff(1.5).timeout(Duration::from_secs(120));
+const POLICY: RetryPolicy = RetryPolicy::new()
+    .initial_delay(Duration::from_millis(300))
+    .backoff(1.5)
+    .timeout(Duration::from_secs(120));
 
 /// Why there is no certificate.
 pub(crate) enum Failure {
@@ -78,7 +80,10 @@ pub(crate) async fn order(
     let chain = order.poll_certificate(&POLICY).await?;
     let leaf = Leaf::first(chain.as_bytes()).ok_or_else(|| "the authority gave no certificate".to_owned())?;
     if !leaf.covers(&settings.domains) {
-        return Err(Failure::Said(format!("the authority gave a certificate for {} alone", leaf.names.join(", "))));
+        return Err(Failure::Said(format!(
+            "the authority gave a certificate for {} alone",
+            leaf.names.join(", ")
+        )));
     }
     Ok(key.serialize_pem() + &chain)
 }
@@ -108,7 +113,9 @@ async fn place(
             Err(Error::Api(problem)) if matches!(kind(&problem), "rateLimited" | "accountDoesNotExist") => {
                 return Err(Error::Api(problem));
             }
-            Err(error) => tracing::debug!("{}: not by what it replaces: {}", settings.names(), explain(&error)),
+            Err(error) => {
+                tracing::debug!("{}: not by what it replaces: {}", settings.names(), explain(&error))
+            }
             placed => return placed,
         }
     }
@@ -129,7 +136,9 @@ async fn prove(
         match authorization.status {
             AuthorizationStatus::Valid => continue,
             AuthorizationStatus::Pending => {}
-            status => return Err(format!("{name}: the authority's authorization is {status:?} already").into()),
+            status => {
+                return Err(format!("{name}: the authority's authorization is {status:?} already").into());
+            }
         }
         let (wanted, label) = match settings.method {
             Method::Http => (ChallengeType::Http01, "http-01"),
@@ -157,7 +166,9 @@ fn answer(
             let token = challenge.token.as_str();
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
             if token.is_empty() || !token.bytes().all(plain) {
-                return Err(format!("{name}: the authority's token has other characters than base64url").into());
+                return Err(
+                    format!("{name}: the authority's token has other characters than base64url").into()
+                );
             }
             Ok(front.answer(&Answer::Http { token, text: proof.as_str() })?)
         }

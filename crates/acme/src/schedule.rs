@@ -114,7 +114,9 @@ mod tests {
 
     #[test]
     fn looks_are_neither_too_often_nor_too_rare() {
-        let look = |told: Option<u64>, days: u32| look_again(told.map(Duration::from_secs), life(days * DAY)).as_secs();
+        let look = |told: Option<u64>, days: u32| {
+            look_again(told.map(Duration::from_secs), life(days * DAY)).as_secs()
+        };
         assert_eq!(look(None, 90), 6 * 3600);
         assert_eq!(look(Some(1), 90), 60);
         assert_eq!(look(Some(1_000_000), 90), 86_400);

@@ -183,7 +183,7 @@ pub(crate) mod tests {
     #[test]
     fn files_are_named_alike_for_ever() {
         let one = settings(&["a.example", "b.example"], "/c".into());
-        assert_eq!(one.id(), "/c/a.example-9f23ec0ea86e.pem");
+        assert_eq!(one.id(), "/c/a.example-3ccc0909b91f.pem");
         let bound = Settings {
             binding: Some(Binding { id: "kid".into(), key: vec![1] }),
             key_type: KeyType::P384,
@@ -203,7 +203,9 @@ pub(crate) mod tests {
         let read = |text: &str| text.parse::<Directory>();
         assert_eq!(read("https://[::1]:14000/dir").unwrap().host(), "::1");
         assert_eq!(read("https://CA.example/dir").unwrap().host(), "ca.example");
-        for wrong in ["http://ca.example/dir", "ca.example", "https://", "https://a b/", "https://u@ca/dir", ""] {
+        for wrong in
+            ["http://ca.example/dir", "ca.example", "https://", "https://a b/", "https://u@ca/dir", ""]
+        {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }

@@ -118,7 +118,10 @@ pub(crate) fn expected() -> bool {
 }
 
 /// By what to shake hands with who asks for nothing but to see the certificate of a challenge.
-pub(crate) fn shown<'a>(name: &str, mut protocols: impl Iterator<Item = &'a [u8]>) -> Option<Arc<ServerConfig>> {
+pub(crate) fn shown<'a>(
+    name: &str,
+    mut protocols: impl Iterator<Item = &'a [u8]>,
+) -> Option<Arc<ServerConfig>> {
     if protocols.next() != Some(ALPN) || protocols.next().is_some() {
         return None;
     }
@@ -131,7 +134,8 @@ mod tests {
 
     #[test]
     fn only_what_is_pending_is_answered() {
-        let ask = |head: &str| asked(head.as_bytes()).map(|answer| String::from_utf8(answer.to_vec()).unwrap());
+        let ask =
+            |head: &str| asked(head.as_bytes()).map(|answer| String::from_utf8(answer.to_vec()).unwrap());
         assert_eq!(ask("GET /.well-known/acme-challenge/t-1 HTTP/1.1\r\n"), None);
         let challenge = Challenge::http("t-1", "t-1.thumb");
         let other = Challenge::http("t-2", "t-2.thumb");

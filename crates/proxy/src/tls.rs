@@ -57,7 +57,10 @@ pub(crate) async fn meet(
 ) -> Option<Secure> {
     let error = match shake(core, listener, socket, tls, unread).await {
         Ok(mut stream) if stream.protocol() == Some(challenge::ALPN) => {
-            tracing::debug!("{}: an authority has seen the certificate of a challenge", listener.door.address);
+            tracing::debug!(
+                "{}: an authority has seen the certificate of a challenge",
+                listener.door.address
+            );
             stream.part();
             return None;
         }

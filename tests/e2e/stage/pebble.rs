@@ -97,7 +97,6 @@ impl Pebble {
         assert_eq!(got.code, Some(0), "{}", got.talk);
         folder.write("root.pem", got.body)
     }
-
 }
 
 /// A balancer of ours that is asked for names.
@@ -114,14 +113,16 @@ fn names_server(zone: &str) -> (u16, Balancer) {
 #[track_caller]
 fn run(folder: &Folder, dns: u16) -> Process {
     // It logs to its standard output.
-    let script = "PEBBLE_VA_NOSLEEP=1 PEBBLE_AUTHZREUSE=0 exec \"$0\" -config pebble.json -dnsserver \"$1\" >&2";
+    let script =
+        "PEBBLE_VA_NOSLEEP=1 PEBBLE_AUTHZREUSE=0 exec \"$0\" -config pebble.json -dnsserver \"$1\" >&2";
     let program = go_part("pebble");
     let args = ["-c", script, program.to_str().unwrap(), &format!("127.0.0.1:{dns}")];
     Process::start(&part("sh"), &args, folder.path())
 }
 
 fn config(address: SocketAddr, management: SocketAddr, wish: &Wish<'_>) -> String {
-    let keys = wish.accounts.iter().map(|(id, key)| format!("\"{id}\": \"{key}\"")).collect::<Vec<_>>().join(", ");
+    let keys =
+        wish.accounts.iter().map(|(id, key)| format!("\"{id}\": \"{key}\"")).collect::<Vec<_>>().join(", ");
     format!(
         "{{ \"pebble\": {{ \"listenAddress\": \"{address}\", \"managementListenAddress\": \"{management}\",\n\
          \"certificate\": \"pebble.pem\", \"privateKey\": \"pebble.key\", \"httpPort\": {}, \"tlsPort\": {},\n\

@@ -41,9 +41,10 @@ fn trouble(one: &CertificateStatus) -> Option<(String, Tone)> {
         Some(left) if left <= 0.0 => {
             (format!("the certificate for {} is over since {}{why}", one.name, ago(-left)), Tone::Bad)
         }
-        Some(left) if one.ends_soon => {
-            (format!("the certificate for {} ends in {} ({}){why}", one.name, ago(left), one.source), Tone::Fair)
-        }
+        Some(left) if one.ends_soon => (
+            format!("the certificate for {} ends in {} ({}){why}", one.name, ago(left), one.source),
+            Tone::Fair,
+        ),
         Some(_) if one.failure.is_some() => {
             (format!("the certificate for {} could not be renewed{why}", one.name), Tone::Fair)
         }
@@ -69,7 +70,10 @@ fn render(status: &Status, color: bool) -> String {
     };
     if !status.last_reload_successful {
         let why = status.last_reload_error.as_deref().unwrap_or("it did not say why");
-        banner(&format!("the last reload was refused and the configuration before it is in force: {why}"), Tone::Bad);
+        banner(
+            &format!("the last reload was refused and the configuration before it is in force: {why}"),
+            Tone::Bad,
+        );
     }
     if status.stopping {
         banner("stopping: work in flight may end, nothing new is accepted", Tone::Bad);
@@ -179,9 +183,16 @@ mod tests {
         assert!(well(&status));
         let said = render(&status, false);
         assert!(!said.contains("long.example"), "{said}");
-        assert!(said.contains("‼ the certificate for soon.example ends in 3d 11h (/etc/soon.example.pem)\n"), "{said}");
-        assert!(said.contains("‼ the certificate for late.example could not be renewed: no answer\n"), "{said}");
-        for (left, text) in [(None, "no certificate for x yet: why"), (Some(-60.0), "for x is over since 1m")] {
+        assert!(
+            said.contains("‼ the certificate for soon.example ends in 3d 11h (/etc/soon.example.pem)\n"),
+            "{said}"
+        );
+        assert!(
+            said.contains("‼ the certificate for late.example could not be renewed: no answer\n"),
+            "{said}"
+        );
+        for (left, text) in [(None, "no certificate for x yet: why"), (Some(-60.0), "for x is over since 1m")]
+        {
             status.certificates = vec![one("x", left, true, Some("why"))];
             assert!(!well(&status));
             let said = render(&status, false);

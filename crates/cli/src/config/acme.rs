@@ -174,15 +174,23 @@ fn keys(acme: &Acme) -> impl Iterator<Item = (&str, &std::path::Path, &HostName,
 
 fn check_one(acme: &Acme, spot: &Spot, found: &mut Vec<Problem>) {
     if !acme.terms_agreed && !spot.broken("terms_agreed") {
-        let problem = Problem::error(spot.key("terms_agreed").value(), "an authority gives nothing to those who do not agree");
+        let problem = Problem::error(
+            spot.key("terms_agreed").value(),
+            "an authority gives nothing to those who do not agree",
+        );
         found.push(problem.hint("read its terms of service, then write terms_agreed = true"));
     }
     let domains = spot.key("domains");
     for (place, domain) in acme.domains.iter().enumerate().filter(|_| !spot.broken("domains")) {
         let at = domains.item(place);
         if domain.0.starts_with("*.") {
-            let message = format!("{} cannot be shown to lead here: that takes the challenge dns-01, which is not there", quoted(&domain.0));
-            found.push(Problem::error(at.value(), message).hint("name each host, or take a certificate from a file"));
+            let message = format!(
+                "{} cannot be shown to lead here: that takes the challenge dns-01, which is not there",
+                quoted(&domain.0)
+            );
+            found.push(
+                Problem::error(at.value(), message).hint("name each host, or take a certificate from a file"),
+            );
         } else if domain.0.parse::<std::net::Ipv4Addr>().is_ok() {
             let message = format!("{} is an address: certificates are for names", quoted(&domain.0));
             found.push(Problem::error(at.value(), message));
@@ -193,7 +201,8 @@ fn check_one(acme: &Acme, spot: &Spot, found: &mut Vec<Problem>) {
         }
     }
     for (place, contact) in acme.contact.iter().enumerate().filter(|_| !spot.broken("contact")) {
-        let fine = contact.split_once(':').is_some_and(|(scheme, rest)| !scheme.is_empty() && !rest.is_empty());
+        let fine =
+            contact.split_once(':').is_some_and(|(scheme, rest)| !scheme.is_empty() && !rest.is_empty());
         if !fine || !contact.bytes().all(|byte| byte.is_ascii_graphic()) {
             let message = format!("{} is no URL", quoted(contact));
             let at = spot.key("contact").item(place).value();
@@ -292,11 +301,15 @@ impl File {
 mod tests {
     use super::super::parse;
 
-    const ACME: &str = "domains = [\"a.example\"], directory = \"https://ca.example/dir\", terms_agreed = true";
+    const ACME: &str =
+        "domains = [\"a.example\"], directory = \"https://ca.example/dir\", terms_agreed = true";
 
     fn read(listeners: &[(&str, &str)]) -> Result<(), String> {
         let listener = |(place, (protocol, tls)): (usize, &(&str, &str))| {
-            format!("[[listener]]\naddress = \"127.0.0.1:{}\"\ngroup = \"web\"\nprotocol = \"{protocol}\"\n{tls}\n", place + 1)
+            format!(
+                "[[listener]]\naddress = \"127.0.0.1:{}\"\ngroup = \"web\"\nprotocol = \"{protocol}\"\n{tls}\n",
+                place + 1
+            )
         };
         let listeners: String = listeners.iter().enumerate().map(listener).collect();
         let text = format!("{listeners}[[group]]\nname = \"web\"\nmembers = [\"127.0.0.1:1\"]\n");
@@ -311,7 +324,11 @@ mod tests {
     fn what_is_wrong_is_told_at_its_place() {
         assert_eq!(one(ACME), Ok(()));
         for (from, to, why) in [
-            ("terms_agreed = true", "terms_agreed = false", "5:107: an authority gives nothing to those who do not agree"),
+            (
+                "terms_agreed = true",
+                "terms_agreed = false",
+                "5:107: an authority gives nothing to those who do not agree",
+            ),
             (", terms_agreed = true", "", "missing key `terms_agreed`"),
             ("https://ca", "http://ca", "does not begin with https://"),
             ("\"a.example\"", "\"*.a.example\"", "5:29: `*.a.example` cannot be shown to lead here"),

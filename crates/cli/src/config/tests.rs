@@ -168,7 +168,10 @@ fn every_key_reaches_the_settings() {
     let settings = file.settings(HERE, nowhere).unwrap();
     let wanted = file.authorities().unwrap();
     let [one, two] = &wanted[..] else { panic!("{wanted:?}") };
-    assert_eq!((&one.domains[..], &two.domains[..]), (&["one.example".to_owned()][..], &["two.example".to_owned()][..]));
+    assert_eq!(
+        (&one.domains[..], &two.domains[..]),
+        (&["one.example".to_owned()][..], &["two.example".to_owned()][..])
+    );
     assert_eq!((one.directory.as_str(), one.contact.len()), ("https://ca.example:14000/dir", 1));
     assert_eq!((one.method, one.key_type), (plimsoll_acme::Method::Http, plimsoll_acme::KeyType::P384));
     assert_eq!((one.profile.as_deref(), one.cache.to_str()), (Some("shortlived"), Some("/tmp/acme")));

@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::place::Spot;
 use super::problem::Problem;
-use super::{Acme, File, HostName, Listener, LogPath, MemberProtocol, Name, Problems, Protocol, acme, affinity};
+use super::{
+    Acme, File, HostName, Listener, LogPath, MemberProtocol, Name, Problems, Protocol, acme, affinity,
+};
 
 /// What clients are shown, and what is asked of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -50,7 +50,11 @@ pub(crate) fn preload(wanted: &[Settings]) {
 }
 
 /// How the certificates of these settings are, each once.
-pub(super) fn statuses(settings: &proxy::Settings, kept: &[State], now: SystemTime) -> Vec<CertificateStatus> {
+pub(super) fn statuses(
+    settings: &proxy::Settings,
+    kept: &[State],
+    now: SystemTime,
+) -> Vec<CertificateStatus> {
     let mut seen = BTreeSet::new();
     let shown = settings.listeners.iter().filter_map(|listener| listener.tls.as_ref());
     let shown = shown.flat_map(proxy::ListenerTls::certificates);
