@@ -7,7 +7,8 @@ use std::thread;
 use serde_json::Value;
 
 use crate::stage::{
-    Authority, Balancer, Curled, Folder, Member, Pebble, Run, Wish, curl, found, groups, nobody, part, until,
+    Authority, Balancer, Curled, Folder, Member, Pebble, Run, Wish, curl, found, free_port, groups, nobody,
+    part, until,
 };
 
 const NAME: &str = "one.test";
@@ -17,6 +18,8 @@ const QUARTER: u32 = 90 * 86_400;
 struct Stage {
     balancer: Balancer,
     member: Member,
+    /// Of the http listener: a reload tells listeners apart by their addresses in the file.
+    http: u16,
 }
 
 impl Stage {
@@ -25,18 +28,18 @@ impl Stage {
         let member = Member::start(&["--echo", "http"]);
         let folder = Folder::new();
         Authority::new(&folder, "ca").issue(&folder, "one", &["other.test"]);
-        let balancer = Balancer::start_in(folder, &text(FROM_FILE, &stage_members(&member)));
-        Self { balancer, member }
+        let http = free_port();
+        let balancer = Balancer::start_in(folder, &text(FROM_FILE, http, &member));
+        Self { balancer, member, http }
     }
 
     /// The file with this in the https listener's tls.
     fn with(&self, tls: &str) -> String {
-        text(tls, &stage_members(&self.member))
+        text(tls, self.http, &self.member)
     }
 
     fn wish(&self) -> Wish<'static> {
-        let [https, http] = self.balancer.addresses() else { panic!("two listeners") };
-        Wish { tls: https.port(), http: http.port(), life: QUARTER, accounts: &[] }
+        Wish { tls: self.balancer.address().port(), http: self.http, life: QUARTER, accounts: &[] }
     }
 
     fn get(&self, name: &str, root: &str, more: &[&str]) -> Curled {
@@ -52,13 +55,10 @@ impl Stage {
 
 const FROM_FILE: &str = "certificates = [{ certificate = \"one.pem\", key = \"one.key\" }]";
 
-fn stage_members(member: &Member) -> String {
-    groups(&[("web", &[member.address])], "")
-}
-
-fn text(tls: &str, groups: &str) -> String {
-    let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n";
-    format!("{listener}protocol = \"https\"\ntls = {{ {tls} }}\n{listener}{groups}")
+fn text(tls: &str, http: u16, member: &Member) -> String {
+    let listener = |port| format!("[[listener]]\naddress = \"127.0.0.1:{port}\"\ngroup = \"web\"\n");
+    let groups = groups(&[("web", &[member.address])], "");
+    format!("{}protocol = \"https\"\ntls = {{ {tls} }}\n{}{groups}", listener(0), listener(http))
 }
 
 fn get(balancer: &Balancer, name: &str, root: &str, more: &[&str]) -> Curled {
@@ -129,6 +129,7 @@ fn a_certificate_is_obtained_over_tls_and_outlives_the_process() {
     let other = Folder::new();
     Authority::new(&other, "ca").issue(&other, "one", &["other.test"]);
     let file = file.replace("cache = \"acme\"", &format!("cache = \"{}\"", folder.display()));
+    let file = file.replace(&format!("127.0.0.1:{}\"", stage.http), &format!("127.0.0.1:{}\"", free_port()));
     let again = Balancer::start_in(other, &file);
     let got = get(&again, NAME, root, &[]);
     assert_eq!(got.code, Some(0), "at once: {}", got.talk);

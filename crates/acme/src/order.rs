@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use instant_acme::{
     Account, AuthorizationStatus, CertificateIdentifier, ChallengeHandle, ChallengeType, Error, Identifier,
-    NewOrder, Order, OrderStatus, RetryPolicy,
+    NewOrder, Order, OrderStatus, Problem, RetryPolicy,
 };
 use rcgen::{
     CertificateParams, CustomExtension, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256,
@@ -68,9 +68,12 @@ pub(crate) async fn order(
     let mut order = place(settings, account, &names, replaces).await?;
     // They are answered until the authority has seen them all, or has given up.
     let answered = prove(settings, &mut order, front).await?;
-    let status = order.poll_ready(&POLICY).await?;
-    if status != OrderStatus::Ready {
-        return Err(refusal(&mut order).await);
+    match order.poll_ready(&POLICY).await {
+        Ok(OrderStatus::Ready) => {}
+        Ok(_) => return Err(refusal(&mut order, None).await),
+        // Of one of the names, without saying of which.
+        Err(Error::Api(problem)) => return Err(refusal(&mut order, Some(problem)).await),
+        Err(error) => return Err(error.into()),
     }
     drop(answered);
     let key = new_key(settings.key_type)?;
@@ -183,8 +186,8 @@ fn answer(
     }
 }
 
-/// Why an order was refused: what the authority says of each name that it could not see.
-async fn refusal(order: &mut Order) -> Failure {
+/// Why an order was refused: what the authority says of each name that it could not see, or else of the whole.
+async fn refusal(order: &mut Order, whole: Option<Problem>) -> Failure {
     let mut said = Vec::new();
     let mut authorizations = order.authorizations();
     while let Some(Ok(mut authorization)) = authorizations.next().await {
@@ -193,9 +196,10 @@ async fn refusal(order: &mut Order) -> Failure {
         let problems = state.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
         said.extend(problems.map(|problem| format!("{name}: {}", told(problem))));
     }
-    match said.is_empty() {
-        true => Failure::Said("the authority refuses the order and does not say why".to_owned()),
-        false => Failure::Said(said.join("; ")),
+    match (said.is_empty(), whole) {
+        (false, _) => Failure::Said(said.join("; ")),
+        (true, Some(problem)) => Failure::Acme(Error::Api(problem)),
+        (true, None) => Failure::Said("the authority refuses the order and does not say why".to_owned()),
     }
 }
 

@@ -9,9 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject as _;
 use rustls::server::NoServerSessionStorage;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
-use crate::tls::certified;
+use crate::tls::chain;
 
 /// What connections that answer `tls-alpn-01` agree on (RFC 8737).
 pub(crate) const ALPN: &[u8] = b"acme-tls/1";
@@ -73,12 +76,16 @@ impl Challenge {
     /// The certificate and the key are none.
     pub fn tls(name: &str, certificate: &[u8], key: &[u8]) -> Result<Self, String> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let shown = certified(certificate, key, &provider)?;
+        let chain = chain(certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| "no private key in PEM form is in it")?;
+        let key = provider.key_provider.load_private_key(key).map_err(|why| why.to_string())?;
+        // Not held against each other: the certificate has an extension that must be understood, and that webpki does not.
+        let shown = CertifiedKey::new(chain, key);
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(rustls::ALL_VERSIONS)
             .map_err(|why| why.to_string())?
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(shown)));
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(shown)));
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;

@@ -26,7 +26,7 @@ mod stream;
 pub use client::{Fault, MemberTls, Trust};
 pub use issued::Issued;
 pub(crate) use origin::Origin;
-pub(crate) use server::certified;
+pub(crate) use server::chain;
 pub use server::{Certificate, ClientCertificate, ListenerTls};
 pub use shown::ShownCertificate;
 pub(crate) use stream::Secure;

@@ -144,7 +144,7 @@ pub(super) fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
 }
 
 /// Certificates, one at least.
-pub(super) fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+pub(crate) fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
@@ -154,7 +154,7 @@ pub(super) fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> 
 }
 
 /// A certificate with its key, which fit.
-pub(crate) fn certified(
+pub(super) fn certified(
     chain_pem: &[u8],
     key: &[u8],
     provider: &rustls::crypto::CryptoProvider,
