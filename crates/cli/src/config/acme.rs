@@ -327,7 +327,7 @@ mod tests {
             (
                 "terms_agreed = true",
                 "terms_agreed = false",
-                "5:107: an authority gives nothing to those who do not agree",
+                "5:96: an authority gives nothing to those who do not agree",
             ),
             (", terms_agreed = true", "", "missing key `terms_agreed`"),
             ("https://ca", "http://ca", "does not begin with https://"),
