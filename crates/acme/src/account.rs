@@ -29,19 +29,9 @@ async fn opened(settings: &Settings, cache: &Cache, client: Client) -> Result<Ac
     let file = settings.account_file();
     let contact: Vec<&str> = settings.contact.iter().map(String::as_str).collect();
     let known = cache.read(&file).map_err(|error| unread(settings, &error.to_string()))?;
-    if let Some(bytes) = known {
-        let kept: Kept =
-            serde_json::from_slice(&bytes).map_err(|error| unread(settings, &error.to_string()))?;
-        let before = kept.contact;
-        let account =
-            builder(client).from_credentials(kept.credentials).await.map_err(|error| explain(&error))?;
-        if before != settings.contact {
-            account.update_contacts(&contact).await.map_err(|error| explain(&error))?;
-            // The first ones went into the account.
-            let again: Kept =
-                serde_json::from_slice(&bytes).map_err(|error| unread(settings, &error.to_string()))?;
-            keep(settings, cache, again.credentials)?;
-        }
+    if let Some(bytes) = known
+        && let Some(account) = found(settings, cache, &client, &contact, &bytes).await?
+    {
         return Ok(account);
     }
     let wanted = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
@@ -50,6 +40,29 @@ async fn opened(settings: &Settings, cache: &Cache, client: Client) -> Result<Ac
     let (account, credentials) = made.map_err(|error| format!("no account: {}", explain(&error)))?;
     keep(settings, cache, credentials)?;
     Ok(account)
+}
+
+/// The account that the folder has; `None` if the authority does not know it any more.
+async fn found(
+    settings: &Settings,
+    cache: &Cache,
+    client: &Client,
+    contact: &[&str],
+    bytes: &[u8],
+) -> Result<Option<Account>, String> {
+    let read = || serde_json::from_slice::<Kept>(bytes).map_err(|error| unread(settings, &error.to_string()));
+    let kept = read()?;
+    let account = builder(client.clone()).from_credentials(kept.credentials).await;
+    let account = account.map_err(|error| explain(&error))?;
+    if kept.contact != settings.contact {
+        match account.update_contacts(contact).await {
+            // The first credentials went into the account.
+            Ok(()) => keep(settings, cache, read()?.credentials)?,
+            Err(error) if is_unknown(&error) => return Ok(None),
+            Err(error) => return Err(explain(&error)),
+        }
+    }
+    Ok(Some(account))
 }
 
 /// The authority does not know the account any more: the next time one is made.

@@ -352,11 +352,11 @@ fn obtained(inner: &Inner, kept: &mut Kept, cache: &Cache, pem: &str) {
     let Some(leaf) = Leaf::first(pem.as_bytes()) else {
         return failed(inner, kept, "the authority gave no certificate".to_owned(), None);
     };
-    // Kept before it is shown: what is in use is never lost with the process.
-    let written = cache.write(&kept.settings.file(), pem.as_bytes());
     if let Err(why) = inner.front.show(&kept.settings.id(), pem.as_bytes()) {
         return failed(inner, kept, format!("what the authority gave cannot be used: {why}"), None);
     }
+    // Only what can be used takes the place of the one before.
+    let written = cache.write(&kept.settings.file(), pem.as_bytes());
     let renewed = if kept.leaf.is_some() { "renewed" } else { "obtained" };
     let lives = span(leaf.until.duration_since(SystemTime::now()).unwrap_or_default());
     kept.take(leaf, SystemTime::now());
