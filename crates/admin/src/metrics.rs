@@ -10,7 +10,9 @@ use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use plimsoll_brain::State;
-use plimsoll_brain::status::{BindingStatus, GroupStatus, ListenerStatus, MemberStatus, Status};
+use plimsoll_brain::status::{
+    BindingStatus, CertificateStatus, GroupStatus, ListenerStatus, MemberStatus, Status,
+};
 
 use crate::process::Process;
 
@@ -33,6 +35,7 @@ pub(crate) fn page(status: &Status, buckets: impl Fn(&str) -> Vec<(f64, u64)>) -
     process(&mut page, status);
     listeners(&mut page, &status.listeners);
     bindings(&mut page, &status.listeners);
+    certificates(&mut page, &status.certificates);
     groups(&mut page, &status.groups);
     durations(&mut page, &status.groups, buckets);
     members(&mut page, &status.groups);
@@ -139,6 +142,19 @@ fn bindings(page: &mut Page, listeners: &[ListenerStatus]) {
         "Sessions of a listener that a member under alert sent elsewhere.",
         |b| b.moved,
     );
+}
+
+fn certificates(page: &mut Page, certificates: &[CertificateStatus]) {
+    let help = "Seconds until a certificate that clients are shown ends, below 0 when it is over.";
+    page.family("plimsoll_certificate_expiry_seconds", Kind::Gauge, help);
+    for (one, left) in certificates.iter().filter_map(|one| Some((one, one.expires_seconds?))) {
+        page.sample("", &[("certificate", &one.name), ("source", &one.source)], left.round());
+    }
+    let help = "1 if a certificate could not be obtained or renewed the last time (ACME).";
+    page.family("plimsoll_certificate_failing", Kind::Gauge, help);
+    for one in certificates.iter().filter(|one| one.acme) {
+        page.sample("", &[("certificate", &one.name), ("source", &one.source)], flag(one.failure.is_some()));
+    }
 }
 
 fn groups(page: &mut Page, groups: &[GroupStatus]) {

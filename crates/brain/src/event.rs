@@ -54,6 +54,10 @@ pub enum EventKind {
     NoReports,
     /// A client refused what it was told of the group (xDS).
     Refused,
+    /// A certificate was obtained from an authority, or renewed, and is shown from now on.
+    CertificateObtained,
+    /// A certificate could not be obtained or renewed; the one before is shown on, if there is one.
+    CertificateFailed,
     /// A new configuration is in force.
     Reloaded,
     /// A configuration was refused; the one before stays.

@@ -40,6 +40,30 @@ pub struct Status {
     pub groups: Vec<GroupStatus>,
     /// Access log lines that were dropped because the disk was slow or full.
     pub access_log_dropped: u64,
+    /// What listeners with TLS show their clients.
+    #[serde(default)]
+    pub certificates: Vec<CertificateStatus>,
+}
+
+/// A certificate that clients are shown.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CertificateStatus {
+    /// The first name that it is for, or where it is from if it has none.
+    pub name: String,
+    /// All names that it is for.
+    pub names: Vec<String>,
+    /// The file that it is from.
+    pub source: String,
+    /// Is it obtained from an authority (ACME)?
+    pub acme: bool,
+    /// Seconds until it ends, below 0 if that is over; none if it is not there yet.
+    pub expires_seconds: Option<f64>,
+    /// Does it end so soon that somebody should look? Less than a quarter of its life is left, and less than two weeks.
+    pub ends_soon: bool,
+    /// Seconds until it is to be renewed, below 0 if that is due; none if nobody does so, or it is not there yet.
+    pub renewal_seconds: Option<f64>,
+    /// Why it could not be obtained or renewed the last time.
+    pub failure: Option<String>,
 }
 
 /// One listener.

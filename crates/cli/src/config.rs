@@ -6,6 +6,7 @@
 //! first three are what `plimsoll config check` does.
 
 mod access;
+mod acme;
 mod address;
 mod affinity;
 mod check;
@@ -47,6 +48,7 @@ use serde_json::Value;
 use toml::de::DeTable;
 
 pub(crate) use access::{AccessTable, check_file as check_access};
+pub(crate) use acme::Acme;
 pub(crate) use address::{AdminListen, Control, Controls, ListenAddress, MemberAddress, Network};
 pub(crate) use affinity::Affinity;
 pub(crate) use corba::{Iiop, MemberLocation, ObjectKey, Reference, TypeId};

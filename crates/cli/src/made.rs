@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 use std::sync::Arc;
 
+use plimsoll_acme as acme;
 use plimsoll_brain::MemberSpec;
 use plimsoll_cluster as cluster;
 use plimsoll_cluster::corba::{Location, Refusal, StrategyInfo};
@@ -27,6 +28,8 @@ pub(crate) struct Base {
     pub(crate) locations: BTreeMap<(String, String), String>,
     /// Groups whose members a lottery draws.
     pub(crate) lotteries: Vec<config::Lottery>,
+    /// What authorities are asked for.
+    pub(crate) certificates: Vec<acme::Settings>,
 }
 
 /// What clients changed.
@@ -69,9 +72,14 @@ pub(crate) struct Force {
 
 impl Base {
     /// Of a file that was read and looked up.
-    pub(crate) fn new(file: &File, settings: proxy::Settings, lotteries: Vec<config::Lottery>) -> Self {
+    pub(crate) fn new(
+        file: &File,
+        settings: proxy::Settings,
+        lotteries: Vec<config::Lottery>,
+        certificates: Vec<acme::Settings>,
+    ) -> Self {
         let watched = file.watched(&settings);
-        Self { settings, watched, locations: file.locations(), lotteries }
+        Self { settings, watched, locations: file.locations(), lotteries, certificates }
     }
 
     /// What is in force with these changes.

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
+use plimsoll_acme::Keeper;
 use plimsoll_admin::{
     Changed, Entry, Lease, NoLease, Reference, Refused, Report, Rules, Subject, Switch, Wish,
 };
@@ -22,8 +24,10 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::config::{self, AdminConfig, Config, File, Machine, look_up};
 use crate::limits;
 use crate::made::{Base, Force, Made};
+use certificates::Window;
 use joint::Joint;
 
+pub(crate) mod certificates;
 mod joint;
 mod lend;
 
@@ -31,6 +35,8 @@ mod lend;
 pub(crate) struct Running {
     engine: Engine,
     cluster: Cluster,
+    /// Of certificates that authorities give.
+    keeper: Keeper,
     /// What the file says.
     base: Mutex<Base>,
     /// What clients of the load manager changed.
@@ -64,7 +70,7 @@ impl Running {
     /// `file` is read again by each reload.
     ///
     /// # Errors
-    /// The system gives no thread for the monitors.
+    /// The system gives no thread for the monitors, or for the certificates.
     pub(crate) fn new(
         engine: Engine,
         base: Base,
@@ -77,6 +83,7 @@ impl Running {
         made.count(&base);
         let force = base.with(&made);
         let cluster = Cluster::start(force.watched.clone(), Arc::new(Joint(engine.clone())))?;
+        let keeper = Keeper::start(base.certificates.clone(), Arc::new(Window(engine.clone())))?;
         let (file, reloading) = (file.to_owned(), Mutex::default());
         let (reloaded, stop) = (Notify::new(), Notify::new());
         let (base, made, force) = (Mutex::new(base), Mutex::new(made), Mutex::new(Arc::new(force)));
@@ -84,6 +91,7 @@ impl Running {
         Ok(Arc::new(Self {
             engine,
             cluster,
+            keeper,
             base,
             made,
             force,
@@ -142,7 +150,9 @@ impl Running {
             file.settings(self.machine, look_up).map_err(|problems| refuse(problems.headline()))?;
         let rules = file.rules().map_err(refuse)?;
         let lotteries = file.lotteries(look_up).map_err(|problems| refuse(problems.headline()))?;
-        let base = Base::new(&file, settings, lotteries);
+        let certificates = file.authorities().map_err(|problems| refuse(problems.headline()))?;
+        certificates::preload(&certificates);
+        let base = Base::new(&file, settings, lotteries, certificates);
         lock(&self.made).count(&base);
         let force = base.with(&lock(&self.made));
         let mut beside = differences(&self.force().watched, &force.watched);
@@ -152,6 +162,9 @@ impl Running {
             beside.push(format!("! {note}"));
         }
         let changes = self.enforce(force, beside)?;
+        if let Err(error) = self.keeper.update(base.certificates.clone()) {
+            tracing::warn!("no thread for the certificates: {error}");
+        }
         *lock(&self.base) = base;
         self.rules.replace(rules);
         // The file says by what there is balancing.
@@ -318,6 +331,8 @@ impl Subject for Running {
         let mut status = self.engine.status();
         let off = lock(&self.off);
         status.groups.iter_mut().for_each(|group| group.balancing_disabled = off.contains_key(&group.name));
+        let settings = &self.force().settings;
+        status.certificates = certificates::statuses(settings, &self.keeper.states(), SystemTime::now());
         status
     }
 

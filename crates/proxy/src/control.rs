@@ -80,6 +80,7 @@ fn tell(event: &Event) {
         _ if event.kind == EventKind::ReloadRefused => {
             tracing::warn!("reload refused, the configuration before stays in force: {}", event.why);
         }
+        ("", _) if event.kind == EventKind::CertificateFailed => tracing::warn!("{}", event.why),
         ("", _) if event.kind == EventKind::Reloaded => tracing::info!("reloaded: {}", event.why),
         ("", _) => tracing::info!("{}", event.why),
         (group, None) => tracing::info!("group {group}: {}", event.why),
@@ -302,9 +303,8 @@ pub(crate) fn carries(listeners: &[ListenerSettings], group: &str) -> bool {
     its.all(|listener| match listener.protocol {
         Protocol::Http => true,
         Protocol::Iiop => listener.binding == Binding::PerRequest,
-        // What clients have with members themselves is known a second late.
-        Protocol::Xds => false,
-        Protocol::Tcp | Protocol::Udp | Protocol::Dns | Protocol::DnsStream => false,
+        // What clients have with members themselves is known a second late (xds).
+        Protocol::Xds | Protocol::Tcp | Protocol::Udp | Protocol::Dns | Protocol::DnsStream => false,
     })
 }
 

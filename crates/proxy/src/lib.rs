@@ -12,6 +12,7 @@ mod alarm;
 mod apply;
 mod bind;
 mod bond;
+mod challenge;
 mod clock;
 mod connect;
 mod control;
@@ -57,6 +58,7 @@ mod wheel;
 mod worker;
 mod xds;
 
+pub use challenge::Challenge;
 pub use control::Stamped;
 pub use engine::{Engine, Rates};
 pub use error::StartError;
@@ -64,4 +66,6 @@ pub use group::Said;
 pub use lease::{LONGEST_LEASE, Lease, LeaseWish, NoLease, SHORTEST_LEASE};
 pub use report::MemberCounters;
 pub use settings::*;
-pub use tls::{Certificate, ClientCertificate, Fault, ListenerTls, MemberTls, Trust};
+pub use tls::{
+    Certificate, ClientCertificate, Fault, Issued, ListenerTls, MemberTls, ShownCertificate, Trust,
+};

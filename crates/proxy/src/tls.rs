@@ -4,22 +4,31 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use rustls::ServerConnection;
 use tokio::net::TcpStream;
 
+use crate::challenge;
 use crate::core::Core;
 use crate::listener::Listener;
 use crate::reason::Reason;
+use crate::stream::Stream as _;
 
 mod client;
+mod hello;
+mod issued;
 mod origin;
 mod server;
+mod shown;
 mod stream;
 
 pub use client::{Fault, MemberTls, Trust};
+pub use issued::Issued;
 pub(crate) use origin::Origin;
+pub(crate) use server::chain;
 pub use server::{Certificate, ClientCertificate, ListenerTls};
+pub use shown::ShownCertificate;
 pub(crate) use stream::Secure;
 
 /// Shakes hands with a member, whose address was given as `name`, `host:port`.
@@ -38,7 +47,7 @@ pub(crate) async fn reach(tls: &MemberTls, name: &str, socket: TcpStream) -> io:
 }
 
 /// Shakes hands with a client; `unread` are bytes that were read from it already. `None` if that comes to nothing, which is
-/// counted unless the client left.
+/// counted unless the client left, or if the client is an authority that has seen what it came for.
 pub(crate) async fn meet(
     core: &Core,
     listener: &Listener,
@@ -46,35 +55,74 @@ pub(crate) async fn meet(
     tls: &ListenerTls,
     unread: &[u8],
 ) -> Option<Secure> {
-    let session = ServerConnection::new(Arc::clone(&tls.config)).ok()?;
-    let mut stream = Secure::new(socket, session.into());
-    let patience = listener.settings().timeouts.head;
-    let met = match stream.feed(unread) {
-        Ok(()) => {
-            let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
-            timer.set(core.tick() + patience);
-            let mut parting = false;
-            poll_fn(|cx| match stream.poll_meet(cx) {
-                Poll::Ready(met) => Poll::Ready(met),
-                Poll::Pending if timer.fired() => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-                Poll::Pending => {
-                    if core.stopping.get() && !std::mem::replace(&mut parting, true) {
-                        timer.set(core.parting());
-                    }
-                    Poll::Pending
-                }
-            })
-            .await
+    let error = match shake(core, listener, socket, tls, unread).await {
+        Ok(mut stream) if stream.protocol() == Some(challenge::ALPN) => {
+            tracing::debug!(
+                "{}: an authority has seen the certificate of a challenge",
+                listener.door.address
+            );
+            stream.part();
+            return None;
         }
-        Err(error) => Err(error),
-    };
-    let Err(error) = met else {
-        stream.came_for(tls);
-        return Some(stream);
+        Ok(mut stream) => {
+            stream.came_for(tls);
+            return Some(stream);
+        }
+        Err(error) => error,
     };
     if error.kind() != io::ErrorKind::UnexpectedEof {
         listener.pool().group.reject(core.index, Reason::Handshake);
         tracing::debug!("{}: no TLS with a client: {error}", listener.door.address);
     }
     None
+}
+
+async fn shake(
+    core: &Core,
+    listener: &Listener,
+    socket: TcpStream,
+    tls: &ListenerTls,
+    unread: &[u8],
+) -> io::Result<Secure> {
+    let patience = listener.settings().timeouts.head;
+    let mut config = &tls.config;
+    // What the client says first is looked at before anything is answered only while an authority is expected.
+    let (mut came, mut other) = (Vec::new(), None);
+    if challenge::expected() {
+        let mut hello = hello::Hello::default();
+        came.extend_from_slice(unread);
+        in_time(core, patience, |cx| hello.poll(cx, &socket, &mut came)).await?;
+        other = hello.challenge();
+    }
+    if let Some(other) = &other {
+        config = other;
+    }
+    let unread = if came.is_empty() { unread } else { &came };
+    let session = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
+    let mut stream = Secure::new(socket, session.into());
+    stream.feed(unread)?;
+    in_time(core, patience, |cx| stream.poll_meet(cx)).await?;
+    Ok(stream)
+}
+
+/// Waits for a client, but not for ever.
+async fn in_time(
+    core: &Core,
+    patience: Duration,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<()>>,
+) -> io::Result<()> {
+    let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
+    timer.set(core.tick() + patience);
+    let mut parting = false;
+    poll_fn(|cx| match poll(cx) {
+        Poll::Ready(met) => Poll::Ready(met),
+        Poll::Pending if timer.fired() => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+        Poll::Pending => {
+            if core.stopping.get() && !std::mem::replace(&mut parting, true) {
+                timer.set(core.parting());
+            }
+            Poll::Pending
+        }
+    })
+    .await
 }

@@ -63,11 +63,11 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 }
 
 fn check(path: &Path, globals: &Globals) -> Result<ExitCode, Failure> {
-    let outcome = config::read(path).and_then(|file| {
+    let outcome = config::read(path).and_then(|mut file| {
         if let Some(rules) = &file.config.admin.access.file {
             config::check_access(&rules.0)?;
         }
-        file.check_files().map_err(ReadError::Wrong)?;
+        file.warnings = file.check_files().map_err(ReadError::Wrong)?;
         Ok(file)
     });
     if globals.json() {

@@ -238,6 +238,8 @@ pub(super) fn kind(kind: EventKind) -> (&'static str, Tone) {
         EventKind::Flooded => ("flooded", Tone::Bad),
         EventKind::NoReports => ("no reports", Tone::Bad),
         EventKind::Refused => ("refused", Tone::Bad),
+        EventKind::CertificateObtained => ("certificate", Tone::Good),
+        EventKind::CertificateFailed => ("no certificate", Tone::Bad),
         EventKind::Reloaded => ("reloaded", Tone::Plain),
         EventKind::ReloadRefused => ("reload refused", Tone::Bad),
         EventKind::Stopping => ("stopping", Tone::Fair),

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use plimsoll_brain::status::{GroupStatus, Status};
+use plimsoll_brain::status::{CertificateStatus, GroupStatus, Status};
 
 use super::{Failure, Globals, load_line};
 use crate::config::count;
@@ -11,7 +11,8 @@ use crate::control::{self, Said, Where};
 
 /// Say in a line for each group how it is; exit code 1 if not all is well
 ///
-/// Not well is a group without a usable member, or a last reload that was refused.
+/// Not well is a group without a usable member, a last reload that was refused, or a certificate that is over or is not there
+/// yet. Certificates that end soon are named.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -26,7 +27,30 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 }
 
 fn well(status: &Status) -> bool {
-    status.last_reload_successful && status.groups.iter().all(|group| group.healthy)
+    let good = |one: &CertificateStatus| one.expires_seconds.is_some_and(|left| left > 0.0);
+    status.last_reload_successful
+        && status.groups.iter().all(|group| group.healthy)
+        && status.certificates.iter().all(good)
+}
+
+/// What there is to be said of a certificate, if there is something.
+fn trouble(one: &CertificateStatus) -> Option<(String, Tone)> {
+    let why = one.failure.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    let (what, tone) = match one.expires_seconds {
+        None => (format!("there is no certificate for {} yet{why}", one.name), Tone::Bad),
+        Some(left) if left <= 0.0 => {
+            (format!("the certificate for {} is over since {}{why}", one.name, ago(-left)), Tone::Bad)
+        }
+        Some(left) if one.ends_soon => (
+            format!("the certificate for {} ends in {} ({}){why}", one.name, ago(left), one.source),
+            Tone::Fair,
+        ),
+        Some(_) if one.failure.is_some() => {
+            (format!("the certificate for {} could not be renewed{why}", one.name), Tone::Fair)
+        }
+        Some(_) => return None,
+    };
+    Some((what, tone))
 }
 
 fn render(status: &Status, color: bool) -> String {
@@ -37,19 +61,25 @@ fn render(status: &Status, color: bool) -> String {
         ago(status.uptime_seconds),
         count(status.threads, "thread"),
     );
-    let mut banner = |text: &str| {
+    let mut banner = |text: &str, tone: Tone| {
         for (at, line) in text.lines().enumerate() {
             let mark = if at == 0 { "‼" } else { " " };
-            out.push_str(&Tone::Bad.paint(&format!("{mark} {}", plain(line)), color));
+            out.push_str(&tone.paint(&format!("{mark} {}", plain(line)), color));
             out.push('\n');
         }
     };
     if !status.last_reload_successful {
         let why = status.last_reload_error.as_deref().unwrap_or("it did not say why");
-        banner(&format!("the last reload was refused and the configuration before it is in force: {why}"));
+        banner(
+            &format!("the last reload was refused and the configuration before it is in force: {why}"),
+            Tone::Bad,
+        );
     }
     if status.stopping {
-        banner("stopping: work in flight may end, nothing new is accepted");
+        banner("stopping: work in flight may end, nothing new is accepted", Tone::Bad);
+    }
+    for (what, tone) in status.certificates.iter().filter_map(trouble) {
+        banner(&what, tone);
     }
     let groups = status.groups.iter().map(|group| {
         let (glyph, tone) = if group.healthy { ("✔", Tone::Good) } else { ("✘", Tone::Bad) };
@@ -132,6 +162,42 @@ mod tests {
         http  0.0.0.0:8080  →  web           128 open  1303546 accepted
         udp   [::]:27015    →  game servers    0 open        9 accepted  3 refused
         "#);
+    }
+
+    #[test]
+    fn certificates_that_end_are_named() {
+        let mut status = sample();
+        let one = |name: &str, left: Option<f64>, ends_soon, failure: Option<&str>| CertificateStatus {
+            name: name.into(),
+            source: format!("/etc/{name}.pem"),
+            expires_seconds: left,
+            ends_soon,
+            failure: failure.map(str::to_owned),
+            ..CertificateStatus::default()
+        };
+        status.certificates = vec![
+            one("long.example", Some(7e6), false, None),
+            one("soon.example", Some(300_000.0), true, None),
+            one("late.example", Some(3e6), false, Some("no answer")),
+        ];
+        assert!(well(&status));
+        let said = render(&status, false);
+        assert!(!said.contains("long.example"), "{said}");
+        assert!(
+            said.contains("‼ the certificate for soon.example ends in 3d 11h (/etc/soon.example.pem)\n"),
+            "{said}"
+        );
+        assert!(
+            said.contains("‼ the certificate for late.example could not be renewed: no answer\n"),
+            "{said}"
+        );
+        for (left, text) in [(None, "no certificate for x yet: why"), (Some(-60.0), "for x is over since 1m")]
+        {
+            status.certificates = vec![one("x", left, true, Some("why"))];
+            assert!(!well(&status));
+            let said = render(&status, false);
+            assert!(said.contains(text), "{said}");
+        }
     }
 
     #[test]

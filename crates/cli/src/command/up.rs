@@ -24,6 +24,7 @@ use crate::config::{self, AdminConfig, Config, File, Machine, count, look_up};
 use crate::desk::Office;
 use crate::doors::{audit as audit_log, note};
 use crate::made::Base;
+use crate::running::certificates::preload;
 use crate::running::{Running, notify, warn};
 use crate::{limits, log};
 
@@ -71,10 +72,14 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let rules = Arc::new(file.rules().map_err(|why| Failure::new(Exit::Usage, why))?);
     let doors = doors(&file, &rules)?;
     let audit = doors.audit.clone();
-    let base = Base::new(&file, settings, lotteries);
+    let certificates = file.authorities().map_err(|problems| Failure::rendered(Exit::Usage, problems))?;
+    preload(&certificates);
+    let base = Base::new(&file, settings, lotteries, certificates);
     let engine = Engine::start(base.settings.clone()).map_err(Failure::failed)?;
-    let running = Running::new(engine, base, &args.config, machine, file.admin(), rules)
-        .map_err(|error| Failure::failed(format_args!("cannot start the thread of the monitors: {error}")))?;
+    let running =
+        Running::new(engine, base, &args.config, machine, file.admin(), rules).map_err(|error| {
+            Failure::failed(format_args!("cannot start the threads of monitors and certificates: {error}"))
+        })?;
     let admin = plimsoll_admin::start(doors, Arc::clone(&running) as _).map_err(Failure::failed)?;
     let load_manager = load_manager(&file, &running).map_err(Failure::failed)?;
     running.write_references(&file.config);

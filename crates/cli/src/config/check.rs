@@ -12,8 +12,8 @@ use plimsoll_cluster as cluster;
 use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
-    Binding, Config, Formula, Group, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, affinity, door,
-    health, suggest, tls, xds,
+    Binding, Config, Formula, Group, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, acme, affinity,
+    door, health, suggest, tls, xds,
 };
 
 /// Adds what is wrong to `found`; `text` is what the places are places of.
@@ -38,6 +38,7 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
     }
     check_addresses(config, spots, found);
     door::check(&config.admin.doors(), spots.key("admin"), found);
+    acme::check(config, spots, found);
     for (index, listener) in config.listeners.iter().enumerate() {
         let spot = spots.key("listener").item(index);
         check_listener(listener, spot, found);

@@ -143,7 +143,6 @@ impl Problems {
     }
 
     /// In the order of the text.
-    #[cfg(test)]
     pub(crate) fn list(&self) -> &[Problem] {
         &self.list
     }

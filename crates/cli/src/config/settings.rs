@@ -149,30 +149,6 @@ impl File {
         })
     }
 
-    /// Holds the certificates that it names against one another, and looks at the keys of cookies, as they are now.
-    ///
-    /// # Errors
-    /// What is wrong with them, each at its place in the file.
-    pub(crate) fn check_files(&self) -> Result<(), Problems> {
-        let mut problems = Vec::new();
-        for (index, listener) in self.config.listeners.iter().enumerate() {
-            let spot = self.spots.key("listener").item(index);
-            tls::of_listener(listener, spot.key("tls"), &mut problems);
-            affinity::of_listener(listener, spot, &mut problems);
-        }
-        for (index, group) in self.config.groups.iter().enumerate() {
-            if let Some(tls) = &group.tls {
-                tls::of_group(
-                    tls,
-                    group.protocol,
-                    self.spots.key("group").item(index).key("tls"),
-                    &mut problems,
-                );
-            }
-        }
-        if problems.is_empty() { Ok(()) } else { Err(Problems::new(Arc::clone(&self.source), problems)) }
-    }
-
     /// The groups whose members are a lottery's, with the keys as they are now.
     ///
     /// # Errors

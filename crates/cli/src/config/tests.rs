@@ -44,6 +44,7 @@ fn all() -> String {
         let made = rcgen::generate_simple_self_signed(["web.example".to_owned()]).unwrap();
         fs::write(folder.join("a.pem"), pem("CERTIFICATE", made.cert.der())).unwrap();
         fs::write(folder.join("a.key"), pem("PRIVATE KEY", &made.signing_key.serialize_der())).unwrap();
+        fs::write(folder.join("eab.key"), "a2V5-_8=\n").unwrap();
         folder
     });
     ALL.replace("/TLS", FOLDER.to_str().unwrap())
@@ -156,15 +157,28 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(&all()).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:85:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-       85 | send_proxy = "v1"
+    warning: plimsoll.toml:97:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+       97 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:126:8: no listener sends clients to group `sticky`
-      126 | name = "sticky"
+    warning: plimsoll.toml:138:8: no listener sends clients to group `sticky`
+      138 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
     let settings = file.settings(HERE, nowhere).unwrap();
+    let wanted = file.authorities().unwrap();
+    let [one, two] = &wanted[..] else { panic!("{wanted:?}") };
+    assert_eq!(
+        (&one.domains[..], &two.domains[..]),
+        (&["one.example".to_owned()][..], &["two.example".to_owned()][..])
+    );
+    assert_eq!((one.directory.as_str(), one.contact.len()), ("https://ca.example:14000/dir", 1));
+    assert_eq!((one.method, one.key_type), (plimsoll_acme::Method::Http, plimsoll_acme::KeyType::P384));
+    assert_eq!((one.profile.as_deref(), one.cache.to_str()), (Some("shortlived"), Some("/tmp/acme")));
+    let bound = one.binding.as_ref().unwrap();
+    assert_eq!((bound.id.as_str(), &bound.key[..]), ("kid", &b"key\xfb\xff"[..]));
+    let shown: Vec<_> = settings.listeners[2].tls.as_ref().unwrap().certificates().collect();
+    assert_eq!(shown.iter().map(|one| one.issued).collect::<Vec<_>>(), [false, true, true]);
     let hook = settings.groups[0].hand_over.as_ref().unwrap();
     let hook = (&*hook.host, hook.port, &*hook.path, hook.timeout.as_millis());
     assert_eq!(hook, ("state", 31, "/hand-over", 1501));

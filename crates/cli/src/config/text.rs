@@ -41,6 +41,7 @@ const FORMATS: &[(&str, Check)] = &[
     format::<super::credential::TrustDomain>(),
     format::<super::credential::KeysUrl>(),
     format::<super::access::AllGroups>(),
+    format::<super::acme::DirectoryUrl>(),
     format::<super::ProbePath>(),
     format::<super::ServiceName>(),
     format::<super::ProbeHost>(),

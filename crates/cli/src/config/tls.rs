@@ -2,23 +2,33 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use plimsoll_acme::Leaf;
 use plimsoll_proxy as proxy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::place::Spot;
 use super::problem::Problem;
-use super::{HostName, Listener, LogPath, MemberProtocol, Name, Protocol};
+use super::{
+    Acme, File, HostName, Listener, LogPath, MemberProtocol, Name, Problems, Protocol, acme, affinity,
+};
 
 /// What clients are shown, and what is asked of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("x-required" = { "certificates": "acme" }))]
 pub(crate) struct ListenerTls {
     /// Clients are shown the one that has the name they ask for, and the first if none has. The files are read again with each
-    /// reload.
+    /// reload. This or `acme`, or both.
     #[schemars(length(min = 1))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) certificates: Vec<Certificate>,
+
+    /// A certificate that an authority gives while the balancer runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) acme: Option<Acme>,
 
     /// The authorities that clients' certificates must lead to, PEM. Default: clients are asked for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -165,6 +175,7 @@ fn read(path: &LogPath, spot: &Spot, found: &mut Vec<Problem>) -> Vec<u8> {
 
 /// What the files of a certificate hold.
 struct Held {
+    source: String,
     chain: Vec<u8>,
     key: Vec<u8>,
     ocsp: Vec<u8>,
@@ -173,6 +184,7 @@ struct Held {
 impl Held {
     fn read(certificate: &Certificate, spot: &Spot, found: &mut Vec<Problem>) -> Self {
         Self {
+            source: certificate.certificate.to_string(),
             chain: read(&certificate.certificate, spot.key("certificate"), found),
             key: read(&certificate.key, spot.key("key"), found),
             ocsp: certificate.ocsp.as_ref().map_or_else(Vec::new, |path| read(path, spot.key("ocsp"), found)),
@@ -180,7 +192,7 @@ impl Held {
     }
 
     fn borrow(&self) -> proxy::Certificate<'_> {
-        proxy::Certificate { chain: &self.chain, key: &self.key, ocsp: &self.ocsp }
+        proxy::Certificate { source: &self.source, chain: &self.chain, key: &self.key, ocsp: &self.ocsp }
     }
 }
 
@@ -196,6 +208,7 @@ pub(super) fn of_listener(
     let held = tls.certificates.iter().enumerate();
     let held: Vec<Held> = held.map(|(place, one)| Held::read(one, spots.item(place), found)).collect();
     let authorities = tls.client_ca.as_ref().map(|path| read(path, spot.key("client_ca"), found));
+    let issued = tls.acme.as_ref().map(|acme| acme::wanted(acme, spot.key("acme"), found));
     if found.len() > before {
         return None;
     }
@@ -213,7 +226,8 @@ pub(super) fn of_listener(
     let groups: BTreeMap<Box<str>, Arc<str>> =
         names.map(|named| (named.name.0.as_str().into(), named.group.0.as_str().into())).collect();
     let tls12 = tls.min_version == TlsVersion::Tls12;
-    let made = proxy::ListenerTls::new(&certificates, clients, tls12, protocols, groups);
+    let issued = acme::places(&issued.unwrap_or_default());
+    let made = proxy::ListenerTls::new(&certificates, &issued, clients, tls12, protocols, groups);
     made.map_err(|(place, why)| {
         let at = match place {
             Some(place) => spots.item(place),
@@ -222,6 +236,51 @@ pub(super) fn of_listener(
         found.push(Problem::error(at.value(), why));
     })
     .ok()
+}
+
+impl File {
+    /// Holds the certificates that it names against one another, and looks at the keys of cookies, as they are now. What there is to
+    /// be warned of, of the file and of these.
+    ///
+    /// # Errors
+    /// What is wrong with them, each at its place in the file.
+    pub(crate) fn check_files(&self) -> Result<Problems, Problems> {
+        let mut found = Vec::new();
+        for (index, listener) in self.config.listeners.iter().enumerate() {
+            let spot = self.spots.key("listener").item(index);
+            if let Some(tls) = of_listener(listener, spot.key("tls"), &mut found) {
+                ends(&tls, spot.key("tls"), SystemTime::now(), &mut found);
+            }
+            affinity::of_listener(listener, spot, &mut found);
+        }
+        for (index, group) in self.config.groups.iter().enumerate() {
+            if let Some(tls) = &group.tls {
+                let spot = self.spots.key("group").item(index).key("tls");
+                of_group(tls, group.protocol, spot, &mut found);
+            }
+        }
+        found.extend(self.warnings.list().iter().cloned());
+        let problems = Problems::new(Arc::clone(&self.source), found);
+        if problems.fatal() { Err(problems) } else { Ok(problems) }
+    }
+}
+
+/// Warns of certificates from files that are over, or will be soon.
+fn ends(tls: &proxy::ListenerTls, spot: &Spot, now: SystemTime, found: &mut Vec<Problem>) {
+    let shown = tls.certificates().filter(|shown| !shown.issued).enumerate();
+    for (place, shown) in shown {
+        let Some(leaf) = shown.leaf.as_ref().and_then(|leaf| Leaf::of(leaf)) else { continue };
+        let left = leaf.seconds_left(now);
+        let message = if left < 0.0 {
+            format!("the certificate {} is over", shown.source)
+        } else if leaf.ends_soon(now) {
+            format!("the certificate {} ends in {}", shown.source, crate::control::text::ago(left))
+        } else {
+            continue;
+        };
+        let at = spot.key("certificates").item(place).key("certificate").value();
+        found.push(Problem::warning(at, message).hint("put a new one in its place and reload"));
+    }
 }
 
 /// What a group believes of its members, from the files as they are now; `None` with what is wrong in `found`.

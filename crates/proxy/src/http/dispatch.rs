@@ -11,6 +11,7 @@ use super::ending::{End, Failure};
 use super::exchange::AHEAD;
 use super::{Asked, Session, Stream};
 use crate::admit::{self, Wish};
+use crate::challenge;
 use crate::connect::link;
 use crate::core::Core;
 use crate::http2;
@@ -48,6 +49,9 @@ impl<S: Stream> Session<S> {
     /// Has a request answered; false if the connection ends with it.
     pub(super) async fn answer(&mut self, mut asked: Asked) -> bool {
         self.answered_alone = false;
+        if let Some(answer) = challenge::asked(&asked.out) {
+            return self.vouch(asked, &answer).await;
+        }
         let pool = self.listener.pool();
         let outcome = self.attempts(&pool, &mut asked).await;
         let now = self.core.now();

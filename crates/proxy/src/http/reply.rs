@@ -60,6 +60,32 @@ impl<S: Stream> Session<S> {
         keep
     }
 
+    /// Answers an authority that looks whether a name leads here; true if the connection goes on.
+    pub(super) async fn vouch(&mut self, mut asked: Asked, body: &[u8]) -> bool {
+        self.answered_alone = true;
+        let keep = asked.keep_alive && asked.body.done() && !asked.http10 && !self.ending();
+        // Writing to a vector cannot fail.
+        let mut answer = Vec::with_capacity(256);
+        let _ = write!(
+            answer,
+            "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n{}\r\n",
+            body.len(),
+            if keep { "" } else { "Connection: close\r\n" },
+        );
+        if asked.method != Method::Head {
+            answer.extend_from_slice(body);
+        }
+        self.log(&mut asked, 200, None, self.core.now());
+        self.core.recycle(asked.out);
+        if !self.send(&answer).await {
+            return false;
+        }
+        if !keep {
+            self.linger().await;
+        }
+        keep
+    }
+
     fn is_call(&self) -> bool {
         self.stream.call().is_some()
     }

@@ -7,15 +7,18 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{
-    ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier,
-};
+use rustls::server::{NoServerSessionStorage, ProducesTickets, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+
+use super::issued::Issued;
+use super::shown::{Shown, ShownCertificate, named};
 
 /// A certificate of ours: what its files hold.
 #[derive(Clone, Copy, Hash)]
 pub struct Certificate<'a> {
+    /// What people call it: the file that has the certificate.
+    pub source: &'a str,
     /// The certificate and those between it and its authority, PEM.
     pub chain: &'a [u8],
     /// Its private key, PEM.
@@ -44,12 +47,14 @@ pub struct ListenerTls {
 }
 
 impl ListenerTls {
-    /// `versions`: 1.2 and up if true, 1.3 alone if false. `protocols`: what is spoken inside, by ALPN.
+    /// `issued`: certificates that come while the process runs, with the names that they are for. `tls12`: 1.2 and up if true, 1.3
+    /// alone if false. `protocols`: what is spoken inside, by ALPN.
     ///
     /// # Errors
     /// Which of the certificates is wrong (`None`: the authorities), and how.
     pub fn new(
         certificates: &[Certificate<'_>],
+        issued: &[(Arc<Issued>, Vec<String>)],
         clients: Option<ClientCertificate<'_>>,
         tls12: bool,
         protocols: &[&[u8]],
@@ -59,6 +64,9 @@ impl ListenerTls {
         let mut shown = Shown::default();
         for (place, certificate) in certificates.iter().enumerate() {
             shown.add(certificate, &provider).map_err(|why| (Some(place), why))?;
+        }
+        for (issued, names) in issued {
+            shown.expect(names, Arc::clone(issued));
         }
         let verifier = match clients {
             None => WebPkiClientVerifier::no_client_auth(),
@@ -81,6 +89,7 @@ impl ListenerTls {
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         let mut print = DefaultHasher::new();
         (certificates, clients, tls12, protocols).hash(&mut print);
+        issued.iter().for_each(|(issued, names)| (issued.id(), names).hash(&mut print));
         Ok(Self { config: Arc::new(config), groups: Arc::new(groups), shown, print: print.finish() })
     }
 }
@@ -94,20 +103,17 @@ impl ListenerTls {
     /// Is `host` served elsewhere than where a client comes to who asks for `name`: has it another certificate, or is it another
     /// group's? Both in lower case. What is nobody's is served wherever it is asked for.
     pub(crate) fn elsewhere(&self, name: &str, host: &str) -> bool {
-        let (certificate, group) = (named(&self.shown.names, host), self.group(host));
-        if certificate.is_none() && group.is_none() {
+        let (another, group) = (self.shown.another(name, host), self.group(host));
+        if another.is_none() && group.is_none() {
             return false;
         }
-        let own = named(&self.shown.names, name).or(self.shown.first.as_ref());
-        let another = |certificate| !own.is_some_and(|own| Arc::ptr_eq(own, certificate));
-        certificate.is_some_and(another) || group != self.group(name)
+        another == Some(true) || group != self.group(name)
     }
-}
 
-/// What there is for a name, or for all that are where it is. Names are in lower case.
-fn named<'a, T>(names: &'a BTreeMap<Box<str>, T>, name: &str) -> Option<&'a T> {
-    let above = || names.get(format!("*.{}", name.split_once('.')?.1).as_str());
-    names.get(name).or_else(above)
+    /// The certificates that clients are shown now, in the order in which they were given, those from files first.
+    pub fn certificates(&self) -> impl Iterator<Item = ShownCertificate> {
+        self.shown.all()
+    }
 }
 
 impl PartialEq for ListenerTls {
@@ -138,7 +144,7 @@ pub(super) fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
 }
 
 /// Certificates, one at least.
-pub(super) fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+pub(crate) fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
@@ -176,41 +182,4 @@ fn tickets(clients: Option<ClientCertificate<'_>>) -> Result<Arc<dyn ProducesTic
             Arc::clone(fresh.insert(rustls::crypto::aws_lc_rs::Ticketer::new()?))
         }
     })
-}
-
-/// Certificates by the names in them.
-#[derive(Debug, Default)]
-struct Shown {
-    /// In lower case; those that begin with `*.` stand for one label there.
-    names: BTreeMap<Box<str>, Arc<CertifiedKey>>,
-    /// For those who ask for no name, or for one that is nobody's.
-    first: Option<Arc<CertifiedKey>>,
-}
-
-impl Shown {
-    fn add(
-        &mut self,
-        certificate: &Certificate<'_>,
-        provider: &rustls::crypto::CryptoProvider,
-    ) -> Result<(), String> {
-        let mut key = certified(certificate.chain, certificate.key, provider)?;
-        key.ocsp = (!certificate.ocsp.is_empty()).then(|| certificate.ocsp.to_vec());
-        let key = Arc::new(key);
-        let shown = key.cert.first().ok_or("no certificate is in it")?;
-        let parsed = webpki::EndEntityCert::try_from(shown)
-            .map_err(|why| format!("the certificate cannot be read: {why:?}"))?;
-        for name in parsed.valid_dns_names() {
-            // The first that has a name has it.
-            self.names.entry(name.to_ascii_lowercase().into()).or_insert_with(|| Arc::clone(&key));
-        }
-        self.first.get_or_insert(key);
-        Ok(())
-    }
-}
-
-impl ResolvesServerCert for Shown {
-    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let asked = hello.server_name().and_then(|name| named(&self.names, &name.to_ascii_lowercase()));
-        asked.or(self.first.as_ref()).map(Arc::clone)
-    }
 }

@@ -73,6 +73,18 @@ client_ca = "/TLS/a.pem"
 client_certificate = "optional"
 min_version = "1.3"
 names = [{ name = "*.Web.example", group = "web" }]
+[listener.tls.acme]
+domains = ["One.example", "two.example"]
+directory = "https://ca.example:14000/dir"
+terms_agreed = true
+contact = ["mailto:ops@example.org"]
+cache = "/tmp/acme"
+challenge = "http-01"
+key_type = "ecdsa-p384"
+profile = "shortlived"
+separate = true
+root = "/TLS/a.pem"
+external_account = { id = "kid", key_file = "/TLS/eab.key" }
 
 [[group]]
 name = "web"

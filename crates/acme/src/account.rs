@@ -1,0 +1,153 @@
+//! The account at an authority: made once, then found again in the folder.
+
+use instant_acme::{Account, AccountCredentials, Error, ExternalAccountKey, NewAccount, Problem};
+use serde::{Deserialize, Serialize};
+
+use crate::client::{Client, Told};
+use crate::{Cache, Settings};
+
+/// As it is kept: what the authority knows us by, and what we told it.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    credentials: AccountCredentials,
+    contact: Vec<String>,
+}
+
+/// Opens the account at the authority, or makes one.
+///
+/// # Errors
+/// Why not, for people, and when to come back, if the authority said so.
+pub(crate) async fn open(settings: &Settings, cache: &Cache) -> Result<(Account, Told), (Told, String)> {
+    let (client, told) = Client::new(settings.trust.clone());
+    match opened(settings, cache, client).await {
+        Ok(account) => Ok((account, told)),
+        Err(why) => Err((told, why)),
+    }
+}
+
+async fn opened(settings: &Settings, cache: &Cache, client: Client) -> Result<Account, String> {
+    let file = settings.account_file();
+    let contact: Vec<&str> = settings.contact.iter().map(String::as_str).collect();
+    let known = cache.read(&file).map_err(|error| unread(settings, &error.to_string()))?;
+    if let Some(bytes) = known
+        && let Some(account) = found(settings, cache, &client, &contact, &bytes).await?
+    {
+        return Ok(account);
+    }
+    let wanted = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
+    let bound = settings.binding.as_ref().map(|bound| ExternalAccountKey::new(bound.id.clone(), &bound.key));
+    let made = builder(client).create(&wanted, settings.directory.to_string(), bound.as_ref()).await;
+    let (account, credentials) = made.map_err(|error| format!("no account: {}", explain(&error)))?;
+    keep(settings, cache, credentials)?;
+    Ok(account)
+}
+
+/// The account that the folder has; `None` if the authority does not know it any more.
+async fn found(
+    settings: &Settings,
+    cache: &Cache,
+    client: &Client,
+    contact: &[&str],
+    bytes: &[u8],
+) -> Result<Option<Account>, String> {
+    let read = || serde_json::from_slice::<Kept>(bytes).map_err(|error| unread(settings, &error.to_string()));
+    let kept = read()?;
+    let account = builder(client.clone()).from_credentials(kept.credentials).await;
+    let account = account.map_err(|error| explain(&error))?;
+    if kept.contact != settings.contact {
+        match account.update_contacts(contact).await {
+            // The first credentials went into the account.
+            Ok(()) => keep(settings, cache, read()?.credentials)?,
+            Err(error) if is_unknown(&error) => return Ok(None),
+            Err(error) => return Err(explain(&error)),
+        }
+    }
+    Ok(Some(account))
+}
+
+/// The authority does not know the account any more: the next time one is made.
+pub(crate) fn forget(settings: &Settings, cache: &Cache) {
+    if let Err(error) = cache.remove(&settings.account_file()) {
+        tracing::warn!("cannot take out {}: {error}", settings.cache.join(settings.account_file()).display());
+    }
+}
+
+fn builder(client: Client) -> instant_acme::AccountBuilder {
+    Account::builder_with_http(Box::new(client))
+}
+
+fn unread(settings: &Settings, why: &str) -> String {
+    format!("cannot read the account {}: {why}", settings.cache.join(settings.account_file()).display())
+}
+
+fn keep(settings: &Settings, cache: &Cache, credentials: AccountCredentials) -> Result<(), String> {
+    let kept = Kept { credentials, contact: settings.contact.clone() };
+    let bytes = serde_json::to_vec(&kept).map_err(|error| error.to_string())?;
+    cache
+        .write(&settings.account_file(), &bytes)
+        .map_err(|error| format!("cannot write to {}: {error}", settings.cache.display()))
+}
+
+/// Is it that the authority does not know our account? It may have been taken out there.
+pub(crate) fn is_unknown(error: &Error) -> bool {
+    matches!(error, Error::Api(problem) if kind(problem) == "accountDoesNotExist")
+}
+
+/// The last word of the kind of a problem (RFC 8555, section 6.7).
+pub(crate) fn kind(problem: &Problem) -> &str {
+    problem.r#type.as_deref().and_then(|kind| kind.rsplit(':').next()).unwrap_or_default()
+}
+
+/// What went wrong, for people.
+pub(crate) fn explain(error: &Error) -> String {
+    match error {
+        Error::Api(problem) => told(problem),
+        Error::Json(why) => format!("the authority's answer is not as it should be: {why}"),
+        Error::Timeout(_) => "the authority does not come to an end with it".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// What the authority says of it.
+pub(crate) fn told(problem: &Problem) -> String {
+    let mut text = problem.detail.clone().unwrap_or_else(|| "the authority does not say why".to_owned());
+    for part in &problem.subproblems {
+        let name = part.identifier.as_ref().map(|name| format!("{}: ", name.authorized(false)));
+        let detail = part.detail.as_deref().unwrap_or_default();
+        text.push_str(&format!("; {}{detail}", name.unwrap_or_default()));
+    }
+    let hint = match kind(problem) {
+        "" => return plain(&text),
+        "externalAccountRequired" => "; it wants external_account = { id, key_file }",
+        "userActionRequired" => "; its terms may have changed",
+        _ => "",
+    };
+    plain(&format!("{text} ({}){hint}", kind(problem)))
+}
+
+/// What comes from elsewhere in one line without anything that a terminal would obey, and not without end.
+fn plain(text: &str) -> String {
+    text.chars().map(|char| if char.is_control() { ' ' } else { char }).take(1000).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_are_told_in_a_line() {
+        let problem = |text: &str| serde_json::from_str::<Problem>(text).unwrap();
+        let one = problem(
+            r#"{"type": "urn:ietf:params:acme:error:unauthorized", "detail": "no\nway", "status": 403, "subproblems": [
+            {"type": "x", "detail": "blocked", "identifier": {"type": "dns", "value": "a.example"}}]}"#,
+        );
+        assert_eq!(told(&one), "no way; a.example: blocked (unauthorized)");
+        assert!(is_unknown(&Error::Api(problem(
+            r#"{"type": "urn:ietf:params:acme:error:accountDoesNotExist"}"#
+        ))));
+        let bound =
+            problem(r#"{"type": "urn:ietf:params:acme:error:externalAccountRequired", "detail": "no"}"#);
+        assert!(told(&bound).ends_with("external_account = { id, key_file }"), "{}", told(&bound));
+        assert_eq!(told(&problem("{}")), "the authority does not say why");
+    }
+}

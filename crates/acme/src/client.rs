@@ -1,0 +1,266 @@
+//! HTTP to an authority: one connection for each request, over TLS, with bounds on all that comes back.
+
+use std::fmt;
+use std::future::Future;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{CONNECTION, HOST, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::{Request, Response, Uri};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_util::rt::TokioIo;
+use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// For one request, from looking the name up to the last byte of the answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest answer, bytes: a chain has a few thousand.
+const MOST: usize = 1 << 20;
+/// Seconds, the longest that an authority may want us to wait.
+const LONGEST: u64 = 7 * 86_400;
+
+/// Whom a server's certificate must lead to. Equal if made of the same.
+#[derive(Clone)]
+pub struct Trust {
+    config: Arc<ClientConfig>,
+    print: u64,
+}
+
+impl Trust {
+    /// The authorities in a text in PEM form.
+    ///
+    /// # Errors
+    /// There is none in it.
+    pub fn new(pem: &[u8]) -> Result<Self, String> {
+        let mut roots = RootCertStore::empty();
+        for authority in CertificateDer::pem_slice_iter(pem) {
+            let authority = authority.map_err(|why| format!("not in PEM form: {why}"))?;
+            // Of the many that a system trusts some may be odd.
+            let _ = roots.add(authority);
+        }
+        if roots.is_empty() {
+            return Err("no authority in PEM form is in it".into());
+        }
+        Self::of(roots, pem)
+    }
+
+    fn of(roots: RootCertStore, pem: &[u8]) -> Result<Self, String> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|why| why.to_string())?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let mut print = DefaultHasher::new();
+        pem.hash(&mut print);
+        Ok(Self { config: Arc::new(config), print: print.finish() })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn nobody() -> Self {
+        Self::of(RootCertStore::empty(), b"").unwrap()
+    }
+}
+
+impl PartialEq for Trust {
+    fn eq(&self, other: &Self) -> bool {
+        self.print == other.print
+    }
+}
+
+impl fmt::Debug for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trust").finish_non_exhaustive()
+    }
+}
+
+/// The authorities that the system trusts, PEM: from the file that `SSL_CERT_FILE` names, or else where Debian, Red Hat, SUSE or
+/// Alpine keep them.
+///
+/// # Errors
+/// No such file can be read.
+pub fn system_authorities() -> io::Result<Vec<u8>> {
+    const PLACES: [&str; 4] = [
+        "/etc/ssl/certs/ca-certificates.crt",
+        "/etc/pki/tls/certs/ca-bundle.crt",
+        "/etc/ssl/ca-bundle.pem",
+        "/etc/ssl/cert.pem",
+    ];
+    if let Some(path) = std::env::var_os("SSL_CERT_FILE") {
+        return std::fs::read(path);
+    }
+    let found = PLACES.iter().find(|place| Path::new(place).exists());
+    std::fs::read(found.unwrap_or(&PLACES[0]))
+}
+
+/// What an authority last said of when to come back (RFC 9110, section 10.2.3), with an answer that was none.
+pub(crate) type Told = Arc<Mutex<Option<Duration>>>;
+
+/// A client of one authority.
+#[derive(Clone)]
+pub(crate) struct Client {
+    trust: Trust,
+    told: Told,
+}
+
+impl Client {
+    pub(crate) fn new(trust: Trust) -> (Self, Told) {
+        let told = Told::default();
+        (Self { trust, told: Arc::clone(&told) }, told)
+    }
+
+    async fn ask(self, request: Request<BodyWrapper<Bytes>>) -> Result<BytesResponse, String> {
+        let uri = request.uri().clone();
+        let host = uri.host().ok_or("the authority gave a URL without a host")?;
+        let bare = host.trim_matches(['[', ']']);
+        if uri.scheme_str() != Some("https") {
+            return Err(format!("the authority gave a URL that is not https: {uri}"));
+        }
+        let at = |why: String| format!("cannot reach {}: {why}", authority(&uri));
+        let name = ServerName::try_from(bare.to_owned()).map_err(|why| at(why.to_string()))?;
+        let stream = TcpStream::connect((bare, uri.port_u16().unwrap_or(443)));
+        let stream = stream.await.map_err(|why| at(why.to_string()))?;
+        let connector = TlsConnector::from(Arc::clone(&self.trust.config));
+        let stream = connector.connect(name, stream).await.map_err(|why| at(format!("TLS: {why}")))?;
+        let response = exchange(stream, &uri, request).await.map_err(at)?;
+        let (mut head, body) = response.into_parts();
+        bound_retry_after(&mut head.headers);
+        if head.status.is_client_error() || head.status.is_server_error() {
+            let told = retry_after(&head.headers, SystemTime::now());
+            *self.told.lock().unwrap_or_else(PoisonError::into_inner) = told;
+            let kind = head.headers.get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+            if !kind.is_some_and(|kind| kind.contains("json")) {
+                // Of a proxy before it, say.
+                return Err(format!("{} answers {} to {}", authority(&uri), head.status, uri.path()));
+            }
+        }
+        Ok(BytesResponse::from(Response::from_parts(head, Full::new(body))))
+    }
+}
+
+impl HttpClient for Client {
+    fn request(
+        &self,
+        request: Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+        let client = self.clone();
+        Box::pin(async move {
+            let place = authority(request.uri());
+            match timeout(PATIENCE, client.ask(request)).await {
+                Ok(answer) => answer.map_err(|why| Error::Other(why.into())),
+                Err(_) => Err(Error::Other(format!("no answer of {place} in {PATIENCE:?}").into())),
+            }
+        })
+    }
+}
+
+/// `host:port`, as far as the URL has them.
+fn authority(uri: &Uri) -> String {
+    uri.authority().map(ToString::to_string).unwrap_or_default()
+}
+
+async fn exchange(
+    stream: tokio_rustls::client::TlsStream<TcpStream>,
+    uri: &Uri,
+    request: Request<BodyWrapper<Bytes>>,
+) -> Result<Response<Bytes>, String> {
+    let wrong = |error: hyper::Error| error.to_string();
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(wrong)?;
+    let (mut head, body) = request.into_parts();
+    let value = |text: &str| HeaderValue::from_str(text).map_err(|why| why.to_string());
+    head.headers.insert(HOST, value(&authority(uri))?);
+    head.headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    let library = head.headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    head.headers.insert(USER_AGENT, value(&format!("plimsoll/{} {library}", env!("CARGO_PKG_VERSION")))?);
+    head.uri =
+        uri.path_and_query().map_or("/", |path| path.as_str()).parse().map_err(|_| "a URL without a path")?;
+    let exchange = async {
+        let answer = sender.send_request(Request::from_parts(head, body)).await.map_err(wrong)?;
+        let (head, body) = answer.into_parts();
+        let body = Limited::new(body, MOST).collect().await.map_err(|error| error.to_string())?;
+        Ok(Response::from_parts(head, body.to_bytes()))
+    };
+    let mut exchange = std::pin::pin!(exchange);
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        answer = exchange.as_mut() => return answer,
+        // It may end before its last bytes have been read.
+        _ = connection.as_mut() => {}
+    }
+    exchange.await
+}
+
+/// What is longer than we would heed anyway is taken for as long: the library adds it to the time.
+fn bound_retry_after(head: &mut HeaderMap) {
+    let text = head.get(RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::trim);
+    let Some(text) = text else { return drop(head.remove(RETRY_AFTER)) };
+    let number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if number && text.parse::<u64>().map_or(true, |seconds| seconds > LONGEST) {
+        head.insert(RETRY_AFTER, HeaderValue::from(LONGEST));
+    }
+}
+
+/// In seconds, or as a date.
+fn retry_after(head: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = head.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    match text.parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => httpdate::parse_http_date(text).ok()?.duration_since(now).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    #[test]
+    fn when_to_come_back_is_read_in_both_forms() {
+        let read = |text: &'static str| {
+            let mut head = HeaderMap::new();
+            head.insert(RETRY_AFTER, HeaderValue::from_static(text));
+            retry_after(&head, UNIX_EPOCH + Duration::from_secs(784_111_777)).map(|told| told.as_secs())
+        };
+        assert_eq!(read("120"), Some(120));
+        assert_eq!(read("Sun, 06 Nov 1994 08:59:37 GMT"), Some(600));
+        assert_eq!(read("Sun, 06 Nov 1994 08:00:00 GMT"), None);
+        assert_eq!(read("soon"), None);
+    }
+
+    #[test]
+    fn no_number_is_too_large() {
+        let bound = |text: &'static str| {
+            let mut head = HeaderMap::new();
+            head.insert(RETRY_AFTER, HeaderValue::from_static(text));
+            bound_retry_after(&mut head);
+            head.get(RETRY_AFTER).map(|value| value.to_str().unwrap().to_owned())
+        };
+        assert_eq!(bound("18446744073709551615").as_deref(), Some("604800"));
+        assert_eq!(bound("99999999999999999999999999").as_deref(), Some("604800"));
+        assert_eq!(bound("5").as_deref(), Some("5"));
+        assert_eq!(bound("soon").as_deref(), Some("soon"));
+    }
+
+    #[test]
+    fn authorities_are_read() {
+        assert!(Trust::new(b"nothing").unwrap_err().contains("no authority in PEM form"));
+        let pem = crate::leaf::tests::pem(&["a"], (2026, 1, 1), (2027, 1, 1));
+        let other = crate::leaf::tests::pem(&["a"], (2026, 1, 1), (2027, 1, 1));
+        let trust = Trust::new(pem.as_bytes()).unwrap();
+        assert!(trust == Trust::new(pem.as_bytes()).unwrap());
+        assert!(trust != Trust::new(other.as_bytes()).unwrap());
+    }
+}

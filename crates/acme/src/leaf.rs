@@ -1,0 +1,211 @@
+//! What a certificate says of itself (X.509, RFC 5280), as far as it matters for keeping it: names, life, and by what its authority
+//! knows it again. Whether it can be trusted is for TLS to judge.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use instant_acme::CertificateIdentifier;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, Der};
+use yasna::models::ObjectIdentifier;
+use yasna::tags::TAG_UTCTIME;
+use yasna::{ASN1Result, BERReader, Tag, parse_der};
+
+use crate::schedule::Life;
+
+/// A certificate that servers show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// Names of hosts that it is for, in lower case.
+    pub names: Vec<String>,
+    /// When it begins to be good, to the second.
+    pub from: SystemTime,
+    /// When it ends, to the second.
+    pub until: SystemTime,
+    /// The content of its serial number as it is encoded.
+    serial: Vec<u8>,
+    /// The key identifier of its authority.
+    authority: Option<Vec<u8>>,
+}
+
+impl Leaf {
+    /// Of one in DER form; `None` if it cannot be read.
+    pub fn of(der: &[u8]) -> Option<Self> {
+        Self::read(der).ok()
+    }
+
+    /// Of the first one in a text in PEM form.
+    pub fn first(pem: &[u8]) -> Option<Self> {
+        Self::of(&CertificateDer::from_pem_slice(pem).ok()?)
+    }
+
+    /// Seconds until it ends, below 0 if that is over.
+    pub fn seconds_left(&self, now: SystemTime) -> f64 {
+        match self.until.duration_since(now) {
+            Ok(left) => left.as_secs_f64(),
+            Err(over) => -over.duration().as_secs_f64(),
+        }
+    }
+
+    /// Does it end so soon that somebody should look: is less than a quarter of its life left, and less than two weeks?
+    pub fn ends_soon(&self, now: SystemTime) -> bool {
+        let quarter = self.life().length().as_secs_f64() / 4.0;
+        self.seconds_left(now) < quarter.min(14.0 * 86_400.0)
+    }
+
+    pub(crate) fn life(&self) -> Life {
+        Life { from: self.from, until: self.until }
+    }
+
+    /// Is it for all of these names?
+    pub(crate) fn covers(&self, names: &[String]) -> bool {
+        names.iter().all(|name| self.names.iter().any(|own| own.eq_ignore_ascii_case(name)))
+    }
+
+    /// What its authority calls it (RFC 9773, section 4.1).
+    pub(crate) fn identifier(&self) -> Option<CertificateIdentifier<'static>> {
+        let authority = self.authority.as_ref()?;
+        Some(
+            CertificateIdentifier::new(Der::from_slice(authority), Der::from_slice(&self.serial))
+                .into_owned(),
+        )
+    }
+
+    fn read(der: &[u8]) -> ASN1Result<Self> {
+        parse_der(der, |reader| {
+            reader.read_sequence(|parts| {
+                let leaf = parts.next().read_sequence(|fields| {
+                    fields
+                        .read_optional(|version| version.read_tagged(Tag::context(0), |it| it.read_u8()))?;
+                    let serial = content(fields.next().read_der()?);
+                    // Algorithm of the signature, issuer.
+                    fields.next().read_der()?;
+                    fields.next().read_der()?;
+                    let (from, until) = fields
+                        .next()
+                        .read_sequence(|times| Ok((moment(times.next())?, moment(times.next())?)))?;
+                    // Subject, key.
+                    fields.next().read_der()?;
+                    fields.next().read_der()?;
+                    let extensions = fields.read_optional(|extensions| {
+                        extensions.read_tagged(Tag::context(3), |list| list.collect_sequence_of(extension))
+                    })?;
+                    let mut leaf = Self { names: Vec::new(), from, until, serial, authority: None };
+                    for (kind, value) in extensions.unwrap_or_default() {
+                        match kind.components().as_slice() {
+                            [2, 5, 29, 17] => leaf.names = names(&value)?,
+                            [2, 5, 29, 35] => leaf.authority = authority(&value)?,
+                            _ => {}
+                        }
+                    }
+                    Ok(leaf)
+                })?;
+                parts.next().read_der()?;
+                parts.next().read_der()?;
+                Ok(leaf)
+            })
+        })
+    }
+}
+
+/// The content of a short value; serial numbers have 20 bytes at most (RFC 5280, section 4.1.2.2).
+fn content(der: Vec<u8>) -> Vec<u8> {
+    der.get(2..).map(<[u8]>::to_vec).unwrap_or_default()
+}
+
+fn moment(reader: BERReader<'_, '_>) -> ASN1Result<SystemTime> {
+    let unix = if reader.lookahead_tag()? == TAG_UTCTIME {
+        reader.read_utctime()?.datetime().unix_timestamp()
+    } else {
+        reader.read_generalized_time()?.datetime().unix_timestamp()
+    };
+    // What was before 1970 is as good as that.
+    Ok(UNIX_EPOCH + Duration::from_secs(u64::try_from(unix).unwrap_or(0)))
+}
+
+fn extension(reader: BERReader<'_, '_>) -> ASN1Result<(ObjectIdentifier, Vec<u8>)> {
+    reader.read_sequence(|parts| {
+        let kind = parts.next().read_oid()?;
+        parts.read_default(false, |critical| critical.read_bool())?;
+        Ok((kind, parts.next().read_bytes()?))
+    })
+}
+
+/// The names of hosts among the subject's alternative names.
+fn names(value: &[u8]) -> ASN1Result<Vec<String>> {
+    let mut names = Vec::new();
+    parse_der(value, |reader| {
+        reader.read_sequence_of(|name| {
+            let tag = name.lookahead_tag()?;
+            if tag == Tag::context(2) {
+                let text = name.read_tagged_implicit(tag, |text| text.read_ia5_string())?;
+                names.push(text.to_ascii_lowercase());
+            } else {
+                name.read_der()?;
+            }
+            Ok(())
+        })
+    })?;
+    Ok(names)
+}
+
+/// The key identifier of the authority.
+fn authority(value: &[u8]) -> ASN1Result<Option<Vec<u8>>> {
+    parse_der(value, |reader| {
+        reader.read_sequence(|parts| {
+            let key =
+                parts.read_optional(|key| key.read_tagged_implicit(Tag::context(0), |it| it.read_bytes()))?;
+            while parts.read_optional(|part| part.read_der())?.is_some() {}
+            Ok(key)
+        })
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SerialNumber, date_time_ymd};
+
+    use super::*;
+
+    /// A certificate of an authority, in PEM form, with its key before it.
+    pub(crate) fn pem(names: &[&str], from: (i32, u8, u8), until: (i32, u8, u8)) -> String {
+        let authority = KeyPair::generate().unwrap();
+        let mut root = CertificateParams::default();
+        root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let mut params =
+            CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
+        params.not_before = date_time_ymd(from.0, from.1, from.2);
+        params.not_after = date_time_ymd(until.0, until.1, until.2);
+        params.serial_number = Some(SerialNumber::from(vec![0x87, 0x65, 0x43, 0x21]));
+        params.use_authority_key_identifier_extension = true;
+        let issuer = Issuer::from_params(&root, &authority);
+        let certificate = params.signed_by(&key, &issuer).unwrap();
+        key.serialize_pem() + &certificate.pem()
+    }
+
+    #[test]
+    fn a_certificate_is_read() {
+        let leaf =
+            Leaf::first(pem(&["A.example", "b.example"], (2026, 1, 1), (2026, 4, 1)).as_bytes()).unwrap();
+        assert_eq!(leaf.names, ["a.example", "b.example"]);
+        assert_eq!(leaf.life().length(), Duration::from_secs(90 * 86_400));
+        assert!(leaf.covers(&["B.example".into()]));
+        assert!(!leaf.covers(&["b.example".into(), "c.example".into()]));
+        // The serial number with the zero that keeps it from being negative: as in RFC 9773, section 4.1.
+        let identifier = leaf.identifier().unwrap().to_string();
+        assert!(identifier.ends_with(".AIdlQyE"), "{identifier}");
+        let at = |days: u64| leaf.from + Duration::from_secs(days * 86_400);
+        assert!(!leaf.ends_soon(at(75)) && leaf.ends_soon(at(77)) && leaf.ends_soon(at(100)));
+        assert_eq!(leaf.seconds_left(at(91)), -86_400.0);
+    }
+
+    #[test]
+    fn what_is_none_is_none() {
+        assert_eq!(Leaf::of(b""), None);
+        assert_eq!(Leaf::of(&[0x30, 0x80, 0x30]), None);
+        let der = CertificateDer::from_pem_slice(pem(&["a"], (2026, 1, 1), (2027, 1, 1)).as_bytes()).unwrap();
+        for length in 0..der.len() {
+            assert_eq!(Leaf::of(&der[..length]), None, "{length}");
+        }
+    }
+}

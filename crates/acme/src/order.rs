@@ -1,0 +1,224 @@
+//! One order: the authority asks for proofs, sees them, and gives a certificate.
+
+use std::any::Any;
+use std::time::Duration;
+
+use instant_acme::{
+    Account, AuthorizationStatus, CertificateIdentifier, ChallengeHandle, ChallengeType, Error, Identifier,
+    NewOrder, Order, OrderStatus, Problem, RetryPolicy,
+};
+use rcgen::{
+    CertificateParams, CustomExtension, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256,
+    PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256,
+};
+
+use crate::account::{explain, kind, told};
+use crate::{Answer, Front, KeyType, Leaf, Method, Settings};
+
+/// How often, and for how long, it is looked whether the authority has come to an end with a step. Some look from several places
+/// and take half a minute.
+const POLICY: RetryPolicy = RetryPolicy::new()
+    .initial_delay(Duration::from_millis(300))
+    .backoff(1.5)
+    .timeout(Duration::from_secs(120));
+
+/// Why there is no certificate.
+pub(crate) enum Failure {
+    /// What the authority, or the way to it, says.
+    Acme(Error),
+    /// Something else, told whole.
+    Said(String),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Acme(error)
+    }
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Self {
+        Self::Said(why)
+    }
+}
+
+impl From<rcgen::Error> for Failure {
+    fn from(error: rcgen::Error) -> Self {
+        Self::Said(format!("cannot make a key or a request: {error}"))
+    }
+}
+
+impl Failure {
+    pub(crate) fn explain(&self) -> String {
+        match self {
+            Self::Acme(error) => explain(error),
+            Self::Said(why) => why.clone(),
+        }
+    }
+}
+
+/// Orders a certificate: its key and its chain, PEM. `replaces`: the one that it comes in place of, if the authority heeds that.
+pub(crate) async fn order(
+    settings: &Settings,
+    account: &Account,
+    front: &dyn Front,
+    replaces: Option<CertificateIdentifier<'static>>,
+) -> Result<String, Failure> {
+    let names: Vec<Identifier> = settings.domains.iter().cloned().map(Identifier::Dns).collect();
+    let mut order = place(settings, account, &names, replaces).await?;
+    // They are answered until the authority has seen them all, or has given up.
+    let answered = prove(settings, &mut order, front).await?;
+    match order.poll_ready(&POLICY).await {
+        Ok(OrderStatus::Ready) => {}
+        Ok(_) => return Err(refusal(&mut order, None).await),
+        // Of one of the names, without saying of which.
+        Err(Error::Api(problem)) => return Err(refusal(&mut order, Some(problem)).await),
+        Err(error) => return Err(error.into()),
+    }
+    drop(answered);
+    let key = new_key(settings.key_type)?;
+    let mut params = CertificateParams::new(settings.domains.clone())?;
+    params.distinguished_name = DistinguishedName::new();
+    order.finalize_csr(params.serialize_request(&key)?.der()).await?;
+    let chain = order.poll_certificate(&POLICY).await?;
+    let leaf = Leaf::first(chain.as_bytes()).ok_or_else(|| "the authority gave no certificate".to_owned())?;
+    if !leaf.covers(&settings.domains) {
+        return Err(Failure::Said(format!(
+            "the authority gave a certificate for {} alone",
+            leaf.names.join(", ")
+        )));
+    }
+    Ok(key.serialize_pem() + &chain)
+}
+
+/// An authority that does not want to hear what a certificate replaces (another one did already, or it is not known there) is asked
+/// without.
+async fn place(
+    settings: &Settings,
+    account: &Account,
+    names: &[Identifier],
+    replaces: Option<CertificateIdentifier<'static>>,
+) -> Result<Order, Error> {
+    let wanted = |replaces: Option<CertificateIdentifier<'static>>| {
+        let order = NewOrder::new(names);
+        let order = match &settings.profile {
+            Some(profile) => order.profile(profile),
+            None => order,
+        };
+        match replaces {
+            Some(before) => order.replaces(before),
+            None => order,
+        }
+    };
+    if let Some(before) = replaces {
+        match account.new_order(&wanted(Some(before))).await {
+            // It is not about that.
+            Err(Error::Api(problem)) if matches!(kind(&problem), "rateLimited" | "accountDoesNotExist") => {
+                return Err(Error::Api(problem));
+            }
+            Err(error) => {
+                tracing::debug!("{}: not by what it replaces: {}", settings.names(), explain(&error))
+            }
+            placed => return placed,
+        }
+    }
+    account.new_order(&wanted(None)).await
+}
+
+/// Answers a challenge for each name that the authority does not take our word for.
+async fn prove(
+    settings: &Settings,
+    order: &mut Order,
+    front: &dyn Front,
+) -> Result<Vec<Box<dyn Any + Send>>, Failure> {
+    let mut answered = Vec::new();
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let mut authorization = authorization?;
+        let name = authorization.identifier().to_string();
+        match authorization.status {
+            AuthorizationStatus::Valid => continue,
+            AuthorizationStatus::Pending => {}
+            status => {
+                return Err(format!("{name}: the authority's authorization is {status:?} already").into());
+            }
+        }
+        let (wanted, label) = match settings.method {
+            Method::Http => (ChallengeType::Http01, "http-01"),
+            Method::Tls => (ChallengeType::TlsAlpn01, "tls-alpn-01"),
+        };
+        let Some(mut challenge) = authorization.challenge(wanted) else {
+            return Err(format!("{name}: the authority does not offer the challenge {label} for it").into());
+        };
+        answered.push(answer(settings.method, &name, &challenge, front)?);
+        challenge.set_ready().await?;
+    }
+    Ok(answered)
+}
+
+fn answer(
+    method: Method,
+    name: &str,
+    challenge: &ChallengeHandle<'_>,
+    front: &dyn Front,
+) -> Result<Box<dyn Any + Send>, Failure> {
+    let proof = challenge.key_authorization();
+    match method {
+        Method::Http => {
+            // It becomes the part of a path.
+            let token = challenge.token.as_str();
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+            if token.is_empty() || !token.bytes().all(plain) {
+                return Err(
+                    format!("{name}: the authority's token has other characters than base64url").into()
+                );
+            }
+            Ok(front.answer(&Answer::Http { token, text: proof.as_str() })?)
+        }
+        Method::Tls => {
+            let mut params = CertificateParams::new(vec![name.to_owned()])?;
+            params.custom_extensions = vec![CustomExtension::new_acme_identifier(proof.digest().as_ref())];
+            let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+            let certificate = params.self_signed(&key)?.pem();
+            let key = key.serialize_pem();
+            Ok(front.answer(&Answer::Tls { name, certificate: &certificate, key: &key })?)
+        }
+    }
+}
+
+/// Why an order was refused: what the authority says of each name that it could not see, or else of the whole.
+async fn refusal(order: &mut Order, whole: Option<Problem>) -> Failure {
+    let mut said = Vec::new();
+    let mut authorizations = order.authorizations();
+    while let Some(Ok(mut authorization)) = authorizations.next().await {
+        let name = authorization.identifier().to_string();
+        let Ok(state) = authorization.refresh().await else { continue };
+        let problems = state.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
+        said.extend(problems.map(|problem| format!("{name}: {}", told(problem))));
+    }
+    match (said.is_empty(), whole) {
+        (false, _) => Failure::Said(said.join("; ")),
+        (true, Some(problem)) => Failure::Acme(Error::Api(problem)),
+        (true, None) => Failure::Said("the authority refuses the order and does not say why".to_owned()),
+    }
+}
+
+fn new_key(kind: KeyType) -> Result<KeyPair, rcgen::Error> {
+    KeyPair::generate_for(match kind {
+        KeyType::P256 => &PKCS_ECDSA_P256_SHA256,
+        KeyType::P384 => &PKCS_ECDSA_P384_SHA384,
+        KeyType::Rsa2048 => &PKCS_RSA_SHA256,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_of_the_kind_that_is_wanted() {
+        let length = |kind| new_key(kind).unwrap().serialize_der().len();
+        assert!(length(KeyType::P256) < length(KeyType::P384));
+        assert!(length(KeyType::P384) < 300 && length(KeyType::Rsa2048) > 1000);
+    }
+}

@@ -1,0 +1,278 @@
+//! Certificates from an authority, by ACME: Pebble gives them, curl judges them.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+use serde_json::Value;
+
+use crate::stage::{
+    Authority, Balancer, Curled, Folder, Member, Pebble, Run, Wish, curl, found, free_port, groups, nobody,
+    part, until,
+};
+
+const NAME: &str = "one.test";
+const QUARTER: u32 = 90 * 86_400;
+
+/// A balancer with an https listener and an http one, in front of an echo. The certificate is from a file at first.
+struct Stage {
+    balancer: Balancer,
+    member: Member,
+    /// Of the http listener: a reload tells listeners apart by their addresses in the file.
+    http: u16,
+}
+
+impl Stage {
+    #[track_caller]
+    fn start() -> Self {
+        let member = Member::start(&["--echo", "http"]);
+        let folder = Folder::new();
+        Authority::new(&folder, "ca").issue(&folder, "one", &["other.test"]);
+        let http = free_port();
+        let balancer = Balancer::start_in(folder, &text(FROM_FILE, http, &member));
+        Self { balancer, member, http }
+    }
+
+    /// The file with this in the https listener's tls.
+    fn with(&self, tls: &str) -> String {
+        text(tls, self.http, &self.member)
+    }
+
+    fn wish(&self) -> Wish<'static> {
+        Wish { tls: self.balancer.address().port(), http: self.http, life: QUARTER, accounts: &[] }
+    }
+
+    fn get(&self, name: &str, root: &str, more: &[&str]) -> Curled {
+        get(&self.balancer, name, root, more)
+    }
+
+    /// Waits until curl, which believes nobody but `root`, takes what it is shown for `name`.
+    #[track_caller]
+    fn trusted(&self, name: &str, root: &str) {
+        until("curl takes the certificate", || self.get(name, root, &[]).code == Some(0));
+    }
+}
+
+const FROM_FILE: &str = "certificates = [{ certificate = \"one.pem\", key = \"one.key\" }]";
+
+fn text(tls: &str, http: u16, member: &Member) -> String {
+    let listener = |port| format!("[[listener]]\naddress = \"127.0.0.1:{port}\"\ngroup = \"web\"\n");
+    let groups = groups(&[("web", &[member.address])], "");
+    format!("{}protocol = \"https\"\ntls = {{ {tls} }}\n{}{groups}", listener(0), listener(http))
+}
+
+fn get(balancer: &Balancer, name: &str, root: &str, more: &[&str]) -> Curled {
+    let port = balancer.address().port();
+    let resolve = format!("{name}:{port}:127.0.0.1");
+    let url = format!("https://{name}:{port}/some/where");
+    curl(&[&["--resolve", &resolve, "--cacert", root, "-v", &url], more].concat(), b"")
+}
+
+/// Events of a kind, oldest first.
+fn events(balancer: &Balancer, kind: &str) -> Vec<String> {
+    let run = balancer.run(&["events", "-o", "json"]);
+    let event = |line: &str| serde_json::from_str::<Value>(line).unwrap();
+    let wanted = |event: &Value| event["kind"] == kind;
+    let why = |event: Value| event["why"].as_str().unwrap().to_owned();
+    run.out.lines().map(event).filter(wanted).map(why).collect()
+}
+
+#[track_caller]
+fn failure(balancer: &Balancer, text: &str) -> String {
+    found(&format!("a failure with {text:?}"), || {
+        events(balancer, "certificate_failed").into_iter().find(|why| why.contains(text))
+    })
+}
+
+#[test]
+fn a_certificate_is_obtained_over_tls_and_outlives_the_process() {
+    let stage = Stage::start();
+    let mut pebble = Pebble::start(NAME, &stage.wish());
+    let root = pebble.root(stage.balancer.folder());
+    let root = root.to_str().unwrap();
+    // Whoever asks clients for certificates does not ask the authority for one.
+    let tls = pebble.table(&[NAME], "") + ", client_ca = \"ca.pem\", client_certificate = \"required\"";
+    stage.balancer.reload(&stage.with(&tls));
+    until("it is obtained", || events(&stage.balancer, "certificate_obtained").len() == 1);
+    let file = stage.with(&pebble.table(&[NAME], ", challenge = \"tls-alpn-01\""));
+    stage.balancer.reload(&file);
+    let got = stage.get(NAME, root, &[]);
+    assert_eq!(got.code, Some(0), "{}", got.talk);
+    assert!(String::from_utf8_lossy(&got.body).starts_with("GET /some/where "), "{}", got.talk);
+    let why = events(&stage.balancer, "certificate_obtained").remove(0);
+    assert!(why.contains("certificate for one.test obtained from 127.0.0.1: good for 89d"), "{why}");
+    let status = stage.balancer.status()["certificates"][0].clone();
+    assert_eq!((&status["name"], &status["acme"]), (&NAME.into(), &true.into()), "{status}");
+    let source = status["source"].as_str().unwrap().to_owned();
+    let left = stage.balancer.metric(&format!(
+        "plimsoll_certificate_expiry_seconds{{certificate=\"{NAME}\",source=\"{source}\"}}"
+    ));
+    assert!((7_700_000.0..7_776_000.0).contains(&left), "{left}");
+    // Nothing is shown to who comes as an authority would, when none is to come.
+    let port = stage.balancer.address().to_string();
+    let args = ["s_client", "-connect", &port, "-servername", NAME, "-alpn", "acme-tls/1"];
+    let run = Run::of(&part("openssl"), &args, stage.balancer.folder().path());
+    assert!((run.out + &run.err).contains("alert no application protocol"));
+    // Nobody else on this host reads the keys.
+    let folder = stage.balancer.folder().join("acme");
+    let mut kept = Vec::new();
+    for file in std::fs::read_dir(&folder).unwrap() {
+        let file = file.unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{file:?}");
+        kept.push(file.file_name().into_string().unwrap());
+    }
+    kept.sort();
+    assert!(kept[0].starts_with("account-127.0.0.1-") && kept[1] == "lock", "{kept:?}");
+    assert!(kept[2].starts_with("one.test-") && kept[2].ends_with(".pem") && kept.len() == 3, "{kept:?}");
+    // Another process with the same folder, and no authority.
+    pebble.kill();
+    let other = Folder::new();
+    Authority::new(&other, "ca").issue(&other, "one", &["other.test"]);
+    let file = file.replace("cache = \"acme\"", &format!("cache = \"{}\"", folder.display()));
+    let file = file.replace(&format!("127.0.0.1:{}\"", stage.http), &format!("127.0.0.1:{}\"", free_port()));
+    let again = Balancer::start_in(other, &file);
+    let got = get(&again, NAME, root, &[]);
+    assert_eq!(got.code, Some(0), "at once: {}", got.talk);
+    assert_eq!(events(&again, "certificate_obtained"), Vec::<String>::new());
+}
+
+#[test]
+fn certificates_are_obtained_over_http_and_nothing_else_is_answered_there() {
+    let stage = Stage::start();
+    let pebble = Pebble::start(NAME, &stage.wish());
+    let root = pebble.root(stage.balancer.folder());
+    let root = root.to_str().unwrap();
+    let names = [NAME, "127-0-0-1.one.test"];
+    let more = ", challenge = \"http-01\", separate = true, key_type = \"rsa-2048\"";
+    stage.balancer.reload(&stage.with(&format!("{FROM_FILE}, {}", pebble.table(&names, more))));
+    until("both are obtained", || events(&stage.balancer, "certificate_obtained").len() == 2);
+    for name in names {
+        let got = stage.get(name, root, &[]);
+        assert_eq!(got.code, Some(0), "{}", got.talk);
+    }
+    // One that the file has is shown to others as before.
+    let ca = stage.balancer.folder().join("ca.pem");
+    assert_eq!(stage.get("other.test", ca.to_str().unwrap(), &[]).code, Some(0));
+    // A token that is not pending is the member's affair.
+    let http = stage.balancer.addresses()[1];
+    let answer = crate::stage::get(http, "/.well-known/acme-challenge/abc");
+    assert_eq!(answer.status, 200);
+    assert!(answer.text().contains("GET /.well-known/acme-challenge/abc "), "{}", answer.text());
+}
+
+#[test]
+fn a_renewed_certificate_comes_without_a_failed_request() {
+    let stage = Stage::start();
+    let pebble = Pebble::start(NAME, &Wish { life: 24, ..stage.wish() });
+    let root = pebble.root(stage.balancer.folder());
+    let root = root.to_str().unwrap();
+    stage.balancer.reload(&stage.with(&pebble.table(&[NAME], "")));
+    stage.trusted(NAME, root);
+    // Handshakes failed before there was one.
+    let (over, failed) = (AtomicBool::new(false), stage.balancer.rejected("handshake"));
+    let obtained = || events(&stage.balancer, "certificate_obtained");
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let (port, mut served) = (stage.balancer.address().port(), 0);
+                    // Several on one connection, and then another connection.
+                    let more = format!("https://{NAME}:{port}/more");
+                    while !over.load(Relaxed) {
+                        let got = stage.get(NAME, root, &["--fail", &more, &more]);
+                        assert_eq!(got.code, Some(0), "{}", got.talk);
+                        served += 3;
+                    }
+                    served
+                })
+            })
+            .collect();
+        let before = obtained().len();
+        for more in 1..=2 {
+            until("it is renewed", || {
+                obtained().len() >= before + more || clients.iter().any(|one| one.is_finished())
+            });
+        }
+        over.store(true, Relaxed);
+        let served: u64 = clients.into_iter().map(|client| client.join().unwrap()).sum();
+        assert!(served > 20, "{served}");
+    });
+    assert!(obtained().iter().any(|why| why.contains("renewed")), "{:?}", obtained());
+    assert_eq!(events(&stage.balancer, "certificate_failed"), Vec::<String>::new());
+    assert_eq!(stage.balancer.rejected("handshake"), failed);
+}
+
+#[test]
+fn an_authority_that_fails_leaves_what_there_is() {
+    let stage = Stage::start();
+    let mut pebble = Pebble::start(NAME, &stage.wish());
+    let root = pebble.root(stage.balancer.folder());
+    let root = root.to_str().unwrap();
+    stage.balancer.reload(&stage.with(&pebble.table(&[NAME], "")));
+    stage.trusted(NAME, root);
+    // One name more is another certificate, and the authority is away.
+    pebble.kill();
+    let both = stage.with(&pebble.table(&[NAME, "127-0-0-1.one.test"], ""));
+    stage.balancer.reload(&both);
+    let why = failure(&stage.balancer, "cannot reach 127.0.0.1:");
+    assert!(why.contains("next try in ") && why.contains("the one before is good for 89d"), "{why}");
+    let got = stage.get(NAME, root, &[]);
+    assert_eq!(got.code, Some(0), "{}", got.talk);
+    let status = stage.balancer.run(&["status"]);
+    assert!(status.out.contains("the certificate for one.test could not be renewed: "), "{}", status.out);
+    assert_eq!(status.code, Some(0), "it is still good");
+    let source = stage.balancer.status()["certificates"][0]["source"].as_str().unwrap().to_owned();
+    let failing = format!("plimsoll_certificate_failing{{certificate=\"{NAME}\",source=\"{source}\"}}");
+    assert_eq!(stage.balancer.metric(&failing), 1.0);
+    // It comes back, knows neither account nor certificate, and is asked at once when somebody says so.
+    pebble.restart();
+    let fresh = Folder::new();
+    let root = pebble.root(&fresh);
+    stage.balancer.reload(&both);
+    stage.trusted("127-0-0-1.one.test", root.to_str().unwrap());
+    stage.trusted(NAME, root.to_str().unwrap());
+    assert_eq!(stage.balancer.metric(&failing), 0.0);
+}
+
+#[test]
+fn until_there_is_a_certificate_handshakes_fail_and_it_is_told_why() {
+    let stage = Stage::start();
+    let (_socket, elsewhere) = nobody();
+    let pebble = Pebble::start(NAME, &Wish { http: elsewhere.port(), ..stage.wish() });
+    stage.balancer.reload(&stage.with(&pebble.table(&[NAME], ", challenge = \"http-01\"")));
+    let why = failure(&stage.balancer, "no certificate for one.test");
+    assert!(why.contains("one.test: ") && why.contains("connection"), "{why}");
+    assert!(why.contains("there is none"), "{why}");
+    let got = stage.get(NAME, "/dev/null", &["-k"]);
+    assert_ne!(got.code, Some(0));
+    assert!(got.talk.contains("alert access denied"), "{}", got.talk);
+    let status = stage.balancer.run(&["status"]);
+    assert_eq!(status.code, Some(1), "{}", status.out);
+    assert!(status.out.contains("there is no certificate for one.test yet: one.test: "), "{}", status.out);
+}
+
+#[test]
+fn accounts_belong_to_those_that_the_authority_knows() {
+    let stage = Stage::start();
+    let key = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
+    let pebble = Pebble::start(NAME, &Wish { accounts: &[("kid-1", key)], ..stage.wish() });
+    let root = pebble.root(stage.balancer.folder());
+    stage.balancer.reload(&stage.with(&pebble.table(&[NAME], "")));
+    let why = failure(&stage.balancer, "externalAccountRequired");
+    assert!(why.contains("it wants external_account = { id, key_file }"), "{why}");
+    let with = |id: &str, key: &str| {
+        stage.balancer.folder().write("eab.key", key);
+        let account = format!(", external_account = {{ id = \"{id}\", key_file = \"eab.key\" }}");
+        stage.with(&pebble.table(&[NAME], &account))
+    };
+    stage.balancer.reload(&with("kid-2", key));
+    failure(&stage.balancer, "no account: the field 'kid' references a key that is not known");
+    stage.balancer.reload(&with("kid-1", "b10lLJs8l1GPIzsLP0s6pMt8O0XVGnfTaCeROxQM0BIt2XrJMDHJZBM5NuQmQJQH"));
+    failure(&stage.balancer, "external account binding JWS verification error");
+    stage.balancer.write(&with("kid-1", "no key!"));
+    let run = stage.balancer.run(&["config", "check"]);
+    assert_eq!(run.code, Some(2), "{}", run.err);
+    assert!(run.err.contains("cannot read eab.key: it has no key in base64url"), "{}", run.err);
+    stage.balancer.reload(&with("kid-1", key));
+    stage.trusted(NAME, root.to_str().unwrap());
+}
