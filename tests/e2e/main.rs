@@ -14,6 +14,7 @@ mod binding;
 mod clients;
 mod connections;
 mod crowd;
+mod discover;
 mod dns;
 mod ending;
 mod examples;

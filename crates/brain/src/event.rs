@@ -52,6 +52,12 @@ pub enum EventKind {
     Flooded,
     /// A client refused what it was told of the group (xDS).
     Refused,
+    /// Members were found, or are not found any more, by the sources of the group.
+    MembersDiscovered,
+    /// A source of members does not answer, or is not believed; its members stay.
+    DiscoveryFailed,
+    /// It answers again.
+    DiscoveryRecovered,
     /// A new configuration is in force.
     Reloaded,
     /// A configuration was refused; the one before stays.

@@ -22,8 +22,10 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::config::{self, AdminConfig, Config, File, Machine, look_up};
 use crate::limits;
 use crate::made::{Base, Force, Made};
+use discovered::Discovered;
 use joint::Joint;
 
+pub(crate) mod discovered;
 mod joint;
 mod lend;
 
@@ -47,6 +49,8 @@ pub(crate) struct Running {
     reloading: Mutex<()>,
     /// Groups whose balancing is switched off, and what they are balanced by otherwise.
     off: Mutex<BTreeMap<String, Balancing>>,
+    /// What the sources of members said.
+    discovered: Discovered,
     /// Another file is in force.
     reloaded: Notify,
     stop: Notify,
@@ -67,7 +71,7 @@ impl Running {
     /// The system gives no thread for the monitors.
     pub(crate) fn new(
         engine: Engine,
-        base: Base,
+        (base, discovered): (Base, Discovered),
         file: &Path,
         machine: Machine,
         admin: AdminConfig,
@@ -75,6 +79,7 @@ impl Running {
     ) -> io::Result<Arc<Self>> {
         let mut made = Made::default();
         made.count(&base);
+        made.find(discovered.propose(None).found);
         let force = base.with(&made);
         let cluster = Cluster::start(force.watched.clone(), Arc::new(Joint(engine.clone())))?;
         let (file, reloading) = (file.to_owned(), Mutex::default());
@@ -92,6 +97,7 @@ impl Running {
             admin,
             rules,
             reloading,
+            discovered,
             reloaded,
             off,
             stop,
@@ -144,7 +150,10 @@ impl Running {
         let lotteries = file.lotteries(look_up).map_err(|problems| refuse(problems.headline()))?;
         let base = Base::new(&file, settings, lotteries);
         lock(&self.made).count(&base);
-        let force = base.with(&lock(&self.made));
+        let found = self.discovered.propose(Some(&base));
+        let mut made = lock(&self.made).clone();
+        made.find(found.found.clone());
+        let force = base.with(&made);
         let mut beside = differences(&self.force().watched, &force.watched);
         if file.admin() != self.admin {
             let note = "[admin] differs: it takes effect when the process is started again (its access rules do now)";
@@ -152,6 +161,8 @@ impl Running {
             beside.push(format!("! {note}"));
         }
         let changes = self.enforce(force, beside)?;
+        self.discovered.accept(found, Some(&base)).into_iter().for_each(|event| self.engine.tell(event));
+        *lock(&self.made) = made;
         *lock(&self.base) = base;
         self.rules.replace(rules);
         // The file says by what there is balancing.
@@ -318,6 +329,7 @@ impl Subject for Running {
         let mut status = self.engine.status();
         let off = lock(&self.off);
         status.groups.iter_mut().for_each(|group| group.balancing_disabled = off.contains_key(&group.name));
+        self.discovered.show(&mut status.groups);
         status
     }
 
