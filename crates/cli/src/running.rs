@@ -161,9 +161,10 @@ impl Running {
             beside.push(format!("! {note}"));
         }
         let changes = self.enforce(force, beside)?;
-        self.discovered.accept(found, Some(&base)).into_iter().for_each(|event| self.engine.tell(event));
         *lock(&self.made) = made;
         *lock(&self.base) = base;
+        let events = self.discovered.accept(found, Some(&lock(&self.base)));
+        events.into_iter().for_each(|event| self.engine.tell(event));
         self.rules.replace(rules);
         // The file says by what there is balancing.
         lock(&self.off).clear();
