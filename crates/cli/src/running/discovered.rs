@@ -83,13 +83,18 @@ impl Discovered {
 
     /// Whom the sources have now, by those of another file if there is one. Nothing is taken for being in force yet.
     pub(crate) fn propose(&self, base: Option<&Base>) -> Proposal {
-        let mut rolls = lock(&self.rolls).clone();
+        let now = Instant::now();
+        let mut rolls = {
+            let mut rolls = lock(&self.rolls);
+            rolls.values_mut().for_each(|known| known.roll.prune(now));
+            rolls.clone()
+        };
         if let Some(base) = base {
             follow(&mut rolls, base);
         }
         let (mut found, mut changes) = (BTreeMap::new(), Vec::new());
         for (group, known) in &mut rolls {
-            if let Some(change) = known.roll.propose(Instant::now()) {
+            if let Some(change) = known.roll.propose(now) {
                 changes.push((Arc::clone(group), change.clone()));
                 known.roll.accept(change);
             }

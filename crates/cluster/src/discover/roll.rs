@@ -95,7 +95,7 @@ impl Change {
             count => format!("{count} members are found"),
         };
         if words.is_empty() {
-            format!("{count}, with other settings")
+            format!("{count}, with other settings or in another order")
         } else {
             format!("{count}: {}", words.join(" "))
         }
@@ -161,12 +161,17 @@ impl Roll {
         self.entries.iter().all(|entry| entry.heard.is_some() || entry.trouble.is_some())
     }
 
-    /// Who is there now, if that is not what is in force.
-    pub fn propose(&mut self, now: Instant) -> Option<Change> {
+    /// Lets those go whose time is over.
+    pub fn prune(&mut self, now: Instant) {
         for entry in &mut self.entries {
             entry.members.retain(|kept| kept.until.is_none_or(|until| until > now));
         }
         self.let_go(now);
+    }
+
+    /// Who is there now, if that is not what is in force.
+    pub fn propose(&mut self, now: Instant) -> Option<Change> {
+        self.prune(now);
         let members = self.members();
         if members == self.accepted {
             return None;

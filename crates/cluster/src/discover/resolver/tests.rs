@@ -132,3 +132,122 @@ proptest! {
         }
     }
 }
+
+/// A server that answers each question with these messages.
+async fn server(says: impl Fn(&Message) -> Vec<Vec<u8>> + Send + 'static) -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut buffer = [0; 2048];
+        while let Ok((len, from)) = socket.recv_from(&mut buffer).await {
+            for bytes in says(&Message::from_vec(&buffer[..len]).unwrap()) {
+                socket.send_to(&bytes, from).await.unwrap();
+            }
+        }
+    });
+    address
+}
+
+/// What answers a question with these records.
+fn to(asked: &Message, code: ResponseCode, records: Vec<Record>) -> Message {
+    let mut message = Message::response(asked.metadata.id, OpCode::Query);
+    message.add_queries(asked.queries.iter().cloned());
+    message.metadata.response_code = code;
+    message.answers = records;
+    message
+}
+
+async fn ask(servers: Vec<SocketAddr>, millis: u64) -> Result<Reply, String> {
+    let settings = ResolverSettings { servers, timeout: Duration::from_millis(millis) };
+    Resolver::new(&settings, 1).await.ask(&name("web.example."), RecordType::A).await
+}
+
+#[tokio::test]
+async fn what_is_no_answer_is_passed_over() {
+    let says = |asked: &Message| {
+        let good = to(asked, ResponseCode::NoError, vec![a("web.example.", 9, 1)]);
+        let mut other = to(asked, ResponseCode::NoError, vec![a("web.example.", 9, 2)]);
+        other.metadata.id = asked.metadata.id.wrapping_add(1);
+        let mut about = to(asked, ResponseCode::NoError, vec![a("web.example.", 9, 3)]);
+        about.queries = vec![Query::query(name("mail.example."), RecordType::A)];
+        vec![b"junk".to_vec(), other.to_vec().unwrap(), about.to_vec().unwrap(), good.to_vec().unwrap()]
+    };
+    let reply = ask(vec![server(says).await], 20_000).await.unwrap();
+    assert_eq!((reply.data, reply.ttl), (vec![RData::A(A([10, 0, 0, 1].into()))], 9));
+}
+
+#[tokio::test]
+async fn another_server_is_asked_when_one_fails_or_is_silent() {
+    let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let failing = server(|asked| vec![to(asked, ResponseCode::ServFail, Vec::new()).to_vec().unwrap()]).await;
+    let good = server(|asked| {
+        vec![to(asked, ResponseCode::NoError, vec![a("web.example.", 9, 1)]).to_vec().unwrap()]
+    })
+    .await;
+    let silent_at = silent.local_addr().unwrap();
+    assert!(ask(vec![failing, silent_at, good], 20_000).await.is_ok());
+    let why = ask(vec![silent_at, failing], 400).await.unwrap_err();
+    assert!(
+        why.starts_with(&format!("{failing} about web.example. A: ")) && why.ends_with("(SERVFAIL)"),
+        "{why}"
+    );
+    let why = ask(vec![silent_at], 100).await.unwrap_err();
+    assert!(why.contains("no answer in "), "{why}");
+}
+
+#[tokio::test]
+async fn aliases_are_asked_about() {
+    let asked_for = |asked: &Message| asked.queries[0].name().to_string();
+    let there = server(move |asked| {
+        let records = match asked_for(asked).as_str() {
+            "web.example." => vec![alias("web.example.", 5, "b.example.")],
+            _ => vec![a("b.example.", 60, 1)],
+        };
+        vec![to(asked, ResponseCode::NoError, records).to_vec().unwrap()]
+    })
+    .await;
+    let reply = ask(vec![there], 20_000).await.unwrap();
+    assert_eq!(
+        (reply.data.len(), reply.ttl),
+        (1, 5),
+        "an alias is good for as long as the shorter of the two"
+    );
+    // In a circle that no single answer shows.
+    let circle = server(move |asked| {
+        let name = asked_for(asked);
+        let other = if name == "web.example." { "b.example." } else { "web.example." };
+        vec![to(asked, ResponseCode::NoError, vec![alias(&name, 5, other)]).to_vec().unwrap()]
+    })
+    .await;
+    let why = ask(vec![circle], 20_000).await.unwrap_err();
+    assert!(why.ends_with("more than 8 aliases"), "{why}");
+}
+
+#[tokio::test]
+async fn an_answer_that_was_cut_is_asked_for_over_tcp() {
+    // A port that is free for both.
+    let (listener, socket) = loop {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        if let Ok(socket) = UdpSocket::bind(listener.local_addr().unwrap()).await {
+            break (listener, socket);
+        }
+    };
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut buffer = [0; 2048];
+        let (len, from) = socket.recv_from(&mut buffer).await.unwrap();
+        let asked = Message::from_vec(&buffer[..len]).unwrap();
+        let mut cut = to(&asked, ResponseCode::NoError, Vec::new());
+        cut.metadata.truncation = true;
+        socket.send_to(&cut.to_vec().unwrap(), from).await.unwrap();
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut question = vec![0; usize::from(stream.read_u16().await.unwrap())];
+        stream.read_exact(&mut question).await.unwrap();
+        let asked = Message::from_vec(&question).unwrap();
+        let records = (0..250).map(|last| a("web.example.", 9, last)).collect();
+        let bytes = to(&asked, ResponseCode::NoError, records).to_vec().unwrap();
+        stream.write_u16(bytes.len().try_into().unwrap()).await.unwrap();
+        stream.write_all(&bytes).await.unwrap();
+    });
+    assert_eq!(ask(vec![address], 20_000).await.unwrap().data.len(), 250);
+}
