@@ -15,6 +15,7 @@ mod binding;
 mod clients;
 mod connections;
 mod crowd;
+mod discover;
 mod dns;
 mod ending;
 mod examples;

@@ -1,7 +1,7 @@
 //! The read model as a Prometheus page, text format 0.0.4.
 //!
 //! One series per member for the things one member has; labels are `group`, `member`, `listener`,
-//! `protocol`, `strategy`, `state`, `reason` and `code_class`, never a path or a client, so that the number
+//! `protocol`, `strategy`, `state`, `reason`, `source` and `code_class`, never a path or a client, so that the number
 //! of series is decided by the configuration and not by the traffic. Every member has every series from the
 //! start: a counter that first appears at 1 hides its first increase from `rate()`.
 
@@ -16,6 +16,7 @@ use plimsoll_brain::status::{
 
 use crate::process::Process;
 
+mod discovery;
 mod load_line;
 
 const STATES: [State; 7] = [
@@ -40,6 +41,7 @@ pub(crate) fn page(status: &Status, buckets: impl Fn(&str) -> Vec<(f64, u64)>) -
     durations(&mut page, &status.groups, buckets);
     members(&mut page, &status.groups);
     load_line::load_lines(&mut page, &status.groups);
+    discovery::sources(&mut page, &status.groups);
     page.text
 }
 

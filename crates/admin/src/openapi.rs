@@ -218,9 +218,16 @@ fn schemas() -> Value {
         });
         object(&["name", "address", "state", "why", "capacity", "in_flight", "requests"], properties)
     };
+    let source = json!({
+        "kind": {"type": "string"}, "what": {"type": "string"}, "members": {"type": "integer"},
+        "age_seconds": {"type": ["number", "null"]}, "failures": {"type": "integer"},
+        "error": {"type": ["string", "null"]}, "failing_seconds": {"type": ["number", "null"]},
+    });
+    let source = object(&["kind", "what", "members", "failures"], source);
     let group = json!({
         "name": {"type": "string"}, "strategy": {"type": "string"}, "verdict": {"type": "string"},
         "healthy": {"type": "boolean"}, "members": {"type": "array", "items": member()},
+        "discovery": {"type": "array", "items": source},
         "load_line": {"anyOf": [{"$ref": "#/components/schemas/LoadLine"}, {"type": "null"}]},
     });
     let listener = json!({

@@ -58,6 +58,12 @@ pub enum EventKind {
     CertificateObtained,
     /// A certificate could not be obtained or renewed; the one before is shown on, if there is one.
     CertificateFailed,
+    /// Members were found, or are not found any more, by the sources of the group.
+    MembersDiscovered,
+    /// A source of members does not answer, or is not believed; its members stay.
+    DiscoveryFailed,
+    /// It answers again.
+    DiscoveryRecovered,
     /// A new configuration is in force.
     Reloaded,
     /// A configuration was refused; the one before stays.

@@ -144,6 +144,28 @@ pub struct GroupStatus {
     /// How much it can carry, and how far below that it is; none in its first seconds.
     #[serde(default)]
     pub load_line: Option<LoadLine>,
+    /// Where members are found beside the configuration, in its order; empty where they are not.
+    #[serde(default)]
+    pub discovery: Vec<SourceStatus>,
+}
+
+/// A source of members.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SourceStatus {
+    /// `file`, `dns`, `srv` or `http`.
+    pub kind: String,
+    /// What is asked, as configured.
+    pub what: String,
+    /// Members by its last answer that counts, those that are held included.
+    pub members: usize,
+    /// Seconds since that answer; none if there was none.
+    pub age_seconds: Option<f64>,
+    /// Answers that did not come, or were not believed, since it is asked.
+    pub failures: u64,
+    /// Why the last one did not or was not, if so.
+    pub error: Option<String>,
+    /// Seconds since the first of those in a row.
+    pub failing_seconds: Option<f64>,
 }
 
 /// Requests of one urgency that found every member with as many as it can work on.

@@ -23,6 +23,7 @@ mod model;
 mod pick;
 mod reload;
 mod set;
+mod sources;
 mod status;
 mod stop;
 mod supervise;

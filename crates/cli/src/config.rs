@@ -12,12 +12,14 @@ mod affinity;
 mod check;
 mod corba;
 mod credential;
+mod discover;
 mod door;
 mod group;
 mod hand_over;
 mod health;
 mod listener;
 mod lottery;
+mod members;
 mod monitor;
 mod name;
 mod outlier;
@@ -53,6 +55,7 @@ pub(crate) use address::{AdminListen, Control, Controls, ListenAddress, MemberAd
 pub(crate) use affinity::Affinity;
 pub(crate) use corba::{Iiop, MemberLocation, ObjectKey, Reference, TypeId};
 pub(crate) use credential::{JwtTable, KerberosTable, TlsTable};
+pub(crate) use discover::{Discover, Discovery};
 pub(crate) use door::{ControlTable, Doors};
 pub(crate) use group::{
     Group, Health, Member, MemberProtocol, MemberTable, ProxyVersion, ReportHeader, WhenAllDown,

@@ -30,6 +30,8 @@ pub(crate) struct Base {
     pub(crate) lotteries: Vec<config::Lottery>,
     /// What authorities are asked for.
     pub(crate) certificates: Vec<acme::Settings>,
+    /// Groups some of whose members are found.
+    pub(crate) discoveries: Vec<config::Discovery>,
 }
 
 /// What clients changed.
@@ -44,6 +46,8 @@ pub(crate) struct Made {
     added: Vec<(Arc<str>, Member)>,
     /// Members that a lottery draws, by group.
     drawn: BTreeMap<Arc<str>, Vec<MemberSpec>>,
+    /// Members that are found, by group.
+    found: BTreeMap<Arc<str>, Vec<MemberSpec>>,
     /// Members that the file lists and that were taken out, by group and name.
     removed: BTreeSet<(Arc<str>, Arc<str>)>,
 }
@@ -79,7 +83,8 @@ impl Base {
         certificates: Vec<acme::Settings>,
     ) -> Self {
         let watched = file.watched(&settings);
-        Self { settings, watched, locations: file.locations(), lotteries, certificates }
+        let (locations, discoveries) = (file.locations(), file.discoveries());
+        Self { settings, watched, locations, lotteries, certificates, discoveries }
     }
 
     /// What is in force with these changes.
@@ -104,6 +109,11 @@ impl Base {
         for lottery in &self.lotteries {
             if let Some(members) = made.drawn.get(&lottery.group) {
                 force.draw(&lottery.group, members);
+            }
+        }
+        for discovery in &self.discoveries {
+            if let Some(members) = made.found.get(&discovery.group) {
+                force.find(&discovery.group, members);
             }
         }
         for (group, member) in &made.removed {
@@ -172,6 +182,15 @@ impl Force {
             };
             watched.members = members.iter().map(member).collect();
         }
+    }
+
+    /// Members that were found come after those of the file.
+    fn find(&mut self, group: &str, found: &[MemberSpec]) {
+        let Some(settings) = self.group(group) else { return };
+        let listed = |name: &str| settings.spec.members.iter().any(|one| *one.name == *name);
+        let others = found.iter().filter(|one| !listed(&one.name));
+        let members: Vec<MemberSpec> = settings.spec.members.iter().chain(others).cloned().collect();
+        self.draw(group, &members);
     }
 
     fn add(&mut self, group: &Arc<str>, member: &Member) {
@@ -339,6 +358,11 @@ impl Made {
         }
         self.drawn.insert(Arc::clone(group), members.to_vec());
         true
+    }
+
+    /// Members that are found, of all groups.
+    pub(crate) fn find(&mut self, found: BTreeMap<Arc<str>, Vec<MemberSpec>>) {
+        self.found = found;
     }
 
     /// Whether an operator's choice of a strategy is for a group that was made here; it is taken then.

@@ -25,9 +25,11 @@ use crate::config::{self, AdminConfig, Config, File, Machine, look_up};
 use crate::limits;
 use crate::made::{Base, Force, Made};
 use certificates::Window;
+use discovered::Discovered;
 use joint::Joint;
 
 pub(crate) mod certificates;
+pub(crate) mod discovered;
 mod joint;
 mod lend;
 
@@ -53,6 +55,8 @@ pub(crate) struct Running {
     reloading: Mutex<()>,
     /// Groups whose balancing is switched off, and what they are balanced by otherwise.
     off: Mutex<BTreeMap<String, Balancing>>,
+    /// What the sources of members said.
+    discovered: Discovered,
     /// Another file is in force.
     reloaded: Notify,
     stop: Notify,
@@ -73,7 +77,7 @@ impl Running {
     /// The system gives no thread for the monitors, or for the certificates.
     pub(crate) fn new(
         engine: Engine,
-        base: Base,
+        (base, discovered): (Base, Discovered),
         file: &Path,
         machine: Machine,
         admin: AdminConfig,
@@ -81,6 +85,7 @@ impl Running {
     ) -> io::Result<Arc<Self>> {
         let mut made = Made::default();
         made.count(&base);
+        made.find(discovered.propose(None).found);
         let force = base.with(&made);
         let cluster = Cluster::start(force.watched.clone(), Arc::new(Joint(engine.clone())))?;
         let keeper = Keeper::start(base.certificates.clone(), Arc::new(Window(engine.clone())))?;
@@ -100,6 +105,7 @@ impl Running {
             admin,
             rules,
             reloading,
+            discovered,
             reloaded,
             off,
             stop,
@@ -154,7 +160,10 @@ impl Running {
         certificates::preload(&certificates);
         let base = Base::new(&file, settings, lotteries, certificates);
         lock(&self.made).count(&base);
-        let force = base.with(&lock(&self.made));
+        let found = self.discovered.propose(Some(&base));
+        let mut made = lock(&self.made).clone();
+        made.find(found.found.clone());
+        let force = base.with(&made);
         let mut beside = differences(&self.force().watched, &force.watched);
         if file.admin() != self.admin {
             let note = "[admin] differs: it takes effect when the process is started again (its access rules do now)";
@@ -165,7 +174,10 @@ impl Running {
         if let Err(error) = self.keeper.update(base.certificates.clone()) {
             tracing::warn!("no thread for the certificates: {error}");
         }
+        *lock(&self.made) = made;
         *lock(&self.base) = base;
+        let events = self.discovered.accept(found, Some(&lock(&self.base)));
+        events.into_iter().for_each(|event| self.engine.tell(event));
         self.rules.replace(rules);
         // The file says by what there is balancing.
         lock(&self.off).clear();
@@ -333,6 +345,7 @@ impl Subject for Running {
         status.groups.iter_mut().for_each(|group| group.balancing_disabled = off.contains_key(&group.name));
         let settings = &self.force().settings;
         status.certificates = certificates::statuses(settings, &self.keeper.states(), SystemTime::now());
+        self.discovered.show(&mut status.groups);
         status
     }
 

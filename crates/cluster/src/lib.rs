@@ -13,6 +13,7 @@
 mod answer;
 mod bucket;
 pub mod corba;
+pub mod discover;
 mod expression;
 mod facts;
 pub mod lottery;

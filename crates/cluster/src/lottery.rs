@@ -293,7 +293,7 @@ fn draw_key(keys: &Keys) -> brain::Key {
 }
 
 /// 64 bits that nobody can guess.
-fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let mut bytes = [0; 8];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(8) => u64::from_ne_bytes(bytes),

@@ -146,6 +146,20 @@ impl Engine {
         Ok(changes)
     }
 
+    /// Puts other members in force that were found: what else the settings say is in force already. That is no reload, and
+    /// nothing is told of it here.
+    ///
+    /// # Errors
+    /// Something of the settings cannot be had; what was in force before stays then.
+    pub fn found(&self, settings: Settings) -> Result<(), StartError> {
+        apply::apply(&self.0, settings).map(drop)
+    }
+
+    /// Writes an event into the journal.
+    pub fn tell(&self, event: Event) {
+        lock(&self.0.control).journal.write(event);
+    }
+
     /// Says that a new configuration was refused before it came here: the file was bad.
     pub fn reload_refused(&self, why: &str) {
         *lock(&self.0.reload_error) = Some(why.to_owned());

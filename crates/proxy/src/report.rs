@@ -187,6 +187,7 @@ fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
             .collect(),
         latency: latency(tallies).latency(),
         load_line: ruled.load_line.status(),
+        discovery: Vec::new(),
     }
 }
 

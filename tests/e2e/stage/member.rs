@@ -64,7 +64,15 @@ pub(crate) struct Script {
 impl Script {
     /// Plays `play` for each connection. Errors of the play are the peer's business.
     pub(crate) fn start<R>(play: impl Fn(&mut Wire) -> R + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::start_at(([127, 0, 0, 1], 0).into(), play)
+    }
+
+    /// The same at an address.
+    pub(crate) fn start_at<R>(
+        address: SocketAddr,
+        play: impl Fn(&mut Wire) -> R + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
         let accepted = Arc::new(AtomicUsize::new(0));
         let (play, count) = (Arc::new(play), Arc::clone(&accepted));
@@ -82,8 +90,13 @@ impl Script {
 
     /// Answers each request, whatever it is, with these bytes, until the peer closes.
     pub(crate) fn answering(answer: impl Into<Vec<u8>>) -> Self {
+        Self::answering_at(([127, 0, 0, 1], 0).into(), answer)
+    }
+
+    /// The same at an address.
+    pub(crate) fn answering_at(address: SocketAddr, answer: impl Into<Vec<u8>>) -> Self {
         let answer = answer.into();
-        Self::start(move |wire| {
+        Self::start_at(address, move |wire| {
             while let Some(head) = wire.head()? {
                 wire.body(&head, false)?;
                 wire.try_send(&answer)?;

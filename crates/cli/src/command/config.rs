@@ -72,7 +72,9 @@ fn check(path: &Path, globals: &Globals) -> Result<ExitCode, Failure> {
     });
     if globals.json() {
         let problems = match &outcome {
-            Ok(file) => file.warnings.to_json(),
+            Ok(file) => {
+                [file.warnings.to_json(), file.look_at_members().0.to_json()].into_iter().flatten().collect()
+            }
             Err(ReadError::Wrong(problems)) => problems.to_json(),
             Err(error @ ReadError::Io(_)) => return Err(Failure::rendered(Exit::Usage, error)),
         };
@@ -84,18 +86,25 @@ fn check(path: &Path, globals: &Globals) -> Result<ExitCode, Failure> {
     }
     let file = outcome.map_err(|error| Failure::rendered(Exit::Usage, error))?;
     globals.say(&file.warnings.to_string());
-    globals.say(&format!("{}: ok ({})\n", config::name_of(path), contents(&file)));
+    let (unread, found) = file.look_at_members();
+    globals.say(&unread.to_string());
+    globals.say(&format!("{}: ok ({})\n", config::name_of(path), contents(&file, found)));
     Ok(ExitCode::SUCCESS)
 }
 
 /// `2 listeners, 1 group, 3 members`
-fn contents(file: &File) -> String {
+fn contents(file: &File, found: usize) -> String {
     let config = &file.config;
     let mut parts = vec![
         count(config.listeners.len(), "listener"),
         count(config.groups.len(), "group"),
         count(config.members(), "member"),
     ];
+    let sources: usize = config.groups.iter().map(|group| group.discover.len()).sum();
+    if sources > 0 {
+        let files = if found > 0 { format!(" with {found} in files") } else { String::new() };
+        parts.push(format!("{} of members{files}", count(sources, "source")));
+    }
     let warnings = file.warnings.count(Severity::Warning);
     if warnings > 0 {
         parts.push(count(warnings, "warning"));

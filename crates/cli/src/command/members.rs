@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use plimsoll_brain::status::{GroupStatus, Status};
 use serde_json::{Value, json};
 
-use super::{Exit, Failure, Globals, load_line};
+use super::{Exit, Failure, Globals, load_line, sources};
 use crate::control::text::{self, Cell, Tone, ago, latency, table};
 use crate::control::{self, Said, Where};
 
@@ -114,8 +114,12 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
         rows.iter_mut().for_each(|row| drop(row.drain(4..6)));
     }
     let lines: Vec<_> = groups.iter().flat_map(|group| load_line::predictions(group)).collect();
-    let below = if lines.is_empty() { String::new() } else { format!("\n{}", table(&lines, color)) };
-    table(&rows, color) + &below
+    let found = sources::lines(groups.iter().copied());
+    let below = |lines: &[Vec<Cell>]| match lines {
+        [] => String::new(),
+        lines => format!("\n{}", table(lines, color)),
+    };
+    table(&rows, color) + &below(&lines) + &below(&found)
 }
 
 #[cfg(test)]

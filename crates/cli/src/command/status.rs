@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use plimsoll_brain::status::{CertificateStatus, GroupStatus, Status};
 
-use super::{Failure, Globals, load_line};
+use super::{Failure, Globals, load_line, sources};
 use crate::config::count;
 use crate::control::text::{Cell, Tone, ago, latency, plain, table};
 use crate::control::{self, Said, Where};
@@ -97,6 +97,7 @@ fn render(status: &Status, color: bool) -> String {
     });
     out.push_str(&table(&groups.collect::<Vec<_>>(), color));
     out.push_str(&table(&load_line::lines(&status.groups), color));
+    out.push_str(&table(&sources::lines(&status.groups), color));
     let listeners = status.listeners.iter().map(|listener| {
         let refused = match listener.refused {
             0 => String::new(),

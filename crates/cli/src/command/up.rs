@@ -3,6 +3,7 @@
 //! SIGHUP reads the file again. SIGTERM and SIGINT close the listeners, let work in flight end until the
 //! `drain_deadline`, and end the process; a second one ends it at once.
 
+mod discover;
 mod follow;
 pub(super) mod says;
 
@@ -25,6 +26,7 @@ use crate::desk::Office;
 use crate::doors::{audit as audit_log, note};
 use crate::made::Base;
 use crate::running::certificates::preload;
+use crate::running::discovered::Discovered;
 use crate::running::{Running, notify, warn};
 use crate::{limits, log};
 
@@ -75,11 +77,13 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let certificates = file.authorities().map_err(|problems| Failure::rendered(Exit::Usage, problems))?;
     preload(&certificates);
     let base = Base::new(&file, settings, lotteries, certificates);
-    let engine = Engine::start(base.settings.clone()).map_err(Failure::failed)?;
-    let running =
-        Running::new(engine, base, &args.config, machine, file.admin(), rules).map_err(|error| {
-            Failure::failed(format_args!("cannot start the threads of monitors and certificates: {error}"))
-        })?;
+    let discovered = Discovered::new(&base);
+    let mut followers = discover::Followers::new();
+    runtime.block_on(followers.first(&base.discoveries, &discovered));
+    let engine = Engine::start(discovered.settings(&base)).map_err(Failure::failed)?;
+    let running = Running::new(engine, (base, discovered), &args.config, machine, file.admin(), rules).map_err(
+        |error| Failure::failed(format_args!("cannot start the threads of monitors and certificates: {error}")),
+    )?;
     let admin = plimsoll_admin::start(doors, Arc::clone(&running) as _).map_err(Failure::failed)?;
     let load_manager = load_manager(&file, &running).map_err(Failure::failed)?;
     running.write_references(&file.config);
@@ -105,7 +109,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     }
     let status = format!("running {}", args.config.display());
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
-    let outcome = runtime.block_on(serve(&running, signals, load_manager, audit));
+    let outcome = runtime.block_on(serve(&running, signals, load_manager, audit, followers));
     // Last, so that what stops can be watched.
     drop(admin);
     outcome
@@ -133,7 +137,9 @@ async fn serve(
     mut signals: Signals,
     load_manager: Option<LoadManager>,
     audit: Option<Arc<Audit>>,
+    sources: discover::Followers,
 ) -> Result<ExitCode, Failure> {
+    let sources = tokio::spawn(sources.all(Arc::clone(running)));
     let ears = Arc::clone(running);
     let ears = tokio::spawn(async move { ears.listen().await });
     let followers = tokio::spawn(follow::all(Arc::clone(running)));
@@ -160,6 +166,7 @@ async fn serve(
     }
     ears.abort();
     followers.abort();
+    sources.abort();
     notify(&[NotifyState::Stopping]);
     // Nobody makes a group of what is about to end.
     drop(load_manager);
@@ -224,7 +231,11 @@ fn listening(config: &Config, addresses: &[SocketAddr]) -> Vec<String> {
             if let Some(drawn) = &group.lottery {
                 return format!(" (the lottery's {})", drawn.service);
             }
-            format!(" ({}, {})", count(group.members.len(), "member"), group.strategy.name())
+            let sources = match group.discover.len() {
+                0 => String::new(),
+                sources => format!(" and {} of more", count(sources, "source")),
+            };
+            format!(" ({}{sources}, {})", count(group.members.len(), "member"), group.strategy.name())
         });
         let others: String = listener.groups.iter().map(|group| format!(", {group}")).collect();
         format!("listening {} {address} -> {}{served}{others}", listener.protocol.name(), listener.group)

@@ -13,7 +13,7 @@ use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
     Binding, Config, Formula, Group, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, acme, affinity,
-    door, health, suggest, tls, xds,
+    discover, door, health, suggest, tls, xds,
 };
 
 /// Adds what is wrong to `found`; `text` is what the places are places of.
@@ -235,6 +235,7 @@ fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>)
     if group.lottery.is_some() {
         check_drawn(group, spot, found);
     }
+    discover::check(group, spot, found);
     if spot.has("members") && group.members.is_empty() && !spot.broken("members") {
         found.push(Problem::error(members.value(), format!("group `{}` has no members", group.name)));
     }
@@ -452,6 +453,11 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
             "iiop = true asks members for their objects; leave it if they do answer http on the same port";
         let place = spot.key("health").key("http").value();
         found.push(Problem::warning(place, message).hint(hint));
+    }
+    if protocol == Protocol::Iiop && !group.discover.is_empty() {
+        let message = format!("members of group `{}` are found, and have no objects", group.name);
+        let problem = Problem::error(at.key("protocol").value(), message);
+        found.push(problem.hint("list them with their objects, or let them register at the load manager"));
     }
     if protocol == Protocol::Iiop && group.lottery.is_some() {
         let message = format!("group `{}` is a lottery's, whose members have no objects", group.name);

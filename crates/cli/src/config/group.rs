@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 
 use super::root::{count, millis, one};
 use super::{
-    HandOver, Iiop, Key, LogPath, MemberAddress, MemberLocation, MemberTls, Monitor, Name, ObjectKey,
-    Outlier, PublicUrl, Reference, Strategy, TimeSpan,
+    Discover, HandOver, Iiop, Key, LogPath, MemberAddress, MemberLocation, MemberTls, Monitor, Name,
+    ObjectKey, Outlier, PublicUrl, Reference, Strategy, TimeSpan,
 };
 
 /// A set of members that do the same work, and how work is shared among them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("x-required" = { "members": "lottery" }))]
+#[schemars(extend("x-required" = { "members": ["lottery", "discover"] }))]
 pub(crate) struct Group {
     /// By which listeners refer to it. It stands in metric labels and commands.
     pub(crate) name: Name,
@@ -22,10 +22,14 @@ pub(crate) struct Group {
     #[serde(default)]
     pub(crate) strategy: Strategy,
 
-    /// Who does the work: `"host:port"`, or a table with more. This or `lottery`.
+    /// Who does the work: `"host:port"`, or a table with more. This, `discover` or `lottery`.
     #[schemars(length(min = 1))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) members: Vec<Member>,
+
+    /// Where more members are found, which come and go: beside `members`, or in place of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) discover: Vec<Discover>,
 
     /// In place of `members`: those whom the daemons of a lottery (`plimsoll lottery`) draw for a service, each as often as they
     /// do.

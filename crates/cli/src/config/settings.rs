@@ -18,7 +18,7 @@ use plimsoll_wire::rfs::{Keys, service_id};
 use super::check::LOTTERY;
 use super::problem::{Problem, Problems};
 use super::{
-    Binding, Config, File, Forwarded, Group, HandOver, Health, Listener, Member, MemberAddress,
+    Binding, Config, Discover, File, Forwarded, Group, HandOver, Health, Listener, Member, MemberAddress,
     MemberProtocol, MemberTable, Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, Strategy,
     WhenAllDown, affinity, tls,
 };
@@ -251,6 +251,7 @@ impl Config {
                 None => group.strategy.filled(),
             };
             group.outlier = group.outlier.table().map_or(Outlier::Switch(false), Outlier::Table);
+            group.discover = group.discover.iter().map(Discover::filled).collect();
             for member in &mut group.members {
                 let mut table = member.table();
                 table.max_connections = table.max_connections.or(group.max_connections);

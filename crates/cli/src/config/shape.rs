@@ -7,7 +7,7 @@
 //! Understood is the part of JSON Schema that our types make: `$ref`, `anyOf` and `oneOf` whose alternatives
 //! differ by type or `const`, `type`, `const`, `format`, `properties`, `required`, `additionalProperties:
 //! false`, `minProperties`, `maxProperties`, `items`, `minItems`, `minimum`, `maximum`; and `x-minimum`,
-//! `x-maximum` for durations; and `x-required`, which has names and of each the one that makes it needless.
+//! `x-maximum` for durations; and `x-required`, which has names and of each those that make it needless.
 
 use serde_json::{Map, Value};
 use toml::Spanned;
@@ -115,8 +115,9 @@ impl<'s> Walk<'s> {
         let required = required.filter_map(Value::as_str);
         // Unless another is there.
         let unless = schema.get("x-required").and_then(Value::as_object).into_iter().flatten();
-        let unless = unless.filter_map(|(name, other)| Some((name.as_str(), other.as_str()?)));
-        let unless = unless.filter(|(_, other)| !spot.has(other) && !spot.broken(other));
+        let there = |other: &Value| other.as_str().is_some_and(|other| spot.has(other) || spot.broken(other));
+        let unless = unless.filter(|(_, others)| !others.as_array().into_iter().flatten().any(there));
+        let unless = unless.map(|(name, others)| (name.as_str(), others));
         let required: Vec<&str> = required.chain(unless.map(|(name, _)| name)).collect();
         let mut whole = true;
         for name in required.into_iter().filter(|name| !spot.has(name)) {

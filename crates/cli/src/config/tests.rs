@@ -32,7 +32,7 @@ fn read(text: &str) -> Result<File, Problems> {
 }
 
 /// [`ALL`], with certificates where it says that they are.
-fn all() -> String {
+pub(super) fn all() -> String {
     use base64::Engine as _;
     static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
         let folder = std::env::temp_dir().join(format!("plimsoll-config-{}", std::process::id()));

@@ -32,7 +32,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     for group in &file.config.groups {
         let served = file.config.listeners.iter().any(|listener| listener.group == group.name);
         if group.members.is_empty() {
-            globals.say(&format!("group {} is left out: who its members are is a lottery's\n", group.name));
+            globals.say(&format!("group {} is left out: its members are drawn or found\n", group.name));
         } else if served {
             groups.push(group);
         } else {

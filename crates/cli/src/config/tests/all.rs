@@ -187,4 +187,27 @@ groups = ["calc"]
 name = "drawn"
 lottery = { service = "web", daemons = ["d:7447", "e:7448"], keys = "/keys" }
 health = { grpc = "shop.Orders" }
+
+[[listener]]
+address = "127.0.0.1:0"
+group = "found"
+
+[[group]]
+name = "found"
+[[group.discover]]
+file = "/TLS/found.members"
+interval = "2s"
+[[group.discover]]
+dns = "Web.example.:32"
+resolver = ["127.0.0.1:5353", "[::1]:53"]
+family = "ipv4"
+timeout = "330ms"
+min = "34s"
+max = "35s"
+allow_empty = true
+hold = "36s"
+[[group.discover]]
+srv = "_http._tcp.Web.example"
+[[group.discover]]
+http = "http://[::1]:37/v1/members"
 "#;

@@ -1,0 +1,64 @@
+//! Where members are found, as `status` and `members` tell it.
+
+use plimsoll_brain::status::{GroupStatus, SourceStatus};
+
+use crate::config::count;
+use crate::control::text::{Cell, Tone, ago};
+
+/// A line for each source of these groups.
+pub(super) fn lines<'a>(groups: impl IntoIterator<Item = &'a GroupStatus>) -> Vec<Vec<Cell>> {
+    groups
+        .into_iter()
+        .flat_map(|group| group.discovery.iter().map(|source| line(&group.name, source)))
+        .collect()
+}
+
+fn line(group: &str, source: &SourceStatus) -> Vec<Cell> {
+    let (glyph, tone) = if source.error.is_some() { ("‼", Tone::Bad) } else { ("↻", Tone::Good) };
+    let age = match source.age_seconds {
+        Some(age) => format!("{} ago", ago(age)),
+        None => "no answer yet".into(),
+    };
+    let error = match (&source.error, source.failing_seconds) {
+        (Some(error), Some(since)) => format!("failing for {}: {error}", ago(since)),
+        (Some(error), None) => error.clone(),
+        (None, _) => String::new(),
+    };
+    vec![
+        Cell::text(glyph).tone(tone),
+        Cell::text(group).tone(Tone::Strong),
+        Cell::text(&source.kind),
+        Cell::text(&source.what),
+        Cell::text(&count(source.members, "member")),
+        Cell::text(&age).tone(Tone::Faint),
+        Cell::text(&error).tone(Tone::Bad),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::text::table;
+
+    #[test]
+    fn each_source_has_a_line() {
+        let source = |kind: &str, what: &str, members, age_seconds| SourceStatus {
+            kind: kind.into(),
+            what: what.into(),
+            members,
+            age_seconds,
+            ..SourceStatus::default()
+        };
+        let mut lost = source("dns", "web.example.org:8080", 2, Some(75.0));
+        (lost.error, lost.failing_seconds) = (Some("it failed (SERVFAIL)".into()), Some(70.0));
+        let mut never = source("http", "http://10.0.0.1:8500/v1/members", 0, None);
+        never.error = Some("cannot connect".into());
+        let discovery = vec![source("file", "/etc/plimsoll/web.members", 1, Some(0.4)), lost, never];
+        let groups = [GroupStatus { name: "web".into(), discovery, ..GroupStatus::default() }];
+        insta::assert_snapshot!(table(&lines(&groups), false), @"
+        ↻  web  file  /etc/plimsoll/web.members        1 member   0s ago
+        ‼  web  dns   web.example.org:8080             2 members  1m 15s ago     failing for 1m 10s: it failed (SERVFAIL)
+        ‼  web  http  http://10.0.0.1:8500/v1/members  0 members  no answer yet  cannot connect
+        ");
+    }
+}

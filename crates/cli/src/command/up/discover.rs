@@ -1,0 +1,134 @@
+//! Groups some of whose members are found: each source is asked by a task of its own, and whom they have is put in force.
+//!
+//! Before anything listens each source is asked once, for a bounded time. From then on what is heard is put in force, at most a few
+//! times a second whatever comes: a source that changes its mind all the time costs so much and no more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_brain::Event;
+use plimsoll_cluster::discover::{Heard, SourceSettings, follow};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::config::Discovery;
+use crate::running::Running;
+use crate::running::discovered::Discovered;
+
+/// For the first answers of all sources, before anything listens.
+const FIRST: Duration = Duration::from_secs(5);
+
+/// Between two times that members are put in force.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// After members could not be put in force.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Answers that wait to be heard: sources wait, too, then.
+const WAITING: usize = 64;
+
+/// The sources that are asked.
+pub(super) struct Followers {
+    tasks: Vec<(Arc<str>, Arc<SourceSettings>, AbortHandle)>,
+    to: mpsc::Sender<Heard>,
+    heard: mpsc::Receiver<Heard>,
+    /// What is to be told as soon as there is somebody to tell.
+    events: Vec<Event>,
+}
+
+impl Followers {
+    /// Asks nobody yet.
+    pub(super) fn new() -> Self {
+        let (to, heard) = mpsc::channel(WAITING);
+        Self { tasks: Vec::new(), to, heard, events: Vec::new() }
+    }
+
+    /// Asks those, and nobody else. One that is asked already is asked on.
+    fn follow(&mut self, discoveries: &[Discovery]) {
+        let mut before = std::mem::take(&mut self.tasks);
+        for discovery in discoveries {
+            for source in &discovery.sources {
+                let same = |(group, other, _): &(Arc<str>, Arc<SourceSettings>, AbortHandle)| {
+                    *group == discovery.group && **other == **source
+                };
+                let running = before.iter().position(same).map(|place| before.swap_remove(place));
+                self.tasks.push(running.unwrap_or_else(|| {
+                    let (group, source) = (Arc::clone(&discovery.group), Arc::clone(source));
+                    let task = tokio::spawn(follow(Arc::clone(&group), Arc::clone(&source), self.to.clone()));
+                    (group, source, task.abort_handle())
+                }));
+            }
+        }
+        before.into_iter().for_each(|(.., task)| task.abort());
+    }
+
+    /// Asks each source once, for as long as that may take.
+    pub(super) async fn first(&mut self, discoveries: &[Discovery], discovered: &Discovered) {
+        self.follow(discoveries);
+        let all = async {
+            while !discovered.all_asked() {
+                match self.heard.recv().await {
+                    Some(heard) => self.events.extend(discovered.hear(heard)),
+                    None => return,
+                }
+            }
+        };
+        if timeout(FIRST, all).await.is_err() {
+            tracing::warn!(
+                "some sources of members have not answered within {} s: going on without them",
+                FIRST.as_secs()
+            );
+        }
+        // They are in force from the first moment.
+        let proposal = discovered.propose(None);
+        self.events.extend(discovered.accept(proposal, None));
+    }
+
+    /// Puts in force what is heard, for ever.
+    pub(super) async fn all(mut self, running: Arc<Running>) {
+        self.events.drain(..).for_each(|event| running.engine().tell(event));
+        // When they are put in force next, and not before when.
+        let (mut due, mut not_before) = (None::<Instant>, Instant::now());
+        loop {
+            let next = due.or_else(|| running.discovered().due().map(Instant::from_std));
+            let wait = async {
+                match next {
+                    Some(next) => sleep_until(next.max(not_before)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                heard = self.heard.recv() => {
+                    let Some(heard) = heard else { return };
+                    if let Some(event) = running.discovered().hear(heard) {
+                        running.engine().tell(event);
+                    }
+                    due.get_or_insert_with(Instant::now);
+                }
+                () = running.sources_changed() => {
+                    self.follow(&running.discoveries());
+                    due.get_or_insert_with(Instant::now);
+                }
+                () = wait => {
+                    due = None;
+                    not_before = Instant::now() + PAUSE;
+                    let running = Arc::clone(&running);
+                    // It waits for a lock, as a reload does.
+                    let outcome = spawn_blocking(move || running.find()).await;
+                    if let Ok(Err(why)) = outcome {
+                        tracing::error!("members that were found cannot be put in force: {why}");
+                        not_before = Instant::now() + AGAIN;
+                        due = Some(not_before);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Followers {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(|(.., task)| task.abort());
+    }
+}

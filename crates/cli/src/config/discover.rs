@@ -1,0 +1,282 @@
+//! `[[group.discover]]`: sources of members beside those that the file lists.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_cluster::discover::{
+    self as sources, DnsSettings, FileSettings, HttpSettings, Kind, Reader, ResolverSettings, SourceSettings,
+    SrvSettings,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::members;
+use super::place::Spot;
+use super::problem::{Problem, Problems};
+use super::root::millis;
+use super::{Domain, File, Group, LogPath, MemberAddress, MonitorUrl, TimeSpan};
+
+/// A source of members: one of `file`, `dns`, `srv` and `http`, which is asked again and again. One that fails keeps its members, and one
+/// that lists nobody is not believed, unless it is told that this may be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Discover {
+    /// A file with `members = […]`, written as here, or with a list in JSON if its name ends with `.json`. It is looked at each
+    /// `interval`.
+    #[schemars(extend("examples" = ["/etc/plimsoll/web.members"]))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<LogPath>,
+
+    /// A name and a port: each address of the name (A, AAAA) is a member there.
+    #[schemars(extend("examples" = ["web.example.org:8080"]))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) dns: Option<MemberAddress>,
+
+    /// A service of DNS (SRV): its servers of the lowest priority are members, at their ports, with their weights as capacities.
+    #[schemars(extend("examples" = ["_http._tcp.example.org"]))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) srv: Option<Domain>,
+
+    /// Where a list in JSON is: of `"host:port"`, and of objects with `address` and perhaps `capacity` and `max_connections`.
+    #[schemars(extend("examples" = ["http://10.0.0.1:8500/v1/members"]))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) http: Option<MonitorUrl>,
+
+    /// Between two looks (file, http). Default: 1s for a file, 5s for http.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) interval: Option<TimeSpan>,
+
+    /// For an answer as a whole (dns, srv, http).
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1m"))]
+    #[serde(default = "millis::<3000>")]
+    pub(crate) timeout: TimeSpan,
+
+    /// Name servers in the order in which they are asked: IP addresses and ports (dns, srv). Default: those of `/etc/resolv.conf`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) resolver: Vec<MemberAddress>,
+
+    /// Which addresses count (dns, srv).
+    #[serde(default)]
+    pub(crate) family: Family,
+
+    /// An answer is good for at least that, whatever its time to live (dns, srv).
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    #[serde(default = "millis::<1000>")]
+    pub(crate) min: TimeSpan,
+
+    /// And for at most that.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1d"))]
+    #[serde(default = "millis::<300_000>")]
+    pub(crate) max: TimeSpan,
+
+    /// Believe an answer without any member.
+    #[serde(default)]
+    pub(crate) allow_empty: bool,
+
+    /// How long a member stays that is not listed any more: for sources that tell a part of theirs each time.
+    #[schemars(extend("x-maximum" = "1h"))]
+    #[serde(default = "millis::<0>")]
+    pub(crate) hold: TimeSpan,
+}
+
+/// Which addresses count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Family {
+    /// All.
+    #[default]
+    Any,
+    /// Those of IPv4.
+    Ipv4,
+    /// Those of IPv6.
+    Ipv6,
+}
+
+/// Sources of one group.
+const MOST: usize = 16;
+
+/// The kinds, each with the keys that are for it.
+const KINDS: [(&str, &[&str]); 4] = [
+    ("file", &["interval"]),
+    ("dns", &["timeout", "resolver", "family", "min", "max"]),
+    ("srv", &["timeout", "resolver", "family", "min", "max"]),
+    ("http", &["interval", "timeout"]),
+];
+
+impl Discover {
+    /// Which of the kinds it is; none or several for what is wrong.
+    fn kinds(&self) -> Vec<&'static str> {
+        let set = [self.file.is_some(), self.dns.is_some(), self.srv.is_some(), self.http.is_some()];
+        KINDS.iter().zip(set).filter(|(_, set)| *set).map(|((kind, _), _)| *kind).collect()
+    }
+
+    /// Between two looks.
+    fn interval(&self) -> Duration {
+        let usual = if self.file.is_some() { 1 } else { 5 };
+        self.interval.map_or(Duration::from_secs(usual), |interval| interval.0)
+    }
+
+    /// With everything written out that was left to defaults.
+    pub(super) fn filled(&self) -> Self {
+        let mut filled = self.clone();
+        if self.file.is_some() || self.http.is_some() {
+            filled.interval = Some(TimeSpan(self.interval()));
+        }
+        filled
+    }
+
+    /// As it is asked; `None` only for what a checked file does not have.
+    fn settings(&self) -> Option<SourceSettings> {
+        let server = |server: &MemberAddress| Some(SocketAddr::new(server.host.parse().ok()?, server.port));
+        let resolver = ResolverSettings {
+            servers: self.resolver.iter().filter_map(server).collect(),
+            timeout: self.timeout.0,
+        };
+        let family = match self.family {
+            Family::Any => sources::Family::Any,
+            Family::Ipv4 => sources::Family::V4,
+            Family::Ipv6 => sources::Family::V6,
+        };
+        let (min, max) = (self.min.0, self.max.0);
+        let kind = if let Some(file) = &self.file {
+            let json = file.0.extension().is_some_and(|extension| extension == "json");
+            let read = Reader(if json { members::json } else { members::toml });
+            Kind::File(FileSettings { path: file.0.clone(), interval: self.interval(), read })
+        } else if let Some(MemberAddress { host, port }) = &self.dns {
+            Kind::Dns(DnsSettings { host: host.clone(), port: *port, family, resolver, min, max })
+        } else if let Some(name) = &self.srv {
+            let name = name.0.trim_end_matches('.').to_owned();
+            Kind::Srv(SrvSettings { name, family, resolver, min, max })
+        } else {
+            let MonitorUrl { host, port, path } = self.http.clone()?;
+            let (interval, timeout, read) = (self.interval(), self.timeout.0, Reader(members::answer));
+            Kind::Http(HttpSettings { host, port, path, interval, timeout, read })
+        };
+        Some(SourceSettings { kind, allow_empty: self.allow_empty, hold: self.hold.0 })
+    }
+}
+
+/// A group some of whose members are found.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Discovery {
+    /// Its name.
+    pub(crate) group: Arc<str>,
+    /// Most requests, connections or flows at once at each member that does not say its own.
+    pub(crate) limit: u32,
+    /// In the order of the file.
+    pub(crate) sources: Vec<Arc<SourceSettings>>,
+}
+
+impl File {
+    /// The groups some of whose members are found.
+    pub(crate) fn discoveries(&self) -> Vec<Discovery> {
+        let groups = self.config.groups.iter().filter(|group| !group.discover.is_empty());
+        let discovery = |group: &Group| Discovery {
+            group: group.name.0.as_str().into(),
+            limit: group.max_connections.unwrap_or(u32::MAX),
+            sources: group.discover.iter().filter_map(Discover::settings).map(Arc::new).collect(),
+        };
+        groups.map(discovery).collect()
+    }
+
+    /// Looks at the files of members that it names, as they are now: warnings, and how many members are in them.
+    pub(crate) fn look_at_members(&self) -> (Problems, usize) {
+        let (mut wrong, mut count) = (Vec::new(), 0);
+        for (index, group) in self.config.groups.iter().enumerate() {
+            let spot = self.spots.key("group").item(index).key("discover");
+            for (index, discover) in group.discover.iter().enumerate() {
+                let Some(Kind::File(file)) = discover.settings().map(|source| source.kind) else { continue };
+                match file.look() {
+                    Ok(members) => count += members,
+                    Err(why) => {
+                        let at = spot.item(index).key("file").value();
+                        let hint = "nobody would be found in it until it is mended";
+                        wrong.push(Problem::warning(at, why).hint(hint));
+                    }
+                }
+            }
+        }
+        (Problems::new(Arc::clone(&self.source), wrong), count)
+    }
+}
+
+/// What is wrong with a group's sources.
+pub(super) fn check(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+    if group.discover.is_empty() {
+        return;
+    }
+    if group.lottery.is_some() {
+        let problem = Problem::error(spot.name("discover"), "either `discover` or `lottery`, not both");
+        found.push(problem.also(spot.name("lottery"), "its members are those that are drawn"));
+    }
+    let all = spot.key("discover");
+    if group.discover.len() > MOST {
+        let message = format!("group `{}` has more than {MOST} sources of members", group.name);
+        found.push(Problem::error(all.item(MOST).value(), message));
+    }
+    for (index, discover) in group.discover.iter().enumerate() {
+        let spot = all.item(index);
+        check_one(discover, spot, found);
+        // What was wrong was left out, and may leave two alike.
+        let whole = discover.kinds().len() == 1;
+        let same = group.discover.iter().position(|other| whole && other == discover);
+        if let Some(first) = same.filter(|first| *first < index) {
+            let problem = Problem::error(spot.value(), "this source is there twice");
+            found.push(problem.also(all.item(first).value(), "the first is here"));
+        }
+    }
+}
+
+fn check_one(discover: &Discover, spot: &Spot, found: &mut Vec<Problem>) {
+    let kinds = discover.kinds();
+    if KINDS.iter().any(|(kind, _)| spot.broken(kind)) {
+        return;
+    }
+    let kind = match kinds.as_slice() {
+        [kind] => *kind,
+        [] => {
+            let problem = Problem::error(spot.value(), "a source of members without a place to look");
+            found.push(problem.hint(
+                "add file = \"…\", dns = \"name:port\", srv = \"_http._tcp.name\" or http = \"http://…\"",
+            ));
+            return;
+        }
+        [first, second, ..] => {
+            let message = format!("either `{first}` or `{second}`, not both");
+            let problem = Problem::error(spot.name(second), message);
+            found.push(problem.also(spot.name(first), "here").hint("make a [[group.discover]] of each"));
+            return;
+        }
+    };
+    let keys = KINDS.iter().find(|(name, _)| *name == kind).map_or(&[][..], |(_, keys)| keys);
+    let others = KINDS.iter().flat_map(|(_, keys)| keys.iter());
+    let mut idle: Vec<&str> = others.copied().filter(|key| !keys.contains(key) && spot.has(key)).collect();
+    idle.sort_unstable();
+    idle.dedup();
+    for key in idle {
+        let message = format!("`{key}` has no effect: the source is of the kind `{kind}`");
+        found.push(Problem::warning(spot.name(key), message));
+    }
+    let address = |host: &str| host.parse::<std::net::IpAddr>().is_ok();
+    if let Some(dns) = discover.dns.as_ref().filter(|dns| address(&dns.host)) {
+        let message = format!("`dns` is the address {}, which nobody has to look up", dns.host);
+        found.push(Problem::error(spot.key("dns").value(), message).hint("write it in `members`"));
+    }
+    for (index, server) in discover.resolver.iter().enumerate() {
+        if !address(&server.host) {
+            let message = format!("`resolver` has the name `{}`, which nobody could look up", server.host);
+            let at = spot.key("resolver").item(index).value();
+            found.push(Problem::error(at, message).hint("write an IP address and a port"));
+        }
+    }
+    if discover.min > discover.max && !spot.broken("min") && !spot.broken("max") {
+        let message = format!("`min` ({}) must not be longer than `max` ({})", discover.min, discover.max);
+        let key = if spot.has("min") { "min" } else { "max" };
+        found.push(Problem::error(spot.key(key).value(), message));
+    }
+}
+
+#[cfg(test)]
+mod tests;

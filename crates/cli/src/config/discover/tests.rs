@@ -1,0 +1,160 @@
+use insta::assert_snapshot;
+
+use super::super::parse;
+use super::super::tests::all;
+use super::*;
+
+fn text(rest: &str) -> String {
+    format!("[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\n{rest}")
+}
+
+fn wrong(rest: &str) -> String {
+    match parse("plimsoll.toml", text(rest).into_bytes()) {
+        Err(problems) => problems.to_string(),
+        Ok(file) => panic!("{rest} is right; {}", file.warnings),
+    }
+}
+
+#[test]
+fn every_key_reaches_the_sources() {
+    let file = parse("plimsoll.toml", all().into_bytes()).unwrap();
+    let [discovery] = <[Discovery; 1]>::try_from(file.discoveries()).unwrap();
+    assert_eq!((&*discovery.group, discovery.limit), ("found", u32::MAX));
+    let kinds: Vec<String> = discovery.sources.iter().map(|source| source.kind.to_string()).collect();
+    let file = kinds[0].strip_prefix("file ").unwrap();
+    assert!(file.ends_with("/found.members"), "{file}");
+    let others = ["dns web.example.:32", "srv _http._tcp.web.example", "http http://[::1]:37/v1/members"];
+    assert_eq!(kinds[1..], others);
+    let dns = &discovery.sources[1];
+    assert_eq!((dns.allow_empty, dns.hold.as_secs()), (true, 36));
+    let Kind::Dns(settings) = &dns.kind else { panic!("{dns:?}") };
+    assert_snapshot!(format!("{settings:?}"), @r#"DnsSettings { host: "web.example.", port: 32, family: V4, resolver: ResolverSettings { servers: [127.0.0.1:5353, [::1]:53], timeout: 330ms }, min: 34s, max: 35s }"#);
+    let Kind::File(settings) = &discovery.sources[0].kind else { panic!("{:?}", discovery.sources[0]) };
+    assert_eq!(settings.interval.as_secs(), 2);
+    let Kind::Http(settings) = &discovery.sources[3].kind else { panic!("{:?}", discovery.sources[3]) };
+    assert_eq!((settings.interval.as_secs(), settings.timeout.as_secs()), (5, 3));
+}
+
+#[test]
+fn a_group_needs_members_or_a_place_where_they_are() {
+    assert_snapshot!(wrong(""), @r#"
+    error: plimsoll.toml:4:1: missing key `members` in [[group]]
+        4 | [[group]]
+          | ^^^^^^^^^ add members = ["10.0.0.1:80"]
+    1 error
+    "#);
+    assert!(parse("x", text("discover = [{ srv = \"_http._tcp.web\" }]\n").into_bytes()).is_ok());
+    assert!(
+        parse("x", text("members = [\"a:1\"]\n[[group.discover]]\ndns = \"web:80\"\n").into_bytes()).is_ok()
+    );
+}
+
+#[test]
+fn what_is_wrong_with_sources() {
+    assert_snapshot!(wrong("discover = [\n{},\n{ file = \"/a\", dns = \"web:80\" },\n{ dns = \"10.0.0.1:80\" }]\n"), @r#"
+    error: plimsoll.toml:7:1: a source of members without a place to look
+        7 | {},
+          | ^^ add file = "…", dns = "name:port", srv = "_http._tcp.name" or http = "http://…"
+    error: plimsoll.toml:8:16: either `file` or `dns`, not both
+        8 | { file = "/a", dns = "web:80" },
+          |                ^^^ make a [[group.discover]] of each
+        8 | { file = "/a", dns = "web:80" },
+          |   ^^^^ here
+    error: plimsoll.toml:9:9: `dns` is the address 10.0.0.1, which nobody has to look up
+        9 | { dns = "10.0.0.1:80" }]
+          |         ^^^^^^^^^^^^^ write it in `members`
+    3 errors
+    "#);
+    assert_snapshot!(wrong(
+        "discover = [{ dns = \"web\" },\n{ dns = \"web:80\", resolver = [\"dns.example:53\"], min = \"1h\" },\n\
+         { http = \"https://a/\" },\n{ file = \"/a\", family = \"v4\" },\n{ srv = \"a..b\", hold = \"2h\" }]\n"
+    ), @r#"
+    error: plimsoll.toml:6:21: `dns`: `web` has no port
+        6 | discover = [{ dns = "web" },
+          |                     ^^^^^ a host and a port, such as "web.example.org:8080"
+    error: plimsoll.toml:7:31: `resolver` has the name `dns.example`, which nobody could look up
+        7 | { dns = "web:80", resolver = ["dns.example:53"], min = "1h" },
+          |                               ^^^^^^^^^^^^^^^^ write an IP address and a port
+    error: plimsoll.toml:7:56: `min` (1h) must not be longer than `max` (5m)
+        7 | { dns = "web:80", resolver = ["dns.example:53"], min = "1h" },
+          |                                                        ^^^^
+    error: plimsoll.toml:8:10: `http`: `https://a/` does not begin with http://
+        8 | { http = "https://a/" },
+          |          ^^^^^^^^^^^^ an http URL, such as "http://10.0.0.1:8500/v1/members"
+    error: plimsoll.toml:9:25: unknown family `v4`
+        9 | { file = "/a", family = "v4" },
+          |                         ^^^^ allowed: any, ipv4, ipv6
+    error: plimsoll.toml:10:9: `srv`: `a..b` has a label of no bytes, or of more than 63
+       10 | { srv = "a..b", hold = "2h" }]
+          |         ^^^^^^ a domain name, such as "_http._tcp.example.org"
+    error: plimsoll.toml:10:24: `hold` must be at most 1h
+       10 | { srv = "a..b", hold = "2h" }]
+          |                        ^^^^
+    7 errors
+    "#);
+    let several = "{ dns = \"web:80\" }, ".repeat(17);
+    let said = wrong(&format!("discover = [{several}]\n"));
+    assert!(said.contains("more than 16 sources") && said.contains("this source is there twice"), "{said}");
+    let lottery = "lottery = { service = \"web\", daemons = [\"d:1\"], keys = \"/k\" }\n";
+    let said = wrong(&format!("{lottery}discover = [{{ dns = \"web:80\" }}]\n"));
+    assert!(said.contains("either `discover` or `lottery`, not both"), "{said}");
+}
+
+#[test]
+fn keys_that_have_no_effect_are_told() {
+    let rest = "discover = [{ file = \"/a\", min = \"1s\", resolver = [\"10.0.0.1:53\"] }, { dns = \"web:80\", interval = \"1s\" }]\n";
+    let file = parse("plimsoll.toml", text(rest).into_bytes()).unwrap();
+    assert_snapshot!(file.warnings, @r#"
+    warning: plimsoll.toml:6:28: `min` has no effect: the source is of the kind `file`
+        6 | discover = [{ file = "/a", min = "1s", resolver = ["10.0.0.1:53"] }, { dns = "web:80", interval = "1…
+          |                            ^^^
+    warning: plimsoll.toml:6:40: `resolver` has no effect: the source is of the kind `file`
+        6 | …er = [{ file = "/a", min = "1s", resolver = ["10.0.0.1:53"] }, { dns = "web:80", interval = "1s" }]
+          |                                   ^^^^^^^^
+    warning: plimsoll.toml:6:88: `interval` has no effect: the source is of the kind `dns`
+        6 | ….0.0.1:53"] }, { dns = "web:80", interval = "1s" }]
+          |                                   ^^^^^^^^
+    3 warnings
+    "#);
+}
+
+#[test]
+fn a_look_at_the_files() {
+    let folder = std::env::temp_dir().join(format!("plimsoll-members-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("good"), "members = [\"a:1\", \"b:2\"]").unwrap();
+    std::fs::write(folder.join("bad.json"), "[\"a\"]").unwrap();
+    let source = |name: &str| format!("{{ file = \"{}\" }}", folder.join(name).display());
+    let rest = format!("discover = [{}, {}, {}]\n", source("good"), source("bad.json"), source("none"));
+    let file = parse("plimsoll.toml", text(&rest).into_bytes()).unwrap();
+    let (wrong, count) = file.look_at_members();
+    assert_eq!((count, wrong.list().len(), wrong.fatal()), (2, 2, false), "{wrong}");
+    let said = wrong.to_string();
+    assert!(said.contains("bad.json:1:4: `a` has no port") && said.contains("cannot read it"), "{said}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn the_examples_of_the_guide_are_right() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/discovery.md");
+    let guide = std::fs::read_to_string(path).unwrap();
+    let blocks: Vec<&str> =
+        guide.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(blocks.len(), 5);
+    for block in blocks {
+        let whole = if block.contains("[[group]]") {
+            block.to_owned()
+        } else {
+            format!("[[group]]\nname = \"web\"\n{block}")
+        };
+        let text = format!("[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{whole}");
+        let file = parse("discovery.md", text.into_bytes()).unwrap_or_else(|problems| panic!("{problems}"));
+        assert_eq!(file.warnings.list(), []);
+    }
+    let said = |language: &str, begin: &str| {
+        let block = guide.split(language).nth(1).unwrap().split("```").next().unwrap();
+        block[block.find(begin).unwrap()..].to_owned()
+    };
+    assert_eq!(members::toml("x", said("```sh\n", "members = ").as_bytes()).unwrap().len(), 2);
+    assert_eq!(members::json("x", said("```json\n", "[").as_bytes()).unwrap().len(), 2);
+}

@@ -1,0 +1,212 @@
+//! Members that are found: what the sources of each group said, and what of that is in force.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use plimsoll_brain::status::GroupStatus;
+use plimsoll_brain::{Event, EventKind, MemberSpec};
+use plimsoll_cluster::discover::{Change, Heard, Listed, News, Roll};
+use plimsoll_proxy as proxy;
+use tokio::sync::Notify;
+
+use super::{Running, lock};
+use crate::config::Discovery;
+use crate::made::{Base, Made};
+
+/// What the sources said.
+#[derive(Debug, Default)]
+pub(crate) struct Discovered {
+    rolls: Mutex<BTreeMap<Arc<str>, Known>>,
+    /// Other sources are in the configuration.
+    pub(super) followed: Notify,
+}
+
+/// Of a group.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    limit: u32,
+    roll: Roll,
+}
+
+/// Members to be put in force.
+#[derive(Debug)]
+pub(crate) struct Proposal {
+    /// All that are found, by group.
+    pub(crate) found: BTreeMap<Arc<str>, Vec<MemberSpec>>,
+    /// Where they are others than before.
+    changes: Vec<(Arc<str>, Change)>,
+}
+
+impl Known {
+    fn specs(&self, members: &[Listed]) -> Vec<MemberSpec> {
+        let spec = |one: &Listed| MemberSpec {
+            name: Arc::clone(&one.name),
+            address: one.address,
+            capacity: one.capacity,
+            limit: one.limit.unwrap_or(self.limit),
+        };
+        members.iter().map(spec).collect()
+    }
+}
+
+impl Discovered {
+    /// Nothing was heard yet of what a file names.
+    pub(crate) fn new(base: &Base) -> Self {
+        let discovered = Self::default();
+        follow(&mut lock(&discovered.rolls), base);
+        discovered
+    }
+
+    /// Takes what a source said; what there is to be told of that.
+    pub(crate) fn hear(&self, heard: Heard) -> Option<Event> {
+        let Heard { group, source, said } = heard;
+        let news = lock(&self.rolls).get_mut(&group)?.roll.hear(&source, said, Instant::now())?;
+        let (kind, why, input) = match news {
+            News::Failed(why, members) => (EventKind::DiscoveryFailed, why, ("members", members as f64)),
+            News::Recovered(why, since) => {
+                (EventKind::DiscoveryRecovered, why, ("seconds", since.as_secs_f64()))
+            }
+        };
+        Some(Event { kind, group, member: None, why, inputs: vec![(input.0.to_owned(), input.1)] })
+    }
+
+    /// Has each source answered or failed?
+    pub(crate) fn all_asked(&self) -> bool {
+        lock(&self.rolls).values().all(|known| known.roll.all_asked())
+    }
+
+    /// When there may be something to put in force though nothing is heard.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        lock(&self.rolls).values().filter_map(|known| known.roll.due()).min()
+    }
+
+    /// Whom the sources have now, by those of another file if there is one. Nothing is taken for being in force yet.
+    pub(crate) fn propose(&self, base: Option<&Base>) -> Proposal {
+        let now = Instant::now();
+        let mut rolls = {
+            let mut rolls = lock(&self.rolls);
+            rolls.values_mut().for_each(|known| known.roll.prune(now));
+            rolls.clone()
+        };
+        if let Some(base) = base {
+            follow(&mut rolls, base);
+        }
+        let (mut found, mut changes) = (BTreeMap::new(), Vec::new());
+        for (group, known) in &mut rolls {
+            if let Some(change) = known.roll.propose(now) {
+                changes.push((Arc::clone(group), change.clone()));
+                known.roll.accept(change);
+            }
+            found.insert(Arc::clone(group), known.specs(known.roll.accepted()));
+        }
+        Proposal { found, changes }
+    }
+
+    /// A file's settings with whom the sources have.
+    pub(crate) fn settings(&self, base: &Base) -> proxy::Settings {
+        let mut made = Made::default();
+        made.find(self.propose(None).found);
+        base.with(&made).settings
+    }
+
+    /// What was proposed is in force; what there is to be told of it. What was heard meanwhile is the next change.
+    pub(crate) fn accept(&self, proposal: Proposal, base: Option<&Base>) -> Vec<Event> {
+        let mut rolls = lock(&self.rolls);
+        if let Some(base) = base {
+            follow(&mut rolls, base);
+            self.followed.notify_one();
+        }
+        let mut events = Vec::new();
+        for (group, change) in proposal.changes {
+            if let Some(known) = rolls.get_mut(&group) {
+                events.push(event(&group, &change));
+                known.roll.accept(change);
+            }
+        }
+        events
+    }
+
+    /// Fills in what there is to be seen.
+    pub(super) fn show(&self, groups: &mut [GroupStatus]) {
+        let rolls = lock(&self.rolls);
+        for group in groups {
+            if let Some(known) = rolls.get(group.name.as_str()) {
+                group.discovery = known.roll.status(Instant::now());
+            }
+        }
+    }
+}
+
+/// From now on the sources of a file count. Those that stay keep what they said.
+fn follow(rolls: &mut BTreeMap<Arc<str>, Known>, base: &Base) {
+    let now = Instant::now();
+    let mut before = std::mem::take(rolls);
+    for Discovery { group, limit, sources } in &base.discoveries {
+        let roll = before.remove(group).unwrap_or_default().roll;
+        let roll = roll.follow(fixed(base, group), sources, now);
+        rolls.insert(Arc::clone(group), Known { limit: *limit, roll });
+    }
+}
+
+/// Names of members that the file lists.
+fn fixed(base: &Base, group: &str) -> BTreeSet<Arc<str>> {
+    let settings = base.settings.groups.iter().filter(|settings| *settings.spec.name == *group);
+    settings
+        .flat_map(|settings: &proxy::GroupSettings| &settings.spec.members)
+        .map(|one| Arc::clone(&one.name))
+        .collect()
+}
+
+fn event(group: &Arc<str>, change: &Change) -> Event {
+    let count = |name: &str, count: usize| (name.to_owned(), count as f64);
+    Event {
+        kind: EventKind::MembersDiscovered,
+        group: Arc::clone(group),
+        member: None,
+        why: change.said(),
+        inputs: vec![
+            count("came", change.came.len()),
+            count("members", change.members.len()),
+            count("went", change.went.len()),
+        ],
+    }
+}
+
+impl Running {
+    /// What the sources of members said.
+    pub(crate) fn discovered(&self) -> &Discovered {
+        &self.discovered
+    }
+
+    /// The groups some of whose members are found.
+    pub(crate) fn discoveries(&self) -> Vec<Discovery> {
+        lock(&self.base).discoveries.clone()
+    }
+
+    /// Returns once other sources may be in the configuration.
+    pub(crate) async fn sources_changed(&self) {
+        self.discovered.followed.notified().await;
+    }
+
+    /// Puts in force whom the sources have now.
+    ///
+    /// # Errors
+    /// They cannot be; those before stay then.
+    pub(crate) fn find(&self) -> Result<(), String> {
+        let _one = lock(&self.reloading);
+        let proposal = self.discovered.propose(None);
+        if proposal.changes.is_empty() {
+            return Ok(());
+        }
+        let mut made = lock(&self.made).clone();
+        made.find(proposal.found.clone());
+        let force = lock(&self.base).with(&made);
+        self.engine.found(force.settings.clone()).map_err(|error| error.to_string())?;
+        self.cluster.update(force.watched.clone());
+        *lock(&self.force) = Arc::new(force);
+        *lock(&self.made) = made;
+        self.discovered.accept(proposal, None).into_iter().for_each(|event| self.engine.tell(event));
+        Ok(())
+    }
+}

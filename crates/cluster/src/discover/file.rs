@@ -1,0 +1,145 @@
+//! A file of members. It is looked at every second or so, and read when it is another than before or has changed: by its
+//! number, size and times, which every file system tells, also one over the network that wakes nobody who watches.
+//!
+//! Whoever writes it should write another and rename it. One that is written in place is read when it did not change while it
+//! was read; what is half of a list is no list, and the members stay.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::spawn_blocking;
+
+use super::look_up::look_up;
+use super::{Answer, Asking, Reader, Source, Told, Way};
+
+/// Larger files are taken for mistakes.
+const LARGEST: u64 = 4 << 20;
+
+/// For the file system, and for names in the file.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Looks at one that changes while it is read, and the wait between two.
+const LOOKS: usize = 5;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A file of members.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FileSettings {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Between two looks.
+    pub interval: Duration,
+    /// What it says.
+    pub read: Reader,
+}
+
+impl FileSettings {
+    /// How many members are in it now. Looks no name up.
+    ///
+    /// # Errors
+    /// It cannot be read, or is wrong: one line.
+    pub fn look(&self) -> Result<usize, String> {
+        Ok(look(self, None)?.map_or(0, |(_, stated)| stated.len()))
+    }
+}
+
+impl Way for FileSettings {
+    fn kind(&self) -> &'static str {
+        "file"
+    }
+
+    fn what(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+
+    fn again(&self, _: u32) -> Duration {
+        self.interval
+    }
+
+    fn open(&self) -> Box<dyn Source> {
+        Box::new(Watched { settings: Arc::new(self.clone()), seen: None })
+    }
+}
+
+struct Watched {
+    settings: Arc<FileSettings>,
+    /// The one whose members were told last.
+    seen: Option<Stamp>,
+}
+
+impl Source for Watched {
+    fn ask(&mut self) -> Asking<'_> {
+        Box::pin(async move {
+            let (settings, seen) = (Arc::clone(&self.settings), self.seen);
+            let looked = spawn_blocking(move || look(&settings, seen)).await;
+            let members = match looked.map_err(|error| error.to_string())?? {
+                None => None,
+                Some((stamp, stated)) => {
+                    let listed = look_up(stated).await?;
+                    self.seen = Some(stamp);
+                    Some(listed)
+                }
+            };
+            let told = Told { members, note: None };
+            Ok(Answer { told, good_for: self.settings.interval })
+        })
+    }
+}
+
+/// What tells one state of a file from another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Stamp {
+    file: (u64, u64),
+    size: u64,
+    written: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(file: &File) -> io::Result<Self> {
+        let found = file.metadata()?;
+        Ok(Self {
+            file: (found.dev(), found.ino()),
+            size: found.size(),
+            written: (found.mtime(), found.mtime_nsec()),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
+    }
+}
+
+type Looked = Option<(Stamp, Vec<super::Stated>)>;
+
+/// What it says, unless it is as it was seen.
+fn look(settings: &FileSettings, seen: Option<Stamp>) -> Result<Looked, String> {
+    for _ in 0..LOOKS {
+        let wrong = |error: io::Error| format!("cannot read it: {error}");
+        let mut file = File::open(&settings.path).map_err(wrong)?;
+        let before = Stamp::of(&file).map_err(wrong)?;
+        if seen == Some(before) {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        file.by_ref().take(LARGEST + 1).read_to_end(&mut bytes).map_err(wrong)?;
+        if bytes.len() as u64 > LARGEST {
+            return Err(format!("it is larger than {} MiB", LARGEST >> 20));
+        }
+        if Stamp::of(&file).map_err(wrong)? == before {
+            let stated = (settings.read.0)(&name(&settings.path), &bytes)?;
+            return Ok(Some((before, stated)));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Err("it changes while it is read: write another file and rename it".into())
+}
+
+fn name(path: &Path) -> String {
+    path.display().to_string()
+}

@@ -1,0 +1,133 @@
+//! A list of members that a server has. It is asked at an interval, and says with an entity tag (`ETag`, RFC 9110 section 8.8.3)
+//! whether anything is new. One look is one connection, one GET and one answer of at most [`BODY`] bytes, within the timeout as a
+//! whole: a server that answers without end is a source that failed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, CONNECTION, ETAG, HOST, HeaderValue, IF_NONE_MATCH, USER_AGENT};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use super::look_up::look_up;
+use super::{Answer, Asking, Reader, Source, Told, Way};
+use crate::pull::Ends;
+
+/// Longest answer, bytes.
+const BODY: usize = 4 << 20;
+
+/// A list of members that a server has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HttpSettings {
+    /// A name, or an address without brackets.
+    pub host: String,
+    /// Not 0.
+    pub port: u16,
+    /// Begins with `/`.
+    pub path: String,
+    /// Between two looks.
+    pub interval: Duration,
+    /// For one look as a whole.
+    pub timeout: Duration,
+    /// What the answer says.
+    pub read: Reader,
+}
+
+impl Way for HttpSettings {
+    fn kind(&self) -> &'static str {
+        "http"
+    }
+
+    fn what(&self) -> String {
+        format!("http://{}{}", self.authority(), self.path)
+    }
+
+    fn patience(&self) -> Duration {
+        self.timeout
+    }
+
+    fn again(&self, _: u32) -> Duration {
+        self.interval
+    }
+
+    fn open(&self) -> Box<dyn Source> {
+        Box::new(Asked { settings: Arc::new(self.clone()), tag: None })
+    }
+}
+
+impl HttpSettings {
+    fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+struct Asked {
+    settings: Arc<HttpSettings>,
+    /// Of the answer whose members were told last.
+    tag: Option<HeaderValue>,
+}
+
+impl Source for Asked {
+    fn ask(&mut self) -> Asking<'_> {
+        Box::pin(async move {
+            let members = match get(&self.settings, self.tag.as_ref()).await? {
+                None => None,
+                Some((tag, body)) => {
+                    let stated = (self.settings.read.0)("the answer", &body)?;
+                    let listed = look_up(stated).await?;
+                    self.tag = tag;
+                    Some(listed)
+                }
+            };
+            let told = Told { members, note: None };
+            Ok(Answer { told, good_for: self.settings.interval })
+        })
+    }
+}
+
+/// The answer and its tag; `None` if it is the one of the tag that is known.
+async fn get(
+    settings: &HttpSettings,
+    known: Option<&HeaderValue>,
+) -> Result<Option<(Option<HeaderValue>, Bytes)>, String> {
+    let stream = TcpStream::connect((settings.host.as_str(), settings.port)).await;
+    let stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
+    let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
+        .max_buf_size(64 * 1024)
+        .handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
+        .await
+        .map_err(|error| error.to_string())?;
+    // Ends with the look, however that ends.
+    let _driver = Ends(tokio::spawn(connection).abort_handle());
+    let mut request = Request::get(&settings.path)
+        .header(HOST, settings.authority())
+        .header(USER_AGENT, concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
+        .header(ACCEPT, "application/json")
+        .header(CONNECTION, "close");
+    if let Some(known) = known {
+        request = request.header(IF_NONE_MATCH, known);
+    }
+    let request = request.body(Empty::new()).map_err(|error| error.to_string())?;
+    let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+    match response.status() {
+        StatusCode::NOT_MODIFIED if known.is_some() => return Ok(None),
+        StatusCode::OK => {}
+        status => return Err(format!("it answered {}", status.as_u16())),
+    }
+    let tag = response.headers().get(ETAG).cloned();
+    let body = Limited::new(response.into_body(), BODY).collect().await.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            format!("the answer is longer than {} MiB", BODY >> 20)
+        } else {
+            format!("the answer broke off: {error}")
+        }
+    })?;
+    Ok(Some((tag, body.to_bytes())))
+}

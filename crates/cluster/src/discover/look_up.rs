@@ -1,0 +1,69 @@
+//! Looks up the hosts of members that were written down, as those in the configuration are: by the system, the first address of
+//! IPv4, or the first of all. One that cannot be looked up makes the whole list one that cannot be used, so that no member is
+//! lost because a resolver was away.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use tokio::net::lookup_host;
+use tokio::task::JoinSet;
+
+use super::{Listed, MOST, Stated};
+
+/// Names that are looked up at once.
+const AT_ONCE: usize = 32;
+
+/// All of them, or why not.
+pub(super) async fn look_up(stated: Vec<Stated>) -> Result<Vec<Listed>, String> {
+    if stated.len() > MOST {
+        return Err(too_many(stated.len()));
+    }
+    let mut known: BTreeMap<String, IpAddr> = BTreeMap::new();
+    let mut names: Vec<String> = Vec::new();
+    for Stated { host, .. } in &stated {
+        match host.parse() {
+            Ok(ip) => drop(known.insert(host.clone(), ip)),
+            Err(_) => names.push(host.clone()),
+        }
+    }
+    names.sort_unstable();
+    names.dedup();
+    for some in names.chunks(AT_ONCE) {
+        let mut tasks = JoinSet::new();
+        for host in some.iter().cloned() {
+            tasks.spawn(async move {
+                let found = lookup_host((host.as_str(), 0)).await.map(best);
+                (host, found)
+            });
+        }
+        while let Some(ended) = tasks.join_next().await {
+            let (host, found) = ended.map_err(|error| error.to_string())?;
+            match found {
+                Ok(Some(ip)) => drop(known.insert(host, ip)),
+                Ok(None) => return Err(format!("cannot look up `{host}`: the name has no address")),
+                Err(error) => return Err(format!("cannot look up `{host}`: {error}")),
+            }
+        }
+    }
+    let listed = |one: Stated| {
+        let ip = *known.get(&one.host)?;
+        let host = if one.host.contains(':') { format!("[{}]", one.host) } else { one.host };
+        Some(Listed {
+            name: format!("{host}:{}", one.port).into(),
+            address: (ip, one.port).into(),
+            capacity: one.capacity,
+            limit: one.limit,
+        })
+    };
+    Ok(stated.into_iter().filter_map(listed).collect())
+}
+
+fn best(found: impl Iterator<Item = SocketAddr>) -> Option<IpAddr> {
+    let found: Vec<IpAddr> = found.map(|address| address.ip()).collect();
+    found.iter().find(|ip| ip.is_ipv4()).or_else(|| found.first()).copied()
+}
+
+/// What is said of a list that is too long.
+pub(super) fn too_many(count: usize) -> String {
+    format!("it lists {count} members, and {MOST} is the most: split the group")
+}

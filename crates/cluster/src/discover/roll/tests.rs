@@ -1,0 +1,239 @@
+use plimsoll_brain::status::SourceStatus;
+use proptest::prelude::*;
+
+use super::*;
+use crate::discover::{DnsSettings, Family, Kind, ResolverSettings};
+
+fn source(host: &str, allow_empty: bool, hold: u64) -> Arc<SourceSettings> {
+    let resolver = ResolverSettings { servers: Vec::new(), timeout: Duration::from_secs(1) };
+    let (min, max) = (Duration::from_secs(1), Duration::from_secs(60));
+    let dns = DnsSettings { host: host.into(), port: 80, family: Family::Any, resolver, min, max };
+    Arc::new(SourceSettings { kind: Kind::Dns(dns), allow_empty, hold: Duration::from_secs(hold) })
+}
+
+fn listed(last: u8, capacity: f64) -> Listed {
+    let address = ([10, 0, 0, last], 80).into();
+    Listed { name: format!("10.0.0.{last}:80").into(), address, capacity, limit: None }
+}
+
+fn told(lasts: &[u8]) -> Result<Told, String> {
+    let members = lasts.iter().map(|last| listed(*last, 1.0)).collect();
+    Ok(Told { members: Some(members), note: None })
+}
+
+fn fixed(lasts: &[u8]) -> BTreeSet<Arc<str>> {
+    lasts.iter().map(|last| listed(*last, 1.0).name).collect()
+}
+
+/// The last byte of each member's address, once what is known is in force.
+fn settled(roll: &mut Roll, now: Instant) -> Vec<u8> {
+    if let Some(change) = roll.propose(now) {
+        roll.accept(change);
+    }
+    assert_eq!(roll.propose(now), None, "what is in force is nothing new");
+    lasts(&roll.accepted)
+}
+
+fn lasts(members: &[Listed]) -> Vec<u8> {
+    members
+        .iter()
+        .map(|one| one.address.to_string().split(['.', ':']).nth(3).unwrap().parse().unwrap())
+        .collect()
+}
+
+#[test]
+fn sources_merge_in_their_order() {
+    let now = Instant::now();
+    let sources = [source("a", false, 0), source("b", false, 0)];
+    let mut roll = Roll::default().follow(fixed(&[1]), &sources, now);
+    assert!(!roll.all_asked());
+    assert_eq!(roll.hear(&sources[1], told(&[4, 1, 3]), now), None);
+    assert_eq!(settled(&mut roll, now), [4, 3]);
+    assert_eq!(roll.hear(&sources[0], told(&[2, 3, 2]), now), None);
+    assert!(roll.all_asked());
+    let change = roll.propose(now).unwrap();
+    assert_eq!(change.said(), "3 members are found: +10.0.0.2:80");
+    assert_eq!(settled(&mut roll, now), [2, 3, 4]);
+    roll.hear(&sources[0], told(&[3]), now);
+    let change = roll.propose(now).unwrap();
+    assert_eq!((change.said(), change.came.len()), ("2 members are found: -10.0.0.2:80".into(), 0));
+    // Other settings of a member are a change, too.
+    settled(&mut roll, now);
+    let heavier = Told { members: Some(vec![listed(3, 2.0)]), note: None };
+    roll.hear(&sources[0], Ok(heavier), now);
+    assert_eq!(
+        roll.propose(now).unwrap().said(),
+        "2 members are found, with other settings or in another order"
+    );
+    let many: Vec<u8> = (10..30).collect();
+    roll.hear(&sources[0], told(&many), now);
+    assert!(roll.propose(now).unwrap().said().ends_with("+10.0.0.17:80 +12 more"));
+}
+
+#[test]
+fn what_fails_or_is_empty_takes_nobody_out() {
+    let begun = Instant::now();
+    let at = |seconds| begun + Duration::from_secs(seconds);
+    let sources = [source("a", false, 0)];
+    let mut roll = Roll::default().follow(BTreeSet::new(), &sources, begun);
+    let failed = roll.hear(&sources[0], Err("no answer".into()), begun);
+    assert_eq!(failed, Some(News::Failed("dns a:80: no answer; it has no members yet".into(), 0)));
+    assert!(roll.all_asked());
+    let back = Some(News::Recovered("dns a:80 answers again, after 2.0 s".into(), Duration::from_secs(2)));
+    assert_eq!(roll.hear(&sources[0], told(&[1, 2]), at(2)), back);
+    assert_eq!(settled(&mut roll, at(2)), [1, 2]);
+    let gone = Ok(Told { members: Some(Vec::new()), note: Some("there is no such name (NXDOMAIN)") });
+    let failed = roll.hear(&sources[0], gone, at(3));
+    let why = "dns a:80: there is no such name (NXDOMAIN), which is not believed; if it may be so, set allow_empty = true; \
+               its 2 members stay";
+    assert_eq!(failed, Some(News::Failed(why.into(), 2)));
+    // The same again is no news, and `unchanged` says the same again.
+    assert_eq!(roll.hear(&sources[0], Ok(Told::default()), at(4)), None);
+    assert_eq!(roll.hear(&sources[0], Err("SERVFAIL".into()), at(5)), None);
+    assert_eq!(settled(&mut roll, at(9)), [1, 2]);
+    let [status] = <[SourceStatus; 1]>::try_from(roll.status(at(9))).unwrap();
+    let known = (status.members, status.age_seconds, status.failures, status.failing_seconds);
+    assert_eq!(known, (2, Some(7.0), 4, Some(6.0)));
+    assert_eq!((&*status.kind, &*status.what, status.error.as_deref()), ("dns", "a:80", Some("SERVFAIL")));
+    assert!(matches!(roll.hear(&sources[0], told(&[2]), at(10)), Some(News::Recovered(..))));
+    assert_eq!(settled(&mut roll, at(10)), [2]);
+    assert_eq!(roll.status(at(11))[0].error, None);
+}
+
+#[test]
+fn one_that_may_be_empty_is() {
+    let now = Instant::now();
+    let sources = [source("a", true, 0)];
+    let mut roll = Roll::default().follow(BTreeSet::new(), &sources, now);
+    roll.hear(&sources[0], told(&[1]), now);
+    assert_eq!(settled(&mut roll, now), [1]);
+    assert_eq!(roll.hear(&sources[0], told(&[]), now), None);
+    assert_eq!(settled(&mut roll, now), Vec::<u8>::new());
+}
+
+#[test]
+fn too_many_are_not_taken() {
+    let now = Instant::now();
+    let sources = [source("a", false, 0)];
+    let mut roll = Roll::default().follow(BTreeSet::new(), &sources, now);
+    roll.hear(&sources[0], told(&[1]), now);
+    let name = |port: usize| Arc::<str>::from(format!("10.0.0.1:{port}"));
+    let many = (1..=MOST + 1).map(|port| Listed { name: name(port), ..listed(1, 1.0) }).collect();
+    let news = roll.hear(&sources[0], Ok(Told { members: Some(many), note: None }), now);
+    let Some(News::Failed(why, 1)) = news else { panic!("{news:?}") };
+    assert!(why.contains("it lists 4097 members, and 4096 is the most"), "{why}");
+    assert_eq!(settled(&mut roll, now), [1]);
+}
+
+#[test]
+fn those_that_are_left_out_are_held() {
+    let begun = Instant::now();
+    let at = |seconds| begun + Duration::from_secs(seconds);
+    let sources = [source("a", false, 5)];
+    let mut roll = Roll::default().follow(BTreeSet::new(), &sources, begun);
+    for (second, member) in [(0, 2), (1, 1), (2, 3), (3, 2)] {
+        roll.hear(&sources[0], told(&[member]), at(second));
+    }
+    assert_eq!(settled(&mut roll, at(3)), [1, 2, 3]);
+    // It was left out at 2 s, and another at 3 s.
+    assert_eq!(roll.due(), Some(at(7)));
+    assert_eq!(settled(&mut roll, at(6)), [1, 2, 3]);
+    assert_eq!(settled(&mut roll, at(7)), [2, 3]);
+    assert_eq!(settled(&mut roll, at(8)), [2]);
+    assert_eq!(roll.due(), None);
+}
+
+#[test]
+fn another_configuration_keeps_those_of_sources_that_stay() {
+    let begun = Instant::now();
+    let at = |seconds| begun + Duration::from_secs(seconds);
+    let [a, b, c] = ["a", "b", "c"].map(|host| source(host, false, 0));
+    let mut roll = Roll::default().follow(BTreeSet::new(), &[a.clone(), b.clone()], begun);
+    roll.hear(&a, told(&[1]), begun);
+    roll.hear(&b, told(&[2]), begun);
+    assert_eq!(settled(&mut roll, begun), [1, 2]);
+    // One that goes without another coming goes at once.
+    let mut less = roll.clone().follow(BTreeSet::new(), &[b.clone()], at(1));
+    assert_eq!(settled(&mut less, at(1)), [2]);
+    // One in place of another: those of the other stay until it has answered.
+    let mut roll = roll.follow(BTreeSet::new(), &[c.clone(), b.clone()], at(1));
+    assert_eq!(settled(&mut roll, at(1)), [2, 1]);
+    assert!(roll.status(at(1))[2].error.as_deref().unwrap().contains("not in the configuration any more"));
+    assert_eq!(roll.hear(&a, told(&[9]), at(2)), None, "what went is not heard");
+    let mut answered = roll.clone();
+    answered.hear(&c, told(&[3]), at(2));
+    assert_eq!(settled(&mut answered, at(2)), [3, 2]);
+    assert_eq!(answered.status(at(2)).len(), 2);
+    // One that fails has them stay for a while, as there is somebody else.
+    roll.hear(&c, Err("no".into()), at(2));
+    assert_eq!(roll.due(), Some(at(11)));
+    assert_eq!(settled(&mut roll, at(10)), [2, 1]);
+    assert_eq!(settled(&mut roll, at(11)), [2]);
+    // Back again they are known from before.
+    let again = roll.follow(BTreeSet::new(), &[a.clone()], at(12));
+    // As nobody else is there they stay for ever.
+    let mut only = again.follow(BTreeSet::new(), std::slice::from_ref(&c), at(13));
+    only.hear(&c, Err("no".into()), at(14));
+    assert_eq!(settled(&mut only, at(9999)), [2]);
+}
+
+/// What happens to a roll of two sources.
+#[derive(Clone, Debug)]
+enum Step {
+    Say(usize, Vec<u8>),
+    Same(usize),
+    Fail(usize),
+    Wait(u64),
+    /// The configuration is read again, and says the same.
+    Reload,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0..2_usize, proptest::collection::vec(0..6_u8, 0..5)).prop_map(|(of, said)| Step::Say(of, said)),
+        (0..2_usize).prop_map(Step::Same),
+        (0..2_usize).prop_map(Step::Fail),
+        (0..9_u64).prop_map(Step::Wait),
+        Just(Step::Reload),
+    ]
+}
+
+proptest! {
+    /// Whatever sources say: names are there once and beside those of the configuration, a source's members are those of the last
+    /// answer that was believed (and those that are held), and a group that has members is never without.
+    #[test]
+    fn no_answer_does_harm(steps in proptest::collection::vec(step(), 0..40), held in 0..2_u64) {
+        let mut now = Instant::now();
+        let sources = [source("a", false, held * 4), source("b", false, 0)];
+        let fixed = fixed(&[5]);
+        let mut roll = Roll::default().follow(fixed.clone(), &sources, now);
+        let mut said: [Vec<u8>; 2] = Default::default();
+        for step in steps {
+            let before = settled(&mut roll, now);
+            let quiet = !matches!(step, Step::Say(..) | Step::Wait(_));
+            match step {
+                Step::Say(of, lasts) => {
+                    roll.hear(&sources[of], told(&lasts), now);
+                    if !lasts.is_empty() {
+                        said[of] = lasts;
+                    }
+                }
+                Step::Same(of) => drop(roll.hear(&sources[of], Ok(Told::default()), now)),
+                Step::Fail(of) => drop(roll.hear(&sources[of], Err("no".into()), now)),
+                Step::Wait(seconds) => now += Duration::from_secs(seconds),
+                Step::Reload => roll = roll.follow(fixed.clone(), &sources, now),
+            }
+            let after = settled(&mut roll, now);
+            prop_assert!(!quiet || before == after, "{before:?} {after:?}");
+            let mut names: Vec<u8> = after.clone();
+            names.sort_unstable();
+            names.dedup();
+            prop_assert_eq!(names.len(), after.len());
+            prop_assert!(!after.contains(&5));
+            prop_assert!(!after.is_empty() || said.iter().flatten().all(|last| *last == 5));
+            let known: BTreeSet<u8> = said.iter().flatten().copied().filter(|last| *last != 5).collect();
+            prop_assert!(known.iter().all(|last| after.contains(last)));
+            prop_assert!(held > 0 || known.len() == after.len());
+        }
+    }
+}

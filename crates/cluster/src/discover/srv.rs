@@ -1,0 +1,216 @@
+//! The servers of a service (SRV, RFC 2782). Of its records those count that have the lowest priority; each address of a target is a
+//! member at the port of the record, and the weight is its capacity. Where the weights are all 0 nothing was meant by them, and all
+//! have capacity 1; a 0 among others is a server with a very small part.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_proto::rr::rdata::SRV;
+use hickory_proto::rr::{Name, RData, Record, RecordType};
+use tokio::task::JoinSet;
+
+use super::dns::{Family, addresses, back_off, ip, name, seconds};
+use super::look_up::too_many;
+use super::resolver::{Resolver, ResolverSettings};
+use super::{Answer, Asking, Listed, MOST, Source, Told, Way};
+
+/// Targets that are asked about at once.
+const AT_ONCE: usize = 16;
+
+/// The capacity of a server with weight 0 among others that have one.
+const LITTLE: f64 = 0.01;
+
+/// The servers of a service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SrvSettings {
+    /// Such as `_http._tcp.example.org`.
+    pub name: String,
+    /// Which addresses of targets count.
+    pub family: Family,
+    /// Whom to ask.
+    pub resolver: ResolverSettings,
+    /// An answer is good for at least that.
+    pub min: Duration,
+    /// And at most that.
+    pub max: Duration,
+}
+
+impl Way for SrvSettings {
+    fn kind(&self) -> &'static str {
+        "srv"
+    }
+
+    fn what(&self) -> String {
+        self.name.clone()
+    }
+
+    fn patience(&self) -> Duration {
+        self.resolver.timeout
+    }
+
+    fn again(&self, failures: u32) -> Duration {
+        back_off(self.min, self.max, failures)
+    }
+
+    fn open(&self) -> Box<dyn Source> {
+        Box::new(Service(Arc::new(self.clone())))
+    }
+}
+
+struct Service(Arc<SrvSettings>);
+
+impl Source for Service {
+    fn ask(&mut self) -> Asking<'_> {
+        Box::pin(async move {
+            let settings = &self.0;
+            let resolver = Arc::new(Resolver::new(&settings.resolver, 2).await);
+            let reply = resolver.ask(&name(&settings.name)?, RecordType::SRV).await?;
+            let servers = chosen(&reply.data);
+            if servers.len() > MOST {
+                return Err(too_many(servers.len()));
+            }
+            let mut ttl = reply.ttl;
+            let mut known = beside(&reply.beside, settings.family, &mut ttl);
+            let mut targets: Vec<Name> = servers.iter().map(|server| server.target.to_lowercase()).collect();
+            targets.sort_unstable();
+            targets.dedup();
+            targets.retain(|target| !known.contains_key(target));
+            for some in targets.chunks(AT_ONCE) {
+                let mut tasks = JoinSet::new();
+                for target in some.iter().cloned() {
+                    let (resolver, family) = (Arc::clone(&resolver), settings.family);
+                    tasks.spawn(async move {
+                        let found = addresses(&resolver, &target, family).await;
+                        (target, found)
+                    });
+                }
+                while let Some(ended) = tasks.join_next().await {
+                    let (target, found) = ended.map_err(|error| error.to_string())?;
+                    let found = found?;
+                    ttl = ttl.min(found.ttl);
+                    known.insert(target, found.addresses);
+                }
+            }
+            let note = match (reply.no_name, servers.is_empty()) {
+                (true, _) => "there is no such name (NXDOMAIN)",
+                (false, true) => "the name has no server",
+                (false, false) => "none of its servers has an address",
+            };
+            Ok(Answer {
+                told: Told { members: Some(members(&servers, &known)), note: Some(note) },
+                good_for: seconds(ttl).clamp(settings.min, settings.max.max(settings.min)),
+            })
+        })
+    }
+}
+
+/// Those of the lowest priority. A target `.` says that there is no such service, and a port 0 that nobody is there.
+fn chosen(data: &[RData]) -> Vec<SRV> {
+    let servers = data.iter().filter_map(|data| match data {
+        RData::SRV(server) if !server.target.is_root() && server.port != 0 => Some(server),
+        _ => None,
+    });
+    let servers: Vec<&SRV> = servers.collect();
+    let lowest = servers.iter().map(|server| server.priority).min();
+    let mut chosen: Vec<SRV> =
+        servers.into_iter().filter(|server| Some(server.priority) == lowest).cloned().collect();
+    // Servers turn the order of their answers, and sums of what is not whole depend on it.
+    chosen.sort_unstable_by(|one, other| {
+        (one.port, one.weight, &one.target).cmp(&(other.port, other.weight, &other.target))
+    });
+    chosen
+}
+
+/// Addresses that came with the answer, by target, and for how long at most they are good.
+fn beside(records: &[Record], family: Family, ttl: &mut u32) -> BTreeMap<Name, Vec<IpAddr>> {
+    let mut known: BTreeMap<Name, Vec<IpAddr>> = BTreeMap::new();
+    for record in records {
+        let wanted = |ip: &IpAddr| match family {
+            Family::Any => true,
+            Family::V4 => ip.is_ipv4(),
+            Family::V6 => ip.is_ipv6(),
+        };
+        if let Some(ip) = ip(&record.data).filter(wanted) {
+            known.entry(record.name.to_lowercase()).or_default().push(ip);
+            *ttl = (*ttl).min(record.ttl);
+        }
+    }
+    known
+}
+
+/// In the order of their addresses, each place once: two records may lead to the same.
+fn members(servers: &[SRV], known: &BTreeMap<Name, Vec<IpAddr>>) -> Vec<Listed> {
+    let meant = servers.iter().any(|server| server.weight > 0);
+    let mut places: BTreeMap<SocketAddr, f64> = BTreeMap::new();
+    for server in servers {
+        let Some(addresses) = known.get(&server.target.to_lowercase()) else { continue };
+        let weight = match (meant, server.weight) {
+            (false, _) => 1.0,
+            (true, 0) => LITTLE,
+            (true, weight) => f64::from(weight),
+        };
+        for ip in addresses {
+            // The target is chosen by its weight, and one of its addresses then.
+            *places.entry((*ip, server.port).into()).or_default() += weight / addresses.len() as f64;
+        }
+    }
+    let listed = |(address, capacity): (SocketAddr, f64)| Listed {
+        name: address.to_string().into(),
+        address,
+        capacity,
+        limit: None,
+    };
+    places.into_iter().map(listed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use hickory_proto::rr::rdata::A;
+
+    use super::*;
+
+    fn server(priority: u16, weight: u16, port: u16, target: &str) -> RData {
+        RData::SRV(SRV::new(priority, weight, port, name(target).unwrap()))
+    }
+
+    fn shown(data: &[RData]) -> Vec<(String, f64)> {
+        let address = |host: &str, last: u8| {
+            Record::from_rdata(name(host).unwrap(), 5, RData::A(A([10, 0, 0, last].into())))
+        };
+        let records = [address("A.example", 1), address("b.example", 2), address("b.example", 3)];
+        let mut ttl = 60;
+        let known = beside(&records, Family::Any, &mut ttl);
+        assert_eq!(ttl, 5);
+        let members = members(&chosen(data), &known);
+        members.into_iter().map(|member| (member.name.to_string(), member.capacity)).collect()
+    }
+
+    #[test]
+    fn weights_are_capacities_and_the_lowest_priority_counts() {
+        let data = [
+            server(1, 30, 80, "a.example"),
+            server(1, 10, 81, "B.Example"),
+            server(2, 99, 82, "a.example"),
+            server(0, 99, 0, "a.example"),
+            server(1, 7, 83, "c.example"),
+        ];
+        let expected = [("10.0.0.1:80", 30.0), ("10.0.0.2:81", 5.0), ("10.0.0.3:81", 5.0)];
+        assert_eq!(shown(&data), expected.map(|(name, capacity)| (name.to_owned(), capacity)));
+    }
+
+    #[test]
+    fn weights_of_nothing() {
+        let alike = [server(1, 0, 80, "a.example"), server(1, 0, 80, "b.example")];
+        assert_eq!(shown(&alike)[0].1, 1.0);
+        assert_eq!(shown(&alike)[1].1, 0.5);
+        let some = [server(1, 0, 80, "a.example"), server(1, 4, 80, "b.example")];
+        assert_eq!(shown(&some)[0].1, LITTLE);
+        // The same place twice has both weights.
+        let twice = [server(1, 3, 80, "a.example"), server(1, 4, 80, "a.example")];
+        assert_eq!(shown(&twice), [("10.0.0.1:80".to_owned(), 7.0)]);
+        assert_eq!(shown(&[server(0, 0, 80, ".")]), []);
+        assert_eq!(shown(&[]), []);
+    }
+}
