@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 use std::sync::Arc;
 
+use plimsoll_admin::Collector;
 use plimsoll_brain::MemberSpec;
 use plimsoll_cluster as cluster;
 use plimsoll_cluster::corba::{Location, Refusal, StrategyInfo};
@@ -27,6 +28,8 @@ pub(crate) struct Base {
     pub(crate) locations: BTreeMap<(String, String), String>,
     /// Groups whose members a lottery draws.
     pub(crate) lotteries: Vec<config::Lottery>,
+    /// Where spans go.
+    pub(crate) collector: Option<Collector>,
 }
 
 /// What clients changed.
@@ -71,7 +74,8 @@ impl Base {
     /// Of a file that was read and looked up.
     pub(crate) fn new(file: &File, settings: proxy::Settings, lotteries: Vec<config::Lottery>) -> Self {
         let watched = file.watched(&settings);
-        Self { settings, watched, locations: file.locations(), lotteries }
+        let collector = file.config.tracing.as_ref().map(config::Tracing::collector);
+        Self { settings, watched, locations: file.locations(), lotteries, collector }
     }
 
     /// What is in force with these changes.
@@ -156,6 +160,12 @@ impl Force {
     fn draw(&mut self, group: &str, members: &[MemberSpec]) {
         if let Some(group) = self.settings.groups.iter_mut().find(|one| *one.spec.name == *group) {
             group.spec.members = members.to_vec();
+            if let Some(iiop) = &mut group.iiop {
+                let object = |one: &MemberSpec| {
+                    config::drawn_object(iiop, one.address).map(|object| (Arc::clone(&one.name), object))
+                };
+                iiop.objects = members.iter().filter_map(object).collect();
+            }
         }
         if let Some(watched) = self.watched.iter_mut().find(|one| *one.name == *group) {
             let member = |one: &MemberSpec| {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_admin::{
-    Changed, Entry, Lease, NoLease, Reference, Refused, Report, Rules, Subject, Switch, Wish,
+    Changed, Collector, Entry, Lease, NoLease, Reference, Refused, Report, Rules, Subject, Switch, Wish,
 };
 use plimsoll_brain::status::{GroupExplanation, Status};
 use plimsoll_brain::{EventKind, Knobs, MemberSpec, Shed, Strategy, strategy};
@@ -16,8 +16,8 @@ use plimsoll_cluster::{self as cluster, Cluster};
 use plimsoll_proxy::{self as proxy, Engine, Stamped};
 use plimsoll_wire::giop::Corbaloc;
 use sd_notify::NotifyState;
-use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Notify, watch};
 
 use crate::config::{self, AdminConfig, Config, File, Machine, look_up};
 use crate::limits;
@@ -47,6 +47,8 @@ pub(crate) struct Running {
     reloading: Mutex<()>,
     /// Groups whose balancing is switched off, and what they are balanced by otherwise.
     off: Mutex<BTreeMap<String, Balancing>>,
+    /// Where spans go.
+    collector: watch::Sender<Option<Collector>>,
     /// Another file is in force.
     reloaded: Notify,
     stop: Notify,
@@ -78,6 +80,7 @@ impl Running {
         let force = base.with(&made);
         let cluster = Cluster::start(force.watched.clone(), Arc::new(Joint(engine.clone())))?;
         let (file, reloading) = (file.to_owned(), Mutex::default());
+        let collector = watch::Sender::new(base.collector.clone());
         let (reloaded, stop) = (Notify::new(), Notify::new());
         let (base, made, force) = (Mutex::new(base), Mutex::new(made), Mutex::new(Arc::new(force)));
         let off = Mutex::default();
@@ -92,6 +95,7 @@ impl Running {
             admin,
             rules,
             reloading,
+            collector,
             reloaded,
             off,
             stop,
@@ -109,6 +113,11 @@ impl Running {
         while let Some(one) = said.recv().await {
             self.cluster.observe(&one.group, &one.member, &one.values, cluster::Source::Orca);
         }
+    }
+
+    /// Where spans go, and when that changes.
+    pub(crate) fn collector(&self) -> watch::Receiver<Option<Collector>> {
+        self.collector.subscribe()
     }
 
     /// Returns once the end was asked for.
@@ -152,6 +161,11 @@ impl Running {
             beside.push(format!("! {note}"));
         }
         let changes = self.enforce(force, beside)?;
+        self.collector.send_if_modified(|collector| {
+            let other = *collector != base.collector;
+            collector.clone_from(&base.collector);
+            other
+        });
         *lock(&self.base) = base;
         self.rules.replace(rules);
         // The file says by what there is balancing.

@@ -6,6 +6,7 @@
 
 mod accept;
 mod access;
+mod account;
 mod admit;
 mod affinity;
 mod alarm;
@@ -51,6 +52,7 @@ mod stream;
 mod switch;
 mod tcp;
 mod tls;
+mod trace;
 mod trip;
 mod udp;
 mod wheel;
@@ -65,3 +67,4 @@ pub use lease::{LONGEST_LEASE, Lease, LeaseWish, NoLease, SHORTEST_LEASE};
 pub use report::MemberCounters;
 pub use settings::*;
 pub use tls::{Certificate, ClientCertificate, Fault, ListenerTls, MemberTls, Trust};
+pub use trace::{Spans, Traced};

@@ -62,6 +62,8 @@ pub(crate) fn status(inner: &Inner) -> Status {
             })
             .collect(),
         access_log_dropped: inner.access_dropped.load(Relaxed),
+        spans_exported: inner.spans.exported.load(Relaxed),
+        spans_dropped: inner.spans.dropped.load(Relaxed),
     }
 }
 

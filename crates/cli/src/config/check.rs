@@ -13,7 +13,7 @@ use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
     Binding, Config, Formula, Group, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, affinity, door,
-    health, suggest, tls, xds,
+    health, suggest, tls, trace, xds,
 };
 
 /// Adds what is wrong to `found`; `text` is what the places are places of.
@@ -37,6 +37,9 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
         check_group(group, spot, text, found);
     }
     check_addresses(config, spots, found);
+    if let Some(tracing) = &config.tracing {
+        trace::check(tracing, spots.key("tracing"), found);
+    }
     door::check(&config.admin.doors(), spots.key("admin"), found);
     for (index, listener) in config.listeners.iter().enumerate() {
         let spot = spots.key("listener").item(index);
@@ -439,11 +442,6 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
             "iiop = true asks members for their objects; leave it if they do answer http on the same port";
         let place = spot.key("health").key("http").value();
         found.push(Problem::warning(place, message).hint(hint));
-    }
-    if protocol == Protocol::Iiop && group.lottery.is_some() {
-        let message = format!("group `{}` is a lottery's, whose members have no objects", group.name);
-        let problem = Problem::error(at.key("protocol").value(), message);
-        found.push(problem.hint("http, tcp and udp go there"));
     }
     let reads_key = group.strategy.find().is_some_and(|(strategy, _)| strategy.reads_key);
     if !protocol.is_http() && reads_key && group.key.0 != Key::Client {
