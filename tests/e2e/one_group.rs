@@ -148,16 +148,17 @@ impl Ways {
     #[track_caller]
     fn start(folder: Folder, iiop: &str, group: &str) -> Self {
         let dns = free_port();
+        // Not the system's choice: a group that a lottery draws is put in force anew with each member that comes.
         let listener = |protocol: &str, port: u16, rest: &str| {
             format!(
                 "[[listener]]\naddress = \"127.0.0.1:{port}\"\nprotocol = \"{protocol}\"\ngroup = \"web\"\n{rest}\n"
             )
         };
         let listeners = [
-            listener("http", 0, ""),
-            listener("xds", 0, ""),
-            listener("tcp", 0, ""),
-            listener("iiop", 0, iiop),
+            listener("http", free_port(), ""),
+            listener("xds", free_port(), ""),
+            listener("tcp", free_port(), ""),
+            listener("iiop", free_port(), iiop),
             listener("dns", dns, "domain = \"web.example.\"\nttl = \"0s\""),
         ];
         let group = format!("[[group]]\nname = \"web\"\nprotocol = \"h2\"\nslow_start = \"0s\"\n{group}");
