@@ -156,11 +156,11 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(&all()).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:85:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-       85 | send_proxy = "v1"
+    warning: plimsoll.toml:93:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+       93 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:126:8: no listener sends clients to group `sticky`
-      126 | name = "sticky"
+    warning: plimsoll.toml:134:8: no listener sends clients to group `sticky`
+      134 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
@@ -168,6 +168,11 @@ fn every_key_reaches_the_settings() {
     let hook = settings.groups[0].hand_over.as_ref().unwrap();
     let hook = (&*hook.host, hook.port, &*hook.path, hook.timeout.as_millis());
     assert_eq!(hook, ("state", 31, "/hand-over", 1501));
+    let collector = file.config.tracing.as_ref().unwrap().collector();
+    assert_eq!(collector.url.to_string(), "https://collector.example:4318/otlp/v1/traces");
+    assert_eq!(collector.headers, [("authorization".to_owned(), "Bearer 123".to_owned())]);
+    assert_eq!((&*collector.service, collector.timeout), ("edge", Duration::from_secs(3)));
+    assert!(collector.authorities.ends_with("a.pem"), "{collector:?}");
     let watched = file.watched(&settings);
     let monitor = format!("{:?}", watched[0].monitor);
     assert_eq!(
