@@ -1,6 +1,7 @@
 //! The access log: whole lines of JSON, and a disk that is full or slow costs lines, never requests.
 
 use std::fs::{File, OpenOptions};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +10,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::stage::{Balancer, Folder, Load, Member, Wire, get, part, until, web};
+use crate::stage::{Balancer, Folder, Load, Member, Wire, get, listening, nobody, part, until, web};
 
 fn with_log(member: &Member, path: &Path, more: &str) -> String {
     let log = format!("\n[access_log]\npath = \"{}\"\n{more}\n", path.display());
@@ -60,6 +61,81 @@ fn each_request_is_a_line() {
     assert!((0.0..30.0).contains(&first["seconds"].as_f64().unwrap()), "{first}");
     assert_eq!((&lines[1]["method"], &lines[1]["target"]), (&"POST".into(), &"/form".into()));
     assert_eq!((&lines[2]["status"], &lines[2]["reason"]), (&503.into(), &"no_member".into()));
+    let address = Value::from(member.address.to_string());
+    assert_eq!((&first["member"], &first["choice"], &first["tries"]), (&address, &"only".into(), &1.into()));
+    assert_eq!((&first["strategy"], &first["trace_id"]), (&"adaptive".into(), &Value::Null));
+    assert!(first["figures"].is_object() && first["waited"].as_f64() < Some(30.0), "{first}");
+    assert_eq!(
+        (&lines[2]["member"], &lines[2]["choice"], &lines[2]["tries"]),
+        (&Value::Null, &Value::Null, &0.into())
+    );
+}
+
+/// What the log says of the only request that it has.
+#[track_caller]
+fn only_line(balancer: &mut Balancer, log: &Path) -> Value {
+    balancer.process.signal(Signal::TERM);
+    assert_eq!(balancer.process.end(), Some(0));
+    let lines = lines(log);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    lines[0].clone()
+}
+
+#[test]
+fn a_line_says_why_it_was_this_member() {
+    let (one, other) = (Member::start(&[]), Member::start(&[]));
+    let (_kept, gone) = nobody();
+    let log_of = |folder: &Folder| format!("[access_log]\npath = \"{}\"\n", folder.join("log").display());
+    let start = |listener: &str, members: &[SocketAddr], rest: &str| {
+        let folder = Folder::new();
+        let text = listening(listener, members, rest) + "\n" + &log_of(&folder);
+        let log = folder.join("log");
+        (Balancer::start_in(folder, &text), log)
+    };
+    // By the strategy, and what it went by; the trace is its caller's.
+    let (mut balancer, log) = start("", &[one.address, other.address], "strategy = \"least_connections\"\n");
+    let mut client = Wire::connect(balancer.address());
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    client.send(format!("GET / HTTP/1.1\r\nHost: x\r\ntraceparent: {parent}\r\n\r\n"));
+    assert_eq!(client.answer().unwrap().status, 200);
+    drop(client);
+    let line = only_line(&mut balancer, &log);
+    assert_eq!(
+        (&line["choice"], &line["figures"]["in_flight_per_weight"]),
+        (&"strategy".into(), &1.0.into())
+    );
+    assert_eq!((&line["trace_id"], &line["span_id"]), (&parent[3..35].into(), &Value::Null));
+    // Another one had failed.
+    let rest = "strategy = \"first_available\"\n";
+    let (mut balancer, log) = start("", &[gone, one.address], rest);
+    assert_eq!(get(balancer.address(), "/").status, 200);
+    let line = only_line(&mut balancer, &log);
+    let why = (&line["choice"], &line["tries"], &line["member"]);
+    assert_eq!(why, (&"retry".into(), &2.into(), &one.address.to_string().into()));
+    // Its connection is bound to it.
+    let (mut balancer, log) = start("binding = \"per_session\"", &[one.address, other.address], "");
+    let mut client = Wire::connect(balancer.address());
+    for _ in 0..2 {
+        client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(client.answer().unwrap().status, 200);
+    }
+    drop(client);
+    balancer.process.signal(Signal::TERM);
+    assert_eq!(balancer.process.end(), Some(0));
+    let why: Vec<Value> = lines(&log).iter().map(|line| line["choice"].clone()).collect();
+    assert_eq!(why, ["strategy", "session"]);
+    // Its cookie names it.
+    let (mut balancer, log) = start("affinity = { cookie = \"sid\" }", &[one.address, other.address], "");
+    let cookie =
+        get(balancer.address(), "/").field("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    let mut client = Wire::connect(balancer.address());
+    client.send(format!("GET / HTTP/1.1\r\nHost: x\r\nCookie: {cookie}\r\n\r\n"));
+    assert_eq!(client.answer().unwrap().status, 200);
+    drop(client);
+    balancer.process.signal(Signal::TERM);
+    assert_eq!(balancer.process.end(), Some(0));
+    let why: Vec<Value> = lines(&log).iter().map(|line| line["choice"].clone()).collect();
+    assert_eq!(why, ["strategy", "cookie"]);
 }
 
 #[test]

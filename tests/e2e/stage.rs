@@ -59,6 +59,20 @@ pub(crate) fn found<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Looks again and again until `holds` does; false if it never did.
+pub(crate) fn patiently(mut holds: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if holds() {
+            return true;
+        }
+        if Instant::now() >= end {
+            return false;
+        }
+        thread::sleep(LOOK);
+    }
+}
+
 /// Looks again and again until `holds` does.
 #[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {

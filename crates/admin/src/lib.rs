@@ -30,6 +30,7 @@ mod lobby;
 mod lottery;
 mod metrics;
 pub mod openapi;
+mod otlp;
 mod patience;
 mod plane;
 mod process;
@@ -59,6 +60,7 @@ pub use access::{Access, BUILT_IN, Caller, Grant, Kind, Pattern, Permit, Role, s
 pub use audit::{Audit, Deed};
 pub use jwt::{Jwt, KeySet};
 pub use lottery::{Counts, Daemon, DaemonStatus, KeyRing, KeyStep, MemberSeen, OwnService, Part, Secret};
+pub use otlp::{Collector, Exporter, endpoint};
 pub use remote::Url;
 pub use rules::Rules;
 pub use subject::{

@@ -68,6 +68,18 @@ fn process(page: &mut Page, status: &Status) {
         "Access log lines dropped because the disk was slow or full.",
         status.access_log_dropped as f64,
     );
+    one(
+        "plimsoll_spans_exported_total",
+        Kind::Counter,
+        "Spans that the collector took.",
+        status.spans_exported as f64,
+    );
+    one(
+        "plimsoll_spans_dropped_total",
+        Kind::Counter,
+        "Spans dropped because the collector was slow, away or did not want them.",
+        status.spans_dropped as f64,
+    );
     if let Ok(unix) = SystemTime::now().duration_since(UNIX_EPOCH) {
         let start = unix.as_secs_f64() - status.uptime_seconds;
         one("process_start_time_seconds", Kind::Gauge, "Since 1970.", start.round());

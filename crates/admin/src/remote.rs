@@ -89,7 +89,8 @@ impl fmt::Display for Url {
 }
 
 impl Url {
-    fn authority(&self) -> String {
+    /// Host and port.
+    pub(crate) fn authority(&self) -> String {
         match self.host.contains(':') {
             true => format!("[{}]:{}", self.host, self.port),
             false => format!("{}:{}", self.host, self.port),
@@ -244,7 +245,7 @@ impl<T> fmt::Debug for Remote<T> {
 }
 
 /// A client that trusts these authorities.
-fn trusting(name: &str, pem: Option<&Vec<u8>>) -> Result<ClientConfig, String> {
+pub(crate) fn trusting(name: &str, pem: Option<&Vec<u8>>) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     for authority in CertificateDer::pem_slice_iter(pem.map_or(&[], Vec::as_slice)) {
         let authority = authority.map_err(|why| format!("{name} is not PEM: {why}"))?;

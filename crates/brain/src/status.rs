@@ -40,6 +40,12 @@ pub struct Status {
     pub groups: Vec<GroupStatus>,
     /// Access log lines that were dropped because the disk was slow or full.
     pub access_log_dropped: u64,
+    /// Spans that a collector took.
+    #[serde(default)]
+    pub spans_exported: u64,
+    /// Spans that were dropped because the collector was slow, away or did not want them.
+    #[serde(default)]
+    pub spans_dropped: u64,
     /// What listeners with TLS show their clients.
     #[serde(default)]
     pub certificates: Vec<CertificateStatus>,

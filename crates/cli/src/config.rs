@@ -34,6 +34,7 @@ mod supervise;
 mod text;
 mod time_span;
 mod tls;
+mod trace;
 mod xds;
 
 #[cfg(test)]
@@ -71,7 +72,7 @@ pub(crate) use name::{
 pub(crate) use outlier::Outlier;
 pub(crate) use problem::{Problem, Problems, Severity, Source};
 pub(crate) use root::Config;
-pub(crate) use settings::{AdminConfig, Lottery, Machine, look_up};
+pub(crate) use settings::{AdminConfig, Lottery, Machine, drawn_object, look_up};
 pub(crate) use strategy::Strategy;
 pub(crate) use supervise::{
     DEFAULT_SUPERVISE_CONTROL, DEFAULT_SUPERVISE_FILE, Folder, Process, SuperviseFile, Variable,
@@ -79,6 +80,7 @@ pub(crate) use supervise::{
 };
 pub(crate) use time_span::TimeSpan;
 pub(crate) use tls::{ListenerTls, MemberTls};
+pub(crate) use trace::Tracing;
 
 /// Read when no other file is named.
 pub(crate) const DEFAULT_FILE: &str = "plimsoll.toml";

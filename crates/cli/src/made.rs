@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use plimsoll_acme as acme;
+use plimsoll_admin::Collector;
 use plimsoll_brain::MemberSpec;
 use plimsoll_cluster as cluster;
 use plimsoll_cluster::corba::{Location, Refusal, StrategyInfo};
@@ -32,6 +33,8 @@ pub(crate) struct Base {
     pub(crate) certificates: Vec<acme::Settings>,
     /// Groups some of whose members are found.
     pub(crate) discoveries: Vec<config::Discovery>,
+    /// Where spans go.
+    pub(crate) collector: Option<Collector>,
 }
 
 /// What clients changed.
@@ -84,7 +87,8 @@ impl Base {
     ) -> Self {
         let watched = file.watched(&settings);
         let (locations, discoveries) = (file.locations(), file.discoveries());
-        Self { settings, watched, locations, lotteries, certificates, discoveries }
+        let collector = file.config.tracing.as_ref().map(config::Tracing::collector);
+        Self { settings, watched, locations, lotteries, certificates, discoveries, collector }
     }
 
     /// What is in force with these changes.
@@ -174,6 +178,12 @@ impl Force {
     fn draw(&mut self, group: &str, members: &[MemberSpec]) {
         if let Some(group) = self.settings.groups.iter_mut().find(|one| *one.spec.name == *group) {
             group.spec.members = members.to_vec();
+            if let Some(iiop) = &mut group.iiop {
+                let object = |one: &MemberSpec| {
+                    config::drawn_object(iiop, one.address).map(|object| (Arc::clone(&one.name), object))
+                };
+                iiop.objects = members.iter().filter_map(object).collect();
+            }
         }
         if let Some(watched) = self.watched.iter_mut().find(|one| *one.name == *group) {
             let member = |one: &MemberSpec| {

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use plimsoll_acme::Keeper;
 use plimsoll_admin::{
-    Changed, Entry, Lease, NoLease, Reference, Refused, Report, Rules, Subject, Switch, Wish,
+    Changed, Collector, Entry, Lease, NoLease, Reference, Refused, Report, Rules, Subject, Switch, Wish,
 };
 use plimsoll_brain::status::{GroupExplanation, Status};
 use plimsoll_brain::{EventKind, Knobs, MemberSpec, Shed, Strategy, strategy};
@@ -18,8 +18,8 @@ use plimsoll_cluster::{self as cluster, Cluster};
 use plimsoll_proxy::{self as proxy, Engine, Stamped};
 use plimsoll_wire::giop::Corbaloc;
 use sd_notify::NotifyState;
-use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Notify, watch};
 
 use crate::config::{self, AdminConfig, Config, File, Machine, look_up};
 use crate::limits;
@@ -57,6 +57,8 @@ pub(crate) struct Running {
     off: Mutex<BTreeMap<String, Balancing>>,
     /// What the sources of members said.
     discovered: Discovered,
+    /// Where spans go.
+    collector: watch::Sender<Option<Collector>>,
     /// Another file is in force.
     reloaded: Notify,
     stop: Notify,
@@ -90,6 +92,7 @@ impl Running {
         let cluster = Cluster::start(force.watched.clone(), Arc::new(Joint(engine.clone())))?;
         let keeper = Keeper::start(base.certificates.clone(), Arc::new(Window(engine.clone())))?;
         let (file, reloading) = (file.to_owned(), Mutex::default());
+        let collector = watch::Sender::new(base.collector.clone());
         let (reloaded, stop) = (Notify::new(), Notify::new());
         let (base, made, force) = (Mutex::new(base), Mutex::new(made), Mutex::new(Arc::new(force)));
         let off = Mutex::default();
@@ -106,6 +109,7 @@ impl Running {
             rules,
             reloading,
             discovered,
+            collector,
             reloaded,
             off,
             stop,
@@ -123,6 +127,11 @@ impl Running {
         while let Some(one) = said.recv().await {
             self.cluster.observe(&one.group, &one.member, &one.values, cluster::Source::Orca);
         }
+    }
+
+    /// Where spans go, and when that changes.
+    pub(crate) fn collector(&self) -> watch::Receiver<Option<Collector>> {
+        self.collector.subscribe()
     }
 
     /// Returns once the end was asked for.
@@ -175,6 +184,11 @@ impl Running {
             tracing::warn!("no thread for the certificates: {error}");
         }
         *lock(&self.made) = made;
+        self.collector.send_if_modified(|collector| {
+            let other = *collector != base.collector;
+            collector.clone_from(&base.collector);
+            other
+        });
         *lock(&self.base) = base;
         let events = self.discovered.accept(found, Some(&lock(&self.base)));
         events.into_iter().for_each(|event| self.engine.tell(event));

@@ -14,10 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use plimsoll_brain::Time;
 use plimsoll_wire::http1::Request;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::AccessLogSettings;
+use crate::account::Try;
 use crate::core::Core;
 
 /// Batches that may wait for the writer; more are dropped.
@@ -35,6 +37,17 @@ pub(crate) struct Line {
     pub(crate) agent: String,
 }
 
+/// The member that a request got, and the trace that it belongs to.
+#[derive(Default)]
+pub(crate) struct Way<'a> {
+    /// The trace, and our span in it, if it is traced here.
+    pub(crate) ids: Option<(String, Option<String>)>,
+    /// Members that were asked, in their order.
+    pub(crate) tries: &'a [Try],
+    /// When the request came.
+    pub(crate) begun: Time,
+}
+
 /// How a request ended.
 pub(crate) struct Outcome {
     /// 0 if the client got no whole answer.
@@ -44,25 +57,20 @@ pub(crate) struct Outcome {
 }
 
 impl Line {
-    /// A line for this request, if it is to have one.
-    #[inline(always)]
-    pub(crate) fn begin(core: &Core, request: &Request<'_, '_>) -> Option<Box<Self>> {
-        if core.access.wanted(core) { Some(Self::of(request)) } else { None }
+    /// A line for a request that is not told as HTTP/1.1, if it is to have one.
+    pub(crate) fn told(core: &Core, told: impl FnOnce() -> Self) -> Option<Self> {
+        core.access.wanted(core).then(told)
     }
 
-    /// The same for one that is not told as HTTP/1.1.
-    pub(crate) fn told(core: &Core, told: impl FnOnce() -> Self) -> Option<Box<Self>> {
-        core.access.wanted(core).then(|| Box::new(told()))
-    }
-
-    fn of(request: &Request<'_, '_>) -> Box<Self> {
+    /// A line for this request.
+    pub(crate) fn of(request: &Request<'_, '_>) -> Self {
         let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
-        Box::new(Self {
+        Self {
             method: text(Some(request.method_name)),
             target: text(Some(request.target)),
             host: text(Some(request.host)),
             agent: text(request.field("user-agent")),
-        })
+        }
     }
 }
 
@@ -96,12 +104,18 @@ impl Access {
         *self.log.borrow_mut() = sender;
     }
 
-    fn wanted(&self, core: &Core) -> bool {
+    /// Is a request to have a line?
+    pub(crate) fn wanted(&self, core: &Core) -> bool {
         match self.sample.get() {
             0 => false,
             u64::MAX => true,
             most => core.chance() <= most,
         }
+    }
+
+    /// Is any to have one?
+    pub(crate) fn is_on(&self) -> bool {
+        self.sample.get() > 0
     }
 
     /// Hands over what has gathered.
@@ -121,8 +135,15 @@ impl Access {
 
 impl Core {
     /// Appends a line.
-    pub(crate) fn log(&self, line: &Line, client: &str, group: &str, outcome: &Outcome) {
+    pub(crate) fn log(&self, line: &Line, client: &str, group: &str, outcome: &Outcome, way: &Way<'_>) {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (trace, span) =
+            way.ids.as_ref().map_or((None, None), |(trace, span)| (Some(trace), span.as_ref()));
+        let last = way.tries.last();
+        let figures: Option<serde_json::Map<_, _>> =
+            last.filter(|last| !last.figures.is_empty()).map(|last| {
+                last.figures.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect()
+            });
         let record = serde_json::json!({
             "time": unix.as_micros() as f64 / 1e6,
             "client": client,
@@ -133,6 +154,14 @@ impl Core {
             "group": group,
             "status": outcome.status,
             "reason": outcome.reason,
+            "member": last.map(|last| &*last.member),
+            "strategy": last.map(|last| last.strategy),
+            "choice": last.map(|last| last.choice.label()),
+            "figures": figures,
+            "tries": way.tries.len(),
+            "waited": way.tries.first().map_or(0.0, |first| first.begun.since(way.begun).as_secs_f64()),
+            "trace_id": trace,
+            "span_id": span,
             "seconds": outcome.took.as_nanos() as f64 / 1e9,
         });
         let access = &self.access;

@@ -12,6 +12,7 @@ use crate::bind::bind;
 use crate::control::{Control, Opened, Ruled, described};
 use crate::inner::{Inner, lock};
 use crate::listener::Door;
+use crate::trace;
 use crate::worker::Order;
 use crate::{Binding, GroupSettings, ListenerSettings, Settings, StartError};
 
@@ -51,6 +52,12 @@ pub(crate) fn apply(inner: &Inner, next: Settings) -> Result<Vec<String>, StartE
         // Its writer ends when the last core has let go of it.
         std::thread::spawn(move || log.close());
     }
+    let tracing = next.tracing.as_ref().map(|settings| trace::Sender {
+        batches: inner.traces.clone(),
+        dropped: Arc::clone(&inner.spans.dropped),
+        sample: trace::share(settings.sample),
+    });
+    told &= control.order_all(|| Order::Tracing(tracing.clone()));
     rule(&mut control, &next, now);
     told &= listen(&mut control, &next.listeners, fresh);
     let names: Arc<[Arc<str>]> = next.groups.iter().map(|group| Arc::clone(&group.spec.name)).collect();
@@ -194,6 +201,10 @@ fn differences(before: &Settings, after: &Settings) -> Vec<String> {
     let log = |settings: &Settings| settings.access_log.as_ref().map(|log| log.path.display().to_string());
     if before.access_log != after.access_log {
         changes.push(format!("~ access log: {}", log(after).unwrap_or_else(|| "off".into())));
+    }
+    if before.tracing != after.tracing {
+        let said = after.tracing.as_ref().map(|tracing| format!("on, {} of new traces", tracing.sample));
+        changes.push(format!("~ tracing: {}", said.unwrap_or_else(|| "off".into())));
     }
     if before.max_connections != after.max_connections {
         changes.push(format!("~ max_connections: {} -> {}", before.max_connections, after.max_connections));

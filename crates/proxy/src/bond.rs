@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_brain::{MemberId, Moves, Time, session_moves};
 
+use crate::account::Choice;
 use crate::group::Record;
 use crate::inner::lock;
 use crate::listener::Listener;
@@ -88,6 +89,8 @@ pub(crate) struct Bond {
     moves: Moves,
     /// A header line for the answer to the request at hand: the cookie of a client that comes back by one.
     pub(crate) cookie: Option<Box<[u8]>>,
+    /// Why the request at hand got its member, as far as that is the session's affair.
+    pub(crate) how: Choice,
 }
 
 /// A session as it is counted with its member.

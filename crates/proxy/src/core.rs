@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::group::Group;
 use crate::pool::Pool;
 use crate::splice::Pipes;
+use crate::trace::Tracer;
 use crate::wheel::Wheel;
 
 /// Bytes read at once: a body of 64 KiB and its head come in one piece, which saves a receive and a send.
@@ -43,6 +44,9 @@ pub(crate) struct Core {
     pub(crate) parting: Cell<Duration>,
     pub(crate) census: Arc<Census>,
     pub(crate) access: Access,
+    pub(crate) tracer: Tracer,
+    /// Is anything kept of requests, for the access log or for traces?
+    pub(crate) noting: Cell<bool>,
     pub(crate) pipes: Pipes,
     buffer: RefCell<Box<[u8]>>,
     scratch: RefCell<Vec<u8>>,
@@ -100,6 +104,8 @@ impl Core {
             parting: Cell::new(PARTING),
             census,
             access: Access::default(),
+            tracer: Tracer::default(),
+            noting: Cell::new(false),
             pipes: Pipes::default(),
             buffer: RefCell::new(vec![0; BUFFER].into_boxed_slice()),
             scratch: RefCell::default(),
@@ -126,6 +132,11 @@ impl Core {
     /// When the clock was last read: good for everything that follows from the same event.
     pub(crate) fn now(&self) -> Time {
         self.now.get()
+    }
+
+    /// Looks whether anything is to be kept of requests from now on.
+    pub(crate) fn note(&self) {
+        self.noting.set(self.access.is_on() || self.tracer.is_on());
     }
 
     /// Lends the read buffer and an empty vector. Not to be called from within.

@@ -20,6 +20,7 @@ use crate::inner::{Inner, lock};
 use crate::lease::Desk;
 use crate::metered::HostMeter;
 use crate::probe::{self, Probes};
+use crate::trace::{self, Spans, Traced};
 use crate::worker::{self, Order, Worker};
 use crate::{
     Lease, LeaseWish, MemberCounters, NoLease, Protocol, Settings, StartError, apply, explain, hand_over,
@@ -63,6 +64,7 @@ impl Engine {
         let (strikes, inbox) = mpsc::channel(STRIKES);
         let (said, heard) = mpsc::channel(SAID);
         let (notes, noted) = mpsc::channel(NOTES);
+        let (traces, traced) = mpsc::channel(trace::QUEUE);
         let processors = worker::processors(cores);
         let workers = (0..cores)
             .map(|index| {
@@ -76,6 +78,7 @@ impl Engine {
                 listeners: Vec::new(),
                 groups: Vec::new(),
                 access_log: None,
+                tracing: None,
                 ..settings.clone()
             },
             groups: Default::default(),
@@ -98,6 +101,9 @@ impl Engine {
             said: Mutex::new(Some(heard)),
             access: Mutex::default(),
             access_dropped: Arc::default(),
+            traces,
+            traced: Mutex::new(Some(traced)),
+            spans: Spans::default(),
             reloads: AtomicU64::new(0),
             reload_error: Mutex::default(),
             stopping: AtomicBool::new(false),
@@ -275,6 +281,17 @@ impl Engine {
     /// not taken out in time is dropped. There is one listener: `None` after the first call.
     pub fn said(&self) -> Option<mpsc::Receiver<Said>> {
         lock(&self.0.said).take()
+    }
+
+    /// What was traced, in batches, where [`Settings::tracing`] says so; what is not taken out in time is dropped and counted. There is
+    /// one who takes it: `None` after the first call.
+    pub fn traced(&self) -> Option<mpsc::Receiver<Vec<Traced>>> {
+        lock(&self.0.traced).take()
+    }
+
+    /// What became of spans, to be counted by whoever sends them.
+    pub fn spans(&self) -> Spans {
+        self.0.spans.clone()
     }
 
     /// How much a member does and how busy that makes it, measured `age` ago; for strategies that weigh members by it.

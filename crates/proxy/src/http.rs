@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 use plimsoll_brain::Time;
 use plimsoll_wire::http1::{self, Body, Forwarding, Method, Refusal};
 
-use crate::access::Line;
+use crate::account::Account;
 use crate::bond::Bond;
 use crate::connect::Peer;
 use crate::core::Core;
@@ -75,7 +75,8 @@ struct Asked {
     begun: Time,
     /// What was in force when it came.
     view: Rc<View>,
-    line: Option<Box<Line>>,
+    /// If it is to be told of.
+    account: Option<Box<Account>>,
     /// In a side-car: the meter that it is counted by.
     metered: Metered,
 }
@@ -268,6 +269,7 @@ impl<S: Stream> Session<S> {
             },
             &mut out,
         );
+        let account = Account::begin(&self.core, &request, &mut out);
         let mut body = request.body;
         let rest = &input[request.len..];
         let mut ahead = rest;
@@ -288,7 +290,7 @@ impl<S: Stream> Session<S> {
             key: self.key(&request, &view),
             begun,
             view,
-            line: Line::begin(&self.core, &request),
+            account,
             metered: Metered::default(),
         };
         self.unread.clear();

@@ -12,6 +12,7 @@ use crate::control::Control;
 use crate::core::Census;
 use crate::group::Said;
 use crate::probe::Probes;
+use crate::trace::{Spans, Traced};
 
 /// A running data plane, from the slow side. Where two locks are held, `control` is the first.
 pub(crate) struct Inner {
@@ -23,6 +24,11 @@ pub(crate) struct Inner {
     pub(crate) said: Mutex<Option<mpsc::Receiver<Said>>>,
     pub(crate) access: Mutex<Option<AccessLog>>,
     pub(crate) access_dropped: Arc<AtomicU64>,
+    /// Where cores send what was traced.
+    pub(crate) traces: mpsc::Sender<Vec<Traced>>,
+    /// What was traced, until somebody takes it.
+    pub(crate) traced: Mutex<Option<mpsc::Receiver<Vec<Traced>>>>,
+    pub(crate) spans: Spans,
     pub(crate) reloads: AtomicU64,
     pub(crate) reload_error: Mutex<Option<String>>,
     pub(crate) stopping: AtomicBool,

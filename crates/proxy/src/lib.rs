@@ -6,6 +6,7 @@
 
 mod accept;
 mod access;
+mod account;
 mod admit;
 mod affinity;
 mod alarm;
@@ -52,6 +53,7 @@ mod stream;
 mod switch;
 mod tcp;
 mod tls;
+mod trace;
 mod trip;
 mod udp;
 mod wheel;
@@ -69,3 +71,4 @@ pub use settings::*;
 pub use tls::{
     Certificate, ClientCertificate, Fault, Issued, ListenerTls, MemberTls, ShownCertificate, Trust,
 };
+pub use trace::{Spans, Traced};

@@ -64,6 +64,8 @@ pub(crate) fn status(inner: &Inner) -> Status {
         access_log_dropped: inner.access_dropped.load(Relaxed),
         // Whoever reads certificates fills it in.
         certificates: Vec::new(),
+        spans_exported: inner.spans.exported.load(Relaxed),
+        spans_dropped: inner.spans.dropped.load(Relaxed),
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Settings {
     pub groups: Vec<GroupSettings>,
     /// Off if `None`.
     pub access_log: Option<AccessLogSettings>,
+    /// Nothing is traced if `None`, and `traceparent` passes as it comes.
+    pub tracing: Option<TracingSettings>,
     /// How long requests in flight may take to end when the process stops.
     pub drain_deadline: Duration,
 }
@@ -36,6 +38,14 @@ pub struct AccessLogSettings {
     /// Appended to; created if missing; reopened on reload.
     pub path: PathBuf,
     /// Share of the requests that is written, above 0 and at most 1.
+    pub sample: f64,
+}
+
+/// Which requests are traced: those whose callers trace them, and some of the others. What comes of it is to be had from
+/// [`Engine::traced`](crate::Engine::traced).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TracingSettings {
+    /// Share of the requests that came without a trace, 0 to 1.
     pub sample: f64,
 }
 

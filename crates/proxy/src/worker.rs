@@ -20,6 +20,7 @@ use crate::core::{Census, Core};
 use crate::group::Group;
 use crate::listener::{Door, Listener};
 use crate::pool::Pool;
+use crate::trace;
 use crate::{ListenerSettings, Protocol, dns, udp};
 
 /// Orders that may wait for a worker.
@@ -47,6 +48,7 @@ pub(crate) enum Order {
     /// These are the groups there are now.
     Groups(Arc<[Arc<str>]>),
     AccessLog(Option<Sender>),
+    Tracing(Option<trace::Sender>),
     /// Close the listeners and end connections between requests.
     Stop {
         parting: Duration,
@@ -151,7 +153,14 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
                 }
             }
             Order::Groups(names) => core.retain_pools(|name| names.iter().any(|kept| **kept == *name)),
-            Order::AccessLog(sender) => core.access.connect(sender),
+            Order::AccessLog(sender) => {
+                core.access.connect(sender);
+                core.note();
+            }
+            Order::Tracing(sender) => {
+                core.tracer.connect(sender);
+                core.note();
+            }
             Order::Stop { parting } => {
                 core.stopping.set(true);
                 core.parting.set(parting);
@@ -162,6 +171,7 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
         }
     }
     core.access.connect(None);
+    core.tracer.connect(None);
 }
 
 fn pools(core: &Core, groups: &Groups) -> (Rc<Pool>, Vec<Rc<Pool>>) {
@@ -191,5 +201,6 @@ async fn sweep(core: Rc<Core>) {
         core.wheel.sleep(SWEEP).await;
         core.sweep();
         core.access.flush();
+        core.tracer.flush();
     }
 }

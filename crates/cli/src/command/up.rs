@@ -6,12 +6,14 @@
 mod discover;
 mod follow;
 pub(super) mod says;
+mod spans;
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use plimsoll_admin::{Audit, Rules, Secured, Subject as _};
 use plimsoll_cluster::corba::LoadManager;
@@ -19,6 +21,7 @@ use plimsoll_proxy::Engine;
 use rustix::fs::{Access, access};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
 
 use super::{Exit, Failure, Globals};
 use crate::config::{self, AdminConfig, Config, File, Machine, count, look_up};
@@ -115,6 +118,9 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     outcome
 }
 
+/// How long the last spans may take to be sent.
+const LAST_SPANS: Duration = Duration::from_secs(2);
+
 struct Signals {
     hangup: Signal,
     terminate: Signal,
@@ -143,6 +149,8 @@ async fn serve(
     let ears = Arc::clone(running);
     let ears = tokio::spawn(async move { ears.listen().await });
     let followers = tokio::spawn(follow::all(Arc::clone(running)));
+    let no_more = Arc::new(Notify::new());
+    let exporter = tokio::spawn(spans::export(Arc::clone(running), Arc::clone(&no_more)));
     loop {
         tokio::select! {
             _ = signals.hangup.recv() => {
@@ -174,6 +182,10 @@ async fn serve(
         cut = running.engine().stop() => {
             if cut > 0 {
                 tracing::warn!("{} cut at the drain deadline", count(usize::try_from(cut).unwrap_or(usize::MAX), "connection"));
+            }
+            no_more.notify_one();
+            if tokio::time::timeout(LAST_SPANS, exporter).await.is_err() {
+                tracing::warn!("the last spans cannot be sent; they are dropped");
             }
             tracing::info!("stopped");
             Ok(ExitCode::SUCCESS)

@@ -13,7 +13,7 @@ use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
     Binding, Config, Formula, Group, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, acme, affinity,
-    discover, door, health, suggest, tls, xds,
+    discover, door, health, suggest, tls, trace, xds,
 };
 
 /// Adds what is wrong to `found`; `text` is what the places are places of.
@@ -37,6 +37,9 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
         check_group(group, spot, text, found);
     }
     check_addresses(config, spots, found);
+    if let Some(tracing) = &config.tracing {
+        trace::check(tracing, spots.key("tracing"), found);
+    }
     door::check(&config.admin.doors(), spots.key("admin"), found);
     acme::check(config, spots, found);
     for (index, listener) in config.listeners.iter().enumerate() {
@@ -458,11 +461,6 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
         let message = format!("members of group `{}` are found, and have no objects", group.name);
         let problem = Problem::error(at.key("protocol").value(), message);
         found.push(problem.hint("list them with their objects, or let them register at the load manager"));
-    }
-    if protocol == Protocol::Iiop && group.lottery.is_some() {
-        let message = format!("group `{}` is a lottery's, whose members have no objects", group.name);
-        let problem = Problem::error(at.key("protocol").value(), message);
-        found.push(problem.hint("http, tcp and udp go there"));
     }
     let reads_key = group.strategy.find().is_some_and(|(strategy, _)| strategy.reads_key);
     if !protocol.is_http() && reads_key && group.key.0 != Key::Client {

@@ -55,7 +55,7 @@ pub(crate) struct JwtTable {
 }
 
 /// The authorities that Debian and its kin trust.
-const SYSTEM_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
+pub(super) const SYSTEM_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 impl JwtTable {
     /// Where the keys are; of a table that was checked there is one place.

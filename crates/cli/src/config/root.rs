@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     AccessTable, AdminListen, Control, Controls, Doors, Group, JwtTable, KerberosTable, Listener, LogPath,
-    TimeSpan, TlsTable,
+    TimeSpan, TlsTable, Tracing,
 };
 
 /// Configuration of a Plimsoll load balancer.
@@ -35,6 +35,10 @@ pub(crate) struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) access_log: Option<AccessLog>,
 
+    /// Spans for a collector of OpenTelemetry. Off unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tracing: Option<Tracing>,
+
     /// Where the balancer is watched and controlled.
     pub(crate) admin: Admin,
 
@@ -54,6 +58,7 @@ impl Default for Config {
             max_connections: None,
             drain_deadline: TimeSpan::millis(25_000),
             access_log: None,
+            tracing: None,
             admin: Admin::default(),
             listeners: Vec::new(),
             groups: Vec::new(),

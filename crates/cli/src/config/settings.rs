@@ -20,7 +20,7 @@ use super::problem::{Problem, Problems};
 use super::{
     Binding, Config, Discover, File, Forwarded, Group, HandOver, Health, Listener, Member, MemberAddress,
     MemberProtocol, MemberTable, Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, Strategy,
-    WhenAllDown, affinity, tls,
+    WhenAllDown, affinity, tls, trace,
 };
 
 /// Where the balancer is watched and controlled.
@@ -133,6 +133,9 @@ impl File {
             })
         });
         let listeners = listeners.collect();
+        if let Some(tracing) = &config.tracing {
+            trace::check_files(tracing, self.spots.key("tracing"), &mut problems);
+        }
         if !problems.is_empty() {
             return Err(Problems::new(Arc::clone(&self.source), problems));
         }
@@ -145,6 +148,7 @@ impl File {
                 .access_log
                 .as_ref()
                 .map(|log| proxy::AccessLogSettings { path: log.path.0.clone(), sample: log.sample }),
+            tracing: config.tracing.as_ref().map(|tracing| proxy::TracingSettings { sample: tracing.sample }),
             drain_deadline: config.drain_deadline.0,
         })
     }
@@ -418,11 +422,7 @@ fn iiop_settings(group: &Group) -> proxy::IiopSettings {
             None => {
                 let address = table.address?;
                 let key = table.key.map_or_else(|| key.clone(), |key| key.bytes);
-                let host = address.host;
-                let version = Version::V1_2;
-                let components = vec![CodeSets::common().component(Order::NATIVE)];
-                let profile = IiopProfile { version, host, port: address.port, key, components };
-                Ior { type_id: type_id.clone(), profiles: vec![profile.profile(Order::NATIVE)] }
+                reference(address.host, address.port, key, &type_id)
             }
         };
         if ior.type_id.is_empty() {
@@ -440,6 +440,19 @@ fn iiop_settings(group: &Group) -> proxy::IiopSettings {
         former: Vec::new(),
         home: None,
     }
+}
+
+/// The object of a member that a lottery draws: the group's, where the member serves. `None` if it cannot be reached over IIOP.
+pub(crate) fn drawn_object(iiop: &proxy::IiopSettings, address: SocketAddr) -> Option<proxy::Object> {
+    let key = iiop.key.clone().unwrap_or_default();
+    proxy::Object::new(reference(address.ip().to_string(), address.port(), key, &iiop.type_id))
+}
+
+/// Of an object of which nothing is known but where it is.
+fn reference(host: String, port: u16, key: Vec<u8>, type_id: &[u8]) -> Ior {
+    let components = vec![CodeSets::common().component(Order::NATIVE)];
+    let profile = IiopProfile { version: Version::V1_2, host, port, key, components };
+    Ior { type_id: type_id.to_vec(), profiles: vec![profile.profile(Order::NATIVE)] }
 }
 
 fn watched_member(spec: &MemberSpec) -> cluster::MemberSettings {

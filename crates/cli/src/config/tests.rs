@@ -182,6 +182,12 @@ fn every_key_reaches_the_settings() {
     let hook = settings.groups[0].hand_over.as_ref().unwrap();
     let hook = (&*hook.host, hook.port, &*hook.path, hook.timeout.as_millis());
     assert_eq!(hook, ("state", 31, "/hand-over", 1501));
+    assert_eq!(settings.tracing, Some(plimsoll_proxy::TracingSettings { sample: 0.25 }));
+    let collector = file.config.tracing.as_ref().unwrap().collector();
+    assert_eq!(collector.url.to_string(), "https://collector.example:4318/otlp/v1/traces");
+    assert_eq!(collector.headers, [("authorization".to_owned(), "Bearer 123".to_owned())]);
+    assert_eq!((&*collector.service, collector.timeout), ("edge", Duration::from_secs(3)));
+    assert!(collector.authorities.ends_with("a.pem"), "{collector:?}");
     let watched = file.watched(&settings);
     let monitor = format!("{:?}", watched[0].monitor);
     assert_eq!(

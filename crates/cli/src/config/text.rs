@@ -42,6 +42,8 @@ const FORMATS: &[(&str, Check)] = &[
     format::<super::credential::KeysUrl>(),
     format::<super::access::AllGroups>(),
     format::<super::acme::DirectoryUrl>(),
+    format::<super::trace::CollectorUrl>(),
+    format::<super::trace::HeaderLine>(),
     format::<super::ProbePath>(),
     format::<super::ServiceName>(),
     format::<super::ProbeHost>(),

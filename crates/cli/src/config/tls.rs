@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::place::Spot;
 use super::problem::Problem;
 use super::{
-    Acme, File, HostName, Listener, LogPath, MemberProtocol, Name, Problems, Protocol, acme, affinity,
+    Acme, File, HostName, Listener, LogPath, MemberProtocol, Name, Problems, Protocol, acme, affinity, trace,
 };
 
 /// What clients are shown, and what is asked of them.
@@ -258,6 +258,9 @@ impl File {
                 let spot = self.spots.key("group").item(index).key("tls");
                 of_group(tls, group.protocol, spot, &mut found);
             }
+        }
+        if let Some(tracing) = &self.config.tracing {
+            trace::check_files(tracing, self.spots.key("tracing"), &mut found);
         }
         found.extend(self.warnings.list().iter().cloned());
         let problems = Problems::new(Arc::clone(&self.source), found);

@@ -18,6 +18,7 @@ use plimsoll_wire::affinity::{Token, cookie_of_head};
 
 use super::{Asked, Session, Stream};
 use crate::AffinitySettings;
+use crate::account::Choice;
 use crate::affinity::{Home, unix_seconds};
 use crate::bond::sent_away;
 use crate::pool::{Admission, Pool, View};
@@ -57,13 +58,16 @@ impl<S: Stream> Session<S> {
         }
         let mut brought = self.brought(affinity, &view, asked);
         let mut trip = None;
+        let mut how = Choice::Strategy;
         let own = brought.home.as_ref().and_then(|home| home.place);
         if let Some(place) = own.filter(|place| !tried.contains(&view.published.plan.members()[*place].id)) {
             if tried.is_empty() {
                 trip = escape(&mut brought, pool, &view, asked.key, place, now);
             }
+            how = Choice::Moved;
             if trip.is_none() {
                 trip = pool.admit_to(&view, place, now);
+                how = if trip.is_some() { Choice::Cookie } else { Choice::Strategy };
             }
         }
         let admission = match trip {
@@ -72,6 +76,9 @@ impl<S: Stream> Session<S> {
             None if pool.group.room.ranked() => Admission::Shed,
             None => pool.admit_by(view, asked.key, self.core.chance(), now, tried),
         };
+        if let Some(bond) = &self.bond {
+            bond.borrow_mut().how = how;
+        }
         if let Admission::Trip(trip) = &admission {
             self.give(affinity, trip, brought);
         }

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use plimsoll_brain::{MemberId, Time};
 
 use super::{Asked, Session, Stream};
+use crate::account::Choice;
 use crate::admit;
 use crate::pool::{Admission, Pool, View};
 use crate::trip::Trip;
@@ -39,6 +40,7 @@ impl<S: Stream> Session<S> {
         };
         let bond = &mut *bond.borrow_mut();
         bond.cookie = None;
+        bond.how = Choice::Strategy;
         let mut trip = None;
         let binding = self.listener.settings().binding;
         if let Binding::OnDemand(rebind) = binding
@@ -68,8 +70,13 @@ impl<S: Stream> Session<S> {
                 return Err(location);
             }
         }
-        if trip.is_none() && !tried.iter().any(|member| bond.is_to(*member)) {
+        if trip.is_some() {
+            bond.how = Choice::Moved;
+        } else if !tried.iter().any(|member| bond.is_to(*member)) {
             trip = bond.own(pool, &view, now);
+            if trip.is_some() {
+                bond.how = Choice::Session;
+            }
         }
         let admission = match trip {
             Some(trip) => Admission::Trip(trip),

@@ -10,6 +10,7 @@ use super::bound::Location;
 use super::ending::{End, Failure};
 use super::exchange::AHEAD;
 use super::{Asked, Session, Stream};
+use crate::account::{Choice, NO_ROOM};
 use crate::admit::{self, Wish};
 use crate::challenge;
 use crate::connect::link;
@@ -138,16 +139,28 @@ impl<S: Stream> Session<S> {
                     };
                     // On the heap: few requests wait, and all would be larger for it.
                     match Box::pin(self.wait(pool, asked, &tried, deadline, known)).await {
-                        Ok(trip) => trip,
+                        Ok(trip) => {
+                            if let Some(account) = &mut asked.account {
+                                account.waited(full);
+                            }
+                            trip
+                        }
                         Err(Reason::NoMember) => return Outcome::Reject(last),
                         Err(reason) => return Outcome::Reject(reason),
                     }
                 }
             };
+            if let Some(account) = &mut asked.account {
+                let how = self.bond.as_ref().map_or(Choice::Strategy, |bond| bond.borrow().how);
+                account.chosen(&self.core, &trip, how, &mut asked.out, now);
+            }
             let failure = match self.attempt(asked, &trip, deadline, fresh).await {
                 // The member has no room, whatever was known of it here: no fault, and no retry that makes things worse.
                 Ok(end) if end.refused => {
                     refusals += 1;
+                    if let Some(account) = &mut asked.account {
+                        account.failed(NO_ROOM, end.at);
+                    }
                     tried.push(trip.member());
                     trip.abandoned();
                     now = end.at;
@@ -167,6 +180,9 @@ impl<S: Stream> Session<S> {
                 Err(failure) => failure,
             };
             now = self.core.tick();
+            if let Some(account) = &mut asked.account {
+                account.failed(failure.label(), now);
+            }
             let (reason, unsent) = match failure {
                 // Of an answer that had begun it has what it wanted: nothing is said of the member by that.
                 Failure::Client(answered) => {

@@ -3,6 +3,7 @@
 use plimsoll_brain::Time;
 use plimsoll_wire::http1::{self, Body, Piece};
 
+use crate::account::{DECLINED, STALE};
 use crate::reason::Reason;
 
 /// An answer was passed on whole.
@@ -35,6 +36,20 @@ pub(super) enum Failure {
     Expired(bool),
     /// The answer broke off after a part of it was passed on.
     Broken,
+}
+
+impl Failure {
+    /// As in spans.
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::Client(_) => "client_left",
+            Self::Refused(reason) | Self::Member(reason, _) => reason.label(),
+            Self::Declined => DECLINED,
+            Self::Stale(_) => STALE,
+            Self::Expired(_) => Reason::TotalTimeout.label(),
+            Self::Broken => "broken_off",
+        }
+    }
 }
 
 /// Appends the content of chunks to `out`; how much of `input` belongs to the body.

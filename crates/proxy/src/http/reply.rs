@@ -5,8 +5,10 @@ use std::io::Write;
 use super::bound::Location;
 use super::{Asked, Method, Session, Stream};
 use crate::access::Outcome;
+use crate::account::Account;
 use crate::grpc;
 use crate::reason::Reason;
+use crate::trace::Side;
 use plimsoll_brain::Time;
 
 impl<S: Stream> Session<S> {
@@ -90,11 +92,30 @@ impl<S: Stream> Session<S> {
         self.stream.call().is_some()
     }
 
-    /// Writes a line of the access log, if this request is to have one.
+    /// Writes a line of the access log and ends the trace, if this request is to have them.
     pub(super) fn log(&self, asked: &mut Asked, status: u16, reason: Option<Reason>, now: Time) {
-        let Some(line) = asked.line.take() else { return };
+        if let Some(account) = asked.account.take() {
+            self.tell(account, asked, status, reason, now);
+        }
+    }
+
+    /// Out of line: most have none.
+    #[cold]
+    #[inline(never)]
+    fn tell(&self, account: Box<Account>, asked: &Asked, status: u16, reason: Option<Reason>, now: Time) {
         let outcome = Outcome { status, reason: reason.map(Reason::label), took: now.since(asked.begun) };
-        self.core.log(&line, &self.client_text, &self.listener.pool().group.name, &outcome);
+        let side = Side {
+            client: &self.client_text,
+            group: &self.listener.pool().group.name,
+            scheme: self.stream.scheme(),
+            version: match asked.http10 {
+                _ if self.stream.shared() => "2",
+                true => "1.0",
+                false => "1.1",
+            },
+            call: self.stream.call().copied(),
+        };
+        account.end(&self.core, &side, &outcome, asked.begun, now);
     }
 }
 

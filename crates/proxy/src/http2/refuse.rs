@@ -9,7 +9,7 @@ use http::{Method, request};
 use plimsoll_wire::http1::{self, Marks};
 
 use super::heads;
-use crate::access::{Line, Outcome};
+use crate::access::{Line, Outcome, Way};
 use crate::connect::Peer;
 use crate::core::Core;
 use crate::listener::Listener;
@@ -33,7 +33,7 @@ pub(super) fn refuse(
         let client = peer.client.ip().to_canonical().to_string();
         let outcome =
             Outcome { status: reason.status().0, reason: Some(reason.label()), took: Duration::ZERO };
-        core.log(&line, &client, &group.name, &outcome);
+        core.log(&line, &client, &group.name, &outcome, &Way::default());
     }
     let to_head = head.method == Method::HEAD;
     let text = crate::http::own_answer(heads::is_call(&head.headers), reason, to_head, false, b"");

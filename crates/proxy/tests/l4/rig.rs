@@ -103,6 +103,7 @@ pub(crate) fn settings(listener: ListenerSettings, group: GroupSettings) -> Sett
         listeners: vec![listener],
         groups: vec![group],
         access_log: None,
+        tracing: None,
         drain_deadline: 2 * SECOND,
     }
 }

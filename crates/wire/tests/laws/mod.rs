@@ -16,6 +16,7 @@ pub(crate) mod request_head;
 pub(crate) mod response_head;
 pub(crate) mod rfs;
 pub(crate) mod rfs_sealed;
+pub(crate) mod trace_context;
 pub(crate) mod xds;
 
 /// A parser's law, under the name of its fuzz target and corpus.
@@ -51,6 +52,7 @@ pub(crate) const ALL: &[Law] = &[
     Law { name: "rfs_sealed", check: rfs_sealed::check },
     Law { name: "affinity", check: affinity::check },
     Law { name: "xds", check: xds::check },
+    Law { name: "trace_context", check: trace_context::check },
 ];
 
 /// Where to cut the input in two: everywhere if it is short, else near the ends of lines and here and there.

@@ -9,6 +9,14 @@ drain_deadline = "1m30s"
 path = "/tmp/access.log"
 sample = 0.5
 
+[tracing]
+endpoint = "https://collector.example:4318/otlp"
+sample = 0.25
+service = "edge"
+headers = ["authorization: Bearer 123"]
+timeout = "3s"
+ca = "/TLS/a.pem"
+
 [admin]
 listen = "off"
 control = ["unix:/tmp/x.sock", "tls://127.0.0.1:9905"]

@@ -1,0 +1,328 @@
+//! Spans, sent to a collector of OpenTelemetry: OTLP over HTTP, protobuf.
+//!
+//! One request at a time, each with what has gathered, on a connection of its own. What the collector puts off (429, 502, 503, 504) or
+//! what does not reach it is sent again after half a second, then after twice as long each time, or when it says (`Retry-After`),
+//! five times at the most; meanwhile what comes is somebody else's to keep or to drop. Whatever else it says it will say
+//! again, so such spans are dropped.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper::header::{CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use plimsoll_wire::otlp::{
+    self, Export, Exported, KeyValue, Message as _, Resource, ResourceSpans, Scope, ScopeSpans, Span,
+};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+
+use crate::files::Files;
+use crate::remote::{Url, trusting};
+
+/// Tries of what may come right.
+const TRIES: u32 = 5;
+/// Before the second one.
+const FIRST: Duration = Duration::from_millis(500);
+/// Longest that the collector may put us off.
+const MOST: Duration = Duration::from_secs(30);
+/// Of an answer, bytes.
+const ANSWER: usize = 64 * 1024;
+const AGENT: &str = concat!("plimsoll/", env!("CARGO_PKG_VERSION"));
+
+/// Where spans go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collector {
+    /// With the path that takes spans.
+    pub url: Url,
+    /// Header fields that are sent along, names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// For one request, connecting included.
+    pub timeout: Duration,
+    /// What we are called there (`service.name`).
+    pub service: String,
+    /// Of the collector's certificate, PEM; needed for https alone.
+    pub authorities: PathBuf,
+}
+
+/// Sends spans.
+#[derive(Debug)]
+pub struct Exporter {
+    collector: Collector,
+    authorities: Option<Files<ClientConfig>>,
+    resource: Resource,
+    /// Has it failed before? Said once, until it works again.
+    failing: bool,
+}
+
+/// Why spans were not taken.
+#[derive(Debug, PartialEq, Eq)]
+struct Trouble {
+    why: String,
+    /// May it come right, and when?
+    again: Option<Option<Duration>>,
+}
+
+impl Trouble {
+    fn passing(why: impl ToString) -> Self {
+        Self { why: why.to_string(), again: Some(None) }
+    }
+
+    fn lasting(why: impl ToString) -> Self {
+        Self { why: why.to_string(), again: None }
+    }
+}
+
+impl Exporter {
+    /// Nothing is sent yet.
+    ///
+    /// # Errors
+    /// The authorities cannot be read, which only https needs.
+    pub fn new(collector: Collector) -> Result<Self, String> {
+        let path = collector.authorities.clone();
+        let name = path.display().to_string();
+        let open = || Files::open(vec![path], move |files| trusting(&name, files.first()));
+        let authorities = if collector.url.https { Some(open()?) } else { None };
+        let text = |key: &str, value: &str| KeyValue::new(key, value);
+        let attributes = vec![
+            text("service.name", &collector.service),
+            text("service.version", env!("CARGO_PKG_VERSION")),
+            text("service.instance.id", &instance()),
+            KeyValue::new("process.pid", i64::from(std::process::id())),
+        ];
+        Ok(Self { collector, authorities, resource: Resource { attributes }, failing: false })
+    }
+
+    /// Sends these; how many were taken. It may take minutes, where the collector cannot be had.
+    pub async fn send(&mut self, spans: Vec<Span>) -> usize {
+        let count = spans.len();
+        let scope = Scope { name: "plimsoll".into(), version: env!("CARGO_PKG_VERSION").into() };
+        let scope_spans = vec![ScopeSpans { scope: Some(scope), spans }];
+        let resource_spans = vec![ResourceSpans { resource: Some(self.resource.clone()), scope_spans }];
+        let body = Bytes::from(Export { resource_spans }.encode_to_vec());
+        let mut wait = FIRST;
+        for turn in 1..=TRIES {
+            let limit = self.collector.timeout;
+            let sent = timeout(limit, self.post(body.clone())).await;
+            let trouble =
+                match sent.unwrap_or_else(|_| Err(Trouble::passing(format!("no answer in {limit:?}")))) {
+                    Ok(rejected) => {
+                        if std::mem::take(&mut self.failing) {
+                            tracing::info!("spans are sent to {} again", self.collector.url);
+                        }
+                        return count.saturating_sub(rejected);
+                    }
+                    Err(trouble) => trouble,
+                };
+            if !std::mem::replace(&mut self.failing, true) {
+                tracing::warn!("cannot send spans to {}: {}", self.collector.url, trouble.why);
+            }
+            match trouble.again {
+                Some(said) if turn < TRIES => sleep(said.unwrap_or(wait).min(MOST)).await,
+                _ => break,
+            }
+            wait *= 2;
+        }
+        0
+    }
+
+    /// Sends it once; how many spans the collector did not want.
+    async fn post(&self, body: Bytes) -> Result<usize, Trouble> {
+        let Collector { url, .. } = &self.collector;
+        let stream = TcpStream::connect((url.host.as_str(), url.port)).await.map_err(Trouble::passing)?;
+        // Without it the body would only come later.
+        let _ = stream.set_nodelay(true);
+        match &self.authorities {
+            None => self.ask(stream, body).await,
+            Some(authorities) => {
+                let config = authorities.now("the authorities of the collector of spans");
+                let name = ServerName::try_from(url.host.clone()).map_err(Trouble::lasting)?;
+                let secure = TlsConnector::from(config).connect(name, stream).await;
+                self.ask(secure.map_err(|error: io::Error| Trouble::passing(error))?, body).await
+            }
+        }
+    }
+
+    async fn ask<S>(&self, stream: S, body: Bytes) -> Result<usize, Trouble>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Collector { url, headers, .. } = &self.collector;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(Trouble::passing)?;
+        let mut request = Request::post(&url.path)
+            .header(HOST, url.authority())
+            .header(USER_AGENT, AGENT)
+            .header(CONTENT_TYPE, otlp::CONTENT_TYPE);
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let request = request.body(Full::new(body)).map_err(Trouble::lasting)?;
+        let exchange = async {
+            let answer = sender.send_request(request).await.map_err(Trouble::passing)?;
+            let (head, body) = answer.into_parts();
+            let body = Limited::new(body, ANSWER).collect().await.map_err(Trouble::passing)?.to_bytes();
+            let later = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+            judge(head.status, &body, later.map(Duration::from_secs))
+        };
+        let mut exchange = std::pin::pin!(exchange);
+        let mut connection = std::pin::pin!(connection);
+        tokio::select! {
+            answer = exchange.as_mut() => return answer,
+            // It may end before its last bytes have been read.
+            _ = connection.as_mut() => {}
+        }
+        exchange.await
+    }
+}
+
+/// What an answer means: how many spans were not wanted, or why none was taken.
+fn judge(status: StatusCode, body: &[u8], later: Option<Duration>) -> Result<usize, Trouble> {
+    match status.as_u16() {
+        200..=299 => {
+            // A collector that says nothing we understand has taken them all the same.
+            let said = Exported::decode(body).ok().and_then(|answer| answer.partial_success);
+            let Some(said) = said else { return Ok(0) };
+            if said.rejected_spans > 0 {
+                let why = printable(&said.error_message);
+                tracing::warn!("the collector of spans did not take {}: {why}", said.rejected_spans);
+            }
+            Ok(usize::try_from(said.rejected_spans).unwrap_or_default())
+        }
+        429 | 502 | 503 | 504 => Err(Trouble { why: format!("it answered {status}"), again: Some(later) }),
+        _ => Err(Trouble::lasting(format!("it answered {status}"))),
+    }
+}
+
+fn printable(text: &str) -> String {
+    text.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Tells this process from all others that are called the same.
+fn instance() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{name}-{}", std::process::id())
+}
+
+/// Of collectors that are configured once for all signals: the place where spans are taken is below it.
+pub fn endpoint(base: &Url) -> Url {
+    let path = base.path.trim_end_matches('/');
+    let path = if path.ends_with(otlp::PATH) { path.to_owned() } else { format!("{path}{}", otlp::PATH) };
+    Url { path, ..base.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Answers one request after the other like that; what each asked for.
+    async fn collector(answers: &'static [&'static str]) -> (Url, tokio::task::JoinHandle<Vec<Vec<u8>>>) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let asked = tokio::spawn(async move {
+            let mut asked = Vec::new();
+            for answer in answers {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = Vec::new();
+                loop {
+                    let mut buffer = [0; 4096];
+                    let len = stream.read(&mut buffer).await.unwrap();
+                    request.extend_from_slice(&buffer[..len]);
+                    let text = String::from_utf8_lossy(&request).to_lowercase();
+                    let length =
+                        text.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next());
+                    let head = request.windows(4).position(|four| four == b"\r\n\r\n");
+                    if let (Some(head), Some(length)) = (head, length)
+                        && request.len() >= head + 4 + length.parse::<usize>().unwrap()
+                    {
+                        break;
+                    }
+                    assert!(len > 0, "{text}");
+                }
+                stream.write_all(answer.as_bytes()).await.unwrap();
+                let _ = stream.shutdown().await;
+                asked.push(request);
+            }
+            asked
+        });
+        (Url { https: false, host: "127.0.0.1".into(), port, path: "/v1/traces".into() }, asked)
+    }
+
+    fn exporter(url: Url) -> Exporter {
+        let headers = vec![("authorization".to_owned(), "Bearer x".to_owned())];
+        let timeout = Duration::from_secs(10);
+        Exporter::new(Collector { url, headers, timeout, service: "lb".into(), authorities: PathBuf::new() })
+            .unwrap()
+    }
+
+    fn spans() -> Vec<Span> {
+        vec![Span { name: "GET".into(), ..Span::default() }, Span::default(), Span::default()]
+    }
+
+    #[tokio::test]
+    async fn what_is_put_off_is_sent_again() {
+        let (url, asked) = collector(&[
+            "HTTP/1.1 503 No\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 429 No\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        ])
+        .await;
+        assert_eq!(exporter(url).send(spans()).await, 3);
+        let asked = asked.await.unwrap();
+        let head = String::from_utf8_lossy(&asked[0]).to_lowercase();
+        assert!(head.starts_with("post /v1/traces http/1.1\r\n"), "{head}");
+        assert!(
+            head.contains("authorization: bearer x\r\n") && head.contains("application/x-protobuf"),
+            "{head}"
+        );
+        let body = |request: &[u8]| {
+            let head = request.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+            Export::decode(&request[head + 4..]).unwrap()
+        };
+        assert_eq!(body(&asked[0]), body(&asked[2]));
+        let sent = &body(&asked[0]).resource_spans[0];
+        assert_eq!(sent.resource.as_ref().unwrap().attributes[0], KeyValue::new("service.name", "lb"));
+        assert_eq!(sent.scope_spans[0].spans, spans());
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_is_dropped_and_some_may_be() {
+        let (url, asked) = collector(&[
+            "HTTP/1.1 400 No\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n\x0a\x06\x08\x02\x12\x02no",
+        ])
+        .await;
+        let mut exporter = exporter(url);
+        assert_eq!(exporter.send(spans()).await, 0);
+        assert_eq!(exporter.send(spans()).await, 1);
+        assert_eq!(asked.await.unwrap().len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_collector_that_is_not_there_is_given_up() {
+        let url = Url { https: false, host: "127.0.0.1".into(), port: 1, path: "/".into() };
+        assert_eq!(exporter(url).send(spans()).await, 0);
+    }
+
+    #[test]
+    fn spans_are_taken_below_the_endpoint() {
+        for (given, full) in [
+            ("http://a:4318", "http://a:4318/v1/traces"),
+            ("http://a:4318/", "http://a:4318/v1/traces"),
+            ("https://a/otlp", "https://a:443/otlp/v1/traces"),
+            ("https://a/otlp/v1/traces", "https://a:443/otlp/v1/traces"),
+        ] {
+            assert_eq!(endpoint(&given.parse().unwrap()).to_string(), full);
+        }
+    }
+}

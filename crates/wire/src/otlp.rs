@@ -1,0 +1,259 @@
+//! Spans as OpenTelemetry's collectors take them (OTLP): the messages of `opentelemetry/proto/trace/v1/trace.proto` and
+//! `collector/trace/v1/trace_service.proto`, version 1, with those fields that are written here.
+
+/// Reads and writes messages.
+pub use prost::Message;
+
+/// The path, below a collector's address, to which spans are sent over HTTP.
+pub const PATH: &str = "/v1/traces";
+/// What they are called there.
+pub const CONTENT_TYPE: &str = "application/x-protobuf";
+/// In [`Span::flags`]: the trace is sampled.
+pub const SAMPLED: u32 = 0x1;
+/// In [`Span::flags`]: what [`REMOTE`] says counts.
+pub const HAS_REMOTE: u32 = 0x100;
+/// In [`Span::flags`]: the parent is another process's.
+pub const REMOTE: u32 = 0x200;
+
+/// What is sent at once (`ExportTraceServiceRequest`).
+#[derive(Clone, PartialEq, Message)]
+pub struct Export {
+    /// By who they are of.
+    #[prost(message, repeated, tag = "1")]
+    pub resource_spans: Vec<ResourceSpans>,
+}
+
+/// The answer to it (`ExportTraceServiceResponse`).
+#[derive(Clone, PartialEq, Message)]
+pub struct Exported {
+    /// If not all were taken.
+    #[prost(message, optional, tag = "1")]
+    pub partial_success: Option<PartialSuccess>,
+}
+
+/// Some were not taken (`ExportTracePartialSuccess`).
+#[derive(Clone, PartialEq, Message)]
+pub struct PartialSuccess {
+    /// So many.
+    #[prost(int64, tag = "1")]
+    pub rejected_spans: i64,
+    /// Why.
+    #[prost(string, tag = "2")]
+    pub error_message: String,
+}
+
+/// Spans of one process.
+#[derive(Clone, PartialEq, Message)]
+pub struct ResourceSpans {
+    /// Which one.
+    #[prost(message, optional, tag = "1")]
+    pub resource: Option<Resource>,
+    /// By what part of it.
+    #[prost(message, repeated, tag = "2")]
+    pub scope_spans: Vec<ScopeSpans>,
+}
+
+/// A process.
+#[derive(Clone, PartialEq, Message)]
+pub struct Resource {
+    /// What there is to say of it.
+    #[prost(message, repeated, tag = "1")]
+    pub attributes: Vec<KeyValue>,
+}
+
+/// Spans of one part of a process.
+#[derive(Clone, PartialEq, Message)]
+pub struct ScopeSpans {
+    /// Which one.
+    #[prost(message, optional, tag = "1")]
+    pub scope: Option<Scope>,
+    /// Them.
+    #[prost(message, repeated, tag = "2")]
+    pub spans: Vec<Span>,
+}
+
+/// What makes spans (`InstrumentationScope`).
+#[derive(Clone, PartialEq, Message)]
+pub struct Scope {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Its version.
+    #[prost(string, tag = "2")]
+    pub version: String,
+}
+
+/// Something that took a while.
+#[derive(Clone, PartialEq, Message)]
+pub struct Span {
+    /// 16 bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub trace_id: Vec<u8>,
+    /// 8 bytes.
+    #[prost(bytes = "vec", tag = "2")]
+    pub span_id: Vec<u8>,
+    /// As it came (`tracestate`).
+    #[prost(string, tag = "3")]
+    pub trace_state: String,
+    /// 8 bytes; none if it is the first of its trace.
+    #[prost(bytes = "vec", tag = "4")]
+    pub parent_span_id: Vec<u8>,
+    /// What it is of.
+    #[prost(string, tag = "5")]
+    pub name: String,
+    /// On which side of a call.
+    #[prost(enumeration = "Kind", tag = "6")]
+    pub kind: i32,
+    /// Nanoseconds since 1970.
+    #[prost(fixed64, tag = "7")]
+    pub start_time_unix_nano: u64,
+    /// Nanoseconds since 1970.
+    #[prost(fixed64, tag = "8")]
+    pub end_time_unix_nano: u64,
+    /// What there is to say of it.
+    #[prost(message, repeated, tag = "9")]
+    pub attributes: Vec<KeyValue>,
+    /// How it ended, where that is known.
+    #[prost(message, optional, tag = "15")]
+    pub status: Option<Status>,
+    /// [`SAMPLED`], [`HAS_REMOTE`], [`REMOTE`].
+    #[prost(fixed32, tag = "16")]
+    pub flags: u32,
+}
+
+/// On which side of a call (`Span.SpanKind`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+pub enum Kind {
+    /// Not said.
+    Unspecified = 0,
+    /// It is asked.
+    Server = 2,
+    /// It asks.
+    Client = 3,
+}
+
+/// How something ended.
+#[derive(Clone, PartialEq, Message)]
+pub struct Status {
+    /// In words.
+    #[prost(string, tag = "2")]
+    pub message: String,
+    /// 2 for an error.
+    #[prost(int32, tag = "3")]
+    pub code: i32,
+}
+
+impl Status {
+    /// It failed.
+    pub fn error(message: &str) -> Self {
+        Self { message: message.to_owned(), code: 2 }
+    }
+}
+
+/// An attribute.
+#[derive(Clone, PartialEq, Message)]
+pub struct KeyValue {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub key: String,
+    /// Its value.
+    #[prost(message, optional, tag = "2")]
+    pub value: Option<AnyValue>,
+}
+
+impl KeyValue {
+    /// An attribute of this name and value.
+    pub fn new(key: impl Into<String>, value: impl Into<Value>) -> Self {
+        Self { key: key.into(), value: Some(AnyValue { value: Some(value.into()) }) }
+    }
+}
+
+/// The value of an attribute.
+#[derive(Clone, PartialEq, Message)]
+pub struct AnyValue {
+    /// Of one kind or another.
+    #[prost(oneof = "Value", tags = "1, 3, 4")]
+    pub value: Option<Value>,
+}
+
+/// A value of one kind or another.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Value {
+    /// Text.
+    #[prost(string, tag = "1")]
+    Text(String),
+    /// A whole number.
+    #[prost(int64, tag = "3")]
+    Whole(i64),
+    /// A number.
+    #[prost(double, tag = "4")]
+    Number(f64),
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Whole(number)
+    }
+}
+
+impl From<f64> for Value {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_the_protocol() {
+        let span = Span {
+            trace_id: vec![1; 16],
+            span_id: vec![2; 8],
+            parent_span_id: vec![3; 8],
+            trace_state: "a=1".into(),
+            name: "GET".into(),
+            kind: Kind::Server.into(),
+            start_time_unix_nano: 1,
+            end_time_unix_nano: 2,
+            attributes: vec![KeyValue::new("k", "v"), KeyValue::new("n", 300), KeyValue::new("f", 1.0)],
+            status: Some(Status::error("no")),
+            flags: SAMPLED | HAS_REMOTE | REMOTE,
+        };
+        let mut bytes = vec![0x0a, 16];
+        bytes.extend([1; 16]);
+        bytes.extend([0x12, 8]);
+        bytes.extend([2; 8]);
+        bytes.extend(b"\x1a\x03a=1\x22\x08");
+        bytes.extend([3; 8]);
+        bytes.extend(b"\x2a\x03GET\x30\x02\x39\x01\0\0\0\0\0\0\0\x41\x02\0\0\0\0\0\0\0");
+        bytes.extend(b"\x4a\x08\x0a\x01k\x12\x03\x0a\x01v");
+        bytes.extend(b"\x4a\x08\x0a\x01n\x12\x03\x18\xac\x02");
+        bytes.extend(b"\x4a\x0e\x0a\x01f\x12\x09\x21\0\0\0\0\0\0\xf0\x3f");
+        bytes.extend(b"\x7a\x06\x12\x02no\x18\x02");
+        bytes.extend(b"\x85\x01\x01\x03\0\0");
+        assert_eq!(span.encode_to_vec(), bytes);
+        let scope = Scope { name: "s".into(), version: "1".into() };
+        let scope_spans = vec![ScopeSpans { scope: Some(scope), spans: vec![Span::default()] }];
+        let resource = Some(Resource { attributes: Vec::new() });
+        let export = Export { resource_spans: vec![ResourceSpans { resource, scope_spans }] };
+        assert_eq!(export.encode_to_vec(), b"\x0a\x0e\x0a\0\x12\x0a\x0a\x06\x0a\x01s\x12\x011\x12\0");
+        let answer = Exported::decode(&b"\x0a\x06\x08\x05\x12\x02no"[..]).unwrap();
+        let said = answer.partial_success.unwrap();
+        assert_eq!((said.rejected_spans, &*said.error_message), (5, "no"));
+    }
+}

@@ -1,0 +1,228 @@
+//! Which trace a request belongs to: the header fields `traceparent` and `tracestate` (W3C Trace Context, level 1).
+//!
+//! `00-` trace-id, 32 hexadecimal digits, `-` parent-id, 16, `-` flags, 2; lower case, no id of zeros only. Of later versions,
+//! which may be longer, the same is read; `ff` is none. A head with two of it, or with one that is not right, belongs to no trace, and
+//! then its `tracestate` means nothing, either.
+
+/// A trace, and whose span is the parent in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceParent {
+    /// The trace; not zeros only.
+    pub trace: [u8; 16],
+    /// The span; not zeros only.
+    pub span: [u8; 8],
+    /// Is the trace kept by whoever made the span?
+    pub sampled: bool,
+}
+
+/// Bytes of the field's value as version 00 has it.
+const LENGTH: usize = 55;
+/// Where the span begins in it.
+const SPAN: usize = 36;
+/// Longest value of `tracestate` that is kept for a span, in bytes.
+const STATE: usize = 512;
+
+impl TraceParent {
+    /// Reads the value of a field; `None` if it is not right.
+    pub fn read(value: &[u8]) -> Option<Self> {
+        let (known, rest) = value.split_at_checked(LENGTH)?;
+        let [version] = digits::<1>(&known[..2])?;
+        let whole = if version == 0 { rest.is_empty() } else { matches!(rest.first(), None | Some(b'-')) };
+        if version == 0xff || !whole || ![2, 35, 52].iter().all(|at| known[*at] == b'-') {
+            return None;
+        }
+        let (trace, span) = (digits::<16>(&known[3..35])?, digits::<8>(&known[SPAN..52])?);
+        let [flags] = digits::<1>(&known[53..])?;
+        let right = trace != [0; 16] && span != [0; 8];
+        right.then_some(Self { trace, span, sampled: flags & 1 == 1 })
+    }
+
+    /// The value of a field that says this, of version 00.
+    pub fn text(&self) -> String {
+        format!("00-{}-{}-0{}", hex(&self.trace), hex(&self.span), u8::from(self.sampled))
+    }
+}
+
+/// In lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(digit).map(char::from).collect()
+}
+
+/// The trace that a head belongs to. `head` begins with a request line and has been judged before; what follows its empty line
+/// is not looked at.
+pub fn of_head(head: &[u8]) -> Option<TraceParent> {
+    let mut said = values(head, b"traceparent");
+    let only = said.next()?;
+    if said.next().is_some() { None } else { TraceParent::read(only) }
+}
+
+/// What a head says in `tracestate`, its fields joined; empty if that is nothing, too long or no ASCII.
+pub fn state_of_head(head: &[u8]) -> String {
+    let mut state = String::new();
+    for value in values(head, b"tracestate").filter(|value| !value.is_empty()) {
+        if !state.is_empty() {
+            state.push(',');
+        }
+        match std::str::from_utf8(value) {
+            Ok(text) if text.is_ascii() && state.len() + text.len() <= STATE => state.push_str(text),
+            _ => return String::new(),
+        }
+    }
+    state
+}
+
+/// Has a head belong to a trace: its own `traceparent` is taken out, its `tracestate`, too, unless it is kept, and this one put in. What
+/// follows its empty line stays. Where the digits of the span are in it then: [`set_span`] writes others there.
+pub fn replace(head: &mut Vec<u8>, parent: &TraceParent, keep_state: bool) -> usize {
+    let mut out = Vec::with_capacity(head.len() + 80);
+    let mut at = 0;
+    let mut in_head = true;
+    for (number, line) in head.split_inclusive(|byte| *byte == b'\n').enumerate() {
+        in_head &= !matches!(line, b"\r\n" | b"\n");
+        let gone =
+            number > 0 && in_head && (is(line, b"traceparent") || !keep_state && is(line, b"tracestate"));
+        if !gone {
+            out.extend_from_slice(line);
+        }
+        if number == 0 {
+            out.extend_from_slice(b"traceparent: ");
+            at = out.len() + SPAN;
+            out.extend_from_slice(parent.text().as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+    *head = out;
+    at
+}
+
+/// Writes another span where [`replace`] put one.
+pub fn set_span(head: &mut [u8], at: usize, span: &[u8; 8]) {
+    let places = head.iter_mut().skip(at);
+    for (place, digit) in places.zip(hex(span).bytes()) {
+        *place = digit;
+    }
+}
+
+/// Is this line of that field?
+fn is(line: &[u8], name: &[u8]) -> bool {
+    let colon = line.iter().position(|byte| *byte == b':');
+    colon.is_some_and(|colon| line[..colon].eq_ignore_ascii_case(name))
+}
+
+fn values<'h>(head: &'h [u8], name: &'h [u8]) -> impl Iterator<Item = &'h [u8]> {
+    let lines = head.split(|byte| *byte == b'\n').skip(1);
+    let lines =
+        lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line)).take_while(|line| !line.is_empty());
+    lines.filter(move |line| is(line, name)).map(move |line| line[name.len() + 1..].trim_ascii())
+}
+
+fn digit(half: u8) -> u8 {
+    if half < 10 { b'0' + half } else { b'a' + half - 10 }
+}
+
+/// So many bytes out of twice as many lower-case digits.
+fn digits<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
+    let half = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    };
+    let mut bytes = [0; N];
+    let (pairs, []) = text.as_chunks::<2>() else { return None };
+    if pairs.len() != N {
+        return None;
+    }
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        *byte = half(*high)? << 4 | half(*low)?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    const PARENT: &str = "00f067aa0ba902b7";
+
+    fn parent() -> TraceParent {
+        TraceParent::read(format!("00-{TRACE}-{PARENT}-01").as_bytes()).expect("the specification's own")
+    }
+
+    #[test]
+    fn a_parent_is_read_strictly() {
+        let good = parent();
+        assert!(good.sampled && hex(&good.trace) == TRACE && hex(&good.span) == PARENT);
+        assert_eq!(good.text(), format!("00-{TRACE}-{PARENT}-01"));
+        for (value, sampled) in [
+            (format!("00-{TRACE}-{PARENT}-00"), false),
+            // Flags that are not known are passed over.
+            (format!("00-{TRACE}-{PARENT}-ff"), true),
+            (format!("00-{TRACE}-{PARENT}-02"), false),
+            // Later versions may have more.
+            (format!("cc-{TRACE}-{PARENT}-01"), true),
+            (format!("cc-{TRACE}-{PARENT}-01-what-the-future-brings"), true),
+            (format!("cc-{TRACE}-{PARENT}-01-"), true),
+        ] {
+            assert_eq!(TraceParent::read(value.as_bytes()).map(|it| it.sampled), Some(sampled), "{value}");
+        }
+        let (zeros, none) = ("0".repeat(32), "0".repeat(16));
+        for bad in [
+            String::new(),
+            format!("00-{TRACE}-{PARENT}"),
+            format!("00-{TRACE}-{PARENT}-"),
+            format!("00-{TRACE}-{PARENT}-0"),
+            format!("00-{TRACE}-{PARENT}-01-"),
+            format!("00-{TRACE}-{PARENT}-01.what"),
+            format!("00-{TRACE}-{PARENT}-0A"),
+            format!("00-{TRACE}-{PARENT}-.1"),
+            format!("00-{}-{PARENT}-01", TRACE.to_uppercase()),
+            format!("00-{TRACE}-{}-01", PARENT.to_uppercase()),
+            format!("00-{zeros}-{PARENT}-01"),
+            format!("00-{TRACE}-{none}-01"),
+            format!("00-{}-{PARENT}-01", &TRACE[1..]),
+            format!("00-{TRACE}-{}-01", &PARENT[1..]),
+            format!("00-{TRACE}x-{}-01", &PARENT[1..]),
+            format!("00_{TRACE}_{PARENT}_01"),
+            format!("ff-{TRACE}-{PARENT}-01"),
+            format!("0-{TRACE}-{PARENT}-01"),
+            format!("000-{TRACE}-{PARENT}-01"),
+            format!("cc-{TRACE}-{PARENT}-01what"),
+            format!("cc-{TRACE}-{PARENT}-01.what"),
+        ] {
+            assert_eq!(TraceParent::read(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_head_belongs_to_one_trace_or_none() {
+        let line = format!("TraceParent:  00-{TRACE}-{PARENT}-01 \r\n");
+        let head = |fields: &str| format!("GET / HTTP/1.1\r\n{fields}\r\ntraceparent: x\r\n").into_bytes();
+        assert_eq!(of_head(&head(&line)), Some(parent()));
+        assert_eq!(of_head(&head(&line.repeat(2))), None, "two are none");
+        assert_eq!(of_head(&head("traceparent : 1\r\nhost: a\r\n")), None);
+        assert_eq!(of_head(b""), None);
+        let state = "tracestate: a=1\r\nTRACESTATE: b=2,c=3\r\ntracestate:\r\n";
+        assert_eq!(state_of_head(&head(state)), "a=1,b=2,c=3");
+        assert_eq!(state_of_head(&head(&format!("tracestate: a={}\r\n", "x".repeat(600)))), "");
+    }
+
+    #[test]
+    fn a_head_is_given_another_parent_and_its_body_stays() {
+        let fields = "Host: a\r\ntraceparent: old\r\nTRACESTATE: a=1\r\nTraceparent: older\r\nX: y\r\n";
+        let text = format!("POST /x HTTP/1.1\r\n{fields}\r\ntraceparent: body\r\n\r\ntracestate: body\r\n");
+        let given = format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n");
+        for (keep, state) in [(true, "TRACESTATE: a=1\r\n"), (false, "")] {
+            let mut head = text.clone().into_bytes();
+            let at = replace(&mut head, &parent(), keep);
+            let right = format!(
+                "POST /x HTTP/1.1\r\n{given}Host: a\r\n{state}X: y\r\n\r\ntraceparent: body\r\n\r\ntracestate: body\r\n"
+            );
+            assert_eq!(String::from_utf8(head.clone()).unwrap(), right);
+            set_span(&mut head, at, &[1, 2, 3, 4, 5, 6, 7, 0xab]);
+            let other = right.replace(PARENT, "01020304050607ab");
+            assert_eq!(String::from_utf8(head.clone()).unwrap(), other);
+            assert_eq!(of_head(&head).unwrap().span, [1, 2, 3, 4, 5, 6, 7, 0xab]);
+        }
+    }
+}

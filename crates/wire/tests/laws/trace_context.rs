@@ -1,0 +1,44 @@
+//! The trace that a head belongs to: what is read is written the same, and a head that is given another belongs to that one.
+
+use plimsoll_wire::http1::{Marks, request};
+use plimsoll_wire::trace_context::{TraceParent, of_head, replace, set_span, state_of_head};
+
+use super::Verdict;
+use super::fields::show;
+
+/// Panics if the law does not hold. `input` is a head, or the value of a field.
+pub(crate) fn check(input: &[u8]) -> Verdict {
+    if let Some(read) = TraceParent::read(input) {
+        let again = TraceParent::read(read.text().as_bytes());
+        assert_eq!(again, Some(read), "{}", show(input));
+        return Verdict::Accepted;
+    }
+    let mut marks = Marks::new();
+    let len = match request(input, 65_536, &mut marks) {
+        Ok(Some(request)) => request.len,
+        Ok(None) => return Verdict::Partial,
+        Err(_) => return Verdict::Refused,
+    };
+    // Empty lines before the request line are not passed on.
+    let start = input.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(0);
+    let (head, rest) = (&input[start..len], &input[len..]);
+    let (before, state) = (of_head(head), state_of_head(head));
+    let mut given = input[start..].to_vec();
+    let parent = TraceParent { trace: [7; 16], span: [9; 8], sampled: true };
+    let at = replace(&mut given, &parent, before.is_some());
+    assert!(given.ends_with(rest), "the body changed: {}", show(input));
+    assert_eq!(of_head(&given), Some(parent), "{}", show(input));
+    assert_eq!(
+        state_of_head(&given),
+        if before.is_some() { state } else { String::new() },
+        "{}",
+        show(input)
+    );
+    set_span(&mut given, at, &[3; 8]);
+    assert_eq!(of_head(&given), Some(TraceParent { span: [3; 8], ..parent }), "{}", show(input));
+    let mut again = Marks::new();
+    let read = request(&given, 131_072, &mut again);
+    // One more field than there were may be one too many.
+    assert!(matches!(read, Ok(Some(_)) | Err(_)), "{}", show(&given));
+    Verdict::Accepted
+}
