@@ -179,7 +179,7 @@ fn told(grpc: &mut Grpc, listener: &str, strategy: &str) -> (Balancer, impl Fn([
         }
     };
     for _ in 0..3 {
-        report([0.02, 0.02, 0.01]);
+        report([0.02; 3]);
     }
     (balancer, report)
 }

@@ -14,17 +14,13 @@ use super::{Choice, Plan, Table};
 use crate::{Ask, Hand, Member, Time, mix};
 
 impl Plan {
-    /// The share of each member, in the order of [`Plan::members`]: 0 to 1 each, 1 together; empty where there is no member. Of a
-    /// member under alert the part that its sessions are to leave goes to the others. `hand` is what the asking core knows and
-    /// is not changed; with the same arguments the shares are the same. Takes time in proportion to the members, for strategies
-    /// that go by what is in flight to their square, up to 512 of them: beyond that, shares are weights.
+    /// The share of each member, in the order of [`Plan::members`]: 0 to 1 each, 1 together; empty where there is no member. What
+    /// the sessions of a member under alert are to leave is not taken off ([`Shed`](crate::Shed)). `hand` is what the asking core
+    /// knows and is not changed; with the same arguments the shares are the same. Takes time in proportion to the members, for
+    /// strategies that go by what is in flight to their square, up to 512 of them: beyond that, shares are weights.
     pub fn shares(&self, hand: &Hand, chance: u64, now: Time) -> Vec<f64> {
         let mut shares = self.prepared().unwrap_or_else(|| self.rehearsed(hand, chance, now));
-        for (share, member) in shares.iter_mut().zip(&self.members) {
-            *share *= 1.0 - f64::from(member.shed.share).clamp(0.0, 1.0);
-        }
         if !normalise(&mut shares) {
-            // All of everything is to leave: then nobody is better than another.
             shares = self.weights();
             normalise(&mut shares);
         }
@@ -129,7 +125,7 @@ mod tests {
     use super::*;
     use crate::plan::tests::members;
     use crate::strategy::{self, ALL};
-    use crate::{Knobs, Shed, Vitals};
+    use crate::{Knobs, Vitals};
 
     fn plan(name: &str, members: Vec<Member>) -> Plan {
         let strategy = strategy::find(name).expect("a strategy of this name");
@@ -189,13 +185,5 @@ mod tests {
         // As many more as all have: up to twice the mean each.
         let shares = shares(&plan("least_connections", busy(&[300, 100, 200])));
         assert!((shares[1] - 0.5).abs() < 0.01 && (shares[0] - 1.0 / 6.0).abs() < 0.01, "{shares:?}");
-    }
-
-    #[test]
-    fn members_under_alert_give_away_what_is_asked_of_them() {
-        let mut members = members(&[1.0, 1.0]);
-        members[0].shed = Shed { share: 0.5, epoch: 1, ..Shed::default() };
-        let shares = shares(&plan("random", members));
-        assert!((shares[0] - 1.0 / 3.0).abs() < 1e-6, "{shares:?}");
     }
 }

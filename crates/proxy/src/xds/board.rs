@@ -123,6 +123,7 @@ impl Entry {
             name: Arc::clone(&member.name),
             address: member.address,
             share,
+            stays: 1.0 - f64::from(member.shed.share),
         });
         let other = state.scales.weigh(now, fresh.collect(), moving) || came;
         if other {

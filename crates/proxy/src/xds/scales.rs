@@ -2,7 +2,7 @@
 //!
 //! Shares by what is in flight follow reports that are a second old, and so do what clients make of them: they are averaged over
 //! half a second ([`PACE`]), which calms that loop. Shares by weights or reports are calm already. What clients were told stays as
-//! long as it is nearly right; who is in use and who is not counts at once.
+//! long as it is nearly right; who is in use and who is not counts at once, and so does what members under alert are to lose.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -28,6 +28,8 @@ pub(super) struct Share {
     pub(super) address: SocketAddr,
     /// 0 to 1.
     pub(super) share: f64,
+    /// The part of its sessions that is not to go, 0 to 1: 1 for a member that is not under alert.
+    pub(super) stays: f64,
 }
 
 /// A member as clients are told of it.
@@ -69,6 +71,7 @@ impl Scales {
             let kept = before.get(&one.member).copied().unwrap_or(one.share);
             let share = kept + (one.share - kept) * part;
             self.shares.insert(one.member, share);
+            let share = share * one.stays.clamp(0.0, 1.0);
             if taken.insert(one.address) {
                 members.push((one, share));
             } else if let Some((_, sum)) = members.iter_mut().find(|(first, _)| first.address == one.address)
@@ -113,6 +116,7 @@ mod tests {
             name: format!("m{id}").into(),
             address: ([10, 0, 0, 1], 80 + id as u16).into(),
             share: *share,
+            stays: 1.0,
         };
         (0..).zip(shares).map(one).collect()
     }
@@ -166,6 +170,23 @@ mod tests {
         assert!(scales.weigh(at(2), shares(&[0.4, 0.4, 0.2]), true));
         let came = scales.told()[2].weight;
         assert!(came.abs_diff(200_000) < 1000, "one that comes has its share from the beginning: {came}");
+    }
+
+    #[test]
+    fn what_is_to_go_counts_at_once() {
+        for moving in [false, true] {
+            let mut scales = Scales::default();
+            scales.weigh(at(0), shares(&[0.5, 0.5]), moving);
+            let mut alert = shares(&[0.5, 0.5]);
+            alert[0].stays = 0.5;
+            assert!(scales.weigh(at(1), alert.clone(), moving));
+            assert_eq!(weights(&scales), [333_333, 666_667], "what goes is shared out as the rest is");
+            alert[0].stays = 0.0;
+            assert!(scales.weigh(at(2), alert, moving));
+            assert_eq!(weights(&scales), [1, 1_000_000]);
+            assert!(scales.weigh(at(3), shares(&[0.5, 0.5]), moving));
+            assert_eq!(weights(&scales), [500_000, 500_000], "and comes back when the alert is over");
+        }
     }
 
     #[test]
