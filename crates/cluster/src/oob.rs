@@ -84,10 +84,9 @@ pub(crate) async fn watch((group, member): (Arc<str>, Arc<str>), aim: Arc<Aim>, 
         }
         inner.pulled(&group, &member, Err(why));
         drop(inner);
-        match over.lacks {
+        if let Some(mut line) = over.lacks {
             // Either way of ending is an end.
-            Some(mut line) => drop(timeout(REST, &mut line.driver).await),
-            None => {}
+            let _ = timeout(REST, &mut line.driver).await;
         }
         sleep(pause.mul_f64(0.8 + 0.4 * chance())).await;
         pause = pause.mul_f64(1.6).min(LONGEST);
