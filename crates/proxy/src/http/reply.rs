@@ -62,7 +62,7 @@ impl<S: Stream> Session<S> {
     pub(super) fn log(&self, asked: &mut Asked, status: u16, reason: Option<Reason>, now: Time) {
         let Some(line) = asked.line.take() else { return };
         let outcome = Outcome { status, reason: reason.map(Reason::label), took: now.since(asked.begun) };
-        self.core.log(&line, &self.client_text, &self.listener.pool().group.name, &outcome);
+        self.core.log(&line, &self.client.text, &self.listener.pool().group.name, &outcome);
     }
 }
 
