@@ -2,6 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub(super) struct Outbound {
     /// On one of the member's connections.
     place: Place,
     /// The member's name, for requests that name no host.
-    host: Box<str>,
+    host: Option<Arc<str>>,
     to_head: bool,
     request: Option<(SendStream<Bytes>, Writer)>,
     answer: Answer,
@@ -65,7 +66,7 @@ impl Outbound {
         let settings = trip.settings();
         Self {
             place,
-            host: trip.name().into(),
+            host: trip.shared_name(),
             to_head: false,
             request: None,
             answer: Answer::Unasked,
@@ -103,8 +104,11 @@ impl Outbound {
     /// The answer's head, as `h2` has it.
     fn poll_answered(&mut self, cx: &mut Context<'_>) -> Poll<Result<Answered, h2::Error>> {
         let Answer::Head(head) = &mut self.answer else { return Poll::Pending };
-        if let Poll::Ready(Some(Ok(interim))) = head.poll_informational(cx) {
-            return Poll::Ready(Ok(Answered::Interim(interim)));
+        match head.poll_informational(cx) {
+            Poll::Ready(Some(Ok(interim))) => return Poll::Ready(Ok(Answered::Interim(interim))),
+            // Of neither kind: it wakes this task for both.
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(_) => {}
         }
         let (mut parts, body) = ready!(Pin::new(head).poll(cx))?.into_parts();
         if parts.status == http::StatusCode::SWITCHING_PROTOCOLS {
@@ -135,8 +139,8 @@ impl Outbound {
         let bad = |why: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidInput, why.to_string());
         let head = http1::request(text, MAX_HEAD, &mut marks).map_err(|refusal| bad(&refusal))?;
         let Some(head) = head else { return Poll::Ready(Err(io::ErrorKind::InvalidInput.into())) };
-        let told =
-            heads::request_head(&head, self.place.secure(), &self.host).map_err(|untold| bad(&untold))?;
+        let told = heads::request_head(&head, self.place.secure(), self.host.as_deref().unwrap_or_default())
+            .map_err(|untold| bad(&untold))?;
         let sent = self.ask(told, Writer::new(head.body));
         Poll::Ready(sent.map(|()| head.len))
     }

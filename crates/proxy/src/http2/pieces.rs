@@ -70,7 +70,7 @@ pub(crate) struct Framed {
 
 impl Framed {
     pub(super) fn new(head: request::Parts, len: usize) -> Self {
-        Self { head, len, pieces: Vec::new(), kept: 0, to_member: None, to_client: None }
+        Self { head, len, pieces: Vec::with_capacity(1), kept: 0, to_member: None, to_client: None }
     }
 
     /// Is no more of the body to be kept?

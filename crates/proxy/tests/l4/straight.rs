@@ -11,7 +11,7 @@ use plimsoll_brain::meter::Reading;
 use plimsoll_proxy::{Forwarded, ListenerSettings, Protocol};
 use plimsoll_wire::reading::{self, Said};
 
-use crate::rig::{MILLI, by, listener, start, status_of, within};
+use crate::rig::{MILLI, by, group, listener, settings, start, status_of, within};
 use crate::second::*;
 
 fn trailers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -47,8 +47,8 @@ async fn a_call_arrives_as_it_was_sent_and_so_does_its_answer() {
                 }
             })
             .await;
-        let settings = ListenerSettings { forwarded: Forwarded::XForwarded, ..listener(Protocol::Http) };
-        let (_engine, address) = start(settings, to_second(&[member]));
+        let listener = ListenerSettings { forwarded: Forwarded::XForwarded, ..listener(Protocol::Http) };
+        let (_engine, address) = start(listener, to_second(&[member]));
         let (sender, _end) = client(address).await;
         let mut sender = sender.ready().await.unwrap();
         let request = call().header("x-forwarded-for", "10.0.0.1").header("x-y", "z").body(()).unwrap();
@@ -253,6 +253,44 @@ async fn an_answer_before_the_end_of_the_call_arrives_whole() {
         let (head, content, after) = answer(response).await.unwrap();
         assert_eq!((head.status(), content.as_slice()), (StatusCode::OK, &b"enough"[..]));
         assert_eq!(after.unwrap()["grpc-status"], "8");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_becomes_text_when_its_group_speaks_http_1_by_then() {
+    within(async {
+        let (go, gone) = tokio::sync::watch::channel(false);
+        let (here, mut came) = tokio::sync::mpsc::channel(1);
+        let (second, _) =
+            second(100, move |request: Request<RecvStream>, mut respond: server::SendResponse<Bytes>| {
+                let (mut gone, here) = (gone.clone(), here.clone());
+                async move {
+                    let (_, mut body) = request.into_parts();
+                    while body.data().await.is_some() {}
+                    here.send(()).await.unwrap();
+                    gone.wait_for(|gone| *gone).await.unwrap();
+                    respond.send_reset(h2::Reason::REFUSED_STREAM);
+                }
+            })
+            .await;
+        let ok = "HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\nTransfer-Encoding: chunked\r\n\r\n\
+                  6\r\nanswer\r\n0\r\ngrpc-status: 0\r\n\r\n";
+        let (first, mut told) = plain(ok).await;
+        let (engine, address) = http(to_second(&[second]));
+        let (sender, _end) = client(address).await;
+        let mut sender = sender.ready().await.unwrap();
+        let (response, mut body) = sender.send_request(call().body(()).unwrap(), false).unwrap();
+        body.send_data(Bytes::from_static(b"question"), true).unwrap();
+        came.recv().await.unwrap();
+        engine.reload(settings(listener(Protocol::Http), group(&[first])), Vec::new()).unwrap();
+        go.send(true).unwrap();
+        let (head, content, after) = answer(response).await.unwrap();
+        assert_eq!((head.status(), content.as_slice()), (StatusCode::OK, &b"answer"[..]));
+        assert_eq!(after.unwrap()["grpc-status"], "0");
+        let text = told.recv().await.unwrap();
+        assert!(text.starts_with("POST /s/M HTTP/1.1\r\nHost: web.example\r\n"), "{text}");
+        assert!(text.ends_with("\r\n\r\n8\r\nquestion\r\n0\r\n\r\n"), "{text}");
     })
     .await;
 }
