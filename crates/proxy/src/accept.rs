@@ -127,7 +127,7 @@ fn carry(core: &Rc<Core>, listener: &Rc<Listener>, visit: Visit, stream: Link, p
         tokio::task::spawn_local(tokio::task::unconstrained(async move {
             let _visit = visit;
             let bond = http::bond(&listener);
-            http::serve(core, listener, stream, peer, unread, bond).await;
+            http::serve(core, listener, stream, peer, unread, bond, None).await;
         }));
     } else {
         tokio::task::spawn_local(async move {

@@ -17,7 +17,7 @@ use crate::account::Account;
 use crate::bond::Bond;
 use crate::connect::Peer;
 use crate::core::Core;
-use crate::http2;
+use crate::http2::{self, Framed};
 use crate::listener::Listener;
 use crate::metered::{Heed, Metered};
 use crate::pool::View;
@@ -32,10 +32,28 @@ mod dispatch;
 mod ending;
 mod exchange;
 mod reply;
+mod straight;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use reply::own_answer;
+
+/// A client as members are told of it, made once for all requests of a connection.
+pub(crate) struct Client {
+    /// Its address.
+    pub(crate) text: Box<str>,
+    /// What the members are told of it in the usual case.
+    fields: Box<[u8]>,
+}
+
+impl Client {
+    /// `scheme`: that of its connection, `http` or `https`.
+    pub(crate) fn new(peer: &Peer, scheme: &str) -> Rc<Self> {
+        let text = peer.client.ip().to_canonical().to_string().into_boxed_str();
+        let fields = http1::x_forwarded(&text, scheme).into_boxed_slice();
+        Rc::new(Self { text, fields })
+    }
+}
 
 /// A client connection between and during requests.
 struct Session<S> {
@@ -45,10 +63,7 @@ struct Session<S> {
     /// Is the task registered to be woken when the client sends? See [`Stream::poll_recv`].
     watched: bool,
     peer: Peer,
-    /// The client's address as members are told it.
-    client_text: Box<str>,
-    /// What the members are told of it in the usual case, made once.
-    client_fields: Box<[u8]>,
+    client: Rc<Client>,
     /// Bytes that came after the request being worked on, or the beginning of a head.
     unread: Vec<u8>,
     timer: Timer,
@@ -79,6 +94,8 @@ struct Asked {
     account: Option<Box<Account>>,
     /// In a side-car: the meter that it is counted by.
     metered: Metered,
+    /// A call that is not told as text: then nothing of it is in `out`, and `body` only says whether all of it has come.
+    framed: Option<Box<Framed>>,
 }
 
 impl Asked {
@@ -100,7 +117,7 @@ enum Next {
 }
 
 /// Serves one client connection until it ends. `unread` are bytes that were read from it already; `bond`: its own
-/// ([`bond`]), or that of the connection of HTTP/2 that it is a stream of.
+/// ([`bond`]), or that of the connection of HTTP/2 that it is a stream of; `client`: as that connection knows it, if it is such a stream.
 pub(crate) async fn serve<S: Stream + 'static>(
     core: Rc<Core>,
     listener: Rc<Listener>,
@@ -108,9 +125,14 @@ pub(crate) async fn serve<S: Stream + 'static>(
     peer: Peer,
     unread: Vec<u8>,
     bond: Option<Rc<RefCell<Bond>>>,
+    client: Option<Rc<Client>>,
 ) {
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
-    let mut session = Session::new(core, listener, stream, peer, unread, timer, bond);
+    let client = client.unwrap_or_else(|| Client::new(&peer, stream.scheme()));
+    let heed = Heed::begin(listener.pool().group.side_car.as_ref());
+    let (watched, answered_alone) = (false, false);
+    let mut session =
+        Session { core, listener, stream, watched, peer, client, unread, timer, answered_alone, bond, heed };
     let mut served: u32 = 0;
     loop {
         match session.next().await {
@@ -145,36 +167,6 @@ pub(crate) fn bond(listener: &Listener) -> Option<Rc<RefCell<Bond>>> {
 }
 
 impl<S: Stream> Session<S> {
-    fn new(
-        core: Rc<Core>,
-        listener: Rc<Listener>,
-        stream: S,
-        peer: Peer,
-        unread: Vec<u8>,
-        timer: Timer,
-        bond: Option<Rc<RefCell<Bond>>>,
-    ) -> Self {
-        let client_text = peer.client.ip().to_canonical().to_string().into_boxed_str();
-        let client_fields = http1::x_forwarded(&client_text, stream.scheme()).into_boxed_slice();
-        let heed = Heed::begin(listener.pool().group.side_car.as_ref());
-        Self {
-            core,
-            listener,
-            stream,
-            watched: false,
-            peer,
-            client_text,
-            client_fields,
-            unread,
-            timer,
-            answered_alone: false,
-            bond,
-            heed,
-        }
-    }
-}
-
-impl<S: Stream> Session<S> {
     /// Reads the next request head.
     async fn next(&mut self) -> Next {
         let settings = self.listener.settings();
@@ -199,6 +191,9 @@ impl<S: Stream> Session<S> {
                 true => Next::Closed,
                 false => Next::Refused(Reason::ClientTimeout),
             });
+        }
+        if let Some((framed, ended)) = self.stream.asking().and_then(|client| client.framed()) {
+            return Poll::Ready(Next::Request(self.begin_framed(cx, framed, ended)));
         }
         let core = Rc::clone(&self.core);
         core.lend(|buffer, _| {
@@ -254,17 +249,14 @@ impl<S: Stream> Session<S> {
             Forwarded::Rfc7239 => http1::Forwarded::Rfc7239,
             Forwarded::Off => http1::Forwarded::Off,
         };
-        let trusted = !settings.trusted.is_empty() && {
-            let client = self.peer.client.ip().to_canonical();
-            settings.trusted.iter().any(|net| net.contains(&client))
-        };
+        let trusted = trusted(settings, &self.peer);
         let mut out = core.vector();
         request.write(
             &Forwarding {
                 style,
                 trusted,
-                client: &self.client_text,
-                plain: &self.client_fields,
+                client: &self.client.text,
+                plain: &self.client.fields,
                 scheme: self.stream.scheme(),
             },
             &mut out,
@@ -292,6 +284,7 @@ impl<S: Stream> Session<S> {
             view,
             account,
             metered: Metered::default(),
+            framed: None,
         };
         self.unread.clear();
         if !ahead.is_empty() {
@@ -375,6 +368,14 @@ impl<S: Stream> Session<S> {
             })
         })
         .await;
+    }
+}
+
+/// Is this client believed when it says for whom it asks?
+pub(crate) fn trusted(settings: &ListenerSettings, peer: &Peer) -> bool {
+    !settings.trusted.is_empty() && {
+        let client = peer.client.ip().to_canonical();
+        settings.trusted.iter().any(|net| net.contains(&client))
     }
 }
 

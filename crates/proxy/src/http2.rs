@@ -5,6 +5,9 @@
 //! other way round ([`outbound`]). So there is one dispatcher for all versions: choice, retries, deadlines, bindings, counts and
 //! the log are the same, and what could be read in two ways is refused by the same rules.
 //!
+//! Calls of gRPC, where both sides speak HTTP/2, are not told as text but handed on as they come ([`pieces`]), unless something is to be done
+//! with them that needs the text ([`straight`]).
+//!
 //! Frames, header compression and windows are those of the crate `h2`. What it leaves to others is here: who may open how many
 //! streams, when a connection ends ([`serve`]), how much a peer may say that asks for nothing ([`govern`]), which of a
 //! member's connections a request goes to ([`wires`]), which of them nothing is heard of any more ([`ear`]),
@@ -21,9 +24,11 @@ mod heads;
 mod inbound;
 mod meter;
 mod outbound;
+mod pieces;
 mod reader;
 mod refuse;
 mod serve;
+mod straight;
 #[cfg(test)]
 mod tests;
 mod wear;
@@ -32,8 +37,11 @@ mod wires;
 mod writer;
 
 pub(crate) use govern::{Governed, Watch};
+pub(crate) use pieces::{Answering, Asking, Framed, Told};
+pub(crate) use refuse::line;
 pub(crate) use serve::{begins, serve};
-pub(crate) use wires::{Wires, reach};
+pub(crate) use straight::answer as judge;
+pub(crate) use wires::{Wires, at_hand, reach};
 
 /// How the name of the protocol is agreed on in TLS.
 pub(crate) const ALPN: &[u8] = b"h2";

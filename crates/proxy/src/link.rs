@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::grpc::Call;
+use crate::http2::{Answering, Asking};
 use crate::stream::Stream;
 use crate::tls::Origin;
 
@@ -86,6 +87,16 @@ impl Stream for Link {
     #[inline(always)]
     fn call(&self) -> Option<&Call> {
         either!(self, stream => stream.call())
+    }
+
+    #[inline(always)]
+    fn asking(&mut self) -> Option<&mut dyn Asking> {
+        either!(self, stream => stream.asking())
+    }
+
+    #[inline(always)]
+    fn answering(&mut self) -> Option<&mut dyn Answering> {
+        either!(self, stream => stream.answering())
     }
 
     #[inline]

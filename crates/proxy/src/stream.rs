@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::grpc::Call;
+use crate::http2::{Answering, Asking};
 use crate::tls::Origin;
 
 /// A byte stream to or from a peer.
@@ -94,6 +95,16 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
 
     /// If a client's request is a call of gRPC: what is known of it.
     fn call(&self) -> Option<&Call> {
+        None
+    }
+
+    /// A client's stream of HTTP/2, whose request may not have to be told as text.
+    fn asking(&mut self) -> Option<&mut dyn Asking> {
+        None
+    }
+
+    /// A member's stream of HTTP/2, which takes requests that are not told as text.
+    fn answering(&mut self) -> Option<&mut dyn Answering> {
         None
     }
 

@@ -63,6 +63,11 @@ impl Trip {
         self.view.published.plan.members().get(self.place()).map_or("", |member| &member.name)
     }
 
+    /// The member's name, for something that may last longer; `None` once it is settled.
+    pub(crate) fn shared_name(&self) -> Option<Arc<str>> {
+        Some(Arc::clone(&self.view.published.plan.members().get(self.place())?.name))
+    }
+
     pub(crate) fn settings(&self) -> &GroupSettings {
         &self.view.published.settings
     }

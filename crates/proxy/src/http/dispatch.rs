@@ -302,16 +302,23 @@ impl<S: Stream> Session<S> {
     #[inline(never)]
     fn urgency(&self, asked: &Asked) -> Option<Urgency> {
         let settings = self.listener.settings();
-        let said = priority::of_head(&asked.out, settings.priority.as_deref()?);
+        let name = settings.priority.as_deref()?;
+        let said = match &asked.framed {
+            None => priority::of_head(&asked.out, name),
+            Some(framed) => {
+                let values = framed.head.headers.get_all(name).iter();
+                values.filter_map(|value| priority::urgency(value.as_bytes())).last()
+            }
+        };
         Some(said.and_then(Urgency::new).unwrap_or_default())
     }
 
-    /// A connection to a member, or a stream on one; `true`: on one that served before.
-    async fn reach(&self, trip: &Trip, deadline: Time, fresh: bool) -> Result<(Link, bool), Reason> {
-        if trip.settings().http2 {
-            return http2::reach(&self.core, trip, &self.timer, deadline, &self.peer, fresh).await;
+    /// A new connection to a member, or a stream on one.
+    async fn reach(&self, trip: &Trip, deadline: Time) -> Result<Link, Reason> {
+        match trip.settings().http2 {
+            true => http2::reach(&self.core, trip, &self.timer, deadline, &self.peer).await,
+            false => link(&self.core, trip, &self.timer, deadline, &self.peer).await,
         }
-        Ok((link(&self.core, trip, &self.timer, deadline, &self.peer).await?, false))
     }
 
     /// What it is that no connection came about: the client's own haste is no fault of the member.
@@ -335,14 +342,22 @@ impl<S: Stream> Session<S> {
         fresh: bool,
     ) -> Result<End, Failure> {
         let second = trip.settings().http2;
-        let pooled = if fresh || second { None } else { trip.upstream.check_out() };
+        let pooled = match second {
+            _ if fresh => None,
+            true => http2::at_hand(&self.core, trip),
+            false => trip.upstream.check_out(),
+        };
         let (mut member, reused) = match pooled {
             Some(stream) => (stream, true),
             // On the heap: it is needed seldom, and would make every connection's task larger.
-            None => Box::pin(self.reach(trip, deadline, fresh))
-                .await
-                .map_err(|reason| self.unreached(asked, reason))?,
+            None => {
+                let made = Box::pin(self.reach(trip, deadline)).await;
+                (made.map_err(|reason| self.unreached(asked, reason))?, false)
+            }
         };
+        if !second && asked.framed.is_some() {
+            asked.tell();
+        }
         let end = self.exchange(asked, &mut member, trip, deadline, reused).await?;
         let settings = trip.settings();
         if second {

@@ -21,6 +21,9 @@ use crate::relay;
 use crate::residue::Residue;
 use crate::trip::Trip;
 
+mod patience;
+mod straight;
+
 /// A body up to this long is copied behind its head, to be sent by one call without gathering.
 const COPY: usize = 4096;
 /// Bytes of requests sent ahead (pipelining) that are kept; beyond that the client is not read.
@@ -94,6 +97,10 @@ impl<S: Stream> Session<S> {
         let settings = self.listener.settings();
         let per_try = trip.settings().timeouts.per_try;
         let now = self.core.now();
+        if let Some(framed) = &mut asked.framed {
+            // Of an attempt before this one.
+            framed.to_member = None;
+        }
         let mut exchange = Exchange {
             settings,
             deadline,
@@ -173,23 +180,23 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         }
         let core = Rc::clone(&self.session.core);
         let heard = self.heard;
-        let mut moved = false;
         let mut turns = 0;
-        let done = core.lend(|buffer, scratch| {
-            while turns < TURNS && self.request(cx, buffer)? {
-                moved = true;
-                turns += 1;
-            }
-            while turns < TURNS && self.answer(cx, buffer, scratch)? {
-                moved = true;
-                turns += 1;
-                scratch.clear();
-                if matches!(self.answer, Answer::Done | Answer::Tunnel) && self.to_client.is_empty() {
-                    return Ok(true);
+        let done = match self.asked.framed {
+            Some(_) => self.straight(cx, &mut turns)?,
+            None => core.lend(|buffer, scratch| {
+                while turns < TURNS && self.request(cx, buffer)? {
+                    turns += 1;
                 }
-            }
-            Ok(false)
-        })?;
+                while turns < TURNS && self.answer(cx, buffer, scratch)? {
+                    turns += 1;
+                    scratch.clear();
+                    if matches!(self.answer, Answer::Done | Answer::Tunnel) && self.to_client.is_empty() {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            })?,
+        };
         if done {
             core.tick();
             return Poll::Ready(Ok(()));
@@ -198,13 +205,14 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             cx.waker().wake_by_ref();
         }
         if self.watching && !self.client_ended {
-            if self.asked.body.done() {
+            let (done, text) = (self.asked.body.done(), self.asked.framed.is_none());
+            if done && text {
                 core.lend(|buffer, _| self.watch_client(cx, buffer))?;
-            } else if self.unread() && self.session.stream.poll_gone(cx).is_ready() {
+            } else if (done || self.unread()) && self.session.stream.poll_gone(cx).is_ready() {
                 return Poll::Ready(Err(Failure::Client(self.answered)));
             }
         }
-        if moved && (heard || self.heard || self.asked.streamed) {
+        if turns > 0 && (heard || self.heard || self.asked.streamed) {
             self.rearm(core.tick());
         }
         Poll::Pending
@@ -363,7 +371,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 && !self.session.ending()
                 && !self.session.sheds();
             if let Some(value) = head.report {
-                self.refused = self.trip.hear(value, core.now()) && head.status == 503;
+                self.hear(head.status, value);
             }
             if !self.refused {
                 let strip_report = self.trip.settings().strip_reports;
@@ -396,6 +404,11 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             return Ok(&[]);
         }
         Ok(if self.unchunk { &[] } else { &rest[..taken] })
+    }
+
+    /// What the member says of its load: with a 503 it may be that it has no room.
+    fn hear(&mut self, status: u16, report: &[u8]) {
+        self.refused = self.trip.hear(report, self.session.core.now()) && status == 503;
     }
 
     fn pass_on(&mut self, cx: &mut Context<'_>, head: &[u8], body: &[u8]) -> Result<bool, Failure> {
@@ -447,56 +460,5 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             }
         }
         Ok(())
-    }
-
-    /// Sets the timer to the first of the deadlines that hold now.
-    fn rearm(&self, now: Time) {
-        let client = self.settings.timeouts.body;
-        let member = self.trip.settings().timeouts.idle;
-        let idle = if self.waits_for_client() { client } else { member };
-        let answer = if self.headless() { self.per_try } else { Time(u64::MAX) };
-        let watch = if self.watching { Time(u64::MAX) } else { self.watch_at };
-        self.session.timer.set(self.deadline.min(answer).min(now + idle).min(watch));
-    }
-
-    /// Is the head of the final answer still to come?
-    fn headless(&self) -> bool {
-        matches!(self.answer, Answer::Head)
-    }
-
-    /// Is it the client that nothing moves for?
-    fn waits_for_client(&self) -> bool {
-        !self.to_client.is_empty() || !(self.asked.body.done() || self.unread())
-    }
-
-    /// Is nothing read of the request because the member takes nothing of it?
-    fn unread(&self) -> bool {
-        self.deaf || self.sent < self.asked.out.len() || !self.to_member.is_empty()
-    }
-
-    /// The timer fired: whose fault is it?
-    fn late(&self) -> Failure {
-        let now = self.session.core.tick();
-        let reason = match () {
-            () if self
-                .session
-                .stream
-                .call()
-                .is_some_and(|call| call.expired(now.since(self.asked.begun))) =>
-            {
-                return Failure::Expired(self.answered);
-            }
-            () if now >= self.deadline => Reason::TotalTimeout,
-            () if self.headless() && now >= self.per_try => Reason::AnswerTimeout,
-            () if self.waits_for_client() => {
-                return if self.answered {
-                    Failure::Client(true)
-                } else {
-                    Failure::Refused(Reason::ClientTimeout)
-                };
-            }
-            () => Reason::AnswerTimeout,
-        };
-        if self.answered { Failure::Broken } else { Failure::Member(reason, false) }
     }
 }

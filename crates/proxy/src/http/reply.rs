@@ -105,7 +105,7 @@ impl<S: Stream> Session<S> {
     fn tell(&self, account: Box<Account>, asked: &Asked, status: u16, reason: Option<Reason>, now: Time) {
         let outcome = Outcome { status, reason: reason.map(Reason::label), took: now.since(asked.begun) };
         let side = Side {
-            client: &self.client_text,
+            client: &self.client.text,
             group: &self.listener.pool().group.name,
             scheme: self.stream.scheme(),
             version: match asked.http10 {

@@ -26,12 +26,14 @@ struct Kept<S> {
     stream: S,
     bytes: Vec<u8>,
     sent: usize,
+    /// How many there were last time: as many have room at once.
+    usual: usize,
     /// Why it takes nothing more.
     failed: Option<io::ErrorKind>,
 }
 
 pub(super) fn batch<S: Stream>(stream: S) -> (Batch<S>, Outlet<S>) {
-    let kept = Rc::new(RefCell::new(Kept { stream, bytes: Vec::new(), sent: 0, failed: None }));
+    let kept = Rc::new(RefCell::new(Kept { stream, bytes: Vec::new(), sent: 0, usual: 0, failed: None }));
     (Batch(Rc::clone(&kept)), Outlet(kept))
 }
 
@@ -79,7 +81,7 @@ impl<S: Stream> Kept<S> {
             }
         }
         // A connection that rests owns nothing.
-        (self.bytes, self.sent) = (Vec::new(), 0);
+        (self.usual, self.bytes, self.sent) = (self.bytes.len(), Vec::new(), 0);
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
@@ -92,6 +94,9 @@ impl<S: Stream> Kept<S> {
             }
         }
         self.failed()?;
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve(self.usual.max(all));
+        }
         for part in parts {
             self.bytes.extend_from_slice(part);
         }

@@ -17,6 +17,25 @@ pub(super) fn hop(name: &[u8]) -> bool {
     HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop))
 }
 
+/// The same of a name as HTTP/2 has it, in lower case.
+pub(super) fn is_hop(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "keep-alive"
+            | "proxy-connection"
+            | "transfer-encoding"
+            | "upgrade"
+            | "te"
+            | "http2-settings"
+    )
+}
+
+/// The same as [`trails`] of a name in lower case.
+pub(super) fn stands_in_trailers(name: &str) -> bool {
+    !is_hop(name) && !matches!(name, "content-length" | "host" | "trailer")
+}
+
 /// May a field stand in trailers? Those that frame or route a message may not (RFC 9110 section 6.5.1).
 fn trails(name: &[u8]) -> bool {
     const FRAMES: [&[u8]; 3] = [b"content-length", b"host", b"trailer"];
@@ -64,6 +83,9 @@ pub(super) fn trailers(framing: &[u8]) -> HeaderMap {
 
 /// What trailers say of a member's load (ORCA), as the value of [`orca::HEADER`]; with `strip` they do not say it any more.
 pub(super) fn report(trailers: &mut HeaderMap, strip: bool) -> Option<Vec<u8>> {
+    if !reports(trailers) {
+        return None;
+    }
     let binary = report_bin(trailers, strip);
     let text = match strip {
         true => trailers.remove(orca::HEADER),
@@ -74,11 +96,19 @@ pub(super) fn report(trailers: &mut HeaderMap, strip: bool) -> Option<Vec<u8>> {
 
 /// The same of the binary form, which gRPC has a name of its own for.
 pub(super) fn report_bin(fields: &mut HeaderMap, strip: bool) -> Option<Vec<u8>> {
+    if !reports(fields) {
+        return None;
+    }
     let value = match strip {
         true => fields.remove(orca::HEADER_BIN),
         false => fields.get(orca::HEADER_BIN).cloned(),
     };
     value.map(|value| [b"BIN ", value.as_bytes()].concat())
+}
+
+/// Is there a report in either form? Most answers have none, and to look for two names costs more than to look at all.
+fn reports(fields: &HeaderMap) -> bool {
+    fields.keys().any(|name| name.as_str().starts_with(orca::HEADER))
 }
 
 #[cfg(test)]
@@ -107,6 +137,28 @@ mod tests {
         let text = b"0;x=y:z\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\nHost: x\r\nOk: 1\r\n\r\n";
         let found = trailers(text);
         assert_eq!(found.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["ok"]);
+    }
+
+    #[test]
+    fn names_in_lower_case_are_judged_alike() {
+        for name in [
+            "connection",
+            "keep-alive",
+            "proxy-connection",
+            "transfer-encoding",
+            "upgrade",
+            "te",
+            "http2-settings",
+            "content-length",
+            "host",
+            "trailer",
+            "grpc-status",
+            "tea",
+            "x",
+        ] {
+            assert_eq!(is_hop(name), hop(name.as_bytes()), "{name}");
+            assert_eq!(stands_in_trailers(name), trails(name.as_bytes()), "{name}");
+        }
     }
 
     #[test]

@@ -8,10 +8,11 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, SendStream};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, request};
 use plimsoll_wire::http1::{self, Body, Marks};
 
 use super::heads;
+use super::pieces::{Asking, Framed, Piece, Pieces};
 use super::reader::{Reader, broken};
 use super::serve::Guest;
 use super::websocket;
@@ -35,6 +36,8 @@ pub(super) struct Inbound {
     partial: Vec<u8>,
     answer: Option<(SendStream<Bytes>, Writer)>,
     call: Option<Call>,
+    /// What is asked, if it goes straight.
+    framed: Option<Box<Framed>>,
 }
 
 impl Inbound {
@@ -47,11 +50,27 @@ impl Inbound {
     ) -> Self {
         let fields = &head.headers;
         let call = heads::is_call(fields).then(|| Call {
-            timeout: fields.get("grpc-timeout").and_then(|value| grpc::timeout(value.as_bytes())),
+            timeout: fields.get(&TIMEOUT).and_then(|value| grpc::timeout(value.as_bytes())),
             status: None,
         });
         let (to_head, tunnel) = (head.method == Method::HEAD, websocket::is_asked(head));
-        Self { guest, request, to_head, tunnel, respond, partial: Vec::new(), answer: None, call }
+        Self {
+            guest,
+            request,
+            to_head,
+            tunnel,
+            respond,
+            partial: Vec::new(),
+            answer: None,
+            call,
+            framed: None,
+        }
+    }
+
+    /// Has a call go straight: nothing of it is to be read as text.
+    pub(super) fn straight(mut self, framed: Framed) -> Self {
+        self.framed = Some(Box::new(framed));
+        self
     }
 
     /// Has all of the answer been sent?
@@ -107,10 +126,15 @@ impl Inbound {
     }
 }
 
+/// How long its client waits.
+static TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+/// How a call went.
+static STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
 /// How a call went: in the trailers, or in the head of an answer that is nothing else.
 fn judge(call: &mut Option<Call>, fields: &HeaderMap) {
     if let Some(call) = call
-        && let Some(status) = fields.get("grpc-status")
+        && let Some(status) = fields.get(&STATUS)
     {
         // What is no number is UNKNOWN.
         call.status = Some(status.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(2));
@@ -180,6 +204,45 @@ impl Stream for Inbound {
 
     fn call(&self) -> Option<&Call> {
         self.call.as_ref()
+    }
+
+    fn asking(&mut self) -> Option<&mut dyn Asking> {
+        Some(self)
+    }
+}
+
+impl Pieces for Inbound {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Piece>> {
+        self.request.poll_piece(cx).map_err(broken)
+    }
+
+    fn poll_give(&mut self, cx: &mut Context<'_>, piece: &mut Option<Piece>) -> Poll<io::Result<usize>> {
+        // Only after its head.
+        let Some((stream, writer)) = &mut self.answer else {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        };
+        if let Some(Piece::Trailers(trailers)) = piece {
+            judge(&mut self.call, trailers);
+        }
+        writer.poll_give(cx, stream, piece)
+    }
+}
+
+impl Asking for Inbound {
+    fn framed(&mut self) -> Option<(Box<Framed>, bool)> {
+        Some((self.framed.take()?, self.request.ended()))
+    }
+
+    fn send_interim(&mut self, answer: Response<()>) {
+        // They are a courtesy: what cannot be sent now stays unsaid.
+        let _ = self.respond.send_informational(answer);
+    }
+
+    fn send_answer(&mut self, answer: Response<()>, ended: bool) -> io::Result<()> {
+        self.judge(answer.headers());
+        let stream = self.respond.send_response(answer, ended).map_err(broken)?;
+        self.answer = Some((stream, Writer::of_pieces(ended)));
+        Ok(())
     }
 }
 

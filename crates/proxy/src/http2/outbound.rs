@@ -2,14 +2,17 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::ResponseFuture;
-use h2::{Reason, SendStream};
+use h2::{Reason, RecvStream, SendStream};
+use http::{Request, Response, response};
 use plimsoll_wire::http1::{self, Marks};
 
+use super::pieces::{Answering, Framed, Piece, Pieces, Told};
 use super::reader::{Framing, Reader, broken};
 use super::wires::Place;
 use super::writer::Writer;
@@ -25,7 +28,7 @@ pub(super) struct Outbound {
     /// On one of the member's connections.
     place: Place,
     /// The member's name, for requests that name no host.
-    host: Box<str>,
+    host: Option<Arc<str>>,
     to_head: bool,
     request: Option<(SendStream<Bytes>, Writer)>,
     answer: Answer,
@@ -52,12 +55,18 @@ enum Answer {
     Text(Box<Reader>),
 }
 
+/// A head, and what follows it.
+enum Answered {
+    Interim(Response<()>),
+    Final(response::Parts, RecvStream),
+}
+
 impl Outbound {
     pub(super) fn new(place: Place, trip: &Trip) -> Self {
         let settings = trip.settings();
         Self {
             place,
-            host: trip.name().into(),
+            host: trip.shared_name(),
             to_head: false,
             request: None,
             answer: Answer::Unasked,
@@ -70,28 +79,70 @@ impl Outbound {
         }
     }
 
-    /// Sends the head; how much of `text` it is. All of it is there: the relay has it in one piece.
-    fn poll_head(&mut self, cx: &mut Context<'_>, text: &[u8]) -> Poll<io::Result<usize>> {
-        if let Err(error) = ready!(self.place.sender().poll_ready(cx)) {
-            self.untouched = true;
-            return Poll::Ready(Err(broken(error)));
-        }
-        let mut marks = Marks::new();
-        let bad = |why: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidInput, why.to_string());
-        let head = http1::request(text, MAX_HEAD, &mut marks).map_err(|refusal| bad(&refusal))?;
-        let Some(head) = head else { return Poll::Ready(Err(io::ErrorKind::InvalidInput.into())) };
-        let told =
-            heads::request_head(&head, self.place.secure(), &self.host).map_err(|untold| bad(&untold))?;
-        self.to_head = told.method() == http::Method::HEAD;
-        let (answer, stream) = self.place.sender().send_request(told, head.body.done()).map_err(|error| {
+    /// Sends a head, for which there is room; `writer` is for what follows.
+    fn ask(&mut self, request: Request<()>, writer: Writer) -> io::Result<()> {
+        self.to_head = request.method() == http::Method::HEAD;
+        let asked = self.place.sender().send_request(request, writer.ended());
+        let (answer, stream) = asked.map_err(|error| {
             // It did not leave this process.
             self.untouched = true;
             broken(error)
         })?;
         self.place.asked();
-        self.request = Some((stream, Writer::new(head.body)));
+        self.request = Some((stream, writer));
         self.answer = Answer::Head(answer);
-        Poll::Ready(Ok(head.len))
+        Ok(())
+    }
+
+    /// Waits for room for one more request.
+    fn poll_place(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let room = ready!(self.place.sender().poll_ready(cx));
+        self.untouched |= room.is_err();
+        Poll::Ready(room.map_err(broken))
+    }
+
+    /// The answer's head, as `h2` has it.
+    fn poll_answered(&mut self, cx: &mut Context<'_>) -> Poll<Result<Answered, h2::Error>> {
+        let Answer::Head(head) = &mut self.answer else { return Poll::Pending };
+        match head.poll_informational(cx) {
+            Poll::Ready(Some(Ok(interim))) => return Poll::Ready(Ok(Answered::Interim(interim))),
+            // Of neither kind: it wakes this task for both.
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(_) => {}
+        }
+        let (mut parts, body) = ready!(Pin::new(head).poll(cx))?.into_parts();
+        if parts.status == http::StatusCode::SWITCHING_PROTOCOLS {
+            // HTTP/2 has none (RFC 9113 section 8.6).
+            return Poll::Ready(Err(Reason::PROTOCOL_ERROR.into()));
+        }
+        self.report = fields::report_bin(&mut parts.headers, self.strip);
+        Poll::Ready(Ok(Answered::Final(parts, body)))
+    }
+
+    /// What follows the head is to be read from.
+    fn read(&mut self, text: Vec<u8>, framing: Framing, body: RecvStream) {
+        self.answer = Answer::Text(Box::new(Reader::new(text, framing, body).of_member(self.strip)));
+    }
+
+    /// What it means that the member broke off.
+    fn broke_off(&mut self, error: h2::Error) -> io::Error {
+        // A stream above the last that the member will look at ends with its GOAWAY, the others do not.
+        self.declined = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
+        self.untouched = self.declined || (error.is_remote() && error.is_go_away());
+        broken(error)
+    }
+
+    /// Sends the head; how much of `text` it is. All of it is there: the relay has it in one piece.
+    fn poll_head(&mut self, cx: &mut Context<'_>, text: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_place(cx))?;
+        let mut marks = Marks::new();
+        let bad = |why: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidInput, why.to_string());
+        let head = http1::request(text, MAX_HEAD, &mut marks).map_err(|refusal| bad(&refusal))?;
+        let Some(head) = head else { return Poll::Ready(Err(io::ErrorKind::InvalidInput.into())) };
+        let told = heads::request_head(&head, self.place.secure(), self.host.as_deref().unwrap_or_default())
+            .map_err(|untold| bad(&untold))?;
+        let sent = self.ask(told, Writer::new(head.body));
+        Poll::Ready(sent.map(|()| head.len))
     }
 
     fn poll_answer(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, h2::Error>> {
@@ -111,26 +162,24 @@ impl Outbound {
                     }
                     return Poll::Ready(Ok(most));
                 }
-                Answer::Head(head) => {
+                Answer::Head(_) => {
+                    let answered = ready!(self.poll_answered(cx))?;
                     let mut text = Vec::with_capacity(512);
-                    if let Poll::Ready(Some(Ok(interim))) = head.poll_informational(cx) {
-                        let (parts, ()) = interim.into_parts();
-                        heads::answer_text(&parts, true, false, &mut text);
-                        if let Answer::Head(head) = std::mem::replace(&mut self.answer, Answer::Unasked) {
-                            self.answer = Answer::Interim(text, 0, head);
+                    match answered {
+                        Answered::Interim(interim) => {
+                            let (parts, ()) = interim.into_parts();
+                            heads::answer_text(&parts, true, false, &mut text);
+                            if let Answer::Head(head) = std::mem::replace(&mut self.answer, Answer::Unasked) {
+                                self.answer = Answer::Interim(text, 0, head);
+                            }
                         }
-                        continue;
+                        Answered::Final(parts, body) => {
+                            let ended = body.is_end_stream();
+                            let framing = heads::answer_text(&parts, ended, self.to_head, &mut text);
+                            debug_assert!(framing != Framing::Length || !self.to_head);
+                            self.read(text, framing, body);
+                        }
                     }
-                    let (mut parts, body) = ready!(Pin::new(head).poll(cx))?.into_parts();
-                    if parts.status == http::StatusCode::SWITCHING_PROTOCOLS {
-                        // HTTP/2 has none (RFC 9113 section 8.6).
-                        return Poll::Ready(Err(Reason::PROTOCOL_ERROR.into()));
-                    }
-                    self.report = fields::report_bin(&mut parts.headers, self.strip);
-                    let framing = heads::answer_text(&parts, body.is_end_stream(), self.to_head, &mut text);
-                    debug_assert!(framing != Framing::Length || !self.to_head);
-                    let reader = Reader::new(text, framing, body).of_member(self.strip);
-                    self.answer = Answer::Text(Box::new(reader));
                 }
             }
         }
@@ -149,12 +198,7 @@ impl Stream for Outbound {
         }
         let came = self.poll_answer(cx, buffer);
         self.waiting = came.is_pending() && matches!(self.answer, Answer::Head(_));
-        came.map_err(|error| {
-            // A stream above the last that the member will look at ends with its GOAWAY, the others do not.
-            self.declined = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
-            self.untouched = self.declined || (error.is_remote() && error.is_go_away());
-            broken(error)
-        })
+        came.map_err(|error| self.broke_off(error))
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
@@ -177,6 +221,51 @@ impl Stream for Outbound {
             Answer::Text(reader) => reader.report().or_else(|| self.report.take()),
             _ => self.report.take(),
         }
+    }
+
+    fn answering(&mut self) -> Option<&mut dyn Answering> {
+        Some(self)
+    }
+}
+
+impl Pieces for Outbound {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Piece>> {
+        let Answer::Text(reader) = &mut self.answer else { return Poll::Pending };
+        let came = ready!(reader.poll_piece(cx));
+        Poll::Ready(came.map_err(|error| self.broke_off(error)))
+    }
+
+    fn poll_give(&mut self, cx: &mut Context<'_>, piece: &mut Option<Piece>) -> Poll<io::Result<usize>> {
+        // Only after its head.
+        let Some((stream, writer)) = &mut self.request else {
+            return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
+        };
+        writer.poll_give(cx, stream, piece)
+    }
+}
+
+impl Answering for Outbound {
+    fn poll_ask(&mut self, cx: &mut Context<'_>, asked: &Framed, ended: bool) -> Poll<io::Result<()>> {
+        ready!(self.poll_place(cx))?;
+        let request = asked.request(self.place.secure());
+        Poll::Ready(self.ask(request, Writer::of_pieces(ended)))
+    }
+
+    fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Told>> {
+        if self.untouched {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        let answered = self.poll_answered(cx);
+        self.waiting = answered.is_pending();
+        Poll::Ready(match ready!(answered) {
+            Ok(Answered::Interim(interim)) => Ok(Told::Interim(interim)),
+            Ok(Answered::Final(parts, body)) => {
+                let ended = body.is_end_stream();
+                self.read(Vec::new(), if ended { Framing::Empty } else { Framing::Chunks }, body);
+                Ok(Told::Final(Response::from_parts(parts, ()), ended))
+            }
+            Err(error) => Err(self.broke_off(error)),
+        })
     }
 }
 

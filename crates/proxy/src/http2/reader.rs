@@ -1,15 +1,22 @@
-//! What comes in on a stream, as the text of HTTP/1.1: a head, then the body as it is or in chunks, then trailers.
+//! What comes in on a stream, as the text of HTTP/1.1: a head, then the body as it is or in chunks, then trailers. Or, for a call that goes
+//! straight, in the pieces that it comes in.
 //!
 //! The peer's windows are opened again only for bytes that were handed over before: whoever reads comes back when it could pass
 //! them on. So a slow reader holds the sender back, whichever versions the two speak.
 
 use std::io;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use h2::RecvStream;
+use http::HeaderMap;
 
-use super::fields;
+use super::pieces::Piece;
+use super::{STREAM_WINDOW, fields, straight};
+
+/// Bytes handed over in pieces for which the peer's window is opened again at once; for fewer only when there is nothing else to do, which
+/// is never where the message has ended by then.
+const STEP: usize = STREAM_WINDOW as usize / 4;
 
 /// How the end of a body is told in HTTP/1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +73,11 @@ impl Reader {
         Self { strip: Some(strip), ..self }
     }
 
+    /// Has all of it come?
+    pub(super) fn ended(&self) -> bool {
+        self.ended
+    }
+
     /// What a member said of its load after the body: the value of an ORCA report.
     pub(super) fn report(&mut self) -> Option<Vec<u8>> {
         self.report.take()
@@ -76,11 +88,7 @@ impl Reader {
     /// # Errors
     /// The peer broke off.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, h2::Error>> {
-        let owed = std::mem::take(&mut self.owed);
-        if owed > 0 {
-            // More than was received it cannot be; a stream that is closed needs none.
-            let _ = self.stream.flow_control().release_capacity(owed);
-        }
+        self.release();
         let mut filled = 0;
         while filled < buffer.len() {
             let room = &mut buffer[filled..];
@@ -111,6 +119,60 @@ impl Reader {
             None if self.ended => Poll::Ready(Ok(0)),
             None => Poll::Pending,
         }
+    }
+
+    /// Opens the peer's windows again for what was handed over.
+    fn release(&mut self) {
+        let owed = std::mem::take(&mut self.owed);
+        if owed > 0 {
+            // More than was received it cannot be; a stream that is closed needs none.
+            let _ = self.stream.flow_control().release_capacity(owed);
+        }
+    }
+
+    /// The next piece of the body, or its end; instead of [`Self::poll`], while there is no text to hand over. To be asked when what came
+    /// before was passed on.
+    ///
+    /// # Errors
+    /// The peer broke off.
+    pub(super) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<Piece, h2::Error>> {
+        loop {
+            if self.owed >= STEP {
+                self.release();
+            }
+            match self.stream.poll_data(cx) {
+                Poll::Ready(Some(Ok(content))) => {
+                    self.owed += content.len();
+                    self.ended = self.stream.is_end_stream();
+                    // `h2` bounds how many of those that say nothing there are.
+                    if self.ended || !content.is_empty() {
+                        return Poll::Ready(Ok(Piece::Content(content, self.ended)));
+                    }
+                }
+                Poll::Ready(None) => {
+                    let trailers = ready!(self.stream.poll_trailers(cx))?;
+                    self.ended = true;
+                    return Poll::Ready(Ok(match trailers {
+                        Some(trailers) => Piece::Trailers(self.trailers(trailers)),
+                        None => Piece::Content(Bytes::new(), true),
+                    }));
+                }
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
+                Poll::Pending => {
+                    self.release();
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    /// Trailers as they are passed on.
+    fn trailers(&mut self, mut trailers: HeaderMap) -> HeaderMap {
+        if let Some(strip) = self.strip {
+            self.report = fields::report(&mut trailers, strip);
+        }
+        straight::remove(&mut trailers, |name| !fields::stands_in_trailers(name));
+        trailers
     }
 
     /// Fetches the next piece of the body, or its end.

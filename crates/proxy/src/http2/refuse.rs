@@ -40,7 +40,8 @@ pub(super) fn refuse(
     answer(&text, to_head, respond);
 }
 
-fn line(head: &request::Parts) -> Line {
+/// What the access log says of a request.
+pub(crate) fn line(head: &request::Parts) -> Line {
     let agent =
         head.headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     Line {

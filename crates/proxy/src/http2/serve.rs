@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use ::http::Request;
+use ::http::{Request, request};
 use bytes::Bytes;
 use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason as Code, RecvStream};
@@ -18,14 +18,16 @@ use super::govern::{Governed, Watch};
 use super::inbound::Inbound;
 use super::reader::{Framing, Reader};
 use super::refuse::refuse;
+use super::straight::{self, Forwards, Found};
 use super::{
     CONNECTION_WINDOW, LINGER, RESET_BY_US, RESET_EARLY, SEND_BUFFER, STREAM_WINDOW, STREAMS, heads,
     websocket,
 };
+use crate::Key;
 use crate::bond::Bond;
 use crate::connect::Peer;
 use crate::core::Core;
-use crate::http;
+use crate::http::{self, Client};
 use crate::link::Link;
 use crate::listener::Listener;
 use crate::metered::Heed;
@@ -47,6 +49,8 @@ struct Hub {
     scheme: &'static str,
     watch: Rc<Watch>,
     streams: Cell<usize>,
+    client: Rc<Client>,
+    forwards: Forwards,
     /// Is the connection to go, once what is under way has ended?
     leave: Cell<bool>,
     /// That of the connection's task.
@@ -112,7 +116,10 @@ pub(crate) fn serve<S: Stream + 'static>(
         let governed = Governed::new(stream, unread, Rc::clone(&watch));
         let Some(connection) = meet(&core, &listener, &timer, governed, &outlet).await else { return };
         let waker = RefCell::default();
-        let hub = Rc::new(Hub { scheme, watch, streams: Cell::new(0), leave: Cell::new(false), waker });
+        let client = Client::new(&peer, scheme);
+        let forwards = Forwards::new(&client.text, scheme);
+        let (streams, leave) = (Cell::new(0), Cell::new(false));
+        let hub = Rc::new(Hub { scheme, watch, streams, client, forwards, leave, waker });
         // Sessions are connections, not streams.
         let bond = http::bond(&listener);
         let heed = Heed::begin(listener.pool().group.side_car.as_ref());
@@ -300,10 +307,22 @@ impl<S: Stream> Serving<S> {
         self.listener.pool().view().published.settings.http2
     }
 
+    /// Is this a call that need not be told as text, and what is to be changed of it?
+    fn goes_straight(&self, head: &request::Parts) -> Option<Found> {
+        let pool = self.listener.pool();
+        let published = &pool.view().published;
+        let keyed = published.plan.strategy().reads_key && published.settings.key != Key::Client;
+        if !published.settings.http2 || self.bond.is_some() || pool.group.side_car.is_some() || keyed {
+            return None;
+        }
+        let settings = self.listener.settings();
+        let trusted = http::trusted(&settings, &self.peer);
+        straight::goes(head, settings.max_head, settings.forwarded, trusted)
+    }
+
     /// Has a request answered, in a task of its own.
     fn begin(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
         let (head, body) = request.into_parts();
-        let mut text = Vec::with_capacity(512);
         let refused = |respond, reason| {
             refuse(&self.core, &self.listener, &self.peer, &head, respond, reason);
         };
@@ -312,7 +331,12 @@ impl<S: Stream> Serving<S> {
         {
             return refused(respond, Reason::Misdirected);
         }
+        let straight = self.goes_straight(&head);
+        let mut text = Vec::with_capacity(if straight.is_some() { 0 } else { 512 });
         let told = match websocket::protocol(&head) {
+            None if straight.is_some() => {
+                Ok(if body.is_end_stream() { Framing::Empty } else { Framing::Chunks })
+            }
             None => heads::request_text(&head, body.is_end_stream(), &mut text),
             Some(_) if websocket::is_asked(&head) && !self.to_second() => {
                 let nonce = [self.core.chance().to_be_bytes(), self.core.chance().to_be_bytes()];
@@ -333,14 +357,20 @@ impl<S: Stream> Serving<S> {
         }
         let guest = Guest::enter(&self.hub);
         let request = Reader::new(text, framing, body);
-        let link = Link::Other(Box::new(Inbound::new(guest, &head, request, respond)));
+        let mut inbound = Inbound::new(guest, &head, request, respond);
+        if let Some(found) = straight {
+            let style = self.listener.settings().forwarded;
+            inbound = inbound.straight(straight::ask(head, found, style, &self.hub.forwards));
+        }
+        let link = Link::Other(Box::new(inbound));
         let (core, listener) = (Rc::clone(&self.core), Rc::clone(&self.listener));
         let bond = match &self.bond {
             // Each request comes by its own cookie.
             Some(_) if listener.settings().affinity.is_some() => http::bond(&listener),
             bond => bond.clone(),
         };
-        let served = http::serve(core, listener, link, self.peer, Vec::new(), bond);
+        let client = Some(Rc::clone(&self.hub.client));
+        let served = http::serve(core, listener, link, self.peer, Vec::new(), bond, client);
         // As with other connections of http.
         tokio::task::spawn_local(tokio::task::unconstrained(served));
     }

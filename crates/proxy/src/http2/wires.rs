@@ -157,7 +157,16 @@ impl Drop for Making<'_> {
     }
 }
 
-/// A stream to the member of a trip; `true`: on a connection that served before. `fresh`: not on one of those that are there now.
+/// A stream to the member of a trip on a connection that is there.
+pub(crate) fn at_hand(core: &Rc<Core>, trip: &Trip) -> Option<Link> {
+    Some(outbound(trip.upstream.wires.place(core)?, trip))
+}
+
+fn outbound(place: Place, trip: &Trip) -> Link {
+    Link::Other(Box::new(Outbound::new(place, trip)))
+}
+
+/// The same where none of those that are there will do.
 ///
 /// # Errors
 /// No connection came about.
@@ -167,13 +176,8 @@ pub(crate) async fn reach(
     timer: &Timer,
     deadline: Time,
     peer: &Peer,
-    fresh: bool,
-) -> Result<(Link, bool), Reason> {
+) -> Result<Link, Reason> {
     let wires = &trip.upstream.wires;
-    let outbound = |place| Link::Other(Box::new(Outbound::new(place, trip)));
-    if !fresh && let Some(place) = wires.place(core) {
-        return Ok((outbound(place), true));
-    }
     loop {
         let coming = wires.coming.borrow().as_ref().map(Rc::clone);
         match coming {
@@ -189,8 +193,8 @@ pub(crate) async fn reach(
                 wires.open.borrow_mut().push(made?);
             }
         }
-        if let Some(place) = wires.place(core) {
-            return Ok((outbound(place), false));
+        if let Some(stream) = at_hand(core, trip) {
+            return Ok(stream);
         }
     }
 }

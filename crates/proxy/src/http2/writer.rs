@@ -1,4 +1,5 @@
-//! The text of a body of HTTP/1.1, sent on a stream: content as DATA, the trailers of a chunked one as such.
+//! The text of a body of HTTP/1.1, sent on a stream: content as DATA, the trailers of a chunked one as such. Or pieces of a call that goes
+//! straight, as they are.
 //!
 //! No more is taken than the peer's windows have room for: what is not taken stays with whoever sends, which reads no more from
 //! its own side until it is.
@@ -9,12 +10,16 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use h2::SendStream;
 use http::HeaderMap;
-use plimsoll_wire::http1::{Body, Piece};
+use plimsoll_wire::http1::{self, Body, Chunked};
 
+use super::pieces::Piece;
 use super::{SEND_BUFFER, fields};
 
 /// What comes after the content of a chunked body that has no trailers.
 const END: &[u8] = b"\r\n0\r\n\r\n";
+/// Bytes at the beginning of a body of pieces that are given to `h2` whatever room there is: it keeps them until there is some. To ask for
+/// room costs more than to send as little as most calls do.
+const FREE: usize = 4 * 1024;
 
 /// How far the body is.
 pub(super) struct Writer {
@@ -22,12 +27,74 @@ pub(super) struct Writer {
     /// What came since the last content of a chunked body: its trailers are in there. Bounded by the limits of [`Body`].
     framing: Vec<u8>,
     ended: bool,
+    /// What is left of [`FREE`].
+    free: usize,
 }
 
 impl Writer {
     /// Nothing is to be sent if the body is done: then the head has said so.
     pub(super) fn new(body: Body) -> Self {
-        Self { body, framing: Vec::new(), ended: body.done() }
+        Self { body, framing: Vec::new(), ended: body.done(), free: FREE }
+    }
+
+    /// Pieces are to be sent; none if the head was the end.
+    pub(super) fn of_pieces(ended: bool) -> Self {
+        // As of text whose end is not known before it comes.
+        Self::new(if ended { Body::Done } else { Body::Chunked(Chunked::new()) })
+    }
+
+    /// Sends some of a piece, and leaves what it waits with there; how many bytes.
+    ///
+    /// # Errors
+    /// The peer takes no more.
+    pub(super) fn poll_give(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut SendStream<Bytes>,
+        piece: &mut Option<Piece>,
+    ) -> Poll<io::Result<usize>> {
+        let (sent, result) = match piece.take() {
+            None => return Poll::Ready(Ok(0)),
+            Some(trailers @ Piece::Trailers(_)) => {
+                self.ended = true;
+                let len = trailers.len();
+                let Piece::Trailers(trailers) = trailers else { return Poll::Ready(Ok(0)) };
+                (len, stream.send_trailers(trailers))
+            }
+            Some(Piece::Content(mut content, last)) => {
+                let room = self.poll_room(cx, stream, content.len());
+                let most = match room {
+                    Poll::Ready(Ok(room)) => room.min(content.len()),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    Poll::Pending => {
+                        *piece = Some(Piece::Content(content, last));
+                        return Poll::Pending;
+                    }
+                };
+                let rest = content.split_off(most);
+                if !rest.is_empty() {
+                    *piece = Some(Piece::Content(rest, last));
+                }
+                let end = last && piece.is_none();
+                self.ended |= end;
+                (most, stream.send_data(content, end))
+            }
+        };
+        Poll::Ready(result.map(|()| sent).map_err(super::reader::broken))
+    }
+
+    /// How many bytes of so many may be sent.
+    fn poll_room(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut SendStream<Bytes>,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        if len <= self.free {
+            self.free -= len;
+            return Poll::Ready(Ok(len));
+        }
+        poll_room(cx, stream, len)
     }
 
     /// Has all of it been sent?
@@ -87,7 +154,7 @@ impl Writer {
                     let mut ahead = *chunks;
                     match ahead.step(rest) {
                         Err(bad) => return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, bad))),
-                        Ok(Piece::Framing(len)) => {
+                        Ok(http1::Piece::Framing(len)) => {
                             *chunks = ahead;
                             self.framing.extend_from_slice(&rest[..len]);
                             if ahead.done() {
@@ -102,7 +169,7 @@ impl Writer {
                             }
                             Poll::Ready(Ok(len))
                         }
-                        Ok(Piece::Content(len)) => {
+                        Ok(http1::Piece::Content(len)) => {
                             // With the end behind it one frame says both.
                             let last = &rest[len..] == END && ahead.step(END).is_ok() && ahead.done();
                             let moved = poll_data(cx, stream, &rest[..len], last);
@@ -134,14 +201,9 @@ impl Writer {
     }
 }
 
-/// Sends as much of `content` as there is room for; `last`: its end is that of the stream.
-fn poll_data(
-    cx: &mut Context<'_>,
-    stream: &mut SendStream<Bytes>,
-    content: &[u8],
-    last: bool,
-) -> Poll<io::Result<usize>> {
-    let most = content.len().min(SEND_BUFFER);
+/// How many bytes the peer and `h2` have room for, of so many; not of none.
+fn poll_room(cx: &mut Context<'_>, stream: &mut SendStream<Bytes>, len: usize) -> Poll<io::Result<usize>> {
+    let most = len.min(SEND_BUFFER);
     stream.reserve_capacity(most);
     let mut room = stream.capacity();
     while room == 0 {
@@ -150,7 +212,17 @@ fn poll_data(
             None => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
         };
     }
-    let sent = most.min(room);
+    Poll::Ready(Ok(most.min(room)))
+}
+
+/// Sends as much of `content` as there is room for; `last`: its end is that of the stream.
+fn poll_data(
+    cx: &mut Context<'_>,
+    stream: &mut SendStream<Bytes>,
+    content: &[u8],
+    last: bool,
+) -> Poll<io::Result<usize>> {
+    let sent = content.len().min(ready!(poll_room(cx, stream, content.len()))?);
     let end = last && sent == content.len();
     stream.send_data(Bytes::copy_from_slice(&content[..sent]), end).map_err(super::reader::broken)?;
     Poll::Ready(Ok(sent))

@@ -17,6 +17,7 @@ mod proxy_protocol;
 mod rig;
 mod second;
 mod side_car;
+mod straight;
 mod tcp;
 mod udp;
 mod websocket;

@@ -321,7 +321,7 @@ fn other_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<&
 }
 
 /// Could this be a host and port? (Not a check of the grammar: of what could be read as two hosts.)
-fn plausible_host(host: &[u8]) -> bool {
+pub fn plausible_host(host: &[u8]) -> bool {
     let (fours, rest) = host.as_chunks::<4>();
     fours.iter().all(|four| four.iter().fold(true, |all, byte| all & HOST[usize::from(*byte)]))
         && rest.iter().all(|byte| HOST[usize::from(*byte)])

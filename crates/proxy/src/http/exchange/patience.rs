@@ -1,0 +1,66 @@
+//! How long an exchange waits for whom, and whose fault it is if that was too long.
+
+use plimsoll_brain::Time;
+
+use super::{Answer, Exchange};
+use crate::http::ending::Failure;
+use crate::reason::Reason;
+use crate::stream::Stream;
+
+impl<S: Stream, M: Stream> Exchange<'_, S, M> {
+    /// Sets the timer to the first of the deadlines that hold now.
+    pub(super) fn rearm(&self, now: Time) {
+        let client = self.settings.timeouts.body;
+        let member = self.trip.settings().timeouts.idle;
+        let idle = if self.waits_for_client() { client } else { member };
+        let answer = if self.headless() { self.per_try } else { Time(u64::MAX) };
+        let watch = if self.watching { Time(u64::MAX) } else { self.watch_at };
+        self.session.timer.set(self.deadline.min(answer).min(now + idle).min(watch));
+    }
+
+    /// Is the head of the final answer still to come?
+    pub(super) fn headless(&self) -> bool {
+        matches!(self.answer, Answer::Head)
+    }
+
+    /// Is it the client that nothing moves for?
+    fn waits_for_client(&self) -> bool {
+        let framed = self.asked.framed.as_deref();
+        let taken = self.to_client.is_empty() && framed.is_none_or(|framed| framed.to_client.is_none());
+        !taken || !(self.asked.body.done() || self.unread())
+    }
+
+    /// Is nothing read of the request because the member takes nothing of it?
+    pub(super) fn unread(&self) -> bool {
+        self.deaf
+            || self.sent < self.asked.out.len()
+            || !self.to_member.is_empty()
+            || self.asked.framed.as_deref().is_some_and(|framed| self.sent == 0 || framed.to_member.is_some())
+    }
+
+    /// The timer fired: whose fault is it?
+    pub(super) fn late(&self) -> Failure {
+        let now = self.session.core.tick();
+        let reason = match () {
+            () if self
+                .session
+                .stream
+                .call()
+                .is_some_and(|call| call.expired(now.since(self.asked.begun))) =>
+            {
+                return Failure::Expired(self.answered);
+            }
+            () if now >= self.deadline => Reason::TotalTimeout,
+            () if self.headless() && now >= self.per_try => Reason::AnswerTimeout,
+            () if self.waits_for_client() => {
+                return if self.answered {
+                    Failure::Client(true)
+                } else {
+                    Failure::Refused(Reason::ClientTimeout)
+                };
+            }
+            () => Reason::AnswerTimeout,
+        };
+        if self.answered { Failure::Broken } else { Failure::Member(reason, false) }
+    }
+}
