@@ -5,8 +5,7 @@ use std::task::{Context, Poll};
 use plimsoll_wire::http1::{Body, Chunked, Method};
 
 use super::{Asked, Session, Stream};
-use crate::access::Line;
-use crate::http2::{self, Framed};
+use crate::http2::Framed;
 use crate::metered::Metered;
 
 impl<S: Stream> Session<S> {
@@ -42,7 +41,8 @@ impl<S: Stream> Session<S> {
             key: if reads_key { crate::key::of_client(self.peer.client.ip()) } else { 0 },
             begun: self.core.tick(),
             view,
-            line: Line::told(&self.core, || http2::line(&framed.head)),
+            // One of which an account is kept is told as text.
+            account: None,
             metered: Metered::default(),
             framed: Some(framed),
         }

@@ -41,7 +41,7 @@ pub(super) fn refuse(
 }
 
 /// What the access log says of a request.
-pub(crate) fn line(head: &request::Parts) -> Line {
+fn line(head: &request::Parts) -> Line {
     let agent =
         head.headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     Line {

@@ -315,6 +315,10 @@ impl<S: Stream> Serving<S> {
         if !published.settings.http2 || self.bond.is_some() || pool.group.side_car.is_some() || keyed {
             return None;
         }
+        // What is logged or traced is read as text.
+        if self.core.noting.get() {
+            return None;
+        }
         let settings = self.listener.settings();
         let trusted = http::trusted(&settings, &self.peer);
         straight::goes(head, settings.max_head, settings.forwarded, trusted)
