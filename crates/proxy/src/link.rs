@@ -88,6 +88,10 @@ impl Stream for Link {
         either!(self, stream => stream.call())
     }
 
+    fn tunnels(&self) -> bool {
+        either!(self, stream => stream.tunnels())
+    }
+
     #[inline]
     fn poll_recv(
         &mut self,

@@ -44,10 +44,12 @@ impl Control {
         };
         let others: [fn(&Stripe) -> &Count; 3] =
             [|stripe| &stripe.requests, |stripe| &stripe.bytes_out, |stripe| &stripe.bytes_in];
+        // A request that became a byte stream costs as long as that lasts.
+        let tunnels = of(true, |stripe| &stripe.bytes_relayed);
         let own = Own {
             cpu_seconds: clock::processor_seconds(),
             requests: of(true, |stripe| &stripe.requests),
-            others: others.into_iter().map(|count| of(false, count)).fold(0, u64::wrapping_add),
+            others: others.into_iter().map(|count| of(false, count)).fold(tunnels, u64::wrapping_add),
             processors: (self.cores as f64).min(*PROCESSORS),
         };
         for (name, ruled) in &mut self.groups {

@@ -44,6 +44,7 @@ fn all() -> String {
         let made = rcgen::generate_simple_self_signed(["web.example".to_owned()]).unwrap();
         fs::write(folder.join("a.pem"), pem("CERTIFICATE", made.cert.der())).unwrap();
         fs::write(folder.join("a.key"), pem("PRIVATE KEY", &made.signing_key.serialize_der())).unwrap();
+        fs::write(folder.join("b.key"), [b'k'; 32]).unwrap();
         folder
     });
     ALL.replace("/TLS", FOLDER.to_str().unwrap())
@@ -246,6 +247,7 @@ fn every_key_reaches_the_settings() {
             listen: None,
             control: Some("/tmp/x.sock".into()),
             reports: Some(([127, 0, 0, 1], 9901).into()),
+            lend: false,
             load_manager: Some((([127, 0, 0, 1], 9904).into(), Duration::from_secs(2))),
             written: true,
             tls: Some((

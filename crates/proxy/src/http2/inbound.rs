@@ -181,6 +181,10 @@ impl Stream for Inbound {
     fn call(&self) -> Option<&Call> {
         self.call.as_ref()
     }
+
+    fn tunnels(&self) -> bool {
+        self.tunnel
+    }
 }
 
 impl Drop for Inbound {

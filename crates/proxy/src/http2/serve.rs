@@ -188,7 +188,7 @@ async fn meet<S: Stream>(
     }
 }
 
-struct Serving<S> {
+struct Serving<S: Stream> {
     core: Rc<Core>,
     listener: Rc<Listener>,
     timer: Timer,
@@ -209,6 +209,14 @@ struct Serving<S> {
     parted: Option<Time>,
     /// When it ends, whatever is under way.
     last: Option<Time>,
+}
+
+impl<S: Stream> Drop for Serving<S> {
+    /// See [`Sunk`](super::batch::Sunk).
+    fn drop(&mut self) {
+        self.outlet.sink();
+        let _ = self.connection.poll_closed(&mut Context::from_waker(Waker::noop()));
+    }
 }
 
 impl<S: Stream> Serving<S> {

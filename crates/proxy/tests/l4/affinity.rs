@@ -12,7 +12,8 @@ use crate::rig::{SECOND, by, group, listener, settings, start_with, status_of, u
 
 fn balancer(servers: [&Server; 2]) -> (Engine, SocketAddr) {
     let members = servers.map(|server| server.address);
-    let cookie = AffinitySettings { cookie: "sid".into(), ttl: 60 * SECOND, signer: Signer::new(b"secret") };
+    let signer = Signer::new(b"secret");
+    let cookie = AffinitySettings { cookie: "sid".into(), ttl: 60 * SECOND, signer, older: Vec::new() };
     let listener = ListenerSettings { affinity: Some(Arc::new(cookie)), ..listener(Protocol::Http) };
     let mut settings = settings(listener, by(group(&members), "adaptive"));
     settings.threads = 1;
