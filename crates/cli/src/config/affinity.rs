@@ -147,6 +147,7 @@ pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) 
 mod tests {
     use std::io;
     use std::net::SocketAddr;
+    use std::os::unix::fs::PermissionsExt as _;
 
     use super::super::{File, Machine, MemberAddress, parse};
 

@@ -47,8 +47,17 @@ async fn a_client_escapes_a_member_that_has_what_it_can_work_on_and_then_stays_f
             cookies.push(visit(address, "").await.expect("a cookie"));
         }
         let cookie = &cookies[0];
+        // An answer is with its client a moment before it is counted.
+        let counted = async || {
+            until("all is counted", || {
+                [&one, &other].iter().all(|server| status_of(&engine, server.address).in_flight == 0)
+            })
+            .await;
+        };
+        counted().await;
         let before = requests(&one);
         assert_eq!(visit(address, cookie).await, None);
+        counted().await;
         let (home, away) = if requests(&one) > before { (&one, &other) } else { (&other, &one) };
         home.gate.send_replace(false);
         let mut held = Vec::new();
@@ -60,7 +69,7 @@ async fn a_client_escapes_a_member_that_has_what_it_can_work_on_and_then_stays_f
         let before = requests(away);
         let moved = visit(address, cookie).await.expect("another cookie");
         assert_eq!(visit(address, &moved).await, None);
-        assert_eq!(requests(away), before + 2);
+        until("both are counted", || requests(away) == before + 2).await;
         assert_eq!(status_of(&engine, home.address).moved, 1);
         until("it to be told", || {
             engine.events().iter().any(|stamped| stamped.event.why.starts_with("1 session left: 1 to "))
