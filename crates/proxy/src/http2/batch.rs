@@ -7,9 +7,8 @@ use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::stream::Stream;
@@ -29,12 +28,10 @@ struct Kept<S> {
     sent: usize,
     /// Why it takes nothing more.
     failed: Option<io::ErrorKind>,
-    /// Does what is written go nowhere, and does nothing come?
-    sunk: bool,
 }
 
 pub(super) fn batch<S: Stream>(stream: S) -> (Batch<S>, Outlet<S>) {
-    let kept = Rc::new(RefCell::new(Kept { stream, bytes: Vec::new(), sent: 0, failed: None, sunk: false }));
+    let kept = Rc::new(RefCell::new(Kept { stream, bytes: Vec::new(), sent: 0, failed: None }));
     (Batch(Rc::clone(&kept)), Outlet(kept))
 }
 
@@ -53,14 +50,6 @@ impl<S: Stream> Outlet<S> {
         before - kept.left()
     }
 
-    /// Gives the peer up. Whatever is written from now on is taken, and goes nowhere, and nothing comes: so `h2` can do to its end
-    /// what it has begun.
-    pub(super) fn sink(&self) {
-        let kept = &mut *self.0.borrow_mut();
-        kept.sunk = true;
-        (kept.bytes, kept.sent, kept.failed) = (Vec::new(), 0, None);
-    }
-
     /// Lets closing be a reset: nobody is to wait until the peer takes what it does not take.
     pub(super) fn abort(&self) {
         self.0.borrow().stream.abort();
@@ -70,29 +59,6 @@ impl<S: Stream> Outlet<S> {
     pub(super) fn holds(&self) -> bool {
         let kept = self.0.borrow();
         kept.failed.is_none() && kept.left() > 0
-    }
-}
-
-/// A connection to a member and its outlet. When it goes, `h2` does first what it still wants to do, which costs nobody anything:
-/// it counts a stream that was taken back until its RST_STREAM is written, and (as it is built for tests) panics if any is counted
-/// when the last of a connection goes. So it does not matter which of a connection and its streams goes first.
-pub(super) struct Sunk<T, S>
-where
-    T: AsyncRead + AsyncWrite + Unpin,
-    S: Stream,
-{
-    pub(super) connection: h2::client::Connection<T, Bytes>,
-    pub(super) outlet: Outlet<S>,
-}
-
-impl<T, S> Drop for Sunk<T, S>
-where
-    T: AsyncRead + AsyncWrite + Unpin,
-    S: Stream,
-{
-    fn drop(&mut self) {
-        self.outlet.sink();
-        let _ = Pin::new(&mut self.connection).poll(&mut Context::from_waker(Waker::noop()));
     }
 }
 
@@ -124,9 +90,6 @@ impl<S: Stream> Kept<S> {
 
     fn poll_take(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let all: usize = parts.iter().map(|part| part.len()).sum();
-        if self.sunk {
-            return Poll::Ready(Ok(all));
-        }
         if self.bytes.len() + all > MOST {
             ready!(self.poll_out(cx))?;
             if all > MOST {
@@ -149,10 +112,6 @@ impl<S: Stream> AsyncRead for Batch<S> {
     ) -> Poll<io::Result<()>> {
         let kept = &mut *self.0.borrow_mut();
         kept.failed()?;
-        if kept.sunk {
-            // Who sinks a connection polls it no more than once.
-            return Poll::Pending;
-        }
         Pin::new(&mut kept.stream).poll_read(cx, space)
     }
 }
@@ -182,9 +141,6 @@ impl<S: Stream> AsyncWrite for Batch<S> {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let kept = &mut *self.0.borrow_mut();
         ready!(kept.poll_out(cx))?;
-        if kept.sunk {
-            return Poll::Ready(Ok(()));
-        }
         Pin::new(&mut kept.stream).poll_shutdown(cx)
     }
 }
@@ -193,6 +149,8 @@ impl<S: Stream> Stream for Batch<S> {}
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
     use super::*;
 
     /// Takes so many bytes in all, and notes each write.
@@ -277,39 +235,6 @@ mod tests {
         outlet.0.borrow_mut().stream.room = usize::MAX;
         assert!(Pin::new(&mut one).poll_shutdown(cx).is_ready());
         assert_eq!(outlet.0.borrow().stream.writes, [1000, MOST - 1000]);
-    }
-
-    #[test]
-    fn what_is_sunk_is_taken_and_goes_nowhere() {
-        let cx = &mut Context::from_waker(Waker::noop());
-        let (mut one, outlet) = batch(Socket::default());
-        assert_eq!(write(&mut one, cx, MOST), Poll::Ready(Some(MOST)));
-        assert_eq!(write(&mut one, cx, 1), Poll::Pending);
-        outlet.sink();
-        for size in [1, MOST, MOST + 1] {
-            assert_eq!(write(&mut one, cx, size), Poll::Ready(Some(size)));
-        }
-        assert!(!outlet.holds());
-        assert!(Pin::new(&mut one).poll_shutdown(cx).is_ready());
-        assert!(Pin::new(&mut one).poll_read(cx, &mut ReadBuf::new(&mut [0; 9])).is_pending());
-        assert!(outlet.0.borrow().stream.writes.is_empty());
-    }
-
-    /// What `h2` asserts, where it asserts anything: that no stream is counted when the last of a connection goes.
-    #[tokio::test]
-    async fn streams_may_be_taken_back_just_before_their_connection_goes() {
-        let (one, outlet) = batch(Socket { room: 1000, ..Socket::default() });
-        let begun = h2::client::Builder::new().handshake::<_, Bytes>(one).await;
-        let (mut sender, mut connection) = begun.expect("nothing is waited for");
-        let cx = &mut Context::from_waker(Waker::noop());
-        for _ in 0..20 {
-            let request = http::Request::post("http://h/").body(()).expect("a request");
-            let stream = sender.send_request(request, false).expect("there is room");
-            assert!(Pin::new(&mut connection).poll(cx).is_pending());
-            drop(stream);
-        }
-        drop(sender);
-        drop(Sunk { connection, outlet });
     }
 
     #[test]

@@ -188,7 +188,7 @@ async fn meet<S: Stream>(
     }
 }
 
-struct Serving<S: Stream> {
+struct Serving<S> {
     core: Rc<Core>,
     listener: Rc<Listener>,
     timer: Timer,
@@ -209,14 +209,6 @@ struct Serving<S: Stream> {
     parted: Option<Time>,
     /// When it ends, whatever is under way.
     last: Option<Time>,
-}
-
-impl<S: Stream> Drop for Serving<S> {
-    /// See [`Sunk`](super::batch::Sunk).
-    fn drop(&mut self) {
-        self.outlet.sink();
-        let _ = self.connection.poll_closed(&mut Context::from_waker(Waker::noop()));
-    }
 }
 
 impl<S: Stream> Serving<S> {

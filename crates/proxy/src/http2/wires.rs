@@ -19,7 +19,7 @@ use h2::client::{Builder, SendRequest};
 use plimsoll_brain::Time;
 use tokio::sync::Notify;
 
-use super::batch::{Outlet, Sunk, batch};
+use super::batch::{Outlet, batch};
 use super::ear::{Ear, Heard, RESET_BY_US};
 use super::outbound::Outbound;
 use super::{CONNECTION_WINDOW, LINGER, SEND_BUFFER, STREAM_WINDOW};
@@ -254,8 +254,7 @@ async fn make(
     let met = Box::pin(meet(link, core, &ear));
     let (sender, connection, outlet) = connect::patiently(core, trip, timer, deadline, met).await?;
     let tether = Rc::new(Tether::default());
-    let driven = Sunk { connection, outlet };
-    tokio::task::spawn_local(drive(Rc::clone(core), driven, Rc::clone(&tether)));
+    tokio::task::spawn_local(drive(Rc::clone(core), connection, outlet, Rc::clone(&tether)));
     Ok(Rc::new(Wire {
         sender,
         secure,
@@ -269,16 +268,16 @@ async fn make(
 
 /// Drives a connection until it ends. Once nothing can be asked on it any more it ends by itself, unless the member does not take what is
 /// said last: then it is given up after [`LINGER`].
-async fn drive(core: Rc<Core>, mut driven: Sunk<Heard, Link>, tether: Rc<Tether>) {
+async fn drive(core: Rc<Core>, mut connection: Connection, outlet: Outlet<Link>, tether: Rc<Tether>) {
     let mut timer: Option<Timer> = None;
     let ended = poll_fn(|cx| {
-        let ended = turn(&mut driven.connection, &driven.outlet, cx);
+        let ended = turn(&mut connection, &outlet, cx);
         if ended.is_ready() {
             return ended;
         }
         match &timer {
             Some(timer) if timer.fired() => {
-                driven.outlet.abort();
+                outlet.abort();
                 return Poll::Ready(Ok(()));
             }
             Some(_) => {}
