@@ -138,7 +138,12 @@ mod tests {
         assert_eq!(bind(""), Ok(Ask::Bind(Wish::default())));
         assert_eq!(bind(" {}\n"), Ok(Ask::Bind(Wish::default())));
         let body = r#"{"key": "me", "lease_seconds": 1.5, "exclude": ["a:1"]}"#;
-        let wish = Wish { key: Some("me".into()), lease_seconds: Some(1.5), exclude: vec!["a:1".into()] };
+        let wish = Wish {
+            from: None,
+            key: Some("me".into()),
+            lease_seconds: Some(1.5),
+            exclude: vec!["a:1".into()],
+        };
         assert_eq!(bind(body), Ok(Ask::Bind(wish)));
         let renew = read(Verb::Renew, Some("0a"), br#"{"lease_seconds": 3600}"#);
         let wish = Wish { lease_seconds: Some(3600.0), ..Wish::default() };
