@@ -125,6 +125,44 @@ fn a_key_in_a_file_is_known_after_a_restart_and_elsewhere_and_another_is_not() {
 }
 
 #[test]
+fn a_key_is_changed_and_nobody_is_sent_elsewhere() {
+    let (one, other) = (named("one"), named("other"));
+    let keys = Folder::new();
+    let old = keys.write("old", "0123456789abcdef0123456789abcdef\n");
+    let new = keys.write("new", "another key of thirty two bytes and more");
+    let by = |affinity: String| file(&affinity, &[&one, &other], "strategy = \"random\"\n");
+    let balancer = Balancer::start(&by(format!("{{ key_file = \"{}\" }}", old.display())));
+    let mut browsers: Vec<Browser> = (0..12).map(|_| Browser::default()).collect();
+    let homes: Vec<String> = browsers.iter_mut().map(|browser| browser.visit(balancer.address()).0).collect();
+    let both = format!("{{ key_file = \"{}\", old_key_file = \"{}\" }}", new.display(), old.display());
+    balancer.reload(&by(both));
+    for (browser, home) in browsers.iter_mut().zip(&homes) {
+        let (again, set) = browser.visit(balancer.address());
+        assert!(again == *home && set.is_some(), "its cookie is given anew: {set:?}");
+        assert_eq!(browser.visit(balancer.address()), (home.clone(), None));
+    }
+    // The old key is not needed any more.
+    balancer.reload(&by(format!("{{ key_file = \"{}\" }}", new.display())));
+    for (browser, home) in browsers.iter_mut().zip(&homes) {
+        assert_eq!(browser.visit(balancer.address()), (home.clone(), None));
+    }
+}
+
+#[test]
+fn one_good_cookie_among_several_of_the_name_is_enough() {
+    let (one, other) = (named("one"), named("other"));
+    let balancer = Balancer::start(&file("{}", &[&one, &other], "strategy = \"random\"\n"));
+    for _ in 0..8 {
+        let mut browser = Browser::default();
+        let (home, _) = browser.visit(balancer.address());
+        // As of a page below, by an application behind another balancer.
+        let good = browser.0.unwrap();
+        let mut several = Browser(Some(format!("plimsoll=; plimsoll={}; {good}", "0".repeat(84))));
+        assert_eq!(several.visit(balancer.address()), (home, None));
+    }
+}
+
+#[test]
 fn a_cookie_grows_old_and_is_given_anew() {
     let (one, other) = (named("one"), named("other"));
     let balancer = Balancer::start(&file("{ ttl = \"6s\" }", &[&one, &other], ""));

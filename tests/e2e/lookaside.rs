@@ -93,6 +93,59 @@ fn a_lease_counts_until_it_is_released() {
 }
 
 #[test]
+fn operators_see_who_has_leases_and_end_them() {
+    let (one, other) = (member("one"), member("other"));
+    let strategy = "strategy = \"first_available\"\n";
+    let balancer = Balancer::start(&web(&[one.address, other.address], strategy));
+    let leases: Vec<Value> = (0..3).map(|_| bind(&balancer, &Value::Null)).collect();
+    let elsewhere = bind(&balancer, &json!({"exclude": [one.address.to_string()]}));
+    let shown = balancer.run(&["leases", "show", "web", "-o", "json"]).json();
+    assert_eq!(shown["leases"], 4);
+    let first = &shown["lessees"][0];
+    assert!(first["member"] == one.address.to_string() && first["from"] == "127.0.0.1", "{shown}");
+    assert_eq!((&first["leases"], &shown["lessees"][1]["leases"]), (&json!(3), &json!(1)));
+    assert!(!shown.to_string().contains(leases[0]["lease"].as_str().unwrap()), "who has it is its client");
+    let table = balancer.run(&["leases", "show", "web"]);
+    assert!(table.out.contains("127.0.0.1"), "{}", table.out);
+
+    let ended = balancer.run(&["leases", "end", "web", "--member", &one.address.to_string()]);
+    assert!(ended.code == Some(0) && ended.err.contains("web: 3 leases ended"), "{}", ended.err);
+    assert_eq!((in_flight(&balancer, one.address), in_flight(&balancer, other.address)), ((0, 0), (1, 1)));
+    assert_eq!(ask(&balancer, "POST", &path(&leases[0]), &Value::Null).0, 404);
+    assert_eq!(at(&renew(&balancer, &elsewhere, &Value::Null)), other.address);
+    let none = balancer.run(&["leases", "end", "web", "--from", "10.9.8.7"]);
+    assert!(none.err.contains("web: 0 leases ended"), "{}", none.err);
+    assert_eq!(balancer.run(&["leases", "end", "web"]).code, Some(2), "it is to be said whose");
+    let all = balancer.run(&["leases", "end", "web", "--all"]);
+    assert!(all.err.contains("web: 1 lease ended"), "{}", all.err);
+    assert_eq!(in_flight(&balancer, other.address), (0, 0));
+    assert!(balancer.run(&["leases", "end", "wbe", "--all"]).err.contains("there are: web"));
+}
+
+#[test]
+fn a_configuration_without_listeners_lends_members() {
+    let one = member("one");
+    let text = web(&[one.address], "");
+    let group = &text[text.find("[[group]]").unwrap()..];
+    let balancer = Balancer::start(group);
+    assert_eq!(at(&bind(&balancer, &Value::Null)), one.address);
+}
+
+#[test]
+fn reports_may_be_taken_without_lending_members() {
+    let one = member("one");
+    let text = web(&[one.address], "");
+    let balancer = Balancer::start(&format!("{text}\n[admin]\nlend = false\n"));
+    let (status, why) = ask(&balancer, "POST", "web/bind", &Value::Null);
+    assert_eq!(status, 404, "{why}");
+    assert_eq!(why["error"], "there is nothing here but POST /v1/report and GET /v1/groups/NAME/ior");
+    let url = format!("http://{}/v1/report", balancer.reports());
+    let told =
+        curl(&["-w", "%{http_code}", "-d", &format!("member={}&name=cpu&value=0.5", one.address), &url], b"");
+    assert_eq!(told.body, b"204");
+}
+
+#[test]
 fn a_lease_that_nobody_renews_ends_by_itself() {
     let one = member("one");
     let balancer = Balancer::start(&web(&[one.address], ""));

@@ -40,6 +40,25 @@ class Server(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
 
+class Stranger(ThreadingHTTPServer):
+    """A server that says the same to everybody."""
+
+    def __init__(self, said: str) -> None:
+        class Says(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = said.encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        super().__init__(("127.0.0.1", 0), Says)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
 class Balancer:
     """A balancer before two members."""
 
@@ -139,6 +158,13 @@ class Leases(unittest.TestCase):
         # A server that is no balancer.
         with self.assertRaises(plimsoll.Unserved):
             plimsoll.bind(f"http://{self.balancer.names[0]}", "web")
+        # One that answers all with an object of its own.
+        for said in ('{"status": "fine"}', '{"member": "a:1", "lease": "0", "why": "", "address": "a:b"}', "[]"):
+            stranger = Stranger(said)
+            self.addCleanup(stranger.server_close)
+            self.addCleanup(stranger.shutdown)
+            with self.assertRaisesRegex(plimsoll.Silence, "no balancer"):
+                plimsoll.bind(f"http://127.0.0.1:{stranger.server_port}", "web")
 
 
 class Moves(unittest.TestCase):

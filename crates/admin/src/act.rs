@@ -1,5 +1,6 @@
 //! What changes something: read, written down, done, written down again, answered.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http_body_util::{Either, Full};
@@ -22,6 +23,11 @@ pub(crate) enum Order {
     Lease {
         group: String,
         ask: lease::Ask,
+    },
+    /// An operator ends leases of a group.
+    EndLeases {
+        group: String,
+        whose: lease::Lessees,
     },
     Drain(Target),
     Undrain(Target),
@@ -146,6 +152,7 @@ impl Order {
             Verb::Bind | Verb::Renew | Verb::Release => {
                 Self::Lease { group: name(), ask: lease::read(verb, named.lease, body)? }
             }
+            Verb::EndLeases => Self::EndLeases { group: name(), whose: lease::Lessees::read(body)? },
             Verb::Report => Self::Report(report::read(body, by == By::Balancer)?),
             Verb::Drain => Self::Drain(target()?),
             Verb::Undrain => Self::Undrain(target()?),
@@ -167,7 +174,9 @@ impl Order {
             Self::Set(Setting { group, .. }) | Self::Switch { what: Switch::Balancing(group), .. } => {
                 Some(group)
             }
-            Self::Process { name, .. } | Self::Lease { group: name, .. } => Some(name),
+            Self::Process { name, .. }
+            | Self::Lease { group: name, .. }
+            | Self::EndLeases { group: name, .. } => Some(name),
             Self::Switch { what: Switch::Listener(_), .. }
             | Self::Reload
             | Self::Stop
@@ -198,6 +207,7 @@ impl Order {
             }
             Self::Switch { what: Switch::Balancing(_), .. } => Some("balancing".to_owned()),
             Self::Key(step) => Some(format!("key {}", step.id())),
+            Self::EndLeases { whose, .. } => whose.member.clone(),
             Self::Set(_)
             | Self::Reload
             | Self::Stop
@@ -218,6 +228,7 @@ impl Order {
                 json!({"key": key, "value": value.chars().take(400).collect::<String>()})
             }
             Self::Shutdown(children) => json!({"children": children.word()}),
+            Self::EndLeases { whose, .. } => json!({"from": whose.from}),
             _ => Value::Null,
         }
     }
@@ -228,7 +239,10 @@ pub(crate) async fn answer(plane: &Arc<Plane>, order: Order, deed: Deed) -> Resp
     let order = match order {
         // Many come, and each is done in microseconds: none waits for its turn, none is logged.
         Order::Report(report) => return take(&plane.behind, report),
-        Order::Lease { group, ask } => return lease::answer(&plane.behind, &group, ask),
+        Order::Lease { group, ask } => {
+            let from = deed.from.parse::<SocketAddr>().ok().map(|from| from.ip().to_canonical());
+            return lease::answer(&plane.behind, &group, ask, from);
+        }
         order => order,
     };
     let turn = Arc::clone(&plane.turn).lock_owned().await;
@@ -283,6 +297,11 @@ impl Order {
             Self::Set(Setting { group, key, value }) => {
                 let changes = subject.set(&group, &key, &value).map_err(refused)?;
                 Ok((StatusCode::OK, json!({"changes": changes})))
+            }
+            Self::EndLeases { group, whose } => {
+                let ended =
+                    subject.end_leases(&group, whose.member.as_deref(), whose.from).map_err(refused)?;
+                Ok((StatusCode::OK, json!({"ended": ended})))
             }
             Self::Reload => {
                 let changes = subject.reload().map_err(refused)?;

@@ -2,9 +2,12 @@
 //!
 //! Many ask, each is answered in microseconds on the admin thread, and none of it is in the audit log, as with reports.
 
+use std::net::IpAddr;
+
 use http_body_util::{Either, Full};
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
+use serde::Deserialize;
 
 use crate::plane::Behind;
 use crate::reply::{Body, error, response, to_json};
@@ -40,7 +43,7 @@ pub(crate) fn read(verb: Verb, lease: Option<&str>, body: &[u8]) -> Result<Ask, 
         body if !body.starts_with(b"{") => return Err(format!("the body is no object: {GIVE}")),
         body => serde_json::from_slice(body).map_err(|why| format!("the body: {why}; {GIVE}"))?,
     };
-    let Wish { key, lease_seconds, exclude } = &wish;
+    let Wish { key, lease_seconds, exclude, from: _ } = &wish;
     if lease_seconds.is_some_and(|seconds| !LEASE_SECONDS.contains(&seconds)) {
         let (least, most) = (*LEASE_SECONDS.start(), *LEASE_SECONDS.end());
         return Err(format!("lease_seconds: a lease is for {least} to {most} seconds"));
@@ -59,16 +62,37 @@ pub(crate) fn read(verb: Verb, lease: Option<&str>, body: &[u8]) -> Result<Ask, 
     }
 }
 
+/// Whose leases are to end: of one member, of clients at one address, of both; else all.
+#[derive(Debug, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Lessees {
+    pub(crate) member: Option<String>,
+    pub(crate) from: Option<IpAddr>,
+}
+
+impl Lessees {
+    /// # Errors
+    /// What is wrong with the body, for whoever sent it.
+    pub(crate) fn read(body: &[u8]) -> Result<Self, String> {
+        const GIVE: &str = "give nothing for all of the group, or {\"member\": …, \"from\": \"10.0.0.7\"}";
+        match body.trim_ascii() {
+            b"" => Ok(Self::default()),
+            body if !body.starts_with(b"{") => Err(format!("the body is no object: {GIVE}")),
+            body => serde_json::from_slice(body).map_err(|why| format!("the body: {why}; {GIVE}")),
+        }
+    }
+}
+
 const GIVE: &str = "give nothing, or {\"key\": …, \"lease_seconds\": …, \"exclude\": [MEMBER]}";
 
-/// Does it.
-pub(crate) fn answer(behind: &Behind, group: &str, ask: Ask) -> Response<Body> {
+/// Does it, for a client at `from`, if that is an address.
+pub(crate) fn answer(behind: &Behind, group: &str, ask: Ask, from: Option<IpAddr>) -> Response<Body> {
     let Behind::Balancer(subject) = behind else {
         // Found among the paths of another process, it would be none of these.
         return error(StatusCode::NOT_FOUND, "there are no leases here".into());
     };
     let lent = match ask {
-        Ask::Bind(wish) => subject.bind(group, &wish).map(Some),
+        Ask::Bind(wish) => subject.bind(group, &Wish { from, ..wish }).map(Some),
         Ask::Renew(lease, wish) => subject.renew(group, &lease, &wish).map(Some),
         Ask::Release(lease) => subject.release(group, &lease).map(|()| None),
     };
@@ -92,12 +116,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_operator_says_whose_leases_are_to_end() {
+        let of = |member: Option<&str>, from: Option<&str>| Lessees {
+            member: member.map(str::to_owned),
+            from: from.map(|from| from.parse().unwrap()),
+        };
+        assert_eq!(Lessees::read(b" "), Ok(of(None, None)));
+        assert_eq!(
+            Lessees::read(br#"{"member":"a:1","from":"10.0.0.7"}"#),
+            Ok(of(Some("a:1"), Some("10.0.0.7")))
+        );
+        for body in ["[]", "{\"members\":1}", "{\"from\":\"10.0.0.0/8\"}", "member=a"] {
+            let said = Lessees::read(body.as_bytes()).expect_err(body);
+            assert!(said.contains("give nothing for all"), "{said}");
+        }
+    }
+
+    #[test]
     fn a_wish_may_say_nothing_and_must_make_sense() {
         let bind = |body: &str| read(Verb::Bind, None, body.as_bytes());
         assert_eq!(bind(""), Ok(Ask::Bind(Wish::default())));
         assert_eq!(bind(" {}\n"), Ok(Ask::Bind(Wish::default())));
         let body = r#"{"key": "me", "lease_seconds": 1.5, "exclude": ["a:1"]}"#;
-        let wish = Wish { key: Some("me".into()), lease_seconds: Some(1.5), exclude: vec!["a:1".into()] };
+        let wish = Wish {
+            from: None,
+            key: Some("me".into()),
+            lease_seconds: Some(1.5),
+            exclude: vec!["a:1".into()],
+        };
         assert_eq!(bind(body), Ok(Ask::Bind(wish)));
         let renew = read(Verb::Renew, Some("0a"), br#"{"lease_seconds": 3600}"#);
         let wish = Wish { lease_seconds: Some(3600.0), ..Wish::default() };

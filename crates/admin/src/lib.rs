@@ -64,7 +64,7 @@ pub use otlp::{Collector, Exporter, endpoint};
 pub use remote::Url;
 pub use rules::Rules;
 pub use subject::{
-    Changed, Entry, LEASE_SECONDS, Lease, NoLease, Reference, Refused, Report, Subject, Switch, Wish,
+    Changed, Entry, LEASE_SECONDS, Lease, Lessee, NoLease, Reference, Refused, Report, Subject, Switch, Wish,
 };
 pub use supervisor::{Act, Children, Denied, Household, LastExit, ProcessStatus, Says, Supervisor};
 pub use tls::Tls;
@@ -85,6 +85,8 @@ pub struct Config {
     pub control: Option<PathBuf>,
     /// Door for reports of members and leases of them, which also shows object references, and nothing else; none if `None`. Port 0 takes a free one.
     pub reports: Option<SocketAddr>,
+    /// Does that door lend no members?
+    pub reports_only: bool,
     /// Control over TLS; none if `None`.
     pub secured: Option<Secured>,
     /// Where changes and refused attempts are written; nowhere if `None`.

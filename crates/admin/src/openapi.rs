@@ -72,7 +72,7 @@ fn operation(route: &Route) -> Value {
         Takes::Wish | Takes::Renewal => {
             refused.extend([(400, "the body is malformed"), (413, "the body is longer than 16 KiB")])
         }
-        Takes::Member | Takes::Switch | Takes::Setting | Takes::Secret | Takes::KeyId => {
+        Takes::Lessees | Takes::Member | Takes::Switch | Takes::Setting | Takes::Secret | Takes::KeyId => {
             refused.extend([(400, "the body is malformed"), (413, "the body is longer than 16 KiB")])
         }
     }
@@ -166,12 +166,18 @@ fn parameters(route: &Route) -> Vec<Value> {
 
 fn body(takes: Takes) -> Option<Value> {
     let refer = |name: &str| json!({"schema": {"$ref": format!("#/components/schemas/{name}")}});
-    if let Takes::Wish | Takes::Renewal = takes {
-        let name = if takes == Takes::Wish { "Wish" } else { "Renewal" };
+    let name = match takes {
+        Takes::Wish => Some("Wish"),
+        Takes::Renewal => Some("Renewal"),
+        Takes::Lessees => Some("Lessees"),
+        _ => None,
+    };
+    if let Some(name) = name {
         return Some(json!({"required": false, "content": {"application/json": refer(name)}}));
     }
     let content = match takes {
-        Takes::Wish | Takes::Renewal | Takes::Nothing | Takes::Since | Takes::Children => return None,
+        Takes::Wish | Takes::Renewal | Takes::Lessees => return None,
+        Takes::Nothing | Takes::Since | Takes::Children => return None,
         Takes::Secret => json!({"application/json": refer("Key")}),
         Takes::KeyId => json!({"application/json": refer("KeyId")}),
         Takes::Report => json!({"application/json": refer("Report")}),
@@ -327,6 +333,9 @@ fn schemas() -> Value {
             json!({"member": {"type": "integer"}, "sealing": key_id(), "keys": numbers(), "others": numbers()}),
         ),
         "Lease": lease::given(),
+        "Leases": lease::list(),
+        "LeasesEnded": lease::ended(),
+        "Lessees": lease::lessees(),
         "LoadLine": load_line::group(),
         "MemberLoadLine": load_line::member(),
         "Process": object(&["name", "command", "state", "why", "restarts", "failures"], process),

@@ -110,6 +110,8 @@ impl Shown {
 pub(crate) struct Plane {
     pub(crate) behind: Behind,
     pub(crate) powers: Powers,
+    /// Does the door for reports lend members, too?
+    lends: bool,
     /// None where whoever can come may do all that the door has.
     guard: Option<Guard>,
     audit: Option<Arc<Audit>>,
@@ -133,12 +135,22 @@ impl Plane {
         ended: watch::Receiver<bool>,
     ) -> Self {
         let streams = Arc::new(Semaphore::new(streams));
-        Self { behind, powers, guard: None, audit, turn, looks, streams, ended }
+        Self { behind, powers, lends: true, guard: None, audit, turn, looks, streams, ended }
+    }
+
+    /// Lends members, where it takes reports, or does not.
+    pub(crate) fn lending(self, lends: bool) -> Self {
+        Self { lends, ..self }
     }
 
     /// Lets in only those whom the rules know.
     pub(crate) fn guarded(self, guard: Guard) -> Self {
         Self { guard: Some(guard), ..self }
+    }
+
+    /// Does the door for reports lend members?
+    pub(crate) fn lends(&self) -> bool {
+        self.lends
     }
 
     /// Has the admin plane ended?
@@ -164,6 +176,7 @@ impl Plane {
         }
         match self.powers {
             Powers::Show => route.nature == Nature::Look,
+            Powers::Report if !self.lends => matches!(route.verb, Verb::Report | Verb::Reference),
             Powers::Report => route.nature == Nature::Tell || route.verb == Verb::Reference,
             Powers::Act => true,
         }

@@ -101,10 +101,14 @@ async fn obey(
         Some((_, Named { lease: Some(_), .. })) => {
             not_allowed("POST, DELETE", "use POST to renew the lease, DELETE to release it")
         }
+        Some((Route { verb: Verb::Leases | Verb::EndLeases, .. }, _)) if plane.powers == Powers::Act => {
+            not_allowed("GET, HEAD, DELETE", "use GET to see who has leases, DELETE to end them")
+        }
         Some((route, _)) if route.method == "POST" => not_allowed("POST", "use POST"),
         _ if plane.powers == Powers::Report => {
-            let why = "there is nothing here but POST /v1/report, POST /v1/groups/NAME/bind and GET /v1/groups/NAME/ior";
-            error(StatusCode::NOT_FOUND, why.into())
+            let lends = if plane.lends() { ", POST /v1/groups/NAME/bind" } else { "" };
+            let why = format!("there is nothing here but POST /v1/report{lends} and GET /v1/groups/NAME/ior");
+            error(StatusCode::NOT_FOUND, why)
         }
         _ if reads => error(StatusCode::NOT_FOUND, format!("there is no {path}: see / for what there is")),
         _ if plane.powers == Powers::Act => not_allowed("GET, HEAD", "use GET here, POST on /v1/…: see /"),

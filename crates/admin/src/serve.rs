@@ -58,6 +58,7 @@ pub(crate) struct Doors {
     listener: Option<TcpListener>,
     control: Option<Control>,
     reports: Option<TcpListener>,
+    reports_only: bool,
     secured: Option<(Secured, Guard)>,
     audit: Option<Arc<Audit>>,
 }
@@ -80,7 +81,14 @@ impl Doors {
             Some(path) => Some(Control::open(path).await?),
             None => None,
         };
-        Ok(Self { listener, control, reports, secured, audit: config.audit })
+        Ok(Self {
+            listener,
+            control,
+            reports,
+            reports_only: config.reports_only,
+            secured,
+            audit: config.audit,
+        })
     }
 
     /// Where the doors are.
@@ -96,7 +104,8 @@ impl Doors {
         let turns = (Arc::new(Mutex::new(())), Arc::new(Mutex::new(())));
         let room = |powers, guard: Option<Guard>| {
             let plane =
-                Plane::new(behind.clone(), powers, self.audit.clone(), turns.clone(), STREAMS, ended.clone());
+                Plane::new(behind.clone(), powers, self.audit.clone(), turns.clone(), STREAMS, ended.clone())
+                    .lending(!self.reports_only);
             Arc::new(match guard {
                 Some(guard) => plane.guarded(guard),
                 None => plane,

@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 use hyper::header::{ACCEPT, HeaderName};
 use hyper::{Method, Request, Response, StatusCode};
 use plimsoll_brain::status::{LoadLine, Status};
+use serde_json::json;
 
 use crate::access::{Caller, Permit};
 use crate::plane::{Plane, Powers};
@@ -63,6 +64,12 @@ pub(crate) fn answer(
         Verb::Capacity => found(&**subject, group, &permit, |group| {
             let found = subject.status().groups.into_iter().find(|one| one.name == group)?;
             Some(to_json(StatusCode::OK, &found.load_line.unwrap_or_else(unmeasured)))
+        }),
+        Verb::Leases => found(&**subject, group, &permit, |group| {
+            let lessees = subject.leases(group)?;
+            let leases: usize = lessees.iter().map(|lessee| lessee.leases).sum();
+            let list = json!({"schema": 1, "group": group, "leases": leases, "lessees": lessees});
+            Some(to_json(StatusCode::OK, &list))
         }),
         Verb::Reference => found(&**subject, group, &permit, |group| {
             subject.reference(group).map(|found| to_json(StatusCode::OK, &found))

@@ -1,6 +1,7 @@
 //! What the admin plane shows and acts on, as it sees it.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::pin::Pin;
 
 use plimsoll_brain::status::{GroupExplanation, Status};
@@ -67,6 +68,12 @@ pub trait Subject: Send + Sync + 'static {
 
     /// Ends a lease.
     fn release(&self, group: &str, lease: &str) -> Result<(), NoLease>;
+
+    /// Who has leases of a group, those first that have most; `None` if there is no such group.
+    fn leases(&self, group: &str) -> Option<Vec<Lessee>>;
+
+    /// Ends the leases of a group: of one of its members, of clients at one address, or all; how many.
+    fn end_leases(&self, group: &str, member: Option<&str>, from: Option<IpAddr>) -> Result<usize, String>;
 }
 
 /// What an operator can take out of use and put back.
@@ -133,6 +140,9 @@ pub struct Wish {
     /// Members that it does not want, by name.
     #[serde(default)]
     pub exclude: Vec<String>,
+    /// Where it asks from; `None` over a unix socket.
+    #[serde(skip)]
+    pub from: Option<IpAddr>,
 }
 
 /// The shortest and the longest lease, seconds.
@@ -153,6 +163,19 @@ pub struct Lease {
     pub moved: bool,
     /// Why this one, for people.
     pub why: String,
+}
+
+/// Leases of one member that clients at one address have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lessee {
+    /// As configured; `None` for what a long list leaves out.
+    pub member: Option<String>,
+    /// Where they were asked from; `None` over a unix socket, and for what a long list leaves out.
+    pub from: Option<IpAddr>,
+    /// How many.
+    pub leases: usize,
+    /// Until the last of them ends, if none is renewed; seconds.
+    pub left_seconds: f64,
 }
 
 /// Why there is no lease: one line for whoever asked.

@@ -36,6 +36,10 @@ pub enum Verb {
     Renew,
     /// A lease ends.
     Release,
+    /// Who has leases of a group.
+    Leases,
+    /// An operator ends leases.
+    EndLeases,
     /// A member gets nothing new.
     Drain,
     /// A drained member is taken back.
@@ -137,6 +141,8 @@ pub enum Takes {
     Wish,
     /// `{"lease_seconds", "exclude"}`, or nothing.
     Renewal,
+    /// `{"member", "from"}`, or nothing.
+    Lessees,
     /// `{"group", "member"}`.
     Member,
     /// `{"member", "group"}`, `{"listener"}` or `{"balancing"}`.
@@ -219,6 +225,8 @@ pub const ROUTES: &[Route] = &[
     Route { verb: Verb::Bind, name: "bind", nature: Tell, reach: Group, by: BALANCER, method: "POST", path: "/v1/groups/{group}/bind", about: "a member for a client that reaches it by itself, and a lease of it", takes: Takes::Wish, gives: (200, Object("Lease")) },
     Route { verb: Verb::Renew, name: "renew", nature: Tell, reach: Group, by: BALANCER, method: "POST", path: "/v1/groups/{group}/bind/{lease}", about: "a lease is prolonged; the answer says whether its client stays or goes to another member", takes: Takes::Renewal, gives: (200, Object("Lease")) },
     Route { verb: Verb::Release, name: "release", nature: Tell, reach: Group, by: BALANCER, method: "DELETE", path: "/v1/groups/{group}/bind/{lease}", about: "a lease ends before its time", takes: Takes::Nothing, gives: (204, Gives::Nothing) },
+    Route { verb: Verb::Leases, name: "leases", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/leases", about: "who has leases of the group: of which member, from where, how many", takes: Takes::Nothing, gives: (200, Object("Leases")) },
+    Route { verb: Verb::EndLeases, name: "end-leases", nature: Operate, reach: Group, by: BALANCER, method: "DELETE", path: "/v1/groups/{group}/leases", about: "leases end: of a member, of clients at an address, or all of the group", takes: Takes::Lessees, gives: (200, Object("LeasesEnded")) },
     Route { verb: Verb::Drain, name: "drain", nature: Operate, reach: Group, by: CARRIERS, method: "POST", path: "/v1/drain", about: "a member gets nothing new; group may be left out. A lottery daemon is drained as a whole, and takes no body", takes: Takes::Member, gives: (200, Object("Drained")) },
     Route { verb: Verb::Undrain, name: "undrain", nature: Operate, reach: Group, by: CARRIERS, method: "POST", path: "/v1/undrain", about: "a drained member, or daemon, is taken back", takes: Takes::Member, gives: (200, Object("Undrained")) },
     Route { verb: Verb::Disable, name: "disable", nature: Operate, reach: Group, by: BALANCER, method: "POST", path: "/v1/disable", about: "a member, a listener or the balancing of a group is taken out of use", takes: Takes::Switch, gives: (200, Object("Changes")) },
@@ -329,7 +337,7 @@ mod tests {
         for (place, route) in ROUTES.iter().enumerate() {
             assert_eq!(route.verb as usize, place, "{}", route.name);
             assert_eq!(route.name.parse(), Ok(route.verb));
-            assert_eq!(route.verb.acts(), route.method == "POST" && route.nature != Tell, "{}", route.name);
+            assert_eq!(route.verb.acts(), route.method != "GET" && route.nature != Tell, "{}", route.name);
         }
         assert!("look".parse::<Verb>().unwrap_err().contains("status, metrics"));
     }

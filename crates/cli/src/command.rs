@@ -13,6 +13,7 @@ mod events;
 mod explain;
 mod ior;
 mod lab;
+mod leases;
 mod load;
 mod load_line;
 mod lottery;
@@ -63,6 +64,7 @@ pub(crate) enum Command {
     Status(status::Args),
     Members(members::Args),
     Bindings(bindings::Args),
+    Leases(leases::Args),
     Events(events::Args),
     Explain(explain::Args),
     Drain(drain::Args),
@@ -135,6 +137,7 @@ impl Command {
             Self::Status(args) => status::run(args, globals),
             Self::Members(args) => members::run(args, globals),
             Self::Bindings(args) => bindings::run(args, globals),
+            Self::Leases(args) => leases::run(args, globals),
             Self::Events(args) => events::run(args, globals),
             Self::Explain(args) => explain::run(args, globals),
             Self::Drain(args) => drain::run(args, globals),

@@ -132,12 +132,21 @@ impl Balancer {
 
     /// Has something done.
     pub(crate) fn post(&self, target: &str, body: &Value) -> Result<Value, Trouble> {
+        self.act("POST", target, body)
+    }
+
+    /// Has something ended.
+    pub(crate) fn delete(&self, target: &str, body: &Value) -> Result<Value, Trouble> {
+        self.act("DELETE", target, body)
+    }
+
+    fn act(&self, method: &str, target: &str, body: &Value) -> Result<Value, Trouble> {
         if let Self::Http(_) = self {
             return Err(Trouble::Refused(format!(
                 "{self} only shows: give --control unix:/path of the control socket to act"
             )));
         }
-        let body = self.send("POST", target, &body.to_string(), ACT)?.body().map_err(|e| self.lost(&e))?;
+        let body = self.send(method, target, &body.to_string(), ACT)?.body().map_err(|e| self.lost(&e))?;
         Ok(serde_json::from_slice(&body).unwrap_or_default())
     }
 

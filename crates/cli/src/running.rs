@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use plimsoll_acme::Keeper;
 use plimsoll_admin::{
-    Changed, Collector, Entry, Lease, NoLease, Reference, Refused, Report, Rules, Subject, Switch, Wish,
+    Changed, Collector, Entry, Lease, Lessee, NoLease, Reference, Refused, Report, Rules, Subject, Switch, Wish,
 };
 use plimsoll_brain::status::{GroupExplanation, Status};
 use plimsoll_brain::{EventKind, Knobs, MemberSpec, Shed, Strategy, strategy};
@@ -485,6 +486,14 @@ impl Subject for Running {
 
     fn release(&self, group: &str, lease: &str) -> Result<(), NoLease> {
         self.engine.release(group, lease).map_err(lend::refused)
+    }
+
+    fn leases(&self, group: &str) -> Option<Vec<Lessee>> {
+        Some(self.engine.leases(group).ok()?.into_iter().map(lend::lessee).collect())
+    }
+
+    fn end_leases(&self, group: &str, member: Option<&str>, from: Option<IpAddr>) -> Result<usize, String> {
+        self.engine.end_leases(group, member, from).map_err(lend::line)
     }
 }
 

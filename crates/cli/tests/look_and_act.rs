@@ -4,13 +4,15 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use plimsoll_admin::{
-    Admin, Changed, Config, Entry, Lease, NoLease, Reference, Refused, Report, Subject, Switch, Wish, start,
+    Admin, Changed, Config, Entry, Lease, Lessee, NoLease, Reference, Refused, Report, Subject, Switch, Wish,
+    start,
 };
 use plimsoll_brain::status::{GroupExplanation, GroupStatus, Latency, MemberStatus, Status};
 use plimsoll_brain::{EventKind, Shed, State};
@@ -142,6 +144,14 @@ impl Subject for Script {
 
     fn release(&self, _: &str, _: &str) -> Result<(), NoLease> {
         Err(NoLease::Nobody("no command asks for that".into()))
+    }
+
+    fn leases(&self, _: &str) -> Option<Vec<Lessee>> {
+        None
+    }
+
+    fn end_leases(&self, _: &str, _: Option<&str>, _: Option<IpAddr>) -> Result<usize, String> {
+        Ok(0)
     }
 }
 

@@ -130,6 +130,15 @@ pub fn fit(
             format!("`{name}` is {value} in the model: a search begins above 0; give it a guess"),
         ));
     }
+    let sound = rows::SMALLEST..=rows::LARGEST;
+    if let Some((name, value)) = free.iter().find(|(_, value)| !sound.contains(value)) {
+        let why = format!(
+            "`{name}` is {value:e} in the model: a search begins between {:e} and {:e}; give it a better guess",
+            rows::SMALLEST,
+            rows::LARGEST
+        );
+        return Err(failed(line, why));
+    }
     let names: Vec<String> = free.iter().map(|(name, _)| name.clone()).collect();
     let (deviations, known) = deviations(rows);
     let mut problem = Problem {

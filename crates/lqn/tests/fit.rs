@@ -335,3 +335,32 @@ fn what_follows_from_others_counts_once() {
     assert_eq!(names, ["client.response", "core.utilization"]);
     assert_eq!(found.notes.len(), 3, "{:?}", found.notes);
 }
+
+#[test]
+fn what_nobody_can_measure_is_refused_at_its_place() {
+    let make = make(SHOP);
+    let free = ["get".to_owned()];
+    let told = |text: &str| {
+        let found = observed(&records(text).unwrap(), &make, &free);
+        found.map(|own| own.rows.len()).map_err(|why| why.to_string())
+    };
+    for (value, what) in [("1e308", "large"), ("1e-308", "small"), ("-2e12", "large"), ("9e-13", "small")] {
+        for name in ["client.response", "client.response.half_width", "weight", "clients", "client.p99"] {
+            let alone = name == "client.response";
+            let text = match alone {
+                true => format!("{name}\n {value}\n"),
+                false => format!("client.response,{name}\n0.5, {value}\n"),
+            };
+            let why = told(&text).unwrap_err();
+            let place = if alone { "2:2: " } else { "2:6: " };
+            assert!(why.starts_with(place) && why.contains(&format!("as {what} as that")), "{text}: {why}");
+        }
+    }
+    assert_eq!(told("client.response,client.response.half_width\n1e-12,0\n1e12,1e12\n"), Ok(2));
+    // Nor can a search begin there.
+    let rows = observed(&records("client.response\n0.5\n").unwrap(), &make, &free).unwrap().rows;
+    for value in [1e-308, 1e308] {
+        let why = fit(&set(&[("get", value)]), &rows, &make, None).unwrap_err().to_string();
+        assert!(why.contains("a search begins between 1e-12 and 1e12"), "{why}");
+    }
+}

@@ -85,6 +85,14 @@ impl Homes {
         let place = self.places.iter().position(|other| *other == tag);
         Some(Home { record: Arc::clone(&known.record), place })
     }
+
+    /// The same of a tag that another key has made, and its tag by this one. Each member's is made for it: whoever brings one gets
+    /// another with the answer.
+    pub(crate) fn find_by(&self, signer: &Signer, tag: MemberTag) -> Option<(MemberTag, Home)> {
+        let made = |known: &&Known| signer.member(&self.group, &known.name) == tag;
+        let own = self.known.values().find(made)?.tag;
+        Some((own, self.find(own)?))
+    }
 }
 
 /// Seconds since 1970, as cookies have them: good until 2106.

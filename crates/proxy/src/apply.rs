@@ -129,6 +129,7 @@ fn rule(control: &mut Control, next: &Settings, now: Time) {
             ruled.watch_loads(lent, now);
         }
     }
+    control.end_gone();
 }
 
 /// Brings the listeners to what the settings say; false if a worker cannot be told.

@@ -1,6 +1,6 @@
 //! The running data plane, as the rest of the process holds it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,8 +23,8 @@ use crate::probe::{self, Probes};
 use crate::trace::{self, Spans, Traced};
 use crate::worker::{self, Order, Worker};
 use crate::{
-    Lease, LeaseWish, MemberCounters, NoLease, Protocol, Settings, StartError, apply, explain, hand_over,
-    iiop, report, switch,
+    Lease, LeaseWish, Lessee, MemberCounters, NoLease, Protocol, Settings, StartError, apply, explain,
+    hand_over, iiop, report, switch,
 };
 
 /// Strikes that may wait for the control thread.
@@ -340,6 +340,28 @@ impl Engine {
     /// There is no such lease.
     pub fn release(&self, group: &str, lease: &str) -> Result<(), NoLease> {
         lock(&self.0.control).release(group, lease, self.0.clock.now())
+    }
+
+    /// Who has leases of a group: those first that have most.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn leases(&self, group: &str) -> Result<Vec<Lessee>, NoLease> {
+        lock(&self.0.control).leases(group, self.0.clock.now())
+    }
+
+    /// Ends the leases of a group, or those of one of its members, or of clients at one address; how many. Whoever renews one is
+    /// told to bind again.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn end_leases(
+        &self,
+        group: &str,
+        member: Option<&str>,
+        from: Option<IpAddr>,
+    ) -> Result<usize, NoLease> {
+        lock(&self.0.control).withdraw(group, member, from, self.0.clock.now())
     }
 
     /// Weights from outside, for a group whose strategy takes them; `None` for a member whose weight is not known.

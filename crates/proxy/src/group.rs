@@ -124,6 +124,8 @@ pub(crate) struct Stripe {
     pub(crate) idle: Count,
     pub(crate) bytes_out: Count,
     pub(crate) bytes_in: Count,
+    /// Both ways, of byte streams: sessions of tcp, and what becomes of a request that is upgraded.
+    pub(crate) bytes_relayed: Count,
     pub(crate) latency: Histogram,
     pub(crate) levels: Levels,
     /// When all that it said with an answer was last looked at, nanoseconds; 0 for never.

@@ -8,23 +8,32 @@
 //!
 //! All of it is behind the lock of the slow path. Data-plane threads notice nothing but the members' live counts.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use plimsoll_brain::{Ask, MemberId, Moves, Time, hash, session_moves};
+use plimsoll_brain::{Ask, Event, EventKind, MemberId, Moves, Time, hash, mix, session_moves};
 
 use crate::control::{Control, Ruled};
 use crate::group::Published;
 use desk::{Found, Loan, Seat, drawn};
 
 mod desk;
+mod list;
 
 pub(crate) use desk::Desk;
+pub use list::Lessee;
 
 /// Leases at once.
 const MOST: usize = 65_536;
+/// Of one group: others have room whatever its clients do.
+const MOST_OF_GROUP: usize = 32_768;
+/// Of clients at one address: others have room whatever those do.
+const MOST_OF_SOURCE: usize = 4096;
+/// Between two events that say that there are too many.
+const TOLD: Duration = Duration::from_secs(10);
 /// The shortest lease that is given.
 pub const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 /// The longest lease that is given.
@@ -41,6 +50,8 @@ pub struct LeaseWish {
     pub span: Option<Duration>,
     /// Members that it does not want, by name: it could not reach them, say.
     pub exclude: Vec<String>,
+    /// Where it asks from, if that is an address. It may have [so many](NoLease::Refused) leases.
+    pub from: Option<IpAddr>,
 }
 
 /// A member, lent.
@@ -87,8 +98,18 @@ impl Control {
         let ruled = self.ruled(group)?;
         let group = Arc::clone(&ruled.group);
         let plan = group.published();
-        if self.desk.len() >= MOST {
-            return Err(NoLease::Refused(format!("there are {MOST} leases: release some, or wait")));
+        if let Some(why) = self.too_many(&group.name, wish.from) {
+            if self.desk.tells(TOLD, now) {
+                let name = Arc::clone(&group.name);
+                self.journal.write(Event {
+                    kind: EventKind::Flooded,
+                    group: name,
+                    member: None,
+                    why: format!("a lease was refused: {why}"),
+                    inputs: vec![("leases".into(), self.desk.lent(&group.name) as f64)],
+                });
+            }
+            return Err(NoLease::Refused(format!("{why}: release some, or wait")));
         }
         if group.room.queued() > 0 {
             return Err(NoLease::Refused(format!(
@@ -101,7 +122,7 @@ impl Control {
         // Where the strategy has a member for each key, it says.
         let known = client.filter(|_| !plan.plan.strategy().reads_key);
         let had = known.and_then(|client| self.desk.has(&group, &plan, client, &tried));
-        let (id, chance) = drawn();
+        let (id, chance) = drawn().map_err(unlucky)?;
         let again = had.is_some();
         let found = had.map_or_else(
             || {
@@ -134,6 +155,7 @@ impl Control {
             span,
             until: now + span,
             client,
+            from: wish.from,
             moves: Moves::default(),
             group: Arc::clone(&group),
         };
@@ -152,11 +174,12 @@ impl Control {
         now: Time,
     ) -> Result<Lease, NoLease> {
         self.desk.sweep(now);
+        // Before anything is changed.
+        let (_, chance) = drawn().map_err(unlucky)?;
         let (id, mut loan) = self.taken(group, id)?;
         let plan = loan.group.published();
         let place = plan.records.iter().position(|record| Arc::ptr_eq(record, &loan.seat.record));
         let mut tried = ids(&plan, &wish.exclude);
-        let (_, chance) = drawn();
         let own = place.map(|place| &plan.plan.members()[place]);
         let leaves = match own {
             None => Some(self.out_of_use(&loan, now)),
@@ -178,7 +201,7 @@ impl Control {
             Some(leaves) => {
                 tried.extend(own.map(|own| own.id));
                 // Not the bits that said that it goes.
-                let (_, chance) = drawn();
+                let chance = mix(chance);
                 let ask = Ask { turn: 0, chance, key: loan.client.unwrap_or(chance), now };
                 let from = Arc::clone(&loan.name);
                 let group = Arc::clone(&loan.group);
@@ -213,7 +236,27 @@ impl Control {
         Ok(())
     }
 
-    /// Ends leases whose time is over, and those of groups that are gone.
+    /// Why there is to be no further lease of a group for clients at an address, if there are too many.
+    fn too_many(&self, group: &str, from: Option<IpAddr>) -> Option<String> {
+        let of = |from: &IpAddr| self.desk.held(*from) >= MOST_OF_SOURCE;
+        match from.filter(of) {
+            Some(from) => Some(format!("clients at {from} have {MOST_OF_SOURCE} leases")),
+            None if self.desk.lent(group) >= MOST_OF_GROUP => {
+                Some(format!("group {group} has {MOST_OF_GROUP} leases"))
+            }
+            None => (self.desk.len() >= MOST).then(|| format!("there are {MOST} leases")),
+        }
+    }
+
+    /// Ends the leases of groups that are gone.
+    pub(crate) fn end_gone(&mut self) {
+        let Self { desk, groups, .. } = self;
+        desk.end(|loan| {
+            groups.get(&loan.group.name).is_none_or(|ruled| !Arc::ptr_eq(&ruled.group, &loan.group))
+        });
+    }
+
+    /// Ends leases whose time is over, and has groups know that have none any more.
     pub(crate) fn end_leases(&mut self, now: Time) {
         self.desk.sweep(now);
         for name in self.desk.retain(|name| self.groups.contains_key(name)) {
@@ -269,6 +312,11 @@ impl Control {
 fn ids(plan: &Published, names: &[String]) -> Vec<MemberId> {
     let named = plan.plan.members().iter().filter(|member| names.iter().any(|name| **name == *member.name));
     named.map(|member| member.id).collect()
+}
+
+/// There is no number that nobody can guess.
+fn unlucky(error: io::Error) -> NoLease {
+    NoLease::Nobody(format!("the system gives no random numbers: {error}"))
 }
 
 /// What the strategy goes by, for people.

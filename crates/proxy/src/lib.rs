@@ -65,7 +65,7 @@ pub use control::Stamped;
 pub use engine::{Engine, Rates};
 pub use error::StartError;
 pub use group::Said;
-pub use lease::{LONGEST_LEASE, Lease, LeaseWish, NoLease, SHORTEST_LEASE};
+pub use lease::{LONGEST_LEASE, Lease, LeaseWish, Lessee, NoLease, SHORTEST_LEASE};
 pub use report::MemberCounters;
 pub use settings::*;
 pub use tls::{

@@ -99,6 +99,10 @@ impl Stream for Link {
         either!(self, stream => stream.answering())
     }
 
+    fn tunnels(&self) -> bool {
+        either!(self, stream => stream.tunnels())
+    }
+
     #[inline]
     fn poll_recv(
         &mut self,

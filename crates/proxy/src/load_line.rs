@@ -42,12 +42,11 @@ impl Control {
             let its = self.groups.iter().filter(|(name, _)| carries(listeners, name) == requests);
             its.map(|(_, ruled)| ruled.ever(count)).fold(0, u64::wrapping_add)
         };
-        let others: [fn(&Stripe) -> &Count; 3] =
-            [|stripe| &stripe.requests, |stripe| &stripe.bytes_out, |stripe| &stripe.bytes_in];
+        let (requests, others) = counted(of);
         let own = Own {
             cpu_seconds: clock::processor_seconds(),
-            requests: of(true, |stripe| &stripe.requests),
-            others: others.into_iter().map(|count| of(false, count)).fold(0, u64::wrapping_add),
+            requests,
+            others,
             processors: (self.cores as f64).min(*PROCESSORS),
         };
         for (name, ruled) in &mut self.groups {
@@ -126,9 +125,39 @@ fn levels(record: &Record) -> [[u64; 2]; LEVELS] {
     levels
 }
 
+/// Requests so far, and a number that moves whenever there is something else to do. `of`: a count of all groups whose traffic is requests,
+/// or of all others.
+fn counted(of: impl Fn(bool, fn(&Stripe) -> &Count) -> u64) -> (u64, u64) {
+    let others: [fn(&Stripe) -> &Count; 3] =
+        [|stripe| &stripe.requests, |stripe| &stripe.bytes_out, |stripe| &stripe.bytes_in];
+    // A request that became a byte stream costs for as long as that lasts.
+    let tunnels = of(true, |stripe| &stripe.bytes_relayed);
+    let others = others.into_iter().map(|count| of(false, count)).fold(tunnels, u64::wrapping_add);
+    (of(true, |stripe| &stripe.requests), others)
+}
+
 /// What buckets of latencies stand for.
 static MIDDLES: LazyLock<Vec<f64>> = LazyLock::new(Merged::middles);
 
 /// Processors that this process may use.
 static PROCESSORS: LazyLock<f64> =
     LazyLock::new(|| std::thread::available_parallelism().map_or(1, NonZero::get) as f64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn byte_streams_are_no_requests_whatever_they_began_as() {
+        let (http, tcp) = (Stripe::default(), Stripe::default());
+        let now = || counted(|requests, count| count(if requests { &http } else { &tcp }).value());
+        http.requests.add(5);
+        http.bytes_in.add(1000);
+        assert_eq!(now(), (5, 0));
+        // A WebSocket.
+        http.bytes_relayed.add(7);
+        assert_eq!(now(), (5, 7));
+        tcp.bytes_out.add(2);
+        assert_eq!(now(), (5, 9));
+    }
+}

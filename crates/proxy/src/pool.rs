@@ -126,9 +126,9 @@ impl Pool {
         }
     }
 
-    /// What part of the requests each member of the plan would get now, in its order.
-    pub(crate) fn shares(&self, chance: u64, now: Time) -> Vec<f64> {
-        self.view().published.plan.shares(&self.hand.borrow(), chance, now)
+    /// What this core keeps between choices, as it is now.
+    pub(crate) fn hand(&self) -> Hand {
+        self.hand.borrow().clone()
     }
 
     /// The next choice is a session's.

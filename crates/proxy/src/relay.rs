@@ -87,6 +87,7 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
 ) -> End {
     let stripe = upstream.stripe();
     stripe.bytes_out.add(ahead.len() as u64);
+    stripe.bytes_relayed.add(ahead.len() as u64);
     let (mut up, mut down) = (Flow { residue: Residue::of(ahead), ..Flow::default() }, Flow::default());
     let mut end = End::default();
     let wait = quiet.wait();
@@ -116,6 +117,7 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
         if up.moved || down.moved {
             stripe.bytes_out.add(up.bytes as u64);
             stripe.bytes_in.add(down.bytes as u64);
+            stripe.bytes_relayed.add((up.bytes + down.bytes) as u64);
             if !end.heard && down.bytes > 0 {
                 end.heard = true;
                 upstream.record.vitals.succeeded();

@@ -168,6 +168,8 @@ pub struct AffinitySettings {
     pub ttl: Duration,
     /// Makes it and knows it again.
     pub signer: Signer,
+    /// Know it again, too: those who have one of them get one of `signer` with their next answer.
+    pub older: Vec<Signer>,
 }
 
 /// How long a client stays with a member.

@@ -108,6 +108,11 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
         None
     }
 
+    /// Is this a client's stream that becomes a tunnel if the member says so, and nothing else if it succeeds?
+    fn tunnels(&self) -> bool {
+        false
+    }
+
     /// Lets closing be a reset: what was not read or sent is lost, as it is for a side that broke off.
     fn abort(&self) {}
 }

@@ -161,17 +161,17 @@ fn unhex(text: &[u8]) -> Option<[u8; WHOLE]> {
     Some(bytes)
 }
 
-/// The value of the first cookie of this name in a head, which begins with a request line and has been judged before; what
-/// follows its empty line is not looked at.
-pub fn cookie_of_head<'h>(head: &'h [u8], name: &str) -> Option<&'h [u8]> {
+/// The values of all cookies of this name in a head, which begins with a request line and has been judged before; what
+/// follows its empty line is not looked at. Clients send several where they were given them for several paths or domains.
+pub fn cookies_of_head<'h>(head: &'h [u8], name: &str) -> impl Iterator<Item = &'h [u8]> {
     let lines =
         head.split(|byte| *byte == b'\n').skip(1).map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let values = lines.take_while(|line| !line.is_empty()).filter_map(|line| {
         let (field, value) = line.split_at(line.iter().position(|byte| *byte == b':')?);
         field.eq_ignore_ascii_case(b"cookie").then(|| value.get(1..))?
     });
-    let mut pairs = values.flat_map(|value| value.split(|byte| *byte == b';')).map(<[u8]>::trim_ascii);
-    pairs.find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+    let pairs = values.flat_map(|value| value.split(|byte| *byte == b';')).map(<[u8]>::trim_ascii);
+    pairs.filter_map(move |pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }
 
 #[cfg(test)]
@@ -232,11 +232,11 @@ mod tests {
     #[test]
     fn a_cookie_is_found_among_others_and_not_behind_the_head() {
         let head = b"GET /?sid=0 HTTP/1.1\r\nHost: a\r\nCookie: a=1; sid=two; sid=3\r\ncookie:b=4\r\nX-Cookie: b=9\r\n\r\nCookie: c=5\r\n";
-        let found = |name: &str| cookie_of_head(head, name);
-        assert_eq!(found("sid"), Some(&b"two"[..]));
+        let found = |name: &str| cookies_of_head(head, name).next();
+        assert_eq!(cookies_of_head(head, "sid").collect::<Vec<_>>(), [&b"two"[..], b"3"]);
         assert_eq!((found("a"), found("b")), (Some(&b"1"[..]), Some(&b"4"[..])));
         assert_eq!((found("c"), found("id"), found("si"), found("")), (None, None, None, None));
-        assert_eq!(cookie_of_head(b"GET / HTTP/1.1\r\nCookie\r\nCookie: sid\r\n\r\n", "sid"), None);
-        assert_eq!(cookie_of_head(b"", "sid"), None);
+        assert_eq!(cookies_of_head(b"GET / HTTP/1.1\r\nCookie\r\nCookie: sid\r\n\r\n", "sid").count(), 0);
+        assert_eq!(cookies_of_head(b"", "sid").count(), 0);
     }
 }

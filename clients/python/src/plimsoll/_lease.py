@@ -40,10 +40,16 @@ class Lease:
         self._take(said)
 
     def _take(self, said: Dict[str, Any]) -> None:
-        self.member, self.lease, self.why = said["member"], said["lease"], said["why"]
-        host, _, port = said["address"].rpartition(":")
-        self.host, self.port = host.strip("[]"), int(port)
-        self.lease_seconds, self.moved = float(said["lease_seconds"]), said["moved"]
+        try:
+            names = str(said["member"]), str(said["lease"]), str(said["why"])
+            host, _, port = str(said["address"]).rpartition(":")
+            where = host.strip("[]"), int(port)
+            seconds, moved = float(said["lease_seconds"]), bool(said["moved"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise Silence(f"it is no balancer: {error!r} in its answer {str(said)[:80]}") from error
+        self.member, self.lease, self.why = names
+        self.host, self.port = where
+        self.lease_seconds, self.moved = seconds, moved
         self._ends = time.monotonic() + self.lease_seconds
 
     @property

@@ -35,3 +35,44 @@ pub(super) fn renewal() -> Value {
         "properties": {"lease_seconds": seconds, "exclude": exclude},
     })
 }
+
+/// Who has leases of a group.
+pub(super) fn list() -> Value {
+    let count = || json!({"type": "integer", "minimum": 0});
+    let lessee = json!({
+        "type": "object",
+        "required": ["member", "from", "leases", "left_seconds"],
+        "properties": {
+            "member": {"type": ["string", "null"]}, "from": {"type": ["string", "null"]},
+            "leases": count(), "left_seconds": {"type": "number"},
+        },
+    });
+    json!({
+        "type": "object",
+        "required": ["schema", "group", "leases", "lessees"],
+        "properties": {
+            "schema": count(), "group": {"type": "string"}, "leases": count(),
+            "lessees": {"type": "array", "items": lessee},
+        },
+    })
+}
+
+/// Whose are to end.
+pub(super) fn lessees() -> Value {
+    let from = json!({"anyOf": [
+        {"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}, {"type": "null"},
+    ]});
+    json!({
+        "type": "object", "additionalProperties": false,
+        "properties": {"member": {"type": ["string", "null"]}, "from": from},
+    })
+}
+
+/// How many have ended.
+pub(super) fn ended() -> Value {
+    json!({
+        "type": "object",
+        "required": ["ended"],
+        "properties": {"ended": {"type": "integer", "minimum": 0}},
+    })
+}

@@ -17,7 +17,46 @@ fn a_member_is_lent_renewed_and_released_through_both_doors() {
     assert_eq!((released.status, &*released.body), (204, ""));
     assert_eq!(
         *open.script.calls.lock().unwrap(),
-        [r#"bind web Some("me") Some(9.0) ["a:1"]"#, "renew web 0a []", "release web 0a"]
+        [r#"bind web Some("me") Some(9.0) ["a:1"] from 127.0.0.1"#, "renew web 0a []", "release web 0a"]
+    );
+    // Over the unix socket it is from nowhere, and nobody says by himself where he is.
+    assert_eq!(open.act("POST", "/v1/groups/web/bind", "").status, 200);
+    assert_eq!(open.act("POST", "/v1/groups/web/bind", r#"{"from":"10.0.0.7"}"#).status, 400);
+    assert_eq!(open.script.calls.lock().unwrap()[3], "bind web None None []");
+}
+
+#[test]
+fn operators_see_who_has_leases_and_end_them() {
+    let open = open();
+    let shown = Answer::to(tcp(open.admin.addr().unwrap()), "GET", "/v1/groups/web/leases", "", "");
+    for list in [open.act("GET", "/v1/groups/web/leases", ""), shown] {
+        assert_eq!(list.status, 200, "{}", list.body);
+        let list = list.json();
+        assert!(list["group"] == "web" && list["leases"] == 11, "{list}");
+        let first = &list["lessees"][0];
+        assert!(first["member"] == "10.0.0.1:80" && first["from"] == "10.0.0.7", "{list}");
+        assert!(first["leases"] == 9 && first["left_seconds"] == 4.5, "{list}");
+    }
+    assert_eq!(open.act("GET", "/v1/groups/none/leases", "").status, 404);
+    for body in ["", r#"{"member":"a:1","from":"10.0.0.7"}"#] {
+        let ended = open.act("DELETE", "/v1/groups/web/leases", body);
+        assert!(ended.status == 200 && ended.json()["ended"] == 9, "{}", ended.body);
+    }
+    assert_eq!(open.act("DELETE", "/v1/groups/web/leases", "{\"from\":7}").status, 400);
+    let wrong = open.act("POST", "/v1/groups/web/leases", "");
+    assert!(
+        wrong.status == 405 && wrong.head.to_lowercase().contains("allow: get, head, delete"),
+        "{}",
+        wrong.head
+    );
+    // Who only lends, or only shows, ends nothing.
+    assert_eq!(open.tell("GET", "/v1/groups/web/leases", "").status, 404);
+    assert_eq!(open.tell("DELETE", "/v1/groups/web/leases", "").status, 404);
+    let shown = Answer::to(tcp(open.admin.addr().unwrap()), "DELETE", "/v1/groups/web/leases", "", "");
+    assert_eq!(shown.status, 405);
+    assert_eq!(
+        *open.script.calls.lock().unwrap(),
+        ["end-leases web None None", r#"end-leases web Some("a:1") Some(10.0.0.7)"#]
     );
 }
 

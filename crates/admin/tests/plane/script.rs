@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_admin::{
-    Admin, Changed, Config, Entry, Lease, NoLease, Reference, Refused, Report, Subject, Switch, Wish, start,
+    Admin, Changed, Config, Entry, Lease, Lessee, NoLease, Reference, Refused, Report, Subject, Switch, Wish,
+    start,
 };
 use plimsoll_brain::status::{
     GroupExplanation, GroupStatus, Latency, ListenerStatus, LoadExplanation, LoadLine, MemberLoadLine,
@@ -130,7 +131,8 @@ impl Subject for Script {
     }
 
     fn bind(&self, group: &str, wish: &Wish) -> Result<Lease, NoLease> {
-        self.call(format!("bind {group} {:?} {:?} {:?}", wish.key, wish.lease_seconds, wish.exclude));
+        let from = wish.from.map_or_else(String::new, |from| format!(" from {from}"));
+        self.call(format!("bind {group} {:?} {:?} {:?}{from}", wish.key, wish.lease_seconds, wish.exclude));
         match group {
             "web" => Ok(lease(false)),
             "empty" => Err(NoLease::Nobody("nobody is there".into())),
@@ -151,6 +153,25 @@ impl Subject for Script {
         self.call(format!("release {group} {lease}"));
         if lease == "0a" { Ok(()) } else { Err(NoLease::Unknown("no such lease".into())) }
     }
+
+    fn leases(&self, group: &str) -> Option<Vec<Lessee>> {
+        (group == "web").then(lessees)
+    }
+
+    fn end_leases(&self, group: &str, member: Option<&str>, from: Option<IpAddr>) -> Result<usize, String> {
+        self.call(format!("end-leases {group} {member:?} {from:?}"));
+        Ok(9)
+    }
+}
+
+fn lessees() -> Vec<Lessee> {
+    let of = |member: Option<&str>, from: Option<&str>, leases| Lessee {
+        member: member.map(str::to_owned),
+        from: from.map(|from| from.parse().unwrap()),
+        leases,
+        left_seconds: 4.5,
+    };
+    vec![of(Some("10.0.0.1:80"), Some("10.0.0.7"), 9), of(None, None, 2)]
 }
 
 fn lease(moved: bool) -> Lease {

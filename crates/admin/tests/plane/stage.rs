@@ -20,10 +20,20 @@ use crate::pki::{Authority, Identity};
 use crate::script::{Answer, Scratch, Script};
 
 /// Verbs that change nothing.
-pub(crate) const LOOK: &[&str] =
-    &["index", "document", "health", "status", "metrics", "events", "explain", "capacity", "reference"];
+pub(crate) const LOOK: &[&str] = &[
+    "index",
+    "document",
+    "health",
+    "status",
+    "metrics",
+    "events",
+    "explain",
+    "capacity",
+    "reference",
+    "leases",
+];
 /// What the built-in roles have, beside `LOOK`. Written out here, so that a change of the table shows.
-pub(crate) const OPERATE: &[&str] = &["drain", "undrain", "disable", "enable", "set"];
+pub(crate) const OPERATE: &[&str] = &["end-leases", "drain", "undrain", "disable", "enable", "set"];
 pub(crate) const ADMINISTER: &[&str] = &["report", "bind", "renew", "release", "reload", "stop"];
 /// What the test's own role has, for the group `web`.
 pub(crate) const OWN: &[&str] = &["status", "explain", "drain"];
@@ -171,6 +181,7 @@ impl Stage {
             Takes::Setting => r#"{"group":"web","key":"strategy","value":"random"}"#,
             Takes::Report => r#"{"group":"web","member":"10.0.0.1:80","values":{"cpu":1}}"#,
             Takes::Wish | Takes::Renewal => r#"{"lease_seconds":9}"#,
+            Takes::Lessees => r#"{"member":"10.0.0.1:80"}"#,
             Takes::Nothing | Takes::Since | Takes::Children => "",
         };
         self.ask(shows, route.method, &path, body)

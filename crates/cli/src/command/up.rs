@@ -198,7 +198,7 @@ async fn serve(
 /// Where the admin plane is to be reached. A control socket that nobody asked for is no reason not to start
 /// where its folder belongs to root.
 fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Failure> {
-    let AdminConfig { listen, mut control, reports, written, tls, audit, .. } = file.admin();
+    let AdminConfig { listen, mut control, reports, lend, written, tls, audit, .. } = file.admin();
     let folder = control.as_deref().and_then(Path::parent);
     if let Some(folder) = folder.filter(|folder| !written && access(*folder, Access::WRITE_OK).is_err()) {
         tracing::warn!(
@@ -209,7 +209,7 @@ fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Fail
     }
     let audit = audit_log(audit.as_deref(), "admin")?;
     let secured = tls.map(|(tls, jwt, keytab)| Secured { tls, jwt, keytab, rules: Arc::clone(rules) });
-    Ok(plimsoll_admin::Config { listen, control, reports, secured, audit })
+    Ok(plimsoll_admin::Config { listen, control, reports, reports_only: !lend, secured, audit })
 }
 
 /// The load manager, if there is to be one.

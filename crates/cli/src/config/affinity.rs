@@ -1,9 +1,11 @@
 //! `listener.affinity`: clients come back to the member that they had, by a signed cookie.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::{Arc, LazyLock};
 
 use plimsoll_proxy as proxy;
 use plimsoll_wire::affinity::Signer;
+use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -32,11 +34,22 @@ pub(crate) struct Affinity {
     #[schemars(extend("examples" = ["/etc/plimsoll/affinity.key"]))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key_file: Option<LogPath>,
+
+    /// File of another key, whose cookies count as well and are given anew by that of `key_file`: to change keys without a client
+    /// being sent elsewhere. It is read again with each reload.
+    #[schemars(extend("examples" = ["/etc/plimsoll/affinity.old.key"]))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) old_key_file: Option<LogPath>,
 }
 
 impl Default for Affinity {
     fn default() -> Self {
-        Self { cookie: CookieName("plimsoll".to_owned()), ttl: millis::<3_600_000>(), key_file: None }
+        Self {
+            cookie: CookieName("plimsoll".to_owned()),
+            ttl: millis::<3_600_000>(),
+            key_file: None,
+            old_key_file: None,
+        }
     }
 }
 
@@ -44,11 +57,14 @@ impl Default for Affinity {
 const LEAST: usize = 32;
 
 /// For listeners without a file, as long as the process lives.
-static OWN: LazyLock<Signer> = LazyLock::new(|| {
+static OWN: LazyLock<Result<Signer, String>> = LazyLock::new(|| {
     let mut secret = [0; 32];
-    // The system has random numbers from its first second on; a call that is broken off by a signal only asks for longer ones.
-    let _ = getrandom(&mut secret, GetRandomFlags::empty());
-    Signer::new(&secret)
+    let mut filled = 0;
+    while filled < secret.len() {
+        let more = retry_on_intr(|| getrandom(&mut secret[filled..], GetRandomFlags::empty()));
+        filled += more.map_err(|error| format!("the system gives no random numbers: {error}"))?;
+    }
+    Ok(Signer::new(&secret))
 });
 
 /// What a listener asks, as the data plane takes it; `None` without affinity, or with a key that cannot be read.
@@ -58,24 +74,44 @@ pub(super) fn of_listener(
     found: &mut Vec<Problem>,
 ) -> Option<Arc<proxy::AffinitySettings>> {
     let affinity = listener.affinity.as_ref()?;
+    let mut of_file = |path: &LogPath, name: &str| {
+        let problem = |why: String| {
+            let at = spot.key("affinity").key(name).value();
+            let hint = "make one: openssl rand -hex 32 > FILE, readable by the balancer alone";
+            found.push(Problem::error(at, format!("cannot use the key {path}: {why}")).hint(hint));
+        };
+        key(path).map_err(problem).ok()
+    };
+    let older = affinity.old_key_file.as_ref().map(|path| of_file(path, "old_key_file"));
     let signer = match &affinity.key_file {
-        None => OWN.clone(),
-        Some(path) => match key(path) {
+        Some(path) => of_file(path, "key_file")?,
+        None => match OWN.clone() {
             Ok(signer) => signer,
             Err(why) => {
-                let at = spot.key("affinity").key("key_file").value();
-                let hint = "make one: openssl rand -hex 32 > FILE, readable by the balancer alone";
-                found.push(Problem::error(at, format!("cannot use the key {path}: {why}")).hint(hint));
+                found
+                    .push(Problem::error(spot.key("affinity").value(), format!("no key can be made: {why}")));
                 return None;
             }
         },
     };
+    // A file that cannot be used is an error already.
+    let older = older.flatten().into_iter().collect();
     let (cookie, ttl) = (affinity.cookie.0.as_str().into(), affinity.ttl.0);
-    Some(Arc::new(proxy::AffinitySettings { cookie, ttl, signer }))
+    Some(Arc::new(proxy::AffinitySettings { cookie, ttl, signer, older }))
+}
+
+/// May users read a file that are neither its owner nor in its group?
+fn exposed(path: &LogPath) -> bool {
+    std::fs::metadata(&path.0).is_ok_and(|file| file.permissions().mode() & 0o004 != 0)
 }
 
 fn key(path: &LogPath) -> Result<Signer, String> {
     let text = std::fs::read(&path.0).map_err(|error| error.to_string())?;
+    if exposed(path) {
+        tracing::warn!(
+            "{path} can be read by everybody on this machine, who can make cookies then: chmod 600 {path}"
+        );
+    }
     let secret = text.trim_ascii();
     match secret.len() {
         few if few < LEAST => Err(format!("it has {few} bytes, {LEAST} are the least")),
@@ -98,6 +134,10 @@ pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) 
         found.push(problem.also(spot.name("affinity"), "clients stay with their members by this"));
     }
     let spot = spot.key("affinity");
+    if affinity.old_key_file.is_some() && affinity.key_file.is_none() && !spot.broken("key_file") {
+        let problem = Problem::error(spot.key("old_key_file").value(), "an old key, and no `key_file`");
+        found.push(problem.hint("name the file of the key that signs from now on"));
+    }
     if affinity.ttl.0.subsec_nanos() != 0 && !spot.broken("ttl") {
         found.push(Problem::error(spot.key("ttl").value(), "`ttl` is a whole number of seconds"));
     }
@@ -107,6 +147,7 @@ pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) 
 mod tests {
     use std::io;
     use std::net::SocketAddr;
+    use std::os::unix::fs::PermissionsExt as _;
 
     use super::super::{File, Machine, MemberAddress, parse};
 
@@ -148,6 +189,7 @@ mod tests {
             ("affinity = { cookie = \"a b\" }", "is no name of a cookie"),
             ("affinity = { cookie = \"\" }", "names no cookie"),
             ("affinity = { key = \"k\" }", "unknown key `key`"),
+            ("affinity = { old_key_file = \"/k\" }", "an old key, and no `key_file`"),
         ] {
             let said = read(listener).expect_err(listener);
             assert!(said.contains(why), "{listener}: {said}");
@@ -177,6 +219,25 @@ mod tests {
         assert!(before == signer());
         std::fs::write(&path, "0123456789abcdef0123456789abcdeg\n").unwrap();
         assert!(before != signer());
+        // The key before that counts as well.
+        let old = folder.join("old");
+        let both = format!(
+            "affinity = {{ key_file = \"{}\", old_key_file = \"{}\" }}",
+            path.display(),
+            old.display()
+        );
+        let file = read(&both).unwrap();
+        let said = file.settings(HERE, nowhere).unwrap_err().to_string();
+        assert!(said.contains("cannot use the key") && said.contains("/old: No such file"), "{said}");
+        std::fs::write(&old, "0123456789abcdef0123456789abcdef\n").unwrap();
+        let settings = file.settings(HERE, nowhere).unwrap().listeners[0].affinity.clone().unwrap();
+        assert!(settings.older == [before] && settings.signer == signer());
+        // Who else may read it is told.
+        let shown = |mode: u32| {
+            std::fs::set_permissions(&old, std::fs::Permissions::from_mode(mode)).unwrap();
+            super::exposed(&super::LogPath(old.clone()))
+        };
+        assert!(shown(0o644) && !shown(0o640) && !shown(0o600));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -18,10 +18,12 @@ use super::{
 
 /// Adds what is wrong to `found`; `text` is what the places are places of.
 pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<Problem>) {
-    if config.listeners.is_empty() && !spots.broken("listener") {
+    let lends = lends(config) || config.admin.control.tls().is_some();
+    if config.listeners.is_empty() && !lends && !spots.broken("listener") && !spots.broken("admin") {
         let problem =
             Problem::error(spots.key("listener").value(), "no [[listener]]: nothing would be served");
-        found.push(problem.hint("add [[listener]] with an address and a group"));
+        let hint = "add [[listener]] with an address and a group, or [admin] reports to lend members";
+        found.push(problem.hint(hint));
     }
     let groups = spots.key("group");
     let mut names: HashMap<&str, usize> = HashMap::new();
@@ -72,11 +74,17 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
     for (index, group) in config.groups.iter().enumerate() {
         if !config.listeners.iter().any(|listener| listener.leads_to(&group.name))
             && !config.listeners.is_empty()
+            && !self::lends(config)
         {
             let message = format!("no listener sends clients to group `{}`", group.name);
             found.push(Problem::warning(groups.item(index).key("name").value(), message));
         }
     }
+}
+
+/// Are members lent to whoever asks? Then a group serves somebody without a listener, too.
+fn lends(config: &Config) -> bool {
+    config.admin.reports.0.is_some() && config.admin.lend
 }
 
 /// No address is taken twice.

@@ -90,10 +90,13 @@ pub(crate) struct Admin {
     /// prove who they are; or a list of both. `off` for none.
     pub(crate) control: Controls,
 
-    /// Address that takes reports of members (`POST /v1/report`), lends members to clients (`POST /v1/groups/NAME/bind`), shows
+    /// Address that takes reports of members (`POST /v1/report`), lends members to clients (`POST /v1/groups/NAME/bind`; see `lend`), shows
     /// the object references of groups, and does nothing else, in a network where only members and such clients are: whoever
     /// can reach it can say anything of any member's load. `off` for none, which is the default.
     pub(crate) reports: AdminListen,
+
+    /// Does the address of `reports` lend members to clients? If not, they are lent over control with TLS only, to those who may.
+    pub(crate) lend: bool,
 
     /// Address that serves a `CosLoadBalancing::LoadManager` over IIOP, the interface of TAO's load monitors and alerts
     /// (`corbaloc::HOST:PORT/LoadManager`), in a network where only members are: whoever can reach it can say anything
@@ -145,6 +148,7 @@ impl Default for Admin {
             listen: AdminListen(Some(([127, 0, 0, 1], 9900).into())),
             control: Controls::One(Control::Unix("/run/plimsoll.sock".into())),
             reports: AdminListen(None),
+            lend: true,
             load_manager: AdminListen(None),
             load_interval: TimeSpan::millis(5_000),
             audit: None,

@@ -32,6 +32,8 @@ pub(crate) struct AdminConfig {
     pub(crate) control: Option<PathBuf>,
     /// Reports of members, and nothing else. `None` for off.
     pub(crate) reports: Option<SocketAddr>,
+    /// Does that address lend members, too?
+    pub(crate) lend: bool,
     /// The load manager, and how often it asks. `None` for off.
     pub(crate) load_manager: Option<(SocketAddr, Duration)>,
     /// Is `control` in the file, or the default?
@@ -227,7 +229,8 @@ impl File {
         let (listen, control, reports) = (admin.listen.0, admin.control.unix().cloned(), admin.reports.0);
         let load_manager = admin.load_manager.0.map(|address| (address, admin.load_interval.0));
         let audit = admin.audit.as_ref().map(|path| path.0.clone());
-        AdminConfig { listen, control, reports, load_manager, written, tls: admin.doors().secured(), audit }
+        let (lend, tls) = (admin.lend, admin.doors().secured());
+        AdminConfig { listen, control, reports, lend, load_manager, written, tls, audit }
     }
 
     /// Who may do what over TLS.

@@ -45,6 +45,7 @@ pub(super) fn all() -> String {
         fs::write(folder.join("a.pem"), pem("CERTIFICATE", made.cert.der())).unwrap();
         fs::write(folder.join("a.key"), pem("PRIVATE KEY", &made.signing_key.serialize_der())).unwrap();
         fs::write(folder.join("eab.key"), "a2V5-_8=\n").unwrap();
+        fs::write(folder.join("b.key"), [b'k'; 32]).unwrap();
         folder
     });
     ALL.replace("/TLS", FOLDER.to_str().unwrap())
@@ -266,6 +267,7 @@ fn every_key_reaches_the_settings() {
             listen: None,
             control: Some("/tmp/x.sock".into()),
             reports: Some(([127, 0, 0, 1], 9901).into()),
+            lend: false,
             load_manager: Some((([127, 0, 0, 1], 9904).into(), Duration::from_secs(2))),
             written: true,
             tls: Some((

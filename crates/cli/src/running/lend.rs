@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use plimsoll_admin::{Lease, NoLease, Wish};
+use plimsoll_admin::{Lease, Lessee, NoLease, Wish};
 use plimsoll_proxy as proxy;
 
 /// What the data plane is asked for.
 pub(super) fn wish(wish: &Wish) -> proxy::LeaseWish {
     let span = wish.lease_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    proxy::LeaseWish { key: wish.key.clone(), span, exclude: wish.exclude.clone() }
+    proxy::LeaseWish { key: wish.key.clone(), span, exclude: wish.exclude.clone(), from: wish.from }
 }
 
 /// What the client is told.
@@ -23,12 +23,29 @@ pub(super) fn lease(lease: proxy::Lease) -> Lease {
     }
 }
 
+/// Who has leases.
+pub(super) fn lessee(lessee: proxy::Lessee) -> Lessee {
+    Lessee {
+        member: lessee.member.map(|member| member.to_string()),
+        from: lessee.from,
+        leases: lessee.leases,
+        left_seconds: lessee.left.as_secs_f64(),
+    }
+}
+
 /// Why there is none.
 pub(super) fn refused(why: proxy::NoLease) -> NoLease {
     match why {
         proxy::NoLease::Unknown(why) => NoLease::Unknown(why),
         proxy::NoLease::Nobody(why) => NoLease::Nobody(why),
         proxy::NoLease::Refused(why) => NoLease::Refused(why),
+    }
+}
+
+/// The same as a line.
+pub(super) fn line(why: proxy::NoLease) -> String {
+    match why {
+        proxy::NoLease::Unknown(why) | proxy::NoLease::Nobody(why) | proxy::NoLease::Refused(why) => why,
     }
 }
 

@@ -52,6 +52,12 @@ pub struct Observed {
     pub notes: Vec<String>,
 }
 
+/// Between these are numbers that are measured, set or searched, but for 0: times of a thousandth of a nanosecond, and so many
+/// requests a second.
+pub(super) const SMALLEST: f64 = 1e-12;
+/// See [`SMALLEST`].
+pub(super) const LARGEST: f64 = 1e12;
+
 /// What formulas do not have.
 const NOT_SOLVED: [&str; 7] = ["p50", "p95", "p99", "goodput", "refusals", "timeouts", "retries"];
 
@@ -98,6 +104,7 @@ impl Base<'_> {
         let (mut settings, mut weight, mut numbers) = (Vec::new(), 1.0, Vec::new());
         let mut halves = Vec::new();
         for field in record {
+            sane(field)?;
             match what(field, known, &self.model, make)? {
                 What::Setting if free.contains(&field.name) => {
                     return Err(field.says(format!("`{}` is to be found, and is set here", field.name)));
@@ -138,6 +145,20 @@ impl Base<'_> {
         let line = record[0].line;
         Ok((!seen.is_empty()).then_some(Row { line, settings, weight, seen }))
     }
+}
+
+/// Is it a number that somebody could have measured, or set? Squares of what is far beyond that are no numbers any more.
+fn sane(field: &Field) -> Result<(), Trouble> {
+    let size = field.value.abs();
+    if size == 0.0 || (SMALLEST..=LARGEST).contains(&size) {
+        return Ok(());
+    }
+    let (than, what, bound) =
+        if size > LARGEST { ("above", "large", LARGEST) } else { ("below", "small", SMALLEST) };
+    Err(field.says(format!(
+        "`{}` is {:e}: nothing that is measured is as {what} as that ({than} {bound:e}); are the units right?",
+        field.name, field.value
+    )))
 }
 
 /// A number of the model has one value in a row.

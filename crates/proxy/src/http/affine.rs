@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use plimsoll_brain::{MemberId, Moves, Time, mix, session_escapes, session_moves};
-use plimsoll_wire::affinity::{Token, cookie_of_head};
+use plimsoll_wire::affinity::{Signer, Token, cookies_of_head};
 
 use super::{Asked, Session, Stream};
 use crate::AffinitySettings;
@@ -34,6 +34,8 @@ struct Brought {
     token: Token,
     /// Does its cookie count?
     counts: bool,
+    /// Was it signed with an older key?
+    old: bool,
     /// The member that it names, if that was ever seen here.
     home: Option<Home>,
     unix: u32,
@@ -97,16 +99,24 @@ impl<S: Stream> Session<S> {
         let unix = unix_seconds();
         let mut homes = self.listener.homes.borrow_mut();
         homes.follow(&affinity.signer, view);
-        let value = cookie_of_head(&asked.out, &affinity.cookie);
+        let values = || cookies_of_head(&asked.out, &affinity.cookie);
         // One that was forged, or is old, counts as none: its client is new here.
-        match value.and_then(|value| affinity.signer.read(value, unix).ok()) {
-            Some(token) => Brought { home: homes.find(token.member), token, counts: true, unix },
-            None => {
-                let session = self.core.chance();
-                let token = Token { session, member: [0; 8], expires: 0, moved: 0, moves: 0 };
-                Brought { token, counts: false, home: None, unix }
-            }
+        let by = |signer: &Signer| values().find_map(|value| signer.read(value, unix).ok());
+        if let Some(token) = by(&affinity.signer) {
+            return Brought { home: homes.find(token.member), token, counts: true, old: false, unix };
         }
+        for signer in &affinity.older {
+            let Some(mut token) = by(signer) else { continue };
+            let found = homes.find_by(signer, token.member);
+            let home = found.map(|(tag, home)| {
+                token.member = tag;
+                home
+            });
+            return Brought { home, token, counts: true, old: true, unix };
+        }
+        let session = self.core.chance();
+        let token = Token { session, member: [0; 8], expires: 0, moved: 0, moves: 0 };
+        Brought { token, counts: false, old: false, home: None, unix }
     }
 
     /// Has the answer say which member the client got, unless its cookie does and is young.
@@ -118,12 +128,12 @@ impl<S: Stream> Session<S> {
 
     fn cookie(&self, affinity: &AffinitySettings, trip: &Trip, brought: Brought) -> Option<Box<[u8]>> {
         let tag = self.listener.homes.borrow().tag(trip.place())?;
-        let Brought { mut token, counts, home, unix } = brought;
+        let Brought { mut token, counts, old, home, unix } = brought;
         let ttl = u32::try_from(affinity.ttl.as_secs()).unwrap_or(u32::MAX);
         let stays = counts && token.member == tag;
         // One that never ends was given by other settings.
         let young = if ttl == 0 { token.expires == 0 } else { token.expires > unix.saturating_add(ttl / 2) };
-        if stays && young {
+        if stays && young && !old {
             return None;
         }
         if let Some(home) = home.filter(|_| !stays) {

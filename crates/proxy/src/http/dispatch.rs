@@ -107,7 +107,9 @@ impl<S: Stream> Session<S> {
         let mut refusals = 0;
         let mut stale: u8 = 0;
         let mut declined = 0;
+        // In `tried` are first those that failed, then those that declined, then those that refused it.
         let mut retries: u16 = 0;
+        let mut spared: u16 = 0;
         let mut now = asked.begun;
         loop {
             let view = if tried.is_empty() { Rc::clone(&asked.view) } else { pool.view() };
@@ -124,14 +126,14 @@ impl<S: Stream> Session<S> {
                 Admission::Trip(trip) => trip,
                 Admission::Nobody if (1..REFUSALS).contains(&declined) && last == Reason::Reset => {
                     // They did nothing with it, and may have had a reason that has gone: once more, whoever it is.
-                    declined = REFUSALS;
+                    (declined, spared) = (REFUSALS, 0);
                     tried.truncate(usize::from(retries));
                     continue;
                 }
                 Admission::Nobody if last != Reason::Shed => return Outcome::Reject(last),
                 Admission::Full | Admission::Shed | Admission::Nobody => {
-                    // Those that refused it may have room by then.
-                    tried.truncate(usize::from(retries));
+                    // Those that refused it may have room by then. Those that declined it have had room all the time.
+                    tried.truncate(usize::from(retries + spared));
                     let known = match refusals {
                         _ if full => Known::Full,
                         0 => Known::Shed,
@@ -211,8 +213,9 @@ impl<S: Stream> Session<S> {
                 }
                 Failure::Declined => {
                     // Asked for nothing, it is not to be blamed; but others may take it at once.
-                    tried.push(trip.member());
+                    tried.insert(usize::from(retries + spared), trip.member());
                     trip.abandoned();
+                    spared += 1;
                     declined += 1;
                     last = Reason::Reset;
                     if declined >= REFUSALS || asked.streamed {
@@ -249,7 +252,6 @@ impl<S: Stream> Session<S> {
             if !allowed {
                 return Outcome::Reject(reason);
             }
-            // Before those that only refused it.
             tried.insert(usize::from(retries), member);
             retries = retries.saturating_add(1);
             last = reason;

@@ -363,6 +363,10 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 self.answer = Answer::Tunnel;
                 return Ok(rest);
             }
+            if self.asked.upgrade && matches!(head.status, 200..300) && self.session.stream.tunnels() {
+                // Passed on it would say that there is a tunnel (RFC 8441 section 5).
+                return Err(self.bad_answer());
+            }
             self.keep_member &= head.keep_alive;
             self.unchunk = self.asked.http10 && matches!(head.body, Body::Chunked(_));
             self.keep_client &= self.asked.body.done()

@@ -52,6 +52,11 @@ impl<S: Stream> Outlet<S> {
         before - kept.left()
     }
 
+    /// Lets closing be a reset: nobody is to wait until the peer takes what it does not take.
+    pub(super) fn abort(&self) {
+        self.0.borrow().stream.abort();
+    }
+
     /// Is there something that the socket has not taken yet?
     pub(super) fn holds(&self) -> bool {
         let kept = self.0.borrow();

@@ -4,6 +4,10 @@
 pub(super) const HEAD: usize = 9;
 /// Bytes of the code in RST_STREAM.
 const CODE: usize = 4;
+/// Bytes that say how much of DATA is padding.
+const PAD: usize = 1;
+/// The flag that says that there is padding.
+const PADDED: u8 = 8;
 
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
@@ -17,7 +21,7 @@ pub(super) const CONTINUATION: u8 = 9;
 pub(super) struct Frame {
     pub(super) kind: u8,
     pub(super) stream: u32,
-    /// Bytes of its payload.
+    /// Bytes of its payload; of DATA without padding.
     pub(super) len: usize,
     /// The flag that has its first bit: END_STREAM of DATA and HEADERS, ACK of SETTINGS and PING.
     pub(super) last: bool,
@@ -30,7 +34,7 @@ pub(super) struct Frame {
 pub(super) struct Frames {
     /// Bytes of a payload, or of what goes before the first frame, that are still to go by.
     skip: usize,
-    /// A head, and the code behind it.
+    /// A head, and the code behind it, or the length of the padding.
     head: [u8; HEAD + CODE],
     filled: usize,
 }
@@ -67,21 +71,29 @@ impl Frames {
 
     /// Bytes that are kept of the frame at hand, as far as is known.
     fn wanted(&self) -> usize {
-        if self.filled >= HEAD && self.head[3] == RST_STREAM { HEAD + CODE.min(self.len()) } else { HEAD }
+        let more = match self.head[3] {
+            _ if self.filled < HEAD => 0,
+            RST_STREAM => CODE,
+            DATA if self.head[4] & PADDED != 0 => PAD,
+            _ => 0,
+        };
+        HEAD + more.min(self.len())
     }
 
     fn whole(&mut self) -> Frame {
         let len = self.len();
         self.skip = len - (self.filled - HEAD);
-        let coded = self.filled == HEAD + CODE;
-        self.filled = 0;
         let [_, _, _, kind, flags, stream @ ..] = self.head;
+        let coded = kind == RST_STREAM && self.filled == HEAD + CODE;
+        let padded = kind == DATA && self.filled == HEAD + PAD;
+        self.filled = 0;
         let [a, b, c, d, code @ ..] = stream;
         Frame {
             kind,
             // The first bit is reserved.
             stream: u32::from_be_bytes([a & 0x7f, b, c, d]),
-            len,
+            // More than there is of it `h2` does not forgive.
+            len: if padded { len.saturating_sub(PAD + usize::from(code[0])) } else { len },
             last: flags & 1 == 1,
             code: if coded { u32::from_be_bytes(code) } else { 0 },
         }
@@ -127,6 +139,12 @@ mod tests {
         bytes.extend(frame(RST_STREAM, 0, 5, &[1, 2]));
         bytes.extend(frame(RST_STREAM, 0, 5, &[0, 0, 0, 11, 9, 9]));
         bytes.extend(frame(SETTINGS, 1, 0, b""));
+        // Padding alone, with something, more than there is, and a flag of nothing.
+        bytes.extend(frame(DATA, PADDED, 7, &[3, 0, 0, 0]));
+        bytes.extend(frame(DATA, PADDED | 1, 7, &[2, b'x', 0, 0]));
+        bytes.extend(frame(DATA, PADDED, 7, &[200, 0]));
+        bytes.extend(frame(DATA, PADDED, 7, &[]));
+        bytes.extend(frame(SETTINGS, PADDED, 0, &[9; 6]));
         let one = |kind, stream, len, last, code| Frame { kind, stream, len, last, code };
         let expected = [
             one(DATA, 3, 300, true, 0),
@@ -134,6 +152,11 @@ mod tests {
             one(RST_STREAM, 5, 2, false, 0),
             one(RST_STREAM, 5, 6, false, 11),
             one(SETTINGS, 0, 0, true, 0),
+            one(DATA, 7, 0, false, 0),
+            one(DATA, 7, 1, true, 0),
+            one(DATA, 7, 0, false, 0),
+            one(DATA, 7, 0, false, 0),
+            one(SETTINGS, 0, 6, false, 0),
         ];
         for size in 1..bytes.len() {
             let mut frames = Frames::new(6);

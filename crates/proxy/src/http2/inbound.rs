@@ -209,6 +209,10 @@ impl Stream for Inbound {
     fn asking(&mut self) -> Option<&mut dyn Asking> {
         Some(self)
     }
+
+    fn tunnels(&self) -> bool {
+        self.tunnel
+    }
 }
 
 impl Pieces for Inbound {

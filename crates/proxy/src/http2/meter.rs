@@ -232,6 +232,9 @@ mod tests {
             (6, 1, 8, 1000),
             (4, 1, 0, 20_000),
             (0, 0, 1, 20_000),
+            // Nothing but the byte that says that there is no padding.
+            (0, 8, 1, 1000),
+            (0, 8, 2, 20_000),
             // The ends of streams that there are not.
             (0, 1, 0, 1000),
             (1, 4, 5, 20_000),

@@ -90,6 +90,20 @@ mod tests {
     }
 
     #[test]
+    fn padding_is_nothing() {
+        // Three bytes of it, and of another three one that is content.
+        const HOLLOW: &[u8] = &[0, 0, 4, 0, 8, 0, 0, 0, 1, 3, 0, 0, 0];
+        const SOMETHING: &[u8] = &[0, 0, 4, 0, 8, 0, 0, 0, 1, 2, b'x', 0, 0];
+        let wear = Wear::new((0, 0), 100);
+        (0..1000).for_each(|_| wear.came(SOMETHING));
+        (0..49).for_each(|_| wear.came(HOLLOW));
+        assert!(!wear.worn());
+        // It does not matter how it is cut.
+        HOLLOW.iter().for_each(|byte| wear.came(&[*byte]));
+        assert!(wear.worn());
+    }
+
+    #[test]
     fn only_the_peers_mistakes_count() {
         let reset = |code: u8| [0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, code];
         let wear = Wear::new((0, 5), 10);

@@ -3,7 +3,8 @@
 //! A request goes to the connection that was made last among those that have room: the member says how many streams it takes at
 //! once, and we open no more than [`MOST`]. If none has room another is made; whoever wants one meanwhile waits for the same.
 //! Connections that nothing was asked on for `pool_idle` are closed, and one on which nothing is heard any more gets no new
-//! requests ([`Ear`]); no pings are sent.
+//! requests ([`Ear`]); no pings are sent. One that nothing will be asked on any more ends when what there is to say of that was
+//! said; a member that takes nothing has [`LINGER`] for it.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -21,7 +22,7 @@ use tokio::sync::Notify;
 use super::batch::{Outlet, batch};
 use super::ear::{Ear, Heard, RESET_BY_US};
 use super::outbound::Outbound;
-use super::{CONNECTION_WINDOW, SEND_BUFFER, STREAM_WINDOW};
+use super::{CONNECTION_WINDOW, LINGER, SEND_BUFFER, STREAM_WINDOW};
 use crate::connect::{self, Peer};
 use crate::core::Core;
 use crate::link::Link;
@@ -53,6 +54,25 @@ struct Wire {
     ear: Rc<Ear>,
     /// Is it taken for dead?
     dead: Cell<bool>,
+    tether: Rc<Tether>,
+}
+
+/// What ties a connection to those who ask on it.
+#[derive(Default)]
+struct Tether {
+    /// Is there nobody any more who could ask?
+    loose: Cell<bool>,
+    /// That of the connection's task.
+    waker: Cell<Option<Waker>>,
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.tether.loose.set(true);
+        if let Some(waker) = self.tether.waker.take() {
+            waker.wake();
+        }
+    }
 }
 
 impl Wire {
@@ -210,7 +230,7 @@ async fn wait(
     timer.set(deadline.min(core.now() + trip.settings().timeouts.connect));
     let mut done = std::pin::pin!(coming.done.notified());
     poll_fn(|cx| match done.as_mut().poll(cx) {
-        Poll::Ready(()) => Poll::Ready(coming.outcome.take().inspect(|_| {}).map_or(Ok(()), |outcome| {
+        Poll::Ready(()) => Poll::Ready(coming.outcome.take().map_or(Ok(()), |outcome| {
             // For the others that wait.
             coming.outcome.set(Some(outcome));
             outcome
@@ -236,13 +256,9 @@ async fn make(
     let secure = link.scheme() == "https";
     let ear = Rc::new(Ear::new(core.now()));
     let met = Box::pin(meet(link, core, &ear));
-    let (sender, mut connection, outlet) = connect::patiently(core, trip, timer, deadline, met).await?;
-    tokio::task::spawn_local(async move {
-        let ended = poll_fn(|cx| turn(&mut connection, &outlet, cx));
-        if let Err(error) = ended.await {
-            tracing::debug!("a member's connection ended: {error}");
-        }
-    });
+    let (sender, connection, outlet) = connect::patiently(core, trip, timer, deadline, met).await?;
+    let tether = Rc::new(Tether::default());
+    tokio::task::spawn_local(drive(Rc::clone(core), connection, outlet, Rc::clone(&tether)));
     Ok(Rc::new(Wire {
         sender,
         secure,
@@ -250,7 +266,41 @@ async fn make(
         since: Cell::new(core.now()),
         ear,
         dead: Cell::new(false),
+        tether,
     }))
+}
+
+/// Drives a connection until it ends. Once nothing can be asked on it any more it ends by itself, unless the member does not take what is
+/// said last: then it is given up after [`LINGER`].
+async fn drive(core: Rc<Core>, mut connection: Connection, outlet: Outlet<Link>, tether: Rc<Tether>) {
+    let mut timer: Option<Timer> = None;
+    let ended = poll_fn(|cx| {
+        let ended = turn(&mut connection, &outlet, cx);
+        if ended.is_ready() {
+            return ended;
+        }
+        match &timer {
+            Some(timer) if timer.fired() => {
+                outlet.abort();
+                return Poll::Ready(Ok(()));
+            }
+            Some(_) => {}
+            None if tether.loose.get() => {
+                let last = core.wheel.timer(cx.waker());
+                last.set(core.tick() + LINGER);
+                timer = Some(last);
+            }
+            // A task's waker is the same for as long as it lives.
+            None => {
+                let waker = tether.waker.take().unwrap_or_else(|| cx.waker().clone());
+                tether.waker.set(Some(waker));
+            }
+        }
+        Poll::Pending
+    });
+    if let Err(error) = ended.await {
+        tracing::debug!("a member's connection ended: {error}");
+    }
 }
 
 type Connection = h2::client::Connection<Heard, Bytes>;

@@ -85,7 +85,8 @@ impl Proof {
         if let Some(since) = self.asking.get() {
             let waited = now.since(since);
             return match (before, self.taken.get()) {
-                (Some(Found::There), true) if waited < BRIEF => None,
+                // One that was silent is asked as if nothing was known: it may speak again.
+                (Some(Found::There | Found::Silent), true) if waited < BRIEF => None,
                 (Some(Found::There), true) if waited < BUSY => Some(Found::There),
                 (Some(Found::There | Found::Silent), true) => Some(Found::Silent),
                 (_, taken) if waited >= PATIENCE => Some(if taken { Found::Silent } else { Found::Gone }),
@@ -160,6 +161,48 @@ impl Proofs {
             // What is waited for may have become what is believed meanwhile.
             let _ = core.within(BRIEF, proof.changed.notified()).await;
             core.tick();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLI: Duration = Duration::from_millis(1);
+
+    /// A member that was found so, and was asked again, at 0, which took the connection.
+    fn asked(found: Found) -> Proof {
+        let proof = Proof::default();
+        proof.known.set(Some((Time(0), found)));
+        proof.asking.set(Some(Time(0)));
+        proof.taken.set(true);
+        proof
+    }
+
+    #[test]
+    fn who_was_silent_may_speak_again_when_asked_again() {
+        let proof = asked(Found::Silent);
+        assert_eq!(proof.says(Time(0)), None, "it has taken a connection: that says nothing yet");
+        assert_eq!(proof.says(Time(0) + BRIEF - MILLI), None);
+        // Clients do not wait any longer for one that may hang.
+        assert_eq!(proof.says(Time(0) + BRIEF), Some(Found::Silent));
+        // It has answered.
+        proof.known.set(Some((Time(0) + MILLI, Found::There)));
+        proof.asking.set(None);
+        assert_eq!(proof.says(Time(0) + 2 * MILLI), Some(Found::There));
+    }
+
+    #[test]
+    fn who_was_there_may_be_busy() {
+        let proof = asked(Found::There);
+        for (waited, found) in [
+            (BRIEF - MILLI, None),
+            (BRIEF, Some(Found::There)),
+            (BUSY - MILLI, Some(Found::There)),
+            (BUSY, Some(Found::Silent)),
+        ] {
+            assert_eq!(proof.says(Time(0) + waited), found, "{waited:?}");
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Who has which lease, when it ends, and how a member is chosen for one: as by one more core, with a memory of its own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use plimsoll_brain::{Ask, Choice, Hand, MemberId, Moves, Time};
+use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::Lease;
@@ -21,6 +23,10 @@ pub(crate) struct Desk {
     /// The last lease of a client that said who it is, by group.
     clients: HashMap<(Arc<str>, u64), u128>,
     counts: BTreeMap<Arc<str>, usize>,
+    /// How many clients at an address have.
+    sources: HashMap<IpAddr, usize>,
+    /// When it was last told that there are too many.
+    told: Option<Time>,
     /// What choices remember, by group: the desk is one more core.
     hands: BTreeMap<Arc<str>, Hand>,
 }
@@ -34,6 +40,8 @@ pub(super) struct Loan {
     pub(super) span: Duration,
     pub(super) until: Time,
     pub(super) client: Option<u64>,
+    /// Where it was asked from.
+    pub(super) from: Option<IpAddr>,
     pub(super) moves: Moves,
 }
 
@@ -105,6 +113,31 @@ impl Desk {
         self.counts.get(group).copied().unwrap_or_default()
     }
 
+    /// How many clients at an address have.
+    pub(super) fn held(&self, from: IpAddr) -> usize {
+        self.sources.get(&from).copied().unwrap_or_default()
+    }
+
+    /// All there are.
+    pub(super) fn loans(&self) -> impl Iterator<Item = &Loan> {
+        self.leases.values()
+    }
+
+    /// Ends some; how many.
+    pub(super) fn end(&mut self, which: impl Fn(&Loan) -> bool) -> usize {
+        let ids: Vec<u128> = self.leases.iter().filter(|(_, loan)| which(loan)).map(|(id, _)| *id).collect();
+        ids.into_iter().filter_map(|id| self.take(id)).count()
+    }
+
+    /// Is it to be told that there are too many? Not more often than that.
+    pub(super) fn tells(&mut self, apart: Duration, now: Time) -> bool {
+        let tells = self.told.is_none_or(|told| now.since(told) >= apart);
+        if tells {
+            self.told = Some(now);
+        }
+        tells
+    }
+
     /// Ends those whose time is over.
     pub(super) fn sweep(&mut self, now: Time) {
         while let Some((until, id)) = self.ends.first().copied()
@@ -153,6 +186,9 @@ impl Desk {
         if let Some(client) = loan.client {
             self.clients.insert((Arc::clone(&loan.group.name), client), id);
         }
+        if let Some(from) = loan.from {
+            *self.sources.entry(from).or_default() += 1;
+        }
         self.leases.insert(id, loan);
     }
 
@@ -162,6 +198,14 @@ impl Desk {
         self.ends.remove(&(loan.until, id));
         if let Some(count) = self.counts.get_mut(&loan.group.name) {
             *count = count.saturating_sub(1);
+        }
+        if let Some(from) = loan.from
+            && let Some(count) = self.sources.get_mut(&from)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.sources.remove(&from);
+            }
         }
         if let Some(client) = loan.client {
             let client = (Arc::clone(&loan.group.name), client);
@@ -194,11 +238,16 @@ impl Desk {
 }
 
 /// A number that nobody can guess, and chance for a choice.
-pub(super) fn drawn() -> (u128, u64) {
+///
+/// # Errors
+/// The system has no random numbers.
+pub(super) fn drawn() -> io::Result<(u128, u64)> {
     let mut bytes = [0; 24];
-    // The system has random numbers from its first second on; where it had not, the clock's low bits would be no better.
-    let _ = getrandom(&mut bytes, GetRandomFlags::empty());
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += retry_on_intr(|| getrandom(&mut bytes[filled..], GetRandomFlags::empty()))?;
+    }
     let (id, chance) = bytes.split_at(16);
     let number = |bytes: &[u8]| bytes.iter().fold(0_u128, |number, byte| number << 8 | u128::from(*byte));
-    (number(id), number(chance) as u64)
+    Ok((number(id), number(chance) as u64))
 }

@@ -39,7 +39,10 @@ fn relay<S: Stream + 'static>(
                 socket.set_zero_linger().unwrap();
             });
         }
-        (end, trip.stripe().bytes_out.value(), trip.stripe().bytes_in.value())
+        let stripe = trip.stripe();
+        let (out, back) = (stripe.bytes_out.value(), stripe.bytes_in.value());
+        assert_eq!(stripe.bytes_relayed.value(), out + back);
+        (end, out, back)
     })
 }
 

@@ -7,12 +7,14 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
+use plimsoll_brain::{Hand, Time};
 use plimsoll_wire::xds::Any;
 use tokio::sync::{Notify, watch};
 
 use super::resource;
 use super::scales::{Scales, Share};
 use crate::core::Core;
+use crate::group::Published;
 use crate::listener::Listener;
 use crate::pool::Pool;
 
@@ -89,6 +91,8 @@ struct State {
     version: u64,
     /// Is there such a group?
     there: bool,
+    /// What clients are told, with its number: made once for all of them.
+    told: Option<(u64, Any)>,
 }
 
 impl Entry {
@@ -98,26 +102,48 @@ impl Entry {
     }
 
     pub(super) fn resource(&self) -> Any {
-        resource::endpoints(&self.name, self.state.borrow().scales.told())
+        let State { told, scales, .. } = &mut *self.state.borrow_mut();
+        let number = self.number.get();
+        match told {
+            Some((of, any)) if *of == number => any.clone(),
+            _ => {
+                let any = resource::endpoints(&self.name, scales.told());
+                told.insert((number, any)).1.clone()
+            }
+        }
     }
 
     /// Looks at the group; true if clients are to be told.
     fn look(&self, core: &Core, pool: Option<&Rc<Pool>>) -> bool {
+        match self.due(pool) {
+            Due::Known(told) => told,
+            Due::Shares(asked) => {
+                let shares = asked.shares(core.chance(), core.tick());
+                self.weigh(core.now(), &asked, shares)
+            }
+        }
+    }
+
+    /// What is to be found out.
+    fn due(&self, pool: Option<&Rc<Pool>>) -> Due {
         let mut state = self.state.borrow_mut();
         let Some(pool) = pool else {
-            return std::mem::take(&mut *state).there;
+            return Due::Known(std::mem::take(&mut *state).there);
         };
         let version = pool.group.version();
         let view = pool.view();
-        let plan = &view.published.plan;
-        let moving = plan.shares_move();
+        let moving = view.published.plan.shares_move();
         let came = !std::mem::replace(&mut state.there, true);
-        if !came && !moving && std::mem::replace(&mut state.version, version) == version {
-            return false;
+        if !came && !moving && state.version == version {
+            return Due::Known(false);
         }
         state.version = version;
-        let now = core.tick();
-        let fresh = plan.members().iter().zip(pool.shares(core.chance(), now));
+        Due::Shares(Asked { published: Arc::clone(&view.published), hand: pool.hand(), moving, came })
+    }
+
+    /// Takes shares; true if clients are to be told.
+    fn weigh(&self, now: Time, asked: &Asked, shares: Vec<f64>) -> bool {
+        let fresh = asked.published.plan.members().iter().zip(shares);
         let fresh = fresh.map(|(member, share)| Share {
             member: member.id,
             name: Arc::clone(&member.name),
@@ -125,11 +151,50 @@ impl Entry {
             share,
             stays: 1.0 - f64::from(member.shed.share),
         });
-        let other = state.scales.weigh(now, fresh.collect(), moving) || came;
+        let other = self.state.borrow_mut().scales.weigh(now, fresh.collect(), asked.moving) || asked.came;
         if other {
             self.number.set(self.number.get() + 1);
         }
         other
+    }
+}
+
+/// What a look comes to.
+enum Due {
+    /// It is known whether clients are to be told something.
+    Known(bool),
+    /// That depends on shares.
+    Shares(Asked),
+}
+
+/// What shares follow from.
+struct Asked {
+    published: Arc<Published>,
+    hand: Hand,
+    /// Do they move by themselves? Then they are rehearsed, which takes long.
+    moving: bool,
+    /// Has the group only just come?
+    came: bool,
+}
+
+impl Asked {
+    fn shares(&self, chance: u64, now: Time) -> Vec<f64> {
+        self.published.plan.shares(&self.hand, chance, now)
+    }
+
+    /// The same, on another thread if it takes long: requests are not to wait for it.
+    async fn found(self, core: &Core) -> Option<(Self, Vec<f64>)> {
+        let (chance, now) = (core.chance(), core.tick());
+        if self.moving {
+            let asked = self;
+            let found = move || {
+                let shares = asked.shares(chance, now);
+                (asked, shares)
+            };
+            return tokio::task::spawn_blocking(found).await.ok();
+        }
+        let shares = self.shares(chance, now);
+        Some((self, shares))
     }
 }
 
@@ -138,8 +203,8 @@ async fn attend(core: Rc<Core>, listener: Rc<Listener>, board: Weak<Board>, entr
     let mut followed: Option<(Rc<Pool>, watch::Receiver<()>)> = None;
     let mut rang = None;
     loop {
-        {
-            let (Some(board), Some(entry)) = (board.upgrade(), entry.upgrade()) else { return };
+        let due = {
+            let Some(entry) = entry.upgrade() else { return };
             let pool = listener.pool_of(&entry.name).filter(|_| !listener.closed());
             let same = match (&followed, &pool) {
                 (Some((followed, _)), Some(pool)) => Rc::ptr_eq(followed, pool),
@@ -156,10 +221,20 @@ async fn attend(core: Rc<Core>, listener: Rc<Listener>, board: Weak<Board>, entr
                 // What comes after this is looked at again.
                 changes.borrow_and_update();
             }
-            if entry.look(&core, pool.as_ref()) {
-                board.bell.notify_waiters();
-                rang = Some(core.now());
+            entry.due(pool.as_ref())
+        };
+        let told = match due {
+            Due::Known(told) => told,
+            Due::Shares(asked) => {
+                let found = asked.found(&core).await;
+                let Some(entry) = entry.upgrade() else { return };
+                found.is_some_and(|(asked, shares)| entry.weigh(core.tick(), &asked, shares))
             }
+        };
+        if told {
+            let Some(board) = board.upgrade() else { return };
+            board.bell.notify_waiters();
+            rang = Some(core.now());
         }
         match &mut followed {
             Some((_, changes)) => {

@@ -12,7 +12,8 @@ use crate::rig::{SECOND, by, group, listener, settings, start_with, status_of, u
 
 fn balancer(servers: [&Server; 2]) -> (Engine, SocketAddr) {
     let members = servers.map(|server| server.address);
-    let cookie = AffinitySettings { cookie: "sid".into(), ttl: 60 * SECOND, signer: Signer::new(b"secret") };
+    let signer = Signer::new(b"secret");
+    let cookie = AffinitySettings { cookie: "sid".into(), ttl: 60 * SECOND, signer, older: Vec::new() };
     let listener = ListenerSettings { affinity: Some(Arc::new(cookie)), ..listener(Protocol::Http) };
     let mut settings = settings(listener, by(group(&members), "adaptive"));
     settings.threads = 1;
@@ -46,8 +47,17 @@ async fn a_client_escapes_a_member_that_has_what_it_can_work_on_and_then_stays_f
             cookies.push(visit(address, "").await.expect("a cookie"));
         }
         let cookie = &cookies[0];
+        // An answer is with its client a moment before it is counted.
+        let counted = async || {
+            until("all is counted", || {
+                [&one, &other].iter().all(|server| status_of(&engine, server.address).in_flight == 0)
+            })
+            .await;
+        };
+        counted().await;
         let before = requests(&one);
         assert_eq!(visit(address, cookie).await, None);
+        counted().await;
         let (home, away) = if requests(&one) > before { (&one, &other) } else { (&other, &one) };
         home.gate.send_replace(false);
         let mut held = Vec::new();
@@ -59,7 +69,7 @@ async fn a_client_escapes_a_member_that_has_what_it_can_work_on_and_then_stays_f
         let before = requests(away);
         let moved = visit(address, cookie).await.expect("another cookie");
         assert_eq!(visit(address, &moved).await, None);
-        assert_eq!(requests(away), before + 2);
+        until("both are counted", || requests(away) == before + 2).await;
         assert_eq!(status_of(&engine, home.address).moved, 1);
         until("it to be told", || {
             engine.events().iter().any(|stamped| stamped.event.why.starts_with("1 session left: 1 to "))

@@ -3,11 +3,14 @@
 use bytes::Bytes;
 use h2::server;
 use http::{Response, StatusCode};
-use plimsoll_proxy::{ClientTimeouts, GroupSettings, ListenerSettings, Protocol, RetrySettings};
-use tokio::io::AsyncWriteExt;
+use plimsoll_proxy::{
+    ClientTimeouts, GroupSettings, ListenerSettings, MemberTimeouts, Protocol, RetrySettings,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::frames::*;
-use crate::rig::{MILLI, SECOND, listener, start, within};
+use crate::rig::{MILLI, SECOND, listener, start, until, within};
 use crate::second::*;
 
 #[tokio::test]
@@ -71,6 +74,39 @@ async fn what_a_member_did_not_take_any_more_is_asked_again_of_the_same() {
         for one in asked {
             assert_eq!(one.await.unwrap(), StatusCode::OK);
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connections_to_a_member_that_reads_nothing_end() {
+    within(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let member = listener.local_addr().unwrap();
+        let accepted = tokio::spawn(async move {
+            // It has room for everything, says so, and takes nothing: all buffers on the way fill up.
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let window = [&[0, 4][..], &0x7fff_ffff_u32.to_be_bytes()].concat();
+            let room = frame(WINDOW_UPDATE, 0, 0, &0x7fff_0000_u32.to_be_bytes());
+            stream.write_all(&[frame(SETTINGS, 0, 0, &window), room].concat()).await.unwrap();
+            stream
+        });
+        let group = to_second(&[member]);
+        let timeouts = MemberTimeouts { connect: SECOND, per_try: 2 * SECOND, ..group.timeouts };
+        let retry = RetrySettings { attempts: 0, ..group.retry };
+        let (_engine, address) = http(GroupSettings { timeouts, retry, ..group });
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let head = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000000000\r\n\r\n";
+        client.write_all(head.as_bytes()).await.unwrap();
+        let (mut input, mut output) = client.into_split();
+        let upload = tokio::spawn(async move { while output.write_all(&[b'x'; 1 << 16]).await.is_ok() {} });
+        let mut answer = [0; 12];
+        input.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 504");
+        let held = accepted.await.unwrap();
+        // It would read what is on its way before it saw the end, and so make the way free: it only looks.
+        until("the member is told", || held.take_error().unwrap().is_some()).await;
+        upload.abort();
     })
     .await;
 }

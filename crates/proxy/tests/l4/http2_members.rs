@@ -139,6 +139,33 @@ async fn what_a_member_declines_goes_to_another_and_not_by_a_new_connection() {
 }
 
 #[tokio::test]
+async fn what_a_member_declines_waits_for_another_that_has_no_room_yet() {
+    within(async {
+        let (declines, _) = raw_member(|_, stream| (reset(stream, REFUSED), true)).await;
+        let (slow, _) = second(100, |_, mut respond: server::SendResponse<Bytes>| async move {
+            tokio::time::sleep(CONNECT).await;
+            let _ = respond.send_response(Response::new(()), true);
+        })
+        .await;
+        let mut group = to_second(&[declines, slow]);
+        group.spec.members[1].limit = 1;
+        let (engine, address) = http(group);
+        let (sender, _end) = client(address).await;
+        let asked: Vec<_> = (0..3)
+            .map(|_| {
+                let sender = sender.clone();
+                tokio::spawn(async move { get(&sender, "/").await.unwrap().0.status() })
+            })
+            .collect();
+        for one in asked {
+            assert_eq!(one.await.unwrap(), StatusCode::OK);
+        }
+        assert_eq!(status_of(&engine, slow).requests, 3);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn who_is_alone_is_asked_again_once() {
     within(async {
         // It declines each stream but every third.

@@ -11,6 +11,7 @@ mod http2;
 mod http2_clients;
 mod http2_ends;
 mod http2_members;
+mod leases;
 mod line;
 mod probe;
 mod proxy_protocol;

@@ -123,6 +123,26 @@ async fn a_member_that_does_not_want_a_web_socket_says_why() {
 }
 
 #[tokio::test]
+async fn a_member_that_answers_as_if_nothing_was_to_become_a_tunnel_does_not_make_one() {
+    within(async {
+        for answered in ["HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "HTTP/1.1 204 No Content\r\n\r\n"]
+        {
+            let (member, _told) = plain(answered).await;
+            let (engine, address) = http(group(&[member]));
+            let (sender, _end) = client(address).await;
+            let (response, _body) = connect(&sender, "websocket").await;
+            let (head, ..) = answer(response).await.unwrap();
+            assert_eq!(head.status(), StatusCode::BAD_GATEWAY);
+            assert_eq!(head.headers()["plimsoll-reason"], "bad_answer");
+            // Where nobody asks for a tunnel it is an answer as any other.
+            assert!(get(&sender, "/").await.unwrap().0.status().is_success());
+            until("its place is free", || status(&engine).members[0].in_flight == 0).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn other_protocols_and_members_of_http_2_are_not_there() {
     within(async {
         let (old, _told) = plain("HTTP/1.1 204 No Content\r\n\r\n").await;

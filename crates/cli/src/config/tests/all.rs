@@ -21,6 +21,7 @@ ca = "/TLS/a.pem"
 listen = "off"
 control = ["unix:/tmp/x.sock", "tls://127.0.0.1:9905"]
 reports = "127.0.0.1:9901"
+lend = false
 load_manager = "127.0.0.1:9904"
 load_interval = "2s"
 audit = "/tmp/audit.log"
@@ -48,7 +49,7 @@ address = "[::1]:8443"
 protocol = "http"
 group = "web"
 binding = "per_request"
-affinity = { cookie = "sid", ttl = "27m", key_file = "/TLS/a.key" }
+affinity = { cookie = "sid", ttl = "27m", key_file = "/TLS/a.key", old_key_file = "/TLS/b.key" }
 backlog = 100
 accept_proxy = true
 priority = "x-urgency"

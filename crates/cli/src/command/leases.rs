@@ -1,0 +1,152 @@
+//! `plimsoll leases`: who has leases of a group's members, and an end to them.
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use plimsoll_admin::Lessee;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Exit, Failure, Globals};
+use crate::config::count;
+use crate::control::text::{Cell, Tone, plain, table};
+use crate::control::{self, Said, Where};
+
+/// Show who has leases of members, or end them
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// List, for each member and each address that clients ask from, how many leases there are
+    Show {
+        /// The group
+        group: String,
+
+        #[command(flatten)]
+        at: Where,
+    },
+    /// End leases: their clients are told to bind again when they renew
+    End {
+        /// The group
+        group: String,
+
+        #[command(flatten)]
+        whose: Whose,
+
+        #[command(flatten)]
+        at: Where,
+    },
+}
+
+#[derive(clap::Args, Debug)]
+#[group(required = true, multiple = true)]
+struct Whose {
+    /// Those of this member, as configured: HOST:PORT
+    #[arg(long, value_name = "MEMBER")]
+    member: Option<String>,
+
+    /// Those of clients at this address
+    #[arg(long, value_name = "ADDRESS")]
+    from: Option<IpAddr>,
+
+    /// All of the group
+    #[arg(long, conflicts_with_all = ["member", "from"])]
+    all: bool,
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    match &args.what {
+        What::Show { group, at } => {
+            let path = path(group)?;
+            control::each(at, globals, |balancer, _| {
+                let json: Value = balancer.get(&path)?;
+                let list = List::deserialize(&json).map_err(|error| {
+                    Failure::failed(format_args!("the balancer is of another version: {error}"))
+                })?;
+                Ok(Said::shown(json, render(&list, globals.color())))
+            })
+        }
+        What::End { group, whose, at } => {
+            let path = path(group)?;
+            let body = json!({"member": whose.member, "from": whose.from});
+            control::each(at, globals, |balancer, _| {
+                let said = balancer.delete(&path, &body)?;
+                let ended = said["ended"].as_u64().unwrap_or_default();
+                let ended = count(usize::try_from(ended).unwrap_or(usize::MAX), "lease");
+                Ok(Said::done(said, format!("{group}: {ended} ended\n")))
+            })
+        }
+    }
+}
+
+/// Where the leases of a group are.
+fn path(group: &str) -> Result<String, Failure> {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if group.is_empty() || !group.bytes().all(known) {
+        return Err(Failure::new(Exit::Usage, format_args!("{} is not the name of a group", plain(group))));
+    }
+    Ok(format!("/v1/groups/{group}/leases"))
+}
+
+/// As the balancer tells it.
+#[derive(Deserialize)]
+struct List {
+    lessees: Vec<Lessee>,
+}
+
+fn render(list: &List, color: bool) -> String {
+    let heading = |text: &str| Cell::text(text).tone(Tone::Strong);
+    let number = |text: &str| Cell::number(text).tone(Tone::Strong);
+    let mut rows = vec![vec![heading("MEMBER"), heading("FROM"), number("LEASES"), number("LEFT")]];
+    for Lessee { member, from, leases, left_seconds } in &list.lessees {
+        let others = member.is_none();
+        rows.push(vec![
+            Cell::text(member.as_deref().unwrap_or("others")),
+            Cell::text(&from.map_or_else(
+                || if others { "-" } else { "unix socket" }.to_owned(),
+                |from| from.to_string(),
+            )),
+            Cell::number(leases),
+            Cell::number(format!("{left_seconds:.0} s")),
+        ]);
+    }
+    table(&rows, color)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table() {
+        let lessee = |member: Option<&str>, from: Option<&str>, leases| Lessee {
+            member: member.map(str::to_owned),
+            from: from.map(|from| from.parse().unwrap()),
+            leases,
+            left_seconds: 59.7,
+        };
+        let lessees = vec![
+            lessee(Some("10.0.0.1:80"), Some("10.0.0.7"), 1200),
+            lessee(Some("10.0.0.2:80"), None, 3),
+            lessee(None, None, 17),
+        ];
+        insta::assert_snapshot!(render(&List { lessees }, false), @r"
+        MEMBER       FROM         LEASES  LEFT
+        10.0.0.1:80  10.0.0.7       1200  60 s
+        10.0.0.2:80  unix socket       3  60 s
+        others       -                17  60 s
+        ");
+    }
+
+    #[test]
+    fn a_group_has_a_plain_name() {
+        assert_eq!(path("web").unwrap(), "/v1/groups/web/leases");
+        for name in ["", "a/b", "a b", "../x"] {
+            assert!(path(name).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Who has leases of a group, for operators, who may also end them. Numbers of leases are not shown: whoever has one is its client.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_brain::{Event, EventKind, Time};
+
+use super::NoLease;
+use super::desk::Loan;
+use crate::control::Control;
+
+/// Lines of a list; what is beyond is one more.
+const LINES: usize = 1000;
+
+/// Leases of one member that clients at one address have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lessee {
+    /// As configured; `None` for what a long list leaves out.
+    pub member: Option<Arc<str>>,
+    /// Where they were asked from; `None` over a unix socket, and for what a long list leaves out.
+    pub from: Option<IpAddr>,
+    /// How many.
+    pub leases: usize,
+    /// Until the last of them ends, if none is renewed.
+    pub left: Duration,
+}
+
+impl Control {
+    /// See [`Engine::leases`](crate::Engine::leases).
+    pub(crate) fn leases(&mut self, group: &str, now: Time) -> Result<Vec<Lessee>, NoLease> {
+        self.desk.sweep(now);
+        self.ruled(group)?;
+        let mut found: BTreeMap<(&Arc<str>, Option<IpAddr>), (usize, Time)> = BTreeMap::new();
+        for loan in self.desk.loans().filter(|loan| *loan.group.name == *group) {
+            let (leases, until) = found.entry((&loan.name, loan.from)).or_insert((0, loan.until));
+            (*leases, *until) = (*leases + 1, loan.until.max(*until));
+        }
+        let lines = found.into_iter().map(|((member, from), (leases, until))| Lessee {
+            member: Some(Arc::clone(member)),
+            from,
+            leases,
+            left: until.since(now),
+        });
+        let mut lines: Vec<Lessee> = lines.collect();
+        // Those first that have most.
+        lines.sort_by_key(|line| std::cmp::Reverse(line.leases));
+        if lines.len() > LINES {
+            let others = lines.split_off(LINES);
+            let left = others.iter().map(|line| line.left).max().unwrap_or_default();
+            let leases = others.iter().map(|line| line.leases).sum();
+            lines.push(Lessee { member: None, from: None, leases, left });
+        }
+        Ok(lines)
+    }
+
+    /// See [`Engine::end_leases`](crate::Engine::end_leases).
+    pub(crate) fn withdraw(
+        &mut self,
+        group: &str,
+        member: Option<&str>,
+        from: Option<IpAddr>,
+        now: Time,
+    ) -> Result<usize, NoLease> {
+        self.desk.sweep(now);
+        let name = Arc::clone(&self.ruled(group)?.group.name);
+        let meant = |loan: &Loan| {
+            *loan.group.name == *name
+                && member.is_none_or(|member| *loan.name == *member)
+                && (from.is_none() || loan.from == from)
+        };
+        let ended = self.desk.end(meant);
+        if ended > 0 {
+            let of = member.map_or_else(String::new, |member| format!(" of {member}"));
+            let at = from.map_or_else(String::new, |from| format!(" of clients at {from}"));
+            let why = format!("an operator ended {ended} leases{of}{at}");
+            let inputs = vec![("leases".into(), ended as f64)];
+            let member = member.map(Arc::from);
+            self.journal.write(Event { kind: EventKind::Changed, group: name, member, why, inputs });
+        }
+        self.end_leases(now);
+        Ok(ended)
+    }
+}

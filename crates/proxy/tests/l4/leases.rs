@@ -1,0 +1,74 @@
+//! Leases of members: how many there may be, and when they end.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use plimsoll_brain::EventKind;
+use plimsoll_proxy::{Engine, GroupSettings, LeaseWish, NoLease, Protocol, Settings};
+
+use crate::rig::{SECOND, group, listener, settings, start_with};
+
+fn at(last: u8) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], u16::from(last)))
+}
+
+fn named(name: &str, member: SocketAddr) -> GroupSettings {
+    let mut group = group(&[member]);
+    group.spec.name = name.into();
+    group
+}
+
+fn with(groups: Vec<GroupSettings>) -> Settings {
+    Settings { groups, ..settings(listener(Protocol::Http), group(&[at(1)])) }
+}
+
+fn wish(from: [u8; 4]) -> LeaseWish {
+    LeaseWish { from: Some(IpAddr::from(from)), ..LeaseWish::default() }
+}
+
+/// How many leases of a group clients at an address get, up to so many.
+fn taken(engine: &Engine, group: &str, from: [u8; 4], most: usize) -> usize {
+    (0..most).take_while(|_| engine.bind(group, &wish(from)).is_ok()).count()
+}
+
+#[test]
+fn one_source_leaves_room_for_others_and_one_group_too() {
+    let (engine, _) = start_with(with(vec![named("g", at(1)), named("h", at(2))]));
+    assert_eq!(taken(&engine, "g", [10, 0, 0, 1], 5000), 4096);
+    let refused = engine.bind("g", &wish([10, 0, 0, 1])).unwrap_err();
+    let NoLease::Refused(why) = &refused else { panic!("{refused:?}") };
+    assert!(why.contains("clients at 10.0.0.1 have 4096 leases"), "{why}");
+    assert!(engine.bind("h", &wish([10, 0, 0, 1])).is_err(), "wherever they are");
+    // Others have as many, as far as the group's go.
+    for source in 2..=8 {
+        assert_eq!(taken(&engine, "g", [10, 0, 0, source], 5000), 4096);
+    }
+    assert_eq!(taken(&engine, "g", [10, 0, 0, 9], 1), 0);
+    assert_eq!(taken(&engine, "h", [10, 0, 0, 9], 1), 1);
+    let floods = engine.events().into_iter().filter(|told| told.event.kind == EventKind::Flooded);
+    let floods: Vec<String> = floods.map(|told| told.event.why).collect();
+    assert_eq!(floods, ["a lease was refused: clients at 10.0.0.1 have 4096 leases"], "not one each");
+    // What ends makes room.
+    let lessees = engine.leases("g").unwrap();
+    assert_eq!(lessees.iter().map(|one| one.leases).sum::<usize>(), 8 * 4096);
+    assert!(lessees.iter().all(|one| one.left <= 60 * SECOND && one.left > 30 * SECOND));
+    assert_eq!(engine.end_leases("g", None, Some([10, 0, 0, 1].into())), Ok(4096));
+    assert_eq!(taken(&engine, "g", [10, 0, 0, 1], 10), 10);
+    assert!(matches!(engine.leases("x"), Err(NoLease::Unknown(_))));
+}
+
+#[test]
+fn leases_of_a_group_that_is_gone_end() {
+    let both = || vec![named("g", at(1)), named("h", at(2))];
+    let (engine, _) = start_with(with(both()));
+    assert_eq!(taken(&engine, "h", [10, 0, 0, 1], 5000), 4096);
+    assert_eq!(taken(&engine, "g", [10, 0, 0, 1], 1), 0);
+    let kept = engine.bind("g", &wish([10, 0, 0, 2])).unwrap();
+    engine.reload(with(vec![named("g", at(1))]), Vec::new()).unwrap();
+    assert_eq!(taken(&engine, "g", [10, 0, 0, 1], 5000), 4096, "they count no more");
+    // Neither do those of a group that has its name afterwards.
+    engine.reload(with(both()), Vec::new()).unwrap();
+    assert_eq!(engine.leases("h").unwrap(), []);
+    let again = LeaseWish { span: Some(Duration::from_secs(9)), ..LeaseWish::default() };
+    assert_eq!(engine.renew("g", &kept.id, &again).unwrap().address, at(1));
+}
