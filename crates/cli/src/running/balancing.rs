@@ -1,0 +1,86 @@
+//! Whether and how a group is balanced, as operators have it: until the next reload.
+
+use plimsoll_brain::{EventKind, Knobs, Strategy, strategy};
+use plimsoll_cluster as cluster;
+use plimsoll_proxy as proxy;
+
+use super::{Running, lock};
+
+/// What a group is balanced by.
+#[derive(Clone)]
+pub(super) struct Balancing {
+    pub(super) strategy: &'static Strategy,
+    pub(super) knobs: Knobs,
+    pub(super) weight: Option<cluster::Expression>,
+}
+
+impl Running {
+    /// Switches a group's balancing off or on. Off its members take equal turns.
+    pub(super) fn balance(&self, group: &str, on: bool) -> Result<Vec<String>, String> {
+        let _one = lock(&self.reloading);
+        let force = self.force();
+        let Some(settings) = force.settings.groups.iter().find(|settings| *settings.spec.name == *group)
+        else {
+            let names: Vec<&str> = force.settings.groups.iter().map(|one| &*one.spec.name).collect();
+            return Err(format!("no group {group}; there are: {}", names.join(", ")));
+        };
+        let kept = lock(&self.off).get(group).cloned();
+        let (balancing, kind, why) = match (kept, on) {
+            (None, true) | (Some(_), false) => return Ok(Vec::new()),
+            (Some(kept), true) => (kept, EventKind::Enabled, "balancing enabled by an operator"),
+            (None, false) => {
+                let turns = strategy::find("round_robin").ok_or("there is no strategy round_robin")?;
+                let watched = force.watched.iter().find(|watched| *watched.name == *group);
+                let kept = Balancing {
+                    strategy: settings.spec.strategy,
+                    knobs: settings.spec.knobs.clone(),
+                    weight: watched.and_then(|watched| watched.weight.clone()),
+                };
+                lock(&self.off).insert(group.to_owned(), kept);
+                let turns = Balancing { strategy: turns, knobs: Knobs::defaults(turns), weight: None };
+                let why = "balancing disabled by an operator: members take equal turns, until it is enabled or \
+                           the next reload";
+                (turns, EventKind::Disabled, why)
+            }
+        };
+        let before = self.choose(group, &balancing, balancing.strategy.name)?;
+        if on {
+            lock(&self.off).remove(group);
+        }
+        self.engine.note(kind, group, why.to_owned());
+        Ok(vec![format!("~ group {group}: strategy {before} -> {}", balancing.strategy.name)])
+    }
+
+    /// Has a group balanced in another way; what it was, for people.
+    pub(super) fn choose(&self, group: &str, by: &Balancing, written: &str) -> Result<String, String> {
+        let before = self.engine.choose_by(group, by.strategy, by.knobs.clone(), written)?;
+        self.cluster.weigh(group, by.weight.clone());
+        self.chosen(group, by.strategy, &by.knobs, by.weight.as_ref());
+        Ok(before)
+    }
+
+    /// Keeps an operator's choice, so that what a client of the load manager changes does not undo it.
+    pub(super) fn chosen(
+        &self,
+        group: &str,
+        strategy: &'static Strategy,
+        knobs: &Knobs,
+        weight: Option<&cluster::Expression>,
+    ) {
+        let choose = |settings: &mut proxy::GroupSettings| {
+            settings.spec.strategy = strategy;
+            settings.spec.knobs = knobs.clone();
+        };
+        let mut base = lock(&self.base);
+        if !lock(&self.made).choose(group, choose)
+            && let Some(settings) = base.settings.groups.iter_mut().find(|one| *one.spec.name == *group)
+        {
+            choose(settings);
+        }
+        if let Some(watched) = base.watched.iter_mut().find(|watched| *watched.name == *group) {
+            watched.weight = weight.cloned();
+        }
+        let force = base.with(&lock(&self.made));
+        *lock(&self.force) = Arc::new(force);
+    }
+}
