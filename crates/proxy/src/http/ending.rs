@@ -6,6 +6,15 @@ use plimsoll_wire::http1::{self, Body, Piece};
 use crate::account::{DECLINED, STALE};
 use crate::reason::Reason;
 
+/// How far the answer is.
+pub(super) enum Answer {
+    Head,
+    Body(Body),
+    Done,
+    /// Both sides go on in another protocol.
+    Tunnel,
+}
+
 /// An answer was passed on whole.
 pub(super) struct End {
     pub(super) status: u16,

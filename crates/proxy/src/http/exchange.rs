@@ -13,7 +13,7 @@ use std::time::Duration;
 use plimsoll_brain::Time;
 use plimsoll_wire::http1::{self, Body, Method, Rewrite};
 
-use super::ending::{End, Failure};
+use super::ending::{Answer, End, Failure};
 use super::{Asked, Session, Stream, ending};
 use crate::ListenerSettings;
 use crate::reason::Reason;
@@ -36,15 +36,6 @@ const INTERIM: u32 = 32;
 const TURNS: u32 = 32;
 /// For so long nobody looks whether the client is still there: most answers come before.
 const UNWATCHED: Duration = Duration::from_millis(100);
-
-/// How far the answer is.
-enum Answer {
-    Head,
-    Body(Body),
-    Done,
-    /// Both sides go on in another protocol.
-    Tunnel,
-}
 
 struct Exchange<'a, S, M> {
     session: &'a mut Session<S>,

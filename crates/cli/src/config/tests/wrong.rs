@@ -351,7 +351,7 @@ fn broken_text_is_placed_too() {
     assert_snapshot!(errors(""), @r#"
     error: plimsoll.toml:1:1: no [[listener]]: nothing would be served
         1 |
-          | ^ add [[listener]] with an address and a group
+          | ^ add [[listener]] with an address and a group, or [admin] reports to lend members
     1 error
     "#);
     assert_snapshot!(errors("listener = 3\ngroup = [1]\n"), @r#"
