@@ -115,7 +115,7 @@ impl Discover {
     /// Between two looks.
     fn interval(&self) -> Duration {
         let usual = if self.file.is_some() { 1 } else { 5 };
-        self.interval.map_or(Duration::from_secs(usual), |interval| interval.0)
+        self.interval.map_or_else(|| Duration::from_secs(usual), |interval| interval.0)
     }
 
     /// With everything written out that was left to defaults.

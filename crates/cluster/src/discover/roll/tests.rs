@@ -153,7 +153,7 @@ fn another_configuration_keeps_those_of_sources_that_stay() {
     roll.hear(&b, told(&[2]), begun);
     assert_eq!(settled(&mut roll, begun), [1, 2]);
     // One that goes without another coming goes at once.
-    let mut less = roll.clone().follow(BTreeSet::new(), &[b.clone()], at(1));
+    let mut less = roll.clone().follow(BTreeSet::new(), std::slice::from_ref(&b), at(1));
     assert_eq!(settled(&mut less, at(1)), [2]);
     // One in place of another: those of the other stay until it has answered.
     let mut roll = roll.follow(BTreeSet::new(), &[c.clone(), b.clone()], at(1));
@@ -170,7 +170,7 @@ fn another_configuration_keeps_those_of_sources_that_stay() {
     assert_eq!(settled(&mut roll, at(10)), [2, 1]);
     assert_eq!(settled(&mut roll, at(11)), [2]);
     // Back again they are known from before.
-    let again = roll.follow(BTreeSet::new(), &[a.clone()], at(12));
+    let again = roll.follow(BTreeSet::new(), std::slice::from_ref(&a), at(12));
     // As nobody else is there they stay for ever.
     let mut only = again.follow(BTreeSet::new(), std::slice::from_ref(&c), at(13));
     only.hear(&c, Err("no".into()), at(14));
