@@ -315,6 +315,8 @@ async fn streams_under_way_end_when_the_process_stops() {
             })
             .collect();
         until("they are under way", || status(&engine).members[0].in_flight == 5).await;
+        // They are counted before the member has accepted their connection.
+        until("the member has a connection", || connections.load(Relaxed) > 0).await;
         assert_eq!(connections.load(Relaxed), 1);
         let engine = Arc::new(engine);
         let stopping = Arc::clone(&engine);
