@@ -309,7 +309,7 @@ impl<S: Stream> Session<S> {
             None => priority::of_head(&asked.out, name),
             Some(framed) => {
                 let values = framed.head.headers.get_all(name).iter();
-                values.filter_map(|value| priority::urgency(value.as_bytes())).last()
+                values.filter_map(|value| priority::urgency(value.as_bytes())).next_back()
             }
         };
         Some(said.and_then(Urgency::new).unwrap_or_default())

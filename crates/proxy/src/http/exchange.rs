@@ -160,6 +160,8 @@ impl<S: Stream> Session<S> {
 }
 
 impl<S: Stream, M: Stream> Exchange<'_, S, M> {
+    // Once in each task: a call of it costs more than all that is new in it.
+    #[inline(always)]
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         if self.session.timer.fired() {
             // The first time it fires, it says that this is no quick answer: a client that leaves is worth noticing.

@@ -11,6 +11,7 @@ use crate::metered::Metered;
 impl<S: Stream> Session<S> {
     /// Begins a call, and takes in what of it has come, as with text: it is known before it is decided what becomes of it. `ended`: it has
     /// no body.
+    #[inline(never)]
     pub(super) fn begin_framed(
         &mut self,
         cx: &mut Context<'_>,

@@ -9,6 +9,7 @@ use crate::stream::Stream;
 
 impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     /// Sets the timer to the first of the deadlines that hold now.
+    #[inline(always)]
     pub(super) fn rearm(&self, now: Time) {
         let client = self.settings.timeouts.body;
         let member = self.trip.settings().timeouts.idle;
@@ -19,11 +20,13 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     }
 
     /// Is the head of the final answer still to come?
+    #[inline(always)]
     pub(super) fn headless(&self) -> bool {
         matches!(self.answer, Answer::Head)
     }
 
     /// Is it the client that nothing moves for?
+    #[inline(always)]
     fn waits_for_client(&self) -> bool {
         let framed = self.asked.framed.as_deref();
         let taken = self.to_client.is_empty() && framed.is_none_or(|framed| framed.to_client.is_none());
@@ -31,6 +34,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     }
 
     /// Is nothing read of the request because the member takes nothing of it?
+    #[inline(always)]
     pub(super) fn unread(&self) -> bool {
         self.deaf
             || self.sent < self.asked.out.len()

@@ -14,6 +14,7 @@ use crate::stream::Stream;
 
 impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     /// Moves both sides on; true once the answer is over.
+    #[inline(never)]
     pub(super) fn straight(&mut self, cx: &mut Context<'_>, turns: &mut u32) -> Result<bool, Failure> {
         while *turns < TURNS && self.give(cx)? {
             *turns += 1;
