@@ -10,13 +10,14 @@ use std::time::SystemTime;
 
 use plimsoll_acme::Keeper;
 use plimsoll_admin::{
-    Changed, Collector, Entry, Lease, Lessee, NoLease, Reference, Refused, Report, Rules, Subject, Switch, Wish,
+    Changed, Collector, Entry, Lease, Lessee, NoLease, Reference, Refused, Report, Rules, Subject, Switch,
+    Wish,
 };
 use plimsoll_brain::status::{GroupExplanation, Status};
 use plimsoll_brain::{MemberSpec, Shed};
 use plimsoll_cluster::corba::Refusal;
 use plimsoll_cluster::{self as cluster, Cluster};
-use plimsoll_proxy::{self as proxy, Engine, Stamped};
+use plimsoll_proxy::{Engine, Stamped};
 use plimsoll_wire::giop::Corbaloc;
 use sd_notify::NotifyState;
 use tokio::sync::broadcast::error::RecvError;

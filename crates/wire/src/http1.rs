@@ -14,7 +14,5 @@ mod scan;
 pub use body::{BadBody, Body, Chunked, MAX_EXTENSION, MAX_TRAILER, Piece};
 pub use field::{MAX_FIELDS, Marks};
 pub use refusal::Refusal;
-pub use request::{
-    Forwarded, Forwarding, Method, Request, foreign, plausible_host, request, x_forwarded,
-};
+pub use request::{Forwarded, Forwarding, Method, Request, foreign, plausible_host, request, x_forwarded};
 pub use response::{BadResponse, Response, Rewrite, response};

@@ -84,9 +84,10 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let mut followers = discover::Followers::new();
     runtime.block_on(followers.first(&base.discoveries, &discovered));
     let engine = Engine::start(discovered.settings(&base)).map_err(Failure::failed)?;
-    let running = Running::new(engine, (base, discovered), &args.config, machine, file.admin(), rules).map_err(
-        |error| Failure::failed(format_args!("cannot start the threads of monitors and certificates: {error}")),
-    )?;
+    let running = Running::new(engine, (base, discovered), &args.config, machine, file.admin(), rules)
+        .map_err(|error| {
+            Failure::failed(format_args!("cannot start the threads of monitors and certificates: {error}"))
+        })?;
     let admin = plimsoll_admin::start(doors, Arc::clone(&running) as _).map_err(Failure::failed)?;
     let load_manager = load_manager(&file, &running).map_err(Failure::failed)?;
     running.write_references(&file.config);

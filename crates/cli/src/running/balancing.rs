@@ -1,5 +1,7 @@
 //! Whether and how a group is balanced, as operators have it: until the next reload.
 
+use std::sync::Arc;
+
 use plimsoll_brain::{EventKind, Knobs, Strategy, strategy};
 use plimsoll_cluster as cluster;
 use plimsoll_proxy as proxy;

@@ -32,7 +32,7 @@ impl Control {
     pub(crate) fn leases(&mut self, group: &str, now: Time) -> Result<Vec<Lessee>, NoLease> {
         self.desk.sweep(now);
         self.ruled(group)?;
-        let mut found: BTreeMap<(&Arc<str>, Option<IpAddr>), (usize, Time)> = BTreeMap::new();
+        let mut found = BTreeMap::<_, (usize, Time)>::new();
         for loan in self.desk.loans().filter(|loan| *loan.group.name == *group) {
             let (leases, until) = found.entry((&loan.name, loan.from)).or_insert((0, loan.until));
             (*leases, *until) = (*leases + 1, loan.until.max(*until));

@@ -138,7 +138,8 @@ impl Entry {
             return Due::Known(false);
         }
         state.version = version;
-        Due::Shares(Asked { published: Arc::clone(&view.published), hand: pool.hand(), moving, came })
+        let published = Arc::clone(&view.published);
+        Due::Shares(Box::new(Asked { published, hand: pool.hand(), moving, came }))
     }
 
     /// Takes shares; true if clients are to be told.
@@ -164,7 +165,7 @@ enum Due {
     /// It is known whether clients are to be told something.
     Known(bool),
     /// That depends on shares.
-    Shares(Asked),
+    Shares(Box<Asked>),
 }
 
 /// What shares follow from.
@@ -183,7 +184,7 @@ impl Asked {
     }
 
     /// The same, on another thread if it takes long: requests are not to wait for it.
-    async fn found(self, core: &Core) -> Option<(Self, Vec<f64>)> {
+    async fn found(self: Box<Self>, core: &Core) -> Option<(Box<Self>, Vec<f64>)> {
         let (chance, now) = (core.chance(), core.tick());
         if self.moving {
             let asked = self;
