@@ -28,12 +28,9 @@ fn aim(port: u16) -> Aim {
 }
 
 /// Listens to a member that answers the call in this way: what came of it, and why it was over.
-fn heard<F: Future<Output = ()> + Send>(
+fn heard<F: Future<Output = ()> + Send + 'static>(
     answer: impl FnOnce(SendResponse<Bytes>) -> F + Send + 'static,
-) -> (Vec<Answer>, Over)
-where
-    F: 'static,
-{
+) -> (Vec<Answer>, Over) {
     run(async {
         let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = socket.local_addr().unwrap().port();
