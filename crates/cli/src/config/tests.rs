@@ -158,11 +158,11 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(&all()).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:97:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-       97 | send_proxy = "v1"
+    warning: plimsoll.toml:106:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+      106 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:138:8: no listener sends clients to group `sticky`
-      138 | name = "sticky"
+    warning: plimsoll.toml:147:8: no listener sends clients to group `sticky`
+      147 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);

@@ -18,7 +18,7 @@ use super::{
 /// What clients are shown, and what is asked of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("x-required" = { "certificates": "acme" }))]
+#[schemars(extend("x-required" = { "certificates": ["acme"] }))]
 pub(crate) struct ListenerTls {
     /// Clients are shown the one that has the name they ask for, and the first if none has. The files are read again with each
     /// reload. This or `acme`, or both.
