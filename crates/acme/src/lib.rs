@@ -5,7 +5,7 @@
 //! shown, and by whom, and knows no listener.
 //!
 //! When: at the time that the authority suggests (ARI, RFC 9773), otherwise when a third of a certificate's life is left
-//! ([`schedule`]). What fails is tried again with growing pauses, and not before the authority wants to be asked again; the
+//! (`schedule.rs`). What fails is tried again with growing pauses, and not before the authority wants to be asked again; the
 //! certificate before it stays in force meanwhile. A certificate in the folder that is good is used, whoever put it there, so
 //! that a process that is started again orders nothing, and processes that share a folder order once.
 

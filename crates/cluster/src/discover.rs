@@ -1,7 +1,7 @@
 //! Members that are found: a file that is watched, names of DNS, a list over HTTP, each asked again and again.
 //!
-//! A kind of source is a [`Way`]: its settings, which say what it is called and open a source that can be asked. One file
-//! and one line in [`Kind::way`] make another (etcd and Kubernetes will be such). Here it is asked, each by a task of its
+//! A kind of source is a `Way`: its settings, which say what it is called and open a source that can be asked. One file
+//! and one line in `Kind::way` make another (etcd and Kubernetes will be such). Here it is asked, each by a task of its
 //! own ([`follow`]), so that one that hangs delays no other; what the answers come to is [`Roll`]'s, which knows no socket.
 
 mod dns;
