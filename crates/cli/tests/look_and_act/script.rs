@@ -1,0 +1,148 @@
+//! A balancer that does what the test says.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Mutex;
+
+use plimsoll_admin::{
+    Changed, Entry, Lease, Lessee, NoLease, Reference, Refused, Report, Subject, Switch, Wish,
+};
+use plimsoll_brain::status::{GroupExplanation, Status};
+use plimsoll_brain::{EventKind, Shed, State};
+use tokio::sync::broadcast;
+
+/// A balancer with one group of two members whose work ends while one looks.
+pub(crate) struct Script {
+    pub(crate) status: Mutex<Status>,
+    pub(crate) log: Mutex<Vec<Entry>>,
+    pub(crate) news: broadcast::Sender<()>,
+    pub(crate) stops: broadcast::Sender<()>,
+}
+
+impl Script {
+    pub(crate) fn tell(&self, kind: EventKind) {
+        let mut log = self.log.lock().unwrap();
+        let seq = log.len() as u64 + 1;
+        log.push(Entry {
+            seq,
+            unix_ms: 1_000_000_000_000 * seq,
+            kind,
+            group: "web".into(),
+            member: Some("a:80".into()),
+            why: "because".into(),
+            inputs: BTreeMap::new(),
+        });
+        let _ = self.news.send(());
+    }
+
+    fn set(&self, group: Option<&str>, member: &str, state: State) -> Result<(), String> {
+        let mut status = self.status.lock().unwrap();
+        let members = status.groups.iter_mut().filter(|found| group.is_none_or(|group| group == found.name));
+        match members.flat_map(|group| &mut group.members).find(|found| found.name == member) {
+            Some(found) => {
+                found.state = state;
+                Ok(())
+            }
+            None => Err(format!("no group has a member {member}")),
+        }
+    }
+}
+
+impl Subject for Script {
+    fn status(&self) -> Status {
+        let mut status = self.status.lock().unwrap();
+        let said = status.clone();
+        for member in status.groups.iter_mut().flat_map(|group| &mut group.members) {
+            member.in_flight = member.in_flight.saturating_sub(1);
+        }
+        said
+    }
+
+    fn buckets(&self, _: &str) -> Vec<(f64, u64)> {
+        Vec::new()
+    }
+
+    fn events(&self, since: u64) -> Vec<Entry> {
+        self.log.lock().unwrap().iter().filter(|entry| entry.seq > since).cloned().collect()
+    }
+
+    fn changed(&self) -> Changed {
+        let mut news = self.news.subscribe();
+        Box::pin(async move {
+            let _ = news.recv().await;
+        })
+    }
+
+    fn drain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
+        self.set(group, member, State::Draining)
+    }
+
+    fn undrain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
+        self.set(group, member, State::Up)
+    }
+
+    fn switch(&self, what: &Switch, on: bool) -> Result<Vec<String>, String> {
+        match what {
+            Switch::Member { group, name } => {
+                self.set(group.as_deref(), name, if on { State::Up } else { State::Disabled })?;
+                Ok(vec![format!("~ member {name}: {on}")])
+            }
+            Switch::Listener(address) => Ok(vec![format!("~ listener {address}: {on}")]),
+            Switch::Balancing(_) => Ok(Vec::new()),
+        }
+    }
+
+    fn reload(&self) -> Result<Vec<String>, String> {
+        match self.status.lock().unwrap().last_reload_successful {
+            true => Ok(vec!["+ group web: member c:80".into()]),
+            false => Err("plimsoll.toml:3:1: there is no lisener".into()),
+        }
+    }
+
+    fn stop(&self) {
+        let _ = self.stops.send(());
+    }
+
+    fn explain(&self, group: &str) -> Option<GroupExplanation> {
+        let verdict = "2/2 members up".to_owned();
+        let explanation = GroupExplanation { name: group.into(), verdict, ..GroupExplanation::default() };
+        (group == "web").then_some(explanation)
+    }
+
+    fn reference(&self, group: &str) -> Option<Reference> {
+        let (type_id, ior, corbaloc) =
+            ("IDL:Test/Latency:1.0".into(), "IOR:00".into(), "corbaloc::one:1/web".into());
+        (group == "web").then(|| Reference { group: group.into(), type_id, ior, corbaloc })
+    }
+
+    fn set(&self, group: &str, key: &str, value: &str) -> Result<Vec<String>, String> {
+        match key {
+            "strategy" => Ok(vec![format!("~ group {group}: strategy round_robin -> {value}")]),
+            _ => Err(format!("{key} cannot be changed while it runs")),
+        }
+    }
+
+    fn report(&self, _: Report) -> Result<Option<Shed>, Refused> {
+        Ok(None)
+    }
+
+    fn bind(&self, _: &str, _: &Wish) -> Result<Lease, NoLease> {
+        Err(NoLease::Nobody("no command asks for that".into()))
+    }
+
+    fn renew(&self, _: &str, _: &str, _: &Wish) -> Result<Lease, NoLease> {
+        Err(NoLease::Nobody("no command asks for that".into()))
+    }
+
+    fn release(&self, _: &str, _: &str) -> Result<(), NoLease> {
+        Err(NoLease::Nobody("no command asks for that".into()))
+    }
+
+    fn leases(&self, _: &str) -> Option<Vec<Lessee>> {
+        None
+    }
+
+    fn end_leases(&self, _: &str, _: Option<&str>, _: Option<IpAddr>) -> Result<usize, String> {
+        Ok(0)
+    }
+}
