@@ -16,7 +16,7 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build install-c wheel test test-build test-python test-api lint fmt gates bench bench-sim bench-lottery bench-load bench-corba bench-model deny deps go-tools clean
+.PHONY: help demo build install-c wheel test test-build test-python test-api test-dashboard lint fmt gates bench bench-sim bench-fleet bench-control bench-lottery bench-load bench-corba bench-model deny deps go-tools dist dist-check dist-deps test-package clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,7 +50,7 @@ wheel: ## the Python package of the lottery's clients, target/wheel/*.whl
 test: deps go-tools ## all tests, with real clients, servers and proxies (PROFILE=release: of the binary that ships)
 	$(CARGO) build $(LOCKED) --profile $(PROFILE) -p plimsoll
 	python3 -B -m unittest discover -q -s benches
-	$(MAKE) --no-print-directory test-python test-api
+	$(MAKE) --no-print-directory test-python test-api test-dashboard
 	PLIMSOLL_BIN=$(TARGET)/$(PROFILE)/plimsoll $(CARGO) test $(LOCKED) --workspace --features plimsoll/kerberos --no-fail-fast
 
 test-build: deps wheel go-tools ## compile the tests and run none
@@ -69,6 +69,12 @@ test-api: ## control over TLS against its OpenAPI document, with invented reques
 	PYTHON='$(PYTHON)' scripts/install-schemathesis '$(TARGET)/schemathesis'
 	PLIMSOLL_BIN='$(TARGET)/$(PROFILE)/plimsoll' '$(TARGET)/schemathesis/bin/python' -B -m unittest discover -q -s tests/api
 
+test-dashboard: deps ## the dashboard in headless Chromium (Playwright, axe); pictures in target/dashboard
+	$(CARGO) build $(LOCKED) --profile $(PROFILE) -p plimsoll
+	PYTHON='$(PYTHON)' scripts/install-playwright '$(TARGET)/playwright'
+	PLIMSOLL_BIN='$(TARGET)/$(PROFILE)/plimsoll' PICTURES='$(TARGET)/dashboard' \
+		'$(TARGET)/playwright/bin/python' -B -m unittest discover -q -s tests/dashboard
+
 lint: deps ## formatting, clippy and the documentation's links, warnings as errors
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(LOCKED) --workspace --features plimsoll/kerberos --all-targets -- -D warnings
@@ -85,7 +91,13 @@ bench: deps build ## beside HAProxy, nginx and Envoy, then bench-load, 45 minute
 	benches/bench.py $(ARGS); proxies=$$?; benches/load.py $(filter --quick,$(ARGS)) && exit $$proxies
 
 bench-sim: ## strategies in simulated fleets and the lottery in simulated clusters, the long form: minutes
-	$(CARGO) test $(LOCKED) --release -p plimsoll-brain --test adaptive --test sessions --test host_slots --test lottery -- --ignored --nocapture
+	$(CARGO) test $(LOCKED) --release -p plimsoll-brain --test adaptive --test sessions --test host_slots --test lottery --test together -- --ignored --nocapture
+
+bench-fleet: ## what it costs to be one of 16 balancers of 100,000 members, minutes
+	$(CARGO) run $(LOCKED) --profile fast -p plimsoll-cluster --example fleet_scale -- $(ARGS)
+
+bench-control: deps build ## what 1,000 groups of 100 members cost at rest, and 100 changes a second, 10 minutes (ARGS=--quick: 3)
+	benches/control.py $(ARGS)
 
 bench-lottery: ## what an answer of a lottery's daemon costs among 100, a minute
 	$(CARGO) run $(LOCKED) --profile fast -p plimsoll-cluster --example lottery_answers -- $(ARGS)
@@ -100,6 +112,26 @@ bench-corba: deps build ## what each way of balancing costs a client on omniORB,
 bench-model: ## models: events a second of the simulator, accuracy and times of the solver, three minutes
 	$(CARGO) run $(LOCKED) --release -p plimsoll-lqn --example events
 	$(CARGO) run $(LOCKED) --release -p plimsoll-lqn --example solver '' 4
+
+# `dev` builds in a fraction of the time, to try packages themselves.
+DIST_PROFILE ?= release
+export DIST_LEVEL ?= $(if $(filter dev,$(DIST_PROFILE)),1,9)
+DIST_TARGET ?= x86_64-unknown-linux-musl
+STATIC = $(TARGET)/$(DIST_TARGET)/$(if $(filter dev,$(DIST_PROFILE)),debug,$(DIST_PROFILE))/plimsoll
+
+dist: dist-deps ## packages: static binary, tarball, Debian package, OCI image, SBOM, in target/dist (DIST_PROFILE=dev: quickly)
+	packaging/static-binary $(DIST_PROFILE)
+	packaging/dist.py --binary '$(STATIC)' --out '$(TARGET)/dist'
+
+dist-check: dist-deps ## builds the packages twice, in two folders, and compares them byte for byte
+	packaging/check $(DIST_PROFILE)
+
+test-package: dist ## the packages: read back, and installed, upgraded and purged on a bare Debian with systemd (needs root)
+	packaging/dist.py --binary '$(STATIC)' --out '$(TARGET)/dist/earlier' --deb-version 0.0.1-1 --only-deb
+	DIST='$(TARGET)/dist' $(PYTHON) -B -m unittest discover -s packaging/tests
+
+dist-deps: # what the packages are made with
+	@scripts/install-test-deps --packages
 
 deny: ## licences, advisories, bans and sources of the dependencies (needs cargo-deny)
 	$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deny

@@ -23,8 +23,10 @@ fn lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     assert!(text.is_empty() || text.ends_with('\n'), "half a line");
     let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
-    let lines: Vec<Value> = text.lines().map(parse).collect();
+    let mut lines: Vec<Value> = text.lines().map(parse).collect();
     assert!(lines.iter().all(Value::is_object));
+    // Each core hands over its own: they are in no order but that of their times.
+    lines.sort_by(|a, b| a["time"].as_f64().unwrap().total_cmp(&b["time"].as_f64().unwrap()));
     lines
 }
 

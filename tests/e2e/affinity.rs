@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -211,6 +213,79 @@ fn clients_leave_a_member_that_may_not_be_used_and_stay_where_they_went() {
         "nobody goes back"
     );
     assert_eq!(Browser::default().visit(balancer.address()).0, "one");
+}
+
+#[test]
+fn a_drained_member_may_keep_its_sessions_until_they_end() {
+    let (one, other) = (named("one"), named("other"));
+    let rest = "strategy = \"first_available\"\ndrained_sessions = \"stay\"\n";
+    let text = file("{ ttl = \"16s\" }", &[&one, &other], rest);
+    let balancer = Balancer::start(&format!("threads = 2\n{text}"));
+    let mut browsers: Vec<Browser> = (0..5).map(|_| Browser::default()).collect();
+    let begun = Instant::now();
+    assert!(browsers.iter_mut().all(|browser| browser.visit(balancer.address()).0 == "one"));
+    assert_eq!(balancer.run(&["drain", &one.address.to_string()]).code, Some(0));
+    assert_eq!(balancer.member(one.address)["state"], "draining");
+    let mut fresh = Browser::default();
+    // Until half of their time is over, after which others would get a young cookie.
+    while begun.elapsed().as_secs() < 10 {
+        sleep(Duration::from_millis(50));
+        // Over any connection and thread, and with a cookie that is not made any younger.
+        for browser in &mut browsers {
+            assert_eq!(browser.visit(balancer.address()), ("one".to_owned(), None));
+        }
+        assert_eq!(fresh.visit(balancer.address()).0, "other");
+        assert_eq!(Browser::default().visit(balancer.address()).0, "other");
+    }
+    assert_eq!(balancer.member(one.address)["moved"], 0);
+    for browser in &mut browsers {
+        let mut staying = true;
+        until("its session ends, though it keeps coming", || {
+            let (home, set) = browser.visit(balancer.address());
+            staying &= set.is_none() && home == "one";
+            !staying
+        });
+        assert_eq!(browser.visit(balancer.address()).0, "other");
+    }
+    // Out of use at once is another command.
+    let [mut back, mut late] = [Browser::default(), Browser::default()];
+    assert_eq!(balancer.run(&["undrain", &one.address.to_string()]).code, Some(0));
+    assert!(back.visit(balancer.address()).0 == "one" && late.visit(balancer.address()).0 == "one");
+    assert_eq!(balancer.run(&["drain", &one.address.to_string()]).code, Some(0));
+    assert_eq!(back.visit(balancer.address()).0, "one");
+    balancer.reload(&format!("threads = 2\n{}", text.replace("drained_sessions = \"stay\"\n", "")));
+    assert_eq!(back.visit(balancer.address()).0, "other", "a reload says that they go");
+    balancer.reload(&format!("threads = 2\n{text}"));
+    assert_eq!(late.visit(balancer.address()).0, "one");
+    assert_eq!(balancer.run(&["disable", "member", &one.address.to_string()]).code, Some(0));
+    assert_eq!(late.visit(balancer.address()).0, "other");
+}
+
+#[test]
+fn connections_may_stay_with_a_drained_member_until_they_end() {
+    let (one, other) = (named("one"), named("other"));
+    let rest = "strategy = \"first_available\"\ndrained_sessions = \"stay\"\n";
+    let addresses = [one.address, other.address];
+    let balancer = Balancer::start(&listening("binding = \"per_session\"\n", &addresses, rest));
+    let ask = |client: &mut Wire| {
+        client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+        client.answer().unwrap().text()
+    };
+    let mut client = Wire::connect(balancer.address());
+    assert_eq!(ask(&mut client), "one");
+    assert_eq!(balancer.run(&["drain", &one.address.to_string()]).code, Some(0));
+    for _ in 0..5 {
+        assert_eq!(ask(&mut client), "one");
+        assert_eq!(ask(&mut Wire::connect(balancer.address())), "other");
+    }
+    let bound = || {
+        let said = balancer.run(&["bindings", "-o", "json"]).json();
+        let all = said["listeners"][0]["bindings"].as_array().unwrap().clone();
+        all.into_iter().find(|of| of["member"] == one.address.to_string()).map(|of| of["bound"].clone())
+    };
+    assert_eq!(bound(), Some(1.into()));
+    drop(client);
+    until("its last session has ended", || bound() == Some(0.into()));
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn a_session_may_be_sent_to_its_member_and_members_told_to_send_it() {
         );
         text.replace(&crate::stage::members_list(&[one.address, other.address]), &members)
     };
-    let balancer = Balancer::start(&file("agent"));
+    let mut balancer = Balancer::start(&file("agent"));
     let mut clients: Vec<Wire> = (0..30).map(|_| Wire::connect(balancer.address())).collect();
     assert!(round(&mut clients).iter().all(|name| name == "one"));
     let share = found("a member under alert", || {
@@ -158,4 +158,13 @@ fn a_session_may_be_sent_to_its_member_and_members_told_to_send_it() {
     });
     assert_eq!(location, format!("http://{}/page?x=1", other.address));
     assert_eq!(get(other.address, "/page?x=1").text(), "other");
+    // Whoever was sent away does not miss the balancer.
+    let mut away = Wire::connect(other.address);
+    for _ in 0..2 {
+        away.send("GET /page?x=2 HTTP/1.1\r\nHost: test\r\n\r\n");
+        assert_eq!(away.answer().unwrap().text(), "other");
+        if !balancer.process.ended() {
+            balancer.process.kill();
+        }
+    }
 }

@@ -30,6 +30,7 @@ fn a_killed_member_costs_no_request_and_comes_back() {
     load.more(400);
     let event = balancer.events(victim, "ejected").remove(0);
     assert!(event["why"].as_str().unwrap().contains("more often than the others"), "{event}");
+    assert!(event["why"].as_str().unwrap().contains(", the last one: "), "{event}");
 
     members[1].restart();
     let before = number(&balancer.member(victim)["answers"]["2xx"]);
@@ -51,6 +52,8 @@ fn a_frozen_member_is_tried_no_more_and_comes_back() {
     load.more(200);
     members[2].process.signal(Signal::STOP);
     until("an ejection", || !balancer.events(victim, "ejected").is_empty());
+    let why = balancer.events(victim, "ejected").remove(0)["why"].take();
+    assert!(why.as_str().unwrap().contains("(answer_timeout)"), "{why}");
     load.more(200);
     members[2].process.signal(Signal::CONT);
     let before = number(&balancer.member(victim)["answers"]["2xx"]);

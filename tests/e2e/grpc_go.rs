@@ -51,6 +51,29 @@ fn the_interop_client_passes_through() {
 }
 
 #[test]
+fn a_busy_client_pings_as_it_likes() {
+    // It measures the round: a PING with each answer, far more than one that says nothing else may send. None of its calls is lost.
+    let server = InteropServer::start();
+    let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n";
+    let balancer = Balancer::start(&format!("{listener}{}", groups(&[("web", &[server.address])], GROUP)));
+    let port = format!("-server_port={}", balancer.address().port());
+    let soak = [
+        "-server_host=127.0.0.1",
+        &port,
+        "-test_case=rpc_soak",
+        "-soak_iterations=5000",
+        "-soak_request_size=1",
+        "-soak_response_size=1",
+        "-soak_overall_timeout_seconds=100",
+        "-soak_per_iteration_max_acceptable_latency_ms=10000",
+    ];
+    let (passed, said) = go_run("grpc-interop-client", &soak);
+    let failed: Vec<&str> = said.lines().filter(|line| !line.contains("succeeded")).collect();
+    assert!(passed, "{}", failed.join("\n"));
+    assert_eq!(balancer.status()["listeners"][0]["accepted"], 1, "one connection has served all");
+}
+
+#[test]
 fn the_interop_client_passes_through_by_tls() {
     let server = InteropServer::start();
     let folder = Folder::new();

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::stage::{Balancer, Folder, Load, Member, Process, binary, curl, found, free_port, until, web};
+use crate::stage::{
+    Balancer, Folder, Load, Member, Process, binary, curl, curl_status, found, free_port, until, web,
+};
 
 /// A member of two emulated processors, which a timer shares among its requests, with an agent beside it that it tells how busy
 /// they are.
@@ -134,4 +136,34 @@ fn a_group_of_which_nothing_is_known_says_so() {
     let said = curl(&["--unix-socket", socket.to_str().unwrap(), url], b"");
     let said: Value = serde_json::from_slice(&said.body).unwrap();
     assert_eq!(said["verdict"], "unknown");
+}
+
+/// What an agent's sensors say of a host on which something else is busy is not what its requests cost.
+#[test]
+fn other_work_at_a_host_is_not_charged_to_requests() {
+    let member = Member::start(&SERVICE);
+    let balancer = Balancer::start(&web(&[member.address], ""));
+    let url = format!("http://{}/v1/report", balancer.reports());
+    let report = |values: &str| {
+        let body = format!("group=web&member={}&{values}", member.address);
+        assert_eq!(curl_status(&["-d", &body, &url], b""), 204, "{body}");
+    };
+    // 20 requests a second of 20 ms keep two processors busy for 20 %, and not for 95.
+    let mut load = Load::start(balancer.address(), "GET", 20.0);
+    let said = found("what it makes of that", || {
+        report("cpu=0.95&cpu_host=0.95&cpus=2");
+        load.more(10);
+        Some(line(&balancer))
+            .filter(|line| line["why"].as_str().is_some_and(|why| why.contains("other work")))
+    });
+    assert_eq!((&said["verdict"], &said["capacity"]), (&"unknown".into(), &Value::Null), "{said}");
+    // The same of the server alone is what its requests cost: it is nearly full.
+    let said = found("a number", || {
+        report("cpu=0.95&cpu_host=0.5&cpus=2");
+        load.more(10);
+        Some(line(&balancer)).filter(|line| line["capacity"].is_f64())
+    });
+    load.stop_unharmed();
+    let capacity = said["capacity"].as_f64().unwrap();
+    assert!((capacity / 21.0 - 1.0).abs() < 0.3, "{said}");
 }

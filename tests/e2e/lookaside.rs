@@ -55,6 +55,26 @@ fn in_flight(balancer: &Balancer, member: SocketAddr) -> (u64, u64) {
 }
 
 #[test]
+fn a_client_with_a_lease_does_not_miss_the_balancer() {
+    let only = member("only");
+    let text = web(&[only.address], "");
+    let (mut balancer, other) = (Balancer::start(&text), Balancer::start(&text));
+    let lease = bind(&balancer, &json!({"lease_seconds": 60}));
+    let mut client = Wire::connect(at(&lease));
+    let mut served = || {
+        client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+        client.answer().unwrap().text()
+    };
+    assert_eq!(served(), "only");
+    balancer.process.kill();
+    assert_eq!(served(), "only");
+    // When it is time to ask again another balancer says the same.
+    let (status, _) = ask(&other, "POST", &path(&lease), &json!({}));
+    assert_eq!(status, 404, "it does not know the lease: its client binds again");
+    assert_eq!(at(&bind(&other, &Value::Null)), only.address);
+}
+
+#[test]
 fn a_lease_counts_until_it_is_released() {
     let (one, other) = (member("one"), member("other"));
     let balancer = Balancer::start(&web(&[one.address, other.address], "strategy = \"least_connections\"\n"));

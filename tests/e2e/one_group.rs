@@ -4,9 +4,9 @@
 //! Its members are servers that know nothing of the balancer: nginx, grpcio and omniORB behind one port of a host.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 
@@ -14,50 +14,31 @@ use serde_json::Value;
 
 use crate::lottery::Cluster;
 use crate::stage::{
-    Balancer, Folder, Nginx, Orb, OrbClient, OrbMember, Wire, curl, found, free_port, get, part, shown, until,
+    Balancer, Folder, Nginx, Orb, OrbClient, OrbMember, Told, Wire, curl, found, free_port, get, part, shown,
+    until,
 };
 
 /// Servers and clients of gRPC.
 struct Grpc {
-    child: Child,
-    out: ChildStdin,
-    lines: BufReader<ChildStdout>,
+    program: Told,
     servers: Vec<u16>,
 }
 
 impl Grpc {
     fn start() -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/e2e/grpc/group.py");
-        let mut command = Command::new("/usr/bin/python3");
-        command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let (out, mut lines) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        let mut line = String::new();
-        lines.read_line(&mut line).unwrap();
-        let servers = line.split_whitespace().map(|port| port.parse().unwrap()).collect();
-        Self { child, out, lines, servers }
-    }
-
-    #[track_caller]
-    fn tell(&mut self, line: &str) -> String {
-        writeln!(self.out, "{line}").unwrap();
-        let mut answer = String::new();
-        self.lines.read_line(&mut answer).unwrap();
-        assert!(!answer.is_empty(), "it ended at: {line}");
-        answer.trim().to_owned()
+        let (program, servers) = Told::start(Command::new("/usr/bin/python3").arg(script));
+        Self { program, servers }
     }
 
     /// Calls that each server answered.
     #[track_caller]
     fn counts(&mut self, target: &str, calls: usize) -> Vec<usize> {
-        self.tell(&format!("call {target} {calls}")).split(' ').map(|count| count.parse().unwrap()).collect()
-    }
-}
-
-impl Drop for Grpc {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.program
+            .tell(&format!("call {target} {calls}"))
+            .split(' ')
+            .map(|count| count.parse().unwrap())
+            .collect()
     }
 }
 
@@ -294,7 +275,7 @@ fn six_kinds_of_clients_are_shared_out_as_the_lottery_draws() {
     let ways = Ways::start(folder, "binding = \"per_request\"", &format!("{lottery}{iiop}"));
     let members = || ways.balancer.group("web")["members"].as_array().map(Vec::len);
     until("it has the lottery's members", || members() == Some(3));
-    grpc.tell(&format!("bootstrap {}", ways.xds));
+    grpc.program.tell(&format!("bootstrap {}", ways.xds));
     let through = ways.http.to_string();
     let grpc = Mutex::new(grpc);
     let (hosts, cluster) = (&hosts, &cluster);
@@ -359,7 +340,7 @@ fn what_one_kind_of_client_has_under_way_moves_all_others() {
         members.join(", ")
     );
     let ways = Ways::start(Folder::new(), "binding = \"per_session\"", &rest);
-    grpc.tell(&format!("bootstrap {}", ways.xds));
+    grpc.program.tell(&format!("bootstrap {}", ways.xds));
     let through = ways.http.to_string();
     // The control plane is connected.
     grpc.counts("xds:///web", 1);
@@ -425,8 +406,8 @@ fn what_one_kind_of_client_has_under_way_moves_all_others() {
                 let who = head.lines().find_map(|line| line.strip_prefix("who: ")).unwrap();
                 (number(who), Held::Http(wire))
             }
-            "grpc" => (number(&grpc.tell(&format!("hold {through}"))), Held::Grpc),
-            "xds" => (number(&grpc.tell("hold xds:///web")), Held::Grpc),
+            "grpc" => (number(&grpc.program.tell(&format!("hold {through}"))), Held::Grpc),
+            "xds" => (number(&grpc.program.tell("hold xds:///web")), Held::Grpc),
             _ => {
                 let client = OrbClient::start(Orb::Omni, &ways.ior, "who loop 600");
                 let who = found("who serves it", || client.calls().first().map(|call| call.who().to_owned()));
@@ -440,7 +421,7 @@ fn what_one_kind_of_client_has_under_way_moves_all_others() {
         match held {
             Held::Lease(lease) => drop(curl(&["-X", "DELETE", &lease], b"")),
             Held::Tcp(wire) | Held::Http(wire) => drop(wire),
-            Held::Grpc => drop(grpc.tell("release")),
+            Held::Grpc => drop(grpc.program.tell("release")),
             Held::Iiop(client) => drop(client),
         }
     }

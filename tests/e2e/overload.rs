@@ -1,6 +1,6 @@
 //! More than the members can do, where they say nothing of themselves and work on for clients that have gone.
 
-use crate::stage::{Balancer, Load, Member, listening, web};
+use crate::stage::{Balancer, Load, Member, curl, listening, web};
 
 /// Two members of two processors, 200 requests a second in all.
 const MEMBER: [&str; 5] = ["--cores", "2", "--service", "exp:20ms", "--ignore-cancel"];
@@ -24,6 +24,28 @@ fn what_cannot_be_served_is_refused_and_the_rest_is_served_soon() {
     assert!((200..1_200).contains(&shed), "{shed} of {} refused", record.due);
     let usual = record.service.quantile(0.5);
     assert!(usual.as_secs_f64() < 0.6, "half of what is answered takes more than {usual:?}");
+}
+
+#[test]
+fn clients_that_go_to_members_themselves_turn_no_limit_off() {
+    let members = Member::several(2, &MEMBER);
+    let addresses: Vec<_> = members.iter().map(|member| member.address).collect();
+    let xds = "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"xds\"\ngroup = \"web\"\n";
+    let balancer = Balancer::start(&format!("{}\n{xds}", web(&addresses, "")));
+    let url = format!("http://{}/v1/groups/web/bind", balancer.reports());
+    for _ in 0..20 {
+        let lease = curl(&["-d", "{\"lease_seconds\": 600}", &url], b"");
+        assert!(lease.code == Some(0) && lease.body.starts_with(b"{\"member\""), "{}", lease.talk);
+    }
+    let mut load = Load::start(balancer.address(), "GET", 120.0);
+    load.more(400);
+    load.stop_unharmed();
+    assert_eq!(balancer.rejected("shed"), 0, "leases are no requests");
+    let mut load = Load::start(balancer.address(), "GET", 260.0);
+    load.more(3_100);
+    let shed = balancer.rejected("shed");
+    let record = load.stop();
+    assert!((200..1_200).contains(&shed), "{shed} of {} refused", record.due);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod balancer;
 mod curl;
+mod etcd;
 mod golang;
 mod load;
 mod manager;
@@ -16,6 +17,7 @@ mod pebble;
 mod peers;
 mod pki;
 mod process;
+mod told;
 mod wire;
 
 use std::fs;
@@ -28,6 +30,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use balancer::{Balancer, Run, binary, groups, listening, members_list, web};
 pub(crate) use curl::{Curled, curl, curl_status};
+pub(crate) use etcd::Etcd;
 pub(crate) use golang::{InteropServer, go_run, go_tool};
 pub(crate) use load::Load;
 pub(crate) use manager::Manager;
@@ -38,6 +41,7 @@ pub(crate) use pebble::{Pebble, Wish};
 pub(crate) use peers::{Haproxy, Nginx, part};
 pub(crate) use pki::Authority;
 pub(crate) use process::Process;
+pub(crate) use told::Told;
 pub(crate) use wire::{Answer, Wire, get};
 
 /// Nothing that is waited for takes longer on the slowest machine.

@@ -256,6 +256,73 @@ fn members_are_reached_by_tls_and_must_be_who_they_should_be() {
 }
 
 #[test]
+fn members_see_our_certificate_where_they_ask_for_one() {
+    let (folder, authority) = certificates();
+    authority.issue(&folder, "balancer", &["balancer.test"]);
+    let at = |file: &str| folder.path().join(file).to_str().unwrap().to_owned();
+    let (certificate, key, ca) = (at("one.pem"), at("one.key"), at("ca.pem"));
+    let nginx = Nginx::start(|address| {
+        format!(
+            "http {{ access_log off; client_body_temp_path temp; proxy_temp_path temp;\n\
+             server {{ listen {address} ssl; ssl_certificate {certificate}; ssl_certificate_key {key};\n\
+             ssl_verify_client on; ssl_client_certificate {ca};\n\
+             location / {{ return 200 \"$ssl_client_s_dn\\n\"; }} }} }}"
+        )
+    });
+    let file = |own: &str| {
+        let tls = format!("tls = {{ ca = \"ca.pem\", server_name = \"one.test\"{own} }}\noutlier = false\n");
+        let health = "[group.health]\nhttp = \"/\"\ninterval = \"100ms\"\nfall = 1\nrise = 1\n";
+        let groups = groups(&[("web", &[nginx.address])], &(tls + health));
+        format!("[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{groups}")
+    };
+    let own = ", own = { certificate = \"balancer.pem\", key = \"balancer.key\" }";
+    let balancer = Balancer::start_in(folder, &file(own));
+    until("its health checks pass", || balancer.member(nginx.address)["state"] == "up");
+    let answer = crate::stage::get(balancer.address(), "/");
+    assert_eq!((answer.status, answer.text().trim()), (200, "CN=balancer"));
+    // Without one it is no client of theirs.
+    balancer.reload(&file(""));
+    until("its health checks fail", || balancer.member(nginx.address)["state"] == "down");
+}
+
+#[test]
+fn what_the_authority_says_is_stapled() {
+    let member = Member::start(&["--echo", "http"]);
+    let (folder, _) = certificates();
+    let openssl_at = |args: &[&str]| {
+        let output = Command::new(part("openssl")).args(args).current_dir(folder.path()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    // An authority's list of certificates, and what it answers when it is asked for one of them.
+    let serial = openssl_at(&["x509", "-in", "one.pem", "-noout", "-serial"]);
+    let serial = serial.trim().strip_prefix("serial=").unwrap();
+    folder.write("index.txt", format!("V\t400101000000Z\t\t{serial}\tunknown\t/CN=one\n"));
+    let ask = ["ocsp", "-index", "index.txt", "-rsigner", "ca.pem", "-rkey", "ca.key", "-CA", "ca.pem"];
+    let about = ["-issuer", "ca.pem", "-cert", "one.pem", "-ndays", "1", "-respout", "one.ocsp", "-noverify"];
+    openssl_at(&[&ask[..], &about].concat());
+    let tls = BOTH.replace("key = \"one.key\"", "key = \"one.key\", ocsp = \"one.ocsp\"");
+    let file = https(&format!("{tls} }}"), &[member.address], "");
+    let balancer = Balancer::start_in(folder, &file);
+    let checked = balancer.run(&["config", "check"]);
+    assert_eq!((checked.code, checked.err.contains("OCSP")), (Some(0), false), "{}", checked.err);
+    for version in ["-tls1_3", "-tls1_2"] {
+        let status = |name: &str| {
+            let said = openssl(&balancer, &["-status", "-servername", name, version], "");
+            (said.contains("Cert Status: good"), said.contains("OCSP response: no response sent"))
+        };
+        assert_eq!((status("one.test"), status("a.two.test")), ((true, false), (false, true)), "{version}");
+    }
+    // What is none is told, and changes nothing.
+    balancer.write(&file.replace("one.ocsp", "one.pem"));
+    let run = balancer.run(&["reload"]);
+    assert_eq!(run.code, Some(2), "{}", run.err);
+    assert!(run.err.contains("one.pem: it is no OCSP response in DER form"), "{}", run.err);
+    let said = openssl(&balancer, &["-status", "-servername", "one.test"], "");
+    assert!(said.contains("Cert Status: good"), "{said}");
+}
+
+#[test]
 fn byte_streams_are_decrypted_and_encrypted() {
     let (folder, _) = certificates();
     let pair = folder.path().join("pair.pem");

@@ -11,7 +11,7 @@ use tokio_tungstenite::tungstenite::{Bytes, Error, Message, accept, client};
 use crate::stage::{Balancer, Member, PATIENCE, Script, Wire, listening, noise, until, web};
 
 /// A server that sends back what it gets.
-fn echo() -> SocketAddr {
+pub(crate) fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {

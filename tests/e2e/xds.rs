@@ -1,17 +1,14 @@
 //! Stock clients of gRPC (grpcio, grpc-go) that find members by xDS: they go there themselves, as often as they are told, and report what they did.
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::stage::{Balancer, curl_status, go_tool, until};
+use crate::stage::{Balancer, Told, curl_status, go_tool, until};
 
 /// Three servers and a client, which do as they are told.
 struct Grpc {
-    child: Child,
-    out: ChildStdin,
-    lines: BufReader<ChildStdout>,
+    program: Told,
     servers: Vec<SocketAddr>,
     /// The balancer's file.
     text: String,
@@ -30,29 +27,15 @@ impl Grpc {
     }
 
     fn start(program: &mut Command) -> Self {
-        let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let out = child.stdin.take().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        lines.read_line(&mut line).unwrap();
-        let server = |port: &str| SocketAddr::from(([127, 0, 0, 1], port.parse().unwrap()));
-        let servers = line.split_whitespace().map(server).collect();
-        Self { child, out, lines, servers, text: String::new() }
-    }
-
-    #[track_caller]
-    fn tell(&mut self, line: &str) -> String {
-        writeln!(self.out, "{line}").unwrap();
-        let mut answer = String::new();
-        self.lines.read_line(&mut answer).unwrap();
-        assert!(!answer.is_empty(), "it ended at: {line}");
-        answer.trim().to_owned()
+        let (program, ports) = Told::start(program);
+        let servers = ports.into_iter().map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect();
+        Self { program, servers, text: String::new() }
     }
 
     /// Each server's share of the calls within half a second; none may have failed so far.
     #[track_caller]
     fn shares(&mut self) -> Vec<f64> {
-        let said = self.tell("count 0.5");
+        let said = self.program.tell("count 0.5");
         let counts: Vec<f64> = said.split(' ').map(|word| word.parse().unwrap()).collect();
         let (failed, counts) = counts.split_last().unwrap();
         assert!(*failed == 0.0, "calls failed: {said}");
@@ -63,7 +46,7 @@ impl Grpc {
 
     /// For how long a server has not been called.
     fn quiet(&mut self, server: usize) -> f64 {
-        self.tell(&format!("last {server}")).parse().unwrap()
+        self.program.tell(&format!("last {server}")).parse().unwrap()
     }
 
     /// A balancer of which the servers are members, with these capacities, and which is this client's control plane.
@@ -80,7 +63,7 @@ impl Grpc {
             members.join(", ")
         );
         let balancer = Balancer::start(&self.text);
-        self.tell(&format!("go {}", balancer.address()));
+        self.program.tell(&format!("go {}", balancer.address()));
         balancer
     }
 }
@@ -107,13 +90,17 @@ of_both!(
     a_stock_client_follows_weights_and_drains,
     a_slow_member_gets_less_because_clients_say_what_is_under_way_there,
     what_sessions_are_to_leave_gets_fewer_calls,
-    loads_and_alerts_count_within_a_second
+    loads_and_alerts_count_within_a_second,
+    a_balancer_that_is_killed_is_not_missed
 );
 
-impl Drop for Grpc {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+fn a_balancer_that_is_killed_is_not_missed(mut grpc: Grpc) {
+    let mut balancer = grpc.balancer([1, 1, 1], "", "");
+    until("all are called", || grpc.shares().iter().all(|share| *share > 0.1));
+    balancer.process.kill();
+    // Not one call fails: what was told goes on to hold.
+    for _ in 0..4 {
+        assert!(grpc.shares().iter().all(|share| *share > 0.1));
     }
 }
 
@@ -143,9 +130,9 @@ fn a_stock_client_follows_weights_and_drains(mut grpc: Grpc) {
 fn a_slow_member_gets_less_because_clients_say_what_is_under_way_there(mut grpc: Grpc) {
     let balancer = grpc.balancer([1, 1, 1], "", "");
     for server in 0..2 {
-        grpc.tell(&format!("delay {server} 5"));
+        grpc.program.tell(&format!("delay {server} 5"));
     }
-    grpc.tell("delay 2 50");
+    grpc.program.tell("delay 2 50");
     until("reports come in", || {
         let group = balancer.group("web");
         let members = group["members"].as_array().unwrap().clone();
@@ -158,7 +145,7 @@ fn a_slow_member_gets_less_because_clients_say_what_is_under_way_there(mut grpc:
     });
     let slow = balancer.member(grpc.servers[2]);
     assert_eq!(slow["failures"], 0, "{slow}");
-    grpc.tell("stop");
+    grpc.program.tell("stop");
     until("nothing is under way", || {
         let group = balancer.group("web");
         group["members"].as_array().unwrap().iter().all(|member| member["in_flight"] == 0)

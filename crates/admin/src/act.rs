@@ -8,13 +8,17 @@ use hyper::{Response, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::access::Kind;
 use crate::audit::Deed;
 use crate::lottery::{KeyStep, read_id, read_secret};
 use crate::plane::{Behind, Plane};
 use crate::reply::{Body, error, response, to_json};
 use crate::supervisor::{Act, Children, read_children};
 use crate::verb::{By, Named, Verb};
-use crate::{Refused, Report, Subject, Switch, lease, lottery, report, supervisor};
+use crate::{
+    Refused, Report, Subject, Switch, UPGRADE_SECONDS, UpgradeWish, lease, lottery, member, report,
+    supervisor,
+};
 
 /// What is to be done.
 pub(crate) enum Order {
@@ -29,6 +33,12 @@ pub(crate) enum Order {
         group: String,
         whose: lease::Lessees,
     },
+    /// A member joins a group, or leaves it.
+    Member {
+        group: String,
+        member: String,
+        ask: member::Ask,
+    },
     Drain(Target),
     Undrain(Target),
     Switch {
@@ -37,6 +47,7 @@ pub(crate) enum Order {
     },
     Set(Setting),
     Reload,
+    Upgrade(UpgradeWish),
     Stop,
     /// A lottery's daemon is drained, or taken back.
     Rest(bool),
@@ -152,6 +163,10 @@ impl Order {
             Verb::Bind | Verb::Renew | Verb::Release => {
                 Self::Lease { group: name(), ask: lease::read(verb, named.lease, body)? }
             }
+            Verb::Register | Verb::Deregister => {
+                let member = named.member.unwrap_or_default().to_owned();
+                Self::Member { group: name(), member, ask: member::read(verb, body)? }
+            }
             Verb::EndLeases => Self::EndLeases { group: name(), whose: lease::Lessees::read(body)? },
             Verb::Report => Self::Report(report::read(body, by == By::Balancer)?),
             Verb::Drain => Self::Drain(target()?),
@@ -160,6 +175,7 @@ impl Order {
             Verb::Enable => Self::Switch { what: Switched::read(body)?, on: true },
             Verb::Set => Self::Set(setting()?),
             Verb::Reload => Self::Reload,
+            Verb::Upgrade => Self::Upgrade(upgrade(body)?),
             Verb::Stop => Self::Stop,
             looks => return Err(format!("{looks} does nothing")),
         })
@@ -176,9 +192,11 @@ impl Order {
             }
             Self::Process { name, .. }
             | Self::Lease { group: name, .. }
+            | Self::Member { group: name, .. }
             | Self::EndLeases { group: name, .. } => Some(name),
             Self::Switch { what: Switch::Listener(_), .. }
             | Self::Reload
+            | Self::Upgrade(_)
             | Self::Stop
             | Self::Rest(_)
             | Self::Key(_)
@@ -191,7 +209,9 @@ impl Order {
         match self {
             Self::Switch { what: Switch::Listener(_), .. } => Some("a listener"),
             Self::Rest(_) => Some("a daemon"),
-            Self::Reload | Self::Stop | Self::Key(_) | Self::Shutdown(_) => Some("the process"),
+            Self::Reload | Self::Upgrade(_) | Self::Stop | Self::Key(_) | Self::Shutdown(_) => {
+                Some("the process")
+            }
             _ => None,
         }
     }
@@ -208,8 +228,10 @@ impl Order {
             Self::Switch { what: Switch::Balancing(_), .. } => Some("balancing".to_owned()),
             Self::Key(step) => Some(format!("key {}", step.id())),
             Self::EndLeases { whose, .. } => whose.member.clone(),
+            Self::Member { member, .. } => Some(member.clone()),
             Self::Set(_)
             | Self::Reload
+            | Self::Upgrade(_)
             | Self::Stop
             | Self::Rest(_)
             | Self::Process { .. }
@@ -227,14 +249,34 @@ impl Order {
             Self::Set(Setting { key, value, .. }) => {
                 json!({"key": key, "value": value.chars().take(400).collect::<String>()})
             }
+            Self::Upgrade(wish) => json!({"binary": wish.binary}),
             Self::Shutdown(children) => json!({"children": children.word()}),
             Self::EndLeases { whose, .. } => json!({"from": whose.from}),
+            Self::Member { ask, .. } => ask.arguments(),
             _ => Value::Null,
         }
     }
 }
 
-/// Does it.
+/// The body of an upgrade: nothing, or what is wished.
+fn upgrade(body: &[u8]) -> Result<UpgradeWish, String> {
+    let wish = match body.trim_ascii() {
+        b"" | b"null" => UpgradeWish::default(),
+        body => serde_json::from_slice::<UpgradeWish>(body).map_err(|why| {
+            format!("the body: {why}; give {{\"binary\": …, \"timeout_seconds\": …}}, or nothing")
+        })?,
+    };
+    if let Some(seconds) = wish.timeout_seconds.filter(|seconds| !UPGRADE_SECONDS.contains(seconds)) {
+        return Err(format!(
+            "timeout_seconds: {seconds} is not between {} and {}",
+            UPGRADE_SECONDS.start(),
+            UPGRADE_SECONDS.end()
+        ));
+    }
+    Ok(wish)
+}
+
+/// Does it, and says so as JSON.
 pub(crate) async fn answer(plane: &Arc<Plane>, order: Order, deed: Deed) -> Response<Body> {
     let order = match order {
         // Many come, and each is done in microseconds: none waits for its turn, none is logged.
@@ -243,9 +285,43 @@ pub(crate) async fn answer(plane: &Arc<Plane>, order: Order, deed: Deed) -> Resp
             let from = deed.from.parse::<SocketAddr>().ok().map(|from| from.ip().to_canonical());
             return lease::answer(&plane.behind, &group, ask, from);
         }
+        Order::Member { group, member, ask } => {
+            if let Some(answer) = member::renewed(&plane.behind, &group, &member, &ask) {
+                return answer;
+            }
+            Order::Member { group, member, ask }
+        }
         order => order,
     };
-    let turn = Arc::clone(&plane.turn).lock_owned().await;
+    match outcome(plane, order, deed).await {
+        Ok((status, value)) => to_json(status, &value),
+        Err((status, why)) => error(status, why),
+    }
+}
+
+/// Does it, when it is its turn, and writes that down; what came of it.
+pub(crate) async fn outcome(plane: &Arc<Plane>, order: Order, deed: Deed) -> Outcome {
+    // Whoever may name a program has it run as us: that takes more than a role.
+    if let Order::Upgrade(UpgradeWish { binary: Some(_), .. }) = &order
+        && deed.caller.kind != Kind::Unix
+    {
+        let why = "a binary can be named by the control socket only: put the new one in the place of the one that runs, \
+                   and name none";
+        plane.refused(&deed, why);
+        return Err((StatusCode::FORBIDDEN, why.to_owned()));
+    }
+    let turn = Arc::clone(&plane.turn);
+    let turn = match &order {
+        // Nobody wants it done a while later, to another process.
+        Order::Upgrade(_) => match turn.try_lock_owned() {
+            Ok(turn) => turn,
+            Err(_) => {
+                let why = "an upgrade or another command is under way: wait for its end".to_owned();
+                return Err((StatusCode::CONFLICT, why));
+            }
+        },
+        _ => turn.lock_owned().await,
+    };
     let (behind, audit) = (plane.behind.clone(), plane.audit().cloned());
     let verb = deed.verb;
     let done = tokio::task::spawn_blocking(move || {
@@ -272,11 +348,7 @@ pub(crate) async fn answer(plane: &Arc<Plane>, order: Order, deed: Deed) -> Resp
         }
         outcome
     });
-    match done.await {
-        Ok(Ok((status, value))) => to_json(status, &value),
-        Ok(Err((status, why))) => error(status, why),
-        Err(why) => error(StatusCode::INTERNAL_SERVER_ERROR, format!("{verb}: {why}")),
-    }
+    done.await.unwrap_or_else(|why| Err((StatusCode::INTERNAL_SERVER_ERROR, format!("{verb}: {why}"))))
 }
 
 impl Order {
@@ -303,9 +375,14 @@ impl Order {
                     subject.end_leases(&group, whose.member.as_deref(), whose.from).map_err(refused)?;
                 Ok((StatusCode::OK, json!({"ended": ended})))
             }
+            Self::Member { group, member, ask } => ask.done(subject, &group, &member),
             Self::Reload => {
                 let changes = subject.reload().map_err(refused)?;
                 Ok((StatusCode::OK, json!({"changes": changes})))
+            }
+            Self::Upgrade(wish) => {
+                let upgraded = subject.upgrade(&wish).map_err(refused)?;
+                Ok((StatusCode::OK, json!(upgraded)))
             }
             Self::Stop => {
                 subject.stop();

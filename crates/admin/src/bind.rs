@@ -12,18 +12,28 @@
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
 
 use crate::Error;
 
-/// Opens a TCP door; `key` is its name in `[admin]`.
-pub(crate) async fn listener(addr: SocketAddr, key: &str) -> Result<TcpListener, Error> {
-    TcpListener::bind(addr).await.map_err(|why| {
+/// Opens a TCP door, on a socket that somebody else bound if there is one; `key` is its name in `[admin]`.
+pub(crate) async fn listener(
+    addr: SocketAddr,
+    key: &str,
+    given: Option<OwnedFd>,
+) -> Result<TcpListener, Error> {
+    let bound = match given {
+        Some(given) => adopted(given),
+        None => TcpListener::bind(addr).await,
+    };
+    bound.map_err(|why| {
         let hint = match why.kind() {
             ErrorKind::AddrInUse => {
                 format!("stop the process that has it, or set [admin] {key} to another address")
@@ -38,17 +48,53 @@ pub(crate) async fn listener(addr: SocketAddr, key: &str) -> Result<TcpListener,
     })
 }
 
-/// The control socket; its file is removed with it.
+fn adopted(given: OwnedFd) -> io::Result<TcpListener> {
+    let listener = std::net::TcpListener::from(given);
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// The control socket; its file is removed with it, unless another process has taken the socket over.
 pub(crate) struct Control {
     pub(crate) listener: UnixListener,
     path: PathBuf,
     /// Device and inode of the file, to remove no other.
     file: (u64, u64),
+    left: Arc<AtomicBool>,
 }
 
 impl Control {
+    /// The socket that another process made, if it is the one at this path, or else a new one. Once `left` is true another
+    /// process has it.
+    pub(crate) async fn open(
+        path: &Path,
+        given: Option<OwnedFd>,
+        left: Arc<AtomicBool>,
+    ) -> Result<Self, Error> {
+        match given.and_then(|given| Self::adopt(path, given, &left)) {
+            Some(control) => Ok(control),
+            None => {
+                left.store(false, Relaxed);
+                Self::make(path, left).await
+            }
+        }
+    }
+
+    /// `None` if the file at the path is another's, or gone: nobody would come by it.
+    fn adopt(path: &Path, given: OwnedFd, left: &Arc<AtomicBool>) -> Option<Self> {
+        let listener = std::os::unix::net::UnixListener::from(given);
+        listener.set_nonblocking(true).ok()?;
+        let local = listener.local_addr().ok()?;
+        let made = fs::symlink_metadata(path).ok().filter(|made| made.file_type().is_socket())?;
+        if local.as_pathname() != Some(path) || made.mode() & 0o177 != 0 {
+            return None;
+        }
+        let listener = UnixListener::from_std(listener).ok()?;
+        Some(Self { listener, path: path.to_owned(), file: (made.dev(), made.ino()), left: Arc::clone(left) })
+    }
+
     /// Makes the socket, in place of one that a dead process left.
-    pub(crate) async fn open(path: &Path) -> Result<Self, Error> {
+    async fn make(path: &Path, left: Arc<AtomicBool>) -> Result<Self, Error> {
         let fail = |why: String, hint| Error::Control { path: path.to_owned(), why, hint };
         let _lock = lock(path);
         if let Ok(found) = fs::symlink_metadata(path) {
@@ -84,7 +130,7 @@ impl Control {
         })?;
         let made = fs::symlink_metadata(path)
             .map_err(|error| fail(format!("it vanished: {error}"), "look for what removes files there"))?;
-        let control = Self { listener, path: path.to_owned(), file: (made.dev(), made.ino()) };
+        let control = Self { listener, path: path.to_owned(), file: (made.dev(), made.ino()), left };
         if made.mode() & 0o177 != 0 {
             return Err(fail(
                 format!("its mode is {:o}, open to others", made.mode() & 0o777),
@@ -97,6 +143,9 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
+        if self.left.load(Relaxed) {
+            return;
+        }
         if fs::symlink_metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == self.file) {
             // Left behind it does no harm: the next start finds that nobody answers.
             let _ = fs::remove_file(&self.path);

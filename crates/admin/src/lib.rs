@@ -22,12 +22,14 @@ mod access;
 mod act;
 mod audit;
 mod bind;
+mod dashboard;
 mod events;
 mod files;
 mod jwt;
 mod lease;
 mod lobby;
 mod lottery;
+mod member;
 mod metrics;
 pub mod openapi;
 mod otlp;
@@ -46,25 +48,30 @@ mod supervisor;
 mod ticket;
 mod tls;
 mod verb;
+mod whole;
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use plane::Behind;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 pub use access::{Access, BUILT_IN, Caller, Grant, Kind, Pattern, Permit, Role, spiffe_id, trust_domain};
 pub use audit::{Audit, Deed};
 pub use jwt::{Jwt, KeySet};
 pub use lottery::{Counts, Daemon, DaemonStatus, KeyRing, KeyStep, MemberSeen, OwnService, Part, Secret};
+pub use member::{REGISTER_SECONDS, Registered, Registration, Unregistered};
 pub use otlp::{Collector, Exporter, endpoint};
 pub use remote::Url;
 pub use rules::Rules;
 pub use subject::{
-    Changed, Entry, LEASE_SECONDS, Lease, Lessee, NoLease, Reference, Refused, Report, Subject, Switch, Wish,
+    Changed, Entry, LEASE_SECONDS, Lease, Lessee, NoLease, Reference, Refused, Report, Subject, Supposed,
+    Supposition, Switch, UPGRADE_SECONDS, UpgradeWish, Upgraded, Wish,
 };
 pub use supervisor::{Act, Children, Denied, Household, LastExit, ProcessStatus, Says, Supervisor};
 pub use tls::Tls;
@@ -77,8 +84,15 @@ pub const REPORTERS: u32 = serve::REPORTERS;
 pub const GUESTS: u32 = serve::GUESTS;
 
 /// Where to be reached.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Config {
+    /// Sockets that somebody else bound, by what they are for: `listen`, `control`, `reports`, `secured`. Used in place of
+    /// binding where there is one.
+    pub given: Vec<(&'static str, OwnedFd)>,
+    /// Does somebody else keep the control socket that is given? Then its file stays when this ends.
+    pub stays: bool,
+    /// If there is one, nobody is served before it tells to.
+    pub opening: Option<Arc<Notify>>,
     /// Read-only listener; none if `None`. Port 0 takes a free one.
     pub listen: Option<SocketAddr>,
     /// Control socket; none if `None`.
@@ -87,6 +101,8 @@ pub struct Config {
     pub reports: Option<SocketAddr>,
     /// Does that door lend no members?
     pub reports_only: bool,
+    /// Does that door register members?
+    pub register: bool,
     /// Control over TLS; none if `None`.
     pub secured: Option<Secured>,
     /// Where changes and refused attempts are written; nowhere if `None`.
@@ -144,6 +160,8 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Admin {
     addresses: Addresses,
+    copies: Vec<(&'static str, OwnedFd)>,
+    left: Arc<AtomicBool>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -170,6 +188,19 @@ impl Admin {
     /// Address of control over TLS, as bound.
     pub fn secured(&self) -> Option<SocketAddr> {
         self.addresses.secured
+    }
+
+    /// Copies of the sockets of all doors, for another process: what it takes as [`Config::given`].
+    ///
+    /// # Errors
+    /// There are no more files.
+    pub fn sockets(&self) -> io::Result<Vec<(&'static str, OwnedFd)>> {
+        self.copies.iter().map(|(name, copy)| Ok((*name, copy.try_clone()?))).collect()
+    }
+
+    /// Ends as when it is dropped, but leaves the control socket and its file to the process that took it over.
+    pub fn leave(self) {
+        self.left.store(true, Relaxed);
     }
 }
 
@@ -201,6 +232,8 @@ pub fn supervise(config: Config, supervisor: Arc<dyn Supervisor>) -> Result<Admi
 fn open(config: Config, behind: Behind) -> Result<Admin, Error> {
     let (stop, stopped) = oneshot::channel();
     let (ready, outcome) = mpsc::sync_channel(1);
+    let left = Arc::<AtomicBool>::default();
+    let leaves = Arc::clone(&left);
     let thread = std::thread::Builder::new()
         .name("admin".into())
         .spawn(move || {
@@ -213,11 +246,17 @@ fn open(config: Config, behind: Behind) -> Result<Admin, Error> {
                 Err(error) => return drop(ready.send(Err(Error::Thread(error)))),
             };
             runtime.block_on(async {
-                let doors = match serve::Doors::open(config).await {
-                    Ok(doors) => doors,
+                let opened = match serve::Doors::open(config, leaves).await {
+                    Ok(doors) => doors.copies().map_err(Error::Thread).map(|copies| (doors, copies)),
+                    Err(error) => Err(error),
+                };
+                let doors = match opened {
+                    Ok((doors, copies)) => {
+                        drop(ready.send(Ok((doors.addresses(), copies))));
+                        doors
+                    }
                     Err(error) => return drop(ready.send(Err(error))),
                 };
-                drop(ready.send(Ok(doors.addresses())));
                 doors.serve(behind, stopped).await;
             });
             // A reload that hangs must not keep the process from ending.
@@ -225,6 +264,6 @@ fn open(config: Config, behind: Behind) -> Result<Admin, Error> {
         })
         .map_err(Error::Thread)?;
     let lost = || Err(Error::Thread(io::Error::other("it ended before it began")));
-    let addresses = outcome.recv().unwrap_or_else(|_| lost())?;
-    Ok(Admin { addresses, stop: Some(stop), thread: Some(thread) })
+    let (addresses, copies) = outcome.recv().unwrap_or_else(|_| lost())?;
+    Ok(Admin { addresses, copies, left, stop: Some(stop), thread: Some(thread) })
 }

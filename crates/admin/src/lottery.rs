@@ -15,6 +15,7 @@ use crate::act::{Order, Outcome, refused};
 use crate::plane::Plane;
 use crate::reply::{Body, error, to_json};
 use crate::verb::Verb;
+use crate::whole::whole;
 use crate::{Refused, Report, show};
 
 pub use status::{Counts, DaemonStatus, MemberSeen, OwnService, Part};
@@ -147,6 +148,7 @@ pub(crate) fn read_secret(body: &[u8]) -> Result<KeyStep, String> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Key {
+        #[serde(deserialize_with = "whole")]
         id: u32,
         secret: String,
     }
@@ -160,6 +162,7 @@ pub(crate) fn read_id(body: &[u8]) -> Result<u32, String> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Key {
+        #[serde(deserialize_with = "whole")]
         id: u32,
     }
     // Nor here: somebody may have sent a secret after all.
@@ -192,7 +195,7 @@ pub(crate) async fn show(
 }
 
 /// As much of it as the caller may see.
-fn seen(mut status: DaemonStatus, permit: &Permit) -> DaemonStatus {
+pub(crate) fn seen(mut status: DaemonStatus, permit: &Permit) -> DaemonStatus {
     status.services.retain(|service| permit.admits(&service.name));
     if *permit != Permit::All {
         let ids: Vec<u32> = status.services.iter().map(|service| service.id).collect();

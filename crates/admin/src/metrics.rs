@@ -17,7 +17,10 @@ use plimsoll_brain::status::{
 use crate::process::Process;
 
 mod discovery;
+mod fleet;
 mod load_line;
+mod scaler;
+mod store;
 
 const STATES: [State; 7] = [
     State::Up,
@@ -42,6 +45,9 @@ pub(crate) fn page(status: &Status, buckets: impl Fn(&str) -> Vec<(f64, u64)>) -
     members(&mut page, &status.groups);
     load_line::load_lines(&mut page, &status.groups);
     discovery::sources(&mut page, &status.groups);
+    fleet::fleet(&mut page, status.fleet.as_ref(), &status.groups);
+    store::store(&mut page, status.store.as_ref());
+    scaler::scalers(&mut page, &status.groups);
     page.text
 }
 

@@ -4,10 +4,14 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::UPGRADE_SECONDS;
 use crate::verb::{By, Gives, Nature, ROUTES, Reach, Route, Takes};
 
 mod lease;
 mod load_line;
+mod member;
+mod scaler;
+mod store;
 
 /// The document: all that balancers, lottery daemons and Supervisors serve, each path with who does (`x-served-by`).
 pub fn document() -> Value {
@@ -69,16 +73,30 @@ fn operation(route: &Route) -> Value {
             (422, "a value cannot be used"),
             (429, "reports of this member come too fast"),
         ]),
-        Takes::Wish | Takes::Renewal => {
+        Takes::Wish | Takes::Renewal | Takes::Registration => {
             refused.extend([(400, "the body is malformed"), (413, "the body is longer than 16 KiB")])
         }
-        Takes::Lessees | Takes::Member | Takes::Switch | Takes::Setting | Takes::Secret | Takes::KeyId => {
+        Takes::Lessees
+        | Takes::Member
+        | Takes::Switch
+        | Takes::Setting
+        | Takes::Secret
+        | Takes::KeyId
+        | Takes::Upgrade => {
             refused.extend([(400, "the body is malformed"), (413, "the body is longer than 16 KiB")])
         }
+    }
+    if route.takes == Takes::Upgrade {
+        refused.push((409, "an upgrade or another command is under way"));
     }
     if route.takes == Takes::Wish {
         refused.push((429, "every member has as much to do as it can, or there are too many leases"));
         refused.push((503, "there is no member that could be used"));
+    }
+    if matches!(route.name, "register" | "deregister") {
+        refused.push((400, "the body is malformed"));
+        refused.push((422, "it cannot be so; nothing has changed"));
+        refused.push((503, "where it would be kept is away, or the audit log cannot be written"));
     }
     if route.verb.acts() {
         refused.push((422, "it cannot be done; nothing has changed"));
@@ -102,7 +120,10 @@ fn operation(route: &Route) -> Value {
         responses.insert("503".into(), answer(route, Gives::Text));
     }
     for (status, about) in refused {
-        let content = json!({"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}});
+        let content = match gives {
+            Gives::Html => json!({"text/html": {"schema": {"type": "string"}}}),
+            _ => json!({"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}),
+        };
         responses.insert(status.to_string(), json!({"description": about, "content": content}));
     }
     if let Takes::Report = route.takes {
@@ -170,13 +191,15 @@ fn body(takes: Takes) -> Option<Value> {
         Takes::Wish => Some("Wish"),
         Takes::Renewal => Some("Renewal"),
         Takes::Lessees => Some("Lessees"),
+        Takes::Registration => Some("Registration"),
+        Takes::Upgrade => Some("Upgrade"),
         _ => None,
     };
     if let Some(name) = name {
         return Some(json!({"required": false, "content": {"application/json": refer(name)}}));
     }
     let content = match takes {
-        Takes::Wish | Takes::Renewal | Takes::Lessees => return None,
+        Takes::Wish | Takes::Renewal | Takes::Lessees | Takes::Registration | Takes::Upgrade => return None,
         Takes::Nothing | Takes::Since | Takes::Children => return None,
         Takes::Secret => json!({"application/json": refer("Key")}),
         Takes::KeyId => json!({"application/json": refer("KeyId")}),
@@ -193,6 +216,7 @@ fn answer(route: &Route, gives: Gives) -> Value {
     let content = match gives {
         Gives::Text => json!({"text/plain": text}),
         Gives::Page => json!({"text/plain": text}),
+        Gives::Html => json!({"text/html": text}),
         Gives::Object(name) => {
             json!({"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}})
         }
@@ -234,6 +258,7 @@ fn schemas() -> Value {
         "name": {"type": "string"}, "strategy": {"type": "string"}, "verdict": {"type": "string"},
         "healthy": {"type": "boolean"}, "members": {"type": "array", "items": member()},
         "discovery": {"type": "array", "items": source},
+        "scaler": {"anyOf": [{"$ref": "#/components/schemas/Scaler"}, {"type": "null"}]},
         "load_line": {"anyOf": [{"$ref": "#/components/schemas/LoadLine"}, {"type": "null"}]},
     });
     let listener = json!({
@@ -245,7 +270,7 @@ fn schemas() -> Value {
     let status = json!({
         "schema": {"type": "integer"}, "version": {"type": "string"}, "pid": {"type": "integer"},
         "uptime_seconds": {"type": "number"}, "stopping": {"type": "boolean"},
-        "last_reload_successful": {"type": "boolean"},
+        "last_reload_successful": {"type": "boolean"}, "store": store::status(),
         "listeners": {"type": "array", "items": listener}, "groups": {"type": "array", "items": group},
     });
     let entry = json!({
@@ -316,6 +341,7 @@ fn schemas() -> Value {
             &["schema", "version", "pid", "member", "address", "state", "services", "members", "pending", "counts"],
             daemon,
         ),
+        "Deregistered": member::deregistered(),
         "Document": object(&["openapi", "paths"], json!({"openapi": text()})),
         "Drained": object(&["draining"], json!({"draining": text()})),
         "Ending": object(
@@ -337,8 +363,11 @@ fn schemas() -> Value {
         "LeasesEnded": lease::ended(),
         "Lessees": lease::lessees(),
         "LoadLine": load_line::group(),
+        "Scaler": scaler::group(),
         "MemberLoadLine": load_line::member(),
         "Process": object(&["name", "command", "state", "why", "restarts", "failures"], process),
+        "Registered": member::registered(),
+        "Registration": member::registration(),
         "Reference": object(&["group", "type_id", "ior", "corbaloc"], reference),
         "Renewal": lease::renewal(),
         "Report": report,
@@ -355,6 +384,21 @@ fn schemas() -> Value {
             closed(&["balancing"], json!({"balancing": text()})),
         ]}),
         "Target": closed(&["member"], target),
+        "Upgrade": closed(
+            &[],
+            json!({
+                "binary": {"type": ["string", "null"], "description": "by the control socket only"},
+                "timeout_seconds": {
+                    "type": ["number", "null"],
+                    "minimum": UPGRADE_SECONDS.start(),
+                    "maximum": UPGRADE_SECONDS.end(),
+                },
+            }),
+        ),
+        "Upgraded": object(
+            &["pid", "version", "connections"],
+            json!({"pid": {"type": "integer"}, "version": text(), "connections": {"type": "integer"}}),
+        ),
         "Undrained": object(&["undrained"], json!({"undrained": text()})),
         "Wish": lease::wish(),
     })

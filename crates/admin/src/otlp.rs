@@ -25,7 +25,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 use crate::files::Files;
-use crate::remote::{Url, trusting};
+use crate::remote::{Url, over, trusting};
 
 /// Tries of what may come right.
 const TRIES: u32 = 5;
@@ -172,14 +172,7 @@ impl Exporter {
             let later = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
             judge(head.status, &body, later.map(Duration::from_secs))
         };
-        let mut exchange = std::pin::pin!(exchange);
-        let mut connection = std::pin::pin!(connection);
-        tokio::select! {
-            answer = exchange.as_mut() => return answer,
-            // It may end before its last bytes have been read.
-            _ = connection.as_mut() => {}
-        }
-        exchange.await
+        over(connection, exchange).await
     }
 }
 

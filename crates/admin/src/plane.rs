@@ -112,6 +112,8 @@ pub(crate) struct Plane {
     pub(crate) powers: Powers,
     /// Does the door for reports lend members, too?
     lends: bool,
+    /// Does it register members?
+    registers: bool,
     /// None where whoever can come may do all that the door has.
     guard: Option<Guard>,
     audit: Option<Arc<Audit>>,
@@ -135,12 +137,28 @@ impl Plane {
         ended: watch::Receiver<bool>,
     ) -> Self {
         let streams = Arc::new(Semaphore::new(streams));
-        Self { behind, powers, lends: true, guard: None, audit, turn, looks, streams, ended }
+        Self {
+            behind,
+            powers,
+            lends: true,
+            registers: false,
+            guard: None,
+            audit,
+            turn,
+            looks,
+            streams,
+            ended,
+        }
     }
 
     /// Lends members, where it takes reports, or does not.
     pub(crate) fn lending(self, lends: bool) -> Self {
         Self { lends, ..self }
+    }
+
+    /// Registers members, where it takes reports, or does not.
+    pub(crate) fn registering(self, registers: bool) -> Self {
+        Self { registers, ..self }
     }
 
     /// Lets in only those whom the rules know.
@@ -151,6 +169,11 @@ impl Plane {
     /// Does the door for reports lend members?
     pub(crate) fn lends(&self) -> bool {
         self.lends
+    }
+
+    /// Does that door register members?
+    pub(crate) fn registers(&self) -> bool {
+        self.registers
     }
 
     /// Has the admin plane ended?
@@ -176,20 +199,48 @@ impl Plane {
         }
         match self.powers {
             Powers::Show => route.nature == Nature::Look,
+            Powers::Report if matches!(route.verb, Verb::Register | Verb::Deregister) => self.registers,
             Powers::Report if !self.lends => matches!(route.verb, Verb::Report | Verb::Reference),
             Powers::Report => route.nature == Nature::Tell || route.verb == Verb::Reference,
             Powers::Act => true,
         }
     }
 
-    /// What somebody shows: a token or ticket that is sent counts for more than the certificate it is sent under.
+    /// Do tokens count here?
+    pub(crate) fn takes_tokens(&self) -> bool {
+        self.guard.as_ref().is_some_and(|guard| guard.tokens.is_some())
+    }
+
+    /// Is TLS spoken here, and everybody asked who he is?
+    pub(crate) fn secure(&self) -> bool {
+        self.guard.is_some()
+    }
+
+    /// What a token that somebody gives is to be judged by; `None` where tokens do not count.
+    pub(crate) fn token(&self, text: String) -> Option<Shown> {
+        let tokens = self.guard.as_ref()?.tokens.as_ref()?;
+        Some(Shown::Token { tokens: Arc::clone(tokens), text })
+    }
+
+    /// What somebody shows: a token or ticket that is sent counts for more than the certificate it is sent under. `kept`: a token that
+    /// the browser kept, where that counts.
     ///
     /// # Errors
     /// There is no credential, or it is none that counts here.
-    pub(crate) fn shown(&self, arrival: &Arrival, headers: &HeaderMap) -> Result<Shown, String> {
+    pub(crate) fn shown(
+        &self,
+        arrival: &Arrival,
+        headers: &HeaderMap,
+        kept: Option<String>,
+    ) -> Result<Shown, String> {
         let Some(guard) = &self.guard else { return Ok(Shown::Caller(arrival.caller.clone())) };
         if arrival.caller.ended() {
             return Err("the client certificate has expired: come again with another".into());
+        }
+        if !headers.contains_key(AUTHORIZATION)
+            && let Some(token) = kept.and_then(|kept| self.token(kept))
+        {
+            return Ok(token);
         }
         let mut sent = headers.get_all(AUTHORIZATION).iter();
         let sent = match (sent.next(), sent.next()) {

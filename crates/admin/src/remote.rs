@@ -223,14 +223,7 @@ impl<T: Send + Sync + 'static> Remote<T> {
             let body = Limited::new(body, MOST).collect().await.map_err(|error| error.to_string())?;
             Ok((head.headers, body.to_bytes()))
         };
-        let mut exchange = std::pin::pin!(exchange);
-        let mut connection = std::pin::pin!(connection);
-        tokio::select! {
-            answer = exchange.as_mut() => return answer,
-            // It may end before its last bytes have been read.
-            _ = connection.as_mut() => {}
-        }
-        exchange.await
+        over(connection, exchange).await
     }
 
     fn held(&self) -> std::sync::MutexGuard<'_, Held<T>> {
@@ -272,6 +265,17 @@ fn good_for(head: &HeaderMap) -> Duration {
         ages.min()
     });
     age.map_or(USUAL, Duration::from_secs).clamp(SHORTEST, LONGEST)
+}
+
+/// Exchanges something over a connection that has to be driven for that.
+pub(crate) async fn over<T>(connection: impl Future, exchange: impl Future<Output = T>) -> T {
+    let mut exchange = std::pin::pin!(exchange);
+    tokio::select! {
+        answer = exchange.as_mut() => return answer,
+        // It may end before its last bytes have been read.
+        _ = connection => {}
+    }
+    exchange.await
 }
 
 #[cfg(test)]

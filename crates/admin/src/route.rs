@@ -14,7 +14,7 @@ use crate::audit::Deed;
 use crate::plane::{Arrival, Behind, Plane, Powers};
 use crate::reply::{Body, error, not_allowed, whole};
 use crate::verb::{Named, ROUTES, Route, Verb};
-use crate::{act, lottery, show, supervisor};
+use crate::{act, dashboard, lottery, show, supervisor};
 
 /// Answers one request.
 pub(crate) async fn answer(
@@ -48,11 +48,25 @@ async fn respond(plane: &Arc<Plane>, arrival: &Arrival, request: Request<Incomin
     let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
     let found = ROUTES.iter().filter(|route| plane.has(route) && route.method == method).find_map(fits);
     let found = found.or_else(|| ROUTES.iter().filter(|route| plane.has(route)).find_map(fits));
+    let reads = request.method() == Method::GET || request.method() == Method::HEAD;
+    if path == "/" && reads && dashboard::wanted(plane, request.headers()) {
+        return dashboard::there();
+    }
+    let pages = dashboard::has(&path) && plane.has(Verb::Dashboard.route());
+    let found = if pages { Some((Verb::Dashboard.route(), Named::default())) } else { found };
     let mut ask = Ask { plane, caller: arrival.caller.clone(), from: &arrival.from, verb: "unknown" };
     if let Some((route, _)) = found {
         ask.verb = route.name;
     }
-    let known = match plane.shown(arrival, request.headers()) {
+    let request = match pages {
+        true => match dashboard::open(plane, arrival, &path, request).await {
+            Ok(request) => request,
+            Err(answer) => return answer,
+        },
+        false => request,
+    };
+    let kept = if pages { dashboard::token(request.headers()) } else { None };
+    let known = match plane.shown(arrival, request.headers(), kept) {
         Ok(shown) => shown.judge().await,
         Err(why) => Err(why),
     };
@@ -66,7 +80,8 @@ async fn respond(plane: &Arc<Plane>, arrival: &Arrival, request: Request<Incomin
         }
         Err(why) => {
             let _ = whole(request).await;
-            return ask.stranger(why);
+            let answer = ask.stranger(why.clone());
+            return if pages { dashboard::stranger(plane, answer, why) } else { answer };
         }
     };
     let mut answer = obey(ask, &path, found, request).await;
@@ -94,6 +109,11 @@ async fn obey(
     }
     let reads = request.method() == Method::GET || request.method() == Method::HEAD;
     match found {
+        Some((Route { verb: Verb::Dashboard, .. }, _))
+            if request.method() == Method::POST && dashboard::acts(path) =>
+        {
+            submit(ask, request).await
+        }
         Some((route, named)) if route.method == "GET" && reads => look(&ask, route, named.of, &request).await,
         Some((route, named)) if route.method != "GET" && request.method().as_str() == route.method => {
             perform(ask, route.verb, named, request).await
@@ -101,13 +121,19 @@ async fn obey(
         Some((_, Named { lease: Some(_), .. })) => {
             not_allowed("POST, DELETE", "use POST to renew the lease, DELETE to release it")
         }
+        Some((_, Named { member: Some(_), .. })) => {
+            not_allowed("PUT, DELETE", "use PUT to register the member, DELETE to take it away")
+        }
         Some((Route { verb: Verb::Leases | Verb::EndLeases, .. }, _)) if plane.powers == Powers::Act => {
             not_allowed("GET, HEAD, DELETE", "use GET to see who has leases, DELETE to end them")
         }
         Some((route, _)) if route.method == "POST" => not_allowed("POST", "use POST"),
         _ if plane.powers == Powers::Report => {
             let lends = if plane.lends() { ", POST /v1/groups/NAME/bind" } else { "" };
-            let why = format!("there is nothing here but POST /v1/report{lends} and GET /v1/groups/NAME/ior");
+            let registers = if plane.registers() { ", PUT /v1/groups/NAME/members/MEMBER" } else { "" };
+            let why = format!(
+                "there is nothing here but POST /v1/report{lends}{registers} and GET /v1/groups/NAME/ior"
+            );
             error(StatusCode::NOT_FOUND, why)
         }
         _ if reads => error(StatusCode::NOT_FOUND, format!("there is no {path}: see / for what there is")),
@@ -140,9 +166,9 @@ impl Ask<'_> {
     }
 
     /// It is known who it is, and that is not enough.
-    fn refuse(&self, target: Option<String>, arguments: Value, why: String) -> Response<Body> {
+    fn refuse(&self, target: Option<String>, arguments: Value, why: String) -> (StatusCode, String) {
         self.plane.refused(&self.deed(target, arguments), &why);
-        error(StatusCode::FORBIDDEN, why)
+        (StatusCode::FORBIDDEN, why)
     }
 
     fn ungranted(&self, group: Option<&str>) -> String {
@@ -160,14 +186,24 @@ async fn look(
     let permit = ask.plane.permit(&ask.caller, route.verb);
     let may = name.map_or(permit != Permit::Nothing, |name| permit.admits(name));
     if !may {
-        return ask.refuse(name.map(str::to_owned), Value::Null, ask.ungranted(name));
+        let (status, why) = ask.refuse(name.map(str::to_owned), Value::Null, ask.ungranted(name));
+        return match route.verb {
+            Verb::Dashboard => dashboard::refused(ask.plane, &ask.caller, status, why),
+            _ => error(status, why),
+        };
     }
     let caller = ask.caller.clone();
+    if route.verb == Verb::Dashboard {
+        return dashboard::look(ask.plane, caller, request).await;
+    }
     if let Some(answer) = show::of_all(ask.plane, route.verb) {
         return answer;
     }
     match &ask.plane.behind {
         Behind::Balancer(subject) => {
+            if let Some(shown) = show::whole(subject, route.verb, &permit).await {
+                return shown;
+            }
             show::answer(ask.plane, subject, caller, route.verb, name, permit, request)
         }
         Behind::Lottery(daemon) => lottery::show(ask.plane, daemon, route.verb, &permit).await,
@@ -178,7 +214,6 @@ async fn look(
 }
 
 async fn perform(ask: Ask<'_>, verb: Verb, named: Named<'_>, request: Request<Incoming>) -> Response<Body> {
-    let permit = ask.plane.permit(&ask.caller, verb);
     // Any page on the web could have a browser in this network send a form.
     let foreign = request.headers().contains_key(ORIGIN);
     let query = request.uri().query().unwrap_or_default().to_owned();
@@ -186,20 +221,35 @@ async fn perform(ask: Ask<'_>, verb: Verb, named: Named<'_>, request: Request<In
         Ok(body) => body,
         Err(refused) => return refused,
     };
+    match allowed(&ask, verb, named, (&query, &body), foreign) {
+        Ok((order, deed)) => act::answer(ask.plane, order, deed).await,
+        Err((status, why)) => error(status, why),
+    }
+}
+
+/// Reads what is to be done, and sees whether the caller may; attempts that are refused are written down.
+fn allowed(
+    ask: &Ask<'_>,
+    verb: Verb,
+    named: Named<'_>,
+    (query, body): (&str, &[u8]),
+    foreign: bool,
+) -> Result<(Order, Deed), (StatusCode, String)> {
+    let permit = ask.plane.permit(&ask.caller, verb);
     if permit == Permit::Nothing {
-        return ask.refuse(named.of.map(str::to_owned), Value::Null, ask.ungranted(None));
+        return Err(ask.refuse(named.of.map(str::to_owned), Value::Null, ask.ungranted(None)));
     }
     if foreign {
         let verb = match verb {
-            Verb::Report | Verb::Bind | Verb::Renew | Verb::Release => verb.name(),
+            Verb::Report | Verb::Bind | Verb::Renew | Verb::Release | Verb::Register | Verb::Deregister => {
+                verb.name()
+            }
             _ => "act",
         };
-        return error(StatusCode::FORBIDDEN, format!("web pages may not {verb}"));
+        return Err((StatusCode::FORBIDDEN, format!("web pages may not {verb}")));
     }
-    let order = match Order::read(ask.plane.behind.by(), verb, named, &query, &body) {
-        Ok(order) => order,
-        Err(why) => return error(StatusCode::BAD_REQUEST, why),
-    };
+    let order = Order::read(ask.plane.behind.by(), verb, named, query, body)
+        .map_err(|why| (StatusCode::BAD_REQUEST, why))?;
     let group = order.group().unwrap_or_default();
     if permit != Permit::All && (group.is_empty() || !permit.admits(group)) {
         let why = match (group, order.of_no_group()) {
@@ -210,8 +260,24 @@ async fn perform(ask: Ask<'_>, verb: Verb, named: Named<'_>, request: Request<In
             ("", None) => format!("{} may {verb} in some groups only: name the group", ask.caller),
             (group, _) => ask.ungranted(Some(group)),
         };
-        return ask.refuse(order.target(), order.arguments(), why);
+        return Err(ask.refuse(order.target(), order.arguments(), why));
     }
     let deed = ask.deed(order.target(), order.arguments());
-    act::answer(ask.plane, order, deed).await
+    Ok((order, deed))
+}
+
+/// A form of the dashboard, which has said what will happen.
+async fn submit(ask: Ask<'_>, request: Request<Incoming>) -> Response<Body> {
+    let plane = ask.plane;
+    let wanted = match dashboard::form(plane, &ask.caller, request).await {
+        Ok(wanted) => wanted,
+        Err(answer) => return answer,
+    };
+    let ask = Ask { verb: wanted.verb.name(), ..ask };
+    let body = wanted.body().to_string();
+    let outcome = match allowed(&ask, wanted.verb, Named::default(), ("", body.as_bytes()), false) {
+        Ok((order, deed)) => act::outcome(plane, order, deed).await,
+        Err(refused) => Err(refused),
+    };
+    dashboard::done(plane, &ask.caller, &wanted, &outcome)
 }

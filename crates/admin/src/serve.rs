@@ -3,7 +3,9 @@
 //! out of the control socket.
 
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -11,7 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::server::TlsStream;
 
@@ -59,26 +61,35 @@ pub(crate) struct Doors {
     control: Option<Control>,
     reports: Option<TcpListener>,
     reports_only: bool,
+    register: bool,
     secured: Option<(Secured, Guard)>,
     audit: Option<Arc<Audit>>,
+    opening: Option<Arc<Notify>>,
 }
 
 impl Doors {
-    pub(crate) async fn open(config: Config) -> Result<Self, Error> {
+    /// `left`: see [`Control::open`].
+    pub(crate) async fn open(config: Config, left: Arc<AtomicBool>) -> Result<Self, Error> {
+        left.store(config.stays, Relaxed);
+        let mut given = config.given;
+        let mut given = |door: &str| {
+            let place = given.iter().position(|(of, _)| *of == door)?;
+            Some(given.swap_remove(place).1)
+        };
         let listener = match config.listen {
-            Some(addr) => Some(bind::listener(addr, "listen").await?),
+            Some(addr) => Some(bind::listener(addr, "listen", given("listen")).await?),
             None => None,
         };
         let reports = match config.reports {
-            Some(addr) => Some(bind::listener(addr, "reports").await?),
+            Some(addr) => Some(bind::listener(addr, "reports", given("reports")).await?),
             None => None,
         };
         let secured = match config.secured {
-            Some(secured) => Some(Secured::open(secured).await?),
+            Some(secured) => Some(Secured::open(secured, given("secured")).await?),
             None => None,
         };
         let control = match &config.control {
-            Some(path) => Some(Control::open(path).await?),
+            Some(path) => Some(Control::open(path, given("control"), left).await?),
             None => None,
         };
         Ok(Self {
@@ -86,9 +97,26 @@ impl Doors {
             control,
             reports,
             reports_only: config.reports_only,
+            register: config.register,
             secured,
             audit: config.audit,
+            opening: config.opening,
         })
+    }
+
+    /// Copies of their sockets, by the names of [`Config::given`].
+    pub(crate) fn copies(&self) -> io::Result<Vec<(&'static str, OwnedFd)>> {
+        let secured = self.secured.as_ref().map(|(door, _)| door.listener.as_fd());
+        let all = [
+            ("listen", self.listener.as_ref().map(|door| door.as_fd())),
+            ("reports", self.reports.as_ref().map(|door| door.as_fd())),
+            ("control", self.control.as_ref().map(|door| door.listener.as_fd())),
+            ("secured", secured),
+        ];
+        let copied = |(name, door): (_, Option<BorrowedFd<'_>>)| {
+            Some(door?.try_clone_to_owned().map(|copy| (name, copy)))
+        };
+        all.into_iter().filter_map(copied).collect()
     }
 
     /// Where the doors are.
@@ -100,12 +128,20 @@ impl Doors {
 
     /// Serves all doors, in front of whoever is behind them, until `stopped` is sent or dropped.
     pub(crate) async fn serve(self, behind: Behind, stopped: oneshot::Receiver<()>) {
+        let mut stopped = stopped;
+        if let Some(opening) = &self.opening {
+            tokio::select! {
+                () = opening.notified() => {}
+                _ = &mut stopped => return,
+            }
+        }
         let (end, ended) = watch::channel(false);
         let turns = (Arc::new(Mutex::new(())), Arc::new(Mutex::new(())));
         let room = |powers, guard: Option<Guard>| {
             let plane =
                 Plane::new(behind.clone(), powers, self.audit.clone(), turns.clone(), STREAMS, ended.clone())
-                    .lending(!self.reports_only);
+                    .lending(!self.reports_only)
+                    .registering(self.register);
             Arc::new(match guard {
                 Some(guard) => plane.guarded(guard),
                 None => plane,
@@ -191,12 +227,12 @@ struct Secured {
 }
 
 impl Secured {
-    async fn open(secured: crate::Secured) -> Result<(Self, Guard), Error> {
+    async fn open(secured: crate::Secured, given: Option<OwnedFd>) -> Result<(Self, Guard), Error> {
         let tokens = secured.jwt.map(Tokens::open).transpose().map_err(Error::Secured)?.map(Arc::new);
         let tickets = secured.keytab.as_deref().map(Tickets::open).transpose().map_err(Error::Secured)?;
         let strangers = tokens.is_some() || tickets.is_some();
         let welcome = Welcome::open(&secured.tls, strangers).map_err(Error::Secured)?;
-        let listener = bind::listener(secured.tls.address, "control").await?;
+        let listener = bind::listener(secured.tls.address, "control", given).await?;
         if let Some(tokens) = &tokens {
             tokens.keep();
         }

@@ -9,6 +9,8 @@ use hyper::header::{ACCEPT, HeaderName};
 use hyper::{Method, Request, Response, StatusCode};
 use plimsoll_brain::status::{LoadLine, Status};
 use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 
 use crate::access::{Caller, Permit};
 use crate::plane::{Plane, Powers};
@@ -50,33 +52,53 @@ pub(crate) fn answer(
     request: &Request<Incoming>,
 ) -> Response<Body> {
     match verb {
-        Verb::Health => health(subject.status().stopping),
-        Verb::Status => to_json(StatusCode::OK, &seen(subject.status(), &permit)),
-        Verb::Metrics => {
-            // Buckets after status: the count can then only be behind them, which is put right there.
-            let status = seen(subject.status(), &permit);
-            page(metrics::page(&status, |group| subject.buckets(group)))
-        }
+        Verb::Health => health(subject.stopping()),
         Verb::Events => log(plane, subject, caller, &permit, request),
-        Verb::Explain => found(&**subject, group, &permit, |group| {
+        Verb::Explain => found(&**subject, group, &permit, NOTHING, |group| {
             subject.explain(group).map(|found| to_json(StatusCode::OK, &found))
         }),
-        Verb::Capacity => found(&**subject, group, &permit, |group| {
-            let found = subject.status().groups.into_iter().find(|one| one.name == group)?;
+        Verb::Capacity => found(&**subject, group, &permit, NOTHING, |group| {
+            let found = subject.group(group)?;
             Some(to_json(StatusCode::OK, &found.load_line.unwrap_or_else(unmeasured)))
         }),
-        Verb::Leases => found(&**subject, group, &permit, |group| {
+        Verb::Scale => found(&**subject, group, &permit, "has no [group.scaler]", |group| {
+            let found = subject.group(group)?;
+            found.scaler.map(|scaler| to_json(StatusCode::OK, &scaler))
+        }),
+        Verb::Leases => found(&**subject, group, &permit, NOTHING, |group| {
             let lessees = subject.leases(group)?;
             let leases: usize = lessees.iter().map(|lessee| lessee.leases).sum();
             let list = json!({"schema": 1, "group": group, "leases": leases, "lessees": lessees});
             Some(to_json(StatusCode::OK, &list))
         }),
-        Verb::Reference => found(&**subject, group, &permit, |group| {
+        Verb::Reference => found(&**subject, group, &permit, "has no iiop listener", |group| {
             subject.reference(group).map(|found| to_json(StatusCode::OK, &found))
         }),
         // Found among the paths of a balancer that are read, it is one of those above.
         _ => error(StatusCode::METHOD_NOT_ALLOWED, "use POST".into()),
     }
+}
+
+/// Shows all that a balancer has, where that is asked for. Of a hundred thousand members it is a hundred megabytes and seconds of
+/// work, so it is done where nobody waits for it, and once at a time.
+pub(crate) async fn whole(subject: &Arc<dyn Subject>, verb: Verb, permit: &Permit) -> Option<Response<Body>> {
+    static ONE: Semaphore = Semaphore::const_new(1);
+    if !matches!(verb, Verb::Status | Verb::Metrics) {
+        return None;
+    }
+    let _one = ONE.acquire().await.ok()?;
+    let (subject, permit) = (Arc::clone(subject), permit.clone());
+    let shown = spawn_blocking(move || {
+        let status = seen(subject.status(), &permit);
+        match verb {
+            Verb::Metrics => {
+                // Buckets after status: the count can then only be behind them, which is put right there.
+                page(metrics::page(&status, |group| subject.buckets(group)))
+            }
+            _ => to_json(StatusCode::OK, &status),
+        }
+    });
+    Some(shown.await.unwrap_or_else(|why| error(StatusCode::INTERNAL_SERVER_ERROR, why.to_string())))
 }
 
 /// What is said of the load line of a group in its first seconds.
@@ -96,7 +118,7 @@ fn index(plane: &Plane) -> String {
 }
 
 /// As much of the read model as the caller may see.
-fn seen(mut status: Status, permit: &Permit) -> Status {
+pub(crate) fn seen(mut status: Status, permit: &Permit) -> Status {
     status.groups.retain(|group| permit.admits(&group.name));
     status.listeners.retain(|listener| permit.admits(&listener.group));
     if *permit != Permit::All && status.last_reload_error.is_some() {
@@ -106,10 +128,15 @@ fn seen(mut status: Status, permit: &Permit) -> Status {
     status
 }
 
+/// What a group lacks that lacks nothing.
+const NOTHING: &str = "has nothing of the kind";
+
+/// `lacks` says what a group lacks that is there and has nothing to show.
 fn found(
     subject: &dyn Subject,
     group: Option<&str>,
     permit: &Permit,
+    lacks: &str,
     find: impl Fn(&str) -> Option<Response<Body>>,
 ) -> Response<Body> {
     let group = group.unwrap_or_default();
@@ -117,7 +144,7 @@ fn found(
         let status = seen(subject.status(), permit);
         let names: Vec<&str> = status.groups.iter().map(|group| &*group.name).collect();
         let why = match names.contains(&group) {
-            true => format!("group {group} has no iiop listener"),
+            true => format!("group {group} {lacks}"),
             false => format!("there is no group {group}; there are: {}", names.join(", ")),
         };
         error(StatusCode::NOT_FOUND, why)

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::pin::Pin;
 
-use plimsoll_brain::status::{GroupExplanation, Status};
+use plimsoll_brain::status::{GroupExplanation, GroupStatus, Recent, Status};
 use plimsoll_brain::{Event, EventKind, Shed};
 use serde::{Deserialize, Serialize};
+
+use crate::{Registered, Registration, Unregistered};
 
 /// Resolves when something has happened.
 pub type Changed = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -18,6 +20,16 @@ pub type Changed = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub trait Subject: Send + Sync + 'static {
     /// All that is known now.
     fn status(&self) -> Status;
+
+    /// Does it let its work end, to end itself? Asked for often, so it should cost little.
+    fn stopping(&self) -> bool {
+        self.status().stopping
+    }
+
+    /// What is known of one group; `None` if there is no such group.
+    fn group(&self, name: &str) -> Option<GroupStatus> {
+        self.status().groups.into_iter().find(|group| group.name == name)
+    }
 
     /// Latency of a group's requests as a classic Prometheus histogram: (upper bound in seconds,
     /// requests that took at most so long), bounds ascending. Empty for a group that is not known.
@@ -43,11 +55,27 @@ pub trait Subject: Send + Sync + 'static {
     /// configuration before stays.
     fn reload(&self) -> Result<Vec<String>, String>;
 
+    /// Has another process take over; returns when it has, or with the reason why not: then this one goes on as before.
+    fn upgrade(&self, wish: &UpgradeWish) -> Result<Upgraded, String>;
+
     /// Begins to stop; returns at once.
     fn stop(&self);
 
     /// A group explained; `None` if there is no such group.
     fn explain(&self, group: &str) -> Option<GroupExplanation>;
+
+    /// The last ten minutes of a group; `None` if there is no such group, or nobody keeps them.
+    fn recent(&self, _group: &str) -> Option<Recent> {
+        None
+    }
+
+    /// What a model says of a group under another load, or of another size. May take a tenth of a second; called where it may block.
+    ///
+    /// # Errors
+    /// There is no such group, or no model can be made of it.
+    fn suppose(&self, _ask: &Supposed) -> Result<Supposition, String> {
+        Err("there is no model here".into())
+    }
 
     /// The object reference by which CORBA clients reach a group; `None` if there is no such group, or they do not.
     fn reference(&self, group: &str) -> Option<Reference>;
@@ -74,6 +102,55 @@ pub trait Subject: Send + Sync + 'static {
 
     /// Ends the leases of a group: of one of its members, of clients at one address, or all; how many.
     fn end_leases(&self, group: &str, member: Option<&str>, from: Option<IpAddr>) -> Result<usize, String>;
+
+    /// A member of a group says once more what is known of it: its lease is renewed. `None` if that is not what is known. Called on the
+    /// admin thread.
+    fn renewed(
+        &self,
+        group: &str,
+        member: &str,
+        asked: &Registration,
+    ) -> Option<Result<Registered, Unregistered>>;
+
+    /// Takes a member into a group, or takes other settings of it.
+    fn register(&self, group: &str, member: &str, asked: &Registration) -> Result<Registered, Unregistered>;
+
+    /// Takes a registered member away.
+    fn deregister(&self, group: &str, member: &str) -> Result<(), Unregistered>;
+}
+
+/// What is supposed of a group: so many members that are alike, so much work.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Supposed {
+    /// Its name.
+    pub group: String,
+    /// Requests that come a second, at random; above 0.
+    pub rate: f64,
+    /// Members; 1 to 256.
+    pub members: u32,
+    /// Work of a request at a member, seconds; above 0.
+    pub demand: f64,
+    /// Requests that a member can work on at once at full speed; 1 to 1024.
+    pub cores: u32,
+}
+
+/// What a model says of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Supposition {
+    /// Mean time of a request, seconds; none where more comes than can be served.
+    pub response: Option<f64>,
+    /// Part of a member that is busy.
+    pub utilization: f64,
+    /// Part of the balancer that is busy.
+    pub balancer: f64,
+    /// Requests a second above which they pile up.
+    pub saturation: f64,
+    /// What holds back first: `the members` or `the balancer`.
+    pub bottleneck: String,
+    /// Name of the policy that the model has in place of the strategy.
+    pub policy: String,
+    /// Rates, and the mean time of a request at each, seconds; ascending.
+    pub curve: Vec<(f64, f64)>,
 }
 
 /// What an operator can take out of use and put back.
@@ -90,6 +167,30 @@ pub enum Switch {
     Listener(String),
     /// The balancing of a group: out of use its members take equal turns, whatever their loads.
     Balancing(String),
+}
+
+/// How another process is to take over.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UpgradeWish {
+    /// The program to run, an absolute path; the one that runs now, as it is on disk, if `None`.
+    pub binary: Option<String>,
+    /// How long it may take to be ready, seconds; between [`UPGRADE_SECONDS`].
+    pub timeout_seconds: Option<f64>,
+}
+
+/// The shortest and the longest time that another process may be given to be ready, seconds.
+pub const UPGRADE_SECONDS: std::ops::RangeInclusive<f64> = 1.0..=600.0;
+
+/// Another process has taken over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upgraded {
+    /// Its number.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+    /// Client connections that end with the process before it.
+    pub connections: u64,
 }
 
 /// The object reference of a group.

@@ -184,10 +184,7 @@ pub(crate) async fn show(
     if verb == Verb::Health {
         return show::health(supervisor.processes().stopping);
     }
-    let trusted = match plane.powers {
-        Powers::Act => plane.permit(caller, Verb::ProcessStart),
-        Powers::Show | Powers::Report => Permit::Nothing,
-    };
+    let trusted = trusted(plane, caller);
     let seen = |household| seen(household, permit, &trusted);
     match verb {
         Verb::Metrics => show::page(metrics::page(&seen(supervisor.processes()))),
@@ -216,9 +213,17 @@ pub(crate) async fn show(
     }
 }
 
+/// Of which processes the caller may see what they were started with and what they said.
+pub(crate) fn trusted(plane: &Plane, caller: &Caller) -> Permit {
+    match plane.powers {
+        Powers::Act => plane.permit(caller, Verb::ProcessStart),
+        Powers::Show | Powers::Report => Permit::Nothing,
+    }
+}
+
 /// As much of a household as a caller may see: the processes that `permit` admits, and of those that `trusted` admits what they
 /// were started with and what they said.
-fn seen(mut household: Household, permit: &Permit, trusted: &Permit) -> Household {
+pub(crate) fn seen(mut household: Household, permit: &Permit, trusted: &Permit) -> Household {
     household.processes.retain(|process| permit.admits(&process.name));
     for process in household.processes.iter_mut().filter(|process| !trusted.admits(&process.name)) {
         process.command.truncate(1);

@@ -26,6 +26,8 @@ pub enum Verb {
     Explain,
     /// How much a group can carry.
     Capacity,
+    /// How many members a group is to have.
+    Scale,
     /// The object reference of a group.
     Reference,
     /// Numbers of a member are handed in.
@@ -40,6 +42,10 @@ pub enum Verb {
     Leases,
     /// An operator ends leases.
     EndLeases,
+    /// A member joins a group, or says that it is still there.
+    Register,
+    /// It leaves.
+    Deregister,
     /// A member gets nothing new.
     Drain,
     /// A drained member is taken back.
@@ -52,6 +58,8 @@ pub enum Verb {
     Set,
     /// The configuration is read again.
     Reload,
+    /// Another process takes over.
+    Upgrade,
     /// The process ends.
     Stop,
     /// How a lottery's daemon does.
@@ -80,6 +88,8 @@ pub enum Verb {
     ProcessReload,
     /// The Supervisor ends.
     Shutdown,
+    /// Pages for people.
+    Dashboard,
 }
 
 /// Who can be asked.
@@ -143,6 +153,8 @@ pub enum Takes {
     Renewal,
     /// `{"member", "from"}`, or nothing.
     Lessees,
+    /// `{"capacity", "max_connections", "ttl_seconds", "draining"}`, or nothing.
+    Registration,
     /// `{"group", "member"}`.
     Member,
     /// `{"member", "group"}`, `{"listener"}` or `{"balancing"}`.
@@ -153,6 +165,8 @@ pub enum Takes {
     Secret,
     /// `{"id"}`: the number of one.
     KeyId,
+    /// `{"binary", "timeout_seconds"}`, or nothing.
+    Upgrade,
     /// `children` in the query.
     Children,
 }
@@ -164,6 +178,8 @@ pub enum Gives {
     Text,
     /// The Prometheus text format.
     Page,
+    /// A page of HTML.
+    Html,
     /// An object that the document describes by this name.
     Object(&'static str),
     /// Server-sent events, or an array of them.
@@ -187,9 +203,10 @@ pub struct Route {
     pub reach: Reach,
     /// Who serves it.
     pub by: &'static [By],
-    /// `GET` (then `HEAD`, too), `POST` or `DELETE`.
+    /// `GET` (then `HEAD`, too), `POST`, `PUT` or `DELETE`.
     pub method: &'static str,
-    /// `{group}` stands for the name of a group, `{process}` for that of a process, `{lease}` for the number of a lease.
+    /// `{group}` stands for the name of a group, `{process}` for that of a process, `{lease}` for the number of a
+    /// lease, `{member}` for the name of a member.
     pub path: &'static str,
     /// One line for people.
     pub about: &'static str,
@@ -199,7 +216,7 @@ pub struct Route {
     pub gives: (u16, Gives),
 }
 
-use Gives::{Object, Page, Shed, Stream, Text};
+use Gives::{Html, Object, Page, Shed, Stream, Text};
 use Nature::{Administer, Look, Operate, Tell};
 use Reach::{Group, Groups, Process};
 
@@ -220,6 +237,7 @@ pub const ROUTES: &[Route] = &[
     Route { verb: Verb::Events, name: "events", nature: Look, reach: Groups, by: BALANCER, method: "GET", path: "/events", about: "what was decided and why, as server-sent events; ?since=SEQ (or Last-Event-ID) resumes, ?follow=0 gives a JSON array", takes: Takes::Since, gives: (200, Stream) },
     Route { verb: Verb::Explain, name: "explain", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/explain", about: "what is known of each member and what the strategy makes of it", takes: Takes::Nothing, gives: (200, Object("GroupExplanation")) },
     Route { verb: Verb::Capacity, name: "capacity", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/capacity", about: "how much the group can carry, how far below that it is, what is predicted and how good that was", takes: Takes::Nothing, gives: (200, Object("LoadLine")) },
+    Route { verb: Verb::Scale, name: "scale", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/scale", about: "how many members the group is to have, why, and what is done about it", takes: Takes::Nothing, gives: (200, Object("Scaler")) },
     Route { verb: Verb::Reference, name: "reference", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/ior", about: "the object reference of a group with an iiop listener", takes: Takes::Nothing, gives: (200, Object("Reference")) },
     Route { verb: Verb::Report, name: "report", nature: Tell, reach: Group, by: CARRIERS, method: "POST", path: "/v1/report", about: "member=10.0.0.1:80&name=cpu&value=0.4, or JSON; a lottery daemon needs no member", takes: Takes::Report, gives: (204, Shed) },
     Route { verb: Verb::Bind, name: "bind", nature: Tell, reach: Group, by: BALANCER, method: "POST", path: "/v1/groups/{group}/bind", about: "a member for a client that reaches it by itself, and a lease of it", takes: Takes::Wish, gives: (200, Object("Lease")) },
@@ -227,12 +245,15 @@ pub const ROUTES: &[Route] = &[
     Route { verb: Verb::Release, name: "release", nature: Tell, reach: Group, by: BALANCER, method: "DELETE", path: "/v1/groups/{group}/bind/{lease}", about: "a lease ends before its time", takes: Takes::Nothing, gives: (204, Gives::Nothing) },
     Route { verb: Verb::Leases, name: "leases", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/leases", about: "who has leases of the group: of which member, from where, how many", takes: Takes::Nothing, gives: (200, Object("Leases")) },
     Route { verb: Verb::EndLeases, name: "end-leases", nature: Operate, reach: Group, by: BALANCER, method: "DELETE", path: "/v1/groups/{group}/leases", about: "leases end: of a member, of clients at an address, or all of the group", takes: Takes::Lessees, gives: (200, Object("LeasesEnded")) },
+    Route { verb: Verb::Register, name: "register", nature: Tell, reach: Group, by: BALANCER, method: "PUT", path: "/v1/groups/{group}/members/{member}", about: "a member joins the group, or says that it is still there: with ttl_seconds it goes if that is not said again", takes: Takes::Registration, gives: (200, Object("Registered")) },
+    Route { verb: Verb::Deregister, name: "deregister", nature: Tell, reach: Group, by: BALANCER, method: "DELETE", path: "/v1/groups/{group}/members/{member}", about: "a member that was registered leaves the group", takes: Takes::Nothing, gives: (200, Object("Deregistered")) },
     Route { verb: Verb::Drain, name: "drain", nature: Operate, reach: Group, by: CARRIERS, method: "POST", path: "/v1/drain", about: "a member gets nothing new; group may be left out. A lottery daemon is drained as a whole, and takes no body", takes: Takes::Member, gives: (200, Object("Drained")) },
     Route { verb: Verb::Undrain, name: "undrain", nature: Operate, reach: Group, by: CARRIERS, method: "POST", path: "/v1/undrain", about: "a drained member, or daemon, is taken back", takes: Takes::Member, gives: (200, Object("Undrained")) },
     Route { verb: Verb::Disable, name: "disable", nature: Operate, reach: Group, by: BALANCER, method: "POST", path: "/v1/disable", about: "a member, a listener or the balancing of a group is taken out of use", takes: Takes::Switch, gives: (200, Object("Changes")) },
     Route { verb: Verb::Enable, name: "enable", nature: Operate, reach: Group, by: BALANCER, method: "POST", path: "/v1/enable", about: "it is put back", takes: Takes::Switch, gives: (200, Object("Changes")) },
     Route { verb: Verb::Set, name: "set", nature: Operate, reach: Group, by: BALANCER, method: "POST", path: "/v1/set", about: "a setting of a group, until the next reload", takes: Takes::Setting, gives: (200, Object("Changes")) },
     Route { verb: Verb::Reload, name: "reload", nature: Administer, reach: Process, by: ALL, method: "POST", path: "/v1/reload", about: "the configuration is read again", takes: Takes::Nothing, gives: (200, Object("Changes")) },
+    Route { verb: Verb::Upgrade, name: "upgrade", nature: Administer, reach: Process, by: BALANCER, method: "POST", path: "/v1/upgrade", about: "a new process takes over the sockets and all that is known, and this one ends when its connections have; by the control socket another binary may be named", takes: Takes::Upgrade, gives: (200, Object("Upgraded")) },
     Route { verb: Verb::Stop, name: "stop", nature: Administer, reach: Process, by: CARRIERS, method: "POST", path: "/v1/stop", about: "work in flight may end, then the process does", takes: Takes::Nothing, gives: (202, Object("Stopping")) },
     Route { verb: Verb::Lottery, name: "lottery", nature: Look, reach: Groups, by: LOTTERY, method: "GET", path: "/v1/lottery", about: "services, states and loads, other members, what waits, what is counted", takes: Takes::Nothing, gives: (200, Object("Daemon")) },
     Route { verb: Verb::Keys, name: "keys", nature: Look, reach: Process, by: LOTTERY, method: "GET", path: "/v1/keys", about: "the numbers of the daemon's keys", takes: Takes::Nothing, gives: (200, Object("Keys")) },
@@ -247,6 +268,7 @@ pub const ROUTES: &[Route] = &[
     Route { verb: Verb::ProcessRestart, name: "process-restart", nature: Operate, reach: Group, by: SUPERVISOR, method: "POST", path: "/v1/processes/{process}/restart", about: "stop it and start it again", takes: Takes::Nothing, gives: (200, Object("Process")) },
     Route { verb: Verb::ProcessReload, name: "process-reload", nature: Operate, reach: Group, by: SUPERVISOR, method: "POST", path: "/v1/processes/{process}/reload", about: "have it read its configuration again", takes: Takes::Nothing, gives: (200, Object("Process")) },
     Route { verb: Verb::Shutdown, name: "shutdown", nature: Administer, reach: Process, by: SUPERVISOR, method: "POST", path: "/v1/shutdown", about: "end the Supervisor; ?children=stop (the default) or ?children=leave", takes: Takes::Children, gives: (202, Object("Ending")) },
+    Route { verb: Verb::Dashboard, name: "dashboard", nature: Look, reach: Groups, by: ALL, method: "GET", path: "/dashboard", about: "pages for people, with all below it; what they show and do takes the verbs of that", takes: Takes::Nothing, gives: (200, Html) },
 ];
 
 impl Verb {
@@ -309,6 +331,7 @@ impl Route {
                 (None, None) => return Some(named),
                 // None of these names needs escapes.
                 (Some("{lease}"), Some(word)) if !word.is_empty() => named.lease = Some(word),
+                (Some("{member}"), Some(word)) if !word.is_empty() => named.member = Some(word),
                 (Some(part), Some(word)) if part.starts_with('{') && !word.is_empty() => {
                     named.of = Some(word);
                 }
@@ -326,6 +349,8 @@ pub(crate) struct Named<'p> {
     pub(crate) of: Option<&'p str>,
     /// The number of a lease.
     pub(crate) lease: Option<&'p str>,
+    /// A member of the group.
+    pub(crate) member: Option<&'p str>,
 }
 
 #[cfg(test)]
@@ -344,7 +369,7 @@ mod tests {
 
     #[test]
     fn paths_name_groups() {
-        let of = |name| Named { of: Some(name), lease: None };
+        let of = |name| Named { of: Some(name), lease: None, member: None };
         let route = Verb::Explain.route();
         assert_eq!(route.fits("/v1/groups/web/explain"), Some(of("web")));
         for path in ["/v1/groups//explain", "/v1/groups/a/b/explain", "/v1/groups/web", "/v1/groups/web/ior"]
@@ -352,12 +377,14 @@ mod tests {
             assert_eq!(route.fits(path), None, "{path}");
         }
         assert_eq!(Verb::Index.route().fits("/"), Some(Named::default()));
-        let lease = Named { of: Some("web"), lease: Some("0a") };
+        let lease = Named { of: Some("web"), lease: Some("0a"), member: None };
         assert_eq!(Verb::Release.route().fits("/v1/groups/web/bind/0a"), Some(lease));
         assert_eq!(Verb::Bind.route().fits("/v1/groups/web/bind"), Some(of("web")));
         for path in ["/v1/groups/web/bind/", "/v1/groups/web/bind/0a/1", "/v1/groups//bind/0a"] {
             assert_eq!(Verb::Renew.route().fits(path), None, "{path}");
         }
+        let member = Named { of: Some("web"), lease: None, member: Some("[::1]:80") };
+        assert_eq!(Verb::Register.route().fits("/v1/groups/web/members/[::1]:80"), Some(member));
         let found = |path: &'static str| {
             let fits = |route: &'static Route| Some((route.name, route.fits(path)?));
             ROUTES.iter().filter_map(fits).collect::<Vec<_>>()

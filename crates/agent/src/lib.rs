@@ -27,6 +27,7 @@ mod name;
 mod noise;
 mod page;
 mod push;
+mod register;
 mod report;
 mod scrape;
 mod sensor;
@@ -53,6 +54,7 @@ pub use cgroup::Cgroup;
 pub use link::Url;
 pub use metric::Metric;
 pub use page::Snapshot;
+pub use register::{Registrar, Registration};
 pub use scrape::Scrape;
 pub use sensor::Unread;
 
@@ -77,6 +79,8 @@ pub struct Config {
     pub servers: Vec<String>,
     /// Balancers to push to, each with `/v1/report` if it has no path.
     pub report_to: Vec<Url>,
+    /// Register the member, or the servers, with these balancers: see [`Agent::registrar`].
+    pub register: Option<Registration>,
     /// Between two reports, give or take a tenth; and between two scrapes.
     pub interval: Duration,
     /// Where to listen; port 0 takes a free one.
@@ -121,6 +125,7 @@ impl Default for Config {
             member: None,
             servers: Vec::new(),
             report_to: Vec::new(),
+            register: None,
             interval: Duration::from_secs(1),
             listen: None,
             scrape: None,
@@ -164,6 +169,7 @@ pub struct Agent {
     sensors: Sensors,
     targets: Vec<Url>,
     interval: Duration,
+    registrar: Option<Registrar>,
     listener: Option<TcpListener>,
     acts: Option<Acts>,
     scraper: Option<Scraper>,
@@ -230,6 +236,9 @@ impl Agent {
             })?),
             None => None,
         };
+        let members = if config.servers.is_empty() { config.member.as_slice() } else { &config.servers };
+        let registrar =
+            config.register.map(|registration| Registrar::new(registration, members, &config.report_to));
         let targets: Vec<_> = config.report_to.into_iter().map(|url| url.or_path("/v1/report")).collect();
         let place = Place { proc: config.proc, cgroup, port: config.port };
         Ok(Self {
@@ -237,6 +246,7 @@ impl Agent {
             sensors: Sensors::open(place, config.interval),
             targets,
             interval: config.interval.max(GAP),
+            registrar,
             listener,
             acts: config.acts,
             scraper: config.scrape.map(Scraper::new),
@@ -265,9 +275,14 @@ impl Agent {
         self.shared.whole.alerts().subscribe()
     }
 
+    /// By which it leaves the groups that it was registered in; `None` if it was not.
+    pub fn registrar(&self) -> Option<Registrar> {
+        self.registrar.clone()
+    }
+
     /// Measures, reports and shows until `stop` comes true; what is under way then is cut.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { shared, sensors, targets, interval, listener, acts, scraper } = self;
+        let Self { shared, sensors, targets, interval, registrar, listener, acts, scraper } = self;
         let (beats, _) = watch::channel(0);
         let mut parts = JoinSet::new();
         for (place, subject) in shared.subjects().enumerate() {
@@ -278,6 +293,9 @@ impl Agent {
         }
         if let Some(listener) = listener {
             parts.spawn(serve::run(listener, shared.clone(), acts));
+        }
+        if let Some(registrar) = registrar {
+            parts.spawn(registrar.keep());
         }
         if let Some(scraper) = scraper {
             parts.spawn(scraper.run(shared.clone(), interval));

@@ -53,13 +53,18 @@ impl Url {
 }
 
 impl Url {
+    /// The same place with another path.
+    pub(crate) fn at(&self, path: &str) -> Self {
+        Self { path: path.to_owned(), ..self.clone() }
+    }
+
     /// Asks this place for another path with GET, in 2 s at the most; the body of an answer of 200, of at most 64 KiB.
     /// To be called in a tokio runtime with time and I/O.
     ///
     /// # Errors
     /// One line: nobody is there, the answer is late, broken or larger, or a refusal in the other side's words.
     pub async fn fetch(&self, path: &str) -> Result<Vec<u8>, String> {
-        let mut link = Link::new(Self { path: path.to_owned(), ..self.clone() });
+        let mut link = Link::new(self.at(path));
         let (status, body) =
             link.ask(Method::GET, None, 64 * 1024).await.map_err(|trouble| trouble.to_string())?;
         if status == StatusCode::OK { Ok(body.to_vec()) } else { Err(refusal(status.as_u16(), &body)) }

@@ -14,9 +14,11 @@ mod child;
 pub mod claim;
 pub mod column;
 pub mod compare;
+mod crew;
 mod cycle;
 mod drive;
 pub mod experiment;
+mod fellows;
 mod figure;
 mod front;
 pub mod library;
@@ -29,6 +31,7 @@ mod network;
 pub mod plan;
 mod point;
 mod ports;
+mod reactive;
 pub mod report;
 pub mod runner;
 mod served;
@@ -43,7 +46,8 @@ mod usage;
 mod fixture;
 
 pub use child::Tie;
-pub use measure::Before;
+pub use crew::Roll;
+pub use measure::{Before, Wire};
 pub use point::{Outcome, Tick};
 
 /// Why a run ended early.

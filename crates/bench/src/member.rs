@@ -12,7 +12,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, UdpSocket};
@@ -23,6 +23,7 @@ mod antagonist;
 mod echo;
 mod http;
 mod iiop;
+mod lately;
 mod metered;
 mod processor;
 mod service;
@@ -42,6 +43,7 @@ pub use shuffle::shuffle;
 pub use steps::Steps;
 
 use http::Page;
+use lately::Lately;
 use metered::Gauge;
 use work::Work;
 
@@ -207,6 +209,9 @@ struct Member {
     requests: Cell<u64>,
     /// Requests that wait or are served.
     in_flight: Cell<usize>,
+    /// What part of its processors was in use.
+    lately: Lately,
+    start: Instant,
     /// Oneways that have come (iiop).
     notes: Cell<u32>,
 }
@@ -242,6 +247,8 @@ impl Member {
             connections,
             requests,
             in_flight: Cell::new(0),
+            lately: Lately::default(),
+            start: Instant::now(),
             notes,
         }))
     }

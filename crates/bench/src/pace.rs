@@ -200,6 +200,11 @@ mod tests {
             rate().prop_map(Shape::Steady),
             (rate(), rate()).prop_map(|(from, to)| Shape::Ramp { from, to }),
             prop::collection::vec((rate(), some(0, 3_000_000)), 0..6).prop_map(Shape::Steps),
+            prop::collection::vec((some(0, 12_000_000), rate()), 0..6).prop_map(|mut places| {
+                places.sort_by_key(|(at, _)| *at);
+                places.dedup_by_key(|(at, _)| *at);
+                Shape::Through(places)
+            }),
             bursts.prop_map(|(rate, on, off)| Shape::Bursts { rate, on, off }),
         ]
     }
@@ -218,6 +223,25 @@ mod tests {
                     left -= part;
                 }
                 sum
+            }
+            Shape::Through(places) => {
+                // By what the shape is between any two neighbours of all times at which it may bend.
+                let rate = |at: f64| {
+                    let after = places.partition_point(|(place, _)| place.as_secs_f64() <= at);
+                    match (after.checked_sub(1).map(|before| places[before]), places.get(after)) {
+                        (Some((from, low)), Some((to, high))) => {
+                            let (from, to) = (from.as_secs_f64(), to.as_secs_f64());
+                            low + (high - low) * (at - from) / (to - from)
+                        }
+                        (Some((_, only)), None) => only,
+                        (None, Some((_, only))) => *only,
+                        (None, None) => 0.0,
+                    }
+                };
+                let ends = places.iter().map(|(place, _)| place.as_secs_f64()).filter(|at| *at < until);
+                let ends: Vec<f64> = [0.0].into_iter().chain(ends).chain([until]).collect();
+                let middle = |pair: &[f64]| rate((pair[0] + pair[1]) / 2.0) * (pair[1] - pair[0]);
+                ends.windows(2).map(middle).sum()
             }
             Shape::Bursts { rate, on, off } => {
                 let round = (*on + *off).as_secs_f64();

@@ -19,7 +19,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 
+use crate::fleet::Company;
 use crate::member::ceiling::Ceiling;
+use crate::neighbours::Apart;
 use crate::rebind::Rebind;
 use crate::{Event, EventKind, Load, Member, MemberId, Plan, State, Time, Vitals, hash};
 use effective::Reports;
@@ -31,16 +33,20 @@ mod effective;
 mod eject;
 mod health;
 mod loads;
+mod operators;
 mod outlier;
 mod report;
 mod settle;
 mod slow_start;
 mod spec;
+mod succession;
+mod told;
 mod watch;
 mod weights;
 
 pub use health::{Health, Verdict};
 pub use spec::{GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Totals, WhenAllDown};
+pub use succession::Past;
 
 /// The slow path of one group.
 #[derive(Debug)]
@@ -69,6 +75,8 @@ pub struct Analyzer {
     compared: Time,
     /// What its traffic comes to.
     crowd: Crowd,
+    /// What is known of other balancers, for plans.
+    company: Arc<Company>,
     /// Where clients are bound on demand: who has too many.
     rebind: Option<Rebind>,
     /// When the last plan was made.
@@ -90,6 +98,8 @@ struct Entry {
     load: Option<Load>,
     /// What its loads come to; `None` without one that still counts.
     reports: Option<Reports>,
+    /// Who else is on its host.
+    apart: Apart,
     work: Option<Work>,
     /// What stands in for its capacity, from outside.
     outside: Option<f64>,
@@ -101,6 +111,8 @@ struct Entry {
     ramp: Option<Time>,
     /// There from the start and only waiting for its first check: takes its whole share at once.
     original: bool,
+    /// Why its last failure was one; empty if that was not told.
+    blame: String,
     /// Traffic up to the last comparison of success rates; `None` if what came before must not count.
     totals: Option<Totals>,
     state: State,
@@ -123,6 +135,7 @@ impl Analyzer {
             wake: None,
             compared: now,
             crowd: Crowd::default(),
+            company: Arc::default(),
             rebind: None,
             planned: now,
             replan: None,
@@ -182,6 +195,11 @@ impl Analyzer {
         &self.spec
     }
 
+    /// Where its plans read what is known of other balancers.
+    pub fn company(&self) -> &Arc<Company> {
+        &self.company
+    }
+
     /// All members of the group, in the order of the configuration.
     pub fn members(&self) -> impl Iterator<Item = (MemberId, &MemberSpec, &Arc<Vitals>)> {
         self.entries.iter().zip(&self.spec.members).map(|(entry, spec)| (entry.id, spec, &entry.vitals))
@@ -200,6 +218,15 @@ impl Analyzer {
         self.tell_of(place, kind, why, &[("checks_in_a_row", f64::from(row))]);
         self.settle(place);
         self.survey();
+    }
+
+    /// Why the last request that this member failed did: told with an ejection that follows from failures.
+    pub fn handle_blame(&mut self, member: MemberId, why: &str) {
+        if let Some(&place) = self.places.get(&member)
+            && self.entries[place].blame != why
+        {
+            self.entries[place].blame = why.to_string();
+        }
     }
 
     /// The streak of failures counted in [`Vitals`] reached [`OutlierSpec::consecutive`]: ejects the member, if
@@ -235,6 +262,7 @@ impl Analyzer {
             0..2 => "it fails far more often than the others".to_string(),
             row => format!("it fails far more often than the others, {row} times in a row now"),
         };
+        let why = self.blamed(place, why);
         self.eject_by(place, why, &inputs, |ejection, _, now| ejection.suspect(now));
         self.survey();
     }
@@ -286,27 +314,6 @@ impl Analyzer {
         self.survey();
     }
 
-    /// Gives a member nothing new from now on. An error if there is no such member; nothing if it is draining.
-    pub fn drain(&mut self, member: &str, now: Time) -> Result<(), String> {
-        self.set_draining(member, true, now)
-    }
-
-    /// Takes a member back. An error if there is no such member; nothing if it is not draining.
-    pub fn undrain(&mut self, member: &str, now: Time) -> Result<(), String> {
-        self.set_draining(member, false, now)
-    }
-
-    /// Takes a member out of use, at once and without telling anybody: it gets nothing new, and keeps what it has. An error
-    /// if there is no such member; nothing if it is disabled.
-    pub fn disable(&mut self, member: &str, now: Time) -> Result<(), String> {
-        self.set_disabled(member, true, now)
-    }
-
-    /// Puts a member back in use. An error if there is no such member; nothing if it is not disabled.
-    pub fn enable(&mut self, member: &str, now: Time) -> Result<(), String> {
-        self.set_disabled(member, false, now)
-    }
-
     /// When [`Analyzer::handle_timeout`] wants to be called: an ejection may end or a share may grow.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.wake
@@ -355,11 +362,26 @@ impl Analyzer {
         self.plans += 1;
         let plan = Plan::new(self.spec.strategy, self.spec.knobs.clone(), members)
             .numbered(self.plans)
-            .limited(self.crowd.most.clone());
+            .limited(self.crowd.most.clone())
+            .among(self.company.clone());
         Some(match &self.spec.outlier {
             Some(outlier) if outlier.false_alarm > 0.0 => plan.suspecting(outlier.false_alarm),
             _ => plan,
         })
+    }
+
+    /// Those that are in no plan because an operator drains them, and could still serve: they are up. Whoever was bound to one may
+    /// come to it, and nobody else.
+    pub fn kept(&self) -> Vec<Member> {
+        let entries = self.entries.iter().zip(&self.spec.members);
+        let serves = |entry: &Entry| {
+            let well = entry.health.verdict == Verdict::Up && entry.ejection.until.is_none();
+            well && entry.state == State::Draining
+        };
+        entries
+            .filter(|(entry, _)| serves(entry))
+            .map(|(entry, spec)| self.member(entry, spec, 0.0))
+            .collect()
     }
 
     /// The next thing that happened, the oldest first. If nobody asks, the oldest are dropped.
@@ -382,12 +404,14 @@ impl Analyzer {
             ceiling: Ceiling::default(),
             load: None,
             reports: None,
+            apart: Apart::default(),
             work: None,
             outside: None,
             draining: false,
             disabled: false,
             health: if self.spec.health.is_some() { Health::unchecked() } else { Health::assumed() },
             ejection: Ejection::default(),
+            blame: String::new(),
             ramp: None,
             original,
             totals: None,
@@ -420,44 +444,6 @@ impl Analyzer {
     fn weight(&self, entry: &Entry, spec: &MemberSpec) -> f64 {
         let part = entry.ramp.map_or(1.0, |since| slow_start::part(since, self.now, self.spec.slow_start));
         (entry.outside.unwrap_or(spec.capacity) * part).max(f64::MIN_POSITIVE)
-    }
-
-    fn set_draining(&mut self, member: &str, draining: bool, now: Time) -> Result<(), String> {
-        self.advance(now);
-        let Some(place) = self.spec.members.iter().position(|spec| &*spec.name == member) else {
-            return Err(self.no_such(member));
-        };
-        let entry = &mut self.entries[place];
-        if mem::replace(&mut entry.draining, draining) != draining {
-            let in_flight = f64::from(entry.vitals.in_flight());
-            let (kind, why) = match draining {
-                true => (EventKind::Draining, "drained by an operator"),
-                false => (EventKind::Undrained, "taken back by an operator"),
-            };
-            self.tell_of(place, kind, why.to_string(), &[("in_flight", in_flight)]);
-            self.settle(place);
-            self.survey();
-        }
-        Ok(())
-    }
-
-    fn set_disabled(&mut self, member: &str, disabled: bool, now: Time) -> Result<(), String> {
-        self.advance(now);
-        let Some(place) = self.spec.members.iter().position(|spec| &*spec.name == member) else {
-            return Err(self.no_such(member));
-        };
-        let entry = &mut self.entries[place];
-        if mem::replace(&mut entry.disabled, disabled) != disabled {
-            let in_flight = f64::from(entry.vitals.in_flight());
-            let (kind, why) = match disabled {
-                true => (EventKind::Disabled, "disabled by an operator"),
-                false => (EventKind::Enabled, "enabled by an operator"),
-            };
-            self.tell_of(place, kind, why.to_string(), &[("in_flight", in_flight)]);
-            self.settle(place);
-            self.survey();
-        }
-        Ok(())
     }
 
     /// After a new configuration without checks: nobody is down.

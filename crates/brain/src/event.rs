@@ -20,7 +20,7 @@ pub enum EventKind {
     Down,
     /// Its traffic failed: taken out for a while.
     Ejected,
-    /// An ejection ended.
+    /// An ejection ended; the member may be out for another reason all the same ([`Event::in_vain`]).
     Readmitted,
     /// An operator let its work end.
     Draining,
@@ -64,10 +64,36 @@ pub enum EventKind {
     DiscoveryFailed,
     /// It answers again.
     DiscoveryRecovered,
+    /// Another balancer is there to act together with (`[fleet]`), or is heard of again.
+    BalancerJoined,
+    /// Nothing is heard of it, though nobody says that it is gone.
+    BalancerSilent,
+    /// It is gone, and did not say so before.
+    BalancerLost,
+    /// It said that it goes.
+    BalancerLeft,
+    /// The store of what operators do and of registered members cannot be used; what is known stays.
+    StoreLost,
+    /// It can be used again.
+    StoreRecovered,
+    /// The group is to have more members, or fewer.
+    Scaled,
+    /// A member that was started has ended by itself, and is gone.
+    MemberEnded,
+    /// Members cannot be started or stopped.
+    ScalerFailed,
+    /// They can be again.
+    ScalerRecovered,
+    /// A host has members of other groups, too, and what they do there begins or ceases to matter.
+    HostShared,
     /// A new configuration is in force.
     Reloaded,
     /// A configuration was refused; the one before stays.
     ReloadRefused,
+    /// Another process took over from this one, or this one from another.
+    Upgraded,
+    /// No other process could take over: this one goes on.
+    UpgradeFailed,
     /// The process stops: listeners are closed, requests in flight end.
     Stopping,
 }
@@ -85,4 +111,14 @@ pub struct Event {
     pub why: String,
     /// The numbers it was decided on, by name.
     pub inputs: Vec<(String, f64)>,
+}
+
+/// How the reason of a readmission ends if the member cannot be used all the same.
+pub(crate) const STILL_OUT: [&str; 3] = ["; it is down", "; it is draining", "; it is disabled"];
+
+impl Event {
+    /// Is it the end of an ejection of a member that is out for another reason, by what it says? That is no good news.
+    pub fn in_vain(kind: EventKind, why: &str) -> bool {
+        kind == EventKind::Readmitted && STILL_OUT.iter().any(|still| why.ends_with(still))
+    }
 }

@@ -25,6 +25,10 @@
 //! [`lottery`] is another way to the same end: daemons beside the servers that agree, without asking one another, which of
 //! them serves a request. It is a protocol, and as pure as the rest: messages and time go in, messages come out.
 //!
+//! # Several balancers as one
+//!
+//! [`fleet`] is what the balancers in front of the same members tell one another, and what each makes of it.
+//!
 //! # Who watches over the processes
 //!
 //! [`ward`] is what becomes of a process that a Supervisor looks after: whether and when it is started again.
@@ -66,6 +70,7 @@ extern crate alloc;
 mod analyzer;
 mod ask;
 mod event;
+pub mod fleet;
 mod hand;
 mod hash;
 mod line;
@@ -73,22 +78,25 @@ pub mod load_line;
 pub mod lottery;
 mod member;
 pub mod meter;
+pub mod neighbours;
 mod plan;
 mod rebind;
 mod retry;
+pub mod scale;
 pub mod status;
 pub mod strategy;
 mod time;
 pub mod ward;
 
 pub use analyzer::{
-    Analyzer, GroupSpec, Health, HealthSpec, MemberSpec, OutlierSpec, Totals, Verdict, WhenAllDown,
+    Analyzer, GroupSpec, Health, HealthSpec, MemberSpec, OutlierSpec, Past, Totals, Verdict, WhenAllDown,
 };
 pub use ask::Ask;
 pub use event::{Event, EventKind};
 pub use hand::Hand;
 pub use hash::{hash, mix};
 pub use line::{Line, Lines, Pace, Ticket, Turn, Urgency};
+pub(crate) use member::suspicion::MOST_WARNED;
 pub use member::{Effective, Load, Member, MemberId, State, Usage, Vitals};
 pub use plan::{Choice, Plan, Table};
 pub use rebind::{Alert, Moves, Rule, Shed, session_escapes, session_moves};

@@ -10,7 +10,7 @@
 //! It says `unknown` where the data cannot tell, and it keeps what it predicted and holds that against what came (`record`).
 //! Nothing is ever decided by it: it is for people.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -28,6 +28,7 @@ mod busy;
 mod crew;
 mod curve;
 mod gauge;
+mod host;
 mod knee;
 mod levels;
 mod record;
@@ -70,12 +71,32 @@ pub struct MemberSeen<'a> {
     pub failures: u64,
     /// How long all took.
     pub seconds: f64,
-    /// By [`level`]: requests that succeeded, and nanoseconds that they took.
+    /// By [`level`]: requests that succeeded, and nanoseconds that they took. May be empty where [`Estimator::knows`] them.
     pub levels: &'a [[u64; 2]],
     /// What it says of itself, if it does.
     pub said: Option<Said>,
     /// What was last told of its processors, and when that was measured.
     pub cpu: Option<(Cpu, Time)>,
+    /// What the members did that share its host with it.
+    pub beside: Beside,
+}
+
+/// What other members at the same host did, of whatever group.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Beside {
+    /// How many they are; who comes or goes changes the counts at once.
+    pub members: usize,
+    /// Requests ended.
+    pub requests: u64,
+    /// How long all took.
+    pub seconds: f64,
+}
+
+impl MemberSeen<'_> {
+    /// Is anything known of it? Of a thousand members that nobody uses nothing is kept.
+    fn tells(&self) -> bool {
+        self.requests > 0 || self.said.is_some() || self.cpu.is_some()
+    }
 }
 
 /// What a member's own meter says.
@@ -139,7 +160,7 @@ impl Estimator {
             self.record.forget();
             (self.at, self.last) = (Some(now), seen.latencies.to_vec());
             self.balancer = Balancer::new(seen.own);
-            for member in seen.members {
+            for member in seen.members.iter().filter(|member| member.tells()) {
                 self.gauges.entry(member.id).or_default().look(member, 1.0);
             }
             return;
@@ -154,10 +175,17 @@ impl Estimator {
             *self = Self { said: Some(say::unknown(0.0, why)), ..Self::default() };
             return;
         }
-        self.gauges.retain(|id, _| seen.members.iter().any(|member| member.id == *id));
+        if !self.gauges.is_empty() {
+            let here: BTreeSet<MemberId> = seen.members.iter().map(|member| member.id).collect();
+            self.gauges.retain(|id, _| here.contains(id));
+        }
         let (mut ended, mut took) = (0.0, 0.0);
         for member in seen.members {
-            let of = self.gauges.entry(member.id).or_default().look(member, seconds);
+            if !member.tells() && !self.gauges.contains_key(&member.id) {
+                continue;
+            }
+            // Nothing was known of it at the last look, so it had done nothing.
+            let of = self.gauges.entry(member.id).or_insert_with(Gauge::idle).look(member, seconds);
             ended += of.0;
             took += of.1;
         }
@@ -181,6 +209,12 @@ impl Estimator {
             said.headroom = said.capacity.map(|capacity| 1.0 - rate / capacity);
             said.age_seconds = self.closed.map_or(0.0, |closed| now.since(closed).as_secs_f64());
         }
+    }
+
+    /// Is nothing new said by a member of which so many requests have ended? Then its levels need not be told.
+    pub fn knows(&self, id: MemberId, requests: u64, now: Time) -> bool {
+        let anew = self.at.is_none_or(|at| now.since(at) >= AWAY);
+        requests == 0 || (!anew && self.gauges.get(&id).is_some_and(|gauge| gauge.knows(requests)))
     }
 
     /// Requests a second, now.

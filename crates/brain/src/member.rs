@@ -14,6 +14,7 @@ use suspicion::Suspicion;
 
 pub(crate) mod ceiling;
 pub(crate) mod heard;
+pub(crate) mod past;
 pub(crate) mod suspicion;
 
 /// Names a member of one group for as long as it lives; never used again for another.
@@ -48,7 +49,7 @@ impl State {
 }
 
 /// A load that a monitor reported, in the unit of the group's metric.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// Finite and not negative.
     pub value: f64,
@@ -67,7 +68,7 @@ pub struct Effective {
 }
 
 /// What a member says of its work as a whole, for weights by report (gRPC A58).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// Requests it ends a second; finite and not negative.
     pub rps: f64,
@@ -118,10 +119,22 @@ impl Member {
         self.vitals.in_flight()
     }
 
+    /// The same with what other balancers have there, as far as that is known: what choices compare.
+    #[inline]
+    pub fn everywhere(&self) -> f64 {
+        f64::from(self.vitals.in_flight()) + self.vitals.others()
+    }
+
+    /// Most requests at once from here: its limit, or this balancer's part of it.
+    #[inline]
+    pub fn allowed(&self) -> u32 {
+        self.limit.min(self.vitals.part().unwrap_or(u32::MAX))
+    }
+
     /// Has it as many requests as it may have? One that is back from an ejection may have one, until one succeeds.
     pub fn full(&self) -> bool {
         let in_flight = self.in_flight();
-        in_flight >= self.limit || (in_flight > 0 && self.vitals.suspicion.on_parole())
+        in_flight >= self.allowed() || (in_flight > 0 && self.vitals.suspicion.on_parole())
     }
 }
 
@@ -134,11 +147,17 @@ impl Member {
 pub struct Vitals {
     /// Requests in flight below, requests begun above: 32 bits each, so that one addition counts both.
     work: AtomicU64,
+    /// The same of work among that which clients have with the member themselves: how much each of it is nobody here sees.
+    afar: AtomicU64,
     streak: AtomicU32,
-    /// Requests in flight at which `adaptive` sends no more; 0 for none (see `ceiling`).
+    /// Requests in flight from here at which `adaptive` sends no more; 0 for none (see `ceiling`).
     ceiling: AtomicU32,
     /// Requests that were not served.
     lost: AtomicU32,
+    /// Requests in flight from other balancers, f32 bits; written by the slow path (see [`fleet`](crate::fleet)).
+    others: AtomicU32,
+    /// One more than this balancer's part of the member's limit; 0 for all of it.
+    part: AtomicU32,
     /// What the outcomes of its requests say against it.
     pub(crate) suspicion: Suspicion,
     /// Latency estimate, nanoseconds as f32 bits, above the tick it was updated in; 0 for none.
@@ -159,9 +178,12 @@ impl Vitals {
             (|cell: &AtomicU32| cell.load(Relaxed).into(), |cell: &AtomicU64| cell.load(Relaxed).into());
         Self {
             work: eight(&self.work),
+            afar: eight(&self.afar),
             streak: four(&self.streak),
             ceiling: four(&self.ceiling),
             lost: four(&self.lost),
+            others: four(&self.others),
+            part: four(&self.part),
             suspicion: self.suspicion.copy(),
             latency: eight(&self.latency),
             heard: self.heard.copy(),
@@ -177,10 +199,23 @@ impl Vitals {
                 return false;
             }
             self.work.fetch_add(u64::from(more), Relaxed);
+            self.afar.fetch_add(u64::from(more), Relaxed);
         } else {
+            self.afar.fetch_sub(u64::from(before - now), Relaxed);
             self.work.fetch_sub(u64::from(before - now), Relaxed);
         }
         true
+    }
+
+    /// What was counted in last is a member lent to a client, who goes there without being seen here.
+    pub fn lend(&self) {
+        self.afar.fetch_add(BEGUN | 1, Relaxed);
+    }
+
+    /// Counts that out: once for each [`lend`](Self::lend), in place of [`end`](Self::end).
+    pub fn give_back(&self) {
+        self.afar.fetch_sub(1, Relaxed);
+        self.end();
     }
 
     /// Counts a request in; returns how many are in flight with it.
@@ -198,10 +233,57 @@ impl Vitals {
         self.work.load(Relaxed) as u32
     }
 
-    /// Has it as many requests as were found to be too many for a member that says nothing of itself?
+    /// Requests in flight from other balancers, as far as that is known; 0 for a balancer that is alone.
+    #[inline]
+    pub fn others(&self) -> f64 {
+        f64::from(f32::from_bits(self.others.load(Relaxed)))
+    }
+
+    /// Sets that.
+    pub(crate) fn accompany(&self, others: f64) {
+        let bits = (others.clamp(0.0, f64::from(MOST_TOLD)) as f32).to_bits();
+        if self.others.load(Relaxed) != bits {
+            self.others.store(bits, Relaxed);
+        }
+    }
+
+    /// This balancer's part of the member's limit; `None` where it has all of it.
+    #[inline]
+    pub fn part(&self) -> Option<u32> {
+        self.part.load(Relaxed).checked_sub(1)
+    }
+
+    /// Sets that; true if it has become more.
+    pub(crate) fn give(&self, part: Option<u32>) -> bool {
+        let coded = part.map_or(0, |part| part.saturating_add(1));
+        let before = self.part.load(Relaxed);
+        if before != coded {
+            self.part.store(coded, Relaxed);
+        }
+        before != 0 && (coded == 0 || coded > before)
+    }
+
+    /// Nobody else is there.
+    pub(crate) fn alone(&self) {
+        self.accompany(0.0);
+        self.give(None);
+    }
+
+    /// Requests in flight that went through this process: without those that clients have with the member themselves.
+    pub fn in_flight_here(&self) -> u32 {
+        // What others count at the same moment may make it negative by a few.
+        self.in_flight().saturating_sub(self.afar.load(Relaxed) as u32)
+    }
+
+    /// Requests of this process begun so far; after 2^32 of them it starts again at 0.
+    pub fn begun_here(&self) -> u32 {
+        self.begun().wrapping_sub((self.afar.load(Relaxed) >> 32) as u32)
+    }
+
+    /// Has it as many requests from here as were found to be too many for a member that says nothing of itself?
     pub(crate) fn crowded(&self) -> bool {
         let ceiling = self.ceiling.load(Relaxed);
-        ceiling != 0 && self.in_flight() >= ceiling
+        ceiling != 0 && self.in_flight_here() >= ceiling
     }
 
     /// Has a request that took so long only failed because there are too many?
@@ -347,92 +429,4 @@ const TICK_SECONDS: f32 = 1.048_576e-3;
 const FUTURE: u32 = 60_000;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const DECAY: Duration = Duration::from_secs(10);
-    const MS: Duration = Duration::from_millis(1);
-
-    fn at(seconds: f64) -> Time {
-        Time(0) + Duration::from_secs_f64(seconds)
-    }
-
-    #[track_caller]
-    fn about(vitals: &Vitals, now: Time, milliseconds: f32) {
-        let latency = vitals.latency(now, DECAY).expect("an estimate") / 1e6;
-        assert!((latency / milliseconds - 1.0).abs() < 0.01, "{latency} ms, not {milliseconds} ms");
-    }
-
-    #[test]
-    fn peaks_count_at_once_and_lower_ones_by_and_by() {
-        let vitals = Vitals::default();
-        assert_eq!(vitals.latency(at(1.0), DECAY), None);
-        vitals.observe(10 * MS, at(1.0), DECAY);
-        about(&vitals, at(1.0), 10.0);
-        vitals.observe(200 * MS, at(1.0), DECAY);
-        about(&vitals, at(1.0), 200.0);
-        // After one decay time the new value weighs 1 - 1/e.
-        vitals.observe(100 * MS, at(11.0), DECAY);
-        about(&vitals, at(11.0), 200.0 / core::f32::consts::E + 100.0 * (1.0 - 1.0 / core::f32::consts::E));
-    }
-
-    #[test]
-    fn many_small_steps_equal_one_large_one() {
-        let vitals = Vitals::default();
-        vitals.observe(1000 * MS, at(0.0), DECAY);
-        for step in 1..=100_000 {
-            vitals.observe(MS, at(f64::from(step) / 10_000.0), DECAY);
-        }
-        about(&vitals, at(10.0), 1000.0 / core::f32::consts::E + 1.0 - 1.0 / core::f32::consts::E);
-    }
-
-    #[test]
-    fn an_estimate_fades_and_ends() {
-        let vitals = Vitals::default();
-        vitals.observe(100 * MS, at(5.0), DECAY);
-        about(&vitals, at(15.0), 100.0 / core::f32::consts::E);
-        assert!(vitals.latency(at(104.0), DECAY).is_some());
-        assert_eq!(vitals.latency(at(106.0), DECAY), None);
-        // 30 days later, when a signed difference of ticks has long been negative.
-        assert_eq!(vitals.latency(at(30.0 * 86_400.0), DECAY), None);
-    }
-
-    #[test]
-    fn times_from_the_future_have_no_age() {
-        let vitals = Vitals::default();
-        vitals.observe(100 * MS, at(5.0), DECAY);
-        about(&vitals, at(4.9), 100.0);
-        vitals.observe(Duration::ZERO, at(4.9), Duration::ZERO);
-        assert!(vitals.latency(at(0.0), Duration::ZERO).is_some());
-    }
-
-    #[test]
-    fn what_was_begun_is_counted_beside_what_is_in_flight() {
-        let vitals = Vitals::with_in_flight(3);
-        for _ in 0..5 {
-            vitals.begin();
-            vitals.end();
-        }
-        assert_eq!((vitals.begin(), vitals.in_flight(), vitals.begun()), (4, 4, 6));
-    }
-
-    #[test]
-    fn what_clients_tell_comes_and_goes() {
-        let vitals = Vitals::with_in_flight(2);
-        assert!(vitals.tell(0, 7) && vitals.tell(7, 3));
-        assert_eq!((vitals.in_flight(), vitals.begun()), (5, 0));
-        assert!(!vitals.tell(3, u32::MAX));
-        assert!(vitals.tell(3, 0));
-        let copy = vitals.copy();
-        copy.begin();
-        assert_eq!((vitals.in_flight(), copy.in_flight()), (2, 3));
-    }
-
-    #[test]
-    fn counts_wrap_instead_of_failing() {
-        let vitals = Vitals { work: AtomicU64::new(u64::from(u32::MAX) << 32), ..Vitals::default() };
-        assert_eq!((vitals.begin(), vitals.begun()), (1, 0));
-        vitals.end();
-        assert_eq!((vitals.in_flight(), vitals.begun()), (0, 0));
-    }
-}
+mod tests;

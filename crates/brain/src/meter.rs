@@ -16,6 +16,8 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Time;
 use knee::{Knee, Seat};
 
@@ -25,7 +27,8 @@ mod knee;
 pub use host::{Host, Jobs};
 
 /// What a member says of itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Reading {
     /// Requests it works on.
     pub in_flight: u32,

@@ -7,6 +7,7 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 
+use crate::fleet::Company;
 use crate::hash::unit;
 use crate::member::suspicion;
 use crate::meter::Reading;
@@ -64,6 +65,8 @@ pub struct Plan {
     suspect: f64,
     /// Requests that all members together may have from here, where a limit is in force; else 0.
     most: Arc<AtomicU32>,
+    /// What is known of other balancers.
+    company: Arc<Company>,
 }
 
 impl Plan {
@@ -73,8 +76,8 @@ impl Plan {
         let knobs = knobs.fit(strategy);
         let table = (strategy.prepare)(&members, &knobs);
         let count = members.len();
-        let most = Arc::default();
-        Self { strategy, knobs, members, table, serial: 0, count, suspect: f64::INFINITY, most }
+        let (most, company) = (Arc::default(), Arc::default());
+        Self { strategy, knobs, members, table, serial: 0, count, suspect: f64::INFINITY, most, company }
     }
 
     /// The same rules over no members.
@@ -91,6 +94,35 @@ impl Plan {
     /// Lets a limit of the whole group be set while the plan is in use.
     pub(crate) fn limited(self, most: Arc<AtomicU32>) -> Self {
         Self { most, ..self }
+    }
+
+    /// Lets other balancers be known of while the plan is in use.
+    pub fn among(self, company: Arc<Company>) -> Self {
+        Self { company, ..self }
+    }
+
+    /// How loaded a member is by what is in flight there, here and elsewhere: in requests of all balancers, if each had sent as many
+    /// as this one, which is what it comes to where this one is alone.
+    #[inline]
+    pub(crate) fn crowd(&self, member: &Member) -> f64 {
+        f64::from(member.in_flight()) * self.company.scale() + member.vitals.others()
+    }
+
+    /// Requests that all balancers together are expected to have at a member: half way between what is known of them, and what
+    /// it would be if each had as many there as this one.
+    #[inline]
+    pub(crate) fn total(&self, member: &Member) -> f64 {
+        f64::midpoint(self.crowd(member), f64::from(member.in_flight()))
+    }
+
+    /// Are other balancers heard of?
+    pub(crate) fn accompanied(&self) -> bool {
+        self.company.scale() > 1.0
+    }
+
+    /// Did a member say something of itself to another balancer?
+    pub(crate) fn spoken(&self) -> bool {
+        self.company.speaks()
     }
 
     /// Lets outcomes make members suspect, with this chance of a false alarm.
@@ -138,7 +170,7 @@ impl Plan {
     /// How quickly places come free: for one that was told [`Choice::Shed`] and may wait in a [`Line`](crate::Line).
     #[cold]
     pub fn pace(&self, hand: &Hand) -> Pace {
-        Pace { sojourn: hand.sojourn(), in_flight: self.in_flight() }
+        Pace { sojourn: hand.sojourn(), in_flight: self.sampled(Member::in_flight) }
     }
 
     /// The same where requests say how urgent they are. Members that say nothing leave [`Plan::pace`] without a time, and
@@ -156,16 +188,16 @@ impl Plan {
         Pace { sojourn, ..pace }
     }
 
-    /// Have all members together as many requests as they may have?
+    /// Have all members together as many requests from here as they may have?
     pub(crate) fn crowded(&self) -> bool {
         let most = self.most.load(Relaxed);
-        most != 0 && self.in_flight() >= most
+        most != 0 && self.sampled(|member| member.vitals.in_flight_here()) >= most
     }
 
-    /// Requests in flight from here; where there are many members, by a sample of them.
-    fn in_flight(&self) -> u32 {
+    /// The sum of a count of the members; where there are many, by a sample of them.
+    fn sampled(&self, count: impl Fn(&Member) -> u32) -> u32 {
         let step = self.members.len().div_ceil(SAMPLE).max(1);
-        let seen: u32 = self.members.iter().step_by(step).map(Member::in_flight).sum();
+        let seen: u32 = self.members.iter().step_by(step).map(count).fold(0, u32::saturating_add);
         seen.saturating_mul(step as u32)
     }
 

@@ -154,6 +154,23 @@ impl Rebind {
         self.tracks.get(&member)?.alert.as_ref()
     }
 
+    /// Load above which a member comes under alert, as things are now; `None` while its reports say nothing of that. Whoever is the least
+    /// loaded, or the last, does not, whatever its load.
+    pub(crate) fn above(&self, member: MemberId) -> Option<f64> {
+        let track = self.tracks.get(&member)?;
+        let mean = self.sums.effective / self.tracks.len() as f64;
+        let above = match self.rule {
+            Rule::Surplus => self.fair() + track.gate(self.fair())?,
+            Rule::Critical(critical) => critical,
+            Rule::Mean(times) => mean * times,
+            Rule::Least(times) => {
+                let least = self.tracks.values().map(|track| track.effective).fold(f64::INFINITY, f64::min);
+                mean.max(least * times)
+            }
+        };
+        above.is_finite().then_some(above)
+    }
+
     /// Which part of a member's sessions is to go now.
     pub(crate) fn shed(&self, member: MemberId) -> Shed {
         let alert = self.alert(member).filter(|alert| alert.held.is_none());

@@ -10,8 +10,12 @@ use serde::{Deserialize, Serialize};
 use crate::{EventKind, State};
 
 mod load_line;
+mod recent;
+mod scaler;
 
 pub use load_line::{LoadLine, MemberLoadLine, Predicted, WhatIf};
+pub use recent::{MemberRecent, MemberSecond, Recent, RecentSecond};
+pub use scaler::{ScaledMember, ScalerStatus};
 
 /// The whole process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -49,6 +53,77 @@ pub struct Status {
     /// What listeners with TLS show their clients.
     #[serde(default)]
     pub certificates: Vec<CertificateStatus>,
+    /// The balancers that this one acts together with; none without `[fleet]`.
+    #[serde(default)]
+    pub fleet: Option<FleetStatus>,
+    /// Where it is kept what operators do, and which members were registered; none where that is forgotten with the process.
+    #[serde(default)]
+    pub store: Option<StoreStatus>,
+}
+
+/// The balancers that act together, as one of them sees it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FleetStatus {
+    /// What this one is called.
+    pub name: String,
+    /// Where the others reach it.
+    pub address: String,
+    /// The others, by name.
+    pub balancers: Vec<BalancerStatus>,
+    /// Datagrams that it sent, and their bytes.
+    pub sent: u64,
+    /// See `sent`.
+    pub sent_bytes: u64,
+    /// Datagrams that came, and their bytes.
+    pub received: u64,
+    /// See `received`.
+    pub received_bytes: u64,
+    /// Datagrams that were dropped: made without the key, sent again, or not understood.
+    pub refused: u64,
+    /// Those that could not be sent.
+    pub unsent: u64,
+}
+
+/// Another balancer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BalancerStatus {
+    /// What it calls itself; empty until it has said so.
+    pub name: String,
+    /// Where it is reached.
+    pub address: String,
+    /// `up`, `silent` (it is there, and nothing is heard of it) or `lost` (it is gone and did not say so).
+    pub state: String,
+    /// Seconds since it was heard of.
+    pub age_seconds: f64,
+    /// Its reports that came.
+    pub reports: u64,
+    /// Share of its reports that did not, 0 to 1.
+    pub loss: f64,
+    /// Groups that it serves as well.
+    pub groups: usize,
+}
+
+/// A store of what outlives a balancer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StoreStatus {
+    /// `file` or `etcd`.
+    pub kind: String,
+    /// Where it is, as configured.
+    pub place: String,
+    /// The number of the last change that is known here.
+    pub revision: i64,
+    /// How much is kept: what operators did, members that were registered.
+    pub entries: usize,
+    /// How often it came to be that it could not be used.
+    pub failures: u64,
+    /// Changes that were refused because somebody else had been faster.
+    pub conflicts: u64,
+    /// How often all of it was read, the first time included.
+    pub reads: u64,
+    /// Why it cannot be used, if so: what is known stays in force, and operators are refused.
+    pub error: Option<String>,
+    /// Seconds since then.
+    pub failing_seconds: Option<f64>,
 }
 
 /// A certificate that clients are shown.
@@ -153,12 +228,15 @@ pub struct GroupStatus {
     /// Where members are found beside the configuration, in its order; empty where they are not.
     #[serde(default)]
     pub discovery: Vec<SourceStatus>,
+    /// How many members it is to have, where that is decided by what goes on.
+    #[serde(default)]
+    pub scaler: Option<ScalerStatus>,
 }
 
 /// A source of members.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SourceStatus {
-    /// `file`, `dns`, `srv` or `http`.
+    /// `file`, `dns`, `srv`, `http`, `etcd` or `registered`.
     pub kind: String,
     /// What is asked, as configured.
     pub what: String,
@@ -204,6 +282,12 @@ pub struct MemberStatus {
     pub weight: f64,
     /// Requests, sessions or flows it works on now.
     pub in_flight: u32,
+    /// The same of other balancers, as far as they are heard of (`[fleet]`); 0 for a balancer that is alone.
+    #[serde(default)]
+    pub in_flight_elsewhere: f64,
+    /// This balancer's part of the member's limit; none where it has all of it, or there is none.
+    #[serde(default)]
+    pub part: Option<u32>,
     /// Most of them at once: as configured, or less where the strategy goes by the member's knee; none if there is no
     /// limit.
     pub limit: Option<u32>,
@@ -240,6 +324,20 @@ pub struct MemberStatus {
     /// What it can do; none in its first seconds.
     #[serde(default)]
     pub load_line: Option<MemberLoadLine>,
+    /// Whom it shares its host with; none where only this group is there.
+    #[serde(default)]
+    pub host: Option<HostStatus>,
+}
+
+/// A host on which several groups have members.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostStatus {
+    /// Its label, or its address.
+    pub name: String,
+    /// The group's part of what is done there, 0 to 1.
+    pub own: f64,
+    /// Those of the other groups, by name.
+    pub others: BTreeMap<String, f64>,
 }
 
 /// Quantiles of a latency since start, seconds; 0 when nothing was measured. Each is at most 6 % off.

@@ -130,6 +130,13 @@ pub struct Knob {
     pub max: f64,
 }
 
+/// There is one of each name.
+impl PartialEq for Strategy {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
 /// Settings that cannot go together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clash {
@@ -211,10 +218,10 @@ fn share(plan: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
 
 /// For strategies that compare what is in flight for the weight.
 fn relative_load(_: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
-    Vec::from([("in_flight_per_weight", f64::from(member.in_flight()) / member.weight)])
+    Vec::from([("in_flight_per_weight", member.everywhere() / member.weight)])
 }
 
 /// For strategies to which all members that are left are the same: the least loaded of them.
 fn fewest(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
-    least_connections::least(plan.members(), ask, left)
+    least_connections::least(plan, ask, left)
 }

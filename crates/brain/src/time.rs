@@ -3,8 +3,10 @@
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// Nanoseconds since a moment the shell fixed when it started; monotonic, never wall clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Time(pub u64);
 
 impl Time {

@@ -4,6 +4,7 @@
 
 #![expect(clippy::print_stdout, reason = "the tables of the long form")]
 
+#[expect(dead_code, reason = "other tests use the rest of it")]
 mod farm;
 
 use farm::ours::Ours;

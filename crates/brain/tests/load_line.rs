@@ -5,6 +5,8 @@
 
 #[expect(dead_code, reason = "other tests draw more")]
 mod dice;
+#[path = "load_line/other.rs"]
+mod other;
 #[path = "load_line/world.rs"]
 mod world;
 

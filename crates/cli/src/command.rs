@@ -1,16 +1,21 @@
 //! The command tree. A command is a file `command/<name>.rs` with `Args` and `run`, and two lines here.
 
+mod add;
 mod agent;
 mod bindings;
 mod cert;
+mod check;
 mod completions;
 mod config;
 mod demo;
 mod disable;
+#[cfg(test)]
+mod documents;
 mod drain;
 mod enable;
 mod events;
 mod explain;
+mod fleet;
 mod ior;
 mod lab;
 mod leases;
@@ -23,13 +28,17 @@ mod members;
 mod model;
 mod pick;
 mod reload;
+mod remove;
+mod scale;
 mod set;
 mod sources;
 mod status;
 mod stop;
 mod supervise;
+mod top;
 mod undrain;
 mod up;
+mod upgrade;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,6 +48,7 @@ use plimsoll_admin::Says;
 
 pub(crate) use crate::failure::{Exit, Failure};
 pub(crate) use crate::talk::Globals;
+pub(crate) use model::policy as model_policy;
 
 /// Adaptive load balancing and monitoring.
 ///
@@ -66,13 +76,20 @@ pub(crate) enum Command {
     Bindings(bindings::Args),
     Leases(leases::Args),
     Events(events::Args),
+    Top(top::Args),
+    Check(check::Args),
     Explain(explain::Args),
+    Fleet(fleet::Args),
     Drain(drain::Args),
     Undrain(undrain::Args),
     Disable(disable::Args),
     Enable(enable::Args),
+    Scale(scale::Args),
     Set(set::Args),
+    Add(add::Args),
+    Remove(remove::Args),
     Reload(reload::Args),
+    Upgrade(upgrade::Args),
     Stop(stop::Args),
     Member(member::Args),
     Load(load::Args),
@@ -139,13 +156,20 @@ impl Command {
             Self::Bindings(args) => bindings::run(args, globals),
             Self::Leases(args) => leases::run(args, globals),
             Self::Events(args) => events::run(args, globals),
+            Self::Top(args) => top::run(args, globals),
+            Self::Check(args) => check::run(args, globals),
             Self::Explain(args) => explain::run(args, globals),
+            Self::Fleet(args) => fleet::run(args, globals),
             Self::Drain(args) => drain::run(args, globals),
             Self::Undrain(args) => undrain::run(args, globals),
             Self::Disable(args) => disable::run(args, globals),
             Self::Enable(args) => enable::run(args, globals),
+            Self::Scale(args) => scale::run(args, globals),
             Self::Set(args) => set::run(args, globals),
+            Self::Add(args) => add::run(args, globals),
+            Self::Remove(args) => remove::run(args, globals),
             Self::Reload(args) => reload::run(args, globals),
+            Self::Upgrade(args) => upgrade::run(args, globals),
             Self::Stop(args) => stop::run(args, globals),
             Self::Member(args) => member::run(args, globals),
             Self::Load(args) => load::run(args, globals),

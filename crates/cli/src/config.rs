@@ -14,6 +14,7 @@ mod corba;
 mod credential;
 mod discover;
 mod door;
+mod fleet;
 mod group;
 mod hand_over;
 mod health;
@@ -22,12 +23,15 @@ mod lottery;
 mod members;
 mod monitor;
 mod name;
+mod ocsp;
 mod outlier;
 mod place;
 mod problem;
 mod root;
+mod scaler;
 mod settings;
 mod shape;
+mod store;
 mod strategy;
 mod suggest;
 mod supervise;
@@ -53,13 +57,15 @@ use toml::de::DeTable;
 pub(crate) use access::{AccessTable, check_file as check_access};
 pub(crate) use acme::Acme;
 pub(crate) use address::{AdminListen, Control, Controls, ListenAddress, MemberAddress, Network};
-pub(crate) use affinity::Affinity;
+pub(crate) use affinity::{Affinity, cookie_key, recall_cookie_key};
 pub(crate) use corba::{Iiop, MemberLocation, ObjectKey, Reference, TypeId};
 pub(crate) use credential::{JwtTable, KerberosTable, TlsTable};
 pub(crate) use discover::{Discover, Discovery};
 pub(crate) use door::{ControlTable, Doors};
+pub(crate) use fleet::Fleet;
 pub(crate) use group::{
-    Group, Health, Member, MemberProtocol, MemberTable, ProxyVersion, ReportHeader, WhenAllDown,
+    DrainedSessions, Group, Health, Member, MemberProtocol, MemberTable, ProxyVersion, ReportHeader,
+    WhenAllDown,
 };
 pub(crate) use hand_over::HandOver;
 pub(crate) use listener::{Binding, Forwarded, Listener, Protocol, Rebind};
@@ -72,7 +78,9 @@ pub(crate) use name::{
 pub(crate) use outlier::Outlier;
 pub(crate) use problem::{Problem, Problems, Severity, Source};
 pub(crate) use root::Config;
+pub(crate) use scaler::{Scaler, Scaling};
 pub(crate) use settings::{AdminConfig, Lottery, Machine, drawn_object, look_up};
+pub(crate) use store::{EtcdTable, StoreTable};
 pub(crate) use strategy::Strategy;
 pub(crate) use supervise::{
     DEFAULT_SUPERVISE_CONTROL, DEFAULT_SUPERVISE_FILE, Folder, Process, SuperviseFile, Variable,
@@ -131,6 +139,34 @@ impl ReadError {
 pub(crate) fn read(path: &Path) -> Result<File, ReadError> {
     let (name, bytes) = bytes_of(path)?;
     parse(&name, bytes).map_err(ReadError::Wrong)
+}
+
+/// Reads and checks a file with groups and listeners that stand elsewhere, which count as if they stood at its end.
+pub(crate) fn read_with(path: &Path, shared: &str) -> Result<File, ReadError> {
+    let (name, mut bytes) = bytes_of(path)?;
+    bytes.extend_from_slice(b"\n");
+    bytes.extend_from_slice(shared.as_bytes());
+    parse(&format!("{name} with the store's"), bytes).map_err(ReadError::Wrong)
+}
+
+/// Reads groups and listeners that are to be shared, and checks them with the file of a balancer that will have them.
+pub(crate) fn read_shared(path: &Path, shared: &Path) -> Result<String, ReadError> {
+    let (name, bytes) = bytes_of(shared)?;
+    let held = hold::<Config>(schema(), &name, bytes).map_err(ReadError::Wrong)?;
+    let mut problems = held.problems;
+    for (key, _) in DeTable::parse_recoverable(held.source.text()).0.get_ref() {
+        if !matches!(&**key.get_ref(), "listener" | "group") {
+            let message = format!("`{}` cannot be shared", key.get_ref());
+            problems.push(Problem::error(key.span(), message).hint("only [[listener]] and [[group]] can"));
+        }
+    }
+    let text = held.source.text().to_owned();
+    let problems = Problems::new(held.source, problems);
+    if problems.fatal() {
+        return Err(ReadError::Wrong(problems));
+    }
+    read_with(path, &text)?;
+    Ok(text)
 }
 
 /// What a file is called and what is in it.

@@ -135,6 +135,11 @@ impl Balancer {
         self.act("POST", target, body)
     }
 
+    /// Has something written down.
+    pub(crate) fn put(&self, target: &str, body: &Value) -> Result<Value, Trouble> {
+        self.act("PUT", target, body)
+    }
+
     /// Has something ended.
     pub(crate) fn delete(&self, target: &str, body: &Value) -> Result<Value, Trouble> {
         self.act("DELETE", target, body)
@@ -146,7 +151,9 @@ impl Balancer {
                 "{self} only shows: give --control unix:/path of the control socket to act"
             )));
         }
-        let body = self.send(method, target, &body.to_string(), ACT)?.body().map_err(|e| self.lost(&e))?;
+        let nothing = body.is_null() && method == "DELETE";
+        let body = if nothing { String::new() } else { body.to_string() };
+        let body = self.send(method, target, &body, ACT)?.body().map_err(|e| self.lost(&e))?;
         Ok(serde_json::from_slice(&body).unwrap_or_default())
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct Base {
     /// For the data plane.
     pub(crate) settings: proxy::Settings,
     /// For what watches members.
-    pub(crate) watched: Vec<cluster::GroupSettings>,
+    pub(crate) watched: Vec<Arc<cluster::GroupSettings>>,
     /// Of members that have one of their own, by group and member.
     pub(crate) locations: BTreeMap<(String, String), String>,
     /// Groups whose members a lottery draws.
@@ -33,6 +33,10 @@ pub(crate) struct Base {
     pub(crate) certificates: Vec<acme::Settings>,
     /// Groups some of whose members are found.
     pub(crate) discoveries: Vec<config::Discovery>,
+    /// The balancers that act together with this one.
+    pub(crate) fleet: Option<config::Fleet>,
+    /// Groups whose members are counted.
+    pub(crate) scalings: Vec<config::Scaling>,
     /// Where spans go.
     pub(crate) collector: Option<Collector>,
 }
@@ -73,7 +77,7 @@ struct Member {
 #[derive(Clone, Debug)]
 pub(crate) struct Force {
     pub(crate) settings: proxy::Settings,
-    pub(crate) watched: Vec<cluster::GroupSettings>,
+    pub(crate) watched: Vec<Arc<cluster::GroupSettings>>,
     locations: BTreeMap<(Arc<str>, Arc<str>), Location>,
 }
 
@@ -86,9 +90,45 @@ impl Base {
         certificates: Vec<acme::Settings>,
     ) -> Self {
         let watched = file.watched(&settings);
-        let (locations, discoveries) = (file.locations(), file.discoveries());
+        let (locations, discoveries, scalings) = (file.locations(), file.discoveries(), file.scalings());
         let collector = file.config.tracing.as_ref().map(config::Tracing::collector);
-        Self { settings, watched, locations, lotteries, certificates, discoveries, collector }
+        let fleet = file.config.fleet.clone();
+        Self {
+            settings,
+            watched,
+            locations,
+            lotteries,
+            certificates,
+            discoveries,
+            scalings,
+            fleet,
+            collector,
+        }
+    }
+
+    /// What is in force once others are found in a few groups, `before` being in force and made of this: what that costs is a matter of
+    /// those groups, and not of all that there are.
+    pub(crate) fn again(&self, before: &Force, made: &Made, groups: &[Arc<str>]) -> Force {
+        if !made.groups.is_empty() || !made.added.is_empty() || !made.removed.is_empty() {
+            return self.with(made);
+        }
+        let mut force = before.clone();
+        let wanted: BTreeSet<&Arc<str>> = groups.iter().collect();
+        let of = |name: &Arc<str>| wanted.contains(name);
+        for own in self.settings.groups.iter().filter(|own| of(&own.spec.name)) {
+            force.settings.groups.iter_mut().filter(|one| one.spec.name == own.spec.name).for_each(|one| {
+                one.clone_from(own);
+            });
+        }
+        for own in self.watched.iter().filter(|own| of(&own.name)) {
+            force.watched.iter_mut().filter(|one| one.name == own.name).for_each(|one| one.clone_from(own));
+        }
+        for group in groups {
+            if let Some(members) = made.found.get(group) {
+                force.find(group, members);
+            }
+        }
+        force
     }
 
     /// What is in force with these changes.
@@ -105,9 +145,9 @@ impl Base {
         for group in &made.groups {
             // A file that was read again may have a group of this name now: its own comes first.
             if force.group(&group.settings.spec.name).is_none() {
-                force.settings.groups.push(group.settings.clone());
+                force.settings.groups.push(Arc::new(group.settings.clone()));
                 force.settings.listeners.push(group.listener.clone());
-                force.watched.push(group.watched.clone());
+                force.watched.push(Arc::new(group.watched.clone()));
             }
         }
         for lottery in &self.lotteries {
@@ -155,7 +195,7 @@ impl Force {
     }
 
     fn group(&self, name: &str) -> Option<&proxy::GroupSettings> {
-        self.settings.groups.iter().find(|group| *group.spec.name == *name)
+        self.settings.groups.iter().find(|group| *group.spec.name == *name).map(|group| &**group)
     }
 
     fn location(&self, group: &Arc<str>, member: &Arc<str>) -> Location {
@@ -165,18 +205,22 @@ impl Force {
 
     fn remove(&mut self, group: &str, member: &str) {
         if let Some(group) = self.settings.groups.iter_mut().find(|one| *one.spec.name == *group) {
+            let group = Arc::make_mut(group);
             group.spec.members.retain(|one| *one.name != *member);
             if let Some(iiop) = &mut group.iiop {
                 iiop.objects.remove(member);
             }
         }
         if let Some(group) = self.watched.iter_mut().find(|one| *one.name == *group) {
-            group.members.retain(|one| *one.name != *member);
+            Arc::make_mut(group).members.retain(|one| *one.name != *member);
         }
     }
 
     fn draw(&mut self, group: &str, members: &[MemberSpec]) {
+        let mut hosts = BTreeMap::new();
         if let Some(group) = self.settings.groups.iter_mut().find(|one| *one.spec.name == *group) {
+            let group = Arc::make_mut(group);
+            hosts.clone_from(&group.hosts);
             group.spec.members = members.to_vec();
             if let Some(iiop) = &mut group.iiop {
                 let object = |one: &MemberSpec| {
@@ -188,17 +232,18 @@ impl Force {
         if let Some(watched) = self.watched.iter_mut().find(|one| *one.name == *group) {
             let member = |one: &MemberSpec| {
                 let MemberSpec { name, address, capacity, .. } = one.clone();
-                cluster::MemberSettings { name, address, capacity }
+                let host = hosts.get(&name).cloned();
+                cluster::MemberSettings { name, address, capacity, host }
             };
-            watched.members = members.iter().map(member).collect();
+            Arc::make_mut(watched).members = members.iter().map(member).collect();
         }
     }
 
     /// Members that were found come after those of the file.
     fn find(&mut self, group: &str, found: &[MemberSpec]) {
         let Some(settings) = self.group(group) else { return };
-        let listed = |name: &str| settings.spec.members.iter().any(|one| *one.name == *name);
-        let others = found.iter().filter(|one| !listed(&one.name));
+        let listed: BTreeSet<&Arc<str>> = settings.spec.members.iter().map(|one| &one.name).collect();
+        let others = found.iter().filter(|one| !listed.contains(&one.name));
         let members: Vec<MemberSpec> = settings.spec.members.iter().chain(others).cloned().collect();
         self.draw(group, &members);
     }
@@ -207,6 +252,7 @@ impl Force {
         let Some(settings) = self.settings.groups.iter_mut().find(|one| one.spec.name == *group) else {
             return;
         };
+        let settings = Arc::make_mut(settings);
         let Some(iiop) = &mut settings.iiop else { return };
         if settings.spec.members.iter().any(|one| one.name == member.spec.name) {
             return;
@@ -216,7 +262,12 @@ impl Force {
         self.locations.insert((Arc::clone(group), Arc::clone(&member.spec.name)), member.location.clone());
         if let Some(watched) = self.watched.iter_mut().find(|one| one.name == *group) {
             let MemberSpec { name, address, capacity, .. } = member.spec.clone();
-            watched.members.push(cluster::MemberSettings { name, address, capacity });
+            Arc::make_mut(watched).members.push(cluster::MemberSettings {
+                name,
+                address,
+                capacity,
+                host: None,
+            });
         }
     }
 }
@@ -278,10 +329,10 @@ impl Made {
             config::parse(&name, text.into_bytes()).map_err(|problems| impossible(problems.first()))?;
         let settings = file.settings(machine, look_up).map_err(|problems| impossible(problems.first()))?;
         let watched = file.watched(&settings).pop();
-        let (Some(mut settings), Some(mut watched)) = (settings.groups.into_iter().next_back(), watched)
-        else {
+        let (Some(settings), Some(watched)) = (settings.groups.into_iter().next_back(), watched) else {
             return Err(impossible(format!("group {name} came to nothing")));
         };
+        let (mut settings, mut watched) = (Arc::unwrap_or_clone(settings), Arc::unwrap_or_clone(watched));
         settings.spec.members.clear();
         watched.members.clear();
         if let Some(iiop) = &mut settings.iiop {
@@ -373,6 +424,11 @@ impl Made {
     /// Members that are found, of all groups.
     pub(crate) fn find(&mut self, found: BTreeMap<Arc<str>, Vec<MemberSpec>>) {
         self.found = found;
+    }
+
+    /// Other members are found, of some groups.
+    pub(crate) fn find_more(&mut self, found: BTreeMap<Arc<str>, Vec<MemberSpec>>) {
+        self.found.extend(found);
     }
 
     /// Whether an operator's choice of a strategy is for a group that was made here; it is taken then.

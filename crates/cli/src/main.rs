@@ -6,11 +6,14 @@ mod control;
 mod desk;
 mod doors;
 mod failure;
+mod import;
 mod limits;
 mod log;
 mod made;
 mod picker;
 mod running;
+mod screen;
+mod succession;
 mod supervise;
 mod talk;
 

@@ -3,39 +3,46 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use plimsoll_acme::Keeper;
-use plimsoll_admin::{
-    Changed, Collector, Entry, Lease, Lessee, NoLease, Reference, Refused, Report, Rules, Subject, Switch,
-    Wish,
-};
-use plimsoll_brain::status::{GroupExplanation, Status};
-use plimsoll_brain::{MemberSpec, Shed};
+use plimsoll_admin::{Collector, Rules};
+use plimsoll_brain::MemberSpec;
 use plimsoll_cluster::corba::Refusal;
+use plimsoll_cluster::fleet::Fleet;
+use plimsoll_cluster::store::Store;
 use plimsoll_cluster::{self as cluster, Cluster};
-use plimsoll_proxy::{Engine, Stamped};
-use plimsoll_wire::giop::Corbaloc;
+use plimsoll_proxy::Engine;
 use sd_notify::NotifyState;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, watch};
 
 use crate::config::{self, AdminConfig, Config, File, Machine, look_up};
 use crate::limits;
 use crate::made::{Base, Force, Made};
+use crate::succession::Elder;
 use balancing::Balancing;
 use certificates::Window;
 use discovered::Discovered;
 use joint::Joint;
+use kept::{Again, Deeds};
+use scaled::Scaled;
 
 mod balancing;
 pub(crate) mod certificates;
 pub(crate) mod discovered;
+pub(crate) mod document;
+mod fleet;
 mod joint;
+pub(crate) mod kept;
 mod lend;
+pub(crate) mod registered;
+pub(crate) mod scaled;
+mod stored;
+mod subject;
+mod succession;
+mod suppose;
 
 /// The data plane and where its configuration comes from.
 pub(crate) struct Running {
@@ -59,8 +66,24 @@ pub(crate) struct Running {
     reloading: Mutex<()>,
     /// Groups whose balancing is switched off, and what they are balanced by otherwise.
     off: Mutex<BTreeMap<String, Balancing>>,
+    /// How another process takes over from this one; set once it runs.
+    elder: OnceLock<Elder>,
+    /// Since when a process that was taken over from ends its connections; `None` when it has ended.
+    predecessor: watch::Sender<Option<Instant>>,
     /// What the sources of members said.
     discovered: Discovered,
+    /// The other balancers, if it acts together with any.
+    fleet: Mutex<Option<Fleet>>,
+    /// Where it is kept what outlives the process.
+    store: Arc<dyn Store>,
+    /// The change by which it has the groups and listeners that were read last; `None` where those of the file are all.
+    document: Mutex<Option<i64>>,
+    /// What of it is in force. Whoever has both takes this before `reloading`.
+    kept: Mutex<Deeds>,
+    /// What the file says of groups that are balanced in another way.
+    own: Mutex<BTreeMap<String, Balancing>>,
+    /// What those say who decide how many members there are.
+    scaled: Scaled,
     /// Where spans go.
     collector: watch::Sender<Option<Collector>>,
     /// Another file is in force.
@@ -76,6 +99,7 @@ impl Running {
     pub(crate) fn new(
         engine: Engine,
         (base, discovered): (Base, Discovered),
+        (store, document): (Arc<dyn Store>, Option<i64>),
         file: &Path,
         machine: Machine,
         admin: AdminConfig,
@@ -91,7 +115,7 @@ impl Running {
         let collector = watch::Sender::new(base.collector.clone());
         let (reloaded, stop) = (Notify::new(), Notify::new());
         let (base, made, force) = (Mutex::new(base), Mutex::new(made), Mutex::new(Arc::new(force)));
-        let off = Mutex::default();
+        let (off, kept, own) = (Mutex::default(), Mutex::default(), Mutex::default());
         Ok(Arc::new(Self {
             engine,
             cluster,
@@ -105,9 +129,17 @@ impl Running {
             rules,
             reloading,
             discovered,
+            fleet: Mutex::default(),
+            store,
+            document: Mutex::new(document),
+            kept,
+            own,
+            scaled: Scaled::default(),
             collector,
             reloaded,
             off,
+            elder: OnceLock::new(),
+            predecessor: watch::Sender::new(None),
             stop,
         }))
     }
@@ -154,7 +186,7 @@ impl Running {
             self.engine.reload_refused(&why);
             why
         };
-        let file = config::read(&self.file).map_err(|error| refuse(error.headline()))?;
+        let file = self.read_file().map_err(|error| refuse(error.headline()))?;
         warn(&file);
         limits::check_files(&file.config, limits::raise()).map_err(refuse)?;
         let settings =
@@ -171,7 +203,12 @@ impl Running {
         let force = base.with(&made);
         let mut beside = differences(&self.force().watched, &force.watched);
         if file.admin() != self.admin {
-            let note = "[admin] differs: it takes effect when the process is started again (its access rules do now)";
+            let note = "[admin] differs: it takes effect with `plimsoll upgrade` or a restart (its access rules do now)";
+            tracing::warn!("{note}");
+            beside.push(format!("! {note}"));
+        }
+        if file.config.fleet != lock(&self.base).fleet {
+            let note = "[fleet] differs: it takes effect with `plimsoll upgrade` or a restart";
             tracing::warn!("{note}");
             beside.push(format!("! {note}"));
         }
@@ -191,6 +228,7 @@ impl Running {
         self.rules.replace(rules);
         // The file says by what there is balancing.
         lock(&self.off).clear();
+        self.scaled.reloaded();
         self.reloaded.notify_one();
         self.write_references(&file.config);
         Ok(changes)
@@ -230,6 +268,7 @@ impl Running {
         members: &[MemberSpec],
         weights: &[(Arc<str>, Option<f64>)],
     ) -> Result<(), String> {
+        let mut changed = false;
         {
             let _one = lock(&self.reloading);
             let mut made = lock(&self.made).clone();
@@ -237,7 +276,11 @@ impl Running {
                 let force = lock(&self.base).with(&made);
                 self.enforce(force, Vec::new())?;
                 *lock(&self.made) = made;
+                changed = true;
             }
+        }
+        if changed {
+            self.keep(Again::Members);
         }
         self.engine.weights(group, weights);
         Ok(())
@@ -279,156 +322,14 @@ impl Running {
     }
 }
 
-impl Subject for Running {
-    fn status(&self) -> Status {
-        let mut status = self.engine.status();
-        let off = lock(&self.off);
-        status.groups.iter_mut().for_each(|group| group.balancing_disabled = off.contains_key(&group.name));
-        let settings = &self.force().settings;
-        status.certificates = certificates::statuses(settings, &self.keeper.states(), SystemTime::now());
-        self.discovered.show(&mut status.groups);
-        status
-    }
-
-    fn buckets(&self, group: &str) -> Vec<(f64, u64)> {
-        self.engine.buckets(group)
-    }
-
-    fn events(&self, since: u64) -> Vec<Entry> {
-        let entry = |stamped: &Stamped| Entry::new(stamped.seq, stamped.unix_ms, &stamped.event);
-        self.engine.events().iter().filter(|stamped| stamped.seq > since).map(entry).collect()
-    }
-
-    fn changed(&self) -> Changed {
-        let mut news = self.engine.subscribe();
-        Box::pin(async move {
-            // To have missed some is news as well.
-            if let Err(RecvError::Closed) = news.recv().await {
-                std::future::pending().await
-            }
-        })
-    }
-
-    fn drain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
-        self.engine.drain(group, member)
-    }
-
-    fn undrain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
-        self.engine.undrain(group, member)
-    }
-
-    fn switch(&self, what: &Switch, on: bool) -> Result<Vec<String>, String> {
-        let word = if on { "enabled" } else { "disabled" };
-        match what {
-            Switch::Member { group, name } => {
-                let (engine, group) = (&self.engine, group.as_deref());
-                if on { engine.enable(group, name) } else { engine.disable(group, name) }?;
-                Ok(vec![format!("~ member {name}: {word}")])
-            }
-            Switch::Listener(address) => {
-                let (engine, address) = (&self.engine, address.trim());
-                let news = if on { engine.open_listener(address) } else { engine.close_listener(address) }?;
-                Ok(news.then(|| format!("~ listener {address}: {word}")).into_iter().collect())
-            }
-            Switch::Balancing(group) => self.balance(group, on),
-        }
-    }
-
-    /// May take as long as looking names up does.
-    fn reload(&self) -> Result<Vec<String>, String> {
-        let _one = lock(&self.reloading);
-        let mut states = vec![NotifyState::Reloading];
-        states.extend(NotifyState::monotonic_usec_now().ok());
-        notify(&states);
-        let outcome = self.apply();
-        let status = match &outcome {
-            Ok(_) => format!("running {}", self.file.display()),
-            Err(why) => format!("the last reload was refused: {why}"),
-        };
-        notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
-        outcome
-    }
-
-    fn stop(&self) {
-        self.stop.notify_one();
-    }
-
-    fn explain(&self, group: &str) -> Option<GroupExplanation> {
-        let mut explanation = self.engine.explain(group)?;
-        if let Some(known) = self.cluster.known(group) {
-            (explanation.monitor, explanation.weight) = (known.monitor, known.weight);
-            for known in known.members {
-                let member = explanation.members.iter_mut().find(|member| *member.name == *known.name);
-                if let Some(member) = member {
-                    (member.facts, member.load) = (known.facts, known.load);
-                    (member.trouble, member.dropped) = (known.trouble, known.dropped);
-                }
-            }
-        }
-        Some(explanation)
-    }
-
-    fn reference(&self, group: &str) -> Option<Reference> {
-        let ior = self.engine.reference(group)?;
-        let corbaloc = Corbaloc::of(&ior).map(|corbaloc| corbaloc.to_string()).unwrap_or_default();
-        let type_id = String::from_utf8_lossy(&ior.type_id).into_owned();
-        Some(Reference { group: group.into(), type_id, ior: ior.to_string(), corbaloc })
-    }
-
-    fn set(&self, group: &str, key: &str, value: &str) -> Result<Vec<String>, String> {
-        if key != "strategy" {
-            return Err(format!(
-                "{key} cannot be changed while it runs: strategy can; change the file and reload"
-            ));
-        }
-        let wanted = config::strategy(value)?;
-        let (strategy, knobs) = wanted.find().ok_or_else(|| format!("{value} is not a strategy"))?;
-        let weight = wanted.weight().and_then(|weight| cluster::Expression::new(&weight.0).ok());
-        // Not between the two halves of a reload.
-        let _one = lock(&self.reloading);
-        let before = self.choose(group, &Balancing { strategy, knobs, weight }, value.trim())?;
-        lock(&self.off).remove(group);
-        Ok(vec![format!("~ group {group}: strategy {before} -> {}", value.trim())])
-    }
-
-    fn report(&self, report: Report) -> Result<Option<Shed>, Refused> {
-        let Report { group, member, values, age_seconds } = report;
-        let report = cluster::Report { group, member, values, age_seconds };
-        match self.cluster.report(&report) {
-            Ok(()) => Ok(self.engine.asked_to_shed(report.group.as_deref(), &report.member)),
-            Err(cluster::Refused::Unknown(why)) => Err(Refused::Unknown(why)),
-            Err(cluster::Refused::Wrong(why)) => Err(Refused::Wrong(why)),
-            Err(cluster::Refused::TooFast(why)) => Err(Refused::TooFast(why)),
-        }
-    }
-
-    fn bind(&self, group: &str, wish: &Wish) -> Result<Lease, NoLease> {
-        self.engine.bind(group, &lend::wish(wish)).map(lend::lease).map_err(lend::refused)
-    }
-
-    fn renew(&self, group: &str, lease: &str, wish: &Wish) -> Result<Lease, NoLease> {
-        self.engine.renew(group, lease, &lend::wish(wish)).map(lend::lease).map_err(lend::refused)
-    }
-
-    fn release(&self, group: &str, lease: &str) -> Result<(), NoLease> {
-        self.engine.release(group, lease).map_err(lend::refused)
-    }
-
-    fn leases(&self, group: &str) -> Option<Vec<Lessee>> {
-        Some(self.engine.leases(group).ok()?.into_iter().map(lend::lessee).collect())
-    }
-
-    fn end_leases(&self, group: &str, member: Option<&str>, from: Option<IpAddr>) -> Result<usize, String> {
-        self.engine.end_leases(group, member, from).map_err(lend::line)
-    }
-}
-
 /// What changes in what is watched, one line each; members are told of elsewhere.
-fn differences(before: &[cluster::GroupSettings], after: &[cluster::GroupSettings]) -> Vec<String> {
+fn differences(before: &[Arc<cluster::GroupSettings>], after: &[Arc<cluster::GroupSettings>]) -> Vec<String> {
     let mut changes = Vec::new();
+    let before: BTreeMap<&Arc<str>, &Arc<cluster::GroupSettings>> =
+        before.iter().map(|group| (&group.name, group)).collect();
     for group in after {
         let name = &group.name;
-        let Some(old) = before.iter().find(|old| old.name == *name) else { continue };
+        let Some(old) = before.get(name) else { continue };
         if old.monitor != group.monitor {
             changes.push(format!("~ group {name}: monitor"));
         }

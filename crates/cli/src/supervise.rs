@@ -29,7 +29,7 @@ use crate::config::{self, SuperviseFile};
 use crate::doors::note;
 use crate::failure::{Exit, Failure};
 use crate::running::notify;
-use attend::{Ended, attend};
+use attend::{Ended, How, attend};
 use charge::Charge;
 use clock::{chance, now, unix_ms};
 use desk::Asked;
@@ -149,7 +149,7 @@ impl Supervisor {
         notify(&[NotifyState::Ready]);
         loop {
             match self.news(&mut signals).await {
-                News::Ended(ended) => self.ended(&ended),
+                News::Ended(ended) => self.ended(ended),
                 News::Asked(asked) => self.answer(asked),
                 News::Changed => self.changed(),
                 News::Due => self.charges.iter_mut().for_each(|charge| charge.due(now())),
@@ -224,7 +224,10 @@ impl Supervisor {
         };
         for kept in state.processes {
             let found = self.charges.iter().position(|charge| charge.name == kept.name);
-            let adopted = kept.running.as_ref().and_then(|(identity, ..)| child::Child::adopt(*identity));
+            let adopted = kept.running.as_ref().and_then(|(identity, launch, _)| {
+                let heir = child::heir(identity, &launch.command);
+                heir.and_then(child::Child::adopt).or_else(|| child::Child::adopt(*identity))
+            });
             let Some((child, wait, stderr)) = adopted else {
                 if let Some(place) = found {
                     self.charges[place].recall(&kept, chance(), now());
@@ -297,7 +300,7 @@ impl Supervisor {
             }
             Order::Terminate => {
                 tracing::info!("{}: told to end: {}", charge.name, charge.why);
-                charge.child.iter().for_each(child::Child::terminate);
+                charge.terminate();
             }
             Order::Kill => {
                 let patience = config::TimeSpan(charge.patience());
@@ -307,9 +310,26 @@ impl Supervisor {
         }
     }
 
-    fn ended(&mut self, ended: &Ended) {
-        if let Some(charge) = self.charges.iter_mut().find(|charge| charge.number == Some(ended.number)) {
-            charge.ended(ended.ending, charge::reason(ended.ending), chance(), now());
+    fn ended(&mut self, Ended { number, how }: Ended) {
+        let Some(place) = self.charges.iter().position(|charge| charge.number == Some(number)) else {
+            return;
+        };
+        let (ending, pipe) = match how {
+            How::Ended(ending) => (Some(ending), None),
+            How::HandedOver(pipe, back) => (None, Some((pipe, back))),
+        };
+        let charge = &mut self.charges[place];
+        match (charge.heir(), ending, pipe) {
+            (Some((child, wait, own)), _, pipe) => {
+                let stderr = pipe.map(|(pipe, _)| pipe).or(own);
+                self.count += 1;
+                tracing::info!("{}: pid {} has taken over", charge.name, child.identity.pid);
+                charge.follow(child, self.count);
+                tokio::spawn(attend(self.count, wait, stderr, charge.scribe.clone(), self.end.clone()));
+            }
+            (None, Some(ending), _) => charge.ended(ending, charge::reason(ending), chance(), now()),
+            (None, None, Some((pipe, back))) => drop(back.send(pipe)),
+            (None, None, None) => {}
         }
     }
 

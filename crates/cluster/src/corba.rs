@@ -27,6 +27,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -124,6 +125,7 @@ pub enum Refusal {
 /// The object is served until this is dropped.
 pub struct LoadManager {
     address: SocketAddr,
+    copy: TcpListener,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -134,7 +136,15 @@ impl LoadManager {
     /// # Errors
     /// The address cannot be had, or the system gives no thread.
     pub fn start(address: SocketAddr, interval: Duration, desk: Arc<dyn Desk>) -> io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
+        Self::start_on(TcpListener::bind(address)?, interval, desk)
+    }
+
+    /// The same on a socket that listens already.
+    ///
+    /// # Errors
+    /// The system gives no thread, or no more files.
+    pub fn start_on(listener: TcpListener, interval: Duration, desk: Arc<dyn Desk>) -> io::Result<Self> {
+        let copy = listener.try_clone()?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let runtime =
@@ -156,7 +166,15 @@ impl LoadManager {
             // A call that hangs must not keep the process from ending.
             runtime.shutdown_background();
         })?;
-        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { address, copy, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// A copy of its socket, for another process.
+    ///
+    /// # Errors
+    /// There are no more files.
+    pub fn socket(&self) -> io::Result<OwnedFd> {
+        Ok(self.copy.try_clone()?.into())
     }
 
     /// Where it is served.

@@ -1,15 +1,19 @@
-//! Members that are found: a file that is watched, names of DNS, a list over HTTP, each asked again and again.
+//! Members that are found: a file that is watched, names of DNS, a list over HTTP, each asked again and again; keys of etcd, which
+//! are watched.
 //!
 //! A kind of source is a `Way`: its settings, which say what it is called and open a source that can be asked. One file
-//! and one line in `Kind::way` make another (etcd and Kubernetes will be such). Here it is asked, each by a task of its
+//! and one line in `Kind::way` make another (Kubernetes will be such). Here it is asked, each by a task of its
 //! own ([`follow`]), so that one that hangs delays no other; what the answers come to is [`Roll`]'s, which knows no socket.
 
 mod dns;
+mod etcd;
 mod file;
 mod http;
 mod look_up;
+mod registered;
 mod resolver;
 mod roll;
+mod scaled;
 mod srv;
 
 use std::fmt;
@@ -22,10 +26,14 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 pub use dns::{DnsSettings, Family};
+pub use etcd::EtcdSource;
 pub use file::FileSettings;
 pub use http::HttpSettings;
+pub use look_up::look_up;
+pub use registered::RegisteredSettings;
 pub use resolver::ResolverSettings;
 pub use roll::{Change, News, Roll};
+pub use scaled::ScaledSettings;
 pub use srv::SrvSettings;
 
 use crate::pull::chance;
@@ -55,6 +63,12 @@ pub enum Kind {
     Srv(SrvSettings),
     /// A list that a server has.
     Http(HttpSettings),
+    /// Keys of etcd.
+    Etcd(EtcdSource),
+    /// Members that were registered with the balancer.
+    Registered(RegisteredSettings),
+    /// Members that the group's scaler started.
+    Scaler(ScaledSettings),
 }
 
 impl Kind {
@@ -65,10 +79,13 @@ impl Kind {
             Self::Dns(dns) => dns,
             Self::Srv(srv) => srv,
             Self::Http(http) => http,
+            Self::Etcd(etcd) => etcd,
+            Self::Registered(registered) => registered,
+            Self::Scaler(scaled) => scaled,
         }
     }
 
-    /// As it is called in the configuration: `file`, `dns`, `srv`, `http`.
+    /// As it is called in the configuration: `file`, `dns`, `srv`, `http`, `etcd`, `registered`, `scaler`.
     pub fn name(&self) -> &'static str {
         self.way().kind()
     }

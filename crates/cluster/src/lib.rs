@@ -14,13 +14,17 @@ mod answer;
 mod bucket;
 pub mod corba;
 pub mod discover;
+pub mod etcd;
 mod expression;
 mod facts;
+pub mod fleet;
 pub mod lottery;
 mod oob;
 mod own;
 mod pull;
+pub mod scaler;
 mod settings;
+pub mod store;
 mod watch;
 
 use std::io;
@@ -84,6 +88,8 @@ pub struct Sensed {
     pub share: f64,
     /// How many there are, above 0.
     pub processors: f64,
+    /// Is that all that runs at a host, rather than the server alone?
+    pub whole: bool,
 }
 
 /// Numbers told of a member.
@@ -169,7 +175,10 @@ impl Cluster {
     ///
     /// # Errors
     /// The system gives no thread or no event queue.
-    pub fn start(groups: Vec<GroupSettings>, balancer: Arc<dyn Balancer>) -> io::Result<Self> {
+    pub fn start(
+        groups: impl IntoIterator<Item = impl Into<Arc<GroupSettings>>>,
+        balancer: Arc<dyn Balancer>,
+    ) -> io::Result<Self> {
         // Names are looked up on threads of their own, a few at once.
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(8).build()?;
@@ -193,8 +202,9 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Puts other settings in force. Members that stay, by name, keep what is known of them.
-    pub fn update(&self, groups: Vec<GroupSettings>) {
+    /// Puts other settings in force. Members that stay, by name, keep what is known of them. Groups whose settings are the very same as
+    /// before cost nothing.
+    pub fn update(&self, groups: impl IntoIterator<Item = impl Into<Arc<GroupSettings>>>) {
         let mut watch = lock(&self.inner.watch);
         watch.update(groups, Instant::now());
         self.follow(&watch);

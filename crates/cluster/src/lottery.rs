@@ -21,11 +21,11 @@
 mod check;
 mod desk;
 mod follow;
-mod gossip;
+pub(crate) mod gossip;
 #[cfg(test)]
 mod law;
 mod serve;
-mod socket;
+pub(crate) mod socket;
 mod twin;
 
 use std::io;

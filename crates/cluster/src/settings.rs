@@ -29,6 +29,8 @@ pub struct MemberSettings {
     pub address: SocketAddr,
     /// As configured.
     pub capacity: f64,
+    /// Label of the machine that it is on, if it has one: reports may name it.
+    pub host: Option<Arc<str>>,
 }
 
 /// What loads are and where they come from.

@@ -46,7 +46,7 @@ pub(crate) enum Said {
 
 #[derive(Debug)]
 struct Group {
-    settings: GroupSettings,
+    settings: Arc<GroupSettings>,
     /// In the order of the settings.
     members: Vec<Member>,
     /// Where a member is, by its name.
@@ -72,10 +72,22 @@ struct Member {
 
 impl Watch {
     /// Takes other settings; members that stay, by name, keep what is known of them.
-    pub(crate) fn update(&mut self, settings: Vec<GroupSettings>, now: Instant) {
+    pub(crate) fn update(
+        &mut self,
+        settings: impl IntoIterator<Item = impl Into<Arc<GroupSettings>>>,
+        now: Instant,
+    ) {
         let mut before = std::mem::take(&mut self.groups);
         for settings in settings {
+            let settings: Arc<GroupSettings> = settings.into();
             let old = before.remove(&settings.name);
+            let old = match old {
+                Some(old) if Arc::ptr_eq(&old.settings, &settings) => {
+                    self.groups.insert(settings.name.clone(), old);
+                    continue;
+                }
+                old => old,
+            };
             let (old_settings, old_members) = match old {
                 Some(group) => (Some(group.settings), group.members),
                 None => (None, Vec::new()),
@@ -105,13 +117,13 @@ impl Watch {
     /// Takes another expression for a group's weights, or none.
     pub(crate) fn weigh(&mut self, group: &str, weight: Option<Expression>) {
         if let Some(group) = self.groups.get_mut(group) {
-            group.settings.weight = weight;
+            Arc::make_mut(&mut group.settings).weight = weight;
         }
     }
 
     /// The groups.
     pub(crate) fn settings(&self) -> impl Iterator<Item = &GroupSettings> {
-        self.groups.values().map(|group| &group.settings)
+        self.groups.values().map(|group| &*group.settings)
     }
 
     /// Takes a report.
@@ -334,7 +346,9 @@ fn hosts(members: &[crate::MemberSettings]) -> BTreeMap<String, Vec<usize>> {
     let mut hosts: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (place, spec) in members.iter().enumerate() {
         let name = spec.name.rsplit_once(':').map_or(&*spec.name, |(host, _)| host);
-        for host in BTreeSet::from([host_of(name), spec.address.ip().to_canonical().to_string()]) {
+        let label = spec.host.as_deref().map(host_of);
+        let places = [host_of(name), spec.address.ip().to_canonical().to_string()].into_iter().chain(label);
+        for host in places.collect::<BTreeSet<_>>() {
             hosts.entry(host).or_default().push(place);
         }
     }

@@ -32,6 +32,9 @@ pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, socket: TcpLi
             () = listener.until_closed() => break,
         }
     }
+    if listener.left() {
+        return;
+    }
     // What the kernel accepted already would be reset by closing. tokio may not have heard of it yet: the socket
     // itself is asked.
     let socket = SockRef::from(&socket);

@@ -58,10 +58,18 @@ impl Homes {
         if self.known.len() > spec.members.len() {
             self.known.retain(|_, known| spec.members.iter().any(|member| member.name == known.name));
         }
+        if let Some(kept) = &published.kept {
+            self.learn(signer, kept);
+        }
+        self.places = self.learn(signer, published);
+    }
+
+    /// Notes members, those of a plan; their tags.
+    fn learn(&mut self, signer: &Signer, published: &Published) -> Vec<MemberTag> {
         let members = published.plan.members().iter().zip(&published.records);
-        let places = members.map(|(member, record)| {
+        let tags = members.map(|(member, record)| {
             let learn = || Known {
-                tag: signer.member(&spec.name, &member.name),
+                tag: signer.member(&published.settings.spec.name, &member.name),
                 name: Arc::clone(&member.name),
                 record: Arc::clone(record),
             };
@@ -71,7 +79,7 @@ impl Homes {
             }
             known.tag
         });
-        self.places = places.collect();
+        tags.collect()
     }
 
     /// The tag of the member at a place of the plan.

@@ -1,17 +1,20 @@
 //! Puts settings in force, the first and every later time alike: what may fail comes first, then nothing can.
 
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use plimsoll_brain::Time;
+use plimsoll_brain::{MemberSpec, Time};
 use socket2::Socket;
 
 use crate::access::AccessLog;
-use crate::bind::bind;
-use crate::control::{Control, Opened, Ruled, described};
+use crate::bind::{Bound, bind, deal};
+use crate::control::{Control, Opened, Ruled, of_groups};
+use crate::explain::described;
 use crate::inner::{Inner, lock};
 use crate::listener::Door;
+use crate::rest::Rest;
 use crate::trace;
 use crate::worker::Order;
 use crate::{Binding, GroupSettings, ListenerSettings, Settings, StartError};
@@ -22,19 +25,17 @@ pub(crate) fn apply(inner: &Inner, next: Settings) -> Result<Vec<String>, StartE
     if next.threads != control.settings.threads {
         return Err(StartError::Fixed("threads"));
     }
-    let backlog = |listener: &ListenerSettings| {
-        control
-            .settings
-            .listeners
-            .iter()
-            .any(|open| same_socket(open, listener) && open.backlog != listener.backlog)
+    let before = &control.settings.listeners;
+    let same = same_sockets(&next.listeners, before);
+    let backlog = |(place, open): (usize, &Option<usize>)| {
+        open.is_some_and(|open| before[open].backlog != next.listeners[place].backlog)
     };
-    if next.listeners.iter().any(backlog) {
+    if same.iter().enumerate().any(backlog) {
         return Err(StartError::Fixed("the backlog of an open listener"));
     }
-    let changes = differences(&control.settings, &next);
+    let changes = differences(&control.settings, &next, &same);
     // What may fail.
-    let fresh = bind_new(&control, &next)?;
+    let fresh = bind_new(&mut control, &next, &same)?;
     let log = match &next.access_log {
         Some(settings) => Some(
             AccessLog::open(settings, Arc::clone(&inner.access_dropped))
@@ -58,13 +59,16 @@ pub(crate) fn apply(inner: &Inner, next: Settings) -> Result<Vec<String>, StartE
         sample: trace::share(settings.sample),
     });
     told &= control.order_all(|| Order::Tracing(tracing.clone()));
-    rule(&mut control, &next, now);
-    told &= listen(&mut control, &next.listeners, fresh);
-    let names: Arc<[Arc<str>]> = next.groups.iter().map(|group| Arc::clone(&group.spec.name)).collect();
-    told &= control.order_all(|| Order::Groups(Arc::clone(&names)));
+    let others = rule(&mut control, &next, now);
+    told &= listen(&mut control, &next.listeners, &same, others, fresh);
+    if others {
+        let names: Arc<[Arc<str>]> = next.groups.iter().map(|group| Arc::clone(&group.spec.name)).collect();
+        told &= control.order_all(|| Order::Groups(Arc::clone(&names)));
+    }
     control.settings = next;
     control.settle(now);
     lock(&inner.probes).follow(&control);
+    inner.version.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     drop(control);
     inner.wake.notify_one();
     if told { Ok(changes) } else { Err(StartError::Stuck) }
@@ -80,99 +84,160 @@ fn bind_error(control: &Control, address: SocketAddr, source: io::Error) -> Star
     }
 }
 
-type Fresh = Vec<(usize, Arc<Door>, Vec<Socket>)>;
+/// A listener that is not open yet.
+struct Fresh {
+    /// In the configuration.
+    place: usize,
+    opened: Opened,
+    /// For each core; none before the engine is opened.
+    hands: Vec<Vec<Socket>>,
+}
 
-/// Binds the listeners that are not open yet; each with its place in the configuration.
-fn bind_new(control: &Control, next: &Settings) -> Result<Fresh, StartError> {
-    let mut fresh = Vec::new();
+/// Binds the listeners that are not open yet, or takes the sockets that were given for them.
+fn bind_new(
+    control: &mut Control,
+    next: &Settings,
+    same: &[Option<usize>],
+) -> Result<VecDeque<Fresh>, StartError> {
+    let mut fresh = VecDeque::new();
+    // They are given once.
+    let mut given: Vec<_> = std::mem::take(&mut control.given).into_iter().map(Some).collect();
+    let mut id = control.listeners.iter().map(|listener| listener.id + 1).max().unwrap_or(0);
     for (place, settings) in next.listeners.iter().enumerate() {
-        if open_as(control, settings).is_some() {
+        if same[place].is_some() {
             continue;
         }
-        let (address, sockets) =
-            bind(settings, control.cores).map_err(|source| bind_error(control, settings.address, source))?;
-        fresh.push((place, Door::new(address, control.cores), sockets));
+        let refuse = |source| bind_error(control, settings.address, source);
+        let meant = |bound: &Option<Bound>| {
+            let fits = |bound: &Bound| {
+                // A file may name the port by now that the system chose.
+                let same = bound.address == settings.address || bound.bound == settings.address;
+                same && bound.datagrams == settings.protocol.datagrams()
+            };
+            bound.as_ref().is_some_and(fits)
+        };
+        let given = given.iter_mut().find(|bound| meant(bound)).and_then(Option::take);
+        let disabled = given.as_ref().is_some_and(|bound| bound.disabled);
+        let (address, mut sockets) = match given {
+            Some(given) => given.take().map_err(refuse)?,
+            None => bind(settings, control.cores).map_err(refuse)?,
+        };
+        let hands = match control.held {
+            true => Vec::new(),
+            false => deal(settings, address, &mut sockets, control.cores).map_err(refuse)?,
+        };
+        let opened = Opened { id, door: Door::new(address, control.cores), disabled, sockets };
+        fresh.push_back(Fresh { place, opened, hands });
+        id += 1;
     }
     Ok(fresh)
 }
 
-/// The place of the open listener that these settings are of.
-fn open_as(control: &Control, settings: &ListenerSettings) -> Option<usize> {
-    control.settings.listeners.iter().position(|open| same_socket(open, settings))
+/// For each listener where in `others` its socket is. Several whose port the system chooses are told apart by their order.
+fn same_sockets(of: &[ListenerSettings], others: &[ListenerSettings]) -> Vec<Option<usize>> {
+    let socket = |listener: &ListenerSettings| (listener.address, listener.protocol.datagrams());
+    let mut places: HashMap<_, VecDeque<usize>> = HashMap::new();
+    for (place, other) in others.iter().enumerate() {
+        places.entry(socket(other)).or_default().push_back(place);
+    }
+    of.iter().map(|listener| places.get_mut(&socket(listener))?.pop_front()).collect()
 }
 
-fn same_socket(one: &ListenerSettings, other: &ListenerSettings) -> bool {
-    let transport = |settings: &ListenerSettings| settings.protocol.datagrams();
-    one.address == other.address && transport(one) == transport(other)
-}
-
-/// Brings the groups to what the settings say.
-fn rule(control: &mut Control, next: &Settings, now: Time) {
-    control.groups.retain(|name, _| next.groups.iter().any(|group| group.spec.name == *name));
-    for settings in &next.groups {
-        match control.groups.get_mut(&settings.spec.name) {
-            Some(ruled) => ruled.update(settings.clone(), control.cores, now),
+/// Brings the groups to what the settings say; have groups come or gone? One whose settings are as before is left alone: of a
+/// thousand groups most change hands rarely.
+fn rule(control: &mut Control, next: &Settings, now: Time) -> bool {
+    let names: HashSet<&Arc<str>> = next.groups.iter().map(|group| &group.spec.name).collect();
+    let Control { groups, sharing, cores, wires, host, desk, .. } = &mut *control;
+    let count = groups.len();
+    groups.retain(|name, ruled| {
+        let stays = names.contains(name);
+        if !stays {
+            sharing.go(&ruled.hosts);
+        }
+        stays
+    });
+    let mut others = groups.len() < count;
+    let moves = |listener: &&ListenerSettings| {
+        matches!(listener.binding, Binding::OnDemand(_)) || listener.affinity.is_some()
+    };
+    let on_demand = of_groups(next.listeners.iter().filter(moves));
+    for (nth, settings) in next.groups.iter().enumerate() {
+        let name = &settings.spec.name;
+        match groups.get_mut(name) {
+            Some(ruled) if same(&ruled.given, settings) => ruled.given = Arc::clone(settings),
+            Some(ruled) => {
+                sharing.go(&ruled.hosts);
+                ruled.update(Arc::clone(settings), *cores, now);
+                sharing.come(&ruled.hosts);
+            }
             None => {
-                let (wires, host) = (control.wires.clone(), &control.host);
-                let ruled = Ruled::new(settings.clone(), control.cores, wires, host, now);
-                control.groups.insert(Arc::clone(&settings.spec.name), ruled);
+                let rest = Rest::new(nth);
+                let ruled = Ruled::new(Arc::clone(settings), *cores, wires.clone(), host, rest, now);
+                sharing.come(&ruled.hosts);
+                groups.insert(Arc::clone(name), ruled);
+                others = true;
             }
         }
-        let name = &settings.spec.name;
-        let on_demand = |listener: &ListenerSettings| {
-            let moves = matches!(listener.binding, Binding::OnDemand(_)) || listener.affinity.is_some();
-            listener.leads_to(name) && moves
-        };
-        let lent = control.desk.lent(name) > 0;
-        if let Some(ruled) = control.groups.get_mut(name) {
-            ruled.on_demand = next.listeners.iter().any(on_demand);
+        let lent = desk.lent(name) > 0;
+        if let Some(ruled) = groups.get_mut(name) {
+            ruled.on_demand = on_demand.contains(&**name);
             ruled.watch_loads(lent, now);
         }
     }
     control.end_gone();
+    others
 }
 
-/// Brings the listeners to what the settings say; false if a worker cannot be told.
-fn listen(control: &mut Control, next: &[ListenerSettings], mut fresh: Fresh) -> bool {
+fn same(one: &Arc<GroupSettings>, other: &Arc<GroupSettings>) -> bool {
+    Arc::ptr_eq(one, other) || one == other
+}
+
+/// Brings the listeners to what the settings say; false if a worker cannot be told. `others`: are there other groups than before?
+fn listen(
+    control: &mut Control,
+    next: &[ListenerSettings],
+    same: &[Option<usize>],
+    others: bool,
+    mut fresh: VecDeque<Fresh>,
+) -> bool {
     let mut told = true;
     let mut listeners = Vec::new();
-    let mut id = control.listeners.iter().map(|listener| listener.id + 1).max().unwrap_or(0);
+    let mut before: Vec<_> = std::mem::take(&mut control.listeners).into_iter().map(Some).collect();
     for (place, settings) in next.iter().enumerate() {
         let Some(groups) = control.groups_of(settings) else { continue };
-        if let Some(index) = fresh.iter().position(|(of, ..)| *of == place) {
-            let (_, door, sockets) = fresh.swap_remove(index);
-            for (worker, socket) in control.workers.iter().zip(sockets) {
-                let (door, settings, groups) = (Arc::clone(&door), settings.clone(), groups.clone());
-                told &= worker.order(Order::Listen { id, door, socket, settings, groups });
+        // In the order of the configuration, too.
+        if let Some(Fresh { opened, hands, .. }) = fresh.pop_front_if(|fresh| fresh.place == place) {
+            told &= control.listen(&opened, settings, &groups, hands, Vec::new());
+            listeners.push(opened);
+        } else if let Some(at) = same[place]
+            && let Some(open) = before.get_mut(at).and_then(Option::take)
+        {
+            if others || control.settings.listeners[at] != *settings {
+                told &= control.order_all(|| Order::Retune {
+                    id: open.id,
+                    settings: settings.clone(),
+                    groups: groups.clone(),
+                });
             }
-            listeners.push(Opened { id, door, disabled: false });
-            id += 1;
-        } else if let Some(before) = open_as(control, settings) {
-            let open = &control.listeners[before];
-            told &= control.order_all(|| Order::Retune {
-                id: open.id,
-                settings: settings.clone(),
-                groups: groups.clone(),
-            });
             // One that is disabled has nobody to tell, and stays so.
-            listeners.push(Opened { id: open.id, door: Arc::clone(&open.door), disabled: open.disabled });
-        }
-    }
-    for open in &control.listeners {
-        if listeners.iter().all(|listener| listener.id != open.id) {
-            told &= control.order_all(|| Order::Close { id: open.id });
+            listeners.push(open);
         }
     }
     control.listeners = listeners;
+    // Our own copies first: workers serve those who wait, and the last copy that is closed turns away who is left.
+    let gone: Vec<u64> = before.into_iter().flatten().map(|open| open.id).collect();
+    for id in gone {
+        told &= control.order_all(|| Order::Close { id });
+    }
     told
 }
 
 /// What changes from one configuration to another, one line each, in the order of the new one.
-fn differences(before: &Settings, after: &Settings) -> Vec<String> {
+fn differences(before: &Settings, after: &Settings, same: &[Option<usize>]) -> Vec<String> {
     let mut changes = Vec::new();
     let name = |listener: &ListenerSettings| format!("listener {} {}", listener.label(), listener.address);
-    for listener in &after.listeners {
-        match before.listeners.iter().find(|open| same_socket(open, listener)) {
+    for (place, listener) in after.listeners.iter().enumerate() {
+        match same[place].map(|open| &before.listeners[open]) {
             None => changes.push(format!("+ {} -> {}", name(listener), listener.group)),
             Some(open) if open.group != listener.group => {
                 changes.push(format!("~ {}: {} -> {}", name(listener), open.group, listener.group));
@@ -181,21 +246,27 @@ fn differences(before: &Settings, after: &Settings) -> Vec<String> {
             Some(_) => {}
         }
     }
-    for open in &before.listeners {
-        if !after.listeners.iter().any(|listener| same_socket(open, listener)) {
+    let stay: HashSet<usize> = same.iter().flatten().copied().collect();
+    for (place, open) in before.listeners.iter().enumerate() {
+        if !stay.contains(&place) {
             changes.push(format!("- {}", name(open)));
         }
     }
+    let named = |settings: &'_ Settings| -> HashMap<Arc<str>, Arc<GroupSettings>> {
+        settings.groups.iter().map(|group| (Arc::clone(&group.spec.name), Arc::clone(group))).collect()
+    };
+    let (old, new) = (named(before), named(after));
     for group in &after.groups {
-        match before.groups.iter().find(|other| other.spec.name == group.spec.name) {
+        match old.get(&group.spec.name) {
             None => {
                 changes.push(format!("+ group {} ({} members)", group.spec.name, group.spec.members.len()))
             }
+            Some(other) if self::same(other, group) => {}
             Some(other) => group_differences(other, group, &mut changes),
         }
     }
     for group in &before.groups {
-        if !after.groups.iter().any(|other| other.spec.name == group.spec.name) {
+        if !new.contains_key(&group.spec.name) {
             changes.push(format!("- group {}", group.spec.name));
         }
     }
@@ -215,19 +286,25 @@ fn differences(before: &Settings, after: &Settings) -> Vec<String> {
 
 fn group_differences(before: &GroupSettings, after: &GroupSettings, changes: &mut Vec<String>) {
     let name = &after.spec.name;
+    let named = |group: &GroupSettings| -> HashMap<Arc<str>, MemberSpec> {
+        group.spec.members.iter().map(|member| (Arc::clone(&member.name), member.clone())).collect()
+    };
+    let (old, new) = (named(before), named(after));
     for member in &after.spec.members {
-        match before.spec.members.iter().find(|other| other.name == member.name) {
+        match old.get(&member.name) {
             None => changes.push(format!("+ group {name}: member {}", member.name)),
             Some(other) if other.capacity != member.capacity => changes.push(format!(
                 "~ group {name}: member {}: capacity {} -> {}",
                 member.name, other.capacity, member.capacity
             )),
-            Some(other) if other != member => changes.push(format!("~ group {name}: member {}", member.name)),
+            Some(other) if *other != *member => {
+                changes.push(format!("~ group {name}: member {}", member.name))
+            }
             Some(_) => {}
         }
     }
     for member in &before.spec.members {
-        if !after.spec.members.iter().any(|other| other.name == member.name) {
+        if !new.contains_key(&member.name) {
             changes.push(format!("- group {name}: member {}", member.name));
         }
     }
@@ -241,14 +318,11 @@ fn group_differences(before: &GroupSettings, after: &GroupSettings, changes: &mu
         };
         changes.push(format!("~ group {name}: strategy {old} -> {new}"));
     }
-    let rest = |group: &GroupSettings| {
-        let mut group = group.clone();
-        group.spec.members.clear();
-        group.spec.strategy = after.spec.strategy;
-        group.spec.knobs = after.spec.knobs.clone();
-        format!("{group:?}")
-    };
-    if rest(before) != rest(after) {
+    let mut rest = before.clone();
+    rest.spec.members.clone_from(&after.spec.members);
+    rest.spec.strategy = after.spec.strategy;
+    rest.spec.knobs = after.spec.knobs.clone();
+    if rest != *after {
         changes.push(format!("~ group {name}: settings"));
     }
 }

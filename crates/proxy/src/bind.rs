@@ -1,7 +1,8 @@
-//! Sockets of listeners: bound once for each core.
+//! Sockets of listeners: bound once for each core, or by somebody else.
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
 use socket2::{Domain, Protocol as Transport, Socket, Type};
 
@@ -18,18 +19,90 @@ pub(crate) fn bind(settings: &ListenerSettings, cores: usize) -> io::Result<(Soc
     probe.bind(&settings.address.into())?;
     let bound = probe.local_addr()?.as_socket().unwrap_or(settings.address);
     drop(probe);
-    let sockets = (0..cores)
-        .map(|_| {
-            let socket = socket(settings)?;
-            socket.set_reuse_port(true)?;
-            socket.bind(&bound.into())?;
-            if !settings.protocol.datagrams() {
-                socket.listen(settings.backlog.min(i32::MAX as u32) as i32)?;
-            }
-            Ok(socket)
-        })
-        .collect::<io::Result<Vec<Socket>>>()?;
+    let sockets = (0..cores).map(|_| one_more(settings, bound)).collect::<io::Result<Vec<Socket>>>()?;
     Ok((bound, sockets))
+}
+
+/// Sockets of a listener that another process bound, or none if it is closed.
+#[derive(Debug)]
+pub struct Bound {
+    /// As configured, with port 0 if the system chose one; or as bound.
+    pub address: SocketAddr,
+    /// As bound.
+    pub bound: SocketAddr,
+    /// Does it take datagrams?
+    pub datagrams: bool,
+    /// Has an operator closed it?
+    pub disabled: bool,
+    /// All of one kind, and listening if they are for connections.
+    pub sockets: Vec<OwnedFd>,
+}
+
+impl Bound {
+    /// The sockets, ready for our event loops.
+    ///
+    /// # Errors
+    /// They are not what they are said to be.
+    pub(crate) fn take(self) -> io::Result<(SocketAddr, Vec<Socket>)> {
+        let wrong = |why| io::Error::other(format!("the socket that was handed over {why}"));
+        let take = |socket: OwnedFd| {
+            let socket = Socket::from(socket);
+            if (socket.r#type()? == Type::DGRAM) != self.datagrams {
+                return Err(wrong("is of another kind"));
+            }
+            if self.datagrams {
+                udp::prepare(&socket, &self.bound)?;
+            } else if !socket.is_listener()? {
+                return Err(wrong("does not listen"));
+            }
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        Ok((self.bound, self.sockets.into_iter().map(take).collect::<io::Result<_>>()?))
+    }
+}
+
+/// Deals out the sockets of a listener: what each core gets, as a copy of what is in `sockets`. A core may get several, if
+/// fewer cores share them than before; then none is closed, as a socket that is closed takes those with it who wait to be
+/// accepted. If there are more cores than sockets, further ones are bound, or where that is not allowed cores share one.
+/// Of datagrams a core may get none: one socket more would send flows to other cores than those that have them.
+///
+/// # Errors
+/// There are no more files.
+pub(crate) fn deal(
+    settings: &ListenerSettings,
+    bound: SocketAddr,
+    sockets: &mut Vec<Socket>,
+    cores: usize,
+) -> io::Result<Vec<Vec<Socket>>> {
+    if !settings.protocol.datagrams() && !sockets.is_empty() {
+        while sockets.len() < cores {
+            match one_more(settings, bound) {
+                Ok(socket) => sockets.push(socket),
+                Err(_) => break,
+            }
+        }
+    }
+    let mut hands: Vec<Vec<Socket>> = (0..cores).map(|_| Vec::new()).collect();
+    for (place, socket) in sockets.iter().enumerate() {
+        hands[place % cores].push(socket.try_clone()?);
+    }
+    if !settings.protocol.datagrams() && !sockets.is_empty() {
+        for place in sockets.len()..cores {
+            hands[place].push(sockets[place % sockets.len()].try_clone()?);
+        }
+    }
+    Ok(hands)
+}
+
+fn one_more(settings: &ListenerSettings, bound: SocketAddr) -> io::Result<Socket> {
+    let socket = socket(settings)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&bound.into())?;
+    if !settings.protocol.datagrams() {
+        socket.listen(settings.backlog.min(i32::MAX as u32) as i32)?;
+    }
+    Ok(socket)
 }
 
 fn socket(settings: &ListenerSettings) -> io::Result<Socket> {

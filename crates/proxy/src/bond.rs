@@ -77,7 +77,7 @@ impl Ties {
 /// Counts a session that comes by its cookie as sent elsewhere by the member that it had.
 pub(crate) fn sent_away(listener: &Listener, from: &Arc<Record>, to: MemberId) {
     listener.tie(from).counts[listener.core].moved.add(1);
-    let stripe = &from.stripes[listener.core];
+    let stripe = from.stripe(listener.core);
     stripe.moved.add(1);
     stripe.moves.note(Some(to));
 }
@@ -165,10 +165,15 @@ impl Bond {
         }
     }
 
-    /// A place with its own member; `None` if that may not be used, or has no room.
+    /// A place with its own member, drained if its sessions stay then; `None` if that may not be used, or has no room.
     pub(crate) fn own(&mut self, pool: &Pool, view: &Rc<View>, now: Time) -> Option<Trip> {
-        let place = self.place(view)?;
-        pool.admit_to(view, place, now)
+        match self.place(view) {
+            Some(place) => pool.admit_to(view, place, now),
+            None => {
+                let (kept, place) = view.kept_at(&self.seat.as_ref()?.tie.record)?;
+                pool.admit_to(kept, place, now)
+            }
+        }
     }
 
     /// Adds what the client is to be told with its answer.
@@ -191,7 +196,7 @@ impl Bond {
     pub(crate) fn moved(&self, to: Option<&Trip>) {
         if let Some(seat) = &self.seat {
             seat.count().moved.add(1);
-            let stripe = &seat.tie.record.stripes[seat.core];
+            let stripe = seat.tie.record.stripe(seat.core);
             stripe.moved.add(1);
             stripe.moves.note(to.map(Trip::member));
         }

@@ -3,7 +3,7 @@
 use nix::time::{ClockId, clock_gettime};
 use plimsoll_brain::Time;
 
-/// Counts nanoseconds since the process began to carry traffic; the same on every thread.
+/// Counts nanoseconds since the process began to carry traffic, or the first of those that handed it over to one another; the same on every thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     begin: u64,
@@ -12,6 +12,16 @@ pub(crate) struct Clock {
 impl Clock {
     pub(crate) fn start() -> Self {
         Self { begin: monotonic() }
+    }
+
+    /// One that counts from the same moment as that of another process, [`Clock::begin`]; from now if that is still to come.
+    pub(crate) fn since(begin: u64) -> Self {
+        Self { begin: begin.min(monotonic()) }
+    }
+
+    /// The moment it counts from, on the system's monotonic clock, in nanoseconds.
+    pub(crate) fn begin(self) -> u64 {
+        self.begin
     }
 
     pub(crate) fn now(self) -> Time {

@@ -1,108 +1,67 @@
 //! The slow path: analyzers, plans, listeners. Behind one lock that the data path never takes.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
+use plimsoll_brain::neighbours::Neighbours;
 use plimsoll_brain::{
     Analyzer, Event, EventKind, Knobs, Load, MemberId, MemberSpec, Shed, Strategy, Time, Totals, Usage,
 };
-use tokio::sync::broadcast;
+use socket2::Socket;
 
+use crate::bind::Bound;
+use crate::blame::Blame;
+use crate::counts::Elsewhere;
+use crate::explain::described;
 use crate::group::{Group, Published, Record, Strike, Wires};
 use crate::hand_over::{self, HandOvers};
+use crate::history::{DRAWN, History};
 use crate::lease::Desk;
 use crate::listener::Door;
-use crate::load_line::Survey;
+use crate::load_line::{MIDDLES, Survey};
 use crate::metered::HostMeter;
 use crate::moves::{self, Targets};
+use crate::neighbours::{Hosts, Sharing};
+use crate::publication::{kept, publication};
 use crate::report;
+use crate::rest::Rest;
+use crate::udp::{Lent, LentFlow};
 use crate::worker::{Groups, Order, Worker};
-use crate::{Binding, GroupSettings, ListenerSettings, Protocol, Settings};
+use crate::{GroupSettings, ListenerSettings, Settings};
 
-/// Events that are kept.
-const HISTORY: usize = 1000;
+mod journal;
 
-/// An event, numbered and dated.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Stamped {
-    /// Counts from 1 without gaps.
-    pub seq: u64,
-    /// Milliseconds since 1970, UTC.
-    pub unix_ms: u64,
-    /// What happened.
-    pub event: Event,
-}
-
-/// The events so far, and who listens for more.
-pub(crate) struct Journal {
-    history: VecDeque<Stamped>,
-    seq: u64,
-    live: broadcast::Sender<Stamped>,
-}
-
-impl Journal {
-    pub(crate) fn new() -> Self {
-        Self { history: VecDeque::new(), seq: 0, live: broadcast::channel(HISTORY).0 }
-    }
-
-    pub(crate) fn write(&mut self, event: Event) {
-        self.seq += 1;
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let stamped = Stamped { seq: self.seq, unix_ms: unix.as_millis() as u64, event };
-        tell(&stamped.event);
-        if self.history.len() == HISTORY {
-            self.history.pop_front();
-        }
-        self.history.push_back(stamped.clone());
-        // Nobody may be listening.
-        let _ = self.live.send(stamped);
-    }
-
-    /// An event of the whole process.
-    pub(crate) fn note(&mut self, kind: EventKind, why: String) {
-        self.write(Event { kind, group: "".into(), member: None, why, inputs: Vec::new() });
-    }
-
-    pub(crate) fn history(&self) -> Vec<Stamped> {
-        self.history.iter().cloned().collect()
-    }
-
-    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Stamped> {
-        self.live.subscribe()
-    }
-}
-
-/// One line in the process's log.
-fn tell(event: &Event) {
-    match (&*event.group, event.member.as_deref()) {
-        _ if event.kind == EventKind::ReloadRefused => {
-            tracing::warn!("reload refused, the configuration before stays in force: {}", event.why);
-        }
-        ("", _) if event.kind == EventKind::CertificateFailed => tracing::warn!("{}", event.why),
-        ("", _) if event.kind == EventKind::Reloaded => tracing::info!("reloaded: {}", event.why),
-        ("", _) => tracing::info!("{}", event.why),
-        (group, None) => tracing::info!("group {group}: {}", event.why),
-        (group, Some(member)) => tracing::info!("group {group}: member {member}: {}", event.why),
-    }
-}
+pub(crate) use journal::Journal;
+pub use journal::Stamped;
 
 /// A group as the slow path sees it.
 pub(crate) struct Ruled {
     pub(crate) analyzer: Analyzer,
     pub(crate) group: Arc<Group>,
     pub(crate) settings: Arc<GroupSettings>,
+    /// The last that were given: the same, if not the very same.
+    pub(crate) given: Arc<GroupSettings>,
     records: BTreeMap<MemberId, Arc<Record>>,
     /// Sessions that left members, as far as events told of them.
-    told: BTreeMap<MemberId, u64>,
+    pub(crate) told: BTreeMap<MemberId, u64>,
     ids: BTreeMap<Arc<str>, MemberId>,
     pub(crate) hand_overs: HandOvers,
     pub(crate) load_line: Survey,
+    pub(crate) history: History,
+    /// Where its members are.
+    pub(crate) hosts: Hosts,
     /// Does a listener bind its clients such that an alert moves them?
     pub(crate) on_demand: bool,
     /// Has somebody a lease?
     pub(crate) lent: bool,
+    /// How long nothing has happened.
+    pub(crate) rest: Rest,
+    /// When its traffic is looked at next.
+    watched: Time,
 }
 
 /// A listener as the slow path sees it.
@@ -111,12 +70,15 @@ pub(crate) struct Opened {
     pub(crate) door: Arc<Door>,
     /// Has an operator closed it?
     pub(crate) disabled: bool,
+    /// Copies of its sockets, for a process that takes over; none if it is closed.
+    pub(crate) sockets: Vec<Socket>,
 }
 
 /// What a probe found.
 pub(crate) struct Finding {
     pub(crate) group: Arc<str>,
     pub(crate) member: MemberId,
+    pub(crate) name: Arc<str>,
     /// Why it failed, for people.
     pub(crate) outcome: Result<(), String>,
 }
@@ -137,55 +99,75 @@ pub(crate) struct Control {
     pub(crate) host: Arc<HostMeter>,
     /// Members lent to clients.
     pub(crate) desk: Desk,
+    /// Which groups share hosts.
+    pub(crate) neighbours: Neighbours,
+    pub(crate) sharing: Sharing,
+    /// Is everything ready, and nothing accepted yet?
+    pub(crate) held: bool,
+    /// Sockets that somebody else bound, until they are taken.
+    pub(crate) given: Vec<Bound>,
+    /// What a process that was taken over from still has in flight.
+    pub(crate) elsewhere: Elsewhere,
+    /// Flows of datagrams that it had, until they are taken.
+    pub(crate) flows: Vec<LentFlow>,
 }
 
 impl Ruled {
     pub(crate) fn new(
-        settings: GroupSettings,
+        settings: Arc<GroupSettings>,
         cores: usize,
         wires: Wires,
         host: &Arc<HostMeter>,
+        rest: Rest,
         now: Time,
     ) -> Self {
         let mut analyzer = Analyzer::new(settings.spec.clone(), now);
-        let settings = Arc::new(settings);
         let mut records = BTreeMap::new();
         let first = publication(&mut analyzer, &mut records, &settings, cores, now);
         let first = first.unwrap_or_else(|| Published {
             plan: plimsoll_brain::Plan::new(settings.spec.strategy, settings.spec.knobs.clone(), Vec::new()),
             records: Vec::new(),
             draining: Vec::new(),
+            kept: None,
             settings: Arc::clone(&settings),
         });
         let group = Group::new(first, cores, wires, host);
         let ids = ids(&analyzer);
+        let hosts = Hosts::new(&analyzer, &settings);
         Self {
             analyzer,
             group,
+            given: Arc::clone(&settings),
             settings,
             records,
             told: BTreeMap::new(),
             ids,
             hand_overs: HandOvers::default(),
             load_line: Survey::default(),
+            history: History::default(),
+            hosts,
             on_demand: false,
             lent: false,
+            rest,
+            watched: now,
         }
     }
 
     /// Puts other settings in force; members that stay keep their state and counts.
-    pub(crate) fn update(&mut self, settings: GroupSettings, cores: usize, now: Time) {
+    pub(crate) fn update(&mut self, settings: Arc<GroupSettings>, cores: usize, now: Time) {
+        self.rest.wake();
         self.analyzer.update(settings.spec.clone(), now);
         self.ids = ids(&self.analyzer);
-        self.settings = Arc::new(settings);
+        self.hosts = Hosts::new(&self.analyzer, &settings);
+        (self.settings, self.given) = (Arc::clone(&settings), settings);
         let next = publication(&mut self.analyzer, &mut self.records, &self.settings, cores, now);
         let next = next.unwrap_or_else(|| {
             let before = self.group.published();
-            let (plan, records) = (before.plan.clone(), before.records.clone());
             Published {
-                plan,
-                records,
+                plan: before.plan.clone(),
+                records: before.records.clone(),
                 draining: before.draining.clone(),
+                kept: kept(&self.analyzer, &self.records, &self.settings, &before.plan),
                 settings: Arc::clone(&self.settings),
             }
         });
@@ -229,13 +211,13 @@ impl Ruled {
     fn tell_moves(&mut self, journal: &mut Journal) {
         self.told.retain(|member, _| self.records.contains_key(member));
         for (id, record) in &self.records {
-            let told = self.told.entry(*id).or_default();
-            if report::moved(record) == *told {
+            if report::moved(record) == self.told.get(id).copied().unwrap_or_default() {
                 continue;
             }
+            let told = self.told.entry(*id).or_default();
             // A core may be between counting a session and saying where it went: then the next time tells.
             let mut targets = Targets::new();
-            record.stripes.iter().for_each(|stripe| stripe.moves.take(&mut targets));
+            record.own().for_each(|stripe| stripe.moves.take(&mut targets));
             record.lent.moves.take(&mut targets);
             if targets.is_empty() {
                 continue;
@@ -256,62 +238,60 @@ impl Ruled {
 
     fn totals(&self) -> Vec<(MemberId, Totals)> {
         let total = |record: &Record| Totals {
-            requests: record.stripes.iter().map(|stripe| stripe.requests.value()).sum(),
-            failures: record.stripes.iter().map(|stripe| stripe.failures.value()).sum(),
+            requests: record.all().map(|stripe| stripe.requests.value()).sum(),
+            failures: record.all().map(|stripe| stripe.failures.value()).sum(),
         };
         self.records.iter().map(|(member, record)| (*member, total(record))).collect()
     }
+}
+
+impl Ruled {
+    /// Another second is over: is there anything to look at?
+    fn stirs(&mut self) -> bool {
+        let (analyzer, lent) = (&self.analyzer, self.lent);
+        let busy = || lent || analyzer.members().any(|(_, _, vitals)| vitals.in_flight() > 0);
+        self.rest.look(self.group.begun(), busy)
+    }
+
+    /// Looks at its traffic, if it is time to; for how long not again.
+    fn watch(&mut self, requests: bool, now: Time) -> Duration {
+        if self.rest.rests(self.group.begun()) {
+            return UNWATCHED;
+        }
+        if self.watched > now {
+            return self.watched.since(now);
+        }
+        let rest = self.analyzer.watch(requests, now);
+        self.watched = now + rest;
+        rest
+    }
+}
+
+/// Members of all groups of which there are lines of the last ten minutes, 15 KB each; two of each group at least.
+const LINES: usize = 4096;
+
+/// A group at rest that begins to have traffic is noticed so soon.
+const UNWATCHED: Duration = Duration::from_secs(1);
+
+/// Why a member's last failure was one.
+fn blame(record: &Record) -> Option<Cow<'static, str>> {
+    Some(Blame::of(record.blame.load(Relaxed))?.words())
 }
 
 fn ids(analyzer: &Analyzer) -> BTreeMap<Arc<str>, MemberId> {
     analyzer.members().map(|(id, spec, _)| (Arc::clone(&spec.name), id)).collect()
 }
 
-/// A strategy with its settings, as a file would write them.
-pub(crate) fn described(strategy: &Strategy, knobs: &Knobs) -> String {
-    let set: Vec<String> =
-        strategy.knobs.iter().zip(&knobs.0).map(|(knob, value)| format!("{} = {value}", knob.name)).collect();
-    match set.as_slice() {
-        [] => strategy.name.into(),
-        _ => format!("{} {{ {} }}", strategy.name, set.join(", ")),
-    }
-}
-
-/// The analyzer's next plan with the records of its members.
-fn publication(
-    analyzer: &mut Analyzer,
-    records: &mut BTreeMap<MemberId, Arc<Record>>,
-    settings: &Arc<GroupSettings>,
-    cores: usize,
-    now: Time,
-) -> Option<Published> {
-    let plan = analyzer.plan(now)?;
-    let mut here = BTreeMap::new();
-    for (id, _, vitals) in analyzer.members() {
-        let record = records.remove(&id);
-        here.insert(id, record.unwrap_or_else(|| Record::new(id, Arc::clone(vitals), cores)));
-    }
-    *records = here;
-    let of_plan = plan.members().iter().filter_map(|member| records.get(&member.id).cloned()).collect();
-    let draining = analyzer.draining().collect();
-    Some(Published { plan, records: of_plan, draining, settings: Arc::clone(settings) })
-}
-
-/// Is all that a group carries requests, which end by themselves?
-pub(crate) fn carries(listeners: &[ListenerSettings], group: &str) -> bool {
-    let mut its = listeners.iter().filter(|listener| listener.leads_to(group));
-    its.all(|listener| match listener.protocol {
-        Protocol::Http => true,
-        Protocol::Iiop => listener.binding == Binding::PerRequest,
-        // What clients have with members themselves is known a second late (xds).
-        Protocol::Xds | Protocol::Tcp | Protocol::Udp | Protocol::Dns | Protocol::DnsStream => false,
-    })
+/// The groups that listeners lead to.
+pub(crate) fn of_groups<'s>(listeners: impl Iterator<Item = &'s ListenerSettings>) -> BTreeSet<&'s str> {
+    listeners.flat_map(ListenerSettings::led_to).map(|name| &**name).collect()
 }
 
 impl Control {
     /// What probes found.
     pub(crate) fn probed(&mut self, findings: &[Finding], now: Time) {
         for finding in findings {
+            self.journal.fellows.checked(finding);
             if let Some(ruled) = self.groups.get_mut(&finding.group) {
                 let outcome = match &finding.outcome {
                     Ok(()) => Ok(()),
@@ -320,27 +300,57 @@ impl Control {
                 ruled.analyzer.handle_probe(finding.member, outcome, now);
             }
         }
-        self.settle(now);
+        // Each change of a plan costs as much as its group is large: once for all that was found of it.
+        let found: BTreeSet<&Arc<str>> = findings.iter().map(|finding| &finding.group).collect();
+        for group in found {
+            if let Some(ruled) = self.groups.get_mut(group) {
+                ruled.settle(self.cores, now, &mut self.journal);
+            }
+        }
     }
 
     /// A member failed too often in a row.
     pub(crate) fn struck(&mut self, strike: &Strike, now: Time) {
-        self.with(&strike.group, now, |analyzer| match strike.suspicion {
-            true => analyzer.handle_suspicion(strike.member, now),
-            false => analyzer.handle_streak(strike.member, now),
+        let blame = self.groups.get(&strike.group).and_then(|ruled| blame(ruled.record(strike.member)?));
+        self.with(&strike.group, now, |analyzer| {
+            if let Some(blame) = &blame {
+                analyzer.handle_blame(strike.member, blame);
+            }
+            match strike.suspicion {
+                true => analyzer.handle_suspicion(strike.member, now),
+                false => analyzer.handle_streak(strike.member, now),
+            }
         });
     }
 
     /// Compares what members did.
     pub(crate) fn compare(&mut self, now: Time) {
         self.end_leases(now);
-        for ruled in self.groups.values_mut() {
+        let mut stirring = BTreeSet::new();
+        for (name, ruled) in &mut self.groups {
+            if !ruled.stirs() {
+                continue;
+            }
+            stirring.insert(Arc::clone(name));
             let totals = ruled.totals();
+            for (member, record) in &ruled.records {
+                if let Some(blame) = blame(record) {
+                    ruled.analyzer.handle_blame(*member, &blame);
+                }
+            }
             ruled.analyzer.handle_totals(&totals, now);
             ruled.settle(self.cores, now, &mut self.journal);
             ruled.tell_moves(&mut self.journal);
         }
-        self.survey(now);
+        self.survey(&stirring, now);
+        let drawn = (LINES / self.groups.len().max(1)).clamp(2, DRAWN);
+        for (name, ruled) in &mut self.groups {
+            match stirring.contains(name) {
+                true => ruled.remember(drawn, now),
+                false => ruled.history.rest(&MIDDLES, now),
+            }
+        }
+        self.look_at_hosts(now);
     }
 
     /// Does what is due.
@@ -363,11 +373,9 @@ impl Control {
     /// Looks at the traffic; for how long not again.
     pub(crate) fn watch(&mut self, now: Time) -> Duration {
         // Sessions last as long as they like; that many are open says nothing about how busy a member is.
-        let listeners = &self.settings.listeners;
-        let looks = self.groups.iter_mut().map(|(name, ruled)| {
-            let requests = carries(listeners, name) && !ruled.lent;
-            ruled.analyzer.watch(requests, now)
-        });
+        let sessions = |listener: &&ListenerSettings| !(listener.carries_requests() || listener.tells());
+        let of = of_groups(self.settings.listeners.iter().filter(sessions));
+        let looks = self.groups.iter_mut().map(|(name, ruled)| ruled.watch(!of.contains(&**name), now));
         looks.min().unwrap_or(Duration::from_secs(1))
     }
 
@@ -406,7 +414,7 @@ impl Control {
         if let Some(name) = group {
             return Ok(name.into());
         }
-        let has = |ruled: &Ruled| ruled.analyzer.members().any(|(_, spec, _)| &*spec.name == member);
+        let has = |ruled: &Ruled| ruled.id(member).is_some();
         let mut found = self.groups.iter().filter(|(_, ruled)| has(ruled)).map(|(name, _)| Arc::clone(name));
         match (found.next(), found.next()) {
             (Some(group), None) => Ok(group),
@@ -421,6 +429,7 @@ impl Control {
     pub(crate) fn loaded(&mut self, group: &str, member: &str, load: Load, now: Time) {
         let Some(ruled) = self.groups.get_mut(group) else { return };
         let Some(id) = ruled.id(member) else { return };
+        self.journal.fellows.loaded(group, member, load);
         ruled.analyzer.handle_load(id, load);
         self.due_hand_overs.extend(ruled.hand_over_of_alert(id));
         ruled.settle(self.cores, now, &mut self.journal);
@@ -473,8 +482,9 @@ impl Control {
         let mut settings = GroupSettings::clone(&ruled.settings);
         let before = described(settings.spec.strategy, &settings.spec.knobs);
         (settings.spec.strategy, settings.spec.knobs) = (strategy, knobs);
+        let settings = Arc::new(settings);
         if let Some(kept) = self.settings.groups.iter_mut().find(|kept| *kept.spec.name == *group) {
-            *kept = settings.clone();
+            *kept = Arc::clone(&settings);
         }
         ruled.update(settings, self.cores, now);
         let why = format!("strategy {before} -> {written} by an operator, until the next reload");
@@ -485,12 +495,34 @@ impl Control {
         Ok(before)
     }
 
+    /// Has cores accept on a listener: each on its part of `hands`, and go on with `flows` there, each with the place of its
+    /// socket. False if one cannot be told.
+    pub(crate) fn listen(
+        &self,
+        open: &Opened,
+        settings: &ListenerSettings,
+        groups: &Groups,
+        hands: Vec<Vec<Socket>>,
+        mut flows: Vec<(usize, Lent)>,
+    ) -> bool {
+        let cores = self.cores;
+        self.workers.iter().zip(hands).enumerate().all(|(core, (worker, sockets))| {
+            let sockets = sockets.into_iter().enumerate().map(|(nth, socket)| {
+                let here = flows.extract_if(.., |(place, _)| *place == core + nth * cores);
+                (socket, here.map(|(_, lent)| lent).collect())
+            });
+            let sockets = sockets.collect();
+            let (door, settings, groups) = (Arc::clone(&open.door), settings.clone(), groups.clone());
+            worker.order(Order::Listen { id: open.id, door, sockets, settings, groups })
+        })
+    }
+
     /// Tells every worker the same; false if one cannot be told.
     pub(crate) fn order_all(&self, order: impl Fn() -> Order) -> bool {
         self.workers.iter().all(|worker| worker.order(order()))
     }
 
-    fn with(&mut self, group: &str, now: Time, act: impl FnOnce(&mut Analyzer)) {
+    pub(crate) fn with(&mut self, group: &str, now: Time, act: impl FnOnce(&mut Analyzer)) {
         if let Some(ruled) = self.groups.get_mut(group) {
             act(&mut ruled.analyzer);
             ruled.settle(self.cores, now, &mut self.journal);

@@ -1,13 +1,14 @@
 //! The running data plane, as the rest of the process holds it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_brain::load_line::Cpu;
 use plimsoll_brain::meter::Reading;
-use plimsoll_brain::status::GroupExplanation;
+use plimsoll_brain::neighbours::Neighbours;
+use plimsoll_brain::status::{GroupExplanation, Recent};
 use plimsoll_brain::{Event, EventKind, Knobs, Load, Shed, Strategy, Time, Usage};
 use plimsoll_wire::giop::Ior;
 use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
@@ -15,19 +16,24 @@ use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
 use crate::clock::Clock;
 use crate::control::{Control, Journal, Stamped};
 use crate::core::{Census, PARTING};
+use crate::counts::Elsewhere;
 use crate::group::{Said, Strike, Wires};
 use crate::inner::{Inner, lock};
 use crate::lease::Desk;
 use crate::metered::HostMeter;
+use crate::neighbours::Sharing;
 use crate::probe::{self, Probes};
+use crate::report::GroupLook;
 use crate::trace::{self, Spans, Traced};
 use crate::worker::{self, Order, Worker};
-use crate::{
-    Lease, LeaseWish, Lessee, MemberCounters, NoLease, Protocol, Settings, StartError, apply, explain,
-    hand_over, iiop, report,
-};
+use crate::{MemberCounters, Protocol, Settings, StartError, apply, explain, hand_over, iiop, report};
 
+mod fleet;
+mod lend;
 mod operate;
+mod succession;
+
+pub use succession::{Estate, Legacy};
 
 /// Strikes that may wait for the control thread.
 const STRIKES: usize = 256;
@@ -60,7 +66,23 @@ impl Engine {
     /// A listener cannot be bound, the access log cannot be opened, or the system refuses a thread; nothing
     /// runs then.
     pub fn start(settings: Settings) -> Result<Self, StartError> {
-        let clock = Clock::start();
+        let engine = Self::prepare(settings, Estate::default())?;
+        match engine.open() {
+            Ok(()) => Ok(engine),
+            Err(error) => {
+                end(&engine.0);
+                Err(error)
+            }
+        }
+    }
+
+    /// The same, but for accepting anybody: that begins with [`Engine::open`]. Sockets of the estate are taken for the listeners
+    /// that they are of.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn prepare(settings: Settings, estate: Estate) -> Result<Self, StartError> {
+        let clock = estate.begin.map_or_else(Clock::start, Clock::since);
         let cores = settings.threads.max(1);
         let census = Census::new(settings.max_connections);
         let (strikes, inbox) = mpsc::channel(STRIKES);
@@ -91,12 +113,19 @@ impl Engine {
             due_hand_overs: Vec::new(),
             host: HostMeter::new(clock.now()),
             desk: Desk::default(),
+            neighbours: Neighbours::default(),
+            sharing: Sharing::default(),
+            held: true,
+            given: estate.sockets,
+            elsewhere: Elsewhere::default(),
+            flows: Vec::new(),
         };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
         let (probes, findings) = Probes::new(runtime.handle().clone());
         let inner = Arc::new(Inner {
             clock,
+            began: clock.now(),
             control: Mutex::new(control),
             census,
             probes: Mutex::new(probes),
@@ -106,6 +135,7 @@ impl Engine {
             traces,
             traced: Mutex::new(Some(traced)),
             spans: Spans::default(),
+            version: AtomicU64::new(0),
             reloads: AtomicU64::new(0),
             reload_error: Mutex::default(),
             stopping: AtomicBool::new(false),
@@ -179,6 +209,11 @@ impl Engine {
         report::status(&self.0)
     }
 
+    /// One group as it is now; `None` if there is no such group.
+    pub fn look(&self, group: &str) -> Option<GroupLook> {
+        report::look(&self.0, group)
+    }
+
     /// How many requests of a group took at most so many seconds, for a fixed row of bounds; empty if there
     /// is no such group.
     pub fn buckets(&self, group: &str) -> Vec<(f64, u64)> {
@@ -226,64 +261,17 @@ impl Engine {
         self.0.wake.notify_one();
     }
 
-    /// How busy a member's processors are, measured `age` ago: the share of them that is in use (0 to 1), and how many there
-    /// are, if that is known. For the load line; what cannot be used is ignored.
-    pub fn sensed(&self, group: &str, member: &str, share: f64, processors: Option<f64>, age: Duration) {
+    /// How busy a member's processors are, measured `age` ago. For the load line; what cannot be used is ignored.
+    pub fn sensed(&self, group: &str, member: &str, cpu: Cpu, age: Duration) {
         let now = self.0.clock.now();
         let at = Time(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
-        lock(&self.0.control).sensed(group, member, Cpu { share, processors }, at);
+        lock(&self.0.control).sensed(group, member, cpu, at);
     }
 
     /// Which part of a member's sessions is to go elsewhere, if it is under alert: by its name or address, in one group
     /// or in the one of all that have it that asks for most.
     pub fn asked_to_shed(&self, group: Option<&str>, member: &str) -> Option<Shed> {
         lock(&self.0.control).shed(group, member)
-    }
-
-    /// Lends a member to a client that reaches it by itself, and counts it in until the lease ends.
-    ///
-    /// # Errors
-    /// Why there is none.
-    pub fn bind(&self, group: &str, wish: &LeaseWish) -> Result<Lease, NoLease> {
-        lock(&self.0.control).bind(group, wish, self.0.clock.now())
-    }
-
-    /// Prolongs a lease, and says where its client is to be from now on: with its member, or with another one.
-    ///
-    /// # Errors
-    /// There is no such lease.
-    pub fn renew(&self, group: &str, lease: &str, wish: &LeaseWish) -> Result<Lease, NoLease> {
-        lock(&self.0.control).renew(group, lease, wish, self.0.clock.now())
-    }
-
-    /// Ends a lease.
-    ///
-    /// # Errors
-    /// There is no such lease.
-    pub fn release(&self, group: &str, lease: &str) -> Result<(), NoLease> {
-        lock(&self.0.control).release(group, lease, self.0.clock.now())
-    }
-
-    /// Who has leases of a group: those first that have most.
-    ///
-    /// # Errors
-    /// There is no such group.
-    pub fn leases(&self, group: &str) -> Result<Vec<Lessee>, NoLease> {
-        lock(&self.0.control).leases(group, self.0.clock.now())
-    }
-
-    /// Ends the leases of a group, or those of one of its members, or of clients at one address; how many. Whoever renews one is
-    /// told to bind again.
-    ///
-    /// # Errors
-    /// There is no such group.
-    pub fn end_leases(
-        &self,
-        group: &str,
-        member: Option<&str>,
-        from: Option<IpAddr>,
-    ) -> Result<usize, NoLease> {
-        lock(&self.0.control).withdraw(group, member, from, self.0.clock.now())
     }
 
     /// Weights from outside, for a group whose strategy takes them; `None` for a member whose weight is not known.
@@ -352,6 +340,12 @@ impl Engine {
         explain::explain(&self.0, group)
     }
 
+    /// The last ten minutes of a group; `None` if there is no such group.
+    pub fn recent(&self, group: &str) -> Option<Recent> {
+        let control = lock(&self.0.control);
+        Some(control.groups.get(group)?.recent(self.0.clock.now()))
+    }
+
     /// The last thousand events, oldest first.
     pub fn events(&self) -> Vec<Stamped> {
         lock(&self.0.control).journal.history()
@@ -391,10 +385,16 @@ impl Engine {
                     .note(EventKind::Stopping, "listeners are closed, requests in flight end".into());
                 // All that part in peace have done so well before the deadline.
                 let parting = PARTING.min(control.settings.drain_deadline / 2);
-                control.order_all(|| Order::Stop { parting });
+                control.listeners.iter_mut().for_each(|open| open.sockets.clear());
+                control.order_all(|| Order::Stop { parting, left: false });
             }
             self.0.clock.now() + control.settings.drain_deadline
         };
+        self.wind_up(deadline).await
+    }
+
+    /// Ends when all connections have, or else at the deadline; how many were cut.
+    async fn wind_up(&self, deadline: Time) -> u64 {
         // The census also counts connections that wait to be accepted by a core that was not told yet.
         let mut quiet = 0;
         while quiet < 3 && self.0.clock.now() < deadline {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use plimsoll_brain::status::{
     AlertExplanation, Figure, GroupExplanation, Happening, MemberExplanation, MemberStatus,
 };
-use plimsoll_brain::{Alert, Member, MemberId, Plan, Time};
+use plimsoll_brain::{Alert, Knobs, Member, MemberId, Plan, Strategy, Time};
 
 use crate::control::Stamped;
 use crate::inner::{Inner, lock};
@@ -67,7 +67,7 @@ fn member(status: MemberStatus, planned: Option<&Member>, plan: &Plan, now: Time
     let figures = figures.into_iter().filter(|(_, value)| value.is_finite());
     let full = planned.is_some_and(|member| member.full());
     let why = match planned {
-        Some(member) if full => format!("at its limit of {} at once; {}", member.limit, status.why),
+        Some(member) if full => format!("at its limit of {} at once; {}", member.allowed(), status.why),
         Some(_) if !status.state.eligible() => {
             format!("{}; used all the same, because no member can be (when_all_down)", status.why)
         }
@@ -125,4 +125,14 @@ fn happening(stamped: &Stamped) -> Happening {
     let inputs: BTreeMap<String, f64> =
         event.inputs.iter().filter(|(_, value)| value.is_finite()).cloned().collect();
     Happening { seq: stamped.seq, unix_ms: stamped.unix_ms, kind: event.kind, why: event.why.clone(), inputs }
+}
+
+/// A strategy with its settings, as a file would write them.
+pub(crate) fn described(strategy: &Strategy, knobs: &Knobs) -> String {
+    let set: Vec<String> =
+        strategy.knobs.iter().zip(&knobs.0).map(|(knob, value)| format!("{} = {value}", knob.name)).collect();
+    match set.as_slice() {
+        [] => strategy.name.into(),
+        _ => format!("{} {{ {} }}", strategy.name, set.join(", ")),
+    }
 }

@@ -28,7 +28,16 @@ pub(crate) fn pool(core: &Core) -> Rc<Pool> {
 
 /// The same, and what its member says with its answers, looked at once in so long.
 pub(crate) fn listened(core: &Core, sample: Option<Duration>) -> (Rc<Pool>, mpsc::Receiver<Said>) {
-    let strategy: &'static Strategy = strategy::find("round_robin").expect("there is one");
+    ruled(core, sample, "round_robin")
+}
+
+/// The same by another strategy.
+pub(crate) fn ruled(
+    core: &Core,
+    sample: Option<Duration>,
+    strategy: &str,
+) -> (Rc<Pool>, mpsc::Receiver<Said>) {
+    let strategy: &'static Strategy = strategy::find(strategy).expect("there is one");
     let member = MemberSpec { name: "m:80".into(), address: LOOPBACK, capacity: 1.0, limit: u32::MAX };
     let spec = GroupSpec {
         name: "g".into(),
@@ -46,8 +55,10 @@ pub(crate) fn listened(core: &Core, sample: Option<Duration>) -> (Rc<Pool>, mpsc
         strip_reports: true,
         sample_reports: sample,
         public: Default::default(),
+        hosts: Default::default(),
         side_car: None,
         hand_over: None,
+        keeps_drained: false,
         spec: spec.clone(),
         probe: None,
         key: Key::Client,
@@ -67,7 +78,7 @@ pub(crate) fn listened(core: &Core, sample: Option<Duration>) -> (Rc<Pool>, mpsc
     let (said, heard) = mpsc::channel(100);
     let wires = Wires { strikes: mpsc::channel(1).0, said, notes: mpsc::channel(1).0 };
     let group = Group::new(
-        Published { plan, records, draining: Vec::new(), settings },
+        Published { plan, records, draining: Vec::new(), kept: None, settings },
         1,
         wires,
         &HostMeter::new(Time(0)),

@@ -1,7 +1,7 @@
 //! A group as all cores share it: the plan in force, and counts that each core writes for itself.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use plimsoll_brain::{Event, EventKind, MemberId, Plan, Time, Urgency, Vitals};
@@ -26,6 +26,8 @@ pub(crate) struct Group {
     pub(crate) room: Room,
     /// One for each core.
     pub(crate) tallies: Box<[Tally]>,
+    /// What a process before this one counted; the control plane writes it.
+    before: OnceLock<Box<Tally>>,
     wires: Wires,
     /// If this process is the side-car of the group's server.
     pub(crate) side_car: Option<Arc<SideCar>>,
@@ -38,6 +40,8 @@ pub(crate) struct Published {
     pub(crate) records: Vec<Arc<Record>>,
     /// Not in the plan, but what they have they keep.
     pub(crate) draining: Vec<MemberId>,
+    /// Those of them that sessions may still come to which are bound to them. Nobody is chosen by this plan.
+    pub(crate) kept: Option<Arc<Self>>,
     pub(crate) settings: Arc<GroupSettings>,
 }
 
@@ -73,6 +77,8 @@ pub(crate) struct Wires {
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Tally {
+    /// Pieces of work begun with members, so that who looks at groups need not look at those where nothing happens.
+    pub(crate) begun: Count,
     /// Whole requests, from the first byte of the head to the last of the answer.
     pub(crate) latency: Histogram,
     /// Of those that waited for a member: for how long, whatever came of it.
@@ -95,8 +101,12 @@ pub(crate) struct Waited {
 pub(crate) struct Record {
     pub(crate) id: MemberId,
     pub(crate) vitals: Arc<Vitals>,
-    /// One for each core.
-    pub(crate) stripes: Box<[Arc<Stripe>]>,
+    /// Why its last failure was one: [`Blame::code`](crate::blame::Blame::code), 0 before the first.
+    pub(crate) blame: AtomicU32,
+    /// One for each core, made when that first has to do with the member.
+    stripes: Box<[OnceLock<Arc<Stripe>>]>,
+    /// What a process before this one counted; the control plane writes it.
+    before: OnceLock<Box<Stripe>>,
     /// What the slow path counts.
     pub(crate) lent: Lent,
 }
@@ -138,7 +148,34 @@ pub(crate) struct Stripe {
 
 impl Record {
     pub(crate) fn new(id: MemberId, vitals: Arc<Vitals>, cores: usize) -> Arc<Self> {
-        Arc::new(Self { id, vitals, stripes: per_core(cores), lent: Lent::default() })
+        Arc::new(Self {
+            id,
+            vitals,
+            blame: AtomicU32::new(0),
+            stripes: per_core(cores),
+            before: OnceLock::new(),
+            lent: Lent::default(),
+        })
+    }
+
+    /// What a core counts of it.
+    pub(crate) fn stripe(&self, core: usize) -> &Arc<Stripe> {
+        self.stripes[core].get_or_init(Arc::default)
+    }
+
+    /// All that this process counted of it.
+    pub(crate) fn own(&self) -> impl Iterator<Item = &Stripe> {
+        self.stripes.iter().filter_map(|stripe| stripe.get().map(|stripe| &**stripe))
+    }
+
+    /// All that is counted of it.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Stripe> {
+        self.own().chain(self.before.get().map(|stripe| &**stripe))
+    }
+
+    /// Where the control plane, and nobody else, adds what a process before this one counted.
+    pub(crate) fn before(&self) -> &Stripe {
+        self.before.get_or_init(Box::default)
     }
 }
 
@@ -158,8 +195,24 @@ impl Group {
             sessions: AtomicU64::new(0),
             room: Room::default(),
             tallies: per_core(cores),
+            before: OnceLock::new(),
             wires,
         })
+    }
+
+    /// All that is counted of it.
+    pub(crate) fn all_tallies(&self) -> impl Iterator<Item = &Tally> {
+        self.tallies.iter().chain(self.before.get().map(|tally| &**tally))
+    }
+
+    /// Pieces of work begun so far.
+    pub(crate) fn begun(&self) -> u64 {
+        self.tallies.iter().map(|tally| tally.begun.value()).fold(0, u64::wrapping_add)
+    }
+
+    /// Where the control plane, and nobody else, adds what a process before this one counted.
+    pub(crate) fn before(&self) -> &Tally {
+        self.before.get_or_init(Box::default)
     }
 
     pub(crate) fn publish(&self, next: Published) {

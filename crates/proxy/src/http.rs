@@ -81,6 +81,8 @@ struct Asked {
     out: Vec<u8>,
     /// What of the body is still to come from the client.
     body: Body,
+    /// Has any of the body come?
+    came: bool,
     /// Has any of the body been passed on that is not in `out`? Then it cannot be sent again.
     streamed: bool,
     keep_alive: bool,
@@ -136,8 +138,10 @@ pub(crate) async fn serve<S: Stream + 'static>(
     let mut served: u32 = 0;
     loop {
         match session.next().await {
-            Next::Request(asked) => {
-                if !session.answer(asked).await {
+            Next::Request(mut asked) => {
+                let goes_on = session.answer(&mut asked).await;
+                drop(asked);
+                if !goes_on {
                     return;
                 }
                 // A client that sends ahead may never make this task wait, above all if we answer ourselves.
@@ -203,7 +207,7 @@ impl<S: Stream> Session<S> {
             }
             loop {
                 if std::mem::take(fresh) {
-                    match self.begin(&buffer[..filled], settings) {
+                    match self.begin(&core, &buffer[..filled], settings) {
                         Ok(Some(asked)) => return Poll::Ready(Next::Request(asked)),
                         Ok(None) => {}
                         Err(_) if http2::begins(&buffer[..filled]) => {
@@ -239,8 +243,12 @@ impl<S: Stream> Session<S> {
     }
 
     /// Reads and rewrites the head at the beginning of `input`, if it is all there.
-    fn begin(&mut self, input: &[u8], settings: &ListenerSettings) -> Result<Option<Asked>, Refusal> {
-        let core = Rc::clone(&self.core);
+    fn begin(
+        &mut self,
+        core: &Core,
+        input: &[u8],
+        settings: &ListenerSettings,
+    ) -> Result<Option<Asked>, Refusal> {
         let mut marks = core.marks.borrow_mut();
         let Some(request) = http1::request(input, settings.max_head, &mut marks)? else { return Ok(None) };
         let begun = core.tick();
@@ -261,20 +269,23 @@ impl<S: Stream> Session<S> {
             },
             &mut out,
         );
-        let account = Account::begin(&self.core, &request, &mut out);
+        let account = Account::begin(core, &request, &mut out);
         let mut body = request.body;
         let rest = &input[request.len..];
         let mut ahead = rest;
+        let mut came = false;
         if !rest.is_empty() {
             let taken = body.feed(rest).map_err(|bad| Refusal::Malformed(bad.0))?;
             out.extend_from_slice(&rest[..taken]);
             ahead = &rest[taken..];
+            came = taken > 0;
         }
-        let view = self.listener.pool().view();
+        let view = self.listener.view();
         let asked = Asked {
             method: request.method,
             out,
             body,
+            came,
             streamed: false,
             keep_alive: request.keep_alive,
             http10: request.http10,

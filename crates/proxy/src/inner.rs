@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use plimsoll_brain::Time;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use crate::access::AccessLog;
@@ -17,6 +18,8 @@ use crate::trace::{Spans, Traced};
 /// A running data plane, from the slow side. Where two locks are held, `control` is the first.
 pub(crate) struct Inner {
     pub(crate) clock: Clock,
+    /// When this process began; others may have carried the traffic before.
+    pub(crate) began: Time,
     pub(crate) control: Mutex<Control>,
     pub(crate) census: Arc<Census>,
     pub(crate) probes: Mutex<Probes>,
@@ -29,6 +32,8 @@ pub(crate) struct Inner {
     /// What was traced, until somebody takes it.
     pub(crate) traced: Mutex<Option<mpsc::Receiver<Vec<Traced>>>>,
     pub(crate) spans: Spans,
+    /// Grows when other settings are in force.
+    pub(crate) version: AtomicU64,
     pub(crate) reloads: AtomicU64,
     pub(crate) reload_error: Mutex<Option<String>>,
     pub(crate) stopping: AtomicBool,

@@ -22,6 +22,7 @@ use desk::{Found, Loan, Seat, drawn};
 
 mod desk;
 mod list;
+mod past;
 
 pub(crate) use desk::Desk;
 pub use list::Lessee;

@@ -40,6 +40,10 @@ impl Stream for Link {
         either!(self, stream => stream.abort());
     }
 
+    fn keepalive(&self) {
+        either!(self, stream => stream.keepalive());
+    }
+
     fn socket(&self) -> Option<&TcpStream> {
         either!(self, stream => stream.socket())
     }

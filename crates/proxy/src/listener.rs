@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use tokio::sync::Notify;
@@ -13,15 +13,17 @@ use crate::affinity::Homes;
 use crate::bond::{Known, Tie, Ties};
 use crate::core::{Core, Guest};
 use crate::group::Record;
-use crate::pool::Pool;
+use crate::pool::{Pool, View};
 use crate::stats::Count;
-use crate::xds;
+use crate::{udp, xds};
 
 /// What cores count of a listener, and where it really listens.
 pub(crate) struct Door {
     pub(crate) address: SocketAddr,
     /// One for each core.
     pub(crate) counts: Box<[DoorCount]>,
+    /// What a process before this one counted; the control plane writes it.
+    pub(crate) before: DoorCount,
     /// Which members its sessions are bound to.
     pub(crate) ties: Ties,
 }
@@ -29,7 +31,12 @@ pub(crate) struct Door {
 impl Door {
     pub(crate) fn new(address: SocketAddr, cores: usize) -> Arc<Self> {
         let counts = (0..cores).map(|_| DoorCount::default()).collect();
-        Arc::new(Self { address, counts, ties: Ties::default() })
+        Arc::new(Self { address, counts, before: DoorCount::default(), ties: Ties::default() })
+    }
+
+    /// All that is counted of it.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &DoorCount> {
+        self.counts.iter().chain(std::iter::once(&self.before))
     }
 }
 
@@ -54,9 +61,13 @@ pub(crate) struct Listener {
     /// Itself as it is for those who ask for a name that another group has (TLS), or for another group (xds), by group.
     branches: RefCell<BTreeMap<Arc<str>, Rc<Self>>>,
     closed: Cell<bool>,
+    /// Do its sockets go on in another process?
+    left: Cell<bool>,
     close: Notify,
     /// If it speaks xDS.
     pub(crate) xds: xds::Side,
+    /// If it takes datagrams: of each of its sockets here.
+    pub(crate) services: RefCell<Vec<Weak<udp::Service>>>,
 }
 
 impl Listener {
@@ -83,8 +94,10 @@ impl Listener {
             pool: RefCell::new(pool),
             branches: RefCell::default(),
             closed: Cell::new(false),
+            left: Cell::new(false),
             close: Notify::new(),
             xds: xds::Side::default(),
+            services: RefCell::default(),
         })
     }
 
@@ -94,6 +107,11 @@ impl Listener {
 
     pub(crate) fn pool(&self) -> Rc<Pool> {
         Rc::clone(&self.pool.borrow())
+    }
+
+    /// What is in force now in its group.
+    pub(crate) fn view(&self) -> Rc<View> {
+        self.pool.borrow().view()
     }
 
     /// Its sessions' side of a member.
@@ -152,6 +170,16 @@ impl Listener {
         self.closed.set(true);
         self.close.notify_waiters();
         self.close.notify_one();
+    }
+
+    /// The same, and leaves who waits to be accepted to another process.
+    pub(crate) fn leave(&self) {
+        self.left.set(true);
+        self.close();
+    }
+
+    pub(crate) fn left(&self) -> bool {
+        self.left.get()
     }
 
     pub(crate) fn closed(&self) -> bool {

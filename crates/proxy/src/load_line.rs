@@ -1,16 +1,18 @@
 //! What the load line of a group is made of: counts of all cores, summed once a second on the slow path, and what agents tell of
 //! members' processors. What follows from it is in `plimsoll_brain::load_line`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
-use plimsoll_brain::load_line::{Cpu, Estimator, LEVELS, MemberSeen, Own, Seen};
+use plimsoll_brain::load_line::{Beside, Cpu, Estimator, LEVELS, MemberSeen, Own, Seen};
 use plimsoll_brain::status::{LoadLine, MemberLoadLine};
 use plimsoll_brain::{MemberId, Time};
 
+use crate::ListenerSettings;
 use crate::clock;
-use crate::control::{Control, Ruled, carries};
+use crate::control::{Control, Ruled, of_groups};
 use crate::group::{Record, Stripe};
 use crate::report;
 use crate::stats::{Count, Merged};
@@ -21,6 +23,8 @@ pub(crate) struct Survey {
     estimator: Estimator,
     /// What was last told of members' processors.
     told: BTreeMap<MemberId, (Cpu, Time)>,
+    /// Up to the last look.
+    ever: Ever,
 }
 
 impl Survey {
@@ -35,22 +39,36 @@ impl Survey {
 
 impl Control {
     /// Looks at what groups carry.
-    pub(crate) fn survey(&mut self, now: Time) {
-        let listeners = &self.settings.listeners;
-        // Of groups whose traffic is requests, or of the others.
-        let of = |requests: bool, count: fn(&Stripe) -> &Count| -> u64 {
-            let its = self.groups.iter().filter(|(name, _)| carries(listeners, name) == requests);
-            its.map(|(_, ruled)| ruled.ever(count)).fold(0, u64::wrapping_add)
-        };
-        let (requests, others) = counted(of);
+    /// `stirring`: where something may have happened since the last look.
+    pub(crate) fn survey(&mut self, stirring: &BTreeSet<Arc<str>>, now: Time) {
+        // Groups that carry other things than requests, which end by themselves.
+        let not_requests = |listener: &&ListenerSettings| !listener.carries_requests();
+        let sessions = of_groups(self.settings.listeners.iter().filter(not_requests));
+        let (mut requests, mut others) = (0_u64, 0_u64);
+        for (name, ruled) in &mut self.groups {
+            if stirring.contains(name) {
+                ruled.load_line.ever = ruled.ever();
+            }
+            let (more, other) = ruled.load_line.ever.counted(!sessions.contains(&**name));
+            (requests, others) = (requests.wrapping_add(more), others.wrapping_add(other));
+        }
         let own = Own {
             cpu_seconds: clock::processor_seconds(),
             requests,
             others,
             processors: (self.cores as f64).min(*PROCESSORS),
         };
-        for (name, ruled) in &mut self.groups {
-            ruled.survey(carries(&self.settings.listeners, name), own, now);
+        let mut hosts = BTreeMap::new();
+        // What else is done at a member's host matters where that host's processors are told of.
+        if self.groups.values().any(|ruled| !ruled.load_line.told.is_empty()) {
+            for (_, ruled) in self.groups.iter().filter(|(name, _)| !sessions.contains(&***name)) {
+                ruled.add_to_hosts(&mut hosts);
+            }
+        }
+        for name in stirring {
+            if let Some(ruled) = self.groups.get_mut(name) {
+                ruled.survey(!sessions.contains(&**name), own, &hosts, now);
+            }
         }
     }
 
@@ -68,37 +86,73 @@ impl Control {
 }
 
 impl Ruled {
-    /// A count over all of its members.
-    fn ever(&self, count: fn(&Stripe) -> &Count) -> u64 {
+    /// What all of its members did.
+    fn ever(&self) -> Ever {
         let records = self.analyzer.members().filter_map(|(id, ..)| self.record(id));
-        records.map(|record| sum(record, count)).fold(0, u64::wrapping_add)
+        let mut ever = Ever::default();
+        records.flat_map(|record| record.all()).for_each(|stripe| ever.add(stripe));
+        ever
     }
 
-    fn survey(&mut self, requests: bool, own: Own, now: Time) {
+    /// What agents told of members' processors lately.
+    pub(crate) fn processors(&self, now: Time) -> BTreeMap<String, f64> {
+        let told = |id: MemberId| self.load_line.told.get(&id).filter(|(_, at)| now.since(*at) <= TOLD);
+        let members = self.analyzer.members();
+        members.filter_map(|(id, spec, _)| Some((spec.name.to_string(), told(id)?.0.share))).collect()
+    }
+
+    /// Adds what its members did so far to that of all at their hosts.
+    fn add_to_hosts(&self, hosts: &mut BTreeMap<Arc<str>, Beside>) {
+        for (id, ..) in self.analyzer.members() {
+            let (Some(host), Some(record)) = (self.hosts.of(id), self.record(id)) else { continue };
+            let there = hosts.entry(Arc::clone(host)).or_default();
+            there.members += 1;
+            there.requests = there.requests.wrapping_add(sum(record, |stripe| &stripe.requests));
+            there.seconds += seconds(record);
+        }
+    }
+
+    /// `hosts`: what all members of groups whose traffic is requests did, by host.
+    fn survey(&mut self, requests: bool, own: Own, hosts: &BTreeMap<Arc<str>, Beside>, now: Time) {
         let published = self.group.published();
-        let planned = |id: MemberId| published.plan.members().iter().find(|member| member.id == id);
+        let planned: BTreeMap<MemberId, f64> =
+            published.plan.members().iter().map(|member| (member.id, member.weight)).collect();
         let records: Vec<_> = self
             .analyzer
             .members()
             .filter_map(|(id, _, vitals)| Some((id, vitals.said(now), self.record(id)?)))
             .collect();
-        let levels: Vec<_> = records.iter().map(|(.., record)| levels(record)).collect();
+        // Of those that did something since the last look.
+        let levels: Vec<_> = records
+            .iter()
+            .map(|(id, _, record)| {
+                let requests = sum(record, |stripe| &stripe.requests);
+                let same = self.load_line.estimator.knows(*id, requests, now);
+                let levels = if same { Vec::new() } else { levels(record).to_vec() };
+                (requests, levels)
+            })
+            .collect();
         let members: Vec<_> = records
             .iter()
             .zip(&levels)
-            .map(|((id, said, record), levels)| MemberSeen {
+            .map(|((id, said, record), (requests, levels))| MemberSeen {
                 id: *id,
-                usable: planned(*id).is_some(),
-                weight: planned(*id).map_or(0.0, |member| member.weight),
-                requests: sum(record, |stripe| &stripe.requests),
+                usable: planned.contains_key(id),
+                weight: planned.get(id).copied().unwrap_or_default(),
+                requests: *requests,
                 failures: sum(record, |stripe| &stripe.failures),
-                seconds: record.stripes.iter().map(|stripe| stripe.latency.seconds()).sum(),
+                seconds: seconds(record),
                 levels,
                 said: *said,
                 cpu: self.load_line.told.get(id).copied(),
+                beside: self
+                    .hosts
+                    .of(*id)
+                    .and_then(|host| hosts.get(host))
+                    .map_or_else(Beside::default, |all| beside(all, record)),
             })
             .collect();
-        let latency = report::latency(&self.group.tallies);
+        let latency = report::latency(&self.group);
         let strategy = self.settings.spec.strategy;
         let seen = Seen {
             requests,
@@ -111,37 +165,73 @@ impl Ruled {
             own,
         };
         self.load_line.estimator.observe(&seen, now);
-        self.load_line.told.retain(|id, _| members.iter().any(|member| member.id == *id));
+        let told = &mut self.load_line.told;
+        if !told.is_empty() {
+            let here: BTreeSet<MemberId> = members.iter().map(|member| member.id).collect();
+            told.retain(|id, _| here.contains(id));
+        }
     }
 }
 
 fn sum(record: &Record, count: fn(&Stripe) -> &Count) -> u64 {
-    record.stripes.iter().map(|stripe| count(stripe).value()).fold(0, u64::wrapping_add)
+    record.all().map(|stripe| count(stripe).value()).fold(0, u64::wrapping_add)
+}
+
+fn seconds(record: &Record) -> f64 {
+    record.all().map(|stripe| stripe.latency.seconds()).sum()
+}
+
+/// What the others of a host did.
+fn beside(all: &Beside, own: &Record) -> Beside {
+    Beside {
+        members: all.members.saturating_sub(1),
+        requests: all.requests.wrapping_sub(sum(own, |stripe| &stripe.requests)),
+        seconds: (all.seconds - seconds(own)).max(0.0),
+    }
 }
 
 fn levels(record: &Record) -> [[u64; 2]; LEVELS] {
     let mut levels = [[0; 2]; LEVELS];
-    record.stripes.iter().for_each(|stripe| stripe.levels.sum(&mut levels));
+    record.all().for_each(|stripe| stripe.levels.sum(&mut levels));
     levels
 }
 
-/// Requests so far, and a number that moves whenever there is something else to do. `of`: a count of all groups whose traffic is requests,
-/// or of all others.
-fn counted(of: impl Fn(bool, fn(&Stripe) -> &Count) -> u64) -> (u64, u64) {
-    let others: [fn(&Stripe) -> &Count; 3] =
-        [|stripe| &stripe.requests, |stripe| &stripe.bytes_out, |stripe| &stripe.bytes_in];
-    // A request that became a byte stream costs for as long as that lasts.
-    let tunnels = of(true, |stripe| &stripe.bytes_relayed);
-    let others = others.into_iter().map(|count| of(false, count)).fold(tunnels, u64::wrapping_add);
-    (of(true, |stripe| &stripe.requests), others)
+/// What members of a group did so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ever {
+    requests: u64,
+    bytes: u64,
+    relayed: u64,
+}
+
+impl Ever {
+    fn add(&mut self, stripe: &Stripe) {
+        let add = |sum: &mut u64, count: &Count| *sum = sum.wrapping_add(count.value());
+        add(&mut self.requests, &stripe.requests);
+        add(&mut self.bytes, &stripe.bytes_out);
+        add(&mut self.bytes, &stripe.bytes_in);
+        add(&mut self.relayed, &stripe.bytes_relayed);
+    }
+
+    /// Requests, and a number that moves whenever there is something else to do. `requests`: are those all that the group carries?
+    fn counted(self, requests: bool) -> (u64, u64) {
+        match requests {
+            // A request that became a byte stream costs for as long as that lasts.
+            true => (self.requests, self.relayed),
+            false => (0, self.requests.wrapping_add(self.bytes)),
+        }
+    }
 }
 
 /// What buckets of latencies stand for.
-static MIDDLES: LazyLock<Vec<f64>> = LazyLock::new(Merged::middles);
+pub(crate) static MIDDLES: LazyLock<Vec<f64>> = LazyLock::new(Merged::middles);
 
 /// Processors that this process may use.
 static PROCESSORS: LazyLock<f64> =
     LazyLock::new(|| std::thread::available_parallelism().map_or(1, NonZero::get) as f64);
+
+/// What was told longer ago says nothing of now.
+const TOLD: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
 mod tests {
@@ -150,7 +240,15 @@ mod tests {
     #[test]
     fn byte_streams_are_no_requests_whatever_they_began_as() {
         let (http, tcp) = (Stripe::default(), Stripe::default());
-        let now = || counted(|requests, count| count(if requests { &http } else { &tcp }).value());
+        let of = |stripe: &Stripe, requests| {
+            let mut ever = Ever::default();
+            ever.add(stripe);
+            ever.counted(requests)
+        };
+        let now = || {
+            let (one, other) = (of(&http, true), of(&tcp, false));
+            (one.0 + other.0, one.1 + other.1)
+        };
         http.requests.add(5);
         http.bytes_in.add(1000);
         assert_eq!(now(), (5, 0));

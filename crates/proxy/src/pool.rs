@@ -1,7 +1,7 @@
 //! A group as one core sees it: the plan at hand, and idle connections to each member.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -15,6 +15,9 @@ use crate::iiop;
 use crate::link::Link;
 use crate::stream::Stream as _;
 use crate::trip::Trip;
+
+/// The version before the first: a core that never had to do with a group has nothing for its members.
+const UNSEEN: u64 = 0;
 
 /// One core's side of a group.
 pub(crate) struct Pool {
@@ -36,6 +39,8 @@ pub(crate) struct View {
     upstreams: Vec<Rc<Upstream>>,
     /// Is a member under alert, so that its sessions are to go elsewhere?
     pub(crate) alert: bool,
+    /// The same of members that are drained, for those who are bound to one.
+    pub(crate) kept: Option<Rc<Self>>,
     /// The same without the members; `None` in such a one itself.
     rules: Option<Rc<Self>>,
 }
@@ -72,11 +77,10 @@ pub(crate) enum Admission {
 
 impl Pool {
     pub(crate) fn new(group: Arc<Group>, core: usize) -> Rc<Self> {
-        let version = group.version();
         let published = group.published();
-        let pool = Rc::new(Self {
+        Rc::new(Self {
             core,
-            seen: Cell::new(version),
+            seen: Cell::new(UNSEEN),
             view: RefCell::new(View::bare(&published)),
             upstreams: RefCell::default(),
             // Cores begin at different members, so that they do not all follow the same one.
@@ -85,9 +89,7 @@ impl Pool {
             budget: RefCell::new(budget(&published, group.tallies.len())),
             iiop: iiop::Side::default(),
             group,
-        });
-        pool.take_over(published);
-        pool
+        })
     }
 
     /// What is in force now.
@@ -154,12 +156,13 @@ impl Pool {
                     let member = &plan.members()[index];
                     // Another core may have taken the last place in the meantime.
                     let level = member.vitals.begin();
-                    if level > member.limit {
+                    if level > member.allowed() {
                         member.vitals.end();
                         continue;
                     }
                     let upstream = Rc::clone(&view.upstreams[index]);
                     let group = Arc::clone(&self.group);
+                    self.tally().begun.add(1);
                     return Admission::Trip(Trip::begin(group, view, upstream, index, level, now));
                 }
                 Choice::Full => return Admission::Full,
@@ -173,11 +176,12 @@ impl Pool {
     pub(crate) fn admit_to(&self, view: &Rc<View>, index: usize, now: Time) -> Option<Trip> {
         let member = view.published.plan.members().get(index).filter(|member| !member.full())?;
         let level = member.vitals.begin();
-        if level > member.limit {
+        if level > member.allowed() {
             member.vitals.end();
             return None;
         }
         let upstream = Rc::clone(&view.upstreams[index]);
+        self.tally().begun.add(1);
         Some(Trip::begin(Arc::clone(&self.group), Rc::clone(view), upstream, index, level, now))
     }
 
@@ -218,6 +222,9 @@ impl Pool {
 
     /// Closes idle connections that are too old, that the member closed, or that lead to a member no longer used.
     pub(crate) fn sweep(&self, now: Time) {
+        if self.seen.get() == UNSEEN {
+            return;
+        }
         let view = self.view();
         let oldest = now - view.published.settings.pool_idle;
         for upstream in self.upstreams.borrow().values() {
@@ -237,16 +244,13 @@ impl Pool {
         let before = |settings: &crate::GroupSettings| (settings.tls.clone(), settings.http2);
         let retrusted = before(&self.view.borrow().published.settings) != before(&published.settings);
         let mut upstreams = self.upstreams.borrow_mut();
-        let members: Vec<Rc<Upstream>> = published
-            .plan
-            .members()
-            .iter()
-            .zip(&published.records)
-            .map(|(member, record)| {
+        let mut of = |published: &Published| -> Vec<Rc<Upstream>> {
+            let members = published.plan.members().iter().zip(&published.records);
+            let upstream = members.map(|(member, record)| {
                 let upstream = upstreams.entry(member.id).or_insert_with(|| {
                     Rc::new(Upstream {
                         record: Arc::clone(record),
-                        stripe: Arc::clone(&record.stripes[self.core]),
+                        stripe: Arc::clone(record.stripe(self.core)),
                         address: Cell::new(member.address),
                         hand: Rc::clone(&self.hand),
                         idle: RefCell::default(),
@@ -257,10 +261,16 @@ impl Pool {
                     upstream.clear();
                 }
                 Rc::clone(upstream)
-            })
-            .collect();
-        upstreams.retain(|_, upstream| {
-            let used = members.iter().any(|member| Rc::ptr_eq(member, upstream));
+            });
+            upstream.collect()
+        };
+        let members = of(&published);
+        let drained = published.kept.as_ref().map(|kept| (Arc::clone(kept), of(kept)));
+        let drained_too = drained.iter().flat_map(|(_, drained)| drained);
+        let used: BTreeSet<MemberId> =
+            members.iter().chain(drained_too).map(|upstream| upstream.record.id).collect();
+        upstreams.retain(|id, upstream| {
+            let used = used.contains(id);
             if !used {
                 upstream.clear();
             }
@@ -274,7 +284,10 @@ impl Pool {
         let same = Arc::ptr_eq(&rules.published.settings, &published.settings);
         let rules = Some(if same { rules } else { View::bare(&published) });
         let alert = published.plan.members().iter().any(|member| member.shed.share > 0.0);
-        *self.view.borrow_mut() = Rc::new(View { published, upstreams: members, alert, rules });
+        let kept = drained.map(|(published, upstreams)| {
+            Rc::new(View { published, upstreams, alert: false, kept: None, rules: rules.clone() })
+        });
+        *self.view.borrow_mut() = Rc::new(View { published, upstreams: members, alert, kept, rules });
     }
 }
 
@@ -287,8 +300,16 @@ impl View {
     fn bare(published: &Published) -> Rc<Self> {
         let settings = Arc::clone(&published.settings);
         let plan = published.plan.bare();
-        let published = Arc::new(Published { plan, records: Vec::new(), draining: Vec::new(), settings });
-        Rc::new(Self { published, upstreams: Vec::new(), alert: false, rules: None })
+        let published =
+            Arc::new(Published { plan, records: Vec::new(), draining: Vec::new(), kept: None, settings });
+        Rc::new(Self { published, upstreams: Vec::new(), alert: false, kept: None, rules: None })
+    }
+
+    /// Where a member is that is drained, among those that sessions may still come to which are bound to one.
+    pub(crate) fn kept_at(&self, record: &Arc<Record>) -> Option<(&Rc<Self>, usize)> {
+        let kept = self.kept.as_ref()?;
+        let place = kept.published.records.iter().position(|own| Arc::ptr_eq(own, record))?;
+        Some((kept, place))
     }
 }
 

@@ -6,6 +6,8 @@
 //! probe, nobody else's probes. Connections end with a reset: thousands of probes a second would otherwise
 //! leave tens of thousands of sockets in TIME_WAIT, here or at the members.
 //!
+//! Where several balancers act together each member is probed by one or two of them, which tell the others what they find (`duty`).
+//!
 //! What is found in a few milliseconds is taken in together, because each change of a member's state makes a
 //! new plan, which costs as much as the group is large.
 
@@ -28,7 +30,10 @@ use crate::inner::{Inner, lock};
 use crate::{GroupSettings, MemberTls, Object, ProbeKind, ProbeSettings};
 
 mod ask;
+mod duty;
 mod second;
+
+pub(crate) use duty::Duty;
 
 /// Most probes at once.
 const GATE: usize = 256;
@@ -42,13 +47,21 @@ const APART: Duration = Duration::from_micros(100);
 /// The probes that run.
 pub(crate) struct Probes {
     runtime: Handle,
-    running: BTreeMap<(Arc<str>, MemberId), Running>,
+    running: BTreeMap<Arc<str>, Group>,
     findings: mpsc::Sender<Finding>,
     gate: Arc<Semaphore>,
 }
 
+/// Those of a group.
+struct Group {
+    /// What they were begun by.
+    settings: Arc<GroupSettings>,
+    members: BTreeMap<MemberId, Running>,
+}
+
 struct Running {
     target: Arc<Target>,
+    duty: Arc<Duty>,
     task: JoinHandle<()>,
 }
 
@@ -80,41 +93,76 @@ impl Probes {
     /// Starts and ends probes so that they are those of the groups in force. A member whose address and
     /// probes are the same is probed on without a break.
     pub(crate) fn follow(&mut self, control: &Control) {
-        let mut wanted = BTreeMap::new();
-        for (group, ruled) in &control.groups {
-            let Some(probe) = &ruled.settings.probe else { continue };
+        let mut before = std::mem::take(&mut self.running);
+        // By group, member and whose duty it was.
+        let mut fresh = Vec::new();
+        for (name, ruled) in &control.groups {
+            let known = before.remove(name);
+            let Some(probe) = &ruled.settings.probe else {
+                known.into_iter().for_each(Group::stop);
+                continue;
+            };
+            let mut group = match known {
+                // The members of a group are others only if its settings are.
+                Some(known) if Arc::ptr_eq(&known.settings, &ruled.settings) => {
+                    self.running.insert(Arc::clone(name), known);
+                    continue;
+                }
+                known => known.map_or_else(BTreeMap::new, |known| known.members),
+            };
+            let mut members = BTreeMap::new();
             for (member, spec, _) in ruled.analyzer.members() {
                 let target = Target::new(probe, &ruled.settings, &spec.name, spec.address);
-                wanted.insert((Arc::clone(group), member), target);
+                match group.remove(&member) {
+                    Some(running) if *running.target == target => {
+                        members.insert(member, running);
+                    }
+                    running => {
+                        let duty = running.map(|running| {
+                            running.task.abort();
+                            running.duty
+                        });
+                        fresh.push((Arc::clone(name), member, target, duty.unwrap_or_default()));
+                    }
+                }
             }
+            group.into_values().for_each(|running| running.task.abort());
+            let settings = Arc::clone(&ruled.settings);
+            self.running.insert(Arc::clone(name), Group { settings, members });
         }
-        self.running.retain(|key, running| {
-            let same = wanted.get(key) == Some(&*running.target);
-            if same {
-                wanted.remove(key);
-            } else {
-                running.task.abort();
-            }
-            same
-        });
-        let fresh = u32::try_from(wanted.len()).unwrap_or(u32::MAX);
-        for (key, target) in wanted {
-            let spread = (APART * fresh).min(target.settings.interval);
+        before.into_values().for_each(Group::stop);
+        let many = u32::try_from(fresh.len()).unwrap_or(u32::MAX);
+        for (name, member, target, duty) in fresh {
+            let spread = (APART * many).min(target.settings.interval);
             let target = Arc::new(target);
             let task = self.runtime.spawn(watch(
-                key.clone(),
+                (Arc::clone(&name), member),
                 Arc::clone(&target),
+                Arc::clone(&duty),
                 spread.mul_f64(chance()),
                 Arc::clone(&self.gate),
                 self.findings.clone(),
             ));
-            self.running.insert(key, Running { target, task });
+            if let Some(group) = self.running.get_mut(&name) {
+                group.members.insert(member, Running { target, duty, task });
+            }
         }
+    }
+
+    /// Whose business it is to check a member; `None` if nobody does.
+    pub(crate) fn duty(&self, group: &Arc<str>, member: MemberId) -> Option<Arc<Duty>> {
+        Some(Arc::clone(&self.running.get(group)?.members.get(&member)?.duty))
     }
 
     /// Ends all.
     pub(crate) fn stop(&mut self) {
-        std::mem::take(&mut self.running).into_values().for_each(|running| running.task.abort());
+        std::mem::take(&mut self.running).into_values().for_each(Group::stop);
+    }
+}
+
+impl Group {
+    fn stop(self) {
+        self.members.into_values().for_each(|running| running.task.abort());
     }
 }
 
@@ -129,16 +177,23 @@ pub(crate) async fn report(inner: &Inner, mut findings: mpsc::Receiver<Finding>)
     }
 }
 
-/// Probes one member for ever.
+/// Probes one member for ever, unless another balancer does so and says what it finds.
 async fn watch(
     (group, member): (Arc<str>, MemberId),
     target: Arc<Target>,
+    duty: Arc<Duty>,
     wait: Duration,
     gate: Arc<Semaphore>,
     findings: mpsc::Sender<Finding>,
 ) {
+    let name: Arc<str> = Arc::from(&*target.name);
+    let interval = target.settings.interval;
     sleep(wait).await;
     loop {
+        if duty.rests(interval, target.settings.timeout, Instant::now()) {
+            duty.called(Instant::now() + interval.mul_f64(0.9 + 0.2 * chance())).await;
+            continue;
+        }
         let Ok(place) = gate.acquire().await else { return };
         let begun = Instant::now();
         let patience = target.settings.timeout;
@@ -147,10 +202,13 @@ async fn watch(
             Err(_) => Err(format!("no answer within {} s", patience.as_secs_f64())),
         };
         drop(place);
-        if findings.send(Finding { group: Arc::clone(&group), member, outcome }).await.is_err() {
+        let (group, name) = (Arc::clone(&group), Arc::clone(&name));
+        if findings.send(Finding { group, member, name, outcome }).await.is_err() {
             return;
         }
-        sleep_until(begun + target.settings.interval.mul_f64(0.9 + 0.2 * chance())).await;
+        // However often it is called to check at once, it does not much oftener than usual.
+        sleep_until(begun + interval / 2).await;
+        duty.called(begun + interval.mul_f64(0.9 + 0.2 * chance())).await;
     }
 }
 

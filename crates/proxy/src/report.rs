@@ -1,6 +1,6 @@
 //! What there is to be seen: the counts of all cores, summed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,7 +10,7 @@ use plimsoll_brain::status::{
 };
 
 use crate::control::{Control, Opened, Ruled};
-use crate::group::{Record, Stripe, Tally};
+use crate::group::{Group, Record, Stripe, Tally};
 use crate::inner::{Inner, lock};
 use crate::reason;
 use crate::stats::{Count, Merged};
@@ -35,35 +35,56 @@ pub struct MemberCounters {
     pub seconds: f64,
 }
 
+/// A group at a moment, for whoever decides how many members it has.
+#[derive(Clone, Debug)]
+pub struct GroupLook {
+    /// As in the whole status.
+    pub status: GroupStatus,
+    /// Requests by how long they took, since start; each counts for so many seconds as [`GroupLook::seconds`] says.
+    pub times: Vec<u64>,
+    /// By member: part of its processors in use, as agents told lately.
+    pub processors: BTreeMap<String, f64>,
+}
+
+impl GroupLook {
+    /// Seconds that each of `times` stands for, ascending.
+    pub fn seconds() -> Vec<f64> {
+        Merged::middles()
+    }
+}
+
 pub(crate) fn status(inner: &Inner) -> Status {
-    let control = lock(&inner.control);
     let now = inner.clock.now();
     let error = lock(&inner.reload_error).clone();
+    let (threads, listeners, names, asking) = {
+        let control = lock(&inner.control);
+        let names: Vec<_> =
+            control.settings.groups.iter().map(|group| Arc::clone(&group.spec.name)).collect();
+        let asking = control.settings.listeners.iter().filter(|listener| listener.priority.is_some());
+        let asking: BTreeSet<Arc<str>> = asking.flat_map(ListenerSettings::led_to).cloned().collect();
+        (control.cores, listeners(&control), names, asking)
+    };
+    // Each group behind the lock by itself: all of many would keep waiting who has something to change.
+    let group =
+        |name: &Arc<str>| Some(group(lock(&inner.control).groups.get(name)?, asking.contains(name), now));
+    let groups = names.iter().filter_map(group).collect();
     Status {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
-        uptime_seconds: now.0 as f64 / 1e9,
-        threads: control.cores,
+        uptime_seconds: now.since(inner.began).as_secs_f64(),
+        threads,
         stopping: inner.stopping.load(Relaxed),
         last_reload_successful: error.is_none(),
         last_reload_error: error,
         reloads: inner.reloads.load(Relaxed),
-        listeners: listeners(&control),
-        groups: control
-            .settings
-            .groups
-            .iter()
-            .filter_map(|settings| control.groups.get(&settings.spec.name))
-            .map(|ruled| {
-                let of = |listener: &&ListenerSettings| listener.leads_to(&ruled.group.name);
-                let mut listeners = control.settings.listeners.iter().filter(of);
-                group(ruled, listeners.any(|listener| listener.priority.is_some()), now)
-            })
-            .collect(),
+        listeners,
+        groups,
         access_log_dropped: inner.access_dropped.load(Relaxed),
         // Whoever reads certificates fills it in.
         certificates: Vec::new(),
+        fleet: None,
+        store: None,
         spans_exported: inner.spans.exported.load(Relaxed),
         spans_dropped: inner.spans.dropped.load(Relaxed),
     }
@@ -71,7 +92,7 @@ pub(crate) fn status(inner: &Inner) -> Status {
 
 pub(crate) fn buckets(inner: &Inner, group: &str) -> Vec<(f64, u64)> {
     match lock(&inner.control).groups.get(group) {
-        Some(ruled) => latency(&ruled.group.tallies).below(&BOUNDS),
+        Some(ruled) => latency(&ruled.group).below(&BOUNDS),
         None => Vec::new(),
     }
 }
@@ -81,26 +102,38 @@ pub(crate) fn counters(inner: &Inner, group: &str) -> Vec<MemberCounters> {
     let control = lock(&inner.control);
     let Some(ruled) = control.groups.get(group) else { return Vec::new() };
     let members = ruled.analyzer.members().filter_map(|(id, spec, vitals)| {
-        let stripes = &ruled.record(id)?.stripes;
+        let record = ruled.record(id)?;
         Some(MemberCounters {
             name: Arc::clone(&spec.name),
             in_flight: vitals.in_flight(),
-            requests: stripes.iter().map(|stripe| stripe.requests.value()).sum(),
-            seconds: stripes.iter().map(|stripe| stripe.latency.seconds()).sum(),
+            requests: record.all().map(|stripe| stripe.requests.value()).sum(),
+            seconds: record.all().map(|stripe| stripe.latency.seconds()).sum(),
         })
     });
     members.collect()
 }
 
-pub(crate) fn latency(tallies: &[Tally]) -> Merged {
-    Merged::of(tallies.iter().map(|tally| &tally.latency))
+/// See [`Engine::look`](crate::Engine::look).
+pub(crate) fn look(inner: &Inner, name: &str) -> Option<GroupLook> {
+    let control = lock(&inner.control);
+    let ruled = control.groups.get(name)?;
+    let now = inner.clock.now();
+    Some(GroupLook {
+        status: group(ruled, false, now),
+        times: latency(&ruled.group).counts().to_vec(),
+        processors: ruled.processors(now),
+    })
+}
+
+pub(crate) fn latency(group: &Group) -> Merged {
+    Merged::of(group.all_tallies().map(|tally| &tally.latency))
 }
 
 fn listeners(control: &Control) -> Vec<ListenerStatus> {
     let of = control.settings.listeners.iter().zip(&control.listeners);
     of.map(|(settings, open)| {
         let sum = |count: fn(&crate::listener::DoorCount) -> &Count| -> u64 {
-            open.door.counts.iter().map(|of_core| count(of_core).value()).sum()
+            open.door.all().map(|of_core| count(of_core).value()).sum()
         };
         ListenerStatus {
             address: open.door.address.to_string(),
@@ -145,8 +178,8 @@ fn bindings(control: &Control, settings: &ListenerSettings, open: &Opened) -> Ve
 
 /// `asks`: are requests asked how urgent they are?
 fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
-    let tallies = &ruled.group.tallies;
-    let sum = |count: &dyn Fn(&Tally) -> u64| -> u64 { tallies.iter().map(count).sum() };
+    let tallies = || ruled.group.all_tallies();
+    let sum = |count: &dyn Fn(&Tally) -> u64| -> u64 { tallies().map(count).sum() };
     let members: Vec<MemberStatus> = ruled
         .analyzer
         .status(now)
@@ -156,6 +189,7 @@ fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
                 fill(&mut status, record);
             }
             status.load_line = ruled.load_line.member(id);
+            status.host = ruled.hosts.shared(id).cloned();
             status
         })
         .collect();
@@ -178,7 +212,7 @@ fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
         hand_overs: ruled.hand_overs.done,
         hand_overs_failed: ruled.hand_overs.failed,
         queued: ruled.group.room.waiting(),
-        waits: Merged::of(tallies.iter().map(|tally| &tally.waits)).latency(),
+        waits: Merged::of(tallies().map(|tally| &tally.waits)).latency(),
         urgencies: (0..Urgency::COUNT)
             .filter(|_| asks)
             .map(|urgency| UrgencyStatus {
@@ -187,21 +221,23 @@ fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
                 refused: sum(&|tally| tally.urgencies[urgency].refused.value()),
             })
             .collect(),
-        latency: latency(tallies).latency(),
+        latency: latency(&ruled.group).latency(),
         load_line: ruled.load_line.status(),
+        // Whoever asks the sources and starts members knows.
         discovery: Vec::new(),
+        scaler: None,
     }
 }
 
 /// Sessions that a member under alert sent elsewhere.
 pub(crate) fn moved(record: &Record) -> u64 {
-    let sessions: u64 = record.stripes.iter().map(|stripe| stripe.moved.value()).sum();
+    let sessions: u64 = record.all().map(|stripe| stripe.moved.value()).sum();
     sessions + record.lent.moved.load(Relaxed)
 }
 
 fn fill(status: &mut MemberStatus, record: &Record) {
     let sum = |count: &dyn Fn(&Stripe) -> &Count| -> u64 {
-        record.stripes.iter().map(|stripe| count(stripe).value()).fold(0, u64::wrapping_add)
+        record.all().map(|stripe| count(stripe).value()).fold(0, u64::wrapping_add)
     };
     status.idle_connections = sum(&|stripe| &stripe.idle);
     status.requests = sum(&|stripe| &stripe.requests);
@@ -216,5 +252,5 @@ fn fill(status: &mut MemberStatus, record: &Record) {
         .enumerate()
         .map(|(class, label)| ((*label).to_owned(), sum(&|stripe| &stripe.answers[class])))
         .collect::<BTreeMap<_, _>>();
-    status.latency = Merged::of(record.stripes.iter().map(|stripe| &stripe.latency)).latency();
+    status.latency = Merged::of(record.all().map(|stripe| &stripe.latency)).latency();
 }

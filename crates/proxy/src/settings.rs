@@ -22,14 +22,16 @@ pub struct Settings {
     pub max_connections: usize,
     /// Addresses are unique per transport.
     pub listeners: Vec<ListenerSettings>,
-    /// Names are unique.
-    pub groups: Vec<GroupSettings>,
+    /// Names are unique. What is put in force anew costs as much as the groups in it that are not the very same as before.
+    pub groups: Vec<Arc<GroupSettings>>,
     /// Off if `None`.
     pub access_log: Option<AccessLogSettings>,
     /// Nothing is traced if `None`, and `traceparent` passes as it comes.
     pub tracing: Option<TracingSettings>,
     /// How long requests in flight may take to end when the process stops.
     pub drain_deadline: Duration,
+    /// How long connections may take to end when another process has taken over.
+    pub upgrade_deadline: Duration,
 }
 
 /// One JSON line per request.
@@ -157,6 +159,27 @@ impl ListenerSettings {
         let other = || self.others.iter().any(|other| **other == *group);
         *self.group == *group || other() || self.tls.as_ref().is_some_and(named)
     }
+
+    /// All groups that clients may come to here.
+    pub(crate) fn led_to(&self) -> impl Iterator<Item = &Arc<str>> {
+        let named = self.tls.iter().flat_map(|tls| tls.groups.values());
+        std::iter::once(&self.group).chain(&self.others).chain(named)
+    }
+
+    /// Is all that goes from here to members requests, which end by themselves?
+    pub(crate) fn carries_requests(&self) -> bool {
+        match self.protocol {
+            Protocol::Http => true,
+            Protocol::Iiop => self.binding == Binding::PerRequest,
+            // What clients have with members themselves is known a second late (xds).
+            Protocol::Xds | Protocol::Tcp | Protocol::Udp | Protocol::Dns | Protocol::DnsStream => false,
+        }
+    }
+
+    /// Are clients told where to go, so that nothing goes to members from here?
+    pub(crate) fn tells(&self) -> bool {
+        matches!(self.protocol, Protocol::Xds | Protocol::Dns | Protocol::DnsStream)
+    }
 }
 
 /// The cookie by which clients come back to their members.
@@ -222,12 +245,14 @@ pub struct ClientTimeouts {
 }
 
 /// One group and how to reach its members.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct GroupSettings {
     /// Members, strategy and health rules.
     pub spec: GroupSpec,
     /// Base URLs, without a slash at the end, by which clients reach members themselves, by member.
     pub public: BTreeMap<Arc<str>, Box<str>>,
+    /// Labels of members' hosts, by member; the IP address where there is none. Groups whose members are on one host are told apart.
+    pub hosts: BTreeMap<Arc<str>, Arc<str>>,
     /// How to probe members; `None` if the group has no health checks.
     pub probe: Option<ProbeSettings>,
     /// What clients of iiop listeners ask for; `None` where none is.
@@ -248,6 +273,8 @@ pub struct GroupSettings {
     pub side_car: Option<SideCarSettings>,
     /// Who is told before a member that is drained, or under alert, loses sessions.
     pub hand_over: Option<HandOverSettings>,
+    /// Do http sessions that are bound to a member stay there while it is drained?
+    pub keeps_drained: bool,
     /// Requests that wait when every member is at its limit; more are refused. 0 refuses at once.
     pub queue: usize,
     /// How long they wait.

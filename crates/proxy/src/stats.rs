@@ -1,10 +1,13 @@
 //! Counts that one core writes and anyone may read: relaxed loads and stores, no read-modify-write.
 
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use plimsoll_brain::load_line::{LEVELS, level};
 use plimsoll_brain::status::Latency;
+use serde::{Deserialize, Serialize};
 
 /// A number with one writer.
 #[derive(Debug, Default)]
@@ -29,30 +32,29 @@ const SUB: u32 = 3;
 /// From 1.024 µs in steps of an eighth of an octave to 2^40 ns, 18 minutes.
 const BUCKETS: usize = (30 - SUB as usize + 1) << SUB;
 
-/// A log-linear histogram of latencies: each sample is known within 6 %.
-#[derive(Debug)]
+/// A log-linear histogram of latencies: each sample is known within 6 %. It takes memory with the first sample: of a hundred
+/// thousand members most have none on most cores.
+#[derive(Debug, Default)]
 pub(crate) struct Histogram {
-    buckets: Box<[Count; BUCKETS]>,
+    buckets: OnceLock<Box<[Count; BUCKETS]>>,
     sum: Count,
-}
-
-impl Default for Histogram {
-    fn default() -> Self {
-        Self { buckets: Box::new([const { Count(AtomicU64::new(0)) }; BUCKETS]), sum: Count::default() }
-    }
 }
 
 impl Histogram {
     pub(crate) fn record(&self, latency: Duration) {
         let nanos = latency.as_nanos() as u64;
-        self.buckets[bucket(nanos)].add(1);
+        self.buckets()[bucket(nanos)].add(1);
         self.sum.add(nanos);
+    }
+
+    fn buckets(&self) -> &[Count; BUCKETS] {
+        self.buckets.get_or_init(|| Box::new([const { Count(AtomicU64::new(0)) }; BUCKETS]))
     }
 
     /// So many that took as long, on average.
     pub(crate) fn record_many(&self, latency: Duration, count: u64) {
         let nanos = latency.as_nanos() as u64;
-        self.buckets[bucket(nanos)].add(count);
+        self.buckets()[bucket(nanos)].add(count);
         self.sum.add(nanos.saturating_mul(count));
     }
 }
@@ -62,28 +64,75 @@ impl Histogram {
     pub(crate) fn seconds(&self) -> f64 {
         self.sum.value() as f64 / 1e9
     }
-}
 
-/// Requests that succeeded, and how long they took, by how many their member had when they began.
-#[derive(Debug)]
-pub(crate) struct Levels(Box<[[Count; 2]; LEVELS]>);
-
-impl Default for Levels {
-    fn default() -> Self {
-        Self(Box::new([const { [Count(AtomicU64::new(0)), Count(AtomicU64::new(0))] }; LEVELS]))
+    /// Adds what was counted elsewhere.
+    pub(crate) fn add(&self, more: &Buckets) {
+        for (place, count) in &more.counts {
+            if let Some(bucket) = self.buckets().get(*place) {
+                bucket.add(*count);
+            }
+        }
+        self.sum.add(more.nanos);
     }
 }
 
+/// A histogram at one moment, for another process: as [`Histogram`], without what is empty.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Buckets {
+    nanos: u64,
+    counts: BTreeMap<usize, u64>,
+}
+
+impl Buckets {
+    /// The sum of several.
+    pub(crate) fn of<'a>(histograms: impl Iterator<Item = &'a Histogram>) -> Self {
+        let Merged { counts, sum } = Merged::of(histograms);
+        let counts = counts.into_iter().enumerate().filter(|(_, count)| *count > 0).collect();
+        Self { nanos: sum, counts }
+    }
+
+    /// What came since an earlier moment.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let less = |(place, count): (&usize, &u64)| {
+            let more = count.saturating_sub(before.counts.get(place).copied().unwrap_or_default());
+            (more > 0).then_some((*place, more))
+        };
+        let counts = self.counts.iter().filter_map(less).collect();
+        Self { nanos: self.nanos.saturating_sub(before.nanos), counts }
+    }
+}
+
+/// Requests that succeeded, and how long they took, by how many their member had when they began.
+/// As a [`Histogram`] it takes memory with the first of them.
+#[derive(Debug, Default)]
+pub(crate) struct Levels(OnceLock<Box<[[Count; 2]; LEVELS]>>);
+
 impl Levels {
+    fn counts(&self) -> &[[Count; 2]; LEVELS] {
+        self.0.get_or_init(|| {
+            Box::new([const { [Count(AtomicU64::new(0)), Count(AtomicU64::new(0))] }; LEVELS])
+        })
+    }
+
     pub(crate) fn record(&self, in_flight: u32, latency: Duration) {
-        let [requests, nanos] = &self.0[level(in_flight)];
+        let [requests, nanos] = &self.counts()[level(in_flight)];
         requests.add(1);
         nanos.add(latency.as_nanos() as u64);
     }
 
+    /// Adds what was counted elsewhere.
+    pub(crate) fn add(&self, more: &[[u64; 2]]) {
+        for ([requests, nanos], more) in self.counts().iter().zip(more) {
+            requests.add(more[0]);
+            nanos.add(more[1]);
+        }
+    }
+
     /// Adds what is counted here.
     pub(crate) fn sum(&self, into: &mut [[u64; 2]; LEVELS]) {
-        for (sum, [requests, nanos]) in into.iter_mut().zip(self.0.iter()) {
+        let Some(counts) = self.0.get() else { return };
+        for (sum, [requests, nanos]) in into.iter_mut().zip(counts.iter()) {
             *sum = [sum[0].wrapping_add(requests.value()), sum[1].wrapping_add(nanos.value())];
         }
     }
@@ -120,7 +169,8 @@ impl Merged {
     pub(crate) fn of<'a>(histograms: impl Iterator<Item = &'a Histogram>) -> Self {
         let mut merged = Self { counts: vec![0; BUCKETS], sum: 0 };
         for histogram in histograms {
-            for (count, bucket) in merged.counts.iter_mut().zip(histogram.buckets.iter()) {
+            let Some(buckets) = histogram.buckets.get() else { continue };
+            for (count, bucket) in merged.counts.iter_mut().zip(buckets.iter()) {
                 *count += bucket.value();
             }
             merged.sum = merged.sum.wrapping_add(histogram.sum.value());
@@ -207,6 +257,22 @@ mod tests {
             assert!((found / truth - 1.0).abs() < 0.063, "{found} for {truth}");
         }
         assert!((latency.sum - 50.005).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_another_process_counted_is_added() {
+        let (before, after) = (Histogram::default(), Histogram::default());
+        before.record(Duration::from_millis(3));
+        let first = Buckets::of([&before].into_iter());
+        before.record(Duration::from_millis(400));
+        let both = Buckets::of([&before].into_iter());
+        after.add(&first);
+        after.add(&both.since(&first));
+        assert_eq!(Buckets::of([&after].into_iter()), both);
+        // Written by one with other buckets.
+        let text = "{\"nanos\": 5, \"counts\": {\"99999\": 1}}";
+        after.add(&serde_json::from_str(text).unwrap());
+        assert_eq!(Merged::of([&after].into_iter()).latency().count, 2);
     }
 
     #[test]

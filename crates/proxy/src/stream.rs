@@ -8,9 +8,11 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -115,7 +117,17 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
 
     /// Lets closing be a reset: what was not read or sent is lost, as it is for a side that broke off.
     fn abort(&self) {}
+
+    /// Has the kernel ask after the peer where nothing is said for long, and end the connection if there is no answer: one whose host
+    /// has lost its power says nothing, and neither do many streams for an hour.
+    fn keepalive(&self) {}
 }
+
+/// A peer is asked after a minute, and has another one to answer.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(60))
+    .with_interval(Duration::from_secs(15))
+    .with_retries(4);
 
 /// tokio's traits of a [`Stream`] that is no socket, by what it does itself.
 macro_rules! as_io {
@@ -177,6 +189,11 @@ impl Stream for TcpStream {
     fn abort(&self) {
         // A socket that is gone already needs none.
         let _ = self.set_zero_linger();
+    }
+
+    fn keepalive(&self) {
+        // A socket that is gone already needs none.
+        let _ = SockRef::from(self).set_tcp_keepalive(&KEEPALIVE);
     }
 
     #[inline]

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use plimsoll_brain::{Event, EventKind};
 
-use crate::bind::bind;
-use crate::control::Control;
+use crate::bind::{bind, deal};
+use crate::control::{Control, Opened};
 use crate::worker::Order;
 use crate::{ListenerSettings, StartError};
 
@@ -48,6 +48,7 @@ impl Control {
             return Ok(false);
         }
         open.disabled = true;
+        open.sockets.clear();
         let id = open.id;
         let told = self.order_all(|| Order::Close { id });
         self.tell(place, EventKind::Disabled, "disabled by an operator: nothing new is accepted");
@@ -65,21 +66,29 @@ impl Control {
         let Some(groups) = self.groups_of(&settings) else { return Ok(false) };
         // Where it was: if the configuration left the port to the kernel, clients know that one.
         let there = ListenerSettings { address: door.address, ..settings.clone() };
-        let (_, sockets) = bind(&there, self.cores).map_err(|source| {
+        let had = bind(&there, self.cores).and_then(|(_, mut sockets)| {
+            let hands = deal(&there, door.address, &mut sockets, self.cores)?;
+            Ok((sockets, hands))
+        });
+        let (sockets, hands) = had.map_err(|source| {
             let taken = source.kind() == io::ErrorKind::AddrInUse;
             let why = StartError::Bind { address: door.address, source }.to_string();
             if taken { Refusal::Taken(why) } else { Refusal::Other(why) }
         })?;
         let id = self.listeners.iter().map(|listener| listener.id + 1).max().unwrap_or(0);
-        let mut told = true;
-        for (worker, socket) in self.workers.iter().zip(sockets) {
-            let (door, settings, groups) = (Arc::clone(&door), settings.clone(), groups.clone());
-            told &= worker.order(Order::Listen { id, door, socket, settings, groups });
-        }
-        let open = &mut self.listeners[place];
-        (open.id, open.disabled) = (id, false);
+        let opened = Opened { id, door, disabled: false, sockets };
+        let told = self.listen(&opened, &settings, &groups, hands, Vec::new());
+        self.listeners[place] = opened;
         self.tell(place, EventKind::Enabled, "enabled by an operator");
         if told { Ok(true) } else { Err(Refusal::Other(StartError::Stuck.to_string())) }
+    }
+
+    /// See [`Engine::listener`](crate::Engine::listener).
+    pub(crate) fn name_of_listener(&self, text: &str) -> Result<String, String> {
+        let place = self.listener(text)?;
+        let (settings, bound) = (&self.settings.listeners[place], self.listeners[place].door.address);
+        let address = if settings.address.port() == 0 { bound } else { settings.address };
+        Ok(format!("{}:{address}", settings.label()))
     }
 
     /// The place of the listener that somebody means.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use plimsoll_brain::{MemberId, Time};
 
 use crate::admit::{self, admit};
+use crate::blame::Blame;
 use crate::bond::Bond;
 use crate::connect::{Peer, link};
 use crate::core::Core;
@@ -152,7 +153,7 @@ async fn reach(
         let now = core.tick();
         let attempts = trip.settings().retry.attempts as usize;
         let member = trip.member();
-        trip.failed(now);
+        trip.failed(Blame::Reason(last), now);
         if tried.len() >= attempts || !pool.withdraw(now) {
             return Err(last);
         }
@@ -164,7 +165,7 @@ async fn reach(
 /// nothing to say.
 fn judge(trip: Trip, end: End, now: Time) {
     match end.broken {
-        Some(Side::Member) => trip.failed(now),
+        Some(Side::Member) => trip.failed(Blame::Broken, now),
         _ if end.heard => trip.succeeded(now),
         _ => trip.over(now),
     }

@@ -22,6 +22,7 @@ mod origin;
 mod server;
 mod shown;
 mod stream;
+mod tickets;
 
 pub use client::{Fault, MemberTls, Trust};
 pub use issued::Issued;
@@ -30,6 +31,7 @@ pub(crate) use server::chain;
 pub use server::{Certificate, ClientCertificate, ListenerTls};
 pub use shown::ShownCertificate;
 pub(crate) use stream::Secure;
+pub(crate) use tickets::{recall_ticket_keys, ticket_keys};
 
 /// Shakes hands with a member, whose address was given as `name`, `host:port`.
 ///

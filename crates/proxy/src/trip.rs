@@ -10,8 +10,10 @@ use plimsoll_brain::{MemberId, Time};
 use plimsoll_wire::reading;
 
 use crate::GroupSettings;
+use crate::blame::Blame;
 use crate::group::{Group, Stripe};
 use crate::pool::{Upstream, View};
+use crate::reason::Reason;
 
 /// The guard of one request, session or flow.
 pub(crate) struct Trip {
@@ -113,25 +115,29 @@ impl Trip {
     /// The member answered with a status. 5xx counts as failure.
     pub(crate) fn answered(self, status: u16, now: Time) {
         self.stripe().answers[usize::from(status / 100).min(5)].add(1);
-        self.end(status >= 500, now);
+        self.end((status >= 500).then_some(Blame::Status(status)), now);
     }
 
     /// The member answered a call of gRPC, which failed or not by what the answer says of itself.
     pub(crate) fn called(self, status: u16, failed: bool, now: Time) {
         self.stripe().answers[usize::from(status / 100).min(5)].add(1);
-        self.end(failed || status >= 500, now);
+        let blame = match status {
+            500.. => Some(Blame::Status(status)),
+            _ => failed.then_some(Blame::Call),
+        };
+        self.end(blame, now);
     }
 
     /// The member did its work (tcp, udp: there is no status to read).
     pub(crate) fn succeeded(self, now: Time) {
         self.stripe().answers[0].add(1);
-        self.end(false, now);
+        self.end(None, now);
     }
 
     /// The member failed: no connection, no answer, or a broken one.
-    pub(crate) fn failed(self, now: Time) {
+    pub(crate) fn failed(self, blame: Blame, now: Time) {
         self.stripe().answers[0].add(1);
-        self.end(true, now);
+        self.end(Some(blame), now);
     }
 
     /// It is over, and says nothing about the member: counted, not judged.
@@ -152,7 +158,7 @@ impl Trip {
 
     /// The member was asked whether it is there, which took so long.
     pub(crate) fn asked(&self, latency: Duration, there: bool, now: Time) {
-        self.judge(latency, !there, now);
+        self.judge(latency, (!there).then_some(Blame::Reason(Reason::ConnectFailed)), now);
     }
 
     /// Nothing came of it, which is not the member's fault: the connection had gone stale, say.
@@ -166,26 +172,28 @@ impl Trip {
         self.view.published.plan.left(hand, &self.upstream.record.vitals, now.since(self.begun), now);
     }
 
-    fn end(self, failed: bool, now: Time) {
+    fn end(self, blame: Option<Blame>, now: Time) {
         let stripe = self.stripe();
         let latency = now.since(self.begun);
         stripe.requests.add(1);
         stripe.latency.record(latency);
-        if failed {
+        if blame.is_some() {
             stripe.failures.add(1);
         } else {
             stripe.levels.record(self.level, latency);
         }
-        self.judge(latency, failed, now);
+        self.judge(latency, blame, now);
     }
 
     /// What the brain makes of it.
     #[inline]
-    fn judge(&self, latency: Duration, failed: bool, now: Time) {
+    fn judge(&self, latency: Duration, blame: Option<Blame>, now: Time) {
         let vitals = &self.upstream.record.vitals;
         let plan = &self.view.published.plan;
-        let suspect = plan.observe(&mut self.upstream.hand.borrow_mut(), vitals, latency, failed, now);
-        if failed {
+        let suspect =
+            plan.observe(&mut self.upstream.hand.borrow_mut(), vitals, latency, blame.is_some(), now);
+        if let Some(blame) = blame {
+            self.upstream.record.blame.store(blame.code(), Relaxed);
             if suspect {
                 self.group.strike(self.member(), true);
             }

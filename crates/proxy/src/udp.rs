@@ -13,7 +13,7 @@
 //! who may well be a flood of forged addresses. Datagrams for which there is no member are dropped and counted
 //! as rejected. Where a socket's buffer is full, datagrams are lost, as they are in any queue on their way.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -28,7 +28,11 @@ use flow::Flow;
 pub(crate) use socket::{Socket, prepare};
 
 mod flow;
+mod lent;
 mod socket;
+
+pub(crate) use lent::Lent;
+pub use lent::{FlowAbout, LentFlow};
 
 /// Datagrams that are passed on before other tasks get their turn.
 const TURN: usize = 64;
@@ -38,28 +42,38 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Whose flow it is: the client, and which of our addresses it sends to where we listen on several.
 type Key = (SocketAddr, Option<IpAddr>);
 
-/// One core's side of a listener.
-struct Service {
+/// One core's side of a socket of a listener.
+pub(crate) struct Service {
     core: Rc<Core>,
     listener: Rc<Listener>,
     socket: Socket,
     flows: RefCell<HashMap<Key, Rc<Flow>>>,
     /// Told when a flow ends.
     ended: Notify,
+    /// Do the flows go on in another process?
+    lent: Cell<bool>,
+    /// Told when that changes.
+    turn: Notify,
 }
 
-/// Serves a listener until it is closed and its flows have ended.
-pub(crate) async fn serve(core: Rc<Core>, listener: Rc<Listener>, socket: UdpSocket) {
+/// Serves a socket of a listener until that is closed and its flows have ended. `lent` are flows that go on here.
+pub(crate) async fn serve(core: Rc<Core>, listener: Rc<Listener>, socket: UdpSocket, lent: Vec<Lent>) {
     let socket = Socket::new(socket, &listener.door.address);
     let flows = RefCell::default();
-    let service = Rc::new(Service { core, listener, socket, flows, ended: Notify::new() });
+    let (ended, turn) = (Notify::new(), Notify::new());
+    let service = Rc::new(Service { core, listener, socket, flows, ended, lent: Cell::new(false), turn });
+    service.listener.services.borrow_mut().push(Rc::downgrade(&service));
+    lent.into_iter().for_each(|lent| service.take_over(lent));
     let mut closed = false;
-    while !(closed && service.flows.borrow().is_empty()) {
+    // Datagrams of a socket that goes on in another process are for that.
+    while !(closed && (service.flows.borrow().is_empty() || service.listener.left())) {
+        let reads = !service.lent.get() && !service.listener.left();
         tokio::select! {
             biased;
             () = service.listener.until_closed(), if !closed => closed = true,
             () = service.ended.notified(), if closed => {}
-            readable = service.socket.readable() => {
+            () = service.turn.notified() => {}
+            readable = service.socket.readable(), if reads => {
                 if let Err(error) = readable {
                     return tracing::error!("{}: {error}", service.listener.door.address);
                 }
@@ -109,8 +123,14 @@ impl Service {
         }
         let flow = Flow::begin(self, key, now)?;
         let visit = Visit::enter(&self.core, &self.listener)?;
-        self.flows.borrow_mut().insert(key, Rc::clone(&flow));
-        let (service, own) = (Rc::clone(self), Rc::clone(&flow));
+        self.keep(key, &flow, visit);
+        Some(flow)
+    }
+
+    /// Passes on what comes back until the flow ends.
+    fn keep(self: &Rc<Self>, key: Key, flow: &Rc<Flow>, visit: Visit) {
+        self.flows.borrow_mut().insert(key, Rc::clone(flow));
+        let (service, own) = (Rc::clone(self), Rc::clone(flow));
         tokio::task::spawn_local(async move {
             let _visit = visit;
             own.answers(&service).await;
@@ -118,7 +138,6 @@ impl Service {
             own.end(&service);
             service.ended.notify_one();
         });
-        Some(flow)
     }
 
     /// How long a flow may be quiet.

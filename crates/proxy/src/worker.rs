@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use crate::group::Group;
 use crate::listener::{Door, Listener};
 use crate::pool::Pool;
 use crate::trace;
+use crate::udp::Lent;
 use crate::{ListenerSettings, Protocol, dns, udp};
 
 /// Orders that may wait for a worker.
@@ -33,7 +34,8 @@ pub(crate) enum Order {
     Listen {
         id: u64,
         door: Arc<Door>,
-        socket: Socket,
+        /// One, as a rule; see [`deal`](crate::bind::deal). With the flows that go on here.
+        sockets: Vec<(Socket, Vec<Lent>)>,
         settings: ListenerSettings,
         groups: Groups,
     },
@@ -49,9 +51,15 @@ pub(crate) enum Order {
     Groups(Arc<[Arc<str>]>),
     AccessLog(Option<Sender>),
     Tracing(Option<trace::Sender>),
+    /// Tell all flows of datagrams, and read none until they are taken back.
+    Lend(std_mpsc::Sender<Vec<(u64, usize, Lent)>>),
+    /// Go on with them.
+    TakeBack,
     /// Close the listeners and end connections between requests.
     Stop {
         parting: Duration,
+        /// Do the sockets go on in another process? Then who waits there is left to that.
+        left: bool,
     },
     /// End now.
     Exit,
@@ -131,12 +139,14 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
     let mut listeners: BTreeMap<u64, Rc<Listener>> = BTreeMap::new();
     while let Some(order) = inbox.recv().await {
         match order {
-            Order::Listen { id, door, socket, settings, groups } => {
+            Order::Listen { id, door, sockets, settings, groups } => {
                 let protocol = settings.protocol;
                 let (pool, others) = pools(&core, &groups);
                 let listener = Listener::new(door, index, settings, pool, others);
-                if let Err(error) = open(&core, &listener, protocol, socket) {
-                    tracing::error!("{}: {error}", listener.door.address);
+                for (socket, lent) in sockets {
+                    if let Err(error) = open(&core, &listener, protocol, socket, lent) {
+                        tracing::error!("{}: {error}", listener.door.address);
+                    }
                 }
                 listeners.insert(id, listener);
             }
@@ -161,10 +171,36 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
                 core.tracer.connect(sender);
                 core.note();
             }
-            Order::Stop { parting } => {
+            Order::Lend(reply) => {
+                let of = |(id, listener): (&u64, &Rc<Listener>)| {
+                    let (id, cores) = (*id, listener.door.counts.len());
+                    let services = listener.services.borrow();
+                    let lent = services.iter().enumerate().filter_map(|(nth, service)| {
+                        // As they were dealt out.
+                        let place = index + nth * cores;
+                        Some(service.upgrade()?.lend().into_iter().map(move |lent| (id, place, lent)))
+                    });
+                    lent.flatten().collect::<Vec<_>>()
+                };
+                // Whoever asked may have given up.
+                let _ = reply.send(listeners.iter().flat_map(of).collect());
+            }
+            Order::TakeBack => {
+                for listener in listeners.values() {
+                    listener
+                        .services
+                        .borrow()
+                        .iter()
+                        .filter_map(Weak::upgrade)
+                        .for_each(|service| service.take_back());
+                }
+            }
+            Order::Stop { parting, left } => {
                 core.stopping.set(true);
                 core.parting.set(parting);
-                listeners.values().for_each(|listener| listener.close());
+                listeners
+                    .values()
+                    .for_each(|listener| if left { listener.leave() } else { listener.close() });
                 core.wheel.wake_all();
             }
             Order::Exit => break,
@@ -178,7 +214,13 @@ fn pools(core: &Core, groups: &Groups) -> (Rc<Pool>, Vec<Rc<Pool>>) {
     (core.pool(&groups.own), groups.named.iter().map(|group| core.pool(group)).collect())
 }
 
-fn open(core: &Rc<Core>, listener: &Rc<Listener>, protocol: Protocol, socket: Socket) -> io::Result<()> {
+fn open(
+    core: &Rc<Core>,
+    listener: &Rc<Listener>,
+    protocol: Protocol,
+    socket: Socket,
+    lent: Vec<Lent>,
+) -> io::Result<()> {
     match protocol {
         Protocol::Http | Protocol::Tcp | Protocol::Iiop | Protocol::DnsStream | Protocol::Xds => {
             let socket = TcpListener::from_std(socket.into())?;
@@ -186,7 +228,7 @@ fn open(core: &Rc<Core>, listener: &Rc<Listener>, protocol: Protocol, socket: So
         }
         Protocol::Udp => {
             let socket = UdpSocket::from_std(socket.into())?;
-            tokio::task::spawn_local(udp::serve(Rc::clone(core), Rc::clone(listener), socket));
+            tokio::task::spawn_local(udp::serve(Rc::clone(core), Rc::clone(listener), socket, lent));
         }
         Protocol::Dns => {
             let socket = UdpSocket::from_std(socket.into())?;

@@ -138,6 +138,17 @@ impl Balancer {
         format!("http://{}{path}", self.address())
     }
 
+    /// kill -9; its folder, for another one.
+    pub(crate) fn killed(mut self) -> Folder {
+        self.process.kill();
+        self.folder
+    }
+
+    /// Where its read-only listener listens.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
     pub(crate) fn folder(&self) -> &Folder {
         &self.folder
     }
@@ -202,10 +213,16 @@ impl Balancer {
         run.out.lines().map(event).filter(wanted).collect()
     }
 
+    /// The page of metrics.
+    #[track_caller]
+    pub(crate) fn metrics(&self) -> String {
+        get(self.admin, "/metrics").text()
+    }
+
     /// A sample of the metrics, by name and labels.
     #[track_caller]
     pub(crate) fn metric(&self, series: &str) -> f64 {
-        let page = get(self.admin, "/metrics").text();
+        let page = self.metrics();
         let sample = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         sample.unwrap_or_else(|| panic!("no {series} in\n{page}")).parse().unwrap()
     }

@@ -13,7 +13,7 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// Writes its certificate as `NAME.pem`.
+    /// Writes its certificate as `NAME.pem`, and its key as `NAME.key`.
     pub(crate) fn new(folder: &Folder, name: &str) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
@@ -21,6 +21,7 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         folder.write(&format!("{name}.pem"), pem("CERTIFICATE", params.self_signed(&key).unwrap().der()));
+        folder.write(&format!("{name}.key"), pem("PRIVATE KEY", &key.serialize_der()));
         Self { key, params }
     }
 

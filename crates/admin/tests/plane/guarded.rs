@@ -129,12 +129,12 @@ fn supervisor() -> (Guarded, Arc<Told>) {
 
 /// Written out here, so that a change of the table shows: what viewers have, operators beside that, admins beside that.
 const DAEMON: [&[&str]; 3] = [
-    &["index", "document", "health", "metrics", "lottery", "keys"],
+    &["index", "document", "health", "metrics", "lottery", "keys", "dashboard"],
     &["drain", "undrain"],
     &["report", "reload", "stop", "key-accept", "key-seal", "key-retire"],
 ];
 const SUPERVISOR: [&[&str]; 3] = [
-    &["index", "document", "health", "metrics", "processes", "process", "household"],
+    &["index", "document", "health", "metrics", "processes", "process", "household", "dashboard"],
     &["process-start", "process-stop", "process-restart", "process-reload"],
     &["reload", "shutdown"],
 ];

@@ -3,12 +3,14 @@
 
 mod abuse;
 mod control;
+mod dashboard;
 mod events;
 mod exposition;
 mod guarded;
 #[cfg(feature = "kerberos")]
 mod kerberos;
 mod leases;
+mod members;
 mod metrics;
 mod pki;
 mod reads;

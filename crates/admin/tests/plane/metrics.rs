@@ -118,3 +118,24 @@ fn the_capacity_of_a_group_has_a_path_of_its_own() {
     let unknown = open.show("/v1/groups/wbe/capacity");
     assert!(unknown.status == 404 && unknown.body.contains("there are: web"), "{}", unknown.body);
 }
+
+#[test]
+fn how_many_members_there_are_to_be_is_told_with_the_reason() {
+    let open = open();
+    let web = open.show("/v1/groups/web/scale").json();
+    assert_eq!((web["desired"].as_u64(), web["why"].as_str()), (Some(3), Some("1 more")));
+    assert_eq!(web["started"][0]["stage"], "serving");
+    let none = open.show("/v1/groups/odd%20%22%5C%0A%20one/scale");
+    assert_eq!(none.status, 404, "{}", none.body);
+    let page = parse(&open.show("/metrics").body).unwrap();
+    for (series, expected) in [
+        (r#"plimsoll_scaler_desired_members{group="web"}"#, 3.0),
+        (r#"plimsoll_scaler_members{group="web"}"#, 2.0),
+        (r#"plimsoll_scaler_coming_members{group="web"}"#, 1.0),
+        (r#"plimsoll_scaler_max_members{group="web"}"#, 9.0),
+        (r#"plimsoll_scaler_demand{group="web"}"#, 1.5),
+        (r#"plimsoll_scaler_forecast{group="web"}"#, 2.25),
+    ] {
+        assert_eq!(page.value(series), expected, "{series}");
+    }
+}

@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_admin::{
-    Admin, Changed, Config, Entry, Lease, Lessee, NoLease, Reference, Refused, Report, Subject, Switch, Wish,
-    start,
+    Admin, Changed, Config, Entry, Lease, Lessee, NoLease, Reference, Refused, Registered, Registration,
+    Report, Subject, Switch, Unregistered, UpgradeWish, Upgraded, Wish, start,
 };
+use plimsoll_brain::scale::crew::Stage;
 use plimsoll_brain::status::{
     GroupExplanation, GroupStatus, Latency, ListenerStatus, LoadExplanation, LoadLine, MemberLoadLine,
-    MemberStatus, Predicted, Status, UrgencyStatus, WhatIf,
+    MemberStatus, Predicted, ScaledMember, ScalerStatus, Status, UrgencyStatus, WhatIf,
 };
 use plimsoll_brain::{EventKind, Shed, State};
 use tokio::sync::broadcast;
@@ -100,6 +101,14 @@ impl Subject for Script {
         if self.status.lock().unwrap().stopping { Err("it stops".into()) } else { Ok(vec!["+ a".into()]) }
     }
 
+    fn upgrade(&self, wish: &UpgradeWish) -> Result<Upgraded, String> {
+        self.call(format!("upgrade {:?} {:?}", wish.binary, wish.timeout_seconds));
+        match wish.binary.as_deref() {
+            Some("/nowhere") => Err("/nowhere cannot be started".into()),
+            _ => Ok(Upgraded { pid: 7, version: "1.2.3".into(), connections: 4 }),
+        }
+    }
+
     fn stop(&self) {
         self.call("stop".into());
     }
@@ -156,6 +165,27 @@ impl Subject for Script {
 
     fn leases(&self, group: &str) -> Option<Vec<Lessee>> {
         (group == "web").then(lessees)
+    }
+
+    fn renewed(
+        &self,
+        _group: &str,
+        _member: &str,
+        _asked: &Registration,
+    ) -> Option<Result<Registered, Unregistered>> {
+        None
+    }
+
+    fn register(&self, group: &str, member: &str, asked: &Registration) -> Result<Registered, Unregistered> {
+        self.call(format!("register {group} {member} {asked:?}"));
+        let (group, member) = (group.to_owned(), member.to_owned());
+        let Registration { ttl_seconds, draining, .. } = *asked;
+        Ok(Registered { address: member.clone(), group, member, ttl_seconds, draining, in_flight: 0 })
+    }
+
+    fn deregister(&self, group: &str, member: &str) -> Result<(), Unregistered> {
+        self.call(format!("deregister {group} {member}"));
+        Ok(())
     }
 
     fn end_leases(&self, group: &str, member: Option<&str>, from: Option<IpAddr>) -> Result<usize, String> {
@@ -220,6 +250,32 @@ fn load_line() -> LoadLine {
     }
 }
 
+fn scaler() -> ScalerStatus {
+    let member = ScaledMember {
+        index: 0,
+        id: "4711-8".into(),
+        member: Some("10.0.0.1:80".into()),
+        stage: Stage::Serving,
+        since_seconds: 7.5,
+    };
+    ScalerStatus {
+        provider: "process".into(),
+        target: "head_room 0.3".into(),
+        desired: 3,
+        members: 2,
+        coming: 1,
+        min: 1,
+        max: 9,
+        why: "1 more".into(),
+        actions: vec!["start 1 member".into()],
+        inputs: BTreeMap::from([("demand".to_owned(), 1.5), ("forecast_upper".to_owned(), 2.25)]),
+        age_seconds: Some(0.5),
+        start_seconds: 4.0,
+        started: vec![member],
+        ..ScalerStatus::default()
+    }
+}
+
 fn status() -> Status {
     let member = |name: &str, state| MemberStatus {
         name: name.into(),
@@ -230,6 +286,8 @@ fn status() -> Status {
         capacity: 2.0,
         weight: 0.5,
         in_flight: 3,
+        in_flight_elsewhere: 1.5,
+        part: Some(4),
         limit: Some(12),
         knee: (state == State::Up).then_some(5.5),
         load: (state == State::Up).then_some(LoadExplanation { value: 0.75, age_seconds: 2.5 }),
@@ -244,6 +302,7 @@ fn status() -> Status {
         bytes_in: 2,
         moved: 3,
         leases: 9,
+        host: None,
         latency: Latency { count: 7, sum: 0.25, ..Latency::default() },
         load_line: Some(MemberLoadLine {
             capacity: (state == State::Up).then_some(100.0),
@@ -261,6 +320,7 @@ fn status() -> Status {
         urgencies: vec![UrgencyStatus { urgency: 1, served: 13, refused: 14 }],
         latency: Latency { count: 11, sum: 0.5, ..Latency::default() },
         load_line: (name == "web").then(load_line),
+        scaler: (name == "web").then(scaler),
         ..GroupStatus::default()
     };
     Status {
@@ -349,7 +409,7 @@ impl Open {
     /// Begins an event stream.
     pub(crate) fn follow(&self, target: &str, headers: &str) -> BufReader<TcpStream> {
         let mut stream = tcp(self.addr());
-        write!(stream, "GET {target} HTTP/1.0\r\nHost: a\r\n{headers}\r\n").unwrap();
+        write!(stream, "GET {target} HTTP/1.0\r\nHost: localhost\r\n{headers}\r\n").unwrap();
         BufReader::new(stream)
     }
 }
@@ -385,7 +445,7 @@ impl Answer {
         let length = body.len();
         write!(
             stream,
-            "{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+            "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
         )
         .unwrap();
         Self::read(stream)

@@ -29,12 +29,15 @@ pub(crate) const LOOK: &[&str] = &[
     "events",
     "explain",
     "capacity",
+    "scale",
     "reference",
     "leases",
+    "dashboard",
 ];
 /// What the built-in roles have, beside `LOOK`. Written out here, so that a change of the table shows.
 pub(crate) const OPERATE: &[&str] = &["end-leases", "drain", "undrain", "disable", "enable", "set"];
-pub(crate) const ADMINISTER: &[&str] = &["report", "bind", "renew", "release", "reload", "stop"];
+pub(crate) const ADMINISTER: &[&str] =
+    &["report", "bind", "renew", "release", "register", "deregister", "reload", "upgrade", "stop"];
 /// What the test's own role has, for the group `web`.
 pub(crate) const OWN: &[&str] = &["status", "explain", "drain"];
 
@@ -157,8 +160,9 @@ impl Stage {
         };
         let token = token.map_or_else(String::new, |it| format!("Authorization: {it}\r\n"));
         let length = body.len();
+        let beside = &shows.headers;
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{token}Content-Length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{token}{beside}Content-Length: {length}\r\n\r\n{body}"
         );
         let _ = stream.write_all(request.as_bytes());
         let mut text = Vec::new();
@@ -169,7 +173,10 @@ impl Stage {
     pub(crate) fn do_route(&self, shows: &Shows, route: &Route) -> Option<Answer> {
         let path = match route.takes {
             Takes::Since => format!("{}?follow=0", route.path),
-            _ => route.path.replace("{group}", "web").replace("{process}", "web").replace("{lease}", "0a"),
+            _ => {
+                let path = route.path.replace("{group}", "web").replace("{process}", "web");
+                path.replace("{lease}", "0a").replace("{member}", "10.0.0.1:80")
+            }
         };
         let body = match route.takes {
             Takes::Secret => {
@@ -180,8 +187,10 @@ impl Stage {
             Takes::Switch => r#"{"balancing":"web"}"#,
             Takes::Setting => r#"{"group":"web","key":"strategy","value":"random"}"#,
             Takes::Report => r#"{"group":"web","member":"10.0.0.1:80","values":{"cpu":1}}"#,
+            Takes::Registration => r#"{"ttl_seconds":9}"#,
             Takes::Wish | Takes::Renewal => r#"{"lease_seconds":9}"#,
             Takes::Lessees => r#"{"member":"10.0.0.1:80"}"#,
+            Takes::Upgrade => r#"{"timeout_seconds":9}"#,
             Takes::Nothing | Takes::Since | Takes::Children => "",
         };
         self.ask(shows, route.method, &path, body)
@@ -207,6 +216,8 @@ impl Stage {
 pub(crate) struct Shows {
     pub(crate) identity: Option<Identity>,
     pub(crate) token: Option<String>,
+    /// Other lines of the head.
+    pub(crate) headers: String,
     /// What is shown is made for the connection, of what binds it to that.
     pub(crate) ticket: Option<Ticket>,
 }

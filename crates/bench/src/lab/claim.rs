@@ -14,6 +14,7 @@ mod falls_with;
 mod less_in_a_region;
 mod model_error;
 mod ratio_to_best;
+mod refuses_no_more;
 mod top_moves_right;
 
 #[cfg(test)]
@@ -27,6 +28,7 @@ pub use falls_with::{FallsWith, Take};
 pub use less_in_a_region::LessInARegion;
 pub use model_error::ModelError;
 pub use ratio_to_best::RatioToBest;
+pub use refuses_no_more::RefusesNoMore;
 pub use top_moves_right::TopMovesRight;
 
 use super::experiment::{Factor, Level};
@@ -53,6 +55,8 @@ pub enum Test {
     AtMost(Bound),
     /// From one level to another something changes by so much.
     Changes(Changes),
+    /// Hardly more is refused than must be.
+    RefusesNoMore(RefusesNoMore),
     /// The model is off what was measured by so much at most.
     ModelError(ModelError),
     /// What holds the model back is what is said.
@@ -121,6 +125,7 @@ impl Test {
                 | Self::AtMost(_)
                 | Self::RatioToBest(_)
                 | Self::Changes(_)
+                | Self::RefusesNoMore(_)
                 | Self::ModelError(_)
                 | Self::Bottleneck(_)
         )
@@ -129,6 +134,16 @@ impl Test {
     /// Does it look at the model whichever column the claim is of?
     pub fn of_model(&self) -> bool {
         matches!(self, Self::ModelError(_) | Self::Bottleneck(_))
+    }
+
+    /// Why it cannot be decided whatever is measured.
+    pub(super) fn wrong(&self) -> Option<&'static str> {
+        match self {
+            Self::RatioToBest(test) => test.wrong(),
+            Self::ModelError(test) => test.wrong(),
+            Self::RefusesNoMore(test) => test.wrong(),
+            _ => None,
+        }
     }
 
     /// Does it need points with these levels?
@@ -144,6 +159,7 @@ impl Test {
             Self::RatioToBest(test) => test.looks_at(levels),
             Self::AtLeast(bound) | Self::AtMost(bound) => bound.looks_at(levels),
             Self::Changes(test) => test.looks_at(levels),
+            Self::RefusesNoMore(test) => test.looks_at(levels),
             Self::ModelError(test) => test.looks_at(levels),
             Self::Bottleneck(test) => test.looks_at(levels),
         }
@@ -159,6 +175,7 @@ impl Test {
             Self::AtLeast(bound) => bound.decide(table, true),
             Self::AtMost(bound) => bound.decide(table, false),
             Self::Changes(test) => test.decide(table),
+            Self::RefusesNoMore(test) => test.decide(table),
             Self::ModelError(test) => test.decide(table),
             Self::Bottleneck(test) => test.decide(table),
         }
@@ -174,6 +191,7 @@ impl Test {
             Self::RatioToBest(test) => std::iter::once(test.series).chain(factors(&test.only)).collect(),
             Self::AtLeast(bound) | Self::AtMost(bound) => factors(&bound.only).collect(),
             Self::Changes(test) => std::iter::once(test.factor).chain(factors(&test.only)).collect(),
+            Self::RefusesNoMore(_) => vec![Factor::Share, Factor::Balancer],
             Self::ModelError(test) => factors(&test.only).collect(),
             Self::Bottleneck(test) => factors(&test.only).collect(),
         }
@@ -189,6 +207,7 @@ impl Test {
             Self::RatioToBest(test) => test.metric,
             Self::AtLeast(bound) | Self::AtMost(bound) => bound.metric,
             Self::Changes(test) => test.metric,
+            Self::RefusesNoMore(_) => Metric::Refused,
             Self::ModelError(test) => test.metric,
             // It looks at all of them.
             Self::Bottleneck(_) => Metric::Response,

@@ -6,10 +6,11 @@
 //! that serves in order ([`Processors`](crate::busy::Processors)) and, where it forwards, its clones: a client holds one
 //! from when it comes to the agent until its message is with a server. Servers are processes.
 //!
-//! A client keeps a time of its own, which emulated steps move exactly: that a thread wakes late makes one step late and no
-//! more. The response time is that of a whole cycle.
+//! A client keeps a time of its own, which emulated steps move exactly and real ones by what they take: that a thread wakes
+//! late makes one step late and no more. The response time is that of a whole cycle.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -32,6 +33,10 @@ use clones::Clones;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Longest sleep: how soon an end is noticed.
 const NAP: Duration = Duration::from_millis(50);
+/// How far a client's own time may be behind the clock. What a machine is late beyond that is counted.
+const LAG: Duration = Duration::from_millis(5);
+/// How much later than asked for the kernel may wake a thread, in nanoseconds; it is 50,000 otherwise.
+const SLACK: NonZeroU64 = NonZeroU64::MIN;
 
 /// What clients must know.
 pub(super) struct Scene {
@@ -190,7 +195,12 @@ impl Client {
 
     /// Cycle after cycle until the run is over.
     fn run(mut self) {
+        // Where that is not allowed it wakes a little later.
+        let _ = rustix::thread::set_current_timer_slack(Some(SLACK));
         self.now = Instant::now();
+        if matches!(self.fall_in(), Err(Broken::Over)) {
+            return;
+        }
         loop {
             let begin = self.now;
             match self.cycle() {
@@ -214,20 +224,40 @@ impl Client {
         }
     }
 
+    /// Begins anywhere in a cycle: clients that all began at once would be in step for a hundred cycles, and queue more, or
+    /// less, than in the long run. Nothing of it is counted.
+    fn fall_in(&mut self) -> Result<(), Broken> {
+        let half = self.scene.setting.alone() / 2.0;
+        let part = self.chance.unit();
+        self.pass(part * half)?;
+        if self.chance.happens(0.5) { self.request(self.doors.len().saturating_sub(1)) } else { Ok(()) }
+    }
+
     fn cycle(&mut self) -> Result<(), Broken> {
         let client = self.scene.setting.client;
         self.now += self.scene.setting.piece(client).draw(&mut self.chance);
         self.sleep()?;
-        for service in 0..self.doors.len() {
-            let server = match self.scene.setting.architecture {
-                Architecture::Handle => self.bind(service)?,
-                Architecture::Forward => self.forward(service)?,
-            };
-            let caller = self.servers.get_mut(server).ok_or(Fault::Malformed)?;
-            caller.call(self.scene.timeout, &self.shared.stop).map_err(broken)?;
-            self.now = Instant::now();
-        }
+        (0..self.doors.len()).try_for_each(|service| self.request(service))
+    }
+
+    /// Comes to a server of A, or of B, and calls it.
+    fn request(&mut self, service: usize) -> Result<(), Broken> {
+        let server = match self.scene.setting.architecture {
+            Architecture::Handle => self.bind(service)?,
+            Architecture::Forward => self.forward(service)?,
+        };
+        let caller = self.servers.get_mut(server).ok_or(Fault::Malformed)?;
+        let begin = Instant::now();
+        caller.call(self.scene.timeout, &self.shared.stop).map_err(broken)?;
+        self.took(begin);
         Ok(())
+    }
+
+    /// Its own time goes on by what a real step has taken, so that a late wake before it is not counted, as it is not before
+    /// an emulated one.
+    fn took(&mut self, begin: Instant) {
+        let end = Instant::now();
+        self.now = (self.now + end.saturating_duration_since(begin)).max(end.checked_sub(LAG).unwrap_or(end));
     }
 
     /// Asks the agent where a server is, and goes there: two delays for the question and its answer, one for the call.
@@ -277,8 +307,9 @@ impl Client {
     /// Which server it is, by who says that it serves.
     fn ask(&mut self, service: usize) -> Result<usize, Broken> {
         let caller = self.doors.get_mut(service).ok_or(Fault::Malformed)?;
+        let begin = Instant::now();
         let member = caller.call(self.scene.timeout, &self.shared.stop).map_err(broken)?;
-        self.now = Instant::now();
+        self.took(begin);
         let own = service * COPIES..(service + 1) * COPIES;
         let is = |(name, address): &(String, SocketAddr)| {
             member.as_deref().is_some_and(|said| said == name || said == address.to_string())

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Trouble;
 use super::cycle::Cycles;
-use super::experiment::{Load, Sessions};
+use super::experiment::{Lasting, Load, Sessions};
 use crate::pace::Pace;
 use crate::pick::{self, Picker};
 use crate::record::Record;
@@ -114,7 +114,7 @@ pub(super) fn start(
     drive: Drive,
     concurrency: usize,
     doors: &[Door],
-    duration: Duration,
+    lasting: Lasting,
     seed: u64,
     picker: pick::Open,
 ) -> Result<Clients, Trouble> {
@@ -145,7 +145,7 @@ pub(super) fn start(
             think,
             ..Limits::default()
         };
-        let of = Part { drive: part, duration, seed, limits };
+        let of = Part { drive: part, lasting, seed, limits };
         runs.push(one(load, door, of, picker)?);
         if let (Some(run), true) = (runs.last(), client.is_some()) {
             connected(run);
@@ -170,7 +170,7 @@ fn share(clients: usize, index: usize, count: usize) -> usize {
 /// What one generator does.
 struct Part {
     drive: Drive,
-    duration: Duration,
+    lasting: Lasting,
     seed: u64,
     limits: Limits,
 }
@@ -237,12 +237,13 @@ fn begin<T: Target + Send + 'static>(
     picker: Option<Box<dyn Picker>>,
     part: Part,
 ) -> std::io::Result<Run> {
-    let Part { drive, duration, seed, limits } = part;
+    let Part { drive, lasting, seed, limits } = part;
     match drive {
         Drive::Open(rate) => {
-            run::start_by(target, picker, Pace::new(load.arrival, rate, duration, seed), limits)
+            let pace = Pace::shaped(load.arrival, load.shape(rate, lasting), lasting.whole, seed);
+            run::start_by(target, picker, pace, limits)
         }
-        Drive::Closed(clients) => run::closed_by(target, picker, clients, duration, limits),
+        Drive::Closed(clients) => run::closed_by(target, picker, clients, lasting.whole, limits),
     }
 }
 

@@ -15,13 +15,15 @@ mod check;
 mod fleet;
 mod level;
 mod load;
+mod scaler;
 mod value;
 
 pub use application::{Application, Architecture, COPIES, Setting};
 pub use balancer::{Balancer, BalancerKind, Binding};
 pub use fleet::{Fleet, Members, Session};
 pub use level::{Factor, Level};
-pub use load::{Load, Protocol, Sessions};
+pub use load::{Lasting, Load, Protocol, Sessions};
+pub use scaler::{Crew, Decider, Pods, Scaler};
 pub use value::{Bytes, Span};
 
 use super::claim::{Only, Test};
@@ -75,6 +77,9 @@ pub struct Experiment {
     pub network: Network,
     /// What the clients do.
     pub load: Load,
+    /// Members that come and go by load, in place of those that are always there.
+    #[serde(default)]
+    pub scaler: Option<Spanned<Scaler>>,
     /// A cycle of calls of several servers, in place of requests that are all alike.
     #[serde(default)]
     pub application: Option<Spanned<Application>>,
@@ -193,6 +198,9 @@ pub struct Plan {
     pub warmup: Graded<Span>,
     /// Measured, of each.
     pub duration: Graded<Span>,
+    /// What is seen by time is seen so often: once a second unless this is said.
+    #[serde(default)]
+    pub tick: Option<Graded<Span>>,
     /// A closed loop goes on, batch by batch and ten times as long at most, until half of the 95 % interval of the response
     /// time is no more than this part of it.
     #[serde(default)]
@@ -333,6 +341,8 @@ pub enum Along {
     Rate,
     /// Age of the loads that an application's agent believes.
     Age,
+    /// Balancers at once.
+    Instances,
     /// Time since the load began.
     Seconds,
 }
@@ -346,6 +356,7 @@ impl Along {
             Self::Share => Some(Factor::Share),
             Self::Rate => Some(Factor::Rate),
             Self::Age => Some(Factor::Age),
+            Self::Instances => Some(Factor::Instances),
             Self::Seconds => None,
         }
     }

@@ -91,14 +91,26 @@ fn times(figure: &Figure, points: &[PointFile]) -> Vec<Series> {
                 all.push((format!("{of}{member}"), by_tick(&file.outcome.timelines, value)));
             }
         } else {
-            let value = |tick: &Tick| match figure.y {
-                Metric::Throughput => tick.ok as f64 / tick.seconds,
-                Metric::Success => tick.ok as f64 / (tick.ok + tick.failed) as f64,
-                Metric::P99 => tick.p99,
-                _ => tick.response,
-            };
-            let label = if points.len() == 1 { figure.y.name().to_owned() } else { of.trim_end().to_owned() };
-            all.push((label, by_tick(&file.outcome.timelines, value)));
+            for (number, y) in std::iter::once(figure.y).chain(figure.also.iter().copied()).enumerate() {
+                let value = |tick: &Tick| match y {
+                    Metric::Throughput => tick.ok as f64 / tick.seconds,
+                    Metric::Success => tick.ok as f64 / (tick.ok + tick.failed) as f64,
+                    Metric::P99 => tick.p99,
+                    Metric::Members => tick.roll.map_or(f64::NAN, |roll| roll.there),
+                    Metric::Needed => tick.roll.map_or(f64::NAN, |roll| f64::from(roll.needed)),
+                    _ => tick.response,
+                };
+                let label = match (y, points.len(), number) {
+                    // The same at all points.
+                    (Metric::Needed, ..) => y.name().to_owned(),
+                    (_, 1, _) => y.name().to_owned(),
+                    (_, _, 0) => of.trim_end().to_owned(),
+                    _ => format!("{of}{}", y.name()),
+                };
+                if y != Metric::Needed || all.iter().all(|(known, _)| *known != label) {
+                    all.push((label, by_tick(&file.outcome.timelines, value)));
+                }
+            }
         }
     }
     all.into_iter().map(|(name, points)| Series { name, points, style: Style::Line }).collect()

@@ -10,8 +10,10 @@ use rustix::process::Signal;
 
 use super::Trouble;
 use super::child::{Child, LOOK, Tie};
+use super::crew::{Count, Hire};
 use super::drive::Door;
 use super::experiment::{Balancer, BalancerKind, Health, Protocol, Settings};
+use super::fellows::Fellow;
 use crate::pick;
 
 mod envoy;
@@ -46,6 +48,10 @@ pub(super) struct Wiring {
     pub(super) key: Option<&'static str>,
     /// Between two questions of plimsoll for the members' loads, if it asks (http).
     pub(super) asks: Option<Duration>,
+    /// What several of plimsoll know of one another, if anything.
+    pub(super) fellow: Option<Fellow>,
+    /// How members are started by plimsoll, if they come and go.
+    pub(super) hire: Option<Hire>,
 }
 
 /// A running balancer, or the member that stands in its place.
@@ -157,13 +163,34 @@ impl Front {
         child.signal(Signal::HUP)
     }
 
+    /// Has so many members from now on, of those that come and go.
+    pub(super) fn hire(&mut self, count: u32) -> Result<(), Trouble> {
+        if let Some(hire) = &mut self.wiring.hire {
+            hire.count = Some(count);
+        }
+        self.members(&[])
+    }
+
+    /// Members that come and go: how many there are, and serve. `None` if it does not say.
+    pub(super) fn crowd(&self) -> Option<Count> {
+        plimsoll::crowd(&self.status()?)
+    }
+
+    /// Those of them that serve.
+    pub(super) fn serving(&self) -> Vec<SocketAddr> {
+        self.status().map_or_else(Vec::new, |status| plimsoll::serving(&status))
+    }
+
     /// Waits until all members may be used: by the status of plimsoll and Envoy, for the others until a request has
     /// been answered. (Those count members as up from the start.)
     pub(super) fn ready(&mut self, members: usize) -> Result<(), Trouble> {
         let end = Instant::now() + PATIENCE;
         loop {
             let ready = match self.balancer.kind {
-                BalancerKind::Plimsoll => self.status().is_some_and(|status| all_up(&status, members)),
+                BalancerKind::Plimsoll => self.status().is_some_and(|status| match &self.wiring.hire {
+                    Some(hire) => plimsoll::crowd(&status).is_some_and(|now| now.serving >= hire.least()),
+                    None => all_up(&status, members),
+                }),
                 BalancerKind::None => true,
                 BalancerKind::Envoy => self.admin.is_some_and(|admin| envoy::healthy(admin, members)),
                 _ => ask(self.address, "GET", "/healthz").is_ok(),

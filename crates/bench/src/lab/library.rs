@@ -47,6 +47,8 @@ pub const ALL: &[(&str, &str)] = &[
     ("lqn-8", include_str!("../../../../experiments/lqn-8.toml")),
     ("lqn-9", include_str!("../../../../experiments/lqn-9.toml")),
     ("lqn-stale", include_str!("../../../../experiments/lqn-stale.toml")),
+    ("scaler-day", include_str!("../../../../experiments/scaler-day.toml")),
+    ("fleet-herd", include_str!("../../../../experiments/fleet-herd.toml")),
 ];
 
 /// Models that experiments name, all of them.

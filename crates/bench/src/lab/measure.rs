@@ -6,8 +6,10 @@
 //!
 //! Work is timed in this process. A session is timed at a server of the plainest kind, a thread for each
 //! connection: the processor time of its threads for a request on a new connection, less that for a request on
-//! a connection that stays. (What the kernel does for the server in the client's time is not in it.)
+//! a connection that stays. (What the kernel does for the server in the client's time is not in it.) What a call takes beside
+//! its work is timed by one client of an application ([`wire`]).
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -20,13 +22,17 @@ use serde::{Deserialize, Serialize};
 
 use super::child::Tie;
 use super::drive::Drive;
-use super::experiment::{BalancerKind, Experiment, Session};
+use super::experiment::{BalancerKind, Experiment, Lasting, Session};
 use super::plan::{Offer, Point};
 use super::stage::Stage;
 use super::statistics::Estimate;
 use super::{Trouble, Watch};
 use crate::chance::Chance;
 use crate::member::shuffle;
+
+mod wire;
+
+pub use wire::Wire;
 
 /// What was measured before the first point.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -40,6 +46,9 @@ pub struct Before {
     /// Requests per second, where they follow from what the members are told.
     #[serde(default)]
     pub computed: Option<f64>,
+    /// What the way takes, by protocol, where a model is to know of it.
+    #[serde(default)]
+    pub wires: BTreeMap<String, Wire>,
 }
 
 /// Parts of the calibration, each a sample, and their length.
@@ -75,6 +84,9 @@ impl Before {
             if before.computed.is_none() {
                 before.capacity = before.calibrate(tie, experiment, first, folder, watch)?;
             }
+        }
+        if experiment.model.as_ref().is_some_and(|model| model.get_ref().knows_the_way()) {
+            before.wires = wire::measure(tie, experiment, points, folder, watch)?;
         }
         let said = before.sentences(experiment).join("; ");
         if !said.is_empty() {
@@ -119,6 +131,14 @@ impl Before {
                 "the capacity is {capacity:.0} requests/s, by the members' cores, their speed and the mean work"
             ));
         }
+        for (protocol, wire) in &self.wires {
+            said.push(format!(
+                "over {protocol} choosing a server and telling or bringing it takes {:.2} ms, a call {:.2} ms beside its \
+                 work",
+                wire.relay * 1e3,
+                wire.reach * 1e3
+            ));
+        }
         if let Some(capacity) = Estimate::of(&self.capacity) {
             said.push(format!("the capacity is {:.0} ± {:.0} requests/s", capacity.mean, capacity.half));
         }
@@ -161,7 +181,8 @@ impl Before {
         let clients = CLIENTS * experiment.members.first().workers * point.members;
         let mut load = experiment.load.clone();
         load.keep_alive = true;
-        let run = stage.load(&load, Drive::Closed(clients), point.offer, PART * (PARTS + 2), point.seed)?;
+        let lasting = Lasting { warmup: Duration::ZERO, whole: PART * (PARTS + 2) };
+        let run = stage.load(&load, Drive::Closed(clients), point.offer, lasting, point.seed)?;
         let mut capacity = Vec::new();
         let (mut last, mut number) = (Duration::ZERO, 0);
         while number <= PARTS {

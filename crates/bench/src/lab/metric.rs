@@ -81,6 +81,14 @@ pub enum Metric {
     Agent,
     /// Share of the time for which the (emulated) processor of the agent was busy.
     CpuAgent,
+    /// Members that were started and not stopped, of those that come and go.
+    Members,
+    /// Members that have to serve for the goal of `[scaler]` to be met, by the curve of the load.
+    Needed,
+    /// Part of the time in which that goal was met.
+    Met,
+    /// Member-seconds over those of whoever knows the load beforehand.
+    Cost,
     /// Half of the 95 % interval of the response time, over its mean.
     Spread,
 }
@@ -123,6 +131,10 @@ impl Metric {
             Self::CpuB => "cpu_b",
             Self::Agent => "agent",
             Self::CpuAgent => "cpu_agent",
+            Self::Members => "members",
+            Self::Needed => "needed",
+            Self::Met => "met",
+            Self::Cost => "cost",
             Self::Spread => "spread",
         }
     }
@@ -164,12 +176,25 @@ impl Metric {
             Self::CpuB => "utilisation of the processors of B",
             Self::Agent => "utilisation of the agent",
             Self::CpuAgent => "utilisation of the agent's processor",
+            Self::Members => "members",
+            Self::Needed => "members needed",
+            Self::Met => "part of the time in which the goal was met",
+            Self::Cost => "member-seconds / hindsight's",
             Self::Spread => "half interval of the response time / mean",
         }
     }
 
     /// Is it known for every second of a run?
     pub fn over_time(self) -> bool {
-        matches!(self, Self::Throughput | Self::Arrivals | Self::Success | Self::Response | Self::P99)
+        matches!(
+            self,
+            Self::Throughput
+                | Self::Arrivals
+                | Self::Success
+                | Self::Response
+                | Self::P99
+                | Self::Members
+                | Self::Needed
+        )
     }
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::column::Column;
 use super::experiment::{Factor, Level};
 use super::library;
+use super::measure::Wire;
 use super::metric::Metric;
 use super::plan::{self, Point};
 
@@ -27,7 +28,8 @@ pub struct Part {
     /// chooses otherwise, it is routed as that does; a strategy that is no policy of models is refused.
     #[serde(default)]
     pub lqn: Option<String>,
-    /// Parameters: a number, or the name of a factor whose value at the point it is.
+    /// Parameters: a number, the name of a factor whose value at the point it is, or of what was measured before the first
+    /// point, in milliseconds: `relay`, `reach` ([`Wire`]).
     #[serde(default)]
     pub set: BTreeMap<String, Level>,
     /// What of the model a metric is: `["client.response"]`; of several the mean. Times are in seconds.
@@ -60,15 +62,23 @@ const EFFORT: Effort = Effort { seed: 1, events: 4_000_000, precision: 0.004 };
 impl Part {
     /// What is wrong with it, as far as these points are concerned.
     pub(super) fn wrong(&self, points: &[Point]) -> Option<String> {
-        points.iter().find_map(|point| self.model(point).and_then(|model| self.named(&model)).err())
+        let wrong = |point| self.model(point, Wire::default()).and_then(|model| self.named(&model)).err();
+        points.iter().find_map(wrong)
     }
 
-    /// What the model says of a point, by formulas and simulated.
+    /// Has it a parameter that is measured before the first point?
+    pub(super) fn knows_the_way(&self) -> bool {
+        let named =
+            |level: &Level| matches!(level, Level::Text(name) if Wire::default().named(name).is_some());
+        self.set.values().any(named)
+    }
+
+    /// What the model says of a point, by formulas and simulated, where the way takes so long.
     ///
     /// # Errors
     /// If there is no such model, or it cannot be simulated to the end.
-    pub fn predict(&self, point: &Point) -> Result<BTreeMap<Column, Predicted>, String> {
-        let model = self.model(point)?;
+    pub fn predict(&self, point: &Point, wire: Wire) -> Result<BTreeMap<Column, Predicted>, String> {
+        let model = self.model(point, wire)?;
         let (solved, convergence) = solve(&model);
         let mut all = BTreeMap::new();
         // What does not hold together says nothing.
@@ -82,7 +92,7 @@ impl Part {
     }
 
     /// The model of a point.
-    fn model(&self, point: &Point) -> Result<Model, String> {
+    fn model(&self, point: &Point, wire: Wire) -> Result<Model, String> {
         let text = match (&self.name, &self.lqn) {
             (Some(name), None) => {
                 let known = || library::MODELS.map(|(name, _)| name).join("`, `");
@@ -91,15 +101,24 @@ impl Part {
             (None, Some(text)) => text,
             _ => return Err("[model] needs either a `name` or its text, `lqn`".to_owned()),
         };
+        if self.knows_the_way() && point.application.is_none() {
+            return Err(
+                "[model] `relay` and `reach` are measured of an [application], and there is none".to_owned()
+            );
+        }
         let mut given = BTreeMap::new();
         for (parameter, level) in &self.set {
             let value = match level {
                 Level::Number(number) => *number,
                 Level::Text(name) => {
                     let factor: Option<Factor> = Factor::named(name);
-                    let value = factor.and_then(|factor| plan::value(point, factor));
+                    let value =
+                        factor.and_then(|factor| plan::value(point, factor)).or_else(|| wire.named(name));
                     value.ok_or_else(|| {
-                        format!("[model] `{parameter} = \"{name}\"`: expected a number, or a factor that has one here")
+                        format!(
+                            "[model] `{parameter} = \"{name}\"`: expected a number, a factor that has one here, or what \
+                             is measured: `relay`, `reach`"
+                        )
                     })?
                 }
             };
@@ -223,7 +242,7 @@ metrics = { response = [\"client.response\"], server_a = [\"server.utilization\"
         let points = plan::points(&experiment, Mode::Full);
         let point =
             points.iter().find(|point| plan::value(point, Factor::Concurrency) == Some(20.0)).unwrap();
-        let said = part.predict(point).unwrap();
+        let said = part.predict(point, Wire::default()).unwrap();
         for column in Column::OF_MODEL {
             let predicted = &said[&column];
             // Twenty clients at a server that takes half a second: ten seconds each.
@@ -274,6 +293,7 @@ metrics = { response = [\"client.response\"], server_a = [\"server.utilization\"
             ("lqn = '''", "name = \"x\"\nlqn = '''", "either a `name` or its text"),
             ("$clients = 1", "$client = 1", "`$clients`"),
             ("set = { clients", "set = { others", "others"),
+            ("concurrency\" }", "relay\" }", "there is none"),
         ] {
             let text = format!("{TEXT}{}", MODEL.replacen(from, to, 1));
             let wrong = Experiment::parse(&text).unwrap_err();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::experiment::{
-    Architecture, Balancer, BalancerKind, Binding, Experiment, Factor, Level, Mode, Protocol, Setting,
+    Architecture, Balancer, BalancerKind, Binding, Crew, Experiment, Factor, Level, Mode, Protocol, Setting,
 };
 use super::table::Levels;
 
@@ -24,6 +24,10 @@ pub struct Point {
     pub side_cars: bool,
     /// Tries after the first that the balancer may make; as it does by itself if `None`.
     pub retries: Option<u32>,
+    /// Members that come and go, if they do.
+    pub crew: Option<Crew>,
+    /// Balancers at once.
+    pub instances: Option<usize>,
     /// What clients do, if not always the same.
     pub application: Option<Setting>,
     /// Of service times and arrivals. Points that differ in the balancer alone have the same: its luck is no part of
@@ -94,6 +98,8 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
                 Offer::Rate(number(Factor::Rate).or(load.rate).unwrap_or(sessions))
             }
         };
+        let instances =
+            number(Factor::Instances).map(|count| count as usize).or(experiment.balancer.instances);
         let retries = number(Factor::Retries).map(|count| count as u32).or(experiment.balancer.retries);
         let (members, balancer) = match endpoints {
             Some(0) => {
@@ -111,8 +117,17 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
         let said = experiment.members.groups().iter().any(|members| members.side_car);
         let side_cars = balancer.kind == BalancerKind::Plimsoll
             && (said || balancer.agents && protocol == Protocol::Iiop);
+        let crew = experiment.scaler.as_ref().map(|scaler| {
+            let level = match levels.get(&Factor::Scaler) {
+                Some(Level::Text(text)) => Some(text.as_str()),
+                _ => None,
+            };
+            let (own, full) = (experiment.plan.duration.of(mode).0, experiment.plan.duration.full.0);
+            let part = own.as_secs_f64() / full.as_secs_f64().max(f64::MIN_POSITIVE);
+            scaler.get_ref().at(level, part, experiment.members.capacity(1).unwrap_or(1.0))
+        });
         if points.iter().all(|point| point.levels != levels) {
-            let alike = points.iter().find(|point| rivals(&point.levels, &levels));
+            let alike = points.iter().find(|point| comparable(&point.levels, &levels));
             let seed = alike.map_or(points.len() as u64 + 1, |point| point.seed);
             points.push(Point {
                 levels,
@@ -122,6 +137,8 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
                 protocol,
                 side_cars,
                 retries,
+                crew,
+                instances,
                 application,
                 seed,
             });
@@ -147,6 +164,7 @@ pub fn value(point: &Point, factor: Factor) -> Option<f64> {
         (Factor::Concurrency, Offer::Concurrency(clients)) => Some(clients as f64),
         (Factor::Rate, Offer::Rate(rate)) => Some(rate),
         (Factor::Endpoints, _) => Some(point.members as f64),
+        (Factor::Instances, _) => point.instances.map(|count| count as f64),
         (Factor::Demand, _) => own(|application| application.demand * 1e3),
         (Factor::Delay, _) => own(|application| application.delay * 1e3),
         (Factor::Length, _) => own(|application| application.length as f64),
@@ -154,6 +172,18 @@ pub fn value(point: &Point, factor: Factor) -> Option<f64> {
         (Factor::Age, _) => own(|application| application.age.unwrap_or(0.0)),
         _ => None,
     })
+}
+
+/// Do they differ in nothing but what is compared: the balancer, how many there are, who decides how many members there are?
+fn comparable(one: &Levels, other: &Levels) -> bool {
+    const COMPARED: [Factor; 3] = [Factor::Balancer, Factor::Instances, Factor::Scaler];
+    let rest = |levels: &Levels| {
+        let mut rest = levels.clone();
+        let before = rest.len();
+        rest.retain(|factor, _| !COMPARED.contains(factor));
+        (rest.len() < before).then_some(rest)
+    };
+    rest(one).is_some_and(|one| rest(other) == Some(one))
 }
 
 /// Do they differ in the balancer alone?

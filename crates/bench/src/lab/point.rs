@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::arrivals::{Arrivals, dispersion};
 use super::back::back;
 use super::child::Tie;
+use super::crew::{self, Roll};
 use super::drive::{Clients, Drive};
-use super::experiment::{Experiment, Fault, Mode, Protocol};
+use super::experiment::{Experiment, Fault, Lasting, Mode, Protocol};
 use super::lottery::Counts;
 use super::metric::Metric;
 use super::moves::Moves;
@@ -58,9 +59,12 @@ pub struct Tick {
     pub p99: f64,
     /// Requests that came to each member.
     pub arrived: BTreeMap<String, u64>,
+    /// Members, where they come and go.
+    #[serde(default)]
+    pub roll: Option<Roll>,
 }
 
-/// Longest between two ticks.
+/// Longest between two ticks, where the plan does not say.
 const TICK: Duration = Duration::from_secs(1);
 /// Longest sleep: how soon an interruption is noticed.
 const NAP: Duration = Duration::from_millis(20);
@@ -152,7 +156,8 @@ fn once(
     let warmup = experiment.plan.warmup.of(mode).0;
     let batches = (*experiment.plan.batches.of(mode)).max(1);
     let batch = experiment.plan.duration.of(mode).0 / batches as u32;
-    let parts = (batch.as_secs_f64() / TICK.as_secs_f64()).ceil().max(1.0) as u32;
+    let often = experiment.plan.tick.map_or(TICK, |tick| tick.of(mode).0);
+    let parts = (batch.as_secs_f64() / often.as_secs_f64()).ceil().max(1.0) as u32;
     let mut faults: Vec<&Fault> = experiment.faults.iter().collect();
     faults.sort_by_key(|fault| fault.at.of(mode).0);
     let mut faults = faults.into_iter().peekable();
@@ -167,7 +172,8 @@ fn once(
         }
     };
     let moves = Moves::of(experiment, point);
-    let run = stage.load(&experiment.load, drive, point.offer, length, point.seed)?;
+    let lasting = Lasting { warmup, whole: length };
+    let run = stage.load(&experiment.load, drive, point.offer, lasting, point.seed)?;
     let mut wait = |run: &Clients, stage: &mut Stage, until: Duration| -> Result<(), Trouble> {
         loop {
             let now = run.elapsed();
@@ -178,6 +184,7 @@ fn once(
             if watch.interrupted() {
                 return Err(Trouble::Interrupted);
             }
+            stage.tend(now)?;
             if now >= until {
                 return Ok(());
             }
@@ -222,11 +229,19 @@ fn once(
                 response: record.service.mean().as_secs_f64(),
                 p99: record.latency.quantile(0.99).as_secs_f64(),
                 arrived,
+                roll: None,
             });
+            if let Some(crew) = &point.crew {
+                let rate = rate(experiment, drive, (last + now) / 2, lasting);
+                let roll = stage.roll(crew, rate)?;
+                if let Some(tick) = timeline.last_mut() {
+                    tick.roll = Some(roll);
+                }
+            }
             last = now;
             Ok((record, now))
         };
-    let ticks = (warmup.as_secs_f64() / TICK.as_secs_f64()).ceil() as u32;
+    let ticks = (warmup.as_secs_f64() / often.as_secs_f64()).ceil() as u32;
     let mut answered = 0;
     // When the last record was taken: what follows belongs to the next one, however long the rest of a tick takes.
     let mut previous = Duration::ZERO;
@@ -310,13 +325,31 @@ fn once(
             put(Metric::Regained, regained);
         }
     }
+    let measured = &timeline[timeline.len().saturating_sub(batches * parts as usize)..];
+    if let Some(day) = point.crew.as_ref().and_then(|crew| crew::judge(crew, measured)) {
+        let members = measured.iter().filter_map(|tick| Some(tick.roll?.there)).sum::<f64>();
+        let all = [
+            (Metric::Met, day.met),
+            (Metric::Cost, day.cost),
+            (Metric::Members, members / measured.len() as f64),
+        ];
+        for (metric, value) in all {
+            outcome.samples.entry(metric).or_default().push(value);
+        }
+    }
     if experiment.counts() {
-        let measured = &timeline[timeline.len().saturating_sub(batches * parts as usize)..];
         let samples = measured.chunks(parts as usize).filter_map(dispersion);
         outcome.samples.entry(Metric::Dispersion).or_default().extend(samples);
     }
     outcome.timelines.push(timeline);
     run.end()
+}
+
+/// Requests per second that the curve of the load has at a time since it began; 0 in a closed loop.
+fn rate(experiment: &Experiment, drive: Drive, at: Duration, lasting: Lasting) -> f64 {
+    let Drive::Open(rate) = drive else { return 0.0 };
+    let measured = lasting.whole.saturating_sub(lasting.warmup).as_secs_f64();
+    rate * experiment.load.curved(at.saturating_sub(lasting.warmup).as_secs_f64() / measured)
 }
 
 /// What was seen beside the requests.
@@ -414,77 +447,4 @@ fn mean(record: &Record) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Samples of a batch with this record.
-    fn samples(drive: Drive, part: &Record) -> BTreeMap<Metric, Vec<f64>> {
-        let mut outcome = Outcome::default();
-        let seen = Seen { seconds: 1.0, balancer: 0.0, host: None, drawn: None };
-        keep(&mut outcome, drive, None, Duration::from_secs(5), part, &Record::new(), &seen);
-        outcome.samples
-    }
-
-    #[test]
-    fn the_processor_time_of_the_balancer_is_for_each_request_that_ended() {
-        let mut part = Record::new();
-        part.due = 250;
-        part.ok = 150;
-        part.failed.insert(Failure::Status, 50);
-        let mut tail = Record::new();
-        tail.ok = 40;
-        tail.cut = 10;
-        let mut outcome = Outcome::default();
-        let seen = Seen { seconds: 1.0, balancer: 0.05, host: None, drawn: None };
-        keep(&mut outcome, Drive::Open(250.0), None, Duration::from_secs(5), &part, &tail, &seen);
-        // 50 ms for 250 requests, in microseconds.
-        assert!((outcome.samples[&Metric::BalancerCpu][0] - 200.0).abs() < 1e-9, "{outcome:?}");
-    }
-
-    #[test]
-    fn what_daemons_counted_is_for_each_of_their_answers() {
-        let mut part = Record::new();
-        (part.due, part.ok) = (100, 90);
-        part.failed.insert(Failure::Unpicked, 10);
-        part.picked(Duration::from_millis(2));
-        let before = Counts { answers: 1000.0, duplicates: 7.0, commit_delay: 0.0, cpu: 3.0 };
-        let after = Counts { answers: 1200.0, duplicates: 8.0, commit_delay: 0.0005, cpu: 3.01 };
-        let mut outcome = Outcome::default();
-        let seen = Seen { seconds: 2.0, balancer: 0.0, host: None, drawn: Some((before, after)) };
-        keep(&mut outcome, Drive::Open(50.0), None, Duration::from_secs(5), &part, &Record::new(), &seen);
-        let of = |metric| outcome.samples[&metric][0];
-        let near = |metric, value: f64| assert!((of(metric) - value).abs() < value / 100.0, "{outcome:?}");
-        near(Metric::Duplicates, 0.005);
-        near(Metric::DaemonCpu, 50.0);
-        near(Metric::DaemonBusy, 0.005);
-        near(Metric::CommitDelay, 0.0005);
-        near(Metric::Unpicked, 0.1);
-        near(Metric::Pick, 0.002);
-        assert!(!samples(Drive::Open(100.0), &Record::new()).contains_key(&Metric::Unpicked));
-    }
-
-    #[test]
-    fn what_was_shed_was_refused_too() {
-        let mut part = Record::new();
-        (part.due, part.ok) = (100, 80);
-        part.failed.insert(Failure::Status, 5);
-        part.failed.insert(Failure::Shed, 15);
-        let seen = samples(Drive::Open(100.0), &part);
-        assert_eq!((&seen[&Metric::Refused], &seen[&Metric::Shed]), (&vec![0.2], &vec![0.15]));
-        assert_eq!(seen[&Metric::Success], [0.8]);
-    }
-
-    #[test]
-    fn a_batch_in_which_nothing_ended_is_a_bad_sample_and_not_none() {
-        let mut hung = Record::new();
-        hung.due = 10;
-        let seen = samples(Drive::Open(10.0), &hung);
-        assert_eq!((&seen[&Metric::Success], &seen[&Metric::P99]), (&vec![0.0], &vec![5.0]));
-        // What was cut off was due and not answered.
-        hung.cut = 10;
-        assert_eq!(samples(Drive::Open(10.0), &hung)[&Metric::Success], [0.0]);
-        // With nothing due there is nothing to say.
-        assert!(!samples(Drive::Open(10.0), &Record::new()).contains_key(&Metric::Success));
-        assert_eq!(samples(Drive::Closed(1), &Record::new())[&Metric::Success], [0.0]);
-    }
-}
+mod tests;

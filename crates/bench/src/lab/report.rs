@@ -262,6 +262,9 @@ fn numbers(table: &Table, points: &[PointFile]) -> String {
         Metric::CpuB,
         Metric::Agent,
         Metric::CpuAgent,
+        Metric::Met,
+        Metric::Cost,
+        Metric::Members,
     ];
     let found: Vec<(Metric, Vec<_>)> =
         metrics.map(|metric| (metric, table.all(metric, |_| true).collect())).into_iter().collect();

@@ -232,7 +232,9 @@ impl Runner {
         for (index, outcome) in heat.iter().zip(outcomes) {
             let (levels, folder) = (&self.points[*index].levels, self.folder(*index));
             let model = order.experiment.model.as_ref();
-            let predicted = model.map(|model| model.get_ref().predict(&self.points[*index])).transpose();
+            let point = &self.points[*index];
+            let wire = self.file.before.wires.get(point.protocol.name()).copied().unwrap_or_default();
+            let predicted = model.map(|model| model.get_ref().predict(point, wire)).transpose();
             let predicted =
                 predicted.map_err(|why| Trouble::failed(format!("{}: {why}", table::name(levels))))?;
             let file = PointFile {

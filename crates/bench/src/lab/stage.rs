@@ -9,11 +9,14 @@ use rustix::process::Signal;
 use super::Trouble;
 use super::arrivals::Count;
 use super::child::{Child, Tie};
+use super::crew::{Count as Crowd, Hire, Hirer, Roll};
 use super::cycle::{self, Scene};
 use super::drive::{self, Clients, Door, Drive};
 use super::experiment::{
-    Act, Architecture, BalancerKind, COPIES, Experiment, Fault, Load, Members, Protocol, Setting, Settings,
+    Act, Architecture, BalancerKind, COPIES, Crew, Experiment, Fault, Lasting, Load, Members, Protocol,
+    Setting, Settings,
 };
+use super::fellows::{self, Fellow};
 use super::front::{Front, Wiring, ask, ask_within};
 use super::lottery::{self, Cluster, Counts};
 use super::network::{Network, Seat};
@@ -41,6 +44,8 @@ pub(super) struct Stage {
     application: Option<(Setting, Vec<SocketAddr>)>,
     protocol: Protocol,
     commands: Vec<String>,
+    /// Who has members come and go, and how many there were last.
+    hirer: Option<(Hirer, Crowd)>,
     /// Last, so that it goes after those who use it.
     network: Network,
 }
@@ -76,6 +81,11 @@ impl Stage {
     ) -> Result<Self, Trouble> {
         let mut told: Vec<Vec<String>> =
             (1..=point.members).map(|number| told(experiment.members.of(number), session, point)).collect();
+        let mut hire = None;
+        if let (Some(crew), Some(first)) = (&point.crew, told.first()) {
+            hire = Some(Hire::new(tie, crew, first, point.seed));
+            told.clear();
+        }
         let mut network = Network::build(&experiment.network)?;
         let (mut started, mut statuses, mut orders) = (Vec::new(), Vec::new(), Vec::new());
         for (number, told) in (1..).zip(&mut told) {
@@ -103,7 +113,7 @@ impl Stage {
         let mut addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
         let settings = Settings { retries: point.retries, ..experiment.balancer.clone() };
         let host = network.host(Seat::Balancer)?;
-        let mut wiring = Wiring { protocol: point.protocol, ..Wiring::default() };
+        let mut wiring = Wiring { protocol: point.protocol, hire, ..Wiring::default() };
         if let Some(application) = &point.application {
             wiring.asks = application.age.map(Duration::from_secs_f64);
             wiring.key = (application.architecture == Architecture::Forward).then_some(RECEIVE);
@@ -129,7 +139,7 @@ impl Stage {
             commands.extend(started.commands());
             wiring.lottery = Some(started.known(host));
         }
-        let instances = settings.instances.unwrap_or(1);
+        let instances = point.instances.unwrap_or(1);
         let alone = point.balancer.kind == BalancerKind::Lottery;
         let (between, clients) = if alone { (0, instances) } else { (instances, 0) };
         // One for each service of the application, which knows its servers only.
@@ -139,6 +149,10 @@ impl Stage {
             true => addresses.chunks(COPIES).nth(number - 1).unwrap_or_default(),
             false => &addresses[..],
         };
+        let fellows = match point.balancer.fleet {
+            Some(each) => Fellow::all(between, host, each, folder)?,
+            None => Vec::new(),
+        };
         let mut fronts = Vec::new();
         for number in 1..=between {
             let folder =
@@ -146,12 +160,15 @@ impl Stage {
             std::fs::create_dir_all(&folder)
                 .map_err(|error| Trouble::failed(format!("cannot make {}: {error}", folder.display())))?;
             fronts.push(network.at(Seat::Balancer, || {
-                let wiring = wiring.clone();
+                let wiring = Wiring { fellow: fellows.get(number - 1).cloned(), ..wiring.clone() };
                 Front::start(tie, &point.balancer, &settings, wiring, behind(number), host, &folder)
             })?);
         }
         for (number, front) in (1..).zip(&mut fronts) {
             network.at(Seat::Balancer, || front.ready(behind(number).len()))?;
+        }
+        if !fellows.is_empty() {
+            network.at(Seat::Balancer, || fellows::met(&mut fronts))?;
         }
         commands.extend(fronts.iter().filter_map(|front| Some(front.child()?.command().to_owned())));
         Ok(Self {
@@ -167,7 +184,28 @@ impl Stage {
             application: point.application.map(|application| (application, orders)),
             protocol: point.protocol,
             commands,
+            hirer: point.crew.as_ref().map(|crew| (Hirer::new(crew), Crowd::default())),
             network,
+        })
+    }
+
+    /// Lets whoever has members come and go do so, if it is time to.
+    pub(super) fn tend(&mut self, now: Duration) -> Result<(), Trouble> {
+        let (Some((hirer, _)), Some(front)) = (&mut self.hirer, self.fronts.first_mut()) else {
+            return Ok(());
+        };
+        hirer.tend(front, now.as_secs_f64())
+    }
+
+    /// Members since the last look, in whose middle the load was of this rate.
+    pub(super) fn roll(&mut self, crew: &Crew, rate: f64) -> Result<Roll, Trouble> {
+        let now = self.fronts.first().and_then(Front::crowd);
+        let now = now.ok_or_else(|| Trouble::failed("plimsoll does not say how many members there are"))?;
+        let before = self.hirer.as_mut().map_or(now, |(_, last)| std::mem::replace(last, now));
+        Ok(Roll {
+            there: f64::from(before.there + now.there) / 2.0,
+            serving: before.serving.min(now.serving),
+            needed: crew.needed(rate),
         })
     }
 
@@ -177,7 +215,7 @@ impl Stage {
         load: &Load,
         drive: Drive,
         offer: Offer,
-        length: Duration,
+        lasting: Lasting,
         seed: u64,
     ) -> Result<Clients, Trouble> {
         let mut doors: Vec<Door> = self.fronts.iter().map(Front::door).collect();
@@ -194,7 +232,7 @@ impl Stage {
             return started.map(Clients::Cycles);
         }
         let picker = self.tie.picker;
-        self.network.at(Seat::Client, || drive::start(load, drive, clients, &doors, length, seed, picker))
+        self.network.at(Seat::Client, || drive::start(load, drive, clients, &doors, lasting, seed, picker))
     }
 
     /// The command lines of all processes, as they were started.
@@ -442,25 +480,4 @@ fn start(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lab::experiment::Mode;
-    use crate::lab::{fixture, plan};
-
-    #[test]
-    fn members_have_meters_if_they_or_the_balancers_level_say_so() {
-        let experiment = fixture::experiment();
-        let mut point = plan::points(&experiment, Mode::Full).remove(0);
-        let mut members = experiment.members.first().clone();
-        let said = |members: &Members, point: &Point, flag: &str| {
-            told(members, Duration::ZERO, point).iter().any(|said| said == flag)
-        };
-        assert!(!said(&members, &point, "--meter"));
-        point.balancer.agents = true;
-        assert!(said(&members, &point, "--meter") && !said(&members, &point, "--iiop"));
-        point.protocol = Protocol::Iiop;
-        assert!(!said(&members, &point, "--meter") && said(&members, &point, "--iiop"));
-        (members.meter, point.protocol) = (true, Protocol::Http);
-        assert!(said(&members, &point, "--meter"));
-    }
-}
+mod tests;

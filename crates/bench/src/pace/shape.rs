@@ -22,6 +22,9 @@ pub enum Shape {
     },
     /// A rate for so long, one after another; nothing after the last.
     Steps(Vec<(f64, Duration)>),
+    /// Through these places, by time since the start in ascending order and requests per second; linear in between, before the
+    /// first as at the first, after the last as at the last.
+    Through(Vec<(Duration, f64)>),
     /// On and off, again and again, beginning with on.
     Bursts {
         /// Requests per second while on.
@@ -94,6 +97,15 @@ impl Integral {
                 for (rate, length) in steps {
                     integral.push(length.as_secs_f64(), *rate, *rate);
                 }
+            }
+            Shape::Through(places) => {
+                let mut from = places.first().map_or((0.0, 0.0), |(_, rate)| (0.0, *rate));
+                for (at, rate) in places {
+                    let at = at.as_secs_f64();
+                    integral.push(at - from.0, from.1, *rate);
+                    from = (from.0.max(at), *rate);
+                }
+                integral.push(whole - from.0, from.1, from.1);
             }
             Shape::Bursts { rate, on, off } => {
                 integral.push(on.as_secs_f64(), *rate, *rate);

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 mod iiop;
 mod metered;
+mod operator;
 mod sharing;
 mod steps;
 mod telling;
@@ -469,17 +470,5 @@ fn the_first_request_of_a_connection_pays_for_the_session() {
     assert!(times[0] >= 101 * MS, "{times:?}");
     // The others are served in a millisecond; one of them may meet a busy machine.
     assert!(times[1].min(times[2]) < 90 * MS, "{times:?}");
-    member.stop();
-}
-
-#[test]
-fn an_operator_may_ask_how_many_requests_came() {
-    let member = member(|spec| spec.admin = true);
-    let close = "HTTP/1.1\r\nhost: m\r\nconnection: close\r\n\r\n";
-    for _ in 0..3 {
-        member.say(&format!("GET / {close}"), "");
-    }
-    let count = member.say(&format!("GET /_plimsoll/count {close}"), "");
-    assert!(count.ends_with("{\"member\":\"m1\",\"requests\":3}\n"), "{count}");
     member.stop();
 }

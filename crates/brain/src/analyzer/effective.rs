@@ -12,10 +12,12 @@
 
 use core::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Effective, Load, Time};
 
 /// One member's reports.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Reports {
     /// The last one.
     pub(super) last: Load,
@@ -30,6 +32,14 @@ impl Reports {
     /// The first one; `begun` as in [`Effective`].
     pub(super) fn new(load: Load, begun: u32) -> Self {
         Self { last: load, value: load.value, begun, spacing: None }
+    }
+
+    /// What a process before this one had, if it can be true.
+    pub(super) fn recalled(self, now: Time) -> Option<Self> {
+        let sound = |value: f64| value.is_finite() && value >= 0.0;
+        let spacing = self.spacing.map(|spacing| spacing.clamp(SHORTEST, LONGEST));
+        let good = sound(self.value) && sound(self.last.value) && self.last.at <= now;
+        good.then_some(Self { spacing, ..self })
     }
 
     /// The next one. One that is older than the last says nothing new and is left out.

@@ -8,12 +8,21 @@ use core::time::Duration;
 
 use super::outlier::{self, Ejection};
 use super::{Analyzer, OutlierSpec};
-use crate::{EventKind, State, Time};
+use crate::{EventKind, State, Time, event};
 
 impl Analyzer {
     /// Ejects a member in use, unless too many are out already or it is the last that can be used.
     pub(super) fn eject(&mut self, place: usize, why: String, inputs: &[(&str, f64)]) {
+        let why = self.blamed(place, why);
         self.eject_by(place, why, inputs, Ejection::begin);
+    }
+
+    /// The same with what its last failure was, if that is known.
+    pub(super) fn blamed(&self, place: usize, why: String) -> String {
+        match self.entries[place].blame.as_str() {
+            "" => why,
+            blame => format!("{why}, the last one: {blame}"),
+        }
     }
 
     pub(super) fn eject_by(
@@ -51,9 +60,9 @@ impl Analyzer {
         self.out -= 1;
         let row = [("failures_in_a_row", f64::from(self.entries[place].vitals.streak()))];
         let still = match self.entries[place].state {
-            State::Down => "; it is down",
-            State::Draining => "; it is draining",
-            State::Disabled => "; it is disabled",
+            State::Down => event::STILL_OUT[0],
+            State::Draining => event::STILL_OUT[1],
+            State::Disabled => event::STILL_OUT[2],
             _ => "",
         };
         self.tell_of(place, EventKind::Readmitted, format!("{why}{still}"), &row);

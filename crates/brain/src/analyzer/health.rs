@@ -8,10 +8,12 @@ use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::string::String;
 
+use serde::{Deserialize, Serialize};
+
 use super::HealthSpec;
 
 /// One member's checks so far.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Health {
     /// What follows from them.
     pub verdict: Verdict,
@@ -24,7 +26,8 @@ pub struct Health {
 }
 
 /// What follows from the checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Nothing yet: it is not used.
     Unchecked,

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::effective::{self, Reports};
 use super::{Analyzer, GroupSpec};
 use crate::rebind::{Change, Rebind, Report};
@@ -23,6 +25,8 @@ impl Analyzer {
             return true;
         }
         entry.load = Some(load);
+        // What was told is of the whole host; strategies go by it as far as it is the group's doing, and follow the rest slowly.
+        let load = Load { value: entry.apart.load(load.value), ..load };
         let begun = entry.vitals.begun();
         match &mut entry.reports {
             Some(reports) if reports.say(load.at).is_some() => reports.add(load, dampening, begun),
@@ -34,6 +38,14 @@ impl Analyzer {
         }
         self.judge(place);
         true
+    }
+
+    /// The group's part of what goes on at a member's host, and how many groups are there: as
+    /// [`Neighbours::share`](crate::neighbours::Neighbours::share) has it.
+    pub fn set_host_share(&mut self, member: MemberId, share: (f64, u32)) {
+        if let Some(&place) = self.places.get(&member) {
+            self.entries[place].apart.set(share);
+        }
     }
 
     /// A member said how much it does and how busy that makes it. Refused, with `false`, if a number is not one,
@@ -236,7 +248,7 @@ impl Analyzer {
 }
 
 /// What a member says of its work.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Work {
     last: Usage,
     /// When it first said so, without a long silence since.
@@ -244,6 +256,13 @@ pub(super) struct Work {
 }
 
 impl Work {
+    /// What a process before this one had, if it can be true.
+    pub(super) fn recalled(self, now: Time) -> Option<Self> {
+        let Usage { rps, utilization, eps, at } = self.last;
+        let sound = [rps, utilization, eps].iter().all(|value| value.is_finite() && *value >= 0.0);
+        (sound && at <= now && self.since <= now).then_some(self)
+    }
+
     /// The last report, if it gives a weight now.
     pub(super) fn usage(&self, spec: &GroupSpec, now: Time) -> Option<Usage> {
         let (blackout, expiry) = times(spec);

@@ -23,11 +23,14 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{OutlierSpec, Totals};
 use crate::Time;
 
 /// One member's ejections.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Ejection {
     /// When the one in force ends.
     pub(super) until: Option<Time>,
@@ -50,6 +53,12 @@ impl Ejection {
     /// first, and twice as long each time, up to 32 s.
     pub(super) fn suspect(&mut self, now: Time) -> (u32, Duration) {
         self.lasts(Duration::from_secs(2), |row| Duration::from_secs(1 << row.min(5)), now)
+    }
+
+    /// Begins one that another balancer has begun: it counts for no longer row here.
+    pub(super) fn follow(&mut self, left: Duration, now: Time) -> (u32, Duration) {
+        self.until = Some(now + left);
+        (self.row, left)
     }
 
     fn lasts(&mut self, first: Duration, length: impl Fn(u32) -> Duration, now: Time) -> (u32, Duration) {

@@ -37,6 +37,8 @@ impl Analyzer {
             capacity: spec.capacity,
             weight: self.weight(entry, spec),
             in_flight: entry.vitals.in_flight(),
+            in_flight_elsewhere: entry.vitals.others(),
+            part: entry.vitals.part(),
             limit: limit(entry, spec),
             knee: knee(entry),
             load: entry.load.map(|load| LoadExplanation {
@@ -57,6 +59,7 @@ impl Analyzer {
             bytes_in: 0,
             moved: 0,
             leases: 0,
+            host: None,
             latency: Latency::default(),
             load_line: None,
         });
@@ -70,6 +73,18 @@ impl Analyzer {
             entry.state.eligible() && entry.reports.as_ref().is_some_and(|reports| reports.say(now).is_some())
         };
         self.entries.iter().any(counts).then(|| self.mean_load())
+    }
+
+    /// Load above which part of a member's sessions is to go, in the unit of the group's metric; `None` where no rule says so, or not enough
+    /// is known for it.
+    pub fn alert_above(&self, member: MemberId) -> Option<f64> {
+        self.rebind.as_ref()?.above(member)
+    }
+
+    /// The load that strategies go by; `None` without one that counts.
+    pub fn effective(&self, member: MemberId, now: Time) -> Option<f64> {
+        let entry = self.entries.iter().find(|entry| entry.id == member)?;
+        Some(entry.reports.as_ref()?.effective(self.mean_load(), now.max(self.now))?.value)
     }
 
     /// Does an operator drain it?

@@ -57,6 +57,8 @@ impl Analyzer {
         let usual = if entry.ramp.is_some() { State::SlowStart } else { State::Up };
         entry.state = barred.unwrap_or(usual);
         if entry.state == before {
+            // Whether it can serve those who are bound to it may be another matter now.
+            self.stale |= before == State::Draining;
             return;
         }
         entry.since = self.now;

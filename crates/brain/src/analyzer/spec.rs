@@ -8,7 +8,7 @@ use core::time::Duration;
 use crate::{Knobs, Strategy};
 
 /// A group as configured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct GroupSpec {
     /// As configured.
     pub name: Arc<str>,

@@ -43,7 +43,7 @@ pub(super) struct Crowd {
 }
 
 impl Analyzer {
-    /// Takes a look; no limits if what is in flight is not all `requests`. To be called again after the time that is returned, sooner or later if need be.
+    /// Takes a look; no limits if what is in flight from here is not all `requests`. To be called again after the time that is returned, sooner or later if need be.
     pub fn watch(&mut self, requests: bool, now: Time) -> Duration {
         self.advance(now);
         if !(requests && self.spec.strategy.limits) {
@@ -77,7 +77,9 @@ impl Analyzer {
         }
         let near = self.crowd.limit.near(in_flight)
             || 2 * eligible().filter(|entry| entry.ceiling.near()).count() > eligible().count();
-        let slower = self.crowd.slower(if count > 0.0 { took / count } else { 0.0 });
+        // Without requests from here they say something of what clients have with members themselves, if anything.
+        let here = all.came > 0.0 || all.sum > 0.0;
+        let slower = self.crowd.slower(if here && count > 0.0 { took / count } else { 0.0 });
         if (slower > SLOW && self.crowd.piling()) || (near && slower > STILL_SLOW) {
             self.crowd.pressed = Some(self.now + CALM);
         }

@@ -50,7 +50,7 @@ impl Analyzer {
         }
     }
 
-    fn outside(&self) -> bool {
+    pub(super) fn outside(&self) -> bool {
         self.spec.strategy.name == strategy::EXPRESSION.name
     }
 }

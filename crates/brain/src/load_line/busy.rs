@@ -1,4 +1,5 @@
-//! What a member can do, from how busy its processors are: the utilization law.
+//! What a member can do, from how busy the server itself keeps its processors: the utilization law. (What is told of all that runs
+//! at a host is read by `host`.)
 //!
 //! A request is `d` of the processors' second, and something else keeps them busy for a share `b` whatever comes, so at `X`
 //! requests a second they are busy for `b + d X`; they are full at `(1 - b) / d`. Where the load has varied by much more than
@@ -12,6 +13,8 @@ pub struct Cpu {
     pub share: f64,
     /// How many there are, if that was told; above 0.
     pub processors: Option<f64>,
+    /// Is that all that runs at a host, rather than the server alone?
+    pub whole: bool,
 }
 
 /// What is kept of windows, in sums that decay.
@@ -116,7 +119,7 @@ mod tests {
     fn windows(rates: &[f64], share: impl Fn(f64) -> f64) -> Bound {
         let mut busy = Busy::default();
         for rate in rates {
-            busy.add(*rate, Cpu { share: share(*rate), processors: Some(2.0) }, 5.0, 0.95);
+            busy.add(*rate, Cpu { share: share(*rate), processors: Some(2.0), whole: false }, 5.0, 0.95);
         }
         busy.bound().unwrap()
     }
@@ -145,7 +148,7 @@ mod tests {
         assert_eq!(Busy::default().bound(), None);
         let mut busy = Busy::default();
         for _ in 0..10 {
-            busy.add(5.0, Cpu { share: 0.001, processors: None }, 5.0, 0.95);
+            busy.add(5.0, Cpu { share: 0.001, processors: None, whole: false }, 5.0, 0.95);
         }
         assert_eq!(busy.bound(), None);
     }

@@ -6,15 +6,20 @@
 //! *and* processors, and the scarcer decides. Processors bound a member only from above where a request's processor time is a
 //! small part of how long it takes alone: what takes the rest may have a limit of its own that nobody has met yet.
 //!
+//! What is told of a whole host is read by `host`, which knows of other work; what is told of the server alone by `busy`. Of members
+//! that share a host each has its part of it: what its requests make of all that balanced requests do there, a request of another
+//! one being as much dearer as it takes longer.
+//!
 //! What was served for a window is a lower end whatever the sources say.
 
 use alloc::vec::Vec;
 
 use super::busy::{Bound, Busy, Cpu};
 use super::curve::Shape;
+use super::host::{Found, Host, MUCH};
 use super::knee;
 use super::levels::Table;
-use super::{MemberSeen, Said, keep};
+use super::{Beside, MemberSeen, Said, keep};
 use crate::Time;
 
 /// One member.
@@ -24,6 +29,17 @@ pub(super) struct Gauge {
     last: Option<(u64, u64, f64)>,
     table: Table,
     busy: Busy,
+    host: Host,
+    /// Is what was last told of a whole host?
+    whole: bool,
+    /// What others that share its host did up to the last look, and did of late; and its own requests and their seconds.
+    beside: Beside,
+    shared: [f64; 4],
+    /// Share of its host that other work keeps busy; and does that come and go?
+    other: Option<f64>,
+    restless: bool,
+    /// Is it sure that there is hardly any, or that nothing is told of a host?
+    alone: bool,
     said: Option<Said>,
     /// When the last report on the processors was measured.
     told: Option<Time>,
@@ -50,6 +66,8 @@ pub(super) struct Window {
     most: f64,
     looks: f64,
     unsound: bool,
+    /// Requests of others that share its host.
+    beside: f64,
     shares: f64,
     reports: f64,
     processors: Option<f64>,
@@ -124,6 +142,7 @@ impl Gauge {
     /// Takes a look after so many seconds: requests that ended, and how long they took.
     pub(super) fn look(&mut self, seen: &MemberSeen<'_>, seconds: f64) -> (f64, f64) {
         let counts = (seen.requests, seen.failures, seen.seconds);
+        let beside = core::mem::replace(&mut self.beside, seen.beside);
         let Some((requests, failures, took)) = self.last.replace(counts) else {
             self.table.look(seen.levels, 1.0, false);
             return (0.0, 0.0);
@@ -132,21 +151,44 @@ impl Gauge {
         let failed = seen.failures.wrapping_sub(failures) as f64;
         let took = (seen.seconds - took).max(0.0);
         let sound = failed <= FAILING * ended;
-        self.table.look(seen.levels, if ended > 0.0 { keep(seconds, super::MEMORY) } else { 1.0 }, sound);
+        // What is counted a moment before its request is, is seen with the next that ends.
+        if ended > 0.0 {
+            self.table.look(seen.levels, keep(seconds, super::MEMORY), sound);
+        }
         self.window.add(ended, took, seconds, sound);
         self.said = seen.said;
         if let Some((cpu, at)) = seen.cpu.filter(|(_, at)| self.told.is_none_or(|told| *at > told)) {
             self.told = Some(at);
+            self.whole = cpu.whole;
             self.window.shares += cpu.share;
             self.window.reports += 1.0;
             self.window.processors = cpu.processors;
         }
         self.long = self.long * keep(seconds, super::MEMORY) + ended;
+        let others = seen.beside.requests.wrapping_sub(beside.requests) as f64;
+        let theirs = (seen.beside.seconds - beside.seconds).max(0.0);
+        // Who joins brings all that it ever did.
+        let others = if seen.beside.members == beside.members { [others, theirs] } else { [0.0; 2] };
+        self.window.beside += others[0];
+        let kept = keep(seconds, super::MEMORY);
+        for (shared, fresh) in self.shared.iter_mut().zip([ended, took, others[0], others[1]]) {
+            *shared = *shared * kept + fresh;
+        }
         let kept = keep(seconds, super::RECENT);
         for (recent, fresh) in self.recent.iter_mut().zip([ended, took, seconds]) {
             *recent = *recent * kept + fresh;
         }
         (ended, took)
+    }
+
+    /// Of a member that has done nothing so far.
+    pub(super) fn idle() -> Self {
+        Self { last: Some((0, 0, 0.0)), table: Table::idle(), ..Self::default() }
+    }
+
+    /// Were that many requests counted at the last look?
+    pub(super) fn knows(&self, requests: u64) -> bool {
+        self.last.is_some_and(|(known, ..)| known == requests)
     }
 
     /// The members are others: so are their shares.
@@ -168,25 +210,79 @@ impl Gauge {
     pub(super) fn close(&mut self) -> Window {
         let window = core::mem::take(&mut self.window);
         let kept = keep(window.seconds, super::MEMORY);
+        self.host.pass(window.seconds);
         self.peak *= kept;
         if !window.steady() || window.requests <= 0.0 {
             return window;
         }
         self.peak = self.peak.max(window.rate());
         if window.reports > 0.0 {
-            let cpu = Cpu { share: window.shares / window.reports, processors: window.processors };
-            self.busy.add(window.rate(), cpu, window.seconds, kept);
+            let (share, processors) = (window.shares / window.reports, window.processors);
+            if self.whole {
+                let others = window.beside / window.seconds.max(1e-9);
+                self.host.add(window.rate() + others * self.dearer(), share, processors);
+            } else {
+                self.busy.add(window.rate(), Cpu { share, processors, whole: false }, window.seconds, kept);
+            }
         }
         window
+    }
+
+    /// How many times as long as its own the requests of others take that share its host.
+    fn dearer(&self) -> f64 {
+        let [requests, took, others, theirs] = self.shared;
+        if took > 0.0 && others > 0.0 { theirs / others / (took / requests) } else { 0.0 }
+    }
+
+    /// Its part of what balanced requests do at its host.
+    fn part(&self) -> f64 {
+        let [_, took, _, theirs] = self.shared;
+        if took > 0.0 && theirs > 0.0 { took / (took + theirs) } else { 1.0 }
+    }
+
+    /// Share of its host that other work keeps busy, where what is told is of a host and it is much.
+    pub(super) fn other(&self) -> Option<f64> {
+        self.other.filter(|other| *other >= MUCH)
+    }
+
+    /// The same, or 0, where it is not sure that there is hardly any, and what the member can do is not known.
+    pub(super) fn unsure_of(&self) -> Option<f64> {
+        let unknown = self.estimate.is_none_or(|estimate| !estimate.known());
+        self.other.filter(|_| unknown && !self.alone)
+    }
+
+    /// Is nothing known although it is known what a request costs? What takes the rest of its time may have a limit of its own.
+    pub(super) fn waits(&self) -> bool {
+        self.estimate.is_none()
+    }
+
+    /// What its processors bound, as far as that is known.
+    fn processors(&mut self) -> Option<Bound> {
+        (self.other, self.restless, self.alone) = (None, false, true);
+        if !self.whole {
+            return self.busy.bound();
+        }
+        let Found { bound, other, restless, alone } = self.host.found(self.quickest())?;
+        (self.other, self.restless, self.alone) = (Some(other), restless, alone);
+        let part = self.part();
+        let processors = bound.processors.map(|(count, demand)| (count * part, demand));
+        let (low, best, high) = (bound.low * part, bound.best * part, bound.high * part);
+        Some(Bound { low, best, high, processors })
+    }
+
+    /// Seconds that a request takes where few are there, at most.
+    fn quickest(&self) -> Option<f64> {
+        self.table.quickest(self.host.processors().unwrap_or(1.0), ALONE)
     }
 
     /// Works out anew what it can do.
     pub(super) fn weigh(&mut self, shape: &Shape) {
         let fit = knee::fit(&self.table.rows(LEAST), shape.variation, self.rate());
         let mut known: Vec<Estimate> = Vec::new();
+        let processors = self.processors();
         let mut above = f64::INFINITY;
         let lines = fit.is_some_and(|fit| !fit.shared && fit.high <= WIDE * fit.low);
-        if let Some(bound) = self.busy.bound() {
+        if let Some(bound) = processors {
             match self.bounds(&bound) {
                 Some((servers, ..)) => known.push(Estimate {
                     low: bound.low,
@@ -194,7 +290,10 @@ impl Gauge {
                     high: bound.high,
                     servers,
                     shared: !lines,
-                    source: "how busy its processors are",
+                    source: match self.other() {
+                        Some(_) => "how busy its host's processors are, less what is other work there",
+                        None => "how busy its processors are",
+                    },
                 }),
                 None => above = bound.high,
             }
@@ -205,7 +304,8 @@ impl Gauge {
             let source = "what it says of itself with its answers";
             known.push(Estimate { low, best, high, servers: knee, shared: !lines, source });
         }
-        if let Some(fit) = fit {
+        // Where other work takes processors away, and gives them back, times do not grow with the requests alone.
+        if let Some(fit) = fit.filter(|_| !self.restless && self.other().is_none()) {
             known.push(Estimate {
                 low: fit.low,
                 best: fit.best.max(fit.low),
@@ -215,7 +315,9 @@ impl Gauge {
                 source: "how its response times grow with the requests that it has",
             });
         }
-        self.estimate = weighed(&known).map(|estimate| bounded(estimate, above, self.peak));
+        // What was served while there was less other work is no lower end.
+        let peak = if self.restless { 0.0 } else { self.peak };
+        self.estimate = weighed(&known).map(|estimate| bounded(estimate, above, peak));
     }
 
     /// Processors and processor seconds of a request, if those are a good part of what it takes.
@@ -225,6 +327,8 @@ impl Gauge {
             let (requests, took) = (self.recent[0], self.recent[1]);
             (requests > LEAST_ALONE).then(|| took / requests)
         })?;
+        // Other work makes all of it take longer.
+        let alone = alone * (1.0 - self.other.unwrap_or(0.0));
         (demand >= PART * alone).then_some((processors.max(1.0), demand))
     }
 }
@@ -268,6 +372,9 @@ const CLEARLY: f64 = 1.25;
 /// Requests at a level, and of those that were alone, that make a mean.
 const LEAST: f64 = 3.0;
 const LEAST_ALONE: f64 = 20.0;
+
+/// The same for how long a request takes, which bounds what it costs.
+const ALONE: f64 = 100.0;
 
 /// Share of failures above which response times say nothing: refusals are quick.
 const FAILING: f64 = 0.05;

@@ -2,7 +2,6 @@
 //!
 //! Up to 15 every number has a level of its own, above each octave has eight.
 
-use alloc::vec;
 use alloc::vec::Vec;
 
 /// Levels of a table: the last one is of 3840 requests and more.
@@ -37,11 +36,11 @@ pub(super) fn middle(level: usize) -> f64 {
 }
 
 /// Requests and seconds by level, the older the less.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Table {
-    /// As they were counted at the last look; empty before the first.
-    last: Vec<[u64; 2]>,
-    /// Requests and seconds.
+    /// As they were counted at the last look; `None` before the first. What is beyond its end is 0.
+    last: Option<Vec<[u64; 2]>>,
+    /// Requests and seconds; likewise.
     kept: Vec<[f64; 2]>,
 }
 
@@ -56,27 +55,34 @@ pub(super) struct Row {
     pub(super) mean: f64,
 }
 
-impl Default for Table {
-    fn default() -> Self {
-        Self { last: Vec::new(), kept: vec![[0.0; 2]; LEVELS] }
-    }
-}
-
 impl Table {
+    /// Of a member that has done nothing so far.
+    pub(super) fn idle() -> Self {
+        Self { last: Some(Vec::new()), kept: Vec::new() }
+    }
+
     /// Takes counts (requests, nanoseconds) since the member joined; what was known weighs `kept` from now on. Nothing of it
     /// counts if not `sound`.
     pub(super) fn look(&mut self, counts: &[[u64; 2]], kept: f64, sound: bool) {
-        let first = self.last.len() != counts.len();
-        for (level, counted) in counts.iter().enumerate().take(LEVELS) {
-            let before = if first { *counted } else { self.last[level] };
-            let here = &mut self.kept[level];
-            if sound {
-                here[0] = here[0] * kept + counted[0].wrapping_sub(before[0]) as f64;
-                here[1] = here[1] * kept + counted[1].wrapping_sub(before[1]) as f64 / 1e9;
-            }
+        // Most members are never at most levels: nothing is kept beyond the last at which one was.
+        let used =
+            counts.iter().take(LEVELS).rposition(|counted| *counted != [0; 2]).map_or(0, |last| last + 1);
+        let counts = &counts[..used];
+        let Some(last) = &mut self.last else {
+            self.last = Some(counts.to_vec());
+            return;
+        };
+        if self.kept.len() < used {
+            self.kept.resize(used, [0.0; 2]);
         }
-        self.last.clear();
-        self.last.extend_from_slice(counts);
+        for (level, here) in self.kept.iter_mut().enumerate().filter(|_| sound) {
+            let at = |counts: &[[u64; 2]]| counts.get(level).copied().unwrap_or_default();
+            let (counted, before) = (at(counts), at(last));
+            here[0] = here[0] * kept + counted[0].wrapping_sub(before[0]) as f64;
+            here[1] = here[1] * kept + counted[1].wrapping_sub(before[1]) as f64 / 1e9;
+        }
+        last.clear();
+        last.extend_from_slice(counts);
     }
 
     /// The levels at which at least `least` requests began, in ascending order.
@@ -102,10 +108,25 @@ impl Table {
         }
         (count >= least && seconds > 0.0).then(|| seconds / count)
     }
+
+    /// The same, over more others where there are fewer than `least` requests that found so few; `None` if there are not that many.
+    pub(super) fn quickest(&self, in_flight: f64, least: f64) -> Option<f64> {
+        let (mut count, mut seconds) = (0.0, 0.0);
+        for (level, kept) in self.kept.iter().enumerate() {
+            if middle(level) > in_flight.max(1.0) && count >= least {
+                break;
+            }
+            count += kept[0];
+            seconds += kept[1];
+        }
+        (count >= least && seconds > 0.0).then(|| seconds / count)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
 
     #[test]

@@ -38,12 +38,33 @@ pub(super) fn unknown(rate: f64, why: &str) -> LoadLine {
 /// Why members are not known.
 pub(super) fn why_unknown<'g>(gauges: impl Iterator<Item = &'g Gauge>) -> String {
     let (mut count, mut low, mut open, mut told) = (0, 0.0, false, false);
+    let (mut hosts, mut other, mut waits) = (0, 0.0, true);
     for gauge in gauges {
         told |= gauge.is_told();
+        if let Some(share) = gauge.unsure_of() {
+            hosts += 1;
+            other += share;
+            waits &= gauge.waits();
+        }
         let Some(estimate) = gauge.estimate else { continue };
         count += 1;
         low += estimate.low;
         open |= estimate.high.is_infinite();
+    }
+    let least =
+        if low > 0.0 { format!("; it is {low:.0} requests a second at least") } else { String::new() };
+    if hosts > 0 {
+        let other = 100.0 * other / f64::from(hosts);
+        let but = match waits {
+            true => {
+                "requests wait for something else for most of their time, which may have a limit of its own"
+            }
+            false => "the load has not varied enough beside that to tell what a request costs",
+        };
+        return format!(
+            "agents tell of whole hosts, of which other work keeps busy {other:.0} % or so, and {but}{least} (an agent with --cgroup \
+             tells of the server alone)"
+        );
     }
     match (count, open, told) {
         (0, _, false) => "too few requests so far, and no agent tells how busy processors are".to_string(),
@@ -87,11 +108,16 @@ impl Outlook<'_> {
             p99: self.quantile(&stations, load * capacity, 1),
         };
         let bounded = |share: f64| (members * share).min(self.balancer);
+        // An interval is no narrower than predictions were wrong; what is carried now can be carried.
+        let off = COVERS * record.error.unwrap_or(0.0);
+        let low = bounded(self.ends.0);
+        let low = low.min((capacity / (1.0 + off)).max(self.rate.min(low)));
+        let high = bounded(self.ends.1.max(1.0 + off));
         LoadLine {
             requests_per_second: self.rate,
             capacity: Some(capacity),
-            capacity_low: Some(bounded(self.ends.0)),
-            capacity_high: Some(bounded(self.ends.1)),
+            capacity_low: Some(low),
+            capacity_high: Some(high),
             balancer_capacity: Some(self.balancer).filter(|most| most.is_finite()),
             limited_by: if by_members { "members" } else { "balancer" }.to_string(),
             headroom: Some(1.0 - self.rate / capacity),
@@ -159,6 +185,9 @@ fn verdict(record: &Record) -> &'static str {
 
 /// Loads at which times are predicted, as shares of the capacity.
 const LOADS: [f64; 3] = [0.5, 0.8, 0.95];
+
+/// Mean errors that an interval covers to either side: of a normal error 1.6 standard deviations, nine of ten.
+const COVERS: f64 = 2.0;
 
 /// Utilization to which a prediction must have been tried to count as such.
 const TRIED: f64 = 0.5;

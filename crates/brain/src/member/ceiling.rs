@@ -11,8 +11,12 @@
 //! it, and stops. What it had to have it learns while nothing piles up, and keeps: beyond the capacity what is served here
 //! follows what is in flight here, and those that went by it took from one another until some had next to nothing.
 //!
+//! What clients have with members themselves (leases, xds) is to this as another balancer's: part of what takes so long, and not counted.
+//!
 //! With many balancers each has less than one request with most members, and a ceiling of a whole request at each is many
 //! times too many for all. So there is the same for the group as a whole, which is what holds then.
+
+use serde::{Deserialize, Serialize};
 
 use super::Vitals;
 use crate::Time;
@@ -29,7 +33,8 @@ pub(crate) struct Ceiling {
 }
 
 /// How many requests a member may have, or a group.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Limit {
     /// Of this window.
     window: Window,
@@ -46,7 +51,8 @@ pub(crate) struct Limit {
 }
 
 /// What was seen for a while.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Window {
     pub(crate) seconds: f64,
     /// Requests that came, that were served, and that never will be: they failed, or their clients gave up.
@@ -76,9 +82,22 @@ impl Window {
 }
 
 impl Ceiling {
+    /// What was learned, for a process that takes over.
+    pub(crate) fn past(&self) -> Limit {
+        Limit { window: Window::default(), ..self.limit.clone() }
+    }
+
+    /// Goes on with what a process before this one learned, if it can be true.
+    pub(crate) fn recall(&mut self, past: Limit) {
+        let numbers = [past.floor, past.usual, past.leave, past.ceiling, past.before.unwrap_or_default()];
+        if numbers.iter().all(|number| number.is_finite() && *number >= 0.0) {
+            self.limit = past;
+        }
+    }
+
     /// Takes a look; about ten times a second. What it found, unless it is the first for a while.
     pub(crate) fn look(&mut self, vitals: &Vitals, now: Time) -> Option<Window> {
-        let (begun, in_flight, lost) = (vitals.begun(), vitals.in_flight(), vitals.lost());
+        let (begun, in_flight, lost) = (vitals.begun_here(), vitals.in_flight_here(), vitals.lost());
         let before = core::mem::replace(&mut self.in_flight, in_flight);
         let came = f64::from(begun.wrapping_sub(core::mem::replace(&mut self.begun, begun)));
         let failed = f64::from(lost.wrapping_sub(core::mem::replace(&mut self.lost, lost)));

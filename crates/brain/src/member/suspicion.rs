@@ -46,8 +46,31 @@ impl Suspicion {
         sum
     }
 
+    /// Another balancer suspects it: a failure that is seen here has less to prove then. Never enough to eject by itself.
+    pub(crate) fn warn(&self, sum: f64) {
+        let sum = sum.min(MOST_WARNED);
+        if sum > self.sum() {
+            self.sum.store((sum as f32).to_bits(), Relaxed);
+        }
+    }
+
     pub(crate) fn sum(&self) -> f64 {
         f64::from(f32::from_bits(self.sum.load(Relaxed)))
+    }
+
+    /// The sum, the outcomes and the parole, for a process that takes over.
+    pub(crate) fn past(&self) -> (f32, u64, bool) {
+        (f32::from_bits(self.sum.load(Relaxed)), self.outcomes.load(Relaxed), self.on_parole())
+    }
+
+    /// Goes on with what a process before this one had, as far as it can be true.
+    pub(crate) fn recall(&self, (sum, outcomes, parole): (f32, u64, bool)) {
+        let (failures, count) = unpack(outcomes);
+        if sum.is_finite() && (0.0..=MEMORY as f32).contains(&failures) && count <= MEMORY {
+            self.sum.store(sum.clamp(0.0, MOST as f32).to_bits(), Relaxed);
+            self.outcomes.store(outcomes, Relaxed);
+            self.parole.store(parole, Relaxed);
+        }
     }
 
     /// The same at this moment, apart from this.
@@ -104,6 +127,9 @@ fn unpack(packed: u64) -> (f32, u64) {
 /// The sum from which a member says nothing about the fleet any more: half of what one false alarm in a million takes.
 pub(crate) const DOUBTFUL: f64 = 6.9;
 
+/// Up to where the word of others takes the sum.
+pub(crate) const MOST_WARNED: f64 = 6.5;
+
 /// The sum is kept below this: no past is so bad that it takes long to be made good.
 const MOST: f64 = 20.0;
 
@@ -153,6 +179,16 @@ mod tests {
         suspicion.release();
         suspicion.record(false, 1e-4);
         assert!(!suspicion.on_parole());
+    }
+
+    #[test]
+    fn a_warning_is_not_enough_and_makes_the_first_failure_enough() {
+        let suspicion = Suspicion::default();
+        suspicion.warn(20.0);
+        assert!(suspicion.sum() < DOUBTFUL);
+        assert!(suspicion.record(true, 1e-4) >= threshold(1e-6));
+        suspicion.warn(1.0);
+        assert!(suspicion.sum() > DOUBTFUL, "it takes nothing off");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Time;
 use crate::hash::unit;
 
@@ -17,7 +19,8 @@ pub struct Shed {
 }
 
 /// What a session remembers of being moved: 24 bytes beside each one.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Moves {
     /// When it moved last.
     last: Time,

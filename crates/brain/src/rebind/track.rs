@@ -98,10 +98,14 @@ impl Track {
 
     /// What it has beyond the fair load and beyond doubt, in units of capacity times load.
     pub(super) fn surplus(&self, fair: f64) -> f64 {
-        let Some(noise) = self.noise() else { return 0.0 };
-        let gate = (GATE * noise).max(LEAST * fair);
+        let Some(gate) = self.gate(fair) else { return 0.0 };
         // The doubt is about what was reported: a load far above the bound is above it beyond doubt.
         ((self.estimate() - gate).min(self.bound) - fair).max(0.0) * self.capacity
+    }
+
+    /// By how much its load has to be above the fair one for a surplus; `None` before there were two reports.
+    pub(super) fn gate(&self, fair: f64) -> Option<f64> {
+        Some((GATE * self.noise()?).max(LEAST * fair))
     }
 
     /// What it lacks of the fair load.

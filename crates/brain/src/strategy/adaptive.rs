@@ -55,7 +55,8 @@ fn second(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usi
 
 fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
     let members = plan.members();
-    if !hand.heard {
+    // What a member said to another balancer is as good.
+    if !hand.heard && !plan.spoken() {
         return quiet::choose(plan, hand, left);
     }
     if hand.held() > 0 {

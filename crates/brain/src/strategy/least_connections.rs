@@ -7,6 +7,8 @@
 //! at. Ties in that scan are resolved by chance in proportion to weight and not by position: a scan that takes
 //! the first after a busy member gives that neighbour the busy one's requests on top of its own.
 //!
+//! Where other balancers serve the same members, what they have there counts, too (see `fleet/company.rs`).
+//!
 //! HAProxy's `leastconn` and NGINX's `least_conn` are the same rule with round robin among ties.
 
 use super::{Left, PLAIN, Strategy, relative_load, schedule};
@@ -28,18 +30,19 @@ pub(super) static STRATEGY: Strategy = Strategy {
 
 /// Is `a` in flight at `member` less, for its weight, than `b` at `other`? Without a division, so that equal
 /// ratios of whole numbers are equal.
-pub(super) fn lighter(a: u32, member: &Member, b: u32, other: &Member) -> bool {
-    f64::from(a) * other.weight < f64::from(b) * member.weight
+pub(super) fn lighter(a: f64, member: &Member, b: f64, other: &Member) -> bool {
+    a * other.weight < b * member.weight
 }
 
 /// The least loaded of the members that are `left`; of several, one by chance in proportion to weight.
 ///
 /// Two passes, because in a single one the processor cannot guess which branch a member takes.
-pub(super) fn least(members: &[Member], ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize> {
+pub(super) fn least(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize> {
+    let members = plan.members();
     let mut first = None;
     let mut least = f64::INFINITY;
     for (index, member) in members.iter().enumerate() {
-        let load = f64::from(member.in_flight()) / member.weight;
+        let load = plan.crowd(member) / member.weight;
         if load < least && left(member) {
             (first, least) = (Some(index), load);
         }
@@ -51,7 +54,7 @@ pub(super) fn least(members: &[Member], ask: &Ask, left: impl Fn(&Member) -> boo
     let mut weight = 0.0;
     let mut bits = ask.chance;
     for (index, member) in members.iter().enumerate() {
-        if f64::from(member.in_flight()) <= least * member.weight && left(member) {
+        if plan.crowd(member) <= least * member.weight && left(member) {
             weight += member.weight;
             bits = mix(bits);
             if unit(bits) * weight < member.weight {
@@ -67,7 +70,8 @@ const SLOTS: usize = 8;
 
 fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     let members = plan.members();
-    let idle = |index: usize| members[index].in_flight() == 0;
+    // What others have somewhere in the mean is hardly ever nothing at all.
+    let idle = |index: usize| members[index].everywhere() < IDLE;
     let turn = schedule::at(plan, ask.turn);
     if idle(turn) {
         return turn;
@@ -82,9 +86,13 @@ fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
             }
         }
     }
-    least(members, &Ask { chance: bits, ..*ask }, |_| true).unwrap_or(turn)
+    let ask = Ask { chance: bits, ..*ask };
+    least(plan, &ask, |_| true).unwrap_or(turn)
 }
 
 fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
-    least(plan.members(), ask, left)
+    least(plan, ask, left)
 }
+
+/// Requests in flight below which a member counts as idle.
+const IDLE: f64 = 0.5;

@@ -24,15 +24,15 @@ pub(super) static STRATEGY: Strategy = Strategy {
 fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     let members = plan.members();
     let mut best = alias::draw(plan, ask.chance);
-    let mut load = members[best].in_flight();
+    let mut load = members[best].everywhere();
     let mut bits = ask.chance;
     for _ in 1..plan.knobs().at(0) as u32 {
-        if load == 0 {
+        if load <= 0.0 {
             break;
         }
         let other;
         (other, bits) = alias::draw_other(plan, bits, best);
-        let other_load = members[other].in_flight();
+        let other_load = members[other].everywhere();
         if lighter(other_load, &members[other], load, &members[best]) {
             (best, load) = (other, other_load);
         }

@@ -64,7 +64,7 @@ fn draw(plan: &Plan, ask: &Ask, may: impl Fn(&Member) -> bool) -> Option<usize> 
 }
 
 fn tickets(member: &Member) -> f64 {
-    let load = member.effective.map_or_else(|| f64::from(member.in_flight()), |effective| effective.value);
+    let load = member.effective.map_or_else(|| member.everywhere(), |effective| effective.value);
     // A load can be so great that nothing is left.
     (member.weight / (load + 1.0)).max(f64::MIN_POSITIVE)
 }

@@ -50,7 +50,9 @@ fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     let decay = seconds(plan.knobs().at(0));
     let first = alias::draw(plan, ask.chance);
     let (second, _) = alias::draw_other(plan, ask.chance, first);
-    if second != first && cost(&members[second], ask.now, decay) < cost(&members[first], ask.now, decay) {
+    if second != first
+        && cost(plan, &members[second], ask.now, decay) < cost(plan, &members[first], ask.now, decay)
+    {
         return second;
     }
     first
@@ -66,17 +68,17 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
     let latency = member.vitals.latency(now, decay);
     let known = latency.map(|latency| ("latency_estimate_seconds", f64::from(latency) / 1e9));
     // Without an estimate the cost only orders: it is not a time.
-    let cost = latency.map(|_| ("cost_seconds", cost(member, now, decay) / 1e9));
+    let cost = latency.map(|_| ("cost_seconds", cost(plan, member, now, decay) / 1e9));
     known.into_iter().chain(cost).collect()
 }
 
 /// What a request is expected to take at `member`, nanoseconds.
-fn cost(member: &Member, now: Time, decay: Duration) -> f64 {
-    let in_flight = member.in_flight();
-    let queue = f64::from(in_flight) / member.weight;
+fn cost(plan: &Plan, member: &Member, now: Time, decay: Duration) -> f64 {
+    let in_flight = plan.total(member);
+    let queue = in_flight / member.weight;
     match member.vitals.latency(now, decay) {
         Some(latency) => f64::from(latency) * (queue + 1.0),
-        None if in_flight == 0 => 0.0,
+        None if in_flight <= 0.0 => 0.0,
         None => UNKNOWN + queue,
     }
 }

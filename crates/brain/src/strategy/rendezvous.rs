@@ -62,12 +62,12 @@ fn choose(plan: &Plan, hand: &mut Hand, ask: &Ask) -> usize {
     let members = plan.members();
     let best = first(plan, ask.key, |_| true).unwrap_or(0);
     let bound = Bound::of(plan);
-    let own = members[best].in_flight();
-    let mut busy = 0;
+    let own = members[best].everywhere();
+    let mut busy = 0.0;
     // Counts no further than needed.
-    let within = own == 0
+    let within = own <= 0.0
         || members.iter().any(|member| {
-            busy += u64::from(member.in_flight());
+            busy += member.everywhere();
             bound.lets(own, &members[best], busy)
         });
     if within { best } else { second(plan, hand, ask, &|_| true).unwrap_or(best) }
@@ -77,8 +77,8 @@ fn choose(plan: &Plan, hand: &mut Hand, ask: &Ask) -> usize {
 fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
     let members = plan.members();
     let bound = Bound::of(plan);
-    let busy: u64 = members.iter().map(|member| u64::from(member.in_flight())).sum();
-    let within = |member: &Member| bound.lets(member.in_flight(), member, busy);
+    let busy: f64 = members.iter().map(Member::everywhere).sum();
+    let within = |member: &Member| bound.lets(member.everywhere(), member, busy);
     first(plan, ask.key, |index| left(&members[index]) && within(&members[index]))
         .or_else(|| first(plan, ask.key, |index| left(&members[index])))
 }
@@ -119,7 +119,7 @@ impl Bound {
     }
 
     /// May `member`, with `own` in flight, take one more if `busy` are in flight at all members?
-    fn lets(&self, own: u32, member: &Member, busy: u64) -> bool {
-        own == 0 || f64::from(own) * self.weights < self.factor * member.weight * (busy as f64 + 1.0)
+    fn lets(&self, own: f64, member: &Member, busy: f64) -> bool {
+        own <= 0.0 || own * self.weights < self.factor * member.weight * (busy + 1.0)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use plimsoll_brain::{GroupSpec, OutlierSpec, State};
+use plimsoll_brain::{Event, EventKind, GroupSpec, OutlierSpec, State};
 
 use super::{Group, HEALTH, OUTLIER, at, spec};
 
@@ -110,4 +110,34 @@ fn traffic_tells_who_is_sick() {
     assert_eq!(group.tick(40.0), "Readmitted b");
     assert_eq!(group.totals(41.0, &[("a", 407, 7), ("b", 160, 120), ("c", 400, 0), ("d", 400, 2)]), "");
     assert_eq!(group.totals(51.0, &[("a", 507, 7), ("b", 260, 121), ("c", 500, 0), ("d", 500, 2)]), "");
+}
+
+#[test]
+fn an_ejection_says_what_the_last_failure_was() {
+    let mut group = Group::new(GroupSpec { outlier: Some(OUTLIER), ..spec("a b c d") });
+    let b = group.analyzer.members().nth(1).unwrap().0;
+    group.analyzer.handle_blame(b, "status 500");
+    group.analyzer.handle_blame(b, "status 503");
+    assert_eq!(group.streak(1.0, "b"), "Ejected b");
+    let why = "5 failures in a row, the last one: status 503; out for 30 s";
+    assert_eq!(group.state("b"), (State::Ejected, why.into()));
+    assert_eq!(group.events[0].why, why);
+    assert_eq!(group.streak(2.0, "c"), "Ejected c");
+    assert_eq!(group.events[1].why, "5 failures in a row; out for 30 s", "nobody told why of this one");
+}
+
+#[test]
+fn who_comes_back_from_an_ejection_and_is_down_is_no_good_news() {
+    let mut group = Group::new(GroupSpec { health: Some(HEALTH), outlier: Some(OUTLIER), ..spec("a b") });
+    group.probe(0.0, "a", Ok(()));
+    group.probe(0.0, "b", Ok(()));
+    group.streak(1.0, "a");
+    for second in [3.0, 4.0, 5.0] {
+        group.probe(second, "a", Err("timeout"));
+    }
+    assert_eq!(group.tick(31.0), "Readmitted a");
+    let last = group.events.last().unwrap();
+    assert!(last.why.ends_with("; it is down") && Event::in_vain(last.kind, &last.why), "{last:?}");
+    assert!(!Event::in_vain(last.kind, "its ejection is over"));
+    assert!(!Event::in_vain(EventKind::Down, &last.why));
 }

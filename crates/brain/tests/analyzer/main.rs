@@ -264,6 +264,35 @@ fn a_member_that_is_late_at_the_start_starts_slowly() {
 }
 
 #[test]
+fn a_drained_member_that_is_well_may_keep_its_sessions() {
+    let mut group = Group::new(GroupSpec { health: Some(HEALTH), ..spec("a b") });
+    let kept = |group: &Group| {
+        group.analyzer.kept().iter().map(|member| member.name.to_string()).collect::<Vec<_>>()
+    };
+    let [a, b] = [group.id("a"), group.id("b")];
+    group.then(1.0, |analyzer, now| {
+        for member in [a, b, a, b] {
+            analyzer.handle_probe(member, Ok(()), now);
+        }
+    });
+    assert!(kept(&group).is_empty());
+    group.then(2.0, |analyzer, now| analyzer.drain("a", now).unwrap());
+    assert_eq!(kept(&group), ["a"]);
+    // What is known of it changes, and whoever goes by that is told, though it is in no plan.
+    let fail = |analyzer: &mut Analyzer, now| (0..3).for_each(|_| analyzer.handle_probe(a, Err("no"), now));
+    fail(&mut group.analyzer, at(3.0));
+    assert!(group.analyzer.plan(at(3.0)).is_some() && kept(&group).is_empty());
+    (0..2).for_each(|_| group.analyzer.handle_probe(a, Ok(()), at(4.0)));
+    assert!(group.analyzer.plan(at(4.0)).is_some() && kept(&group) == ["a"]);
+    // Out of use at once is something else.
+    group.then(5.0, |analyzer, now| analyzer.disable("a", now).unwrap());
+    assert!(kept(&group).is_empty());
+    group.then(6.0, |analyzer, now| analyzer.enable("a", now).unwrap());
+    group.then(7.0, |analyzer, now| analyzer.undrain("a", now).unwrap());
+    assert!(kept(&group).is_empty() && group.plan.members().len() == 2);
+}
+
+#[test]
 fn operators_drain_and_take_back() {
     let mut group = Group::new(spec("a b"));
     let (_, _, vitals) = group.analyzer.members().next().unwrap();

@@ -160,6 +160,14 @@ pub(crate) trait Policy {
     /// Called every 100 ms.
     fn tick(&mut self, _now: f64, _fleet: &Fleet) {}
 
+    /// Every how many seconds each balancer tells the others what it sees; `None` if they do not know of each other.
+    fn interval(&self) -> Option<f64> {
+        None
+    }
+
+    /// Balancer `who` tells the others.
+    fn tell(&mut self, _who: usize, _now: f64) {}
+
     /// The balancers start anew.
     fn crash(&mut self) {}
 

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use plimsoll_brain::fleet::{Fleet as Fellows, Listed, ListedMember, Settings, What};
 use plimsoll_brain::meter::Reading;
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, GroupSpec, Hand, Knobs, Lines, MemberId, MemberSpec, OutlierSpec, Plan, Ticket,
-    Time, Turn, Urgency, Vitals, WhenAllDown, strategy,
+    Analyzer, Ask, Choice, EventKind, GroupSpec, Hand, Knobs, Lines, MemberId, MemberSpec, OutlierSpec, Plan,
+    Ticket, Time, Turn, Urgency, Vitals, WhenAllDown, strategy,
 };
 
 use super::dice::Dice;
@@ -19,6 +20,8 @@ pub(crate) struct Ours {
     members: usize,
     balancers: Vec<Balancer>,
     dice: Dice,
+    /// If they tell one another what they see: how often, and what share of that is lost.
+    gossip: Option<(f64, f64)>,
     /// Do requests say how urgent they are?
     pub(crate) asks: bool,
     pub(crate) ejections: u64,
@@ -35,6 +38,8 @@ struct Balancer {
     tickets: BTreeMap<usize, (Ticket, Urgency)>,
     /// May room have come free since the last look?
     rung: bool,
+    /// What it knows of the others, and reports that it made.
+    fellows: Option<(Fellows, u32)>,
     /// Counted in before it started anew: what ends of it says nothing.
     strangers: u64,
 }
@@ -45,7 +50,23 @@ impl Ours {
         let balancers = (0..balancers)
             .map(|index| Balancer::new(name, members, spread(index, balancers), &mut dice))
             .collect();
-        Self { name, members, balancers, dice, asks: false, ejections: 0 }
+        Self { name, members, balancers, dice, gossip: None, asks: false, ejections: 0 }
+    }
+
+    /// Balancers that tell one another what they see, every so many seconds, where so large a share of the reports is lost.
+    pub(crate) fn together(
+        name: &'static str,
+        balancers: usize,
+        members: usize,
+        seed: u64,
+        (interval, lost): (f64, f64),
+    ) -> Self {
+        let mut ours = Self::new(name, balancers, members, seed);
+        ours.gossip = Some((interval, lost));
+        for (who, balancer) in ours.balancers.iter_mut().enumerate() {
+            balancer.fellows = Some((balancer.fellows(who as u64 + 1, balancers as u64, interval), 0));
+        }
+        ours
     }
 }
 
@@ -97,6 +118,7 @@ impl Balancer {
             line: Lines::default(),
             tickets: BTreeMap::new(),
             rung: false,
+            fellows: None,
             strangers: 0,
         }
     }
@@ -111,7 +133,53 @@ impl Balancer {
         Some(member.id.0 as usize)
     }
 
+    /// What it knows of others that are numbered from 1.
+    fn fellows(&self, own: u64, all: u64, interval: f64) -> Fellows {
+        let settings = Settings {
+            own,
+            interval: Duration::from_secs_f64(interval),
+            bytes_per_second: 1e6,
+            probers: 1,
+            forget: Duration::from_secs(60),
+        };
+        let mut fellows = Fellows::new(settings);
+        let members = self.analyzer.members().map(|(_, spec, vitals)| ListedMember {
+            name: spec.name.clone(),
+            vitals: vitals.clone(),
+            limit: spec.limit,
+            checked: false,
+        });
+        let (name, company) = ("farm".into(), self.analyzer.company().clone());
+        fellows.list(vec![Listed { name, company, members: members.collect() }], Time(0));
+        (1..=all).for_each(|other| fellows.up(other, Time(0)));
+        fellows
+    }
+
+    /// Tells the others of ejections of its own, later, and does as they say, now.
+    fn confer(&mut self, now: Time) {
+        let Some((fellows, _)) = &mut self.fellows else { return };
+        while let Some(event) = self.analyzer.poll_event() {
+            let input = |name: &str| event.inputs.iter().find(|(of, _)| of == name).map(|(_, value)| *value);
+            let lasts = match event.kind {
+                EventKind::Ejected if input("told").is_none() => input("seconds").unwrap_or(0.0),
+                EventKind::Readmitted => 0.0,
+                _ => continue,
+            };
+            if let Some(member) = &event.member {
+                fellows.ejected("farm", member, Duration::from_secs_f64(lasts), now);
+            }
+        }
+        while let Some(news) = fellows.poll_news() {
+            let found = self.analyzer.members().find(|(_, spec, _)| spec.name == news.member);
+            let id = found.map(|(id, ..)| id);
+            if let (What::Ejected { left, .. }, Some(id)) = (news.what, id) {
+                self.analyzer.handle_told(id, left, "another", now);
+            }
+        }
+    }
+
     fn settle(&mut self, now: Time) {
+        self.confer(now);
         if self.analyzer.poll_timeout().is_some_and(|due| due <= now) {
             self.analyzer.handle_timeout(now);
         }
@@ -229,6 +297,31 @@ impl Policy for Ours {
     fn tick(&mut self, now: f64, _: &Fleet) {
         for balancer in &mut self.balancers {
             balancer.analyzer.watch(true, time(now));
+            balancer.settle(time(now));
+        }
+    }
+
+    fn interval(&self) -> Option<f64> {
+        self.gossip.map(|(interval, _)| interval)
+    }
+
+    fn tell(&mut self, who: usize, now: f64) {
+        let Some((_, lost)) = self.gossip else { return };
+        let Some((fellows, _)) = &mut self.balancers[who].fellows else { return };
+        fellows.tend(time(now));
+        for report in fellows.round(time(now)) {
+            let Some((_, seq)) = &mut self.balancers[who].fellows else { return };
+            *seq += 1;
+            let seq = *seq;
+            for (other, balancer) in self.balancers.iter_mut().enumerate().filter(|(other, _)| *other != who)
+            {
+                let arrives = self.dice.unit() >= lost;
+                if let (true, Some((fellows, _))) = (arrives && other != who, &mut balancer.fellows) {
+                    fellows.hear(who as u64 + 1, seq, &report, time(now));
+                }
+            }
+        }
+        for balancer in &mut self.balancers {
             balancer.settle(time(now));
         }
     }

@@ -30,6 +30,8 @@ enum Event {
     /// A neighbour comes or goes.
     Neighbour(usize),
     Tick,
+    /// A balancer tells the others what it sees.
+    Tell(usize),
 }
 
 /// Instead of a balancer: its client has what it gets.
@@ -105,6 +107,11 @@ impl Run<'_> {
             let off = self.neighbours[member].exp(10.0);
             self.at(off, Event::Neighbour(member));
         }
+        if let Some(interval) = policy.interval() {
+            // One after the other, as they started.
+            let apart = interval / self.setting.balancers as f64;
+            (0..self.setting.balancers).for_each(|who| self.at(apart * (1 + who) as f64, Event::Tell(who)));
+        }
         let mut ticks = 0_u64;
         let mut before = 0;
         let mut offers = Dice::new(self.setting.seed, 4);
@@ -155,6 +162,12 @@ impl Run<'_> {
                     }
                 }
                 Event::Neighbour(member) => self.neighbour(member, now),
+                Event::Tell(who) => {
+                    policy.tell(who, now);
+                    if let Some(interval) = policy.interval().filter(|_| now < end) {
+                        self.at(now + interval, Event::Tell(who));
+                    }
+                }
                 Event::Tick => {
                     ticks += 1;
                     policy.tick(now, &self.fleet);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use plimsoll_brain::load_line::{Cpu, Estimator, LEVELS, MemberSeen, Own, Seen, level};
+use plimsoll_brain::load_line::{Beside, Cpu, Estimator, LEVELS, MemberSeen, Own, Seen, level};
 use plimsoll_brain::{MemberId, Time};
 
 use crate::dice::Dice;
@@ -32,6 +32,12 @@ pub(crate) struct Server {
     /// In service, by what `done` (shared) or the time (line) will be when they end.
     jobs: BTreeMap<(u64, u64), Job>,
     waiting: VecDeque<(f64, Job)>,
+    /// Waits for something else before its work, by when that ends.
+    elsewhere: BTreeMap<(u64, u64), (f64, Job)>,
+    /// Mean seconds of that.
+    pub(crate) wait: f64,
+    /// Cores that other work has.
+    taken: f64,
     count: u64,
     requests: u64,
     seconds: f64,
@@ -55,6 +61,9 @@ impl Server {
             done: 0.0,
             jobs: BTreeMap::new(),
             waiting: VecDeque::new(),
+            elsewhere: BTreeMap::new(),
+            wait: 0.0,
+            taken: 0.0,
             count: 0,
             requests: 0,
             seconds: 0.0,
@@ -63,10 +72,16 @@ impl Server {
     }
 
     fn in_flight(&self) -> usize {
-        self.jobs.len() + self.waiting.len()
+        self.jobs.len() + self.waiting.len() + self.elsewhere.len()
     }
 
     fn next(&self) -> f64 {
+        let back =
+            self.elsewhere.first_key_value().map_or(f64::INFINITY, |((back, _), _)| f64::from_bits(*back));
+        self.ends().min(back)
+    }
+
+    fn ends(&self) -> f64 {
         let Some(((end, _), _)) = self.jobs.first_key_value() else { return f64::INFINITY };
         let end = f64::from_bits(*end);
         match self.kind {
@@ -76,12 +91,12 @@ impl Server {
     }
 
     fn speed(&self) -> f64 {
-        (self.cores / self.jobs.len() as f64).min(1.0)
+        ((self.cores - self.taken) / self.jobs.len() as f64).min(1.0)
     }
 
     fn pass(&mut self, now: f64) {
         if !self.jobs.is_empty() {
-            self.busy += (now - self.now) * self.cores.min(self.jobs.len() as f64);
+            self.busy += (now - self.now) * (self.cores - self.taken).min(self.jobs.len() as f64);
             self.done += (now - self.now) * self.speed();
         }
         self.now = now;
@@ -93,9 +108,18 @@ impl Server {
         self.jobs.insert(((from + work).to_bits(), self.count), job);
     }
 
-    fn begin(&mut self, now: f64, work: f64) {
+    fn begin(&mut self, now: f64, work: f64, wait: f64) {
         self.pass(now);
         let job = Job { begun: now, level: level(self.in_flight() as u32 + 1) };
+        if wait > 0.0 {
+            self.count += 1;
+            self.elsewhere.insert(((now + wait).to_bits(), self.count), (work, job));
+            return;
+        }
+        self.work(work, job);
+    }
+
+    fn work(&mut self, work: f64, job: Job) {
         if self.kind == Kind::Line && self.jobs.len() as f64 >= self.cores {
             self.waiting.push_back((work, job));
         } else {
@@ -103,9 +127,15 @@ impl Server {
         }
     }
 
-    /// The first job ends now; how long it took.
-    fn end(&mut self, now: f64) -> f64 {
+    /// The first job ends now: how long it took; or it goes on to work.
+    fn end(&mut self, now: f64) -> Option<f64> {
+        let works = self.ends() <= now;
         self.pass(now);
+        if !works {
+            let (_, (work, job)) = self.elsewhere.pop_first().unwrap();
+            self.work(work, job);
+            return None;
+        }
         let (_, job) = self.jobs.pop_first().unwrap();
         if let Some((work, waited)) = self.waiting.pop_front() {
             self.start(work, waited);
@@ -115,7 +145,35 @@ impl Server {
         self.seconds += took;
         let [count, nanos] = &mut self.levels[job.level];
         (*count, *nanos) = (*count + 1, *nanos + (took * 1e9) as u64);
-        took
+        Some(took)
+    }
+}
+
+/// Work at a host that has nothing to do with requests, as a share of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Other {
+    Constant(f64),
+    /// A sine from nothing to twice the mean, with so many seconds of period.
+    Periodic(f64, f64),
+    /// Bursts of 0.9 of the host, each of so many seconds on average.
+    Bursts(f64, f64, bool),
+}
+
+impl Other {
+    /// In the second that begins now.
+    fn now(&mut self, now: f64, dice: &mut Dice) -> f64 {
+        match self {
+            Self::Constant(share) => *share,
+            Self::Periodic(share, period) => *share * (1.0 + (now / *period * std::f64::consts::TAU).sin()),
+            Self::Bursts(share, long, on) => {
+                let part = *share / 0.9;
+                let pause = *long * (1.0 - part) / part.max(0.01);
+                if dice.unit() < 1.0 / if *on { long.max(1.0) } else { pause.max(1.0) } {
+                    *on = !*on;
+                }
+                if *on { 0.9 } else { 0.0 }
+            }
+        }
     }
 }
 
@@ -141,6 +199,13 @@ pub(crate) struct World {
     /// Core seconds up to the last look.
     worked: Vec<f64>,
     pub(crate) estimator: Estimator,
+    /// Agents tell of all that runs at a host.
+    pub(crate) whole: bool,
+    /// All members are at one host, of which each one's agent tells; and only so many of them are of the group that is looked at.
+    pub(crate) together: Option<usize>,
+    /// What else there is to do at each host; and the share of it that this had of late, and its weight.
+    pub(crate) other: Other,
+    taken: Vec<[f64; 2]>,
     /// Part of what is busy that agents see.
     pub(crate) agents_see: f64,
     /// Processor seconds that a request costs the balancer, which has one processor.
@@ -153,6 +218,7 @@ impl World {
     pub(crate) fn new(servers: Vec<Server>, agents: bool, by_load: bool, seed: u64) -> Self {
         Self {
             worked: vec![0.0; servers.len()],
+            taken: vec![[0.0; 2]; servers.len()],
             servers,
             agents,
             by_load,
@@ -167,6 +233,9 @@ impl World {
             latencies: vec![0; 400],
             middles: (0..400).map(|bucket| 1e-5 * 2_f64.powf((f64::from(bucket) + 0.5) / 16.0)).collect(),
             estimator: Estimator::default(),
+            whole: false,
+            together: None,
+            other: Other::Constant(0.0),
             agents_see: 1.0,
             balancer_seconds: 1e-5,
             requests: true,
@@ -177,6 +246,13 @@ impl World {
     /// Requests a second that the members can do.
     pub(crate) fn capacity(&self) -> f64 {
         self.servers.iter().map(|server| server.cores / server.mean).sum()
+    }
+
+    /// The same beside the other work of late.
+    pub(crate) fn line(&self) -> f64 {
+        let each = self.servers.iter().zip(&self.taken);
+        each.map(|(server, [share, weight])| server.cores / server.mean * (1.0 - share / weight.max(1e-9)))
+            .sum()
     }
 
     /// Median and 99th percentile at a load.
@@ -208,14 +284,17 @@ impl World {
                 self.look();
                 look += 1.0;
             } else if next == end {
-                let took = self.servers[first].end(next);
-                let bucket = ((took / 1e-5).max(1.0).log2() * 16.0) as usize;
-                self.latencies[bucket.min(399)] += 1;
-                self.times.push(took);
+                if let Some(took) = self.servers[first].end(next) {
+                    let bucket = ((took / 1e-5).max(1.0).log2() * 16.0) as usize;
+                    self.latencies[bucket.min(399)] += 1;
+                    self.times.push(took);
+                }
             } else {
                 let chosen = self.choose();
                 let work = self.dice.exp(self.servers[chosen].mean);
-                self.servers[chosen].begin(next, work);
+                let wait = self.servers[chosen].wait;
+                let wait = if wait > 0.0 { self.dice.exp(wait) } else { 0.0 };
+                self.servers[chosen].begin(next, work, wait);
                 arrival = next + self.dice.exp(1.0 / rate);
             }
         }
@@ -245,12 +324,39 @@ impl World {
         let now = Time(0) + Duration::from_secs_f64(self.now);
         let moment = self.now;
         let mut cpus = Vec::new();
+        let kept = 0.5_f64.powf(1.0 / 120.0);
+        for (lately, server) in self.taken.iter_mut().zip(&self.servers) {
+            *lately = [lately[0] * kept + server.taken / server.cores, lately[1] * kept + 1.0];
+        }
         for (server, worked) in self.servers.iter_mut().zip(&mut self.worked) {
             server.pass(moment);
-            let share = (server.busy - *worked) / server.cores * self.agents_see;
+            let share = (server.busy - *worked + server.taken) / server.cores * self.agents_see;
             *worked = server.busy;
-            cpus.push(self.agents.then_some((Cpu { share, processors: Some(server.cores) }, now)));
+            server.taken = server.cores * self.other.now(moment, &mut self.dice);
+            cpus.push(
+                self.agents
+                    .then_some((Cpu { share, processors: Some(server.cores), whole: self.whole }, now)),
+            );
         }
+        if self.together.is_some() {
+            let told: Vec<(Cpu, Time)> = cpus.iter().flatten().copied().collect();
+            let cores = |(cpu, _): &(Cpu, Time)| cpu.processors.unwrap_or(0.0);
+            let all: f64 = told.iter().map(cores).sum();
+            let busy: f64 = told.iter().map(|one| one.0.share * cores(one)).sum();
+            cpus.fill(Some((Cpu { share: busy / all, processors: Some(all), whole: true }, now)));
+        }
+        let (requests, seconds) = self
+            .servers
+            .iter()
+            .fold((0, 0.0), |sum, server| (sum.0 + server.requests, sum.1 + server.seconds));
+        let beside = |server: &Server| match self.together {
+            Some(_) => Beside {
+                members: self.servers.len() - 1,
+                requests: requests - server.requests,
+                seconds: seconds - server.seconds,
+            },
+            None => Beside::default(),
+        };
         let members: Vec<MemberSeen<'_>> = self
             .servers
             .iter()
@@ -266,7 +372,9 @@ impl World {
                 levels: &server.levels,
                 said: None,
                 cpu,
+                beside: beside(server),
             })
+            .take(self.together.unwrap_or(usize::MAX))
             .collect();
         let requests: u64 = members.iter().map(|member| member.requests).sum();
         self.cpu_seconds += (requests - self.had) as f64 * self.balancer_seconds + self.sessions;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use corba::{References, Said, Spot, Stand};
-use plimsoll_agent::{Agent, Cgroup, Config, Error, Metric, Scrape, Snapshot, Url};
+use plimsoll_agent::{Agent, Cgroup, Config, Error, Metric, Registrar, Registration, Scrape, Snapshot, Url};
 use plimsoll_bench::units;
 use sd_notify::NotifyState;
 use side_car::{Place, SideCar};
@@ -44,6 +44,27 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "URL", value_delimiter = ',',
           required_unless_present_any = ["listen", "once", "stand"])]
     report_to: Vec<Url>,
+
+    /// Be a member of the group there for as long as this runs: of one that takes registered members; the balancers take it at
+    /// `admin.reports` with `register = true`, or at the control socket. Ends with a drain
+    #[arg(long, requires = "group", requires = "report_to", conflicts_with_all = ["once", "iiop"])]
+    register: bool,
+
+    /// How much it can do relative to the other members
+    #[arg(long, value_name = "NUMBER", default_value_t = 1.0, requires = "register", value_parser = capacity)]
+    capacity: f64,
+
+    /// Most requests, connections or flows at once [default: the group's]
+    #[arg(long, value_name = "NUMBER", requires = "register", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_connections: Option<u32>,
+
+    /// Balancers forget it when they hear nothing for so long
+    #[arg(long, value_name = "TIME", default_value = "10s", requires = "register", value_parser = ttl)]
+    ttl: Duration,
+
+    /// How long its work may take to end when this is told to stop
+    #[arg(long, value_name = "TIME", default_value = "30s", requires = "register", value_parser = units::duration)]
+    drain: Duration,
 
     /// Between two reports, give or take a tenth; what moves more than its noise is reported at once
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
@@ -186,8 +207,13 @@ async fn on(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         let _ = references.look(side_car);
     }
     notify(&[NotifyState::Ready]);
+    let registrar = agent.registrar();
     let Some(side_car) = side_car else {
-        agent.run(told_to_stop(&mut term, &mut int)).await;
+        let told = async {
+            told_to_stop(&mut term, &mut int).await;
+            leave(registrar.as_ref(), &mut term, &mut int).await;
+        };
+        agent.run(told).await;
         notify(&[NotifyState::Stopping]);
         return Ok(ExitCode::SUCCESS);
     };
@@ -199,6 +225,7 @@ async fn on(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
             () = told_to_stop(&mut term, &mut int) => {}
         }
         notify(&[NotifyState::Stopping]);
+        leave(registrar.as_ref(), &mut term, &mut int).await;
         // The reports go on meanwhile; a second signal ends it at once.
         tokio::select! {
             cut = side_car.stop() => cut,
@@ -211,6 +238,16 @@ async fn on(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         tracing::warn!("not all connections had ended");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Leaves the groups, unless a second signal comes.
+async fn leave(registrar: Option<&Registrar>, term: &mut Signal, int: &mut Signal) {
+    let Some(registrar) = registrar else { return };
+    tracing::info!("leaving: draining first");
+    tokio::select! {
+        () = registrar.leave() => {}
+        () = told_to_stop(term, int) => {}
+    }
 }
 
 /// Keeps the references of a CORBA server's side-car as they are elsewhere.
@@ -240,6 +277,7 @@ fn config(args: &Args) -> Config {
         member: args.member.clone(),
         servers: Vec::new(),
         report_to: args.report_to.clone(),
+        register: registration(args),
         interval: args.interval,
         listen: args.listen,
         scrape,
@@ -248,6 +286,12 @@ fn config(args: &Args) -> Config {
         proc: args.proc.clone(),
         acts: None,
     }
+}
+
+fn registration(args: &Args) -> Option<Registration> {
+    let group = args.group.clone().filter(|_| args.register)?;
+    let Args { capacity, max_connections, ttl, drain, .. } = *args;
+    Some(Registration { group, capacity, max_connections, ttl, drain })
 }
 
 /// An address that is taken is bad luck; the rest is a wrong command line.
@@ -267,6 +311,17 @@ fn interval(text: &str) -> Result<Duration, String> {
     let interval = units::duration(text)?;
     let fits = (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&interval);
     if fits { Ok(interval) } else { Err("expected 100ms to 1h".to_owned()) }
+}
+
+fn ttl(text: &str) -> Result<Duration, String> {
+    let ttl = units::duration(text)?;
+    let fits = (Duration::from_secs(2)..=Duration::from_secs(3600)).contains(&ttl);
+    if fits { Ok(ttl) } else { Err("expected 2s to 1h".to_owned()) }
+}
+
+fn capacity(text: &str) -> Result<f64, String> {
+    let capacity = text.parse::<f64>().map_err(|_| "expected a number".to_owned())?;
+    if (0.001..=1e6).contains(&capacity) { Ok(capacity) } else { Err("expected 0.001 to 1000000".to_owned()) }
 }
 
 fn quiet(text: &str) -> Result<Duration, String> {

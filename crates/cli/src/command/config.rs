@@ -1,5 +1,8 @@
 //! `plimsoll config`: look at a configuration without running it. Opens no socket and looks no name up.
 
+mod import;
+mod share;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -23,10 +26,30 @@ enum Command {
     Check(Which),
     /// Print a file with all defaults filled in
     Show(Which),
+    /// Put groups and listeners into the store, for all balancers that have it together
+    ///
+    /// They are checked together with the balancer's own file first, which says where the store is and has config = true in it.
+    Push {
+        /// A file with listeners and groups only, - for standard input
+        #[arg(value_name = "FILE")]
+        shared: PathBuf,
+
+        /// The balancer's own file
+        #[arg(short, long, value_name = "FILE", default_value = config::DEFAULT_FILE)]
+        config: PathBuf,
+    },
+    /// Print the groups and listeners that are in the store
+    Pull {
+        /// The balancer's own file
+        #[arg(short, long, value_name = "FILE", default_value = config::DEFAULT_FILE)]
+        config: PathBuf,
+    },
     /// Print the JSON Schema of the file, for editors
     Schema,
     /// Print the OpenAPI document of the admin plane
     Openapi,
+    /// Turn a configuration of HAProxy or NGINX into one of ours
+    Import(import::Args),
 }
 
 /// The file, named either way.
@@ -50,7 +73,10 @@ impl Which {
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     match &args.command {
         Command::Check(which) => return check(which.path(), globals),
+        Command::Import(args) => return import::run(args, globals),
         Command::Show(which) => show(which.path(), globals)?,
+        Command::Push { shared, config } => share::push(config, shared, globals)?,
+        Command::Pull { config } => share::pull(config, globals)?,
         Command::Schema => {
             globals.show(config::schema(), || format!("{:#}\n", config::schema().as_value()))?
         }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll_admin::Entry;
-use plimsoll_brain::EventKind;
+use plimsoll_brain::{Event, EventKind};
 use serde::Deserialize as _;
 use serde_json::Value;
 
@@ -189,7 +189,7 @@ impl<W: Write> Printer<W> {
     }
 
     fn line(&mut self, entry: &Entry) -> String {
-        let (kind, tone) = kind(entry.kind);
+        let (kind, tone) = kind(entry.kind, &entry.why);
         let group = if entry.group.is_empty() { "-" } else { &entry.group };
         let member = entry.member.as_deref().unwrap_or("-");
         let cells = [(group, Tone::Strong), (member, Tone::Plain), (kind, tone)];
@@ -214,13 +214,14 @@ impl<W: Write> Printer<W> {
 }
 
 /// Word and tone of a kind of event.
-pub(super) fn kind(kind: EventKind) -> (&'static str, Tone) {
+pub(super) fn kind(kind: EventKind, why: &str) -> (&'static str, Tone) {
     match kind {
         EventKind::Joined => ("joined", Tone::Plain),
         EventKind::Left => ("left", Tone::Plain),
         EventKind::Up => ("up", Tone::Good),
         EventKind::Down => ("down", Tone::Bad),
         EventKind::Ejected => ("ejected", Tone::Bad),
+        EventKind::Readmitted if Event::in_vain(kind, why) => ("readmitted", Tone::Fair),
         EventKind::Readmitted => ("readmitted", Tone::Good),
         EventKind::Draining => ("draining", Tone::Fair),
         EventKind::Undrained => ("undrained", Tone::Good),
@@ -243,8 +244,21 @@ pub(super) fn kind(kind: EventKind) -> (&'static str, Tone) {
         EventKind::MembersDiscovered => ("members found", Tone::Plain),
         EventKind::DiscoveryFailed => ("source failed", Tone::Bad),
         EventKind::DiscoveryRecovered => ("source is back", Tone::Good),
+        EventKind::BalancerJoined => ("balancer", Tone::Good),
+        EventKind::BalancerSilent => ("balancer silent", Tone::Fair),
+        EventKind::BalancerLost => ("balancer lost", Tone::Bad),
+        EventKind::BalancerLeft => ("balancer left", Tone::Plain),
+        EventKind::StoreLost => ("store lost", Tone::Bad),
+        EventKind::StoreRecovered => ("store is back", Tone::Good),
+        EventKind::Scaled => ("scaled", Tone::Plain),
+        EventKind::MemberEnded => ("ended", Tone::Bad),
+        EventKind::ScalerFailed => ("scaler failed", Tone::Bad),
+        EventKind::ScalerRecovered => ("scaler is back", Tone::Good),
+        EventKind::HostShared => ("host shared", Tone::Fair),
         EventKind::Reloaded => ("reloaded", Tone::Plain),
         EventKind::ReloadRefused => ("reload refused", Tone::Bad),
+        EventKind::Upgraded => ("upgraded", Tone::Good),
+        EventKind::UpgradeFailed => ("upgrade failed", Tone::Bad),
         EventKind::Stopping => ("stopping", Tone::Fair),
     }
 }

@@ -178,7 +178,7 @@ fn happenings(group: &GroupExplanation) -> Vec<Vec<Cell>> {
         group.events.iter().map(|event| ("-", event)).chain(of_members).collect();
     all.sort_by_key(|(_, event)| event.seq);
     for (member, event) in all {
-        let (word, tone) = events::kind(event.kind);
+        let (word, tone) = events::kind(event.kind, &event.why);
         rows.push(vec![
             Cell::text(&utc(event.unix_ms)).tone(Tone::Faint),
             Cell::text(member),

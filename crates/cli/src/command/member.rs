@@ -138,7 +138,7 @@ pub(crate) struct Args {
     meter: bool,
 
     /// Obey POST /_plimsoll/slow?factor=N and /_plimsoll/fail?rate=R (after=TIME, with=HOW), and answer GET
-    /// /_plimsoll/count with the requests so far
+    /// /_plimsoll/count with the requests so far and GET /_plimsoll/load with the share of cores or workers in use
     #[arg(long)]
     admin: bool,
 

@@ -26,6 +26,8 @@ mod simulate;
 mod solve;
 mod sweep;
 
+pub(crate) use from_config::policy;
+
 /// Layered queueing models: what a system can carry, before it is built
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

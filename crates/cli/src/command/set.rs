@@ -21,9 +21,9 @@ enum What {
     /// Change a setting of a group: web.strategy=least_connections
     ///
     /// The value is written as in the configuration: web.strategy='{ least_request = { choices = 3 } }'. No
-    /// connection and no binding is lost. The file is not changed: the next reload puts back what it says.
+    /// connection and no binding is lost. Of a scaler: web.scaler.min=3, web.scaler.max=9, web.scaler.pause=true. The file is not changed: the next reload puts back what it says.
     Group {
-        /// GROUP.strategy=VALUE
+        /// GROUP.strategy=VALUE, GROUP.scaler.min=N, GROUP.scaler.max=N, GROUP.scaler.pause=true
         #[arg(value_name = "GROUP.KEY=VALUE")]
         setting: Setting,
 
@@ -31,6 +31,9 @@ enum What {
         at: Where,
     },
 }
+
+/// What can be set of a scaler.
+const SCALER: [&str; 3] = ["min", "max", "pause"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Setting {
@@ -46,7 +49,11 @@ impl FromStr for Setting {
         let (name, value) = text.split_once('=').ok_or("there is no `=`: give GROUP.KEY=VALUE")?;
         // Names of groups may have dots, keys have none.
         let (group, key) = name.trim().rsplit_once('.').ok_or("there is no `.`: give GROUP.KEY=VALUE")?;
-        Ok(Self { group: group.into(), key: key.into(), value: value.trim().into() })
+        let (group, key) = match group.strip_suffix(".scaler") {
+            Some(group) if SCALER.contains(&key) => (group, format!("scaler.{key}")),
+            _ => (group, key.to_owned()),
+        };
+        Ok(Self { group: group.into(), key, value: value.trim().into() })
     }
 }
 
@@ -72,6 +79,8 @@ mod tests {
         let parts = |group: &str, key: &str, value: &str| Ok((group.into(), key.into(), value.into()));
         assert_eq!(setting("web.strategy=random"), parts("web", "strategy", "random"));
         assert_eq!(setting("a.b.strategy = { x = 1 }"), parts("a.b", "strategy", "{ x = 1 }"));
+        assert_eq!(setting("a.b.scaler.min=3"), parts("a.b", "scaler.min", "3"));
+        assert_eq!(setting("web.scaler.strategy=random"), parts("web.scaler", "strategy", "random"));
         assert!(setting("web.strategy").unwrap_err().contains("`=`"));
         assert!(setting("strategy=random").unwrap_err().contains("`.`"));
     }

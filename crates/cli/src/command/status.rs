@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use plimsoll_brain::status::{CertificateStatus, GroupStatus, Status};
+use plimsoll_brain::status::{CertificateStatus, FleetStatus, GroupStatus, Status, StoreStatus};
+use serde_json::Value;
 
-use super::{Failure, Globals, load_line, sources};
+use super::{Exit, Failure, Globals, load_line, sources};
 use crate::config::count;
 use crate::control::text::{Cell, Tone, ago, latency, plain, table};
 use crate::control::{self, Said, Where};
@@ -12,18 +13,105 @@ use crate::control::{self, Said, Where};
 /// Say in a line for each group how it is; exit code 1 if not all is well
 ///
 /// Not well is a group without a usable member, a last reload that was refused, or a certificate that is over or is not there
-/// yet. Certificates that end soon are named.
+/// yet. Certificates that end soon are named. --fail-below and --fail-headroom ask for more than that. Exit code 3 if the balancer
+/// cannot be reached.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
+    /// Only this group
+    group: Option<String>,
+
+    /// Not well is a group with fewer members that can be used than this: a number, or a share of its members (80%)
+    #[arg(long, value_name = "N|N%")]
+    fail_below: Option<Least>,
+
+    /// Not well is a group of whose capacity less than this is free, where that is known (10%)
+    #[arg(long, value_name = "N%", value_parser = share)]
+    fail_headroom: Option<f64>,
+
     #[command(flatten)]
     at: Where,
 }
 
+/// So many members, at least.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Least {
+    Number(usize),
+    /// 0 to 1.
+    Share(f64),
+}
+
+impl std::str::FromStr for Least {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_suffix('%') {
+            Some(_) => share(text).map(Self::Share),
+            None => text
+                .parse()
+                .map(Self::Number)
+                .map_err(|_| "expected a number of members, or 0% to 100%".to_owned()),
+        }
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
+    let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
+    percent.map(|percent| percent / 100.0).ok_or_else(|| "expected 0% to 100%".to_owned())
+}
+
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     control::each(&args.at, globals, |balancer, _| {
-        let (json, status) = balancer.status()?;
-        Ok(Said { well: well(&status), ..Said::shown(json, render(&status, globals.color())) })
+        let (json, mut status) = balancer.status()?;
+        let json = only(args.group.as_deref(), json, &mut status)?;
+        let short = missed(args, &status);
+        let talk = short.iter().map(|line| format!("{line}\n")).collect();
+        let table = render(&status, globals.color());
+        Ok(Said { well: well(&status) && short.is_empty(), talk, ..Said::shown(json, table) })
     })
+}
+
+/// Leaves out all groups but one, and the listeners of others.
+fn only(group: Option<&str>, mut json: Value, status: &mut Status) -> Result<Value, Failure> {
+    let Some(wanted) = group else { return Ok(json) };
+    if !status.groups.iter().any(|group| group.name == wanted) {
+        let names: Vec<&str> = status.groups.iter().map(|group| &*group.name).collect();
+        let why = format!("there is no group {wanted}; there are: {}", names.join(", "));
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    status.groups.retain(|group| group.name == wanted);
+    status.listeners.retain(|listener| listener.group == wanted);
+    for (list, name) in [("groups", "name"), ("listeners", "group")] {
+        if let Some(list) = json[list].as_array_mut() {
+            list.retain(|one| one[name] == wanted);
+        }
+    }
+    Ok(json)
+}
+
+/// What was asked for and does not hold, a line for each group.
+fn missed(args: &Args, status: &Status) -> Vec<String> {
+    let mut lines = Vec::new();
+    for group in &status.groups {
+        let all = group.members.len();
+        let usable = group.members.iter().filter(|member| member.state.eligible()).count();
+        let least = match args.fail_below {
+            None => 0.0,
+            Some(Least::Number(number)) => number as f64,
+            Some(Least::Share(share)) => share * all as f64,
+        };
+        // Shares of whole numbers are not exact.
+        if (usable as f64) < least - 1e-9 {
+            lines.push(format!("{}: {usable} of {all} members can be used", group.name));
+        }
+        let headroom = group.load_line.as_ref().and_then(|line| line.headroom);
+        if let (Some(least), Some(free)) = (args.fail_headroom, headroom)
+            && free < least
+        {
+            lines.push(format!("{}: {:.0}% of its capacity is free", group.name, free * 100.0));
+        }
+    }
+    lines
 }
 
 fn well(status: &Status) -> bool {
@@ -78,6 +166,13 @@ fn render(status: &Status, color: bool) -> String {
     if status.stopping {
         banner("stopping: work in flight may end, nothing new is accepted", Tone::Bad);
     }
+    if let Some(StoreStatus { kind, place, error: Some(why), failing_seconds, .. }) = &status.store {
+        let since = failing_seconds.map(|since| format!(" for {}", ago(since))).unwrap_or_default();
+        let what = format!(
+            "the store in {kind} {place} cannot be used{since}: {why}; what is known stays in force, and what operators do is refused"
+        );
+        banner(&what, Tone::Bad);
+    }
     for (what, tone) in status.certificates.iter().filter_map(trouble) {
         banner(&what, tone);
     }
@@ -115,7 +210,28 @@ fn render(status: &Status, color: bool) -> String {
         ]
     });
     out.push_str(&table(&listeners.collect::<Vec<_>>(), color));
+    if let Some(fleet) = &status.fleet {
+        let (words, well) = others(fleet);
+        let tone = if well { Tone::Plain } else { Tone::Fair };
+        out.push_str(&format!(
+            "fleet  {}  {}  {}\n",
+            Tone::Strong.paint(&plain(&fleet.name), color),
+            tone.paint(&words, color),
+            Tone::Faint.paint("(plimsoll fleet)", color)
+        ));
+    }
     out
+}
+
+/// How many of the other balancers of a fleet are there; and are all?
+fn others(fleet: &FleetStatus) -> (String, bool) {
+    let known = fleet.balancers.len();
+    let up = fleet.balancers.iter().filter(|one| one.state == "up").count();
+    let words = match known {
+        0 => "no other balancer has been heard of".to_owned(),
+        _ => format!("{up} of {} alive", count(known, "other balancer")),
+    };
+    (words, up == known && known > 0)
 }
 
 fn strategy(group: &GroupStatus) -> String {
@@ -125,8 +241,52 @@ fn strategy(group: &GroupStatus) -> String {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_brain::status::{BalancerStatus, LoadLine};
+
     use super::*;
     use crate::control::sample;
+
+    fn asked(below: Option<&str>, headroom: Option<f64>) -> Vec<String> {
+        let mut line = vec!["plimsoll", "status"];
+        line.extend(below.map(|_| "--fail-below"));
+        line.extend(below);
+        let headroom = headroom.map(|share| format!("--fail-headroom={}%", share * 100.0));
+        line.extend(headroom.as_deref());
+        let words: Vec<String> = line[1..].iter().map(|word| (*word).to_owned()).collect();
+        let Some(super::super::Command::Status(args)) = super::super::Command::of(&words) else {
+            panic!("{words:?}")
+        };
+        let mut status = sample();
+        let load_line = LoadLine { headroom: Some(0.15), ..LoadLine::default() };
+        status.groups[0].load_line = Some(load_line);
+        missed(&args, &status)
+    }
+
+    #[test]
+    fn scripts_may_ask_for_more() {
+        assert!(asked(None, None).is_empty());
+        assert_eq!(asked(Some("1"), None), ["game servers: 0 of 1 members can be used"]);
+        assert_eq!(asked(Some("3"), None)[0], "web: 2 of 5 members can be used");
+        assert!(asked(Some("0"), None).is_empty());
+        assert_eq!(asked(Some("40%"), None), ["game servers: 0 of 1 members can be used"]);
+        assert_eq!(asked(Some("41%"), None).len(), 2);
+        assert_eq!(asked(None, Some(0.2)), ["web: 15% of its capacity is free"]);
+        assert!(asked(None, Some(0.1)).is_empty());
+        for wrong in ["x", "-1", "101%", "%", "NaN%"] {
+            assert!(wrong.parse::<Least>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn one_group_alone() {
+        let mut status = sample();
+        let json = serde_json::to_value(&status).unwrap();
+        let shown = only(Some("web"), json.clone(), &mut status).unwrap();
+        assert_eq!((status.groups.len(), status.listeners.len()), (1, 1));
+        assert_eq!(shown["groups"].as_array().unwrap().len(), 1);
+        assert_eq!(shown["listeners"][0]["group"], "web");
+        assert!(only(Some("mail"), json, &mut status).is_err());
+    }
 
     #[test]
     fn all_is_well() {
@@ -139,6 +299,35 @@ mod tests {
         http  0.0.0.0:8080  →  web           128 open  1303546 accepted
         udp   [::]:27015    →  game servers    0 open        9 accepted  3 refused
         ");
+    }
+
+    #[test]
+    fn a_fleet_is_told_in_a_line() {
+        let mut status = sample();
+        assert!(!render(&status, false).contains("fleet"));
+        let one = |state: &str| BalancerStatus {
+            name: "lb2".into(),
+            address: "10.0.0.2:7946".into(),
+            state: state.into(),
+            age_seconds: 0.1,
+            reports: 1,
+            loss: 0.0,
+            groups: 1,
+        };
+        let fleet = |balancers: Vec<BalancerStatus>| FleetStatus {
+            name: "lb1".into(),
+            address: "10.0.0.1:7946".into(),
+            balancers,
+            ..FleetStatus::default()
+        };
+        for (balancers, line) in [
+            (vec![], "fleet  lb1  no other balancer has been heard of  (plimsoll fleet)"),
+            (vec![one("up")], "fleet  lb1  1 of 1 other balancer alive  (plimsoll fleet)"),
+            (vec![one("up"), one("silent")], "fleet  lb1  1 of 2 other balancers alive  (plimsoll fleet)"),
+        ] {
+            status.fleet = Some(fleet(balancers));
+            assert_eq!(render(&status, false).lines().last(), Some(line));
+        }
     }
 
     #[test]
@@ -163,6 +352,26 @@ mod tests {
         http  0.0.0.0:8080  →  web           128 open  1303546 accepted
         udp   [::]:27015    →  game servers    0 open        9 accepted  3 refused
         "#);
+    }
+
+    #[test]
+    fn a_store_that_is_lost_is_told() {
+        let mut status = sample();
+        let mut store = StoreStatus {
+            kind: "etcd".into(),
+            place: "http://10.0.0.1:2379 /plimsoll/".into(),
+            ..StoreStatus::default()
+        };
+        status.store = Some(store.clone());
+        assert!(!render(&status, false).contains("the store"));
+        (store.error, store.failing_seconds) = (Some("no leader".into()), Some(75.0));
+        status.store = Some(store);
+        let said = render(&status, false);
+        let wanted = "‼ the store in etcd http://10.0.0.1:2379 /plimsoll/ cannot be used for 1m 15s: no leader; what is known \
+                      stays in force, and what operators do is refused";
+        assert!(said.lines().any(|line| line == wanted), "{said}");
+        // It serves all the same.
+        assert!(well(&status));
     }
 
     #[test]

@@ -1,41 +1,49 @@
 //! `plimsoll up`: run the balancer until it is told to stop.
 //!
-//! SIGHUP reads the file again. SIGTERM and SIGINT close the listeners, let work in flight end until the
-//! `drain_deadline`, and end the process; a second one ends it at once.
+//! SIGHUP reads the file again. SIGUSR2 has a new process take over. SIGTERM and SIGINT close the listeners, let work in flight end
+//! until the `drain_deadline`, and end the process; a second one ends it at once.
 
 mod discover;
 mod follow;
 pub(super) mod says;
+mod scale;
+mod serve;
 mod spans;
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
-use plimsoll_admin::{Audit, Rules, Secured, Subject as _};
+use plimsoll_admin::{Admin, Audit, Rules, Secured};
 use plimsoll_cluster::corba::LoadManager;
-use plimsoll_proxy::Engine;
+use plimsoll_cluster::fleet::{self, Seat};
+use plimsoll_proxy::{Engine, Estate};
 use rustix::fs::{Access, access};
 use sd_notify::NotifyState;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
 use super::{Exit, Failure, Globals};
 use crate::config::{self, AdminConfig, Config, File, Machine, count, look_up};
 use crate::desk::Office;
-use crate::doors::{audit as audit_log, note};
+use crate::doors::audit as audit_log;
 use crate::made::Base;
 use crate::running::certificates::preload;
 use crate::running::discovered::Discovered;
+use crate::running::document::with_document;
+use crate::running::kept::Again;
 use crate::running::{Running, notify, warn};
+use crate::succession::{Elder, Heir, Program};
 use crate::{limits, log};
+use serve::{Signals, serve};
 
 /// Run the balancer
 ///
-/// SIGHUP reloads the file; SIGTERM and SIGINT let work in flight end and stop, a second one stops at once.
+/// SIGHUP reloads the file; SIGUSR2 has a new process take over, as plimsoll upgrade does; SIGTERM and SIGINT let work in
+/// flight end and stop, a second one stops at once.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// The configuration
@@ -55,14 +63,86 @@ impl Args {
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    // Before its file can be replaced.
+    let program = Program::here()
+        .map_err(|error| Failure::failed(format_args!("it is not known which program this is: {error}")))?;
+    // Sockets first: what was read from the other end is not lost if the file is wrong.
+    let mut heir = Heir::here()?;
+    let begun = begin(args, globals, &mut heir).inspect_err(|failure| heir.failed(failure))?;
+    let stays = heir.sockets.stays;
+    let Begun { runtime, running, signals, admin, load_manager, fleet, audit, followers, opening } = begun;
+    let mut successor = heir.take_over(&running, fleet.as_ref().is_some_and(|(.., given)| *given))?;
+    running.engine().open().map_err(Failure::failed)?;
+    if let Some((settings, seat, _)) = fleet {
+        let (name, listen) = (settings.name.clone(), settings.listen);
+        let address = running.join_fleet(settings, seat, successor.fleet.take());
+        let address = address.map_err(|error| alone(listen, &error))?;
+        tracing::info!("listening fleet {address}: this is {name}");
+    }
+    running.store().reopen();
+    opening.notify_one();
+    let mut others = admin.sockets().map_err(no_copy)?;
+    let manager = load_manager.as_ref().map(LoadManager::socket).transpose().map_err(no_copy)?;
+    others.extend(manager.map(|socket| ("load_manager", socket)));
+    others.extend(running.fleet_socket().map_err(no_copy)?.map(|socket| ("fleet", socket)));
+    running.can_be_followed(Elder::new(program, others, stays));
+    let status = format!("running {}", args.config.display());
+    if successor.is_first() {
+        notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    }
+    successor.serve(&running, status);
+    let mut admin = Some(admin);
+    let outcome = runtime.block_on(serve(&running, signals, load_manager, audit, followers, &mut admin));
+    // Last, so that what stops can be watched.
+    drop(admin);
+    outcome
+}
+
+/// What runs, and accepts nobody yet.
+struct Begun {
+    runtime: Runtime,
+    running: Arc<Running>,
+    signals: Signals,
+    admin: Admin,
+    load_manager: Option<LoadManager>,
+    /// As what it will act together with others, where, and whether they know that place.
+    fleet: Option<(fleet::Settings, Seat, bool)>,
+    audit: Option<Arc<Audit>>,
+    followers: discover::Followers,
+    /// Has the admin plane begin.
+    opening: Arc<Notify>,
+}
+
+fn alone(listen: SocketAddr, error: &io::Error) -> Failure {
+    Failure::failed(format_args!("cannot act together with others at {listen}: {error}"))
+}
+
+fn no_copy(error: io::Error) -> Failure {
+    Failure::failed(format_args!("cannot copy a socket: {error}"))
+}
+
+/// All that can fail.
+fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failure> {
     let file = config::read(&args.config).map_err(|error| Failure::rendered(Exit::Usage, error))?;
     log::start(args.log, globals);
+    let (store, said) = file.config.open_store().map_err(Failure::failed)?;
+    if let Some(said) = said {
+        tracing::warn!("{said}");
+    }
+    // A process that serves still may renew what is there.
+    store.close();
+    let lost = |why| Failure::failed(format_args!("what was kept in memory cannot be taken over: {why}"));
+    std::mem::take(&mut heir.kept).put_into(&*store).map_err(lost)?;
+    let with = with_document(file, &args.config, &*store);
+    let (file, document) = with.map_err(|error| Failure::rendered(Exit::Usage, error))?;
     warn(&file);
     let files = limits::raise();
     limits::check_files(&file.config, files).map_err(Failure::failed)?;
     let machine = Machine::here(&file.config, files);
     let settings =
         file.settings(machine, look_up).map_err(|problems| Failure::rendered(Exit::Failed, problems))?;
+    let fleet = file.fleet(look_up).map_err(|problems| Failure::rendered(Exit::Usage, problems))?;
+    heir.assign(&file.admin(), &settings.listeners, fleet.as_ref().map(|fleet| fleet.listen))?;
 
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -75,21 +155,31 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     };
     let lotteries = file.lotteries(look_up).map_err(|problems| Failure::rendered(Exit::Usage, problems))?;
     let rules = Arc::new(file.rules().map_err(|why| Failure::new(Exit::Usage, why))?);
-    let doors = doors(&file, &rules)?;
+    let mut doors = doors(&file, &rules)?;
     let audit = doors.audit.clone();
     let certificates = file.authorities().map_err(|problems| Failure::rendered(Exit::Usage, problems))?;
     preload(&certificates);
     let base = Base::new(&file, settings, lotteries, certificates);
     let discovered = Discovered::new(&base);
     let mut followers = discover::Followers::new();
-    runtime.block_on(followers.first(&base.discoveries, &discovered));
-    let engine = Engine::start(discovered.settings(&base)).map_err(Failure::failed)?;
-    let running = Running::new(engine, (base, discovered), &args.config, machine, file.admin(), rules)
+    runtime.block_on(followers.first(&base.discoveries, &discovered, &store.view()));
+    let estate = Estate { begin: heir.begin, sockets: std::mem::take(&mut heir.sockets.listeners) };
+    let engine = Engine::prepare(discovered.settings(&base), estate).map_err(Failure::failed)?;
+    let given = (base, discovered);
+    let running = Running::new(engine, given, (store, document), &args.config, machine, file.admin(), rules)
         .map_err(|error| {
             Failure::failed(format_args!("cannot start the threads of monitors and certificates: {error}"))
         })?;
+    // What operators did is in force before anybody is served.
+    running.keep(Again::All);
+    let opening = Arc::new(Notify::new());
+    doors.stays = heir.sockets.stays;
+    doors.given = std::mem::take(&mut heir.sockets.doors);
+    doors.opening = Some(Arc::clone(&opening));
     let admin = plimsoll_admin::start(doors, Arc::clone(&running) as _).map_err(Failure::failed)?;
-    let load_manager = load_manager(&file, &running).map_err(Failure::failed)?;
+    let load_manager =
+        load_manager(&file, &running, heir.sockets.load_manager.take()).map_err(Failure::failed)?;
+    let fleet = fleet.map(|settings| seated(settings, heir.sockets.fleet.take())).transpose()?;
     running.write_references(&file.config);
     for line in listening(&file.config, &running.engine().addresses()) {
         tracing::info!("{line}");
@@ -98,7 +188,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         tracing::info!("{line}");
     }
     if let Some(address) = admin.addr() {
-        tracing::info!("listening admin {address}: status, metrics, events");
+        tracing::info!("listening admin {address}: dashboard http://{address}/, status, metrics, events");
     }
     if let Some(address) = admin.reports() {
         tracing::info!(
@@ -111,95 +201,24 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     if let Some(load_manager) = &load_manager {
         tracing::info!("listening load manager {}: corbaloc::{0}/LoadManager", load_manager.address());
     }
-    let status = format!("running {}", args.config.display());
-    notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
-    let outcome = runtime.block_on(serve(&running, signals, load_manager, audit, followers));
-    // Last, so that what stops can be watched.
-    drop(admin);
-    outcome
+    Ok(Begun { runtime, running, signals, admin, load_manager, fleet, audit, followers, opening })
 }
 
-/// How long the last spans may take to be sent.
-const LAST_SPANS: Duration = Duration::from_secs(2);
-
-struct Signals {
-    hangup: Signal,
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
-            hangup: signal(SignalKind::hangup())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-}
-
-/// Waits for signals and for the end, and ends.
-async fn serve(
-    running: &Arc<Running>,
-    mut signals: Signals,
-    load_manager: Option<LoadManager>,
-    audit: Option<Arc<Audit>>,
-    sources: discover::Followers,
-) -> Result<ExitCode, Failure> {
-    let sources = tokio::spawn(sources.all(Arc::clone(running)));
-    let ears = Arc::clone(running);
-    let ears = tokio::spawn(async move { ears.listen().await });
-    let followers = tokio::spawn(follow::all(Arc::clone(running)));
-    let no_more = Arc::new(Notify::new());
-    let exporter = tokio::spawn(spans::export(Arc::clone(running), Arc::clone(&no_more)));
-    loop {
-        tokio::select! {
-            _ = signals.hangup.recv() => {
-                let (running, audit) = (Arc::clone(running), audit.clone());
-                // What came of it is an event, and so in the log.
-                drop(tokio::task::spawn_blocking(move || {
-                    let outcome = running.reload();
-                    note(audit.as_deref(), "SIGHUP", "reload", outcome.as_ref().map(drop).map_err(String::as_str));
-                }));
-            }
-            _ = signals.terminate.recv() => {
-                note(audit.as_deref(), "SIGTERM", "stop", Ok(()));
-                break;
-            }
-            _ = signals.interrupt.recv() => {
-                note(audit.as_deref(), "SIGINT", "stop", Ok(()));
-                break;
-            }
-            () = running.stopped() => break,
-        }
-    }
-    ears.abort();
-    followers.abort();
-    sources.abort();
-    notify(&[NotifyState::Stopping]);
-    // Nobody makes a group of what is about to end.
-    drop(load_manager);
-    tokio::select! {
-        cut = running.engine().stop() => {
-            if cut > 0 {
-                tracing::warn!("{} cut at the drain deadline", count(usize::try_from(cut).unwrap_or(usize::MAX), "connection"));
-            }
-            no_more.notify_one();
-            if tokio::time::timeout(LAST_SPANS, exporter).await.is_err() {
-                tracing::warn!("the last spans cannot be sent; they are dropped");
-            }
-            tracing::info!("stopped");
-            Ok(ExitCode::SUCCESS)
-        }
-        _ = signals.terminate.recv() => Err(Failure::new(Exit::Interrupted, "stopped at once")),
-        _ = signals.interrupt.recv() => Err(Failure::new(Exit::Interrupted, "stopped at once")),
-    }
+/// A place among other balancers: at the socket that they know, or at one of its own.
+fn seated(
+    settings: fleet::Settings,
+    given: Option<OwnedFd>,
+) -> Result<(fleet::Settings, Seat, bool), Failure> {
+    let known = given.is_some();
+    let seat = given.map_or_else(|| Seat::bind(settings.listen), Seat::given);
+    let seat = seat.map_err(|error| alone(settings.listen, &error))?;
+    Ok((settings, seat, known))
 }
 
 /// Where the admin plane is to be reached. A control socket that nobody asked for is no reason not to start
 /// where its folder belongs to root.
 fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Failure> {
-    let AdminConfig { listen, mut control, reports, lend, written, tls, audit, .. } = file.admin();
+    let AdminConfig { listen, mut control, reports, lend, register, written, tls, audit, .. } = file.admin();
     let folder = control.as_deref().and_then(Path::parent);
     if let Some(folder) = folder.filter(|folder| !written && access(*folder, Access::WRITE_OK).is_err()) {
         tracing::warn!(
@@ -210,14 +229,31 @@ fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Fail
     }
     let audit = audit_log(audit.as_deref(), "admin")?;
     let secured = tls.map(|(tls, jwt, keytab)| Secured { tls, jwt, keytab, rules: Arc::clone(rules) });
-    Ok(plimsoll_admin::Config { listen, control, reports, reports_only: !lend, secured, audit })
+    let reports_only = !lend;
+    Ok(plimsoll_admin::Config {
+        listen,
+        control,
+        reports,
+        reports_only,
+        register,
+        secured,
+        audit,
+        ..Default::default()
+    })
 }
 
-/// The load manager, if there is to be one.
-fn load_manager(file: &File, running: &Arc<Running>) -> Result<Option<LoadManager>, String> {
+/// The load manager, if there is to be one, on a socket that somebody else bound if there is one.
+fn load_manager(
+    file: &File,
+    running: &Arc<Running>,
+    given: Option<OwnedFd>,
+) -> Result<Option<LoadManager>, String> {
     let Some((address, interval)) = file.admin().load_manager else { return Ok(None) };
     let desk = Arc::new(Office(Arc::clone(running)));
-    let started = LoadManager::start(address, interval, desk);
+    let started = match given {
+        Some(given) => LoadManager::start_on(given.into(), interval, desk),
+        None => LoadManager::start(address, interval, desk),
+    };
     let hint = "stop the process that has it, or set [admin] load_manager to another address";
     started.map(Some).map_err(|error| format!("cannot listen on {address}: {error}; {hint}"))
 }

@@ -1,7 +1,7 @@
 //! `listener.affinity`: clients come back to the member that they had, by a signed cookie.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, OnceLock};
 
 use plimsoll_proxy as proxy;
 use plimsoll_wire::affinity::Signer;
@@ -57,15 +57,30 @@ impl Default for Affinity {
 const LEAST: usize = 32;
 
 /// For listeners without a file, as long as the process lives.
-static OWN: LazyLock<Result<Signer, String>> = LazyLock::new(|| {
-    let mut secret = [0; 32];
-    let mut filled = 0;
-    while filled < secret.len() {
-        let more = retry_on_intr(|| getrandom(&mut secret[filled..], GetRandomFlags::empty()));
-        filled += more.map_err(|error| format!("the system gives no random numbers: {error}"))?;
-    }
-    Ok(Signer::new(&secret))
-});
+static OWN: OnceLock<Result<[u8; 32], String>> = OnceLock::new();
+
+fn own() -> Result<Signer, String> {
+    let draw = || {
+        let mut secret = [0; 32];
+        let mut filled = 0;
+        while filled < secret.len() {
+            let more = retry_on_intr(|| getrandom(&mut secret[filled..], GetRandomFlags::empty()));
+            filled += more.map_err(|error| format!("the system gives no random numbers: {error}"))?;
+        }
+        Ok(secret)
+    };
+    OWN.get_or_init(draw).as_ref().map(|secret| Signer::new(secret)).map_err(Clone::clone)
+}
+
+/// The key, if cookies were signed with one of this process: a secret, for a process that takes over.
+pub(crate) fn cookie_key() -> Option<[u8; 32]> {
+    OWN.get()?.as_ref().ok().copied()
+}
+
+/// Goes on with the key of a process before this one. To be called before a configuration is read.
+pub(crate) fn recall_cookie_key(secret: [u8; 32]) {
+    let _ = OWN.set(Ok(secret));
+}
 
 /// What a listener asks, as the data plane takes it; `None` without affinity, or with a key that cannot be read.
 pub(super) fn of_listener(
@@ -85,7 +100,7 @@ pub(super) fn of_listener(
     let older = affinity.old_key_file.as_ref().map(|path| of_file(path, "old_key_file"));
     let signer = match &affinity.key_file {
         Some(path) => of_file(path, "key_file")?,
-        None => match OWN.clone() {
+        None => match own() {
             Ok(signer) => signer,
             Err(why) => {
                 found

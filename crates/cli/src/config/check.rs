@@ -13,12 +13,12 @@ use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
     Binding, Config, Formula, Group, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, acme, affinity,
-    discover, door, health, suggest, tls, trace, xds,
+    discover, door, fleet, hand_over, health, scaler, store, suggest, tls, trace, xds,
 };
 
 /// Adds what is wrong to `found`; `text` is what the places are places of.
 pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<Problem>) {
-    let lends = lends(config) || config.admin.control.tls().is_some();
+    let lends = lends(config) || config.admin.control.tls().is_some() || config.shares();
     if config.listeners.is_empty() && !lends && !spots.broken("listener") && !spots.broken("admin") {
         let problem =
             Problem::error(spots.key("listener").value(), "no [[listener]]: nothing would be served");
@@ -42,8 +42,10 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
     if let Some(tracing) = &config.tracing {
         trace::check(tracing, spots.key("tracing"), found);
     }
+    fleet::check(config, spots, found);
     door::check(&config.admin.doors(), spots.key("admin"), found);
     acme::check(config, spots, found);
+    store::check(config, spots, found);
     for (index, listener) in config.listeners.iter().enumerate() {
         let spot = spots.key("listener").item(index);
         check_listener(listener, spot, found);
@@ -247,6 +249,9 @@ fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>)
         check_drawn(group, spot, found);
     }
     discover::check(group, spot, found);
+    scaler::check(group, spot, found);
+    hand_over::check(group, spot, found);
+    tls::check_members(group, spot, found);
     if spot.has("members") && group.members.is_empty() && !spot.broken("members") {
         found.push(Problem::error(members.value(), format!("group `{}` has no members", group.name)));
     }

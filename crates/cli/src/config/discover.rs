@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_cluster::discover::{
-    self as sources, DnsSettings, FileSettings, HttpSettings, Kind, Reader, ResolverSettings, SourceSettings,
-    SrvSettings,
+    self as sources, DnsSettings, EtcdSource, FileSettings, HttpSettings, Kind, Reader, RegisteredSettings,
+    ResolverSettings, SourceSettings, SrvSettings,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,9 +15,10 @@ use super::members;
 use super::place::Spot;
 use super::problem::{Problem, Problems};
 use super::root::millis;
-use super::{Domain, File, Group, LogPath, MemberAddress, MonitorUrl, TimeSpan};
+use super::store::KeyPrefix;
+use super::{Config, Domain, File, Group, LogPath, MemberAddress, MonitorUrl, Scaler, TimeSpan};
 
-/// A source of members: one of `file`, `dns`, `srv` and `http`, which is asked again and again. One that fails keeps its members, and one
+/// A source of members: one of `file`, `dns`, `srv`, `http` and `etcd`, which is asked again and again, or `registered`. One that fails keeps its members, and one
 /// that lists nobody is not believed, unless it is told that this may be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -42,6 +43,16 @@ pub(crate) struct Discover {
     #[schemars(extend("examples" = ["http://10.0.0.1:8500/v1/members"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) http: Option<MonitorUrl>,
+
+    /// What keys begin with in the cluster of `[etcd]`: the value of each is a member, `host:port` or an object with `address` and
+    /// perhaps `capacity` and `max_connections`.
+    #[schemars(extend("examples" = ["/services/web/"]))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) etcd: Option<KeyPrefix>,
+
+    /// Members that agents or operators register with the balancer; they are kept in `[store]`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) registered: bool,
 
     /// Between two looks (file, http). Default: 1s for a file, 5s for http.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
@@ -98,17 +109,20 @@ pub(crate) enum Family {
 const MOST: usize = 16;
 
 /// The kinds, each with the keys that are for it.
-const KINDS: [(&str, &[&str]); 4] = [
+const KINDS: [(&str, &[&str]); 6] = [
     ("file", &["interval"]),
     ("dns", &["timeout", "resolver", "family", "min", "max"]),
     ("srv", &["timeout", "resolver", "family", "min", "max"]),
     ("http", &["interval", "timeout"]),
+    ("etcd", &[]),
+    ("registered", &[]),
 ];
 
 impl Discover {
     /// Which of the kinds it is; none or several for what is wrong.
     fn kinds(&self) -> Vec<&'static str> {
-        let set = [self.file.is_some(), self.dns.is_some(), self.srv.is_some(), self.http.is_some()];
+        let (file, dns, srv) = (self.file.is_some(), self.dns.is_some(), self.srv.is_some());
+        let set = [file, dns, srv, self.http.is_some(), self.etcd.is_some(), self.registered];
         KINDS.iter().zip(set).filter(|(_, set)| *set).map(|((kind, _), _)| *kind).collect()
     }
 
@@ -128,7 +142,7 @@ impl Discover {
     }
 
     /// As it is asked; `None` only for what a checked file does not have.
-    fn settings(&self) -> Option<SourceSettings> {
+    fn settings(&self, config: &Config) -> Option<SourceSettings> {
         let server = |server: &MemberAddress| Some(SocketAddr::new(server.host.parse().ok()?, server.port));
         let resolver = ResolverSettings {
             servers: self.resolver.iter().filter_map(server).collect(),
@@ -140,7 +154,12 @@ impl Discover {
             Family::Ipv6 => sources::Family::V6,
         };
         let (min, max) = (self.min.0, self.max.0);
-        let kind = if let Some(file) = &self.file {
+        let kind = if self.registered {
+            Kind::Registered(RegisteredSettings { store: config.store_place() })
+        } else if let Some(KeyPrefix(prefix)) = &self.etcd {
+            let (etcd, read) = (config.etcd.as_ref()?.settings(), Reader(members::value));
+            Kind::Etcd(EtcdSource { etcd, prefix: prefix.clone(), read })
+        } else if let Some(file) = &self.file {
             let json = file.0.extension().is_some_and(|extension| extension == "json");
             let read = Reader(if json { members::json } else { members::toml });
             Kind::File(FileSettings { path: file.0.clone(), interval: self.interval(), read })
@@ -154,7 +173,9 @@ impl Discover {
             let (interval, timeout, read) = (self.interval(), self.timeout.0, Reader(members::answer));
             Kind::Http(HttpSettings { host, port, path, interval, timeout, read })
         };
-        Some(SourceSettings { kind, allow_empty: self.allow_empty, hold: self.hold.0 })
+        // One that leaves says so, or is known to be gone.
+        let allow_empty = self.allow_empty || self.registered;
+        Some(SourceSettings { kind, allow_empty, hold: self.hold.0 })
     }
 }
 
@@ -172,13 +193,17 @@ pub(crate) struct Discovery {
 impl File {
     /// The groups some of whose members are found.
     pub(crate) fn discoveries(&self) -> Vec<Discovery> {
-        let groups = self.config.groups.iter().filter(|group| !group.discover.is_empty());
-        let discovery = |group: &Group| Discovery {
-            group: group.name.0.as_str().into(),
-            limit: group.max_connections.unwrap_or(u32::MAX),
-            sources: group.discover.iter().filter_map(Discover::settings).map(Arc::new).collect(),
+        let discovery = |group: &Group| {
+            let scaled = group.scaler.as_ref().and_then(Scaler::source);
+            let named = group.discover.iter().filter_map(|one| one.settings(&self.config));
+            let sources: Vec<_> = named.chain(scaled).map(Arc::new).collect();
+            (!sources.is_empty()).then(|| Discovery {
+                group: group.name.0.as_str().into(),
+                limit: group.max_connections.unwrap_or(u32::MAX),
+                sources,
+            })
         };
-        groups.map(discovery).collect()
+        self.config.groups.iter().filter_map(discovery).collect()
     }
 
     /// Looks at the files of members that it names, as they are now: warnings, and how many members are in them.
@@ -187,7 +212,9 @@ impl File {
         for (index, group) in self.config.groups.iter().enumerate() {
             let spot = self.spots.key("group").item(index).key("discover");
             for (index, discover) in group.discover.iter().enumerate() {
-                let Some(Kind::File(file)) = discover.settings().map(|source| source.kind) else { continue };
+                let Some(Kind::File(file)) = discover.settings(&self.config).map(|source| source.kind) else {
+                    continue;
+                };
                 match file.look() {
                     Ok(members) => count += members,
                     Err(why) => {
@@ -239,7 +266,8 @@ fn check_one(discover: &Discover, spot: &Spot, found: &mut Vec<Problem>) {
         [] => {
             let problem = Problem::error(spot.value(), "a source of members without a place to look");
             found.push(problem.hint(
-                "add file = \"…\", dns = \"name:port\", srv = \"_http._tcp.name\" or http = \"http://…\"",
+                "add file = \"…\", dns = \"name:port\", srv = \"_http._tcp.name\", http = \"http://…\", etcd = \"/…/\" or \
+                 registered = true",
             ));
             return;
         }

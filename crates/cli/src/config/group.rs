@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 use super::root::{count, millis, one};
 use super::{
     Discover, HandOver, Iiop, Key, LogPath, MemberAddress, MemberLocation, MemberTls, Monitor, Name,
-    ObjectKey, Outlier, PublicUrl, Reference, Strategy, TimeSpan,
+    ObjectKey, Outlier, PublicUrl, Reference, Scaler, Strategy, TimeSpan,
 };
 
 /// A set of members that do the same work, and how work is shared among them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("x-required" = { "members": ["lottery", "discover"] }))]
+#[schemars(extend("x-required" = { "members": ["lottery", "discover", "scaler"] }))]
 pub(crate) struct Group {
     /// By which listeners refer to it. It stands in metric labels and commands.
     pub(crate) name: Name,
@@ -22,7 +22,7 @@ pub(crate) struct Group {
     #[serde(default)]
     pub(crate) strategy: Strategy,
 
-    /// Who does the work: `"host:port"`, or a table with more. This, `discover` or `lottery`.
+    /// Who does the work: `"host:port"`, or a table with more. This, `discover`, `scaler` or `lottery`.
     #[schemars(length(min = 1))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) members: Vec<Member>,
@@ -30,6 +30,10 @@ pub(crate) struct Group {
     /// Where more members are found, which come and go: beside `members`, or in place of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) discover: Vec<Discover>,
+
+    /// How many members there are, by what goes on: they are started and taken away. Default: those that there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) scaler: Option<Scaler>,
 
     /// In place of `members`: those whom the daemons of a lottery (`plimsoll lottery`) draw for a service, each as often as they
     /// do.
@@ -119,9 +123,24 @@ pub(crate) struct Group {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) hand_over: Option<HandOver>,
 
+    /// What becomes of http sessions that are bound to a member, by a cookie or by their connection, when it is drained.
+    #[serde(default)]
+    pub(crate) drained_sessions: DrainedSessions,
+
     /// The object that clients of iiop listeners ask for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) iiop: Option<Iiop>,
+}
+
+/// What becomes of the sessions of a member that is drained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum DrainedSessions {
+    /// They go to another member with their next request.
+    #[default]
+    Move,
+    /// They stay until they end: their connection, or the time of their cookie, which is not given anew.
+    Stay,
 }
 
 /// A service of a lottery, whose members come and go.
@@ -162,6 +181,7 @@ impl Member {
                 ior: None,
                 key: None,
                 location: None,
+                host: None,
             },
             Self::Table(table) => MemberTable::clone(table),
         }
@@ -218,6 +238,11 @@ pub(crate) struct MemberTable {
     /// groups may have the same. Default: its address as written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) location: Option<MemberLocation>,
+
+    /// The machine that it is on, where its address does not say: members with the same one share it, in whatever groups they are.
+    /// Default: its IP address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) host: Option<Name>,
 }
 
 /// What clients see of members' reports.

@@ -6,8 +6,10 @@ use plimsoll_proxy as proxy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::place::Spot;
+use super::problem::Problem;
 use super::root::millis;
-use super::{MonitorUrl, TimeSpan};
+use super::{DrainedSessions, Group, MonitorUrl, TimeSpan};
 
 /// Who is told before sessions of a member go elsewhere because it is drained, or because it is under alert and they are
 /// bound on demand, so that what the member keeps for them can be taken to where they go. It gets `POST` with
@@ -23,6 +25,16 @@ pub(crate) struct HandOver {
     #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "5s"))]
     #[serde(default = "millis::<2000>")]
     pub(crate) timeout: TimeSpan,
+}
+
+/// Sessions either go to where their state goes, or stay with it.
+pub(super) fn check(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+    if group.hand_over.is_some() && group.drained_sessions == DrainedSessions::Stay {
+        let message = "sessions of a member that is drained cannot both be handed over and stay";
+        let at = spot.key("drained_sessions").value();
+        let problem = Problem::error(at, message).hint("take out `drained_sessions`, or [group.hand_over]");
+        found.push(problem.also(spot.name("hand_over"), "this says who hands them over"));
+    }
 }
 
 impl HandOver {

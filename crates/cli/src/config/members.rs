@@ -106,6 +106,25 @@ pub(super) fn answer(name: &str, text: &[u8]) -> Result<Vec<Stated>, String> {
     read(name, text, false)
 }
 
+/// Reads the value of a key of etcd: `host:port`, or what [`answer`] takes of one member; also as gRPC's clients have it there
+/// (`{"Op":0,"Addr":"host:port"}`).
+///
+/// # Errors
+/// What is wrong with it, on one line, with the key.
+pub(super) fn value(name: &str, text: &[u8]) -> Result<Vec<Stated>, String> {
+    let text = text.trim_ascii();
+    if text.starts_with(b"{") || text.starts_with(b"\"") {
+        return read(name, &[b"[", text, b"]"].concat(), false);
+    }
+    let text = String::from_utf8_lossy(text);
+    let wrong = |why: String| {
+        let shown: String = text.chars().take(100).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        format!("{name}: `{shown}` {}", why.replace(char::is_control, " "))
+    };
+    let address = text.parse::<MemberAddress>().map_err(wrong)?;
+    Ok(vec![bare(address)])
+}
+
 fn read(name: &str, text: &[u8], strict: bool) -> Result<Vec<Stated>, String> {
     let wrong = |error: serde_json::Error| {
         let (line, column) = (error.line(), error.column());
@@ -193,6 +212,7 @@ impl<'de> DeserializeSeed<'de> for One {
 /// A member in an answer, with whatever else the server tells of it.
 #[derive(Deserialize)]
 struct Loose {
+    #[serde(alias = "Addr")]
     address: MemberAddress,
     #[serde(default = "one")]
     capacity: f64,
@@ -264,6 +284,33 @@ mod tests {
     }
 
     #[test]
+    fn values_of_keys() {
+        for text in [
+            "a:1",
+            " a:1\n",
+            "\"a:1\"",
+            "{\"address\": \"a:1\", \"zone\": 7}",
+            "{\"Op\":0,\"Addr\":\"a:1\",\"Metadata\":null}",
+        ] {
+            assert_eq!(shown(value("/web/1", text.as_bytes())), "a:1*1/None", "{text}");
+        }
+        assert_eq!(
+            shown(value("k", b"{\"address\":\"a:1\",\"capacity\":2.5,\"max_connections\":9}")),
+            "a:1*2.5/Some(9)"
+        );
+        for (text, why) in [
+            ("", "/web/1: `` has no port"),
+            ("a", "/web/1: `a` has no port"),
+            ("{\"Addr\": 7}", "/web/1:1:"),
+            ("[\"a:1\"]", "/web/1: `[\"a:1\"]` "),
+            ("<html>", "/web/1: `<html>` "),
+        ] {
+            let said = value("/web/1", text.as_bytes()).unwrap_err();
+            assert!(said.contains(why) && !said.contains('\n'), "{text}: {said}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_told_with_its_place() {
         for (text, why) in [
             ("members = [\n\"a:1\",\n  \"b\"]", "web:3:3: `members`: `b` has no port"),
@@ -303,7 +350,7 @@ mod tests {
         /// Whatever is in a file or an answer: it is a list, or it is told on one line what is wrong.
         #[test]
         fn any_text(text in "(\\[|\\{|\\}|\\]|,|:|\"|members|address|capacity|a:1|[0-9.e-]|\\PC| |\n){0,40}") {
-            for read in [toml, json, answer] {
+            for read in [toml, json, answer, value] {
                 if let Err(why) = read("x", text.as_bytes()) {
                     prop_assert!(!why.is_empty() && !why.contains('\n'), "{why}");
                 }

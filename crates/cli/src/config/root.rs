@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AccessTable, AdminListen, Control, Controls, Doors, Group, JwtTable, KerberosTable, Listener, LogPath,
-    TimeSpan, TlsTable, Tracing,
+    AccessTable, AdminListen, Control, Controls, Doors, EtcdTable, Fleet, Group, JwtTable, KerberosTable,
+    Listener, LogPath, StoreTable, TimeSpan, TlsTable, Tracing,
 };
 
 /// Configuration of a Plimsoll load balancer.
@@ -31,6 +31,10 @@ pub(crate) struct Config {
     /// ends before the 30 s after which Kubernetes kills.
     pub(crate) drain_deadline: TimeSpan,
 
+    /// How long connections may take to end when another process has taken over (plimsoll upgrade); then they are cut.
+    /// Requests are done long before that: it is for WebSockets and byte streams.
+    pub(crate) upgrade_deadline: TimeSpan,
+
     /// One JSON line per request. Off unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) access_log: Option<AccessLog>,
@@ -38,6 +42,18 @@ pub(crate) struct Config {
     /// Spans for a collector of OpenTelemetry. Off unless given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tracing: Option<Tracing>,
+
+    /// Other balancers of the same groups. It acts alone unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fleet: Option<Fleet>,
+
+    /// Where it is kept what operators do and which members were registered. Without it that is forgotten with the process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) store: Option<StoreTable>,
+
+    /// A cluster of etcd, for `store` and for sources of members. Off unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) etcd: Option<EtcdTable>,
 
     /// Where the balancer is watched and controlled.
     pub(crate) admin: Admin,
@@ -57,8 +73,12 @@ impl Default for Config {
             threads: None,
             max_connections: None,
             drain_deadline: TimeSpan::millis(25_000),
+            upgrade_deadline: TimeSpan::millis(600_000),
             access_log: None,
             tracing: None,
+            fleet: None,
+            store: None,
+            etcd: None,
             admin: Admin::default(),
             listeners: Vec::new(),
             groups: Vec::new(),
@@ -97,6 +117,10 @@ pub(crate) struct Admin {
 
     /// Does the address of `reports` lend members to clients? If not, they are lent over control with TLS only, to those who may.
     pub(crate) lend: bool,
+
+    /// Does the address of `reports` take members into groups that say `registered = true` (`PUT /v1/groups/NAME/members/MEMBER`)? Whoever
+    /// can reach it can then have clients sent where they like. If not, members register over the control addresses only.
+    pub(crate) register: bool,
 
     /// Address that serves a `CosLoadBalancing::LoadManager` over IIOP, the interface of TAO's load monitors and alerts
     /// (`corbaloc::HOST:PORT/LoadManager`), in a network where only members are: whoever can reach it can say anything
@@ -149,6 +173,7 @@ impl Default for Admin {
             control: Controls::One(Control::Unix("/run/plimsoll.sock".into())),
             reports: AdminListen(None),
             lend: true,
+            register: false,
             load_manager: AdminListen(None),
             load_interval: TimeSpan::millis(5_000),
             audit: None,

@@ -18,9 +18,9 @@ use plimsoll_wire::rfs::{Keys, service_id};
 use super::check::LOTTERY;
 use super::problem::{Problem, Problems};
 use super::{
-    Binding, Config, Discover, File, Forwarded, Group, HandOver, Health, Listener, Member, MemberAddress,
-    MemberProtocol, MemberTable, Monitor, Outlier, Protocol, ProxyVersion, Rebind, ReportHeader, Strategy,
-    WhenAllDown, affinity, tls, trace,
+    Binding, Config, Discover, DrainedSessions, File, Forwarded, Group, HandOver, Health, Listener, Member,
+    MemberAddress, MemberProtocol, MemberTable, Monitor, Outlier, Protocol, ProxyVersion, Rebind,
+    ReportHeader, Strategy, WhenAllDown, affinity, tls, trace,
 };
 
 /// Where the balancer is watched and controlled.
@@ -34,6 +34,8 @@ pub(crate) struct AdminConfig {
     pub(crate) reports: Option<SocketAddr>,
     /// Does that address lend members, too?
     pub(crate) lend: bool,
+    /// Does it register them?
+    pub(crate) register: bool,
     /// The load manager, and how often it asks. `None` for off.
     pub(crate) load_manager: Option<(SocketAddr, Duration)>,
     /// Is `control` in the file, or the default?
@@ -120,9 +122,8 @@ impl File {
                 let spot = self.spots.key("group").item(index).key("tls");
                 tls::of_group(tls, group.protocol, spot, &mut problems)
             });
-            groups.extend(
-                group_settings(group, members).map(|settings| proxy::GroupSettings { tls, ..settings }),
-            );
+            let settings = group_settings(group, members);
+            groups.extend(settings.map(|settings| Arc::new(proxy::GroupSettings { tls, ..settings })));
         }
         let config = &self.config;
         let spots = self.spots.key("listener");
@@ -152,6 +153,7 @@ impl File {
                 .map(|log| proxy::AccessLogSettings { path: log.path.0.clone(), sample: log.sample }),
             tracing: config.tracing.as_ref().map(|tracing| proxy::TracingSettings { sample: tracing.sample }),
             drain_deadline: config.drain_deadline.0,
+            upgrade_deadline: config.upgrade_deadline.0,
         })
     }
 
@@ -201,13 +203,15 @@ impl File {
     }
 
     /// What to know of the members of `settings`, which are this file's.
-    pub(crate) fn watched(&self, settings: &proxy::Settings) -> Vec<cluster::GroupSettings> {
+    pub(crate) fn watched(&self, settings: &proxy::Settings) -> Vec<Arc<cluster::GroupSettings>> {
         let groups = self.config.groups.iter().zip(&settings.groups);
-        let watched = |(group, settings): (&Group, &proxy::GroupSettings)| cluster::GroupSettings {
-            name: Arc::clone(&settings.spec.name),
-            members: settings.spec.members.iter().map(watched_member).collect(),
-            monitor: group.monitor.as_ref().and_then(Monitor::settings),
-            weight: group.strategy.weight().and_then(|weight| cluster::Expression::new(&weight.0).ok()),
+        let watched = |(group, settings): (&Group, &Arc<proxy::GroupSettings>)| {
+            Arc::new(cluster::GroupSettings {
+                name: Arc::clone(&settings.spec.name),
+                members: settings.spec.members.iter().map(|one| watched_member(one, settings)).collect(),
+                monitor: group.monitor.as_ref().and_then(Monitor::settings),
+                weight: group.strategy.weight().and_then(|weight| cluster::Expression::new(&weight.0).ok()),
+            })
         };
         groups.map(watched).collect()
     }
@@ -229,8 +233,8 @@ impl File {
         let (listen, control, reports) = (admin.listen.0, admin.control.unix().cloned(), admin.reports.0);
         let load_manager = admin.load_manager.0.map(|address| (address, admin.load_interval.0));
         let audit = admin.audit.as_ref().map(|path| path.0.clone());
-        let (lend, tls) = (admin.lend, admin.doors().secured());
-        AdminConfig { listen, control, reports, lend, load_manager, written, tls, audit }
+        let (lend, register, tls) = (admin.lend, admin.register, admin.doors().secured());
+        AdminConfig { listen, control, reports, lend, register, load_manager, written, tls, audit }
     }
 
     /// Who may do what over TLS.
@@ -374,9 +378,11 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
         strip_reports: group.report_header == ReportHeader::Strip,
         sample_reports: group.monitor.as_ref().and_then(Monitor::samples),
         public: public(group),
+        hosts: hosts(group),
         iiop: Some(iiop_settings(group)),
         side_car: None,
         hand_over: group.hand_over.as_ref().map(HandOver::settings),
+        keeps_drained: group.drained_sessions == DrainedSessions::Stay,
         spec,
         probe: group.health.as_ref().map(probe),
         key: group.key.0.clone(),
@@ -458,8 +464,17 @@ fn reference(host: String, port: u16, key: Vec<u8>, type_id: &[u8]) -> Ior {
     Ior { type_id: type_id.to_vec(), profiles: vec![profile.profile(Order::NATIVE)] }
 }
 
-fn watched_member(spec: &MemberSpec) -> cluster::MemberSettings {
-    cluster::MemberSettings { name: Arc::clone(&spec.name), address: spec.address, capacity: spec.capacity }
+/// Labels of hosts, of those members that have one.
+fn hosts(group: &Group) -> BTreeMap<Arc<str>, Arc<str>> {
+    let label =
+        |member: &Member| Some((member.name().as_str().into(), member.table().host?.0.as_str().into()));
+    group.members.iter().filter_map(label).collect()
+}
+
+fn watched_member(spec: &MemberSpec, group: &proxy::GroupSettings) -> cluster::MemberSettings {
+    let MemberSpec { name, address, capacity, .. } = spec.clone();
+    let host = group.hosts.get(&name).cloned();
+    cluster::MemberSettings { name, address, capacity, host }
 }
 
 fn probe(health: &Health) -> proxy::ProbeSettings {

@@ -14,6 +14,7 @@ mod all;
 mod any;
 mod knobs;
 mod schema;
+mod tls;
 mod wrong;
 
 const HERE: Machine = Machine { threads: 1, max_connections: 99 };
@@ -44,7 +45,9 @@ pub(super) fn all() -> String {
         let made = rcgen::generate_simple_self_signed(["web.example".to_owned()]).unwrap();
         fs::write(folder.join("a.pem"), pem("CERTIFICATE", made.cert.der())).unwrap();
         fs::write(folder.join("a.key"), pem("PRIVATE KEY", &made.signing_key.serialize_der())).unwrap();
+        fs::write(folder.join("a.ocsp"), ocsp::tests::response(0, &[0x80, 0], None)).unwrap();
         fs::write(folder.join("eab.key"), "a2V5-_8=\n").unwrap();
+        fs::write(folder.join("fleet.keys"), format!("1 {}\n", "ab".repeat(32))).unwrap();
         fs::write(folder.join("b.key"), [b'k'; 32]).unwrap();
         folder
     });
@@ -158,15 +161,16 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(&all()).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:106:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-      106 | send_proxy = "v1"
+    warning: plimsoll.toml:133:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+      133 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:147:8: no listener sends clients to group `sticky`
-      147 | name = "sticky"
+    warning: plimsoll.toml:174:8: no listener sends clients to group `sticky`
+      174 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
     let settings = file.settings(HERE, nowhere).unwrap();
+    assert_eq!(settings.upgrade_deadline, Duration::from_secs(17 * 60));
     let wanted = file.authorities().unwrap();
     let [one, two] = &wanted[..] else { panic!("{wanted:?}") };
     assert_eq!(
@@ -183,12 +187,19 @@ fn every_key_reaches_the_settings() {
     let hook = settings.groups[0].hand_over.as_ref().unwrap();
     let hook = (&*hook.host, hook.port, &*hook.path, hook.timeout.as_millis());
     assert_eq!(hook, ("state", 31, "/hand-over", 1501));
+    assert_eq!((settings.groups[0].keeps_drained, settings.groups[1].keeps_drained), (false, true));
     assert_eq!(settings.tracing, Some(plimsoll_proxy::TracingSettings { sample: 0.25 }));
     let collector = file.config.tracing.as_ref().unwrap().collector();
     assert_eq!(collector.url.to_string(), "https://collector.example:4318/otlp/v1/traces");
     assert_eq!(collector.headers, [("authorization".to_owned(), "Bearer 123".to_owned())]);
     assert_eq!((&*collector.service, collector.timeout), ("edge", Duration::from_secs(3)));
     assert!(collector.authorities.ends_with("a.pem"), "{collector:?}");
+    let fleet = file.fleet(nowhere).unwrap().unwrap();
+    assert_eq!((&*fleet.name, fleet.listen, fleet.seeds.len()), ("lb1", ([127, 0, 0, 1], 7946).into(), 2));
+    assert_eq!(fleet.address, Some(([192, 0, 2, 1], 7).into()));
+    assert_eq!(fleet.seeds[1], ("::1".to_owned(), 7948));
+    assert_eq!((fleet.interval, fleet.bytes_per_second), (Duration::from_millis(38), 39_000));
+    assert_eq!((fleet.probers, fleet.forget), (2, Duration::from_secs(40)));
     let watched = file.watched(&settings);
     let monitor = format!("{:?}", watched[0].monitor);
     assert_eq!(
@@ -234,7 +245,7 @@ fn every_key_reaches_the_settings() {
         settings.listeners
     );
     for group in settings.groups {
-        let spec = group.spec;
+        let spec = &group.spec;
         shown += &format!(
             "{} {} {:?} {:?} {:?}\n{:#?}\n{:?}\n{:?}\n",
             spec.name,
@@ -268,6 +279,7 @@ fn every_key_reaches_the_settings() {
             control: Some("/tmp/x.sock".into()),
             reports: Some(([127, 0, 0, 1], 9901).into()),
             lend: false,
+            register: true,
             load_manager: Some((([127, 0, 0, 1], 9904).into(), Duration::from_secs(2))),
             written: true,
             tls: Some((

@@ -57,6 +57,11 @@ const FORMATS: &[(&str, Check)] = &[
     format::<super::ObjectKey>(),
     format::<super::Reference>(),
     format::<super::MemberLocation>(),
+    format::<super::store::EtcdUrl>(),
+    format::<super::store::KeyPrefix>(),
+    format::<super::scaler::HostAddress>(),
+    format::<super::scaler::PortRange>(),
+    format::<super::scaler::Template>(),
 ];
 
 /// Derives the serde and schema sides of a [`Text`] type from its `FromStr` and `Display`.

@@ -9,10 +9,12 @@ use plimsoll_proxy as proxy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::ocsp::Stapled;
 use super::place::Spot;
 use super::problem::Problem;
 use super::{
-    Acme, File, HostName, Listener, LogPath, MemberProtocol, Name, Problems, Protocol, acme, affinity, trace,
+    Acme, File, Group, HostName, Listener, LogPath, MemberProtocol, Name, Problems, Protocol, acme, affinity,
+    trace,
 };
 
 /// What clients are shown, and what is asked of them.
@@ -103,7 +105,8 @@ pub(crate) enum TlsVersion {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MemberTls {
-    /// The authorities that members' certificates must lead to, PEM. It is read again with each reload.
+    /// The authorities that members' certificates must lead to, PEM; needed unless `verify = false`. It is read again with each
+    /// reload.
     #[schemars(extend("examples" = ["/etc/ssl/certs/ca-certificates.crt"]))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ca: Option<LogPath>,
@@ -164,6 +167,18 @@ pub(super) fn check(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) 
     }
 }
 
+/// Is it said who members are to be believed?
+pub(super) fn check_members(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+    let Some(tls) = &group.tls else { return };
+    if tls.verify && tls.ca.is_none() && !spot.key("tls").broken("ca") {
+        let message = "`tls` names no authorities to check members' certificates by";
+        let problem = Problem::error(spot.name("tls"), message);
+        let hint =
+            "add ca = \"/etc/ssl/certs/ca-certificates.crt\" or your own; verify = false believes anybody";
+        found.push(problem.hint(hint));
+    }
+}
+
 /// What a file holds, or what to tell of it, at its place.
 fn read(path: &LogPath, spot: &Spot, found: &mut Vec<Problem>) -> Vec<u8> {
     std::fs::read(&path.0).unwrap_or_else(|error| {
@@ -171,6 +186,19 @@ fn read(path: &LogPath, spot: &Spot, found: &mut Vec<Problem>) -> Vec<u8> {
         found.push(Problem::error(spot.value(), message));
         Vec::new()
     })
+}
+
+/// The same of an OCSP response.
+fn stapled(path: &LogPath, spot: &Spot, found: &mut Vec<Problem>) -> Vec<u8> {
+    let before = found.len();
+    let der = read(path, spot, found);
+    if found.len() == before
+        && let Err(why) = Stapled::read(&der)
+    {
+        let problem = Problem::error(spot.value(), format!("{}: {why}", path.0.display()));
+        found.push(problem.hint("`openssl ocsp … -respout FILE` writes one"));
+    }
+    der
 }
 
 /// What the files of a certificate hold.
@@ -187,7 +215,10 @@ impl Held {
             source: certificate.certificate.to_string(),
             chain: read(&certificate.certificate, spot.key("certificate"), found),
             key: read(&certificate.key, spot.key("key"), found),
-            ocsp: certificate.ocsp.as_ref().map_or_else(Vec::new, |path| read(path, spot.key("ocsp"), found)),
+            ocsp: certificate
+                .ocsp
+                .as_ref()
+                .map_or_else(Vec::new, |path| stapled(path, spot.key("ocsp"), found)),
         }
     }
 
@@ -250,6 +281,7 @@ impl File {
             let spot = self.spots.key("listener").item(index);
             if let Some(tls) = of_listener(listener, spot.key("tls"), &mut found) {
                 ends(&tls, spot.key("tls"), SystemTime::now(), &mut found);
+                staples(listener, spot.key("tls"), SystemTime::now(), &mut found);
             }
             affinity::of_listener(listener, spot, &mut found);
         }
@@ -286,6 +318,32 @@ fn ends(tls: &proxy::ListenerTls, spot: &Spot, now: SystemTime, found: &mut Vec<
     }
 }
 
+/// Warns of OCSP responses that clients will refuse the certificate for.
+fn staples(listener: &Listener, spot: &Spot, now: SystemTime, found: &mut Vec<Problem>) {
+    let certificates = listener.tls.iter().flat_map(|tls| &tls.certificates).enumerate();
+    for (place, path) in certificates.filter_map(|(place, one)| Some((place, one.ocsp.as_ref()?))) {
+        // Whether it can be read was told before.
+        let Some(stapled) = std::fs::read(&path.0).ok().and_then(|der| Stapled::read(&der).ok()) else {
+            continue;
+        };
+        let over = stapled.until.and_then(|until| now.duration_since(until).ok());
+        let message = match over {
+            Some(over) => {
+                let ago = crate::control::text::ago(over.as_secs_f64());
+                format!(
+                    "the OCSP response {path} was good until {ago} ago: clients may refuse the certificate"
+                )
+            }
+            None if !stapled.good => {
+                format!("the OCSP response {path} does not say that the certificate is good")
+            }
+            None => continue,
+        };
+        let at = spot.key("certificates").item(place).key("ocsp").value();
+        found.push(Problem::warning(at, message).hint("fetch a new one and reload, or take it out"));
+    }
+}
+
 /// What a group believes of its members, from the files as they are now; `None` with what is wrong in `found`.
 pub(super) fn of_group(
     tls: &MemberTls,
@@ -299,9 +357,11 @@ pub(super) fn of_group(
     if found.len() > before {
         return None;
     }
-    let trust = match &authorities {
-        Some(pem) if tls.verify => proxy::Trust::Authorities(pem),
-        _ => proxy::Trust::Anybody,
+    let trust = if tls.verify {
+        // Without authorities it was refused before; if not, nobody is to be believed.
+        proxy::Trust::Authorities(authorities.as_deref().unwrap_or_default())
+    } else {
+        proxy::Trust::Anybody
     };
     let tls12 = tls.min_version == TlsVersion::Tls12;
     let name = tls.server_name.as_deref();

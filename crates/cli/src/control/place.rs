@@ -150,6 +150,16 @@ impl<K: Kind> Target for At<K> {
 }
 
 impl Where {
+    /// The configuration that is named.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
+    /// Does somebody say which balancer, rather than which file?
+    pub(crate) fn named(&self) -> bool {
+        self.control.as_ref().is_some_and(|control| !control.is_empty()) || !self.hosts.is_empty()
+    }
+
     /// The balancer to talk to; nothing is sent yet.
     pub(crate) fn balancer(&self) -> Result<Balancer, Trouble> {
         if let Some(hosts) = self.hosts()? {

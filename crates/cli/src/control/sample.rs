@@ -71,6 +71,8 @@ fn member(name: &str, state: State, why: &str, requests: u64, failures: u64, p50
         capacity: if state == State::SlowStart { 2.5 } else { 1.0 },
         weight: 1.0,
         in_flight: if state.eligible() || state == State::Draining { 7 } else { 0 },
+        in_flight_elsewhere: 0.0,
+        part: None,
         limit: None,
         knee: None,
         load: None,
@@ -85,6 +87,7 @@ fn member(name: &str, state: State, why: &str, requests: u64, failures: u64, p50
         bytes_in: 0,
         moved: 0,
         leases: 0,
+        host: None,
         latency: Latency { count: requests, p50, p99: p50 * 3.0, ..Latency::default() },
         load_line: None,
     }

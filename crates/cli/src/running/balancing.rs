@@ -77,10 +77,10 @@ impl Running {
         if !lock(&self.made).choose(group, choose)
             && let Some(settings) = base.settings.groups.iter_mut().find(|one| *one.spec.name == *group)
         {
-            choose(settings);
+            choose(Arc::make_mut(settings));
         }
         if let Some(watched) = base.watched.iter_mut().find(|watched| *watched.name == *group) {
-            watched.weight = weight.cloned();
+            Arc::make_mut(watched).weight = weight.cloned();
         }
         let force = base.with(&lock(&self.made));
         *lock(&self.force) = Arc::new(force);

@@ -10,6 +10,7 @@ use plimsoll_cluster::discover::{Change, Heard, Listed, News, Roll};
 use plimsoll_proxy as proxy;
 use tokio::sync::Notify;
 
+use super::kept::Again;
 use super::{Running, lock};
 use crate::config::Discovery;
 use crate::made::{Base, Made};
@@ -27,6 +28,8 @@ pub(crate) struct Discovered {
 struct Known {
     limit: u32,
     roll: Roll,
+    /// Was anything heard since it was last put in force?
+    news: bool,
 }
 
 /// Members to be put in force.
@@ -61,7 +64,12 @@ impl Discovered {
     /// Takes what a source said; what there is to be told of that.
     pub(crate) fn hear(&self, heard: Heard) -> Option<Event> {
         let Heard { group, source, said } = heard;
-        let news = lock(&self.rolls).get_mut(&group)?.roll.hear(&source, said, Instant::now())?;
+        let news = {
+            let mut rolls = lock(&self.rolls);
+            let known = rolls.get_mut(&group)?;
+            known.news = true;
+            known.roll.hear(&source, said, Instant::now())?
+        };
         let (kind, why, input) = match news {
             News::Failed(why, members) => (EventKind::DiscoveryFailed, why, ("members", members as f64)),
             News::Recovered(why, since) => {
@@ -101,6 +109,32 @@ impl Discovered {
             found.insert(Arc::clone(group), known.specs(known.roll.accepted()));
         }
         Proposal { found, changes }
+    }
+
+    /// Whom the sources have now in those groups of which something was heard, or of which some are to go.
+    fn news(&self) -> Proposal {
+        let now = Instant::now();
+        let (mut found, mut changes) = (BTreeMap::new(), Vec::new());
+        for (group, known) in lock(&self.rolls).iter_mut() {
+            if !std::mem::take(&mut known.news) && known.roll.due().is_none_or(|due| due > now) {
+                continue;
+            }
+            if let Some(change) = known.roll.propose(now) {
+                found.insert(Arc::clone(group), known.specs(&change.members));
+                changes.push((Arc::clone(group), change));
+            }
+        }
+        Proposal { found, changes }
+    }
+
+    /// What was proposed is not in force, and is to be proposed again.
+    fn keep(&self, proposal: &Proposal) {
+        let mut rolls = lock(&self.rolls);
+        for (group, _) in &proposal.changes {
+            if let Some(known) = rolls.get_mut(group) {
+                known.news = true;
+            }
+        }
     }
 
     /// A file's settings with whom the sources have.
@@ -145,17 +179,14 @@ fn follow(rolls: &mut BTreeMap<Arc<str>, Known>, base: &Base) {
     for Discovery { group, limit, sources } in &base.discoveries {
         let roll = before.remove(group).unwrap_or_default().roll;
         let roll = roll.follow(fixed(base, group), sources, now);
-        rolls.insert(Arc::clone(group), Known { limit: *limit, roll });
+        rolls.insert(Arc::clone(group), Known { limit: *limit, roll, news: true });
     }
 }
 
 /// Names of members that the file lists.
 fn fixed(base: &Base, group: &str) -> BTreeSet<Arc<str>> {
     let settings = base.settings.groups.iter().filter(|settings| *settings.spec.name == *group);
-    settings
-        .flat_map(|settings: &proxy::GroupSettings| &settings.spec.members)
-        .map(|one| Arc::clone(&one.name))
-        .collect()
+    settings.flat_map(|settings| &settings.spec.members).map(|one| Arc::clone(&one.name)).collect()
 }
 
 fn event(group: &Arc<str>, change: &Change) -> Event {
@@ -194,19 +225,27 @@ impl Running {
     /// # Errors
     /// They cannot be; those before stay then.
     pub(crate) fn find(&self) -> Result<(), String> {
-        let _one = lock(&self.reloading);
-        let proposal = self.discovered.propose(None);
+        let mut kept = lock(&self.kept);
+        let one = lock(&self.reloading);
+        let proposal = self.discovered.news();
         if proposal.changes.is_empty() {
             return Ok(());
         }
         let mut made = lock(&self.made).clone();
-        made.find(proposal.found.clone());
-        let force = lock(&self.base).with(&made);
-        self.engine.found(force.settings.clone()).map_err(|error| error.to_string())?;
+        made.find_more(proposal.found.clone());
+        let groups: Vec<Arc<str>> = proposal.found.keys().cloned().collect();
+        let force = lock(&self.base).again(&self.force(), &made, &groups);
+        if let Err(error) = self.engine.found(force.settings.clone()) {
+            self.discovered.keep(&proposal);
+            return Err(error.to_string());
+        }
         self.cluster.update(force.watched.clone());
         *lock(&self.force) = Arc::new(force);
         *lock(&self.made) = made;
         self.discovered.accept(proposal, None).into_iter().for_each(|event| self.engine.tell(event));
+        drop(one);
+        // Somebody may have drained one that came, here or elsewhere.
+        self.follow(&mut kept, Again::Members);
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_cluster as cluster;
-use plimsoll_proxy::{Engine, Rates};
+use plimsoll_proxy::{Cpu, Engine, Rates};
 
 /// The data plane as what watches members sees it.
 pub(super) struct Joint(pub(super) Engine);
@@ -28,7 +28,8 @@ impl cluster::Balancer for Joint {
     }
 
     fn sensed(&self, group: &str, member: &str, sensed: cluster::Sensed, age: Duration) {
-        self.0.sensed(group, member, sensed.share, Some(sensed.processors), age);
+        let cluster::Sensed { share, processors, whole } = sensed;
+        self.0.sensed(group, member, Cpu { share, processors: Some(processors), whole }, age);
     }
 
     fn weights(&self, group: &str, weights: &[(Arc<str>, Option<f64>)]) {

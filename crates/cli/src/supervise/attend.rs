@@ -5,7 +5,7 @@ use std::pin::pin;
 use plimsoll_brain::ward::Ending;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::child::Wait;
 use super::lines::{Lines, Scribe};
@@ -15,12 +15,21 @@ const READ: usize = 4 * 1024;
 /// Read at most of what is left when it has ended: others may go on writing there.
 const REST: usize = 1 << 20;
 
-/// A process has ended.
+/// A process has ended, or says that another one has taken over.
 pub(super) struct Ended {
     /// Which of those that were started or found.
     pub(super) number: u64,
-    pub(super) ending: Ending,
+    pub(super) how: How,
 }
+
+pub(super) enum How {
+    Ended(Ending),
+    /// What both say comes by this; it is to be given back if there is nobody who took over.
+    HandedOver(Receiver, oneshot::Sender<Receiver>),
+}
+
+/// What a balancer says when another has taken over, with a number behind it.
+const HANDED_OVER: &[u8] = b"handed over to pid ";
 
 /// Passes on what a process says until it has ended.
 pub(super) async fn attend(
@@ -43,7 +52,17 @@ pub(super) async fn attend(
             ending = &mut ended => break ending,
             said = said => match said {
                 Ok(0) | Err(_) => stderr = None,
-                Ok(read) => lines.feed(&buffer[..read], &scribe),
+                Ok(read) => {
+                    lines.feed(&buffer[..read], &scribe);
+                    let told = buffer[..read].windows(HANDED_OVER.len()).any(|words| words == HANDED_OVER);
+                    if told && let Some(pipe) = stderr.take() {
+                        let (back, again) = oneshot::channel();
+                        let how = How::HandedOver(pipe, back);
+                        if end.send(Ended { number, how }).await.is_ok() {
+                            stderr = again.await.ok();
+                        }
+                    }
+                }
             }
         }
     };
@@ -58,5 +77,5 @@ pub(super) async fn attend(
     }
     lines.end(&scribe);
     // Whoever waited for it may have gone.
-    let _ = end.send(Ended { number, ending }).await;
+    let _ = end.send(Ended { number, how: How::Ended(ending) }).await;
 }

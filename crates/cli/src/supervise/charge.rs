@@ -6,8 +6,9 @@ use std::time::Duration;
 use plimsoll_admin::{Act, LastExit, ProcessStatus};
 use plimsoll_brain::Time;
 use plimsoll_brain::ward::{Ending, Phase, Rules, Ward};
+use tokio::net::unix::pipe::Receiver;
 
-use super::child::{Child, Launch};
+use super::child::{Child, Launch, Wait, heir};
 use super::clock::unix_ms;
 use super::lines::Scribe;
 use super::state::Kept;
@@ -144,6 +145,28 @@ impl Charge {
     pub(super) fn started(&mut self, child: Child, number: u64) {
         (self.child, self.number, self.adopted) = (Some(child), Some(number), false);
         self.runs = Some(self.launch.clone());
+    }
+
+    /// Another process has taken over from the one that runs; it is told to end if that was.
+    pub(super) fn follow(&mut self, child: Child, number: u64) {
+        (self.child, self.number) = (Some(child), Some(number));
+        self.why = "taken over from the one before it".into();
+        if self.ward.phase() == Phase::Stopping {
+            self.terminate();
+        }
+    }
+
+    /// Who took over from the process that runs, if somebody did.
+    pub(super) fn heir(&self) -> Option<(Child, Wait, Option<Receiver>)> {
+        let (child, runs) = self.child.as_ref().zip(self.runs.as_ref())?;
+        Child::adopt(heir(&child.identity, &runs.command)?)
+    }
+
+    /// Tells it to end.
+    pub(super) fn terminate(&self) {
+        if let Some((child, runs)) = self.child.as_ref().zip(self.runs.as_ref()) {
+            child.terminate(&runs.command);
+        }
     }
 
     /// It has ended, or could not be started.

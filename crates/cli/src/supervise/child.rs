@@ -56,6 +56,15 @@ pub(super) struct Identity {
     pub(super) pid: i32,
     /// When it was started: clock ticks since the machine was.
     pub(super) start: u64,
+    /// Its process group: that of the first, where one has taken over from another.
+    #[serde(default)]
+    pub(super) group: i32,
+}
+
+impl Identity {
+    fn same(&self, other: &Self) -> bool {
+        (self.pid, self.start) == (other.pid, other.start)
+    }
 }
 
 /// A process that runs, or did.
@@ -116,28 +125,32 @@ impl Child {
         let pid = Pid::from_raw(known.pid)?;
         let pidfd = hold(pid).ok()?;
         // What is held now is what it was before, if it began when that did.
-        if identity(pid).ok()? != known || zombie(pid) {
-            return None;
-        }
+        let identity = identity(pid).ok().filter(|identity| identity.same(&known) && !zombie(pid))?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let stderr = open(format!("/proc/{pid}/fd/2"), flags, Mode::empty()).map_err(io::Error::from);
         let stderr = stderr.and_then(Receiver::from_owned_fd).ok();
         let wait = Wait { pidfd: Arc::clone(&pidfd), own: None };
-        Some((Self { identity: known, pidfd }, wait, stderr))
+        Some((Self { identity, pidfd }, wait, stderr))
     }
 
-    /// Tells it to end.
-    pub(super) fn terminate(&self) {
+    /// Tells it to end, and those that it took over from, whose connections still end.
+    pub(super) fn terminate(&self, command: &[String]) {
         self.signal(Signal::TERM);
+        for older in kin(&self.identity, command) {
+            if let Some((older, ..)) = Self::adopt(older) {
+                older.signal(Signal::TERM);
+            }
+        }
     }
 
     /// Ends it and what it started, now.
     pub(super) fn kill(&self) {
-        // The group has its number, which cannot be another's as long as it has not been waited for.
-        if let Some(pid) = Pid::from_raw(self.identity.pid)
-            && identity(pid).is_ok_and(|now| now == self.identity)
+        // The group's number cannot be another's as long as one of it has not been waited for.
+        if let (Some(pid), Some(group)) =
+            (Pid::from_raw(self.identity.pid), Pid::from_raw(self.identity.group))
+            && identity(pid).is_ok_and(|now| now.same(&self.identity))
         {
-            let _ = kill_process_group(pid, Signal::KILL);
+            let _ = kill_process_group(group, Signal::KILL);
         }
         self.signal(Signal::KILL);
     }
@@ -190,8 +203,36 @@ fn ending(status: ExitStatus) -> Ending {
 fn identity(pid: Pid) -> io::Result<Identity> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let start = field(&stat, START).and_then(|start| start.parse().ok());
-    let start = start.ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not understood")))?;
-    Ok(Identity { pid: pid.as_raw_nonzero().get(), start })
+    let group = field(&stat, GROUP).and_then(|group| group.parse().ok());
+    let unclear = || io::Error::other(format!("/proc/{pid}/stat is not understood"));
+    let (start, group) = start.zip(group).ok_or_else(unclear)?;
+    Ok(Identity { pid: pid.as_raw_nonzero().get(), start, group })
+}
+
+/// The process that took over from one, if one did: the youngest of its group that has its command line.
+pub(super) fn heir(of: &Identity, command: &[String]) -> Option<Identity> {
+    kin(of, command).filter(|other| other.start > of.start).max_by_key(|other| other.start)
+}
+
+/// Other processes of its group with its command line.
+fn kin(of: &Identity, command: &[String]) -> impl Iterator<Item = Identity> {
+    // Of one that an earlier version wrote down.
+    let group = if of.group == 0 { of.pid } else { of.group };
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw));
+    let theirs = pids.filter_map(|pid| identity(pid).ok().filter(|_| !zombie(pid)));
+    theirs.filter(move |other| other.group == group && other.pid != of.pid && says(other.pid, command))
+}
+
+/// Was it started with these arguments?
+fn says(pid: i32, command: &[String]) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = line.split(|byte| *byte == 0);
+    words.next();
+    // Behind the last there is an end, too.
+    let words: Vec<&[u8]> = words.collect();
+    words.iter().take(command.len()).copied().eq(command.iter().map(String::as_bytes))
+        && words.len() == command.len() + 1
 }
 
 /// Has it ended, and only nobody has asked?
@@ -202,6 +243,7 @@ fn zombie(pid: Pid) -> bool {
 
 /// Numbers of fields of `/proc/PID/stat`, from 1, as proc(5) counts.
 const STATE: usize = 3;
+const GROUP: usize = 5;
 const START: usize = 22;
 
 /// A field behind the name, which is in parentheses and may contain any.
@@ -255,11 +297,11 @@ mod tests {
         let (_, wait, _) = shell("exit $X");
         assert_eq!(wait.ended().await, Ending::Code(7));
         let (child, wait, _pipe) = shell("sleep 60");
-        child.terminate();
+        child.terminate(&[]);
         assert_eq!(wait.ended().await, Ending::Signal(15));
         let (child, wait, mut pipe) = shell("trap '' TERM; echo deaf >&2; sleep 60 & wait");
         pipe.read_exact(&mut [0; 5]).await.unwrap();
-        child.terminate();
+        child.terminate(&[]);
         child.kill();
         assert_eq!(wait.ended().await, Ending::Signal(9));
     }
@@ -275,6 +317,26 @@ mod tests {
         found.kill();
         assert_eq!(found_wait.ended().await, Ending::Unknown);
         assert!(Child::adopt(child.identity).is_none(), "it has ended, though nobody has waited for it");
+        assert_eq!(wait.ended().await, Ending::Signal(9));
+    }
+
+    #[tokio::test]
+    async fn an_heir_is_found_by_its_group_and_its_command_line() {
+        // Nothing is forked any more once the line is out.
+        let script = "sleep 0.1; if [ -n \"$X\" ]; then (unset X; exec /bin/sh -c \"$0\" \"$0\") & fi; echo >&2; \
+                      kill -STOP $$";
+        let launch = Launch {
+            command: vec!["-c".into(), script.into(), script.into()],
+            environment: vec![("X".into(), "1".into())],
+        };
+        let (child, wait, mut pipe) = Child::start(Path::new("/bin/sh"), &launch, false).unwrap();
+        // One line of each.
+        pipe.read_exact(&mut [0; 2]).await.unwrap();
+        let found = heir(&child.identity, &launch.command).expect("it runs");
+        assert!(found.group == child.identity.pid && found.pid != child.identity.pid);
+        assert_eq!(heir(&found, &launch.command), None, "one that is older is no heir");
+        assert_eq!(heir(&child.identity, &["up".into()]), None);
+        child.kill();
         assert_eq!(wait.ended().await, Ending::Signal(9));
     }
 

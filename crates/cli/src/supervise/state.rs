@@ -106,7 +106,7 @@ mod tests {
             wanted: true,
             failures: 3,
             restarts: 4,
-            running: Some((Identity { pid: 7, start: 8 }, launch, 9)),
+            running: Some((Identity { pid: 7, start: 8, group: 7 }, launch, 9)),
             last_exit: Some(exit),
         };
         let mut state = State { boot: boot(), processes: vec![process] };

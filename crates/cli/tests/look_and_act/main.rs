@@ -41,6 +41,8 @@ impl Stage {
             capacity: 1.0,
             weight: 1.0,
             in_flight: 3,
+            in_flight_elsewhere: 0.0,
+            part: None,
             limit: None,
             knee: None,
             load: None,
@@ -55,6 +57,7 @@ impl Stage {
             bytes_in: 0,
             moved: 0,
             leases: 0,
+            host: None,
             latency: Latency::default(),
             load_line: None,
         };
@@ -273,6 +276,28 @@ fn reload_prints_the_difference() {
     let said = stage.run(&["reload"]);
     assert_eq!((said.code, &*said.out), (2, ""));
     assert!(said.err.contains("plimsoll.toml:3:1"), "{}", said.err);
+}
+
+#[test]
+fn an_upgrade_says_who_took_over_or_why_nobody_did() {
+    let stage = Stage::new();
+    let said = stage.run(&["upgrade"]);
+    let expected = "process 4711, version 1.2.3, has taken over; 7 connections end with the one before\n";
+    assert_eq!((said.code, &*said.err, &*said.out), (0, expected, ""));
+    let said = stage.run(&["upgrade", "-o", "json"]);
+    assert!(said.code == 0 && said.out.contains("4711"), "{}", said.out);
+    let said = stage.run(&["upgrade", "--binary", "new/plimsoll"]);
+    assert!(
+        said.code == 2 && said.err.contains("/new/plimsoll cannot be started"),
+        "a path of its own: {}",
+        said.err
+    );
+    let said = stage.run(&["upgrade", "--timeout", "1h"]);
+    assert!(
+        said.code == 2 && said.err.contains("timeout_seconds: 3600 is not between 1 and 600"),
+        "{}",
+        said.err
+    );
 }
 
 #[test]

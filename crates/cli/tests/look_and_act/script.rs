@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 
 use plimsoll_admin::{
-    Changed, Entry, Lease, Lessee, NoLease, Reference, Refused, Report, Subject, Switch, Wish,
+    Changed, Entry, Lease, Lessee, NoLease, Reference, Refused, Registered, Registration, Report, Subject,
+    Switch, Unregistered, UpgradeWish, Upgraded, Wish,
 };
 use plimsoll_brain::status::{GroupExplanation, Status};
 use plimsoll_brain::{EventKind, Shed, State};
@@ -99,6 +100,13 @@ impl Subject for Script {
         }
     }
 
+    fn upgrade(&self, wish: &UpgradeWish) -> Result<Upgraded, String> {
+        match &wish.binary {
+            Some(binary) => Err(format!("{binary} cannot be started")),
+            None => Ok(Upgraded { pid: 4711, version: "1.2.3".into(), connections: 7 }),
+        }
+    }
+
     fn stop(&self) {
         let _ = self.stops.send(());
     }
@@ -140,6 +148,25 @@ impl Subject for Script {
 
     fn leases(&self, _: &str) -> Option<Vec<Lessee>> {
         None
+    }
+
+    fn renewed(
+        &self,
+        _group: &str,
+        _member: &str,
+        _asked: &Registration,
+    ) -> Option<Result<Registered, Unregistered>> {
+        None
+    }
+
+    fn register(&self, group: &str, member: &str, asked: &Registration) -> Result<Registered, Unregistered> {
+        let (group, member) = (group.to_owned(), member.to_owned());
+        let Registration { ttl_seconds, draining, .. } = *asked;
+        Ok(Registered { address: member.clone(), group, member, ttl_seconds, draining, in_flight: 0 })
+    }
+
+    fn deregister(&self, _group: &str, _member: &str) -> Result<(), Unregistered> {
+        Ok(())
     }
 
     fn end_leases(&self, _: &str, _: Option<&str>, _: Option<IpAddr>) -> Result<usize, String> {

@@ -13,8 +13,11 @@ use super::{Listed, MOST, Stated};
 /// Names that are looked up at once.
 const AT_ONCE: usize = 32;
 
-/// All of them, or why not.
-pub(super) async fn look_up(stated: Vec<Stated>) -> Result<Vec<Listed>, String> {
+/// All of them, or why not. To be called in a tokio runtime with time and I/O.
+///
+/// # Errors
+/// One line: there are too many, or a name has no address.
+pub async fn look_up(stated: Vec<Stated>) -> Result<Vec<Listed>, String> {
     if stated.len() > MOST {
         return Err(too_many(stated.len()));
     }

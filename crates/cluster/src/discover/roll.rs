@@ -196,7 +196,9 @@ impl Roll {
 
     /// When there may be something to propose without anything being heard.
     pub fn due(&self) -> Option<Instant> {
-        let holds = self.entries.iter().flat_map(|entry| &entry.members).filter_map(|kept| kept.until);
+        // Nobody is held by sources that hold nobody: most have many members, and this is asked for often.
+        let holding = self.entries.iter().filter(|entry| !entry.source.hold.is_zero());
+        let holds = holding.flat_map(|entry| &entry.members).filter_map(|kept| kept.until);
         // Who is there for want of others is not let go by time.
         let graces = self.entries.iter().filter_map(|entry| Some(entry.former? + GRACE));
         let graces = graces.filter(|_| self.others());

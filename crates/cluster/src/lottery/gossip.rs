@@ -30,11 +30,11 @@ use codec::Codec;
 
 /// A daemon, as the others know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Node {
-    pub(super) member: u16,
+pub(crate) struct Node {
+    pub(crate) member: u16,
     /// Its incarnation: greater with each life.
-    pub(super) life: u32,
-    pub(super) address: SocketAddr,
+    pub(crate) life: u32,
+    pub(crate) address: SocketAddr,
 }
 
 impl Identity for Node {
@@ -56,13 +56,13 @@ impl Identity for Node {
 
 /// A number for the life of the daemon that says something: of its member, its incarnation and its address, so that two daemons
 /// of one number that began in the same second are told apart.
-pub(super) fn life(said: &[u8]) -> u64 {
+pub(crate) fn life(said: &[u8]) -> u64 {
     plimsoll_brain::hash(codec::speaker(said))
 }
 
 /// What became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(crate) enum News {
     Up(Node),
     Down(Node),
     /// The others thought that this daemon was down: this is its life now.
@@ -70,7 +70,7 @@ pub(super) enum News {
 }
 
 /// A daemon's part in it.
-pub(super) struct Gossip {
+pub(crate) struct Gossip {
     foca: Foca<Node, Codec, SmallRng, NoCustomBroadcast>,
     outside: Outside,
     /// When those who are not there are asked again.
@@ -92,14 +92,24 @@ const LATE: Duration = Duration::from_millis(100);
 
 impl Gossip {
     /// Of a daemon that is alone so far.
-    pub(super) fn new(own: Node, seed: u64, now: Time) -> Self {
+    pub(crate) fn new(own: Node, seed: u64, now: Time) -> Self {
         let foca = Foca::new(own, settings(), SmallRng::seed_from_u64(seed), Codec);
         let outside = Outside { now, ..Outside::default() };
         Self { foca, outside, ask: now, turn: 0, left: false }
     }
 
+    /// The number of the last datagram.
+    pub(crate) fn seq(&self) -> u32 {
+        self.outside.seq
+    }
+
+    /// Goes on counting datagrams where a process before this one stopped.
+    pub(crate) fn count_from(&mut self, seq: u32) {
+        self.outside.seq = seq;
+    }
+
     /// What another said. What is not understood is left out.
-    pub(super) fn take(&mut self, now: Time, said: &[u8]) {
+    pub(crate) fn take(&mut self, now: Time, said: &[u8]) {
         self.outside.now = now;
         if !self.left {
             // It says nothing that is of use to us, or comes from somebody with our own address.
@@ -108,7 +118,7 @@ impl Gossip {
     }
 
     /// Does what is due; `known` are addresses at which there should be daemons.
-    pub(super) fn wake(&mut self, now: Time, known: impl Iterator<Item = SocketAddr>) {
+    pub(crate) fn wake(&mut self, now: Time, known: impl Iterator<Item = SocketAddr>) {
         self.outside.stand_still(now);
         while let Some(event) = self.outside.due(now) {
             // It goes on after an error, and there is nothing else to do about one.
@@ -121,13 +131,13 @@ impl Gossip {
     }
 
     /// When something is due.
-    pub(super) fn next(&self) -> Time {
+    pub(crate) fn next(&self) -> Time {
         let timer = self.outside.timers.first_key_value().map(|((at, _), _)| *at);
         timer.map_or(self.ask, |timer| timer.min(self.ask))
     }
 
     /// The next datagram, and where it goes.
-    pub(super) fn poll_transmit(&mut self) -> Option<(SocketAddr, Datagram)> {
+    pub(crate) fn poll_transmit(&mut self) -> Option<(SocketAddr, Datagram)> {
         let (to, said) = self.outside.letters.pop_front()?;
         let Node { member, life, .. } = *self.foca.identity();
         self.outside.seq = self.outside.seq.saturating_add(1);
@@ -135,22 +145,22 @@ impl Gossip {
     }
 
     /// What has become known since it was asked last.
-    pub(super) fn poll_news(&mut self) -> Option<News> {
+    pub(crate) fn poll_news(&mut self) -> Option<News> {
         self.outside.news.pop_front()
     }
 
     /// The others that are there, as far as it knows.
-    pub(super) fn others(&self) -> impl Iterator<Item = Node> {
+    pub(crate) fn others(&self) -> impl Iterator<Item = Node> {
         self.foca.iter_members().map(|member| *member.id())
     }
 
     /// Its own life.
-    pub(super) fn life(&self) -> u32 {
+    pub(crate) fn life(&self) -> u32 {
         self.foca.identity().life
     }
 
     /// Begins a later life than `life`, if it is in none.
-    pub(super) fn renew(&mut self, now: Time, life: u32) {
+    pub(crate) fn renew(&mut self, now: Time, life: u32) {
         self.outside.now = now;
         let own = *self.foca.identity();
         if own.life <= life
@@ -163,7 +173,7 @@ impl Gossip {
     }
 
     /// Tells some of the others that it goes, who tell the rest. It takes no part from now on.
-    pub(super) fn leave(&mut self, now: Time) {
+    pub(crate) fn leave(&mut self, now: Time) {
         self.outside.now = now;
         self.left = true;
         // There may be nobody to tell.

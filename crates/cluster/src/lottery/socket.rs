@@ -6,7 +6,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg};
 use plimsoll_wire::rfs::LONGEST_REPORT;
@@ -17,7 +17,7 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
 /// Most datagrams of one system call.
-pub(super) const BATCH: usize = 64;
+pub(crate) const BATCH: usize = 64;
 
 /// One byte more than the longest, by which a longer one shows.
 const SPACE: usize = LONGEST_REPORT + 1;
@@ -27,7 +27,7 @@ const KEPT: usize = 4 << 20;
 
 /// A daemon's sockets, bound.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(crate) struct Socket {
     one: std::net::UdpSocket,
     group: Option<std::net::UdpSocket>,
     address: SocketAddr,
@@ -35,9 +35,9 @@ pub(super) struct Socket {
 
 /// The same in a runtime.
 #[derive(Debug)]
-pub(super) struct Sockets {
-    pub(super) one: UdpSocket,
-    pub(super) group: Option<UdpSocket>,
+pub(crate) struct Sockets {
+    pub(crate) one: UdpSocket,
+    pub(crate) group: Option<UdpSocket>,
 }
 
 impl Socket {
@@ -46,7 +46,7 @@ impl Socket {
     ///
     /// # Errors
     /// The address is taken or not of this machine, or there is no such group here.
-    pub(super) fn bind(listen: SocketAddr, group: Option<SocketAddr>) -> io::Result<Self> {
+    pub(crate) fn bind(listen: SocketAddr, group: Option<SocketAddr>) -> io::Result<Self> {
         let one = open(listen)?;
         one.bind(&listen.into())?;
         let group = match group {
@@ -61,8 +61,27 @@ impl Socket {
         Ok(Self { one, group: group.map(Into::into), address })
     }
 
+    /// One that somebody else bound, for a daemon without a group.
+    ///
+    /// # Errors
+    /// It is no socket for datagrams.
+    pub(crate) fn given(one: OwnedFd) -> io::Result<Self> {
+        let one = std::net::UdpSocket::from(one);
+        one.set_nonblocking(true)?;
+        let address = one.local_addr()?;
+        Ok(Self { one, group: None, address })
+    }
+
+    /// A copy of the one that it is reached at, for another process.
+    ///
+    /// # Errors
+    /// There are no more files.
+    pub(crate) fn copy(&self) -> io::Result<OwnedFd> {
+        Ok(self.one.try_clone()?.into())
+    }
+
     /// Where it is bound.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
@@ -70,7 +89,7 @@ impl Socket {
     ///
     /// # Errors
     /// The system gives no event queue.
-    pub(super) fn register(self) -> io::Result<Sockets> {
+    pub(crate) fn register(self) -> io::Result<Sockets> {
         let group = self.group.map(UdpSocket::from_std).transpose()?;
         Ok(Sockets { one: UdpSocket::from_std(self.one)?, group })
     }
@@ -116,19 +135,19 @@ fn join(group: SocketAddr, by: SocketAddr) -> io::Result<socket2::Socket> {
 }
 
 /// Room for what comes with one system call. Stays with its thread.
-pub(super) struct Inbox {
+pub(crate) struct Inbox {
     headers: MultiHeaders<SockaddrStorage>,
     buffers: Vec<[u8; SPACE]>,
 }
 
 impl Inbox {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { headers: MultiHeaders::preallocate(BATCH, None), buffers: vec![[0; SPACE]; BATCH] }
     }
 
     /// Takes what is there, up to [`BATCH`] datagrams; how many. If that are fewer there was nothing left, and the socket is
     /// readable again when more comes. Of one that is too long the beginning comes, and is too long still.
-    pub(super) fn receive(&mut self, socket: &UdpSocket, mut each: impl FnMut(SocketAddr, &[u8])) -> usize {
+    pub(crate) fn receive(&mut self, socket: &UdpSocket, mut each: impl FnMut(SocketAddr, &[u8])) -> usize {
         let Self { headers, buffers } = self;
         let mut parts: Vec<[IoSliceMut<'_>; 1]> =
             buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
@@ -156,29 +175,38 @@ impl Inbox {
 
 /// What is to be sent, until it is.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
+pub(crate) struct Outbox {
     bytes: Vec<u8>,
     letters: Vec<(Range<usize>, SocketAddr)>,
 }
 
 impl Outbox {
     /// Where the next datagram is written.
-    pub(super) fn bytes(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
     /// What was written from `start` on goes to an address.
-    pub(super) fn post(&mut self, start: usize, to: SocketAddr) {
+    pub(crate) fn post(&mut self, start: usize, to: SocketAddr) {
         self.letters.push((start..self.bytes.len(), to));
     }
 
     /// Datagrams that wait.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.letters.len()
     }
 
+    /// Instead of being sent, for tests without sockets.
+    #[cfg(test)]
+    pub(crate) fn empty(&mut self, mut each: impl FnMut(SocketAddr, &[u8])) {
+        for (at, to) in std::mem::take(&mut self.letters) {
+            each(to, &self.bytes[at]);
+        }
+        self.bytes.clear();
+    }
+
     /// Sends all of it and is empty. What the kernel does not take is lost, as it may be on its way: how many it took.
-    pub(super) fn send(&mut self, socket: &UdpSocket) -> usize {
+    pub(crate) fn send(&mut self, socket: &UdpSocket) -> usize {
         let mut sent = 0;
         for letters in self.letters.chunks(BATCH) {
             let parts: Vec<[IoSlice<'_>; 1]> =

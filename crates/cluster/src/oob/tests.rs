@@ -21,7 +21,12 @@ fn aim(port: u16) -> Aim {
         interval: Duration::from_millis(100),
         target: Target { host: None, port: None, path: "/".into(), timeout: Duration::from_secs(10) },
     };
-    let member = MemberSettings { name: "one".into(), address: ([127, 0, 0, 1], port).into(), capacity: 1.0 };
+    let member = MemberSettings {
+        name: "one".into(),
+        address: ([127, 0, 0, 1], port).into(),
+        capacity: 1.0,
+        host: None,
+    };
     let group =
         GroupSettings { name: "web".into(), members: vec![member], monitor: Some(monitor), weight: None };
     crate::pull::aims(&group).remove(0).1

@@ -108,11 +108,14 @@ impl Group {
             (counts && fact.value >= 0.0).then_some(fact)
         };
         let share = PROCESSORS_BUSY.iter().find_map(fresh)?;
+        // An agent's sensors tell of the host and of a control group, and the greater as `cpu`. What a program tells, or a control
+        // group uses, is the server's own.
+        let whole = fresh(&HOST_BUSY).is_some_and(|host| host.value == share.value);
         let processors = fresh(&PROCESSORS).filter(|fact| fact.value > 0.0)?.value;
         Some(Said::Sensed {
             group: self.settings.name.clone(),
             member: self.settings.members[place].name.clone(),
-            sensed: Sensed { share: share.value, processors },
+            sensed: Sensed { share: share.value, processors, whole },
             age: now.saturating_duration_since(share.at),
         })
     }
@@ -226,5 +229,8 @@ const BUSY: [&str; 3] = ["application_utilization", "cpu_utilization", "cpu"];
 /// What the share of processors that is in use is called, the first one counts; and how many there are.
 pub(super) const PROCESSORS_BUSY: [&str; 2] = ["cpu", "cpu_utilization"];
 const PROCESSORS: &str = "cpus";
+
+/// What the share is called that is of all that runs at a host.
+const HOST_BUSY: &str = "cpu_host";
 
 const PER_SECOND: &str = "_per_second";

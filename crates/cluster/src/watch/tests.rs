@@ -8,6 +8,7 @@ fn group(name: &str, source: Source, metric: &str, weight: Option<&str>) -> Grou
         name: format!("app{number}:80").into(),
         address: ([10, 0, 0, number], 80).into(),
         capacity: f64::from(number),
+        host: Some(format!("rack{}", number.min(2)).into()),
     };
     let expression = |text: &str| Expression::new(text).unwrap();
     GroupSettings {
@@ -262,7 +263,7 @@ fn members_that_stay_keep_what_is_known_of_them() {
     watch.update(vec![next], now);
     let known = watch.known("web", now).unwrap();
     assert_eq!((known.members[0].facts.len(), known.members[0].load), (1, None));
-    watch.update(Vec::new(), now);
+    watch.update(Vec::<GroupSettings>::new(), now);
     assert_eq!(watch.known("web", now), None);
 }
 
@@ -337,12 +338,29 @@ fn how_busy_processors_are_is_passed_on_with_how_many_there_are() {
     let sensed = |share: f64| Said::Sensed {
         group: "web".into(),
         member: "app1:80".into(),
-        sensed: Sensed { share, processors: 2.0 },
+        sensed: Sensed { share, processors: 2.0, whole: false },
         age: Duration::ZERO,
     };
     assert_eq!(told(&mut one, &[("cpu", 0.5), ("cpus", 2.0)]), [sensed(0.5)]);
     assert_eq!(told(&mut one, &[("cpu", 0.6)]), [sensed(0.6)], "how many there are stays");
     assert_eq!(told(&mut one, &[("cpus", 2.0)]), [], "nothing new");
+    let whole = |share: f64| {
+        let sensed = Sensed { share, processors: 2.0, whole: true };
+        Said::Sensed { group: "web".into(), member: "app1:80".into(), sensed, age: Duration::ZERO }
+    };
+    assert_eq!(told(&mut one, &[("cpu", 0.7), ("cpu_host", 0.7)]), [whole(0.7)], "of all that runs there");
+    let both = [("cpu", 0.8), ("cpu_cgroup", 0.8), ("cpu_host", 0.7)];
+    assert_eq!(told(&mut one, &both), [sensed(0.8)], "a control group's");
+    assert_eq!(told(&mut one, &[("cpu", 0.2), ("cpu_host", 0.7)]), [sensed(0.2)], "a program's word");
     let mut passive = watch(vec![group("web", Source::Passive, "in_flight", None)], now);
     assert_eq!(told(&mut passive, &[("cpu", 0.5), ("cpus", 2.0)]), [], "nobody's word counts");
+}
+
+#[test]
+fn what_is_told_of_a_label_counts_in_every_group_that_is_there() {
+    let now = Instant::now();
+    let groups = ["web", "mail"].map(|name| group(name, Source::Push, "cpu", None));
+    let mut watch = watch(groups.to_vec(), now);
+    let said = watch.report(&report("rack2", &[("cpu", 0.5)]), now).unwrap();
+    assert_eq!(said, [load("mail", "app2:80", 0.5, 0.0), load("web", "app2:80", 0.5, 0.0)]);
 }

@@ -1,5 +1,6 @@
 //! What operators do with members and listeners.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use plimsoll_brain::{Event, EventKind};
@@ -26,6 +27,18 @@ impl Engine {
         lock(&self.0.control).operate(group, member, now, |analyzer| analyzer.drain(member, now))?;
         self.0.wake.notify_one();
         Ok(())
+    }
+
+    /// The group of a member: the one that is named, if it has the member, or the only one that has it.
+    ///
+    /// # Errors
+    /// There is no such member, or more than one group has it and none is named.
+    pub fn group_of(&self, group: Option<&str>, member: &str) -> Result<Arc<str>, String> {
+        let mut control = lock(&self.0.control);
+        let found = control.group_of(group, member)?;
+        let now = self.0.clock.now();
+        control.operate(Some(&found), member, now, |analyzer| analyzer.has(member))?;
+        Ok(found)
     }
 
     /// Takes a drained member back.
@@ -59,6 +72,14 @@ impl Engine {
         lock(&self.0.control).operate(group, member, now, |analyzer| analyzer.enable(member, now))?;
         self.0.wake.notify_one();
         Ok(())
+    }
+
+    /// The listener that somebody means, by protocol and address: `http:0.0.0.0:80`; as bound where the system was to choose a port.
+    ///
+    /// # Errors
+    /// There is no such listener, or more than one.
+    pub fn listener(&self, listener: &str) -> Result<String, String> {
+        lock(&self.0.control).name_of_listener(listener)
     }
 
     /// Closes a listener, as if the configuration had it no more, until it is opened again; false if it is closed already.

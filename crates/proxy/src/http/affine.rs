@@ -8,6 +8,8 @@
 //! comes back to it. The last two only as often as sessions may move: what a session remembers of its moves is in the
 //! cookie, and its chance is drawn from its number, so that several requests of one client at the same time get the same answer.
 //!
+//! Where the group says so a member that is drained keeps its sessions until their cookies end ([`View::kept_at`]).
+//!
 //! All of it is out of line: requests of other listeners carry nothing of it.
 
 use std::rc::Rc;
@@ -59,6 +61,14 @@ impl<S: Stream> Session<S> {
             return Admission::Full;
         }
         let mut brought = self.brought(affinity, &view, asked);
+        if let Some(trip) = stays(&brought, pool, &view, tried, now) {
+            if let Some(bond) = &self.bond {
+                let bond = &mut *bond.borrow_mut();
+                // It is not made any younger: a session that stays for as long as it likes would keep the member for ever.
+                (bond.cookie, bond.how) = (None, Choice::Cookie);
+            }
+            return Admission::Trip(trip);
+        }
         let mut trip = None;
         let mut how = Choice::Strategy;
         let own = brought.home.as_ref().and_then(|home| home.place);
@@ -143,6 +153,13 @@ impl<S: Stream> Session<S> {
         token.expires = if ttl == 0 { 0 } else { unix.saturating_add(ttl) };
         Some(line(affinity, &token, ttl, self.stream.scheme() == "https"))
     }
+}
+
+/// A place with the session's own member, if that is drained and its sessions stay until they end.
+fn stays(brought: &Brought, pool: &Rc<Pool>, view: &View, tried: &[MemberId], now: Time) -> Option<Trip> {
+    let home = brought.home.as_ref().filter(|home| home.place.is_none())?;
+    let (kept, place) = view.kept_at(&home.record).filter(|_| !tried.contains(&home.record.id))?;
+    pool.admit_to(kept, place, now)
 }
 
 /// A place with another member, if the session's own, at `place` of the plan, has too much and it may go.

@@ -62,7 +62,9 @@ impl<S: Stream> Session<S> {
                     bond.elsewhere(pool, &view, ask, now).inspect(|there| bond.moved(Some(there)))
                 }
             };
-            if let (Rebind::Redirect, true, Some(there)) = (rebind, bond.is_bound(), &trip)
+            // Clients of gRPC and of WebSockets follow nobody.
+            let follows = self.stream.call().is_none() && !asked.upgrade;
+            if let (Rebind::Redirect, true, Some(there)) = (rebind, bond.is_bound() && follows, &trip)
                 && let Some(location) = location(there, &view, asked)
             {
                 // A client that asks here all the same finds the new member.

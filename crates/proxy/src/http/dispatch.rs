@@ -1,5 +1,6 @@
 //! From a request to an answer: choose, connect, relay; try again where that is safe and allowed.
 
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -12,6 +13,7 @@ use super::exchange::AHEAD;
 use super::{Asked, Session, Stream};
 use crate::account::{Choice, NO_ROOM};
 use crate::admit::{self, Wish};
+use crate::blame::Blame;
 use crate::challenge;
 use crate::connect::link;
 use crate::core::Core;
@@ -24,6 +26,9 @@ use crate::trip::Trip;
 
 /// Members that may refuse a request before it is to wait; and as many again, if it may wait. Members that may decline it.
 const REFUSALS: u8 = 4;
+
+/// What few requests have to wait for. On the heap, made and polled out of line: all the others would be larger and slower for it.
+type Seldom<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// Why a request is to wait.
 enum Known {
@@ -48,18 +53,18 @@ enum Outcome {
 
 impl<S: Stream> Session<S> {
     /// Has a request answered; false if the connection ends with it.
-    pub(super) async fn answer(&mut self, mut asked: Asked) -> bool {
+    pub(super) async fn answer(&mut self, asked: &mut Asked) -> bool {
         self.answered_alone = false;
         if let Some(answer) = challenge::asked(&asked.out) {
             return self.vouch(asked, &answer).await;
         }
         let pool = self.listener.pool();
-        let outcome = self.attempts(&pool, &mut asked).await;
+        let outcome = self.attempts(&pool, asked).await;
         let now = self.core.now();
         let go_on = match outcome {
             Outcome::Answered(end) => {
                 pool.tally().latency.record(end.at.since(asked.begun));
-                self.log(&mut asked, end.status, None, now);
+                self.log(asked, end.status, None, now);
                 if !end.keep_client {
                     self.stream.part();
                     if !asked.body.done() {
@@ -71,19 +76,19 @@ impl<S: Stream> Session<S> {
             Outcome::Reject(reason) => {
                 // Not among the latencies: an overload that is refused quickly is not a fast service.
                 pool.group.reject(self.core.index, reason);
-                self.log(&mut asked, reason.status().0, Some(reason), now);
-                self.reject(&asked, reason).await
+                self.log(asked, reason.status().0, Some(reason), now);
+                self.reject(asked, reason).await
             }
             Outcome::Redirected(location) => {
-                self.log(&mut asked, 307, None, now);
-                self.redirect(&asked, &location).await
+                self.log(asked, 307, None, now);
+                self.redirect(asked, &location).await
             }
             Outcome::Lost => {
-                self.log(&mut asked, 0, None, now);
+                self.log(asked, 0, None, now);
                 false
             }
         };
-        self.core.recycle(asked.out);
+        self.core.recycle(std::mem::take(&mut asked.out));
         go_on
     }
 
@@ -139,8 +144,7 @@ impl<S: Stream> Session<S> {
                         0 => Known::Shed,
                         _ => Known::Refused,
                     };
-                    // On the heap: few requests wait, and all would be larger for it.
-                    match Box::pin(self.wait(pool, asked, &tried, deadline, known)).await {
+                    match self.wait(pool, asked, &tried, deadline, known).await {
                         Ok(trip) => {
                             if let Some(account) = &mut asked.account {
                                 account.waited(full);
@@ -198,7 +202,7 @@ impl<S: Stream> Session<S> {
                     return Outcome::Reject(reason);
                 }
                 Failure::Broken => {
-                    trip.failed(now);
+                    trip.failed(Blame::Broken, now);
                     self.stream.fail(false);
                     return Outcome::Lost;
                 }
@@ -208,6 +212,11 @@ impl<S: Stream> Session<S> {
                     if !answered {
                         return Outcome::Reject(Reason::TotalTimeout);
                     }
+                    self.stream.fail(true);
+                    return Outcome::Lost;
+                }
+                Failure::Quiet => {
+                    trip.over(now);
                     self.stream.fail(true);
                     return Outcome::Lost;
                 }
@@ -243,7 +252,7 @@ impl<S: Stream> Session<S> {
             };
             let retry = trip.settings().retry;
             let member = trip.member();
-            trip.failed(now);
+            trip.failed(Blame::Reason(reason), now);
             let allowed = u32::from(retries) < retry.attempts
                 && !asked.streamed
                 && (unsent || asked.method.idempotent())
@@ -261,41 +270,44 @@ impl<S: Stream> Session<S> {
 
     /// Waits for a member: in the queue where all are at their limit, else in the line.
     #[cold]
-    async fn wait(
-        &mut self,
-        pool: &Pool,
-        asked: &Asked,
-        tried: &[MemberId],
+    #[inline(never)]
+    fn wait<'a>(
+        &'a mut self,
+        pool: &'a Pool,
+        asked: &'a Asked,
+        tried: &'a [MemberId],
         deadline: Time,
         known: Known,
-    ) -> Result<Trip, Reason> {
-        let urgency = self.urgency(asked);
-        let wish = Wish {
-            key: asked.key,
-            tried,
-            urgency,
-            deadline,
-            since: asked.begun,
-            refused: matches!(known, Known::Refused),
-        };
-        let queued = match known {
-            Known::Full => admit::wait(&self.core, pool, &self.timer, &wish).await,
-            Known::Shed | Known::Refused => Err(Reason::Shed),
-        };
-        let found = match queued {
-            Err(Reason::Shed) => {
-                let Self { core, timer, stream, watched, unread, .. } = self;
-                let watch = asked.body.done();
-                let gone = |cx: &mut Context<'_>| watch && ended(core, stream, watched, unread, cx);
-                admit::line_up(core, pool, timer, &wish, gone).await
+    ) -> Seldom<'a, Result<Trip, Reason>> {
+        Box::pin(async move {
+            let urgency = self.urgency(asked);
+            let wish = Wish {
+                key: asked.key,
+                tried,
+                urgency,
+                deadline,
+                since: asked.begun,
+                refused: matches!(known, Known::Refused),
+            };
+            let queued = match known {
+                Known::Full => admit::wait(&self.core, pool, &self.timer, &wish).await,
+                Known::Shed | Known::Refused => Err(Reason::Shed),
+            };
+            let found = match queued {
+                Err(Reason::Shed) => {
+                    let Self { core, timer, stream, watched, unread, .. } = self;
+                    let watch = asked.body.done();
+                    let gone = |cx: &mut Context<'_>| watch && ended(core, stream, watched, unread, cx);
+                    admit::line_up(core, pool, timer, &wish, gone).await
+                }
+                queued => queued,
+            };
+            if let Some(urgency) = urgency {
+                let waited = &pool.tally().urgencies[usize::from(urgency.value())];
+                if found.is_ok() { waited.served.add(1) } else { waited.refused.add(1) }
             }
-            queued => queued,
-        };
-        if let Some(urgency) = urgency {
-            let waited = &pool.tally().urgencies[usize::from(urgency.value())];
-            if found.is_ok() { waited.served.add(1) } else { waited.refused.add(1) }
-        }
-        found.inspect(|trip| self.hold(asked, trip))
+            found.inspect(|trip| self.hold(asked, trip))
+        })
     }
 
     /// How urgent a request says it is, where the listener wants to know. Only those that find no room are asked: it is read
@@ -316,11 +328,15 @@ impl<S: Stream> Session<S> {
     }
 
     /// A new connection to a member, or a stream on one.
-    async fn reach(&self, trip: &Trip, deadline: Time) -> Result<Link, Reason> {
-        match trip.settings().http2 {
-            true => http2::reach(&self.core, trip, &self.timer, deadline, &self.peer).await,
-            false => link(&self.core, trip, &self.timer, deadline, &self.peer).await,
-        }
+    #[cold]
+    #[inline(never)]
+    fn reach<'a>(&'a self, trip: &'a Trip, deadline: Time) -> Seldom<'a, Result<Link, Reason>> {
+        Box::pin(async move {
+            match trip.settings().http2 {
+                true => http2::reach(&self.core, trip, &self.timer, deadline, &self.peer).await,
+                false => link(&self.core, trip, &self.timer, deadline, &self.peer).await,
+            }
+        })
     }
 
     /// What it is that no connection came about: the client's own haste is no fault of the member.
@@ -351,9 +367,8 @@ impl<S: Stream> Session<S> {
         };
         let (mut member, reused) = match pooled {
             Some(stream) => (stream, true),
-            // On the heap: it is needed seldom, and would make every connection's task larger.
             None => {
-                let made = Box::pin(self.reach(trip, deadline)).await;
+                let made = self.reach(trip, deadline).await;
                 (made.map_err(|reason| self.unreached(asked, reason))?, false)
             }
         };

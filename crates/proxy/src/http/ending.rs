@@ -43,6 +43,8 @@ pub(super) enum Failure {
     Stale(bool),
     /// The client's own patience came to its end (gRPC). `true`: its answer had begun.
     Expired(bool),
+    /// Nothing was said for long on either side of a call whose answer had begun.
+    Quiet,
     /// The answer broke off after a part of it was passed on.
     Broken,
 }
@@ -56,6 +58,7 @@ impl Failure {
             Self::Declined => DECLINED,
             Self::Stale(_) => STALE,
             Self::Expired(_) => Reason::TotalTimeout.label(),
+            Self::Quiet => Reason::ClientTimeout.label(),
             Self::Broken => "broken_off",
         }
     }

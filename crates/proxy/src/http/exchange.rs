@@ -16,13 +16,16 @@ use plimsoll_wire::http1::{self, Body, Method, Rewrite};
 use super::ending::{Answer, End, Failure};
 use super::{Asked, Session, Stream, ending};
 use crate::ListenerSettings;
+use crate::core::Core;
 use crate::reason::Reason;
 use crate::relay;
 use crate::residue::Residue;
 use crate::trip::Trip;
+use trailers::Trailers;
 
 mod patience;
 mod straight;
+mod trailers;
 
 /// A body up to this long is copied behind its head, to be sent by one call without gathering.
 const COPY: usize = 4096;
@@ -56,6 +59,8 @@ struct Exchange<'a, S, M> {
     status: u16,
     /// Chunks are taken apart for a client of HTTP/1.0.
     unchunk: bool,
+    /// A report of load is announced for what follows the answer's content.
+    trailers: Option<Box<Trailers>>,
     keep_member: bool,
     keep_client: bool,
     /// Was anything of the final answer passed on to the client? After interim ones another may still follow.
@@ -103,6 +108,7 @@ impl<S: Stream> Session<S> {
             answer: Answer::Head,
             status: 0,
             unchunk: false,
+            trailers: None,
             keep_member: true,
             keep_client: asked.keep_alive,
             answered: false,
@@ -142,6 +148,8 @@ impl<S: Stream> Session<S> {
         if let Answer::Tunnel = exchange.answer {
             let idle = exchange.settings.timeouts.tunnel;
             let (session, member) = (exchange.session, exchange.member);
+            session.stream.keepalive();
+            member.keepalive();
             let unread = std::mem::take(&mut session.unread);
             // On the heap: few connections need it, and all would be larger for it.
             Box::pin(relay::copy(
@@ -169,7 +177,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 return Poll::Ready(Err(self.late()));
             }
             self.watching = true;
-            self.rearm(self.session.core.tick());
+            self.extend();
         }
         let core = Rc::clone(&self.session.core);
         let heard = self.heard;
@@ -180,7 +188,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 while turns < TURNS && self.request(cx, buffer)? {
                     turns += 1;
                 }
-                while turns < TURNS && self.answer(cx, buffer, scratch)? {
+                while turns < TURNS && self.answer(&core, cx, buffer, scratch)? {
                     turns += 1;
                     scratch.clear();
                     if matches!(self.answer, Answer::Done | Answer::Tunnel) && self.to_client.is_empty() {
@@ -205,8 +213,9 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 return Poll::Ready(Err(Failure::Client(self.answered)));
             }
         }
-        if turns > 0 && (heard || self.heard || self.asked.streamed) {
-            self.rearm(core.tick());
+        let bodied = self.asked.came || !self.asked.body.done();
+        if turns > 0 && (heard || self.heard || bodied) {
+            self.extend();
         }
         Poll::Pending
     }
@@ -240,9 +249,12 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 Poll::Pending => Ok(false),
             };
         }
-        if self.asked.body.done() {
-            return Ok(false);
-        }
+        if self.asked.body.done() { Ok(false) } else { self.body(cx, buffer) }
+    }
+
+    /// Moves the request's body on; true if something moved. Out of line: most requests have none, or it came with the head.
+    #[inline(never)]
+    fn body(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Result<bool, Failure> {
         let session = &mut *self.session;
         let input = match session.stream.poll_recv(cx, buffer, &mut session.watched) {
             Poll::Ready(Ok(came)) if came > 0 => &buffer[..came],
@@ -255,6 +267,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             Err(_) => return Err(Failure::Refused(Reason::BadRequest)),
         };
         self.session.unread.extend_from_slice(&input[taken..]);
+        self.asked.came = true;
         if !self.asked.streamed && self.asked.out.len() + taken <= KEPT && self.session.stream.shared() {
             // Sent from there, and once more if the member did nothing with it: calls are mostly as small as that.
             self.asked.out.extend_from_slice(&input[..taken]);
@@ -278,6 +291,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     /// Moves the answer on; true if something moved.
     fn answer(
         &mut self,
+        core: &Core,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
         scratch: &mut Vec<u8>,
@@ -308,7 +322,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         self.trip.stripe().bytes_in.add(came as u64);
         self.partial.clear();
         let input = &buffer[..kept + came];
-        let body = self.digest(input, scratch)?;
+        let body = self.digest(core, input, scratch)?;
         if body.len() <= COPY && !scratch.is_empty() {
             scratch.extend_from_slice(body);
             self.pass_on(cx, scratch, &[])
@@ -318,13 +332,19 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     }
 
     /// Reads an answer's bytes: appends what goes before to `scratch`, returns what goes after as it is.
-    fn digest<'b>(&mut self, input: &'b [u8], scratch: &mut Vec<u8>) -> Result<&'b [u8], Failure> {
+    fn digest<'b>(
+        &mut self,
+        core: &Core,
+        input: &'b [u8],
+        scratch: &mut Vec<u8>,
+    ) -> Result<&'b [u8], Failure> {
         let mut rest = input;
-        let core = Rc::clone(&self.session.core);
         let mut marks = core.marks.borrow_mut();
         while let Answer::Head = self.answer {
             let to_head = self.asked.method == Method::Head;
-            let head = match http1::response(rest, self.settings.max_head, to_head, &mut marks) {
+            // Not moved out of there: it is large.
+            let read = http1::response(rest, self.settings.max_head, to_head, &mut marks);
+            let head = match &read {
                 Ok(Some(head)) => head,
                 Ok(None) => {
                     self.partial.extend_from_slice(rest);
@@ -345,15 +365,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             }
             self.status = head.status;
             if head.status == 101 {
-                if !self.asked.upgrade {
-                    return Err(self.bad_answer());
-                }
-                let mut more = self.asked.metered.answered(head.status, None, || core.tick());
-                if let Some(bond) = &self.session.bond {
-                    bond.borrow().told(&mut more);
-                }
-                head.write(Rewrite::default(), &more, scratch);
-                self.answer = Answer::Tunnel;
+                self.switch(head, scratch)?;
                 return Ok(rest);
             }
             if self.asked.upgrade && matches!(head.status, 200..300) && self.session.stream.tunnels() {
@@ -361,7 +373,11 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 return Err(self.bad_answer());
             }
             self.keep_member &= head.keep_alive;
-            self.unchunk = self.asked.http10 && matches!(head.body, Body::Chunked(_));
+            let chunked = matches!(head.body, Body::Chunked(_));
+            self.unchunk = self.asked.http10 && chunked;
+            if head.reports_after && chunked && !self.unchunk {
+                self.trailers = Some(Trailers::new(self.trip.settings().strip_reports));
+            }
             self.keep_client &= self.asked.body.done()
                 && !self.unchunk
                 && head.body != Body::UntilClose
@@ -386,21 +402,42 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.keep_member &= rest.is_empty();
             return Ok(&[]);
         };
-        let taken = if self.unchunk && !self.refused {
-            ending::unchunk(body, rest, scratch)
-        } else {
-            body.feed(rest)
+        let taken = match &mut self.trailers {
+            _ if self.refused => body.feed(rest),
+            Some(trailers) => trailers.pass(body, rest, scratch),
+            None if self.unchunk => ending::unchunk(body, rest, scratch),
+            None => body.feed(rest),
         };
         let Ok(taken) = taken else { return Err(self.bad_answer()) };
         if body.done() {
             self.answer = Answer::Done;
+            if let Some(report) = self.trailers.as_mut().and_then(|trailers| trailers.report()) {
+                // An answer that was passed on is no refusal, whatever it says of itself.
+                let _ = self.trip.hear(&report, core.now());
+            }
         }
         self.keep_member &= taken == rest.len();
         if self.refused {
             scratch.clear();
             return Ok(&[]);
         }
-        Ok(if self.unchunk { &[] } else { &rest[..taken] })
+        Ok(if self.unchunk || self.trailers.is_some() { &[] } else { &rest[..taken] })
+    }
+
+    /// The member speaks another protocol from here on.
+    #[cold]
+    #[inline(never)]
+    fn switch(&mut self, head: &http1::Response<'_, '_>, scratch: &mut Vec<u8>) -> Result<(), Failure> {
+        if !self.asked.upgrade {
+            return Err(self.bad_answer());
+        }
+        let mut more = self.asked.metered.answered(head.status, None, || self.session.core.tick());
+        if let Some(bond) = &self.session.bond {
+            bond.borrow().told(&mut more);
+        }
+        head.write(Rewrite::default(), &more, scratch);
+        self.answer = Answer::Tunnel;
+        Ok(())
     }
 
     /// What the member says of its load: with a 503 it may be that it has no room.

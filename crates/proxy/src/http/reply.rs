@@ -63,7 +63,7 @@ impl<S: Stream> Session<S> {
     }
 
     /// Answers an authority that looks whether a name leads here; true if the connection goes on.
-    pub(super) async fn vouch(&mut self, mut asked: Asked, body: &[u8]) -> bool {
+    pub(super) async fn vouch(&mut self, asked: &mut Asked, body: &[u8]) -> bool {
         self.answered_alone = true;
         let keep = asked.keep_alive && asked.body.done() && !asked.http10 && !self.ending();
         // Writing to a vector cannot fail.
@@ -77,8 +77,8 @@ impl<S: Stream> Session<S> {
         if asked.method != Method::Head {
             answer.extend_from_slice(body);
         }
-        self.log(&mut asked, 200, None, self.core.now());
-        self.core.recycle(asked.out);
+        self.log(asked, 200, None, self.core.now());
+        self.core.recycle(std::mem::take(&mut asked.out));
         if !self.send(&answer).await {
             return false;
         }

@@ -33,6 +33,7 @@ impl<S: Stream> Session<S> {
             method: Method::Other,
             out: Vec::new(),
             body,
+            came: !framed.pieces.is_empty(),
             streamed: false,
             // There is one request on a stream.
             keep_alive: false,

@@ -81,8 +81,8 @@ impl<S: Stream> Governed<S> {
     fn sent(&self, sent: &Poll<io::Result<usize>>, parts: &[IoSlice<'_>]) {
         let watch = &self.watch;
         if let Poll::Ready(Ok(bytes)) = sent {
-            watch.meter.borrow_mut().sent(*bytes);
-            watch.wear.went(parts, *bytes);
+            let data = watch.wear.went(parts, *bytes);
+            watch.meter.borrow_mut().sent(*bytes, data);
         }
     }
 }

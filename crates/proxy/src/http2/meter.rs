@@ -8,13 +8,18 @@
 //! So clients may cancel calls that take too long as often as they like, as those of gRPC do by their deadlines; only resets of
 //! younger streams are charged. (Envoy and Varnish tell them apart by an age of a second, and count those of many requests; calls
 //! with a deadline below that are common.)
+//!
+//! **Pings.** Clients of gRPC measure how long a round takes, to know how large their windows should be: whenever DATA comes and no ping
+//! is under way they send one, and a WINDOW_UPDATE before it (grpc-go's and grpc-java's estimate of the product of bandwidth and delay). A busy
+//! client sends thousands in a second. So each frame of DATA that it gets is good for a ping and for a window update of the connection
+//! and of the stream. So is the reset of an old stream for a ping, by which Go's client sees whether we are still there.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use plimsoll_brain::Time;
 
-use super::frames::{CONTINUATION, DATA, Frame, Frames, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE};
+use super::frames::{CONTINUATION, DATA, Frame, Frames, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE};
 
 /// Bytes that a client's connection begins with.
 pub(super) const PREFACE: usize = 24;
@@ -40,9 +45,11 @@ impl Allowance {
         self.left = (self.left + by).min(self.most);
     }
 
+    /// Takes one, if there is one.
     fn spend(&mut self) -> bool {
-        self.left -= 1.0;
-        self.left >= 0.0
+        let there = self.left >= 1.0;
+        self.left -= f64::from(u8::from(there));
+        there
     }
 }
 
@@ -51,6 +58,8 @@ impl Allowance {
 pub(super) struct Meter {
     /// PING, SETTINGS, PRIORITY, DATA without any, and what nobody knows.
     idle: Allowance,
+    /// PING that answers something.
+    echoes: Allowance,
     /// RST_STREAM of young streams, and of those that there are not.
     resets: Allowance,
     /// WINDOW_UPDATE.
@@ -68,6 +77,7 @@ impl Meter {
     pub(super) fn new(now: Time) -> Self {
         Self {
             idle: Allowance::new(1000.0, 100.0),
+            echoes: Allowance { left: 0.0, ..Allowance::new(1000.0, 0.0) },
             resets: Allowance::new(200.0, 20.0),
             updates: Allowance::new(10_000.0, 100.0),
             last: now,
@@ -88,9 +98,10 @@ impl Meter {
         self.resets.grow(1.0);
     }
 
-    /// So many bytes were sent: the client may open its windows again for them.
-    pub(super) fn sent(&mut self, bytes: usize) {
-        self.updates.grow(bytes as f64 / 100.0);
+    /// So many bytes were sent, and so many frames of DATA among them: the client may open its windows again for them, and ping.
+    pub(super) fn sent(&mut self, bytes: usize, data: usize) {
+        self.updates.grow(bytes as f64 / 100.0 + 2.0 * data as f64);
+        self.echoes.grow(data as f64);
     }
 
     /// Bytes have come; false if they are too much.
@@ -128,8 +139,11 @@ impl Meter {
             RST_STREAM => {
                 let there = self.unreset > 0;
                 self.unreset = self.unreset.saturating_sub(1);
-                (there && self.ages.aged(frame.stream, now)) || self.resets.spend()
+                let free = there && self.ages.aged(frame.stream, now);
+                self.echoes.grow(f64::from(u8::from(free)));
+                free || self.resets.spend()
             }
+            PING if !frame.last => self.echoes.spend() || self.idle.spend(),
             // Answers to our settings, of which there are few. Those to our pings are as few and may not come unasked.
             SETTINGS if frame.last => true,
             WINDOW_UPDATE => self.updates.spend(),
@@ -241,6 +255,42 @@ mod tests {
         ] {
             assert_eq!(passes(&frame(kind, flags, payload)), most, "kind {kind}, flags {flags}");
         }
+    }
+
+    #[test]
+    fn whoever_gets_data_may_ping_and_open_windows() {
+        let (ping, update) = (frame(6, 0, 8), frame(8, 0, 4));
+        let mut meter = meter();
+        for number in 0..50_000 {
+            // As little as an answer can be.
+            meter.sent(30, 1);
+            let came = [&update[..], &of(1, update.clone()), &ping].concat();
+            assert!(meter.came(&came, Time(0)), "{number}");
+        }
+        // What was not used is kept, up to a point.
+        meter.sent(0, 5000);
+        let more = (0..20_000).take_while(|_| meter.came(&ping, Time(0))).count();
+        assert_eq!(more, 2000);
+        // Their answers are something else: nobody asked.
+        let (mut meter, answer) = (self::meter(), frame(6, 1, 8));
+        meter.sent(0, 100);
+        assert_eq!((0..20_000).take_while(|_| meter.came(&answer, Time(0))).count(), 1000);
+    }
+
+    #[test]
+    fn whoever_gives_up_an_old_stream_may_ping() {
+        let mut meter = meter();
+        let mut now = Time(0);
+        for number in 0..5000 {
+            assert!(meter.came(&of(2 * number + 1, frame(1, 5, 5)), now));
+            now = now + Duration::from_millis(1);
+        }
+        let mut passed = 0;
+        for number in 0..4000 {
+            let reset = of(2 * number + 1, RESET.to_vec());
+            passed += u32::from(meter.came(&[reset, frame(6, 0, 8)].concat(), now));
+        }
+        assert_eq!(passed, 4000);
     }
 
     #[test]

@@ -111,6 +111,7 @@ pub(crate) fn serve<S: Stream + 'static>(
     Box::pin(async move {
         let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
         let (scheme, origin) = (stream.scheme(), stream.origin());
+        stream.keepalive();
         let watch = Watch::new(&core);
         let (stream, outlet) = batch(stream);
         let governed = Governed::new(stream, unread, Rc::clone(&watch));

@@ -52,18 +52,21 @@ impl Wear {
         }
     }
 
-    /// So many bytes of these went to the peer.
-    pub(super) fn went(&self, parts: &[IoSlice<'_>], mut left: usize) {
+    /// So many bytes of these went to the peer; how many frames of DATA were among them.
+    pub(super) fn went(&self, parts: &[IoSlice<'_>], mut left: usize) -> usize {
         let mut going = self.going.borrow_mut();
+        let mut data = 0;
         for part in parts {
             let (mut bytes, _) = part.split_at(left.min(part.len()));
             left -= bytes.len();
             while let Some(frame) = going.next(&mut bytes) {
+                data += usize::from(frame.kind == DATA);
                 if frame.kind == RST_STREAM && BLAMED.contains(&frame.code.into()) {
                     self.blamed.set(self.blamed.get() + 1);
                 }
             }
         }
+        data
     }
 
     /// Is it to be let go?
@@ -104,16 +107,26 @@ mod tests {
     }
 
     #[test]
+    fn data_that_goes_is_counted() {
+        let three = [0, 0, 1, 0, 0, 0, 0, 0, 1, b'x'].repeat(3);
+        let wear = Wear::new((0, 0), 10);
+        // Of the last one the head is not whole.
+        assert_eq!(wear.went(&[IoSlice::new(&three)], 25), 2);
+        assert_eq!(wear.went(&[IoSlice::new(&three[25..])], 5), 1);
+        assert_eq!(wear.went(&[IoSlice::new(&[0, 0, 0, 4, 1, 0, 0, 0, 0])], 9), 0);
+    }
+
+    #[test]
     fn only_the_peers_mistakes_count() {
         let reset = |code: u8| [0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, code];
         let wear = Wear::new((0, 5), 10);
         wear.went(&[IoSlice::new(b"hello")], 5);
         // NO_ERROR, INTERNAL_ERROR, CANCEL
         for code in [0, 2, 8] {
-            (0..100).for_each(|_| wear.went(&[IoSlice::new(&reset(code))], 13));
+            (0..100).for_each(|_| assert_eq!(wear.went(&[IoSlice::new(&reset(code))], 13), 0));
         }
         // What was not taken comes again.
-        (0..100).for_each(|_| wear.went(&[IoSlice::new(&reset(1))], 0));
+        (0..100).for_each(|_| assert_eq!(wear.went(&[IoSlice::new(&reset(1))], 0), 0));
         assert!(!wear.worn());
         for code in [1, 3, 5, 7] {
             let (head, rest) = (&reset(code)[..7], &reset(code)[7..]);

@@ -178,6 +178,7 @@ impl Drop for Making<'_> {
 }
 
 /// A stream to the member of a trip on a connection that is there.
+#[inline(never)]
 pub(crate) fn at_hand(core: &Rc<Core>, trip: &Trip) -> Option<Link> {
     Some(outbound(trip.upstream.wires.place(core)?, trip))
 }
@@ -254,6 +255,7 @@ async fn make(
 ) -> Result<Rc<Wire>, Reason> {
     let link = connect::link(core, trip, timer, deadline, peer).await?;
     let secure = link.scheme() == "https";
+    link.keepalive();
     let ear = Rc::new(Ear::new(core.now()));
     let met = Box::pin(meet(link, core, &ear));
     let (sender, connection, outlet) = connect::patiently(core, trip, timer, deadline, met).await?;

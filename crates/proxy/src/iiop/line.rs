@@ -25,6 +25,7 @@ use super::call::{Ask, Call};
 use super::inbound::{Came, Inbound, Whole};
 use super::outbox::Outbox;
 use super::relay;
+use crate::blame::Blame;
 use crate::core::Core;
 use crate::reason::Reason;
 use crate::trip::Trip;
@@ -263,7 +264,7 @@ impl Line {
             let placed = self.calls.borrow_mut().remove(&id);
             let Some(Placed { call, trip, .. }) = placed else { return };
             self.forget(&call, id);
-            trip.failed(now);
+            trip.failed(Blame::Reason(Reason::AnswerTimeout), now);
             call.refuse(Reason::AnswerTimeout);
         }
     }
@@ -277,7 +278,7 @@ impl Line {
                 trip.abandoned();
                 tokio::task::spawn_local(relay::relay(call, None));
             } else {
-                trip.failed(now);
+                trip.failed(Blame::Reason(Reason::Reset), now);
                 call.refuse(Reason::Reset);
             }
         }

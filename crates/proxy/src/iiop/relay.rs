@@ -14,6 +14,7 @@ use super::call::{Ask, Call};
 use super::line::{Line, Manner, Settings};
 use super::lines::Way;
 use crate::admit::{self, admit};
+use crate::blame::Blame;
 use crate::connect::connect;
 use crate::pool::{Admission, Pool};
 use crate::reason::Reason;
@@ -114,7 +115,7 @@ pub(super) async fn relay(mut call: Call, mut trip: Option<Trip>) {
             Some(reason) => reason,
         };
         let now = core.tick();
-        if !again(&mut call, &pool, found, now) {
+        if !again(&mut call, &pool, found, Blame::Reason(last), now) {
             return call.refuse(last);
         }
     }
@@ -142,12 +143,12 @@ pub(super) fn answered(mut call: Call, trip: Trip, message: &mut [u8], piece: Op
     match judged {
         Judged::Refused => {
             let pool = call.session.listener.pool();
-            if again(&mut call, &pool, trip, now) {
+            if again(&mut call, &pool, trip, Blame::Call, now) {
                 tokio::task::spawn_local(relay(call, None));
                 return;
             }
         }
-        Judged::Failed => trip.failed(now),
+        Judged::Failed => trip.failed(Blame::Call, now),
         Judged::Fine if call.kind == Ask::Locate => trip.abandoned(),
         Judged::Fine => trip.succeeded(now),
     }
@@ -186,9 +187,9 @@ fn judge(reply: &Reply<'_>, order: Order, own: Option<&[u8]>) -> Judged {
 }
 
 /// A member did not take a request: is it to be tried with another?
-fn again(call: &mut Call, pool: &Pool, trip: Trip, now: Time) -> bool {
+fn again(call: &mut Call, pool: &Pool, trip: Trip, blame: Blame, now: Time) -> bool {
     let (attempts, member) = (trip.settings().retry.attempts, trip.member());
-    trip.failed(now);
+    trip.failed(blame, now);
     next(call, pool, attempts, member, now)
 }
 

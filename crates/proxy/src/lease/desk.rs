@@ -54,6 +54,7 @@ pub(super) struct Seat {
 impl Seat {
     /// The member was counted in already.
     pub(super) fn taken(group: &Arc<Group>, record: &Arc<Record>) -> Self {
+        record.vitals.lend();
         record.lent.held.fetch_add(1, Relaxed);
         Self { group: Arc::clone(group), record: Arc::clone(record) }
     }
@@ -62,7 +63,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.record.lent.held.fetch_sub(1, Relaxed);
-        self.record.vitals.end();
+        self.record.vitals.give_back();
         if !self.group.room.calm() {
             self.group.room.ring();
         }
@@ -91,6 +92,11 @@ pub(super) enum Found {
 }
 
 impl Desk {
+    /// All leases, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&u128, &Loan)> {
+        self.leases.iter()
+    }
+
     /// Leases in force.
     pub(super) fn len(&self) -> usize {
         self.leases.len()
@@ -156,7 +162,7 @@ impl Desk {
         let begin = |place: usize| {
             let member = &members[place];
             // Another may have taken the last place in the meantime.
-            let taken = member.vitals.begin() <= member.limit;
+            let taken = member.vitals.begin() <= member.allowed();
             if !taken {
                 member.vitals.end();
             }

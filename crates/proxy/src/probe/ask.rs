@@ -69,13 +69,23 @@ async fn judge(stream: impl AsyncRead + AsyncWrite + Unpin + Send, target: &Targ
                 false => get(stream, &target.request).await?,
                 true => second::get(stream, target, path, host.as_deref().unwrap_or(&target.name)).await?,
             };
-            match expect {
-                Some(expected) if status == *expected => Ok(()),
-                Some(expected) => Err(format!("answered {status} rather than {expected}")),
-                None if (200..400).contains(&status) => Ok(()),
-                None => Err(format!("answered {status}")),
-            }
+            judged(status, path, *expect)
         }
+    }
+}
+
+/// What a status says: none but the expected one will do, or any of a success.
+fn judged(status: u16, path: &str, expect: Option<u16>) -> Result<(), String> {
+    // Most often it is well, and asked for something that it does not have.
+    let hint = match status {
+        404 => format!(": it has no {path}; is `http` in [group.health] the right path?"),
+        _ => String::new(),
+    };
+    match expect {
+        Some(expected) if status == expected => Ok(()),
+        Some(expected) => Err(format!("answered {status} rather than {expected}{hint}")),
+        None if (200..400).contains(&status) => Ok(()),
+        None => Err(format!("answered {status}{hint}")),
     }
 }
 
@@ -108,5 +118,25 @@ fn told(error: &io::Error) -> String {
         io::ErrorKind::ConnectionRefused => "connection refused".into(),
         io::ErrorKind::ConnectionReset => "connection reset".into(),
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_found_is_most_often_the_path() {
+        assert_eq!(judged(204, "/up", None), Ok(()));
+        assert_eq!(judged(404, "/up", Some(404)), Ok(()));
+        assert_eq!(judged(503, "/up", None), Err("answered 503".into()));
+        assert_eq!(judged(200, "/up", Some(204)), Err("answered 200 rather than 204".into()));
+        for expect in [None, Some(200)] {
+            let why = judged(404, "/up", expect).unwrap_err();
+            assert!(
+                why.starts_with("answered 404") && why.contains("it has no /up; is `http` in [group.health]"),
+                "{why}"
+            );
+        }
     }
 }

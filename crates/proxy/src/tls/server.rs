@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Formatter};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, ProducesTickets, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 use super::issued::Issued;
 use super::shown::{Shown, ShownCertificate, named};
+use super::tickets::tickets;
 
 /// A certificate of ours: what its files hold.
 #[derive(Clone, Copy, Hash)]
@@ -85,7 +86,7 @@ impl ListenerTls {
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::<Shown>::clone(&shown));
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.ticketer = tickets(clients).map_err(|why| (None, why.to_string()))?;
+        config.ticketer = tickets(clients).map_err(|why| (None, why))?;
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         let mut print = DefaultHasher::new();
         (certificates, clients, tls12, protocols).hash(&mut print);
@@ -165,21 +166,5 @@ pub(super) fn certified(
     CertifiedKey::from_der(chain, key, provider).map_err(|why| match why {
         rustls::Error::InconsistentKeys(_) => "the key is not that of the certificate".to_owned(),
         why => why.to_string(),
-    })
-}
-
-/// Keys of session tickets, made anew every six hours. They outlive a reload, so that clients go on where they were; those who
-/// were asked for a certificate go on only where the same is asked for.
-fn tickets(clients: Option<ClientCertificate<'_>>) -> Result<Arc<dyn ProducesTickets>, rustls::Error> {
-    type Known = BTreeMap<u64, Arc<dyn ProducesTickets>>;
-    static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
-    let mut asked = DefaultHasher::new();
-    clients.hash(&mut asked);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(match known.entry(asked.finish()) {
-        std::collections::btree_map::Entry::Occupied(kept) => Arc::clone(kept.get()),
-        std::collections::btree_map::Entry::Vacant(fresh) => {
-            Arc::clone(fresh.insert(rustls::crypto::aws_lc_rs::Ticketer::new()?))
-        }
     })
 }

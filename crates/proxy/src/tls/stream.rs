@@ -148,6 +148,10 @@ impl Stream for Secure {
         self.socket.abort();
     }
 
+    fn keepalive(&self) {
+        self.socket.keepalive();
+    }
+
     /// What is TLS's own is taken in.
     fn quiet(&mut self) -> bool {
         let mut watched = false;

@@ -15,7 +15,8 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-use super::{Key, Service, TURN};
+use super::{Key, Lent, Service, TURN};
+use crate::blame::Blame;
 use crate::bond::Bond;
 use crate::pool::{Admission, Pool};
 use crate::reason::Reason;
@@ -57,7 +58,12 @@ struct Bound {
 impl Flow {
     /// A flow to a member; `None` if there is none for it.
     pub(super) fn begin(service: &Service, (client, local): Key, now: Time) -> Option<Rc<Self>> {
-        let flow = Self {
+        let flow = Self::unbound((client, local), now);
+        flow.bind(service, now, None).then(|| Rc::new(flow))
+    }
+
+    fn unbound((client, local): Key, now: Time) -> Self {
+        Self {
             client,
             local,
             begun: now,
@@ -66,8 +72,57 @@ impl Flow {
             bond: RefCell::default(),
             failed: RefCell::default(),
             waker: RefCell::default(),
-        };
-        flow.bind(service, now, None).then(|| Rc::new(flow))
+        }
+    }
+
+    /// A flow that goes on here, by the socket that another process had for it; `None` if its member cannot be used.
+    pub(super) fn resume(
+        service: &Service,
+        key: Key,
+        member: &str,
+        socket: UdpSocket,
+        now: Time,
+    ) -> Option<Rc<Self>> {
+        let pool = service.listener.pool();
+        let view = pool.view();
+        let place = view.published.plan.members().iter().position(|one| *one.name == *member)?;
+        // It may be at another address by now.
+        let address =
+            socket.peer_addr().ok().filter(|peer| *peer == view.published.plan.members()[place].address)?;
+        let trip = pool.admit_to(&view, place, now)?;
+        let flow = Self::unbound(key, now);
+        flow.hold(service, trip, Rc::new(socket), address, pool);
+        Some(Rc::new(flow))
+    }
+
+    /// What another process needs to go on with it; `None` if it has no member that others could find.
+    pub(super) fn lent(&self, client: SocketAddr, local: Option<IpAddr>) -> Option<Lent> {
+        let bound = self.bound.borrow();
+        let bound = bound.as_ref()?;
+        let view = bound.pool.view();
+        let member = view.published.plan.members().iter().find(|member| member.id == bound.trip.member())?;
+        Some(Lent {
+            client,
+            local,
+            member: member.name.to_string(),
+            socket: super::lent::copy(&bound.socket)?,
+        })
+    }
+
+    fn hold(
+        &self,
+        service: &Service,
+        mut trip: Trip,
+        socket: Rc<UdpSocket>,
+        address: SocketAddr,
+        pool: Rc<Pool>,
+    ) {
+        let version = Cell::new(pool.group.version());
+        self.bond.borrow_mut().hold(&service.listener, &trip);
+        trip.settle();
+        let heard = Cell::new(false);
+        *self.bound.borrow_mut() = Some(Bound { socket, address, trip, pool, version, heard });
+        self.waker.borrow().iter().for_each(Waker::wake_by_ref);
     }
 
     /// Sends a datagram of the client to the member, to another one if that fails.
@@ -135,7 +190,7 @@ impl Flow {
     fn poll_changed(&self, socket: Option<&Rc<UdpSocket>>, timer: &Timer, service: &Service) -> Poll<bool> {
         let now = service.core.tick();
         let due = self.last.get() + service.idle();
-        if due <= now {
+        if due <= now || service.listener.left() {
             return Poll::Ready(true);
         }
         timer.set(due);
@@ -149,6 +204,10 @@ impl Flow {
 
     /// The flow is over.
     pub(super) fn end(&self, service: &Service) {
+        if service.listener.left() {
+            // It goes on elsewhere, and is counted there.
+            return drop(self.bound.take());
+        }
         let now = service.core.now();
         self.part(now);
         service.listener.pool().tally().latency.record(now.since(self.begun));
@@ -242,18 +301,12 @@ impl Flow {
                 Admission::Nobody => failed.clear(),
             }
         };
-        let version = Cell::new(pool.group.version());
         let address = trip.upstream.address.get();
         match connected(address) {
             Ok(socket) => {
-                let socket = Rc::new(socket);
-                let mut trip = trip;
-                self.bond.borrow_mut().hold(&service.listener, &trip);
-                trip.settle();
                 trip.stripe().connects.add(1);
-                let heard = Cell::new(false);
-                *self.bound.borrow_mut() = Some(Bound { socket, address, trip, pool, version, heard });
-                self.waker.borrow().iter().for_each(Waker::wake_by_ref);
+                drop(failed);
+                self.hold(service, trip, Rc::new(socket), address, pool);
                 true
             }
             Err(error) => {
@@ -279,7 +332,7 @@ impl Flow {
     fn fail(&self, now: Time) {
         if let Some(bound) = self.bound.borrow_mut().take() {
             self.failed.borrow_mut().push(bound.trip.member());
-            bound.trip.failed(now);
+            bound.trip.failed(Blame::Reason(Reason::ConnectFailed), now);
         }
     }
 }

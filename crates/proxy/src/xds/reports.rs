@@ -2,7 +2,7 @@
 //! members as if they had come through this process.
 //!
 //! How long requests took is not in a report. By Little's law it follows from how many were under way and how many ended, and so
-//! it is counted; it is a mean, averaged over some reports. To a client of gRPC every status but OK is a failure, NOT_FOUND as well
+//! it is counted; it is a mean, averaged over some reports. Where requests go from here as well, those say how fast a member is. To a client of gRPC every status but OK is a failure, NOT_FOUND as well
 //! as UNAVAILABLE: failures count where members are compared with one another (success rates), and not where one after
 //! another would eject a member.
 
@@ -40,7 +40,7 @@ pub(super) async fn report(
     mut incoming: Incoming,
     mut out: Outgoing,
 ) {
-    let mut ledger = Ledger { core: core.index, last: core.now(), held: BTreeMap::new() };
+    let mut ledger = Ledger::new(core.index, core.now());
     let end = listen(&core, &listener, &mut ledger, &mut incoming, &mut out).await;
     out.end(end);
 }
@@ -88,6 +88,8 @@ struct Ledger {
     last: Time,
     /// By group and member.
     held: BTreeMap<(Arc<str>, Arc<str>), Held>,
+    /// Requests begun from here at the members of each group that it told of last.
+    begun: BTreeMap<Arc<str>, u32>,
 }
 
 /// At one member.
@@ -109,13 +111,18 @@ struct Sum {
 }
 
 impl Ledger {
+    fn new(core: usize, now: Time) -> Self {
+        Self { core, last: now, held: BTreeMap::new(), begun: BTreeMap::new() }
+    }
+
     /// Takes a report: all that the client has under way, and what it did since the one before. What it does not mention is nothing.
     fn take(&mut self, request: &LoadStatsRequest, now: Time, find: impl Fn(&str) -> Option<Rc<Pool>>) {
         let passed = now.since(std::mem::replace(&mut self.last, now));
         let mut before = std::mem::take(&mut self.held);
+        let begun = std::mem::take(&mut self.begun);
         for stats in &request.cluster_stats {
             if let Some(pool) = find(&stats.cluster_name) {
-                self.cluster(stats, &pool, &mut before, passed, now);
+                self.cluster(stats, &pool, &mut before, begun.get(&pool.group.name), passed, now);
             }
         }
     }
@@ -125,12 +132,18 @@ impl Ledger {
         stats: &ClusterStats,
         pool: &Rc<Pool>,
         before: &mut BTreeMap<(Arc<str>, Arc<str>), Held>,
+        begun: Option<&u32>,
         passed: Duration,
         now: Time,
     ) {
         let view = pool.view();
         let published = &view.published;
         let sampled = published.settings.samples().is_some();
+        let here = published.records.iter().map(|record| record.vitals.begun_here());
+        let here = here.fold(0, u32::wrapping_add);
+        // Nobody but such clients sends requests there: what they know is all there is.
+        let alone = begun == Some(&here);
+        self.begun.insert(Arc::clone(&pool.group.name), here);
         let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
         for one in &stats.upstream_locality_stats {
             let Some(locality) = &one.locality else { continue };
@@ -157,7 +170,7 @@ impl Ledger {
             // One that is in use no more, and that this client had nothing with, is nobody's.
             let Some(mut held) = held else { continue };
             let latency = held.count(&sum, self.core, over);
-            if let Some(latency) = latency.filter(|_| planned.is_some()) {
+            if let Some(latency) = latency.filter(|_| alone && planned.is_some()) {
                 let plan = &published.plan;
                 (plan.strategy().observe)(plan.knobs(), &held.record.vitals, latency, false, now);
             }
@@ -178,7 +191,8 @@ impl Held {
         let between = (f64::from(self.in_flight) + f64::from(in_flight)) / 2.0;
         self.mean = if self.mean < 0.0 { between } else { self.mean + (between - self.mean) * PART };
         self.set(in_flight);
-        let stripe = &self.record.stripes[core];
+        let stripe = self.record.stripe(core);
+        self.group.tallies[core].begun.add(1);
         let done = succeeded + failed;
         stripe.requests.add(done);
         stripe.failures.add(failed);
@@ -248,7 +262,7 @@ mod tests {
     use plimsoll_wire::xds::{Locality, MetricStats, UnnamedStats};
 
     use super::*;
-    use crate::fixture::{listened, run};
+    use crate::fixture::{listened, ruled, run};
 
     fn stats(in_flight: u64, succeeded: u64, failed: u64) -> LocalityStats {
         LocalityStats {
@@ -270,7 +284,27 @@ mod tests {
     }
 
     fn ledger() -> Ledger {
-        Ledger { core: 0, last: Time(0), held: BTreeMap::new() }
+        Ledger::new(0, Time(0))
+    }
+
+    #[test]
+    fn they_say_how_fast_a_member_is_where_nobody_else_does() {
+        run(|core| async move {
+            let (pool, _heard) = ruled(&core, None, "peak_ewma");
+            let find = |name: &str| (name == "g").then(|| Rc::clone(&pool));
+            let vitals = Arc::clone(&pool.view().published.records[0].vitals);
+            let mut ledger = ledger();
+            let mut known = |seconds: u64| {
+                let now = Time(seconds * 1_000_000_000);
+                ledger.take(&request(vec![stats(3, 100, 0)]), now, find);
+                vitals.latency(now, Duration::from_secs(10)).is_some()
+            };
+            assert!(!known(2), "it is not known yet whether there are others");
+            vitals.begin();
+            vitals.end();
+            assert!(!known(4), "there were");
+            assert!(known(6));
+        });
     }
 
     #[test]
@@ -287,7 +321,7 @@ mod tests {
             one.take(&request(vec![told, stats(1, 0, 0)]), Time(2_000_000_000), find);
             other.take(&request(vec![stats(3, 0, 0)]), Time(2_000_000_000), find);
             assert_eq!(record.vitals.in_flight(), 9);
-            let stripe = &record.stripes[0];
+            let stripe = record.stripe(0);
             assert_eq!((stripe.requests.value(), stripe.failures.value()), (100, 10));
             // Three in flight on average over 2 s, 100 of them: 60 ms each.
             assert!((stripe.latency.seconds() - 6.0).abs() < 1e-6, "{}", stripe.latency.seconds());
@@ -312,7 +346,7 @@ mod tests {
             let all = stats(u64::MAX, u64::MAX, u64::MAX);
             ledger.take(&request(vec![all.clone(), all]), Time(1), find);
             assert_eq!(u64::from(record.vitals.in_flight()), MOST);
-            assert_eq!(record.stripes[0].requests.value(), 2 * MOST);
+            assert_eq!(record.stripe(0).requests.value(), 2 * MOST);
             let stranger = Locality { sub_zone: "nobody".into(), ..Locality::default() };
             let stranger = LocalityStats { locality: Some(stranger), ..stats(1, 1, 1) };
             let nowhere = LocalityStats { locality: None, ..stats(1, 1, 1) };
@@ -321,7 +355,7 @@ mod tests {
             let mut elsewhere = request(vec![stats(1, 1, 1)]);
             elsewhere.cluster_stats[0].cluster_name = "other".into();
             ledger.take(&elsewhere, Time(3), find);
-            assert_eq!(record.stripes[0].requests.value(), 2 * MOST);
+            assert_eq!(record.stripe(0).requests.value(), 2 * MOST);
             // A group that is named twice in one report.
             let mut twice = request(vec![stats(5, 0, 0)]);
             twice.cluster_stats.push(request(vec![stats(7, 0, 0)]).cluster_stats.remove(0));

@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
 use crate::rig::*;
+use crate::second;
 
 fn bound(protocol: Protocol, binding: Binding) -> ListenerSettings {
     ListenerSettings { binding, ..listener(protocol) }
@@ -269,6 +270,50 @@ async fn a_client_may_be_sent_to_the_member_itself() {
         }
         assert!((1..=30).contains(&sent), "{sent}");
         assert_eq!(binding(&engine, busy).moved, sent as u64);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_does_not_follow_a_redirect_is_not_sent_anywhere() {
+    within(async {
+        let (busy, idle) = (server().await, server().await);
+        let listener = bound(Protocol::Http, Binding::OnDemand(Rebind::Redirect));
+        let mut group = first(&[busy, idle]);
+        group.public.insert(idle.to_string().into(), "https://idle.example:8443".into());
+        let (engine, address) = start(listener, group);
+        let (mut sockets, mut callers) = (clients(address, 40).await, Vec::new());
+        let ask = async |caller: &second::Sender| {
+            let mut caller = caller.clone().ready().await.unwrap();
+            let (response, _) = caller.send_request(second::call().body(()).unwrap(), true).unwrap();
+            let (head, body, _) = second::answer(response).await.unwrap();
+            assert_eq!(head.status(), 200, "{head:?}");
+            String::from_utf8(body).unwrap().parse::<SocketAddr>().unwrap()
+        };
+        for _ in 0..40 {
+            let (caller, _) = second::client(address).await;
+            assert_eq!(ask(&caller).await, busy);
+            callers.push(caller);
+        }
+        assert_eq!(served(&mut sockets, busy).await, 40);
+        alert(&engine, busy, idle);
+        let mut moved = [0, 0];
+        while moved.contains(&0) {
+            for caller in &callers {
+                moved[0] += u32::from(ask(caller).await == idle);
+            }
+            for client in &mut sockets {
+                let upgrade =
+                    "GET /chat HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+                client.0.write_all(upgrade.as_bytes()).await.unwrap();
+                let head = head(&mut client.0).await.expect("an answer");
+                assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+                let length = head.split("Content-Length: ").nth(1).and_then(|rest| rest.split('\r').next());
+                let mut body = vec![0; length.unwrap().parse().unwrap()];
+                client.0.read_exact(&mut body).await.unwrap();
+                moved[1] += u32::from(body == idle.to_string().as_bytes());
+            }
+        }
     })
     .await;
 }

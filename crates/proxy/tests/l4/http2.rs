@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use bytes::Bytes;
 use h2::server;
 use http::{HeaderMap, Request, Response, StatusCode};
-use plimsoll_proxy::{Binding, ListenerSettings, Protocol};
+use plimsoll_proxy::{Binding, GroupSettings, ListenerSettings, Protocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -41,6 +41,36 @@ async fn a_stream_is_a_request_to_a_member_of_http_1() {
         assert!(asked.contains("\r\ncookie: a=1; b=2\r\n"), "{asked}");
         assert!(asked.contains("\r\nX-Forwarded-For: 127.0.0.1\r\n"), "{asked}");
         assert!(asked.ends_with("\r\n\r\n3\r\nabc\r\n0\r\nx-check: 9\r\n\r\n"), "{asked}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn members_of_http_1_say_in_trailers_how_loaded_they_are() {
+    const SAYS: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum, Endpoint-Load-Metrics\r\n\r\n\
+                        5\r\nhello\r\n0\r\nX-Sum: 7\r\nendpoint-load-metrics: TEXT cpu_utilization=0.3\r\n\r\n";
+    within(async {
+        let (member, _told) = plain(SAYS).await;
+        for strip_reports in [true, false] {
+            let sample_reports = Some(std::time::Duration::from_nanos(1));
+            let (engine, address) = http(GroupSettings { strip_reports, sample_reports, ..group(&[member]) });
+            let mut said = engine.said().unwrap();
+            let (sender, _end) = client(address).await;
+            let (_, content, trailers) = get(&sender, "/").await.unwrap();
+            let trailers = trailers.unwrap();
+            assert_eq!((content.as_slice(), &trailers["x-sum"]), (&b"hello"[..], &"7".parse().unwrap()));
+            assert_eq!(trailers.contains_key("endpoint-load-metrics"), !strip_reports);
+            let mut old = TcpStream::connect(address).await.unwrap();
+            old.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+            let mut text = String::new();
+            old.read_to_string(&mut text).await.unwrap();
+            assert!(text.contains("\r\n5\r\nhello\r\n0\r\nX-Sum: 7\r\n"), "{text}");
+            assert_eq!(text.contains("cpu_utilization"), !strip_reports, "{text}");
+            for _ in 0..2 {
+                let heard = said.recv().await.unwrap();
+                assert_eq!(heard.values, [("cpu_utilization".to_owned(), 0.3)]);
+            }
+        }
     })
     .await;
 }

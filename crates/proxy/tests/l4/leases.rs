@@ -19,6 +19,7 @@ fn named(name: &str, member: SocketAddr) -> GroupSettings {
 }
 
 fn with(groups: Vec<GroupSettings>) -> Settings {
+    let groups = groups.into_iter().map(Into::into).collect();
     Settings { groups, ..settings(listener(Protocol::Http), group(&[at(1)])) }
 }
 

@@ -29,8 +29,10 @@ pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
         strip_reports: true,
         sample_reports: None,
         public: Default::default(),
+        hosts: Default::default(),
         side_car: None,
         hand_over: None,
+        keeps_drained: false,
         spec: GroupSpec {
             name: "g".into(),
             strategy,
@@ -101,10 +103,11 @@ pub(crate) fn settings(listener: ListenerSettings, group: GroupSettings) -> Sett
         threads: 2,
         max_connections: 1000,
         listeners: vec![listener],
-        groups: vec![group],
+        groups: vec![group.into()],
         access_log: None,
         tracing: None,
         drain_deadline: 2 * SECOND,
+        upgrade_deadline: 2 * SECOND,
     }
 }
 

@@ -20,8 +20,11 @@ pub(crate) fn http(group: GroupSettings) -> (Engine, SocketAddr) {
     start(listener(Protocol::Http), group)
 }
 
+/// Asks on a client's connection.
+pub(crate) type Sender = SendRequest<Bytes>;
+
 /// A client's connection, and how it ended.
-pub(crate) async fn client(address: SocketAddr) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
+pub(crate) async fn client(address: SocketAddr) -> (Sender, JoinHandle<Result<(), h2::Error>>) {
     let stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
     let (sender, connection) = h2::client::handshake(stream).await.unwrap();

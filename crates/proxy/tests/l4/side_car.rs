@@ -139,7 +139,7 @@ async fn of_servers_that_share_a_host_none_takes_what_the_others_use() {
         let first = settings(listeners.remove(0), groups.remove(0));
         let mut all = Settings { threads: 1, ..first };
         all.listeners.append(&mut listeners);
-        all.groups.append(&mut groups);
+        all.groups.extend(groups.into_iter().map(Arc::new));
         let engine = Engine::start(all).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         for (which, address) in engine.addresses().into_iter().enumerate() {

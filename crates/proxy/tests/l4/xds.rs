@@ -282,7 +282,7 @@ async fn another_group_comes_and_goes_with_the_configuration() {
         let (engine, address) = start_with(alone.clone());
         let mut both = alone.clone();
         both.listeners[0].others = vec!["other".into()];
-        both.groups.push(other);
+        both.groups.push(other.into());
         let (sender, _end) = client(address).await;
         let mut call = Call::begin(&sender, DISCOVERY, &ask(ENDPOINTS, "other", "")).await;
         call.silence(200 * MILLI).await;

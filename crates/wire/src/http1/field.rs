@@ -127,10 +127,13 @@ pub(super) fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// A Content-Length: digits only, within 63 bits.
 pub(super) fn length(value: &[u8]) -> Option<u64> {
-    if value.is_empty() || value.len() > 18 || !value.iter().all(u8::is_ascii_digit) {
+    if value.is_empty() || value.len() > 18 {
         return None;
     }
-    Some(value.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
+    value.iter().try_fold(0, |sum, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        (digit < 10).then(|| sum * 10 + u64::from(digit))
+    })
 }
 
 /// Appends `head` from `from` on, which is where a line begins, without the marked lines that `drop` wants to

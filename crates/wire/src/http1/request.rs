@@ -113,15 +113,15 @@ fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Result<Request<
         };
     }
     let target_start = method_end + 1;
-    let target =
-        input[target_start..].iter().position(|byte| !(b'!'..=b'~').contains(byte)).ok_or(Stop::Partial)?;
-    let target_end = target_start + target;
-    if target == 0 || input[target_end] != b' ' {
+    let target_end = scan::visible_end(input, target_start);
+    let after = *input.get(target_end).ok_or(Stop::Partial)?;
+    if target_end == target_start || after != b' ' {
         return Err(Stop::Bad("the request line is malformed"));
     }
-    let version = input.get(target_end + 1..target_end + 9).ok_or(Stop::Partial)?;
+    let version = input[target_end + 1..].first_chunk::<8>().ok_or(Stop::Partial)?;
     let http10 = match version {
-        b"HTTP/1.1" => false,
+        // Compared at once, and not byte by byte.
+        _ if version == b"HTTP/1.1" => false,
         b"HTTP/1.0" => true,
         [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => return Ok(Err(Refusal::Version)),
         _ => return Err(Stop::Bad("the request line is malformed")),

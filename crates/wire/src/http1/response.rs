@@ -1,8 +1,9 @@
 //! Answer heads: read, judged, rewritten for the client.
 
-use super::field::{Connection, MAX_FIELDS, Marks, Why, copy_lines, length, mark_named};
+use super::field::{Connection, MAX_FIELDS, Marks, Why, copy_lines, length, mark_named, tokens};
 use super::scan::{self, Stop, is, lines};
 use super::{Body, Chunked};
+use crate::orca;
 
 /// An answer that cannot be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +28,8 @@ pub struct Response<'m, 'b> {
     marks: &'m Marks,
     /// The value of the first ORCA report ([`crate::orca::HEADER`]), if there is one.
     pub report: Option<&'b [u8]>,
+    /// Is another one announced for the trailers (`Trailer`)?
+    pub reports_after: bool,
     /// Does any field stay behind?
     hop: bool,
     upgrade: bool,
@@ -66,19 +69,22 @@ pub fn response<'m, 'b>(
 #[inline(always)]
 fn read<'m, 'b>(input: &'b [u8], to_head: bool, marks: &'m mut Marks) -> Result<Response<'m, 'b>, Stop> {
     const LINE: Stop = Stop::Bad("the status line is malformed");
-    let Some(begin) = input.get(..12) else {
+    let Some(begin) = input.first_chunk::<12>() else {
         let plausible = input.iter().zip(b"HTTP/1.").all(|(one, other)| one == other);
         return Err(if plausible { Stop::Partial } else { LINE });
     };
-    let (http10, status) = match begin {
-        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor @ (b'0' | b'1'), b' ', a, b, c]
-            if matches!(a, b'1'..=b'9') && b.is_ascii_digit() && c.is_ascii_digit() =>
-        {
+    let (version, code) = begin.split_at(8);
+    let http10 = version == b"HTTP/1.0";
+    let status = match code {
+        [b' ', a @ b'1'..=b'9', b, c] if b.is_ascii_digit() && c.is_ascii_digit() => {
             let digit = |byte: &u8| u16::from(byte - b'0');
-            (*minor == b'0', digit(a) * 100 + digit(b) * 10 + digit(c))
+            digit(a) * 100 + digit(b) * 10 + digit(c)
         }
         _ => return Err(LINE),
     };
+    if !http10 && version != b"HTTP/1.1" {
+        return Err(LINE);
+    }
     let end = scan::text_end(input, 12)?;
     if end > 12 && input[12] != b' ' {
         return Err(LINE);
@@ -104,6 +110,7 @@ fn judge<'m, 'b>(
     let mut chunked = false;
     let mut upgrade = false;
     let mut report = None;
+    let mut reports_after = false;
     let (mut index, mut at) = (0, fields);
     let len = loop {
         let (line, next) = scan::line(input, at)?;
@@ -117,6 +124,9 @@ fn judge<'m, 'b>(
             7 if is(name, b"upgrade") => {
                 (hop, upgrade) = (true, true);
                 fits &= marks.add(&line, Why::Hop);
+            }
+            7 if is(name, b"trailer") => {
+                reports_after |= tokens(value).any(|name| name.eq_ignore_ascii_case(orca::HEADER.as_bytes()));
             }
             10 if is(name, b"connection") => {
                 hop = true;
@@ -181,7 +191,20 @@ fn judge<'m, 'b>(
     // Chunks in HTTP/1.0 are somebody's mistake: nothing after them is to be trusted (RFC 9112 section 6.1).
     let persistent = if http10 { connection.keep_alive && !chunked } else { true };
     let keep_alive = !matches!(body, Body::UntilClose) && !connection.close && persistent;
-    Ok(Response { status, keep_alive, body, len, head, fields, http10, marks, report, hop, upgrade })
+    Ok(Response {
+        status,
+        keep_alive,
+        body,
+        len,
+        head,
+        fields,
+        http10,
+        marks,
+        report,
+        reports_after,
+        hop,
+        upgrade,
+    })
 }
 
 impl Response<'_, '_> {

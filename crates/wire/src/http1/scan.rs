@@ -31,25 +31,27 @@ const CRLF: &str = "a line does not end in CRLF";
 /// The line at `at`, or `None` (and the end of the head) if it is the empty one.
 #[inline(always)]
 pub(super) fn line(input: &[u8], at: usize) -> Result<(Option<Line<'_>>, usize), Stop> {
+    if let [b'\r', b'\n', ..] = input[at..] {
+        return Ok((None, at + 2));
+    }
     let colon = name_end(input, at);
-    if colon > at && colon < input.len() && input[colon] == b':' {
+    if colon > at && input.get(colon) == Some(&b':') {
         let text = text_end(input, colon + 1)?;
         let end = crlf(input, text)?;
         let value = trim(input, colon + 1, text);
         return Ok((Some(Line { start: at, end, name: &input[at..colon], value }), end));
     }
-    not_a_field(input, at, colon)
+    Err(no_field(&input[at..], colon - at))
 }
 
-/// What stands at `at` if it is no field: the empty line, the end of what came, or something wrong.
+/// Why `input` begins with neither a field nor the empty line; `name` bytes of it could be a name.
 #[cold]
-fn not_a_field(input: &[u8], at: usize, colon: usize) -> Result<(Option<Line<'_>>, usize), Stop> {
-    match &input[at..] {
-        [b'\r', b'\n', ..] => Ok((None, at + 2)),
-        [] | [b'\r'] => Err(Stop::Partial),
-        [b'\r' | b'\n', ..] => Err(Stop::Bad(CRLF)),
-        _ if colon == input.len() => Err(Stop::Partial),
-        _ => Err(Stop::Bad("a field name is malformed")),
+fn no_field(input: &[u8], name: usize) -> Stop {
+    match input {
+        [] | [b'\r'] => Stop::Partial,
+        [b'\r' | b'\n', ..] => Stop::Bad(CRLF),
+        _ if name == input.len() => Stop::Partial,
+        _ => Stop::Bad("a field name is malformed"),
     }
 }
 
@@ -59,13 +61,13 @@ fn name_end(input: &[u8], from: usize) -> usize {
     let unlike_names = |byte: u8| !((byte | 0x20).wrapping_sub(b'a') < 26 || byte == b'-');
     let mut at = from;
     // Nearly all names are of letters and hyphens; other characters are seen to one by one.
-    while let Some(other) = sixteen::first(input, at, unlike_names) {
-        if !TOKEN[usize::from(input[other])] {
-            return other;
+    loop {
+        at = sixteen::first(input, at, unlike_names);
+        match input.get(at) {
+            Some(byte) if *byte != b':' && TOKEN[usize::from(*byte)] => at += 1,
+            _ => return at,
         }
-        at = other + 1;
     }
-    input.len()
 }
 
 /// The lines of a head that was scanned before; `at` is where its fields begin.
@@ -82,12 +84,19 @@ pub(super) fn lines(head: &[u8], mut at: usize) -> impl Iterator<Item = Line<'_>
 pub(super) fn text_end(input: &[u8], from: usize) -> Result<usize, Stop> {
     let mut at = from;
     loop {
-        at = control(input, at).ok_or(Stop::Partial)?;
-        if input[at] != b'\t' {
-            return Ok(at);
+        at = control(input, at);
+        match input.get(at) {
+            Some(b'\t') => at += 1,
+            Some(_) => return Ok(at),
+            None => return Err(Stop::Partial),
         }
-        at += 1;
     }
+}
+
+/// Where the visible characters of ASCII that begin at `from` end.
+#[inline(always)]
+pub(super) fn visible_end(input: &[u8], from: usize) -> usize {
+    sixteen::first(input, from, |byte| !byte.is_ascii_graphic())
 }
 
 /// After the CRLF at `at`.
@@ -103,9 +112,9 @@ pub(super) fn crlf(input: &[u8], at: usize) -> Result<usize, Stop> {
     }
 }
 
-/// Where the first byte below a space, or a DEL, stands at or after `from`.
+/// Where the first byte below a space, or a DEL, stands at or after `from`; the length if there is none.
 #[inline(always)]
-fn control(input: &[u8], from: usize) -> Option<usize> {
+fn control(input: &[u8], from: usize) -> usize {
     sixteen::first(input, from, |byte| byte < b' ' || byte == 0x7f)
 }
 
@@ -176,8 +185,8 @@ mod tests {
             from in 0usize..80,
         ) {
             let from = from.min(bytes.len());
-            let plain = bytes[from..].iter().position(|byte| *byte < b' ' || *byte == 0x7f).map(|at| from + at);
-            prop_assert_eq!(control(&bytes, from), plain);
+            let plain = bytes[from..].iter().take_while(|byte| **byte >= b' ' && **byte != 0x7f).count();
+            prop_assert_eq!(control(&bytes, from), from + plain);
         }
 
         #[test]

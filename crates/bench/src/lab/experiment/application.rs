@@ -12,6 +12,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{Bytes, Span};
+use crate::lab::measure::Wire;
 use crate::lab::table::Levels;
 use crate::member::{Service, Steps};
 
@@ -149,6 +150,30 @@ impl Setting {
         }
     }
 
+    /// The same with work that is always the same.
+    pub(in crate::lab) fn constant(self) -> Self {
+        Self { work: Work::Constant, ..self }
+    }
+
+    /// Seconds that a cycle of a client alone takes in the mean, beside the way.
+    pub(in crate::lab) fn alone(&self) -> f64 {
+        let bytes = self.length as f64 * self.per_byte;
+        // For A and B together: SA and SB, and everything else twice.
+        let (delays, rest) = match self.architecture {
+            Architecture::Handle => (4.0, self.agent + self.overhead + bytes),
+            Architecture::Forward => (3.0, self.agent + self.locate + self.receive + self.send + bytes),
+        };
+        self.client + 2.5 * self.demand + 2.0 * (delays * self.delay + rest)
+    }
+
+    /// What the way takes, if a cycle of one client alone took so many seconds and it knew its server, or had brought it
+    /// the message, after so many.
+    pub(in crate::lab) fn wire(&self, cycle: f64, pick: f64) -> Wire {
+        let taken = if self.architecture == Architecture::Forward { self.receive } else { 0.0 };
+        let relay = (pick - taken).max(0.0);
+        Wire { relay, reach: ((cycle - self.alone()) / 2.0 - relay).max(0.0) }
+    }
+
     /// What server number `number` (from 1 on) does with a call, and with a message that it only receives.
     pub fn steps(&self, number: usize) -> (Steps, Option<Steps>) {
         let demand = if number <= COPIES { self.demand } else { 1.5 * self.demand };
@@ -215,6 +240,10 @@ mod tests {
             "cpu:const:15000000ns,wait:const:250000000ns,cpu:const:15000000ns,cpu:const:15000000ns,cpu:const:15000000ns"
         );
         assert_eq!(receive.unwrap().to_string(), "cpu:const:2000000ns");
+        // For A three delays, the agent, receiving, sending, a kilobyte and SA; for B likewise. What is left is the way.
+        let work = 2.0 * (3.0 * 0.25 + 0.0152 + 0.002 + 0.014 + 0.001) + 2.5 * 0.03;
+        let wire = setting.constant().wire(work + 0.005, 0.003);
+        assert!((wire.relay - 0.001).abs() < 1e-9 && (wire.reach - 0.0015).abs() < 1e-9, "{wire:?}");
         let usual = application.at(&Levels::new());
         assert_eq!((usual.demand, usual.delay, usual.length, usual.clones), (0.01, 0.01, 150, 1));
         let handle = Application {

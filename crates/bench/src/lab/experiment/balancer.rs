@@ -1,10 +1,14 @@
 //! Balancers, by name and by how they choose.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
+
+use crate::units;
 
 /// A balancer and how it chooses: `none`, `plimsoll:round_robin`, `haproxy:leastconn`, `nginx:random two least_conn`, `lottery:referral`;
 /// `plimsoll:adaptive+agents` before members that say how loaded they are, `plimsoll:adaptive@on_demand` with a binding.
@@ -19,6 +23,8 @@ pub struct Balancer {
     pub binding: Option<Binding>,
     /// Do the members say with each answer how loaded they are, as those with agents do?
     pub agents: bool,
+    /// Where there are several of plimsoll, how often each tells the others of what it sees; they know nothing of one another if `None`.
+    pub fleet: Option<Duration>,
     /// Does plimsoll follow a lottery, whose daemons are beside the members, rather than have a strategy of its own?
     pub follows: bool,
 }
@@ -153,6 +159,16 @@ fn knob(text: &str) -> Option<(&str, f64)> {
     word(name.trim()).then_some((name.trim(), value))
 }
 
+/// What stands after `+fleet`: nothing for the usual time between two reports, or one in parentheses.
+fn interval(text: &str) -> Option<Duration> {
+    const BOUNDS: RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(1);
+    if text.is_empty() {
+        return Some(Duration::from_millis(10));
+    }
+    let inside = text.strip_prefix('(')?.strip_suffix(')')?;
+    units::duration(inside).ok().filter(|each| BOUNDS.contains(each))
+}
+
 fn word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase())
 }
@@ -170,6 +186,7 @@ impl Default for Balancer {
             strategy: "least_connections".to_owned(),
             binding: None,
             agents: false,
+            fleet: None,
             follows: false,
         }
     }
@@ -179,7 +196,16 @@ impl FromStr for Balancer {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (bare, agents) = text.strip_suffix("+agents").map_or((text, false), |bare| (bare, true));
+        let (bare, fleet) = match text.rsplit_once("+fleet") {
+            Some((bare, rest)) => match interval(rest) {
+                Some(each) => (bare, Some(each)),
+                None => {
+                    return Err(format!("`{text}`: expected `+fleet`, or `+fleet(100ms)` from 5 ms to 1 s"));
+                }
+            },
+            None => (text, None),
+        };
+        let (bare, agents) = bare.strip_suffix("+agents").map_or((bare, false), |bare| (bare, true));
         let (bare, binding) = match bare.split_once('@') {
             Some((bare, name)) => match Binding::named(name) {
                 Some(binding) => (bare, Some(binding)),
@@ -212,7 +238,10 @@ impl FromStr for Balancer {
         if binding.is_some() && kind != BalancerKind::Plimsoll {
             return Err(format!("`{text}`: only plimsoll can be told how long clients stay with a member"));
         }
-        let balancer = Self { kind, strategy: strategy.to_owned(), binding, agents, follows };
+        if fleet.is_some() && kind != BalancerKind::Plimsoll {
+            return Err(format!("`{text}`: only plimsoll's balancers can be told of one another"));
+        }
+        let balancer = Self { kind, strategy: strategy.to_owned(), binding, agents, fleet, follows };
         if balancer.known() {
             return Ok(balancer);
         }
@@ -273,6 +302,11 @@ mod tests {
             "plimsoll:+agents",
             "plimsoll:adaptive+agent",
             "plimsoll:adaptive+agents+agents",
+            "plimsoll:adaptive+fleet(2s)",
+            "plimsoll:adaptive+fleet()",
+            "plimsoll:adaptive+fleets",
+            "plimsoll:adaptive+fleet+agents",
+            "haproxy:leastconn+fleet",
             "plimsoll:a b",
             "plimsoll:a(",
             "plimsoll:a()",
@@ -295,6 +329,11 @@ mod tests {
         assert_eq!(tuned.knobs(), ("least_loaded", BTreeMap::from([("reject", 0.5), ("critical", 2.0)])));
         let with: Balancer = "plimsoll:adaptive+agents".parse().unwrap();
         assert_eq!((with.algorithm(), with.agents, tuned.agents), ("adaptive", true, false));
+        let fleet = |text: &str| text.parse::<Balancer>().unwrap().fleet.map(|each| each.as_millis());
+        assert_eq!(
+            (fleet("plimsoll+fleet"), fleet("plimsoll:adaptive+agents+fleet(1s)")),
+            (Some(10), Some(1000))
+        );
         let bound: Balancer = "plimsoll:least_loaded(reject=2)@on_demand+agents".parse().unwrap();
         assert_eq!(
             (bound.knobs().0, bound.binding, bound.agents),

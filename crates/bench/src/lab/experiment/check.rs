@@ -2,14 +2,15 @@
 
 mod application;
 mod load;
+mod scaler;
 
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use super::{
-    Act, Along, Balancer, BalancerKind, Experiment, Factor, Fault, Level, Mode, Protocol, Vary, Wrong,
+    Act, Along, Balancer, BalancerKind, Decider, Experiment, Factor, Fault, Level, Mode, Protocol, Vary,
+    Wrong,
 };
-use crate::lab::claim::Test;
 use crate::lab::column::Column;
 use crate::lab::metric::Metric;
 use crate::lab::plan::{self, Point};
@@ -91,6 +92,9 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
             let least = BATCH.as_millis();
             say(repetitions.span(), format!("the duration must be at least {least} ms for each batch"));
         }
+        if plan.tick.is_some_and(|tick| tick.of(mode).0 < BATCH) {
+            say(repetitions.span(), format!("the tick is at least {} ms", BATCH.as_millis()));
+        }
         if warmup > LONG || duration > LONG {
             say(repetitions.span(), "warm-up and duration are a day each at most".to_owned());
         }
@@ -124,6 +128,9 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
     }
     for why in members(experiment, &varied) {
         say(top.clone(), why);
+    }
+    for (at, why) in scaler::check(experiment, &varied) {
+        say(at, why);
     }
     let network = &experiment.network;
     if network.delay.is_some_and(|delay| !network.namespaces || delay.0 > DELAY) {
@@ -195,14 +202,7 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
             }
         }
         // A bound looks at every point by itself, a ratio at those that differ in its series alone.
-        if let Test::RatioToBest(ratio) = test
-            && let Some(why) = ratio.wrong()
-        {
-            say(claim.test.span(), why.to_owned());
-        }
-        if let Test::ModelError(error) = test
-            && let Some(why) = error.wrong()
-        {
+        if let Some(why) = test.wrong() {
             say(claim.test.span(), why.to_owned());
         }
         if experiment.model.is_none() && (claim.column != Column::Measured || test.of_model()) {
@@ -375,7 +375,14 @@ fn fits(factor: Factor, level: &Level) -> Result<(), String> {
         (Factor::Balancer, Level::Number(_)) => Err("a balancer is given by its name".to_owned()),
         (Factor::Protocol, Level::Text(text)) if Protocol::named(text).is_some() => Ok(()),
         (Factor::Protocol, level) => Err(format!("`{level}`: expected `http` or `iiop`")),
+        (Factor::Scaler, Level::Text(text)) => text.parse::<Decider>().map(|_| ()),
+        (Factor::Scaler, level) => Err(format!("`{level}`: expected who decides, such as `head_room`")),
         (_, Level::Text(text)) => Err(format!("`{text}`: `{}` takes numbers", factor.name())),
+        (Factor::Instances, Level::Number(n))
+            if n.fract() != 0.0 || !(1.0..=INSTANCES as f64).contains(n) =>
+        {
+            Err(format!("`{n}`: expected a whole number of balancers from 1 to {INSTANCES}"))
+        }
         (Factor::Endpoints, Level::Number(n)) if n.fract() != 0.0 || !(0.0..=MEMBERS).contains(n) => {
             Err(format!("`{n}`: expected a whole number of endpoints up to {MEMBERS}"))
         }

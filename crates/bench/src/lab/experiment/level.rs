@@ -31,18 +31,23 @@ pub enum Factor {
     Length,
     /// C of the application.
     Clones,
+    /// Who decides how many members there are.
+    Scaler,
+    /// Balancers at once.
+    Instances,
     /// For how many seconds the application's agent believes loads by which it chooses; 0 for by chance.
     Age,
 }
 
 impl Factor {
     /// Those whose levels are numbers.
-    const NUMBERS: [Self; 10] = [
+    const NUMBERS: [Self; 11] = [
         Self::Endpoints,
         Self::Concurrency,
         Self::Share,
         Self::Rate,
         Self::Retries,
+        Self::Instances,
         Self::Demand,
         Self::Delay,
         Self::Length,
@@ -69,6 +74,8 @@ impl Factor {
             Self::Delay => "delay",
             Self::Length => "length",
             Self::Clones => "clones",
+            Self::Scaler => "scaler",
+            Self::Instances => "instances",
             Self::Age => "age",
         }
     }
@@ -87,6 +94,8 @@ impl Factor {
             Self::Delay => "inter-node delay D (ms)",
             Self::Length => "message length L (bytes)",
             Self::Clones => "clones C",
+            Self::Scaler => "scaler",
+            Self::Instances => "balancers",
             Self::Age => "age of loads (s)",
         }
     }
@@ -100,7 +109,7 @@ impl Factor {
 /// One value of a factor: a number from 0 on, or text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Level {
-    /// Of all factors but the balancer and the protocol.
+    /// Of all factors but the balancer, the protocol and the scaler.
     Number(f64),
     /// Of these.
     Text(String),

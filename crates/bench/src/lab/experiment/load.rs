@@ -1,10 +1,12 @@
 //! `[load]`: what the clients do.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::{Bytes, Span, value};
-use crate::pace::Arrival;
+use crate::pace::{Arrival, Shape};
 use crate::replay::Workload;
 
 /// What the clients do. Open loop by `rate`, `share` or the rates of `clients`, closed loop by `concurrency` or `clients`
@@ -21,6 +23,10 @@ pub struct Load {
     /// Requests per second as a share of the capacity measured before the run.
     #[serde(default)]
     pub share: Option<f64>,
+    /// How the rate goes: parts of the measured time, from 0 to 1 and in order, and what it is there, as a part of `rate`; linear in
+    /// between. In the warm-up it is as at the beginning.
+    #[serde(default)]
+    pub curve: Vec<(f64, f64)>,
     /// Clients that each send their next request when the last has been answered.
     #[serde(default)]
     pub concurrency: Option<usize>,
@@ -43,6 +49,15 @@ pub struct Load {
     /// Length of a request's body; with one the method is POST.
     #[serde(default)]
     pub body: Option<Bytes>,
+}
+
+/// How long a load lasts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lasting {
+    /// Until it is measured.
+    pub warmup: Duration,
+    /// All of it.
+    pub whole: Duration,
 }
 
 /// What clients, balancer and members speak.
@@ -91,6 +106,26 @@ pub struct Sessions {
 }
 
 impl Load {
+    /// The rate when this part of the measured time is over, as a part of `rate`.
+    pub fn curved(&self, part: f64) -> f64 {
+        let after = self.curve.partition_point(|(at, _)| *at <= part);
+        match (after.checked_sub(1).and_then(|before| self.curve.get(before)), self.curve.get(after)) {
+            (Some((from, low)), Some((to, high))) => low + (high - low) * (part - from) / (to - from),
+            (Some((_, only)), None) | (None, Some((_, only))) => *only,
+            (None, None) => 1.0,
+        }
+    }
+
+    /// The load of an open loop at this rate.
+    pub fn shape(&self, rate: f64, lasting: Lasting) -> Shape {
+        if self.curve.is_empty() {
+            return Shape::Steady(rate);
+        }
+        let measured = lasting.whole.saturating_sub(lasting.warmup);
+        let place = |(at, part): &(f64, f64)| (lasting.warmup + measured.mul_f64(*at), rate * part);
+        Shape::Through(self.curve.iter().map(place).collect())
+    }
+
     /// The groups of clients.
     pub fn groups(&self) -> impl Iterator<Item = &Sessions> {
         self.clients.iter().map(Spanned::get_ref)
@@ -130,6 +165,18 @@ impl Load {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_curve_is_linear_between_its_places_and_begins_after_the_warm_up() {
+        let load: Load = toml::from_str("rate = 100\ncurve = [[0, 0.5], [0.5, 1], [1, 0]]").unwrap();
+        assert_eq!([0.0, 0.25, 0.5, 0.75, 1.0].map(|part| load.curved(part)), [0.5, 0.75, 1.0, 0.5, 0.0]);
+        let lasting = Lasting { warmup: Duration::from_secs(10), whole: Duration::from_secs(30) };
+        let at = |seconds| Duration::from_secs(seconds);
+        let places = vec![(at(10), 50.0), (at(20), 100.0), (at(30), 0.0)];
+        assert_eq!(load.shape(100.0, lasting), Shape::Through(places));
+        let steady: Load = toml::from_str("rate = 100").unwrap();
+        assert_eq!((steady.curved(0.3), steady.shape(7.0, lasting)), (1.0, Shape::Steady(7.0)));
+    }
 
     #[test]
     fn clients_come_in_turn_and_none_is_lost() {

@@ -245,3 +245,72 @@ fn a_part_of_the_points_is_named() {
     let direct = said("[\"plimsoll:round_robin\", \"haproxy\"]", "[\"none\", \"plimsoll\"]");
     assert!(direct.contains("write no balancer as 0 endpoints"), "{direct}");
 }
+
+#[test]
+fn members_come_and_go_by_a_curve_and_before_plimsoll_alone() {
+    let good = r#"
+title = "A day"
+about = "Nothing"
+[members]
+cores = 1
+service = "exp:40ms"
+[scaler]
+min = 2
+max = 9
+start = "3s"
+head_room = 0.25
+response = "160ms"
+stabilize = "5s"
+cool_down = "2s"
+step = { up = 4, down = 1 }
+[load]
+rate = 100
+curve = [[0, 0.5], [1, 1]]
+[plan]
+repetitions = { full = 1, quick = 1 }
+batches = { full = 5, quick = 5 }
+warmup = { full = "1s", quick = "1s" }
+duration = { full = "100s", quick = "50s" }
+[[factor]]
+vary = "scaler"
+full = ["head_room", "reactive:0.7"]
+quick = ["head_room"]
+[[claim]]
+says = "The goal is met"
+test = { at_least = { metric = "met", value = 0.99 } }
+"#;
+    let wrong = |from: &str, to: &str| {
+        let text = good.replacen(from, to, 1);
+        assert_ne!(text, good, "{from}");
+        let wrong = Experiment::parse(&text).err().unwrap_or_default();
+        wrong.into_iter().map(|wrong| wrong.message).collect::<Vec<_>>().join("; ")
+    };
+    let experiment = Experiment::parse(good).unwrap_or_else(|wrong| panic!("{wrong:?}"));
+    let points = crate::lab::plan::points(&experiment, Mode::Full);
+    // The same day for both.
+    assert_eq!(points.iter().map(|point| point.seed).collect::<Vec<_>>(), [1, 1]);
+    let quick = crate::lab::plan::points(&experiment, Mode::Quick).remove(0).crew.unwrap();
+    assert_eq!((quick.pace, quick.rules.start.0), (25.0, Duration::from_millis(1500)));
+    for (from, to, why) in [
+        ("[[0, 0.5], [1, 1]]", "[[0, 0.5], [2, 1]]", "from 0 to 1"),
+        ("[[0, 0.5], [1, 1]]", "[[0.5, 0.5], [0.5, 1]]", "grow from pair to pair"),
+        ("rate = 100", "concurrency = 100", "`curve` is of a `rate`"),
+        ("cores = 1\n", "", "`cores` and a `service`"),
+        ("\"head_room\", \"reactive:0.7\"", "\"keda\"", "expected `head_room`"),
+        ("max = 9", "max = 1", "`min` and `max`"),
+        ("[load]\n", "[balancer]\nkind = \"haproxy\"\n[load]\n", "is plimsoll's"),
+        ("\"met\"", "\"dispersion\"", "members that stay"),
+        (
+            "quick = \"1s\" }\nduration",
+            "quick = \"1s\" }\ntick = { full = \"1s\", quick = \"1ms\" }\nduration",
+            "the tick",
+        ),
+    ] {
+        let said = wrong(from, to);
+        assert!(said.contains(why), "{to}: {said}");
+    }
+    let [before, rest] = [good.find("[scaler]").unwrap(), good.find("[load]").unwrap()];
+    let none = format!("{}{}", &good[..before], &good[rest..]);
+    let said = Experiment::parse(&none).unwrap_err();
+    assert!(said.iter().any(|wrong| wrong.message.contains("there is no [scaler]")), "{said:?}");
+}

@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::{GROUP, INTERVAL, Wiring};
 use crate::lab::Trouble;
-use crate::lab::experiment::{Balancer, Health, Protocol, Settings, Span};
+use crate::lab::crew::{Count, Hire};
+use crate::lab::experiment::{Balancer, Decider, Health, Protocol, Settings, Span};
 
 /// Key of the members' object (iiop), and its type.
 pub(in crate::lab) const KEY: &str = "Latency";
@@ -77,6 +78,18 @@ pub(super) fn file(
             "interval": time(Span(each)),
         });
     }
+    if let Some(hire) = &wiring.hire {
+        group["scaler"] = scaler(hire);
+        group["monitor"] = serde_json::json!({
+            "source": "pull",
+            "path": "/_plimsoll/load",
+            "metric": "cpu",
+            "interval": time(hire.crew.rules.interval),
+        });
+        if let Some(group) = group.as_object_mut() {
+            group.remove("members");
+        }
+    }
     if iiop {
         group["iiop"] = serde_json::json!({ "type_id": TYPE });
     }
@@ -103,11 +116,61 @@ pub(super) fn file(
     if let Some(reports) = wiring.reports {
         file["admin"]["reports"] = reports.to_string().into();
     }
+    if let Some(fellow) = &wiring.fellow {
+        file["fleet"] = fellow.table();
+    }
     if let Some(threads) = settings.threads {
         file["threads"] = threads.into();
     }
     toml::to_string(&file)
         .map_err(|error| Trouble::failed(format!("cannot write the configuration: {error}")))
+}
+
+/// The table of who has members come and go.
+fn scaler(hire: &Hire) -> serde_json::Value {
+    let time = |Span(time): Span| format!("{}us", time.as_micros());
+    let rules = &hire.crew.rules;
+    let target = match hire.crew.by {
+        Decider::Utilization => serde_json::json!({ "utilization": 1.0 - rules.head_room }),
+        _ => serde_json::json!({ "head_room": rules.head_room }),
+    };
+    let mut table = serde_json::json!({
+        "min": rules.min,
+        "max": rules.max,
+        "target": target,
+        "interval": time(rules.interval),
+        "start_time": time(rules.start),
+        "stabilize": time(rules.stabilize),
+        "cool_down": { "up": "0s", "down": time(rules.cool_down) },
+        "step": { "up": rules.step.up, "down": rules.step.down },
+        "process": { "command": hire.command, "log": "m{index}.log" },
+    });
+    if let Some(count) = hire.count {
+        // It is told how many by somebody else, and does what it is told at once.
+        table["min"] = count.into();
+        table["max"] = count.into();
+        table["stabilize"] = "0s".into();
+        table["cool_down"]["down"] = "0s".into();
+        table["step"] = serde_json::json!({ "up": rules.max, "down": rules.max });
+    }
+    table
+}
+
+/// Members that come and go, of the first group of a status.
+pub(super) fn crowd(status: &str) -> Option<Count> {
+    let status: serde_json::Value = serde_json::from_str(status).ok()?;
+    let group = &status["groups"][0];
+    let there = group["scaler"]["started"].as_array()?.len();
+    let serving = group["members"].as_array()?.iter().filter(|member| member["state"] == "up").count();
+    Some(Count { there: there as u32, serving: serving as u32 })
+}
+
+/// Those of them that serve.
+pub(super) fn serving(status: &str) -> Vec<SocketAddr> {
+    let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
+    let members = status["groups"][0]["members"].as_array().cloned().unwrap_or_default();
+    let up = members.iter().filter(|member| member["state"] == "up");
+    up.filter_map(|member| member["name"].as_str()?.parse().ok()).collect()
 }
 
 #[cfg(test)]

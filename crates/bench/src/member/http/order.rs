@@ -15,6 +15,8 @@ pub(super) enum Order {
     Fail(Failing),
     /// Say how many requests have come and are there, and for how long threads and processor were busy with steps.
     Count,
+    /// Say how busy it is, as an agent would.
+    Load,
     /// Something it cannot do.
     Unknown,
 }
@@ -24,6 +26,7 @@ pub(super) fn order(method: &str, rest: &str) -> Order {
     let factor = rest.strip_prefix("slow?factor=").and_then(|factor| factor.parse().ok());
     match factor {
         None if method == "GET" && rest == "count" => Order::Count,
+        None if method == "GET" && rest == "load" => Order::Load,
         None if method == "POST" => {
             rest.strip_prefix("fail?").and_then(failing).map_or(Order::Unknown, Order::Fail)
         }
@@ -70,9 +73,22 @@ pub(super) fn obey(wire: &mut Wire, member: &Member, order: &Order, is_head: boo
             }
             wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
         }
+        Order::Load => {
+            let in_flight = member.in_flight.get();
+            let (count, busy) = member.work.busy();
+            let used = member.lately.used(member.start.elapsed().as_secs_f64(), busy);
+            let cpu = (used / count.max(f64::MIN_POSITIVE)).min(1.0);
+            let body = serde_json::json!({
+                "member": member.name,
+                "busy": busy,
+                // As an agent tells it of processors.
+                "values": { "in_flight": in_flight, "cpu": cpu, "cpus": count },
+            });
+            wire.answer(member, 200, &format!("{body}\n"), is_head, !keep);
+        }
         Order::Unknown => {
             let body = format!(
-                "expected GET /_plimsoll/count, POST /_plimsoll/slow?factor=N with N from 0 to {MAX_SLOW}, or POST \
+                "expected GET /_plimsoll/count or /_plimsoll/load, POST /_plimsoll/slow?factor=N with N from 0 to {MAX_SLOW}, or POST \
                  /_plimsoll/fail?rate=R with R from 0 to 1 and, if wanted, after=TIME and with=STATUS or with=close\n"
             );
             wire.answer(member, 400, &body, is_head, !keep);

@@ -66,7 +66,7 @@ pub(super) fn draw(members: &[Member], ask: &Ask, fleet: f64, left: Left<'_>) ->
             for index in sample(members.len(), chance) {
                 let member = &members[index];
                 if view(member, ask.now).is_none() && left(member) {
-                    let queue = f64::from(member.in_flight());
+                    let queue = member.everywhere();
                     let seen = member.vitals.blended().map(|latency| f64::from(latency) * 1e-9);
                     let floor = seen.unwrap_or(work).max(work) * scorn(member, fleet);
                     vessels[count] = Vessel { index, floor, knee, queue, unsaid: 0.0 };

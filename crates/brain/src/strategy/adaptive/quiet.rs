@@ -8,6 +8,9 @@
 //! Only an *aperture* of the members is used: a ring that begins elsewhere for each balancer and is twice as wide
 //! as the requests in flight (Finagle's deterministic aperture, with the width from the load). With many
 //! balancers, each sees then enough of few members instead of too little of all.
+//!
+//! Where the balancers tell one another what they have in flight, there is no aperture: each sees enough of all (see
+//! `fleet/company.rs`).
 
 use super::Left;
 use crate::{Hand, Member, Plan};
@@ -19,8 +22,11 @@ pub(super) fn choose(plan: &Plan, hand: &mut Hand, left: Left<'_>) -> Option<usi
     }
     let members = plan.members();
     let count = members.len();
-    let width = libm::ceil(2.0 * hand.busy) as usize;
-    let width = width.clamp(LEAST.min(count), count);
+    let width = match count {
+        ..=LEAST => count,
+        _ if plan.accompanied() => count,
+        _ => (libm::ceil(2.0 * hand.busy) as usize).clamp(LEAST, count),
+    };
     let start = ((u128::from(hand.seed) * count as u128) >> 64) as usize;
     let mut best: Option<(usize, f64, f64)> = None;
     let mut busy = 0.0;
@@ -38,7 +44,7 @@ pub(super) fn choose(plan: &Plan, hand: &mut Hand, left: Left<'_>) -> Option<usi
             continue;
         }
         seen += 1;
-        let load = f64::from(in_flight) / member.weight;
+        let load = plan.crowd(member) / member.weight;
         let deadline = hand.deadline_at(index);
         if best.is_none_or(|(_, least, first)| load < least || (load == least && deadline < first)) {
             best = Some((index, load, deadline));
@@ -47,7 +53,7 @@ pub(super) fn choose(plan: &Plan, hand: &mut Hand, left: Left<'_>) -> Option<usi
     hand.busy += (busy - hand.busy) / CHOICES;
     let (mut index, _, mut deadline) = best?;
     if members[index].vitals.crowded() {
-        index = uncrowded(members, left)?;
+        index = uncrowded(plan, left)?;
         deadline = hand.deadline_at(index);
     }
     let member = &members[index];
@@ -59,9 +65,10 @@ pub(super) fn choose(plan: &Plan, hand: &mut Hand, left: Left<'_>) -> Option<usi
 
 /// Where there are fewest in flight, of those below their ceiling; `None` if all are there: one more would only wait.
 #[cold]
-fn uncrowded(members: &[Member], left: Left<'_>) -> Option<usize> {
-    let load = |member: &Member| f64::from(member.in_flight()) / member.weight;
-    let room = members.iter().enumerate().filter(|(_, member)| left(member) && !member.vitals.crowded());
+fn uncrowded(plan: &Plan, left: Left<'_>) -> Option<usize> {
+    let load = |member: &Member| plan.crowd(member) / member.weight;
+    let room =
+        plan.members().iter().enumerate().filter(|(_, member)| left(member) && !member.vitals.crowded());
     room.min_by(|(_, a), (_, b)| load(a).total_cmp(&load(b))).map(|(index, _)| index)
 }
 

@@ -267,6 +267,7 @@ impl Carried {
         for (group, place) in settings.groups.iter_mut().zip(&self.places) {
             // That a connection is open says nothing of what it costs the host, unless so much is said of it that those
             // that are too many are to be refused.
+            let group = Arc::make_mut(group);
             let works = place.protocol != Protocol::Tcp || self.manner.refuse;
             let shares_host = works && self.places.len() > 1;
             group.side_car = Some(SideCarSettings { shares_host, ..self.manner });

@@ -102,6 +102,11 @@ impl Child {
         }
     }
 
+    /// The address that it said after `words`, followed by a colon.
+    pub(super) fn told(&self, words: &str) -> Option<SocketAddr> {
+        self.said().iter().find_map(|line| line.split_once(words)?.1.split_once(": ")?.0.parse().ok())
+    }
+
     /// How the child ended, in one sentence; `None` if it runs.
     pub(super) fn ended(&mut self) -> Option<String> {
         match self.process.try_wait() {

@@ -39,6 +39,9 @@ pub(super) async fn play(args: &Args, globals: &Globals) -> Result<ExitCode, Fai
         stage = Stage::build(args) => stage.map_err(Failure::failed)?,
         () = signals.next() => return Ok(Exit::Interrupted.into()),
     };
+    if let Some(dashboard) = stage.dashboard {
+        globals.say(&format!("dashboard http://{dashboard}/ for as long as it runs\n"));
+    }
     let target =
         Http::new("GET", &format!("http://{}/", stage.address), &[], b"").map_err(Failure::failed)?;
     let pace = Pace::new(Arrival::Poisson, args.rate, args.duration, args.seed);

@@ -31,6 +31,8 @@ pub(super) struct Stage {
     pub(super) address: SocketAddr,
     /// Where the balancer is asked.
     pub(super) control: Balancer,
+    /// Where it is looked at in a browser.
+    pub(super) dashboard: Option<SocketAddr>,
     service: Duration,
     _folder: Folder,
 }
@@ -82,7 +84,8 @@ impl Stage {
         let mut balancer = Child::start("the balancer", &["up", "-c", file])?;
         let control = Balancer::Unix(control);
         let address = ready(&mut balancer, &control, deadline).await?;
-        Ok(Self { balancer, members, address, control, service, _folder: folder })
+        let dashboard = balancer.told("listening admin ");
+        Ok(Self { balancer, members, address, control, dashboard, service, _folder: folder })
     }
 
     /// How the balancer ended, if it has.

@@ -1,7 +1,7 @@
 //! The live view: a few lines, drawn over themselves; or a plain line per second where there is no terminal.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write as _};
+use std::io::{self, IsTerminal};
 use std::sync::Once;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use plimsoll_brain::State;
 use super::tally::Note;
 use crate::command::Globals;
 use crate::control::text::{self, Tone, plain};
+use crate::screen::{CLEAR_BELOW, HIDE_CURSOR, Line, SHOW_CURSOR, bar, dumb, restore_on_panic, say, size};
 use crate::talk::Color;
 
 /// One picture.
@@ -70,15 +71,10 @@ enum Mode {
     Silent,
 }
 
-const HIDE_CURSOR: &str = "\x1b[?25l";
-const SHOW_CURSOR: &str = "\x1b[?25h";
-const CLEAR_BELOW: &str = "\x1b[J";
-
 impl Screen {
     pub(super) fn new(globals: &Globals, no_live: bool) -> Self {
         let stderr = io::stderr();
-        let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
-        let mode = match stderr.is_terminal() && !dumb && !no_live {
+        let mode = match stderr.is_terminal() && !dumb() && !no_live {
             _ if globals.quiet => Mode::Silent,
             true => Mode::Live(0),
             false => Mode::Plain,
@@ -101,7 +97,7 @@ impl Screen {
         match self.mode {
             Mode::Silent => {}
             Mode::Live(before) => {
-                let (width, height) = size();
+                let (width, height) = size(io::stderr());
                 let lines = frame.lines(width, height.saturating_sub(1).max(1));
                 let mut out = up(before);
                 for line in &lines {
@@ -267,75 +263,14 @@ fn note_line(note: &Note) -> Line {
     line
 }
 
-/// A bar of so many columns for a share from 0 to 1, to an eighth of a column.
-pub(super) fn bar(share: f64, columns: usize) -> String {
-    let eighths = (share.clamp(0.0, 1.0) * columns as f64 * 8.0).round() as usize;
-    let mut bar = "█".repeat(eighths / 8);
-    bar.extend([' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'].get(eighths % 8).filter(|part| **part != ' '));
-    bar
-}
-
-/// One line, in pieces of one tone each.
-#[derive(Default)]
-struct Line(Vec<(String, Tone)>);
-
-impl Line {
-    fn new(text: &str, tone: Tone) -> Self {
-        Self(vec![(text.to_owned(), tone)])
-    }
-
-    fn push(&mut self, text: &str, tone: Tone) {
-        self.0.push((text.to_owned(), tone));
-    }
-
-    /// None of the characters in use is wide.
-    fn width(&self) -> usize {
-        self.0.iter().map(|(text, _)| text.chars().count()).sum()
-    }
-
-    /// Cut to so many columns: a line that wraps would break the picture.
-    fn fit(mut self, mut columns: usize) -> Self {
-        for (text, _) in &mut self.0 {
-            if let Some((end, _)) = text.char_indices().nth(columns) {
-                text.truncate(end);
-            }
-            columns -= text.chars().count();
-        }
-        self
-    }
-
-    fn paint(&self, color: bool) -> String {
-        self.0.iter().map(|(text, tone)| tone.paint(text, color)).collect()
-    }
-}
-
 /// Back to the first of so many lines.
 fn up(lines: usize) -> String {
     if lines == 0 { String::new() } else { format!("\x1b[{lines}A\r") }
 }
 
-/// Columns and lines of the terminal.
-fn size() -> (usize, usize) {
-    match rustix::termios::tcgetwinsize(io::stderr()) {
-        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
-        _ => (80, 24),
-    }
-}
-
-fn say(text: &str) {
-    // A terminal that has gone ends the demo by a signal.
-    let _ = io::stderr().write_all(text.as_bytes());
-}
-
 fn show_cursor_on_panic() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            say(SHOW_CURSOR);
-            before(panic);
-        }));
-    });
+    ONCE.call_once(|| restore_on_panic(|| say(SHOW_CURSOR)));
 }
 
 #[cfg(test)]
@@ -454,16 +389,6 @@ mod tests {
         let painted: String = frame.lines(100, 24).iter().map(|line| line.paint(true)).collect();
         assert!(painted.contains("\x1b[32m") && !painted.contains("\x1b[2J"), "{painted:?}");
         assert!(!picture(&frame, 100, 24).concat().contains('\x1b'));
-    }
-
-    #[test]
-    fn bars_grow_by_eighths() {
-        assert_eq!(bar(0.0, 10), "");
-        assert_eq!(bar(0.5, 10), "█████");
-        assert_eq!(bar(0.5125, 10), "█████▏");
-        assert_eq!(bar(0.59, 10), "█████▉");
-        assert_eq!(bar(7.0, 3), "███");
-        assert_eq!(bar(f64::NAN, 3), "");
     }
 
     #[test]

@@ -224,6 +224,9 @@ async fn watch(
                 span,
                 in_flight: run.in_flight(),
                 failed: outcome.record.failures(),
+                ok: outcome.record.ok,
+                due: outcome.record.due,
+                last: finished,
             });
             begun = elapsed;
         }

@@ -8,6 +8,7 @@ use plimsoll_bench::record::Record;
 use plimsoll_bench::units::short;
 
 use crate::command::Globals;
+use crate::control::text::grouped;
 
 /// Between two plain lines.
 const PLAIN: Duration = Duration::from_secs(5);
@@ -16,6 +17,8 @@ const CELLS: usize = 24;
 /// Where to draw.
 pub(super) struct Progress {
     mode: Mode,
+    /// What ended since the last plain line, and when that was.
+    since: Record,
     told: Duration,
 }
 
@@ -31,13 +34,17 @@ pub(super) struct Look<'a> {
     pub(super) elapsed: Duration,
     /// How long it is to last, if that is known.
     pub(super) duration: Option<Duration>,
-    /// What ended in the last second or so.
+    /// What ended since the last look: in the last second or so.
     pub(super) recent: &'a Record,
     /// How long that was.
     pub(super) span: Duration,
     pub(super) in_flight: usize,
-    /// In all.
+    /// In all: failed, answered and due so far.
     pub(super) failed: u64,
+    pub(super) ok: u64,
+    pub(super) due: u64,
+    /// Is this the last look?
+    pub(super) last: bool,
 }
 
 impl Progress {
@@ -48,7 +55,7 @@ impl Progress {
             false if io::stderr().is_terminal() && !dumb => Mode::Live,
             false => Mode::Plain,
         };
-        Self { mode, told: Duration::ZERO }
+        Self { mode, since: Record::new(), told: Duration::ZERO }
     }
 
     /// Draws, if it is time to.
@@ -56,12 +63,29 @@ impl Progress {
         match self.mode {
             Mode::Silent => {}
             Mode::Live => tell(&format!("\r\x1b[K{} {}", bar(look), words(look))),
-            Mode::Plain if look.elapsed >= self.told + PLAIN => {
-                self.told = look.elapsed;
-                tell(&format!("{:>5.0} s  {}\n", look.elapsed.as_secs_f64(), words(look)));
+            Mode::Plain => {
+                if let Some(line) = self.line(look) {
+                    tell(&line);
+                }
             }
-            Mode::Plain => {}
         }
+    }
+
+    /// A plain line, if it is time for one. It is about all since the one before, not only the last second: together they are the whole
+    /// run, and the last one says what the outcome does.
+    fn line(&mut self, look: &Look<'_>) -> Option<String> {
+        self.since.add(look.recent);
+        // By the clock of the run: a line that comes late does not make the next one later.
+        let turns = |at: Duration| at.as_nanos() / PLAIN.as_nanos();
+        let rest = look.last && self.since.due + self.since.ok + self.since.failures() + self.since.cut > 0;
+        if turns(look.elapsed) == turns(self.told) && !rest {
+            return None;
+        }
+        let since = std::mem::take(&mut self.since);
+        let span = look.elapsed - std::mem::replace(&mut self.told, look.elapsed);
+        let words = words(&Look { recent: &since, span, ..*look });
+        let all = format!("answered {} of {} due", grouped(look.ok), grouped(look.due));
+        Some(format!("{:>5.0} s  {words}  {all}\n", look.elapsed.as_secs_f64()))
     }
 }
 
@@ -116,9 +140,67 @@ mod tests {
             span: second,
             in_flight: 7,
             failed: 2,
+            ok: 0,
+            due: 0,
+            last: false,
         };
         assert_eq!(bar(&look), format!("▕{}{}▏ 20 s", "█".repeat(6), "·".repeat(18)));
         assert_eq!(words(&look), "offered 100/s  done 98/s  p99 5.00 s  in flight 7  failed 2");
         assert_eq!(bar(&Look { duration: None, ..look }), "5 s");
+    }
+
+    /// The number before a unit.
+    fn number(line: &str, after: &str) -> f64 {
+        let rest = line.split(after).nth(1).unwrap();
+        rest.split(|letter: char| !letter.is_ascii_digit() && letter != ',')
+            .next()
+            .unwrap()
+            .replace(',', "")
+            .parse()
+            .unwrap()
+    }
+
+    #[test]
+    fn plain_lines_add_up_to_the_whole_run() {
+        let mut progress = Progress { mode: Mode::Plain, since: Record::new(), told: Duration::ZERO };
+        let (mut due, mut ok, mut lines) = (0, 0, Vec::new());
+        // Looks come a little late, each second; the load comes and goes.
+        let looks = 13_u64;
+        for look in 1..=looks {
+            let mut part = Record::new();
+            part.due = if look == looks { 0 } else { 40 * (look % 3 + 1) };
+            part.ok = if look == looks { 20 } else { part.due - 20 * u64::from(look == 1) };
+            (due, ok) = (due + part.due, ok + part.ok);
+            let look = Look {
+                elapsed: Duration::from_millis(1003 * look),
+                duration: None,
+                recent: &part,
+                span: Duration::from_millis(1003),
+                in_flight: 0,
+                failed: 0,
+                ok,
+                due,
+                last: look == looks,
+            };
+            lines.extend(progress.line(&look).map(|line| (look.elapsed, line)));
+        }
+        let times: Vec<u64> = lines.iter().map(|(at, _)| at.as_millis() as u64).collect();
+        assert_eq!(times, [5015, 10_030, 13_039], "every five seconds, and the rest: {lines:?}");
+        let mut before = Duration::ZERO;
+        let mut sums = [0.0; 2];
+        for (at, line) in &lines {
+            let span = (*at - std::mem::replace(&mut before, *at)).as_secs_f64();
+            sums[0] += number(line, "offered ") * span;
+            sums[1] += number(line, "done ") * span;
+        }
+        // Rates are rounded to whole numbers.
+        assert!(
+            (sums[0] - due as f64).abs() < 7.0 && (sums[1] - ok as f64).abs() < 7.0,
+            "{sums:?}: {due} {ok}"
+        );
+        assert!(
+            lines[2].1.ends_with(&format!("answered {} of {} due\n", grouped(ok), grouped(due))),
+            "{lines:?}"
+        );
     }
 }

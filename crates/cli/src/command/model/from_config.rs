@@ -59,9 +59,16 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 
 /// The policy of a model that is nearest to a group's strategy, and what it is taken for if that is another.
 fn routing(group: &Group) -> (Routing, Option<&'static str>) {
-    let age = group.monitor.as_ref().map_or(0.0, |monitor| monitor.interval.0.as_secs_f64());
+    policy(
+        group.strategy.name(),
+        group.monitor.as_ref().map_or(0.0, |monitor| monitor.interval.0.as_secs_f64()),
+    )
+}
+
+/// The same by a strategy's name; `age`: seconds between two reports of loads, 0 without them.
+pub(crate) fn policy(strategy: &str, age: f64) -> (Routing, Option<&'static str>) {
     let now = |policy| Routing { policy, age: 0.0 };
-    match group.strategy.name() {
+    match strategy {
         "random" => (now(Policy::Random), None),
         "lottery" => (now(Policy::Random), Some("random")),
         "round_robin" => (now(Policy::RoundRobin), None),

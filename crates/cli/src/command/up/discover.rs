@@ -7,20 +7,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_brain::Event;
-use plimsoll_cluster::discover::{Heard, SourceSettings, follow};
+use plimsoll_cluster::discover::{Heard, Kind, SourceSettings, follow};
+use plimsoll_cluster::store::View;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, spawn_blocking};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use crate::config::Discovery;
 use crate::running::Running;
 use crate::running::discovered::Discovered;
+use crate::running::kept::Again;
+use crate::running::registered::heard;
 
 /// For the first answers of all sources, before anything listens.
 const FIRST: Duration = Duration::from_secs(5);
 
 /// Between two times that members are put in force.
 const PAUSE: Duration = Duration::from_millis(250);
+
+/// Between two looks at how the store is.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// After members could not be put in force.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -48,7 +54,8 @@ impl Followers {
     fn follow(&mut self, discoveries: &[Discovery]) {
         let mut before = std::mem::take(&mut self.tasks);
         for discovery in discoveries {
-            for source in &discovery.sources {
+            // Of those that were registered the store tells.
+            for source in discovery.sources.iter().filter(|one| !matches!(one.kind, Kind::Registered(_))) {
                 let same = |(group, other, _): &(Arc<str>, Arc<SourceSettings>, AbortHandle)| {
                     *group == discovery.group && **other == **source
                 };
@@ -63,8 +70,17 @@ impl Followers {
         before.into_iter().for_each(|(.., task)| task.abort());
     }
 
+    /// Takes what the store has of registered members.
+    fn registered(&self, running: &Running, view: &View) {
+        let told = heard(view, &running.discoveries());
+        told.into_iter()
+            .filter_map(|one| running.discovered().hear(one))
+            .for_each(|event| running.engine().tell(event));
+    }
+
     /// Asks each source once, for as long as that may take.
-    pub(super) async fn first(&mut self, discoveries: &[Discovery], discovered: &Discovered) {
+    pub(super) async fn first(&mut self, discoveries: &[Discovery], discovered: &Discovered, kept: &View) {
+        self.events.extend(heard(kept, discoveries).into_iter().filter_map(|one| discovered.hear(one)));
         self.follow(discoveries);
         let all = async {
             while !discovered.all_asked() {
@@ -88,6 +104,10 @@ impl Followers {
     /// Puts in force what is heard, for ever.
     pub(super) async fn all(mut self, running: Arc<Running>) {
         self.events.drain(..).for_each(|event| running.engine().tell(event));
+        let mut views = running.store().views();
+        let mut ticks = interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut lost = None;
         // When they are put in force next, and not before when.
         let (mut due, mut not_before) = (None::<Instant>, Instant::now());
         loop {
@@ -106,8 +126,23 @@ impl Followers {
                     }
                     due.get_or_insert_with(Instant::now);
                 }
+                Ok(()) = views.changed() => {
+                    let view = Arc::clone(&views.borrow_and_update());
+                    self.registered(&running, &view);
+                    let own = Arc::clone(&running);
+                    // It waits for locks, and for those who are told of a drain.
+                    let follow = move || {
+                        own.follow_document();
+                        own.keep(Again::Nothing);
+                    };
+                    drop(spawn_blocking(follow).await);
+                    due.get_or_insert_with(Instant::now);
+                }
+                _ = ticks.tick() => running.tell_of_store(&mut lost),
                 () = running.sources_changed() => {
                     self.follow(&running.discoveries());
+                    let view = running.store().view();
+                    self.registered(&running, &view);
                     due.get_or_insert_with(Instant::now);
                 }
                 () = wait => {

@@ -18,12 +18,18 @@ fn wrong(rest: &str) -> String {
 #[test]
 fn every_key_reaches_the_sources() {
     let file = parse("plimsoll.toml", all().into_bytes()).unwrap();
-    let [discovery] = <[Discovery; 1]>::try_from(file.discoveries()).unwrap();
+    let discovery = file.discoveries().into_iter().find(|one| &*one.group == "found").unwrap();
     assert_eq!((&*discovery.group, discovery.limit), ("found", u32::MAX));
     let kinds: Vec<String> = discovery.sources.iter().map(|source| source.kind.to_string()).collect();
     let file = kinds[0].strip_prefix("file ").unwrap();
     assert!(file.ends_with("/found.members"), "{file}");
-    let others = ["dns web.example.:32", "srv _http._tcp.web.example", "http http://[::1]:37/v1/members"];
+    let others = [
+        "dns web.example.:32",
+        "srv _http._tcp.web.example",
+        "http http://[::1]:37/v1/members",
+        "etcd /services/web/",
+        "registered etcd /plimsoll/",
+    ];
     assert_eq!(kinds[1..], others);
     let dns = &discovery.sources[1];
     assert_eq!((dns.allow_empty, dns.hold.as_secs()), (true, 36));
@@ -33,6 +39,13 @@ fn every_key_reaches_the_sources() {
     assert_eq!(settings.interval.as_secs(), 2);
     let Kind::Http(settings) = &discovery.sources[3].kind else { panic!("{:?}", discovery.sources[3]) };
     assert_eq!((settings.interval.as_secs(), settings.timeout.as_secs()), (5, 3));
+    let Kind::Etcd(settings) = &discovery.sources[4].kind else { panic!("{:?}", discovery.sources[4]) };
+    let etcd = &settings.etcd;
+    let endpoints: Vec<String> = etcd.endpoints.iter().map(ToString::to_string).collect();
+    assert_eq!(endpoints, ["https://a:41", "http://[::1]:2379"]);
+    assert_eq!((etcd.timeout.as_secs(), etcd.user.as_ref().unwrap().0.as_str()), (42, "lb"));
+    assert!(etcd.tls.ca.is_some() && etcd.tls.own.is_some() && !discovery.sources[4].allow_empty);
+    assert!(discovery.sources[5].allow_empty);
 }
 
 #[test]
@@ -54,7 +67,7 @@ fn what_is_wrong_with_sources() {
     assert_snapshot!(wrong("discover = [\n{},\n{ file = \"/a\", dns = \"web:80\" },\n{ dns = \"10.0.0.1:80\" }]\n"), @r#"
     error: plimsoll.toml:7:1: a source of members without a place to look
         7 | {},
-          | ^^ add file = "…", dns = "name:port", srv = "_http._tcp.name" or http = "http://…"
+          | ^^ add file = "…", dns = "name:port", srv = "_http._tcp.name", http = "http://…", etcd = "/…/" or registered = true
     error: plimsoll.toml:8:16: either `file` or `dns`, not both
         8 | { file = "/a", dns = "web:80" },
           |                ^^^ make a [[group.discover]] of each
@@ -140,7 +153,7 @@ fn the_examples_of_the_guide_are_right() {
     let guide = std::fs::read_to_string(path).unwrap();
     let blocks: Vec<&str> =
         guide.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(blocks.len(), 5);
+    assert_eq!(blocks.len(), 7);
     for block in blocks {
         let whole = if block.contains("[[group]]") {
             block.to_owned()

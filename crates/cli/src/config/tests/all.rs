@@ -4,6 +4,7 @@
 pub(super) const ALL: &str = r#"threads = 3
 max_connections = 5000
 drain_deadline = "1m30s"
+upgrade_deadline = "17m"
 
 [access_log]
 path = "/tmp/access.log"
@@ -17,11 +18,37 @@ headers = ["authorization: Bearer 123"]
 timeout = "3s"
 ca = "/TLS/a.pem"
 
+[fleet]
+name = "lb1"
+listen = "127.0.0.1:7946"
+address = "lb1.example:7947"
+seeds = ["lb.example:7946", "[::1]:7948"]
+key_file = "/TLS/fleet.keys"
+interval = "38ms"
+bytes_per_second = 39000
+probers = 2
+forget = "40s"
+
+[store]
+config = true
+file = "/tmp/state.json"
+etcd = "/plimsoll/"
+
+[etcd]
+endpoints = ["https://a:41", "http://[::1]"]
+user = "lb"
+password_file = "/tmp/etcd.password"
+ca = "/TLS/a.pem"
+certificate = "/TLS/a.pem"
+key = "/TLS/a.key"
+timeout = "42s"
+
 [admin]
 listen = "off"
 control = ["unix:/tmp/x.sock", "tls://127.0.0.1:9905"]
 reports = "127.0.0.1:9901"
 lend = false
+register = true
 load_manager = "127.0.0.1:9904"
 load_interval = "2s"
 audit = "/tmp/audit.log"
@@ -77,7 +104,7 @@ binding = "on_demand"
 rebind = "agent"
 move_idle = "5s"
 [listener.tls]
-certificates = [{ certificate = "/TLS/a.pem", key = "/TLS/a.key", ocsp = "/TLS/a.pem" }]
+certificates = [{ certificate = "/TLS/a.pem", key = "/TLS/a.key", ocsp = "/TLS/a.ocsp" }]
 client_ca = "/TLS/a.pem"
 client_certificate = "optional"
 min_version = "1.3"
@@ -108,7 +135,7 @@ pool = 7
 pool_idle = "8s"
 send_proxy = "v1"
 tls = { ca = "/TLS/a.pem", verify = true, server_name = "app.example", own = { certificate = "/TLS/a.pem", key = "/TLS/a.key" }, min_version = "1.3" }
-members = ["app:80", { address = "[2001:db8::1]:81", capacity = 2.5, max_connections = 4, public = "https://one.example:81", location = "host1" }]
+members = ["app:80", { address = "[2001:db8::1]:81", capacity = 2.5, max_connections = 4, public = "https://one.example:81", location = "host1", host = "rack1" }]
 [group.health]
 http = "/up"
 interval = "9s"
@@ -153,6 +180,7 @@ key = "cookie:Id"
 members = ["app:80"]
 protocol = "h2"
 outlier = false
+drained_sessions = "stay"
 health = { tcp = true }
 [group.monitor]
 source = "prometheus"
@@ -190,7 +218,7 @@ group = "drawn"
 address = "127.0.0.1:0"
 protocol = "xds"
 group = "web"
-groups = ["calc"]
+groups = ["calc", "s0", "s1", "s2", "s3", "s4", "s5", "s6"]
 
 [[group]]
 name = "drawn"
@@ -219,4 +247,93 @@ hold = "36s"
 srv = "_http._tcp.Web.example"
 [[group.discover]]
 http = "http://[::1]:37/v1/members"
+[[group.discover]]
+etcd = "/services/web/"
+[[group.discover]]
+registered = true
+
+[[group]]
+name = "s0"
+health = { http = "/" }
+[group.scaler]
+min = 2
+max = 40
+target = { utilization = 0.41 }
+interval = "42s"
+start_time = "43s"
+start_deadline = "44s"
+drain = "45s"
+stabilize = "46s"
+cool_down = { up = "47s", down = "48s" }
+step = { up = 49, down = 50 }
+capacity = 51.5
+max_connections = 52
+dry_run = true
+on_stop = "leave"
+[group.scaler.process]
+command = ["/bin/server", "{address}"]
+environment = ["WHO={index}"]
+folder = "/tmp"
+log = "/tmp/{index}.log"
+host = "127.0.0.53"
+ports = "54000-54055"
+patience = "56s"
+state = "/tmp/state"
+
+[[group]]
+name = "s1"
+health = { tcp = true }
+[group.scaler]
+max = 3
+target = { response_time = "57ms" }
+systemd = { unit = "web@.service", user = true, host = "127.0.0.58", first_port = 59, systemctl = "/bin/systemctl", timeout = "60s" }
+
+[[group]]
+name = "s2"
+health = { tcp = true }
+[group.scaler]
+max = 3
+target = { head_room = 0.61 }
+exec = { command = ["/bin/members"], timeout = "62s" }
+
+[[group]]
+name = "s3"
+health = { tcp = true }
+[group.scaler]
+max = 3
+target = { head_room = 0.61 }
+webhook = { url = "http://members:63/scale", timeout = "64s" }
+
+[[group]]
+name = "s4"
+health = { tcp = true }
+[group.scaler]
+max = 3
+target = { head_room = 0.61 }
+[group.scaler.docker]
+image = "web:1"
+port = 65
+command = ["serve"]
+environment = ["WHO={index}"]
+host = "127.0.0.66"
+ports = "67-80"
+patience = "68s"
+socket = "/tmp/docker.sock"
+timeout = "69s"
+
+[[group]]
+name = "s5"
+discover = [{ dns = "web.shop:70" }]
+[group.scaler]
+max = 3
+target = { head_room = 0.61 }
+kubernetes = { name = "web", resource = "stateful_set", namespace = "shop", server = "api:71", tls = false, account = "/tmp/account", timeout = "72s" }
+
+[[group]]
+name = "s6"
+members = ["app:73"]
+[group.scaler]
+max = 3
+target = { head_room = 0.61 }
+advice = true
 "#;

@@ -71,13 +71,13 @@ fn loads_that_nobody_tells() {
 fn members_are_asked_for_reports_where_they_can_be() {
     let monitor =
         |group: &str, rest: &str| format!("{LEAST}{group}[group.monitor]\nsource = \"orca-oob\"\n{rest}");
-    assert_snapshot!(errors(&monitor("tls = {}\n", "")), @r#"
+    assert_snapshot!(errors(&monitor("tls = { verify = false }\n", "")), @r#"
     error: plimsoll.toml:9:10: members are asked for reports without TLS, and are reached by TLS at their own port
         9 | source = "orca-oob"
           |          ^^^^^^^^^^ give `port`: one of theirs that serves the same without TLS
     1 error
     "#);
-    assert!(read(&monitor("tls = {}\n", "port = 9")).is_ok());
+    assert!(read(&monitor("tls = { verify = false }\n", "port = 9")).is_ok());
     assert_snapshot!(read(&monitor("", "url = \"http://m/\"")).unwrap().warnings.to_string(), @r#"
     warning: plimsoll.toml:9:1: `url` has no effect: of members that report on a stream each is asked for its own
         9 | url = "http://m/"

@@ -7,7 +7,7 @@ fn a_typo_is_shown_with_what_was_meant() {
     assert_snapshot!(errors(&LEAST.replace("members", "membres")), @r#"
     error: plimsoll.toml:6:1: unknown key `membres` in [[group]]
         6 | membres = ["127.0.0.1:1"]
-          | ^^^^^^^ did you mean `members`?   allowed: discover, hand_over, health, iiop, key, lottery, max_connections, members, monitor, name, outlier, pool, pool_idle, protocol, queue, queue_timeout, report_header, retry, send_proxy, slow_start, strategy, timeouts, tls, when_all_down
+          | ^^^^^^^ did you mean `members`?   allowed: discover, drained_sessions, hand_over, health, iiop, key, lottery, max_connections, members, monitor, name, outlier, pool, pool_idle, protocol, queue, queue_timeout, report_header, retry, scaler, send_proxy, slow_start, strategy, timeouts, tls, when_all_down
     1 error
     "#);
     assert_snapshot!(errors(&format!("{LEAST}strategy = {{ least_request = {{ choises = 3 }} }}")), @r#"
@@ -52,7 +52,7 @@ connect = 5
           |            ^^^^^^^^^^^ a host and a port, such as "10.0.0.1:80"
     error: plimsoll.toml:11:52: unknown key `weight` in [group.members]
        11 | members = ["127.0.0.1", { address = "127.0.0.1:1", weight = 3, capacity = -1 }]
-          |                                                    ^^^^^^ did you mean `capacity`?   allowed: address, capacity, ior, key, location, max_connections, public
+          |                                                    ^^^^^^ did you mean `capacity`?   allowed: address, capacity, host, ior, key, location, max_connections, public
     error: plimsoll.toml:11:75: `capacity` must be at least 0.001
        11 | members = ["127.0.0.1", { address = "127.0.0.1:1", weight = 3, capacity = -1 }]
           |                                                                           ^^
@@ -467,32 +467,16 @@ http = "/"
 }
 
 #[test]
-fn tls_is_held_against_the_protocol_and_itself() {
-    let of = |protocol: &str, tls: &str| {
-        let text =
-            LEAST.replace("group = \"web\"", &format!("group = \"web\"\nprotocol = \"{protocol}\"\n{tls}"));
-        read(&text).map_or_else(|problems| problems.to_string(), |file| file.warnings.to_string())
-    };
-    let one = "certificates = [{ certificate = \"a.pem\", key = \"a.key\" }]";
-    let names =
-        "names = [{ name = \"a.example\", group = \"web\" }, { name = \"A.example\", group = \"wed\" }]";
-    for (protocol, tls, why) in [
-        ("https", String::new(), "an https listener needs a certificate"),
-        ("http", format!("tls = {{ {one} }}"), "an http listener does not speak TLS"),
-        ("udp", format!("tls = {{ {one} }}"), "tls is not supported for udp"),
-        ("https", "tls = { certificates = [] }".into(), "certificates"),
-        (
-            "https",
-            format!("tls = {{ {one}, client_certificate = \"optional\" }}"),
-            "has no effect: clients are asked",
-        ),
-        ("https", format!("tls = {{ {one}, {names} }}"), "a second group for the name a.example"),
-        ("https", format!("tls = {{ {one}, {names} }}"), "there is no group named `wed`"),
-        ("https", format!("tls = {{ {one}, min_version = \"1.1\" }}"), "1.1"),
-    ] {
-        let said = of(protocol, &tls);
-        assert!(said.contains(why), "{protocol} {tls}: {said}");
-    }
-    assert_eq!(of("https", &format!("tls = {{ {one} }}")), "");
-    assert_eq!(of("tcp", &format!("tls = {{ {one} }}")), "");
+fn sessions_are_handed_over_or_stay() {
+    let both = format!(
+        "{LEAST}drained_sessions = \"stay\"\n[group.hand_over]\nurl = \"http://127.0.0.1:7000/hand-over\"\n"
+    );
+    assert_snapshot!(errors(&both), @r#"
+    error: plimsoll.toml:7:20: sessions of a member that is drained cannot both be handed over and stay
+        7 | drained_sessions = "stay"
+          |                    ^^^^^^ take out `drained_sessions`, or [group.hand_over]
+        8 | [group.hand_over]
+          |        ^^^^^^^^^ this says who hands them over
+    1 error
+    "#);
 }

@@ -13,10 +13,21 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     pub(super) fn rearm(&self, now: Time) {
         let client = self.settings.timeouts.body;
         let member = self.trip.settings().timeouts.idle;
-        let idle = if self.waits_for_client() { client } else { member };
+        let idle = match () {
+            () if self.flows() => self.settings.timeouts.tunnel,
+            () if self.waits_for_client() => client,
+            () => member,
+        };
         let answer = if self.headless() { self.per_try } else { Time(u64::MAX) };
         let watch = if self.watching { Time(u64::MAX) } else { self.watch_at };
         self.session.timer.set(self.deadline.min(answer).min(now + idle).min(watch));
+    }
+
+    /// The same once more, some time later. Out of line: most answers come at once and whole.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn extend(&self) {
+        self.rearm(self.session.core.tick());
     }
 
     /// Is the head of the final answer still to come?
@@ -25,12 +36,29 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         matches!(self.answer, Answer::Head)
     }
 
+    /// Is it a call of gRPC whose messages come when there is something to say, on either side, and all that was said was taken?
+    #[inline(always)]
+    fn flows(&self) -> bool {
+        self.session.stream.call().is_some() && self.streams()
+    }
+
+    #[inline(never)]
+    fn streams(&self) -> bool {
+        let begun = self.answered || (self.asked.came && !self.asked.body.done());
+        begun && self.taken() && !self.unread()
+    }
+
+    /// Has the client taken all of the answer that there is?
+    #[inline(always)]
+    fn taken(&self) -> bool {
+        let framed = self.asked.framed.as_deref();
+        self.to_client.is_empty() && framed.is_none_or(|framed| framed.to_client.is_none())
+    }
+
     /// Is it the client that nothing moves for?
     #[inline(always)]
     fn waits_for_client(&self) -> bool {
-        let framed = self.asked.framed.as_deref();
-        let taken = self.to_client.is_empty() && framed.is_none_or(|framed| framed.to_client.is_none());
-        !taken || !(self.asked.body.done() || self.unread())
+        !self.taken() || !(self.asked.body.done() || self.unread())
     }
 
     /// Is nothing read of the request because the member takes nothing of it?
@@ -43,6 +71,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     }
 
     /// The timer fired: whose fault is it?
+    #[cold]
+    #[inline(never)]
     pub(super) fn late(&self) -> Failure {
         let now = self.session.core.tick();
         let reason = match () {
@@ -56,6 +86,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             }
             () if now >= self.deadline => Reason::TotalTimeout,
             () if self.headless() && now >= self.per_try => Reason::AnswerTimeout,
+            () if self.answered && self.flows() => return Failure::Quiet,
             () if self.waits_for_client() => {
                 return if self.answered {
                     Failure::Client(true)

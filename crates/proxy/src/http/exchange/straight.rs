@@ -67,6 +67,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                     if piece.last() {
                         self.asked.body = Body::Done;
                     }
+                    self.asked.came = true;
                     self.asked.streamed |= framed.full();
                     if self.asked.streamed {
                         framed.to_member = Some(piece);

@@ -95,7 +95,7 @@ fn fault(first: &Sessions, group: &Sessions) -> Option<String> {
 
 /// Can what is asked for go over the point's protocol?
 pub(super) fn spoken(experiment: &Experiment, point: &Point) -> Result<(), String> {
-    let several = experiment.balancer.instances.is_some_and(|count| count > 1);
+    let several = point.instances.is_some_and(|count| count > 1);
     if point.side_cars && several {
         return Err("side-cars report to one balancer: `instances` cannot be more".to_owned());
     }

@@ -1,0 +1,247 @@
+//! Whom pages are shown to and forms are taken from: what a browser does on its own must change and tell nothing.
+//!
+//! - *Host*: a page of somebody else whose name leads to our address (DNS rebinding) has its own name in `Host`. Doors without TLS answer only
+//!   to addresses, `localhost` and the name of this machine. Over TLS the certificate sees to it.
+//! - *Origin*: forms are taken from pages of this very door.
+//! - *Seal*: a form that acts carries a tag over who was shown what will happen, what that was and when (HMAC-SHA-256, a key of the process):
+//!   what was confirmed is what is done, by whom it was confirmed, within a quarter of an hour.
+//! - *Cookie*: a token that was given in a form is kept by the browser, where scripts and other sites do not get at it, and counts for pages of
+//!   the dashboard alone: the rest of control knows no cookies.
+
+use std::net::IpAddr;
+use std::sync::LazyLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hmac::{Hmac, KeyInit, Mac};
+use hyper::HeaderMap;
+use hyper::header::{COOKIE, HOST, ORIGIN};
+use rustix::rand::{GetRandomFlags, getrandom};
+use sha2::Sha256;
+
+use crate::reply::header;
+
+/// The name says that it is of this host alone, and sent over TLS alone.
+const NAME: &str = "__Host-plimsoll-token";
+/// For a form to come back, seconds.
+const CONFIRM: u64 = 15 * 60;
+/// Longest token.
+const LONGEST: usize = 6000;
+
+/// Is the request for us, by its `Host`?
+///
+/// # Errors
+/// Why not, and what to do.
+pub(super) fn host(headers: &HeaderMap) -> Result<(), String> {
+    let mut hosts = headers.get_all(HOST).iter();
+    let (Some(host), None) = (hosts.next().and_then(|host| host.to_str().ok()), hosts.next()) else {
+        return Err("the request has no Host, or several".into());
+    };
+    let name = name(host).to_ascii_lowercase();
+    let own = || {
+        let system = rustix::system::uname();
+        system.nodename().to_str().is_ok_and(|own| name == own.to_ascii_lowercase())
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
+    if address || name == "localhost" || name.ends_with(".localhost") || own() {
+        return Ok(());
+    }
+    Err(format!(
+        "{}: open the dashboard by the address of this host, by localhost or by the name of the machine: under any other name a \
+         page of somebody else could read it",
+        name.chars().take(100).collect::<String>()
+    ))
+}
+
+/// A host without its port.
+fn name(host: &str) -> &str {
+    match host.rfind(':') {
+        Some(colon)
+            if !host[colon..].contains(']')
+                && host[colon + 1..].bytes().all(|byte| byte.is_ascii_digit()) =>
+        {
+            &host[..colon]
+        }
+        _ => host,
+    }
+}
+
+/// Was a form sent by a page of this door?
+///
+/// # Errors
+/// Why not.
+pub(super) fn origin(headers: &HeaderMap, secure: bool) -> Result<(), String> {
+    let host = header(headers, HOST).unwrap_or_default();
+    let own = format!("{}://{host}", if secure { "https" } else { "http" });
+    match header(headers, ORIGIN) {
+        Some(origin) if origin.eq_ignore_ascii_case(&own) => Ok(()),
+        Some(_) => Err("the form was sent by a page of somebody else".into()),
+        None if header(headers, SITE) == Some("same-origin") => Ok(()),
+        None => Err("it is not known whose page sent the form; programs act by /v1/…".into()),
+    }
+}
+
+const SITE: hyper::header::HeaderName = hyper::header::HeaderName::from_static("sec-fetch-site");
+
+/// Drawn once; `None` if the system has no chance to give.
+static KEY: LazyLock<Option<[u8; 32]>> = LazyLock::new(|| {
+    let mut key = [0; 32];
+    let filled = getrandom(&mut key, GetRandomFlags::empty()).ok()?;
+    (filled == key.len()).then_some(key)
+});
+
+/// What somebody confirms.
+#[derive(Debug)]
+pub(super) struct Confirmed<'a> {
+    pub(super) who: &'a str,
+    /// What is to be done, and to what: one text for each.
+    pub(super) what: &'a [&'a str],
+    /// When that was shown, seconds since 1970.
+    pub(super) at: u64,
+}
+
+impl Confirmed<'_> {
+    fn mac(&self) -> Option<Hmac<Sha256>> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(KEY.as_ref()?).ok()?;
+        let parts = [self.who].into_iter().chain(self.what.iter().copied());
+        // Each with its length, so that no two are the same in other pieces.
+        for part in parts {
+            mac.update(&(part.len() as u64).to_be_bytes());
+            mac.update(part.as_bytes());
+        }
+        mac.update(&self.at.to_be_bytes());
+        Some(mac)
+    }
+
+    /// Its seal; `None` if there is no key.
+    pub(super) fn seal(&self) -> Option<String> {
+        let tag = self.mac()?.finalize().into_bytes();
+        Some(tag.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// Does a seal belong to it, and in time?
+    pub(super) fn holds(&self, seal: &str, now: u64) -> bool {
+        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let byte = |pair: &[u8]| match pair {
+            [high, low] => Some(16 * digit(*high)? + digit(*low)?),
+            _ => None,
+        };
+        let tag: Option<Vec<u8>> = seal.as_bytes().chunks(2).map(byte).collect();
+        let fresh = (self.at..=self.at.saturating_add(CONFIRM)).contains(&now);
+        let (Some(tag), Some(mac)) = (tag, self.mac()) else { return false };
+        fresh && mac.verify_slice(&tag).is_ok()
+    }
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// The token that a browser kept.
+pub(crate) fn token(headers: &HeaderMap) -> Option<String> {
+    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut own = cookies.flat_map(|value| value.split(';')).filter_map(|pair| {
+        let (name, value) = pair.trim().split_once('=')?;
+        (name == NAME).then(|| value.to_owned())
+    });
+    own.next().filter(|token| sound(token))
+}
+
+/// Can it be a token?
+pub(super) fn sound(token: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    !token.is_empty() && token.len() <= LONGEST && token.bytes().all(letter)
+}
+
+/// Has the browser keep a token, until it is closed; or forget it.
+pub(super) fn cookie(token: Option<&str>) -> String {
+    let age = if token.is_some() { "" } else { "; Max-Age=0" };
+    format!("{NAME}={}; Path=/; Secure; HttpOnly; SameSite=Strict{age}", token.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &str)| {
+            (hyper::header::HeaderName::from_static(name), value.parse().unwrap())
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn names_of_others_are_not_ours() {
+        for good in [
+            "127.0.0.1:9900",
+            "10.0.0.1",
+            "[::1]:9900",
+            "[fd00::1]",
+            "localhost",
+            "LOCALHOST:9900",
+            "a.localhost:1",
+        ] {
+            assert_eq!(host(&headers(&[("host", good)])), Ok(()), "{good}");
+        }
+        let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        assert_eq!(host(&headers(&[("host", &format!("{own}:9900"))])), Ok(()));
+        for bad in [
+            "evil.example",
+            "evil.example:9900",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "",
+            "127.0.0.1:x",
+        ] {
+            assert!(host(&headers(&[("host", bad)])).is_err(), "{bad}");
+        }
+        assert!(host(&headers(&[])).is_err());
+        assert!(host(&headers(&[("host", "127.0.0.1"), ("host", "evil.example")])).is_err());
+    }
+
+    #[test]
+    fn forms_come_from_our_own_pages() {
+        let of = |pairs: &[(&'static str, &str)], secure| origin(&headers(pairs), secure);
+        let host = ("host", "10.0.0.1:9905");
+        assert_eq!(of(&[host, ("origin", "https://10.0.0.1:9905")], true), Ok(()));
+        assert_eq!(of(&[host, ("origin", "http://10.0.0.1:9905")], false), Ok(()));
+        assert_eq!(of(&[host, ("sec-fetch-site", "same-origin")], true), Ok(()));
+        for bad in ["https://evil.example", "http://10.0.0.1:9905", "null", "https://10.0.0.1:9906", ""] {
+            assert!(of(&[host, ("origin", bad)], true).is_err(), "{bad}");
+            assert!(of(&[host, ("origin", bad), ("sec-fetch-site", "same-origin")], true).is_err(), "{bad}");
+        }
+        assert!(of(&[host], true).is_err() && of(&[host, ("sec-fetch-site", "cross-site")], true).is_err());
+    }
+
+    #[test]
+    fn what_was_confirmed_is_what_is_done() {
+        let what = ["drain", "web", "10.0.0.1:80"];
+        let confirmed = Confirmed { who: "jwt:olga", what: &what, at: 1000 };
+        let seal = confirmed.seal().unwrap();
+        assert!(confirmed.holds(&seal, 1000) && confirmed.holds(&seal, 1900));
+        assert!(!confirmed.holds(&seal, 1901) && !confirmed.holds(&seal, 999));
+        for other in [
+            Confirmed { who: "jwt:eve", what: &what, at: 1000 },
+            Confirmed { who: "jwt:olga", what: &["drain", "web", "10.0.0.2:80"], at: 1000 },
+            Confirmed { who: "jwt:olga", what: &["drain", "web1", "0.0.0.1:80"], at: 1000 },
+            Confirmed { who: "jwt:olga", what: &what, at: 1001 },
+        ] {
+            assert!(!other.holds(&seal, 1001), "{other:?}");
+        }
+        for bad in ["", "00", "zz", &seal[1..], &format!("{seal}00"), "é"] {
+            assert!(!confirmed.holds(bad, 1000), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_kept_where_scripts_and_others_do_not_get_at_it() {
+        let kept = cookie(Some("a.b-c_d"));
+        assert_eq!(kept, "__Host-plimsoll-token=a.b-c_d; Path=/; Secure; HttpOnly; SameSite=Strict");
+        let sent = format!("x=1; {}", kept.split(';').next().unwrap());
+        assert_eq!(token(&headers(&[("cookie", &sent)])).as_deref(), Some("a.b-c_d"));
+        for none in ["x=1", "__Host-plimsoll-token=", "__Host-plimsoll-token=a b", "plimsoll-token=a"] {
+            assert_eq!(token(&headers(&[("cookie", none)])), None, "{none}");
+        }
+        assert!(cookie(None).contains("Max-Age=0") && !sound(&"a".repeat(LONGEST + 1)));
+    }
+}

@@ -1,0 +1,139 @@
+//! A page as it changes: server-sent events, each the main part of the page as it would be made now.
+//!
+//! Once a second the page is made; what is as it was is not sent again. Nothing is queued: a slow reader gets the page as it is when he can
+//! take it. Streams count among the event streams of the door.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Either;
+use http_body_util::channel::{Channel, SendError, Sender};
+use hyper::body::Bytes;
+use hyper::{Response, StatusCode};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep};
+
+use super::place::{Place, field};
+use super::{made, render};
+use crate::access::{Caller, Permit};
+use crate::plane::{Behind, Plane};
+use crate::reply::{Body, response, text};
+use crate::verb::Verb;
+
+/// Between two pages; of those who have to ask others.
+const PACE: Duration = Duration::from_secs(1);
+const SLOW: Duration = Duration::from_secs(3);
+/// A stream without news says that it lives.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// Begins a stream.
+pub(super) fn answer(
+    plane: &Arc<Plane>,
+    caller: Caller,
+    head: bool,
+    query: &[(String, String)],
+) -> Response<Body> {
+    let path = field(query, "page").unwrap_or_default().to_owned();
+    let Some(place) = Place::find(&path).filter(Place::lives) else {
+        return render::guarded(text(
+            StatusCode::BAD_REQUEST,
+            "page: give the path of a page that changes\n".into(),
+        ));
+    };
+    let Ok(slot) = plane.streams.clone().try_acquire_owned() else {
+        return render::guarded(text(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many streams: close some pages\n".into(),
+        ));
+    };
+    let (sender, body) = Channel::new(1);
+    if !head {
+        tokio::spawn(stream(plane.clone(), caller, place, path, sender, slot));
+    }
+    render::guarded(response(StatusCode::OK, "text/event-stream", Either::Right(body)))
+}
+
+async fn stream(
+    plane: Arc<Plane>,
+    caller: Caller,
+    place: Place,
+    path: String,
+    mut out: Sender<Bytes>,
+    _slot: OwnedSemaphorePermit,
+) {
+    // An error is a client that went.
+    let _ = follow(&plane, &caller, &place, &path, &mut out).await;
+}
+
+async fn follow(
+    plane: &Arc<Plane>,
+    caller: &Caller,
+    place: &Place,
+    path: &str,
+    out: &mut Sender<Bytes>,
+) -> Result<(), SendError> {
+    out.send_data("retry: 2000\n\n".into()).await?;
+    let pace = if matches!(plane.behind, Behind::Balancer(_)) { PACE } else { SLOW };
+    let mut before = String::new();
+    let mut heartbeat = Instant::now() + HEARTBEAT;
+    loop {
+        // The rules may have changed since the stream began, and the credential may have ended.
+        if plane.permit(caller, Verb::Dashboard) == Permit::Nothing || plane.ended() {
+            return Ok(());
+        }
+        let made = made(plane, caller, place, path, &[]).await;
+        let Ok(Some(Ok(page))) = made else {
+            // The group or the member has gone: the page says so when it is asked for again.
+            return out.send_data("event: gone\ndata: gone\n\n".into()).await;
+        };
+        let main = main(&page);
+        if main != before {
+            out.send_data(message(main).into()).await?;
+            before = main.to_owned();
+            heartbeat = Instant::now() + HEARTBEAT;
+        } else if Instant::now() >= heartbeat {
+            out.send_data(": alive\n\n".into()).await?;
+            heartbeat = Instant::now() + HEARTBEAT;
+        }
+        tokio::select! {
+            () = sleep(pace) => {}
+            () = plane.end() => return Ok(()),
+        }
+    }
+}
+
+/// The main part of a page. What was put into it is escaped, so these are its only marks.
+pub(super) fn main(page: &str) -> &str {
+    let begin = page.find("<main").unwrap_or(0);
+    let end = page.rfind("</main>").map_or(page.len(), |end| end + "</main>".len());
+    page.get(begin..end).unwrap_or_default()
+}
+
+/// A line break would end a line of data.
+fn message(main: &str) -> String {
+    let mut text = String::with_capacity(main.len() + 64);
+    text.push_str("event: page\n");
+    for line in main.split(['\n', '\r']).filter(|line| !line.trim().is_empty()) {
+        text.push_str("data: ");
+        text.push_str(line.trim_start());
+        text.push('\n');
+    }
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_one_message() {
+        let page = "<html><main id=\"main\">\n<p>a\r\ndata: b\n\nevent: x</p>\n</main></html>";
+        assert_eq!(main(page), "<main id=\"main\">\n<p>a\r\ndata: b\n\nevent: x</p>\n</main>");
+        assert_eq!(
+            message(main(page)),
+            "event: page\ndata: <main id=\"main\">\ndata: <p>a\ndata: data: b\ndata: event: x</p>\ndata: </main>\n\n"
+        );
+        assert_eq!(main("no page"), "no page");
+    }
+}

@@ -1,0 +1,72 @@
+//! The event log, and the page of one decision: what it was made on, what there was before and after, how it is now.
+
+use serde::Serialize;
+
+use super::place::Place;
+use super::view::{Base, EventView, Eye};
+use super::words::{self, ago};
+use crate::Entry;
+
+/// Events on the page of the log.
+const LOG: usize = 200;
+/// Others on the page of one.
+const AROUND: usize = 10;
+
+/// The event log.
+#[derive(Debug, Serialize)]
+pub(super) struct Events {
+    base: Base,
+    events: Vec<EventView>,
+    all: usize,
+}
+
+pub(super) fn events(eye: &Eye<'_>, path: &str) -> Events {
+    let entries = eye.events();
+    let events = EventView::all(&entries, eye.now, LOG);
+    Events { base: eye.base("Events", &Place::Events, path), events, all: entries.len() }
+}
+
+/// One decision.
+#[derive(Debug, Serialize)]
+pub(super) struct Event {
+    base: Base,
+    event: EventView,
+    /// What the member or group is like now.
+    now: Option<String>,
+    /// What else happened to the same, around then.
+    around: Vec<EventView>,
+}
+
+/// The page of an event; `None` if it is not kept, or not for the caller.
+pub(super) fn event(eye: &Eye<'_>, seq: u64, path: &str) -> Option<Event> {
+    let entries = eye.events();
+    let entry = entries.iter().find(|entry| entry.seq == seq)?;
+    let same = |other: &&Entry| {
+        other.seq != seq
+            && other.group == entry.group
+            && (entry.member.is_none() || other.member == entry.member)
+    };
+    let mut around: Vec<Entry> = entries.iter().filter(same).cloned().collect();
+    // The nearest ones, newest first.
+    around.sort_by_key(|other| other.seq.abs_diff(seq));
+    around.truncate(AROUND);
+    around.sort_by_key(|other| std::cmp::Reverse(other.seq));
+    let now = eye.group(&entry.group).map(|group| match &entry.member {
+        Some(name) => match group.members.iter().find(|member| member.name == *name) {
+            Some(member) => {
+                let (glyph, word, _) = words::state(member.state);
+                format!("{glyph} {word} for {}: {}", ago(member.since_seconds), member.why)
+            }
+            None => "it is no longer a member".to_owned(),
+        },
+        None => words::Verdict::of(group, &[]).sentence(),
+    });
+    let view = EventView::new(entry, eye.now);
+    let title = format!("Event {seq}");
+    Some(Event {
+        base: eye.base(&title, &Place::Event(seq), path),
+        event: view,
+        now,
+        around: EventView::all(&around, eye.now, AROUND),
+    })
+}

@@ -1,0 +1,282 @@
+//! The first screen, and the page of a group.
+
+use plimsoll_brain::status::{GroupStatus, SourceStatus};
+use plimsoll_brain::strategy;
+use serde::Serialize;
+
+use super::place::{self, Place};
+use super::view::{Action, Base, EventView, Eye, FEW, Fact, GroupView, MANY, fact};
+use super::words::{ago, count, latency, number, percent, rate};
+use crate::Lessee;
+use crate::verb::Verb;
+
+/// Groups on the first screen.
+const GROUPS: usize = 50;
+/// Groups of which the first screen has charts.
+const CHARTED: usize = 6;
+/// Events on pages that have other things, too.
+pub(super) const EVENTS: usize = 20;
+
+/// The first screen.
+#[derive(Debug, Serialize)]
+pub(super) struct Home {
+    base: Base,
+    groups: Vec<GroupView>,
+    hidden: usize,
+    events: Vec<EventView>,
+}
+
+/// All groups, one below the other.
+pub(super) fn home(eye: &Eye<'_>, path: &str) -> Home {
+    let mut groups: Vec<GroupView> = Vec::new();
+    for (index, group) in eye.status.groups.iter().take(GROUPS).enumerate() {
+        let mut view = GroupView::new(eye, group, index, FEW);
+        if index >= CHARTED {
+            view.charts.clear();
+        }
+        groups.push(view);
+    }
+    Home {
+        base: eye.base("Overview", &Place::Home, path),
+        hidden: eye.status.groups.len().saturating_sub(GROUPS),
+        groups,
+        events: EventView::all(&eye.events(), eye.now, EVENTS),
+    }
+}
+
+/// What is predicted.
+#[derive(Debug, Serialize)]
+pub(super) struct Predicted {
+    at: String,
+    rate: String,
+    says: String,
+    over: bool,
+}
+
+/// A group.
+#[derive(Debug, Serialize)]
+pub(super) struct Group {
+    base: Base,
+    group: GroupView,
+    facts: Vec<Fact>,
+    /// Of the load line.
+    line: Vec<Fact>,
+    predicted: Vec<Predicted>,
+    knobs: Vec<Fact>,
+    rejected: Vec<Fact>,
+    sources: Vec<Source>,
+    leases: Vec<Leased>,
+    actions: Vec<Action>,
+    /// Strategies that can be chosen, if the caller may.
+    strategies: Vec<&'static str>,
+    /// How to act if that cannot be done here.
+    how: Option<String>,
+    events: Vec<EventView>,
+}
+
+/// A source of members.
+#[derive(Debug, Serialize)]
+pub(super) struct Source {
+    what: String,
+    members: usize,
+    age: String,
+    state: String,
+    bad: bool,
+}
+
+/// Leases.
+#[derive(Debug, Serialize)]
+pub(super) struct Leased {
+    member: String,
+    from: String,
+    leases: usize,
+    left: String,
+}
+
+/// The page of a group; `None` if there is none that the caller may see.
+pub(super) fn group(eye: &Eye<'_>, name: &str, path: &str) -> Option<Group> {
+    let group = eye.group(name)?;
+    let explained = if eye.may(Verb::Explain, name) { eye.subject.explain(name) } else { None };
+    let mut knobs: Vec<Fact> = Vec::new();
+    if let Some(explained) = &explained {
+        knobs
+            .extend(explained.knobs.iter().map(|(knob, value)| fact(knob.replace('_', " "), number(*value))));
+        knobs.extend(explained.weight.as_ref().map(|weight| fact("weight", weight)));
+        if let Some(monitor) = &explained.monitor {
+            let said = format!(
+                "{} by {}, every {}",
+                monitor.metric,
+                monitor.source,
+                latency(monitor.interval_seconds)
+            );
+            knobs.push(fact("load is", said));
+        }
+    }
+    let mine = |entry: &&crate::Entry| entry.group == name;
+    let events: Vec<_> = eye.events().iter().filter(mine).take(EVENTS).cloned().collect();
+    let leases =
+        if eye.may(Verb::Leases, name) { eye.subject.leases(name).unwrap_or_default() } else { Vec::new() };
+    let set = eye.acts(Verb::Set, name);
+    Some(Group {
+        base: eye.base(name, &Place::Group(name.to_owned()), path),
+        group: GroupView::new(eye, group, 0, MANY),
+        facts: group_facts(eye, group),
+        line: load_line(group),
+        predicted: predicted(group),
+        knobs,
+        rejected: group
+            .rejected
+            .iter()
+            .filter(|(_, many)| **many > 0)
+            .map(|(reason, many)| fact(reason.replace('_', " "), many.to_string()))
+            .collect(),
+        sources: group.discovery.iter().map(source).collect(),
+        leases: leases.iter().map(leased).collect(),
+        actions: group_actions(eye, group),
+        strategies: if set {
+            strategy::ALL.iter().map(|strategy| strategy.name).collect()
+        } else {
+            Vec::new()
+        },
+        how: super::act::how(eye.plane, eye.caller, Verb::Set, name),
+        events: EventView::all(&events, eye.now, EVENTS),
+    })
+}
+
+fn group_facts(eye: &Eye<'_>, group: &GroupStatus) -> Vec<Fact> {
+    let mut facts = vec![fact("strategy", group.strategy.clone())];
+    for listener in eye.listeners(&group.name) {
+        let closed = if listener.disabled { ", closed by an operator" } else { "" };
+        let said = format!(
+            "{} {}, {} open, {} accepted, {} refused, bound {}{closed}",
+            listener.protocol,
+            listener.address,
+            listener.connections,
+            listener.accepted,
+            listener.refused,
+            listener.binding.replace('_', " ")
+        );
+        facts.push(fact("listener", said));
+    }
+    facts.push(fact("waiting for a member", count(group.queued, "request")));
+    facts.push(fact(
+        "tried again",
+        format!("{}, {} denied by the budget", group.retries, group.retries_denied),
+    ));
+    if group.latency.count > 0 {
+        let all = group.latency;
+        let said = format!(
+            "p50 {}, p90 {}, p99 {}, p99.9 {} of {} requests",
+            latency(all.p50),
+            latency(all.p90),
+            latency(all.p99),
+            latency(all.p999),
+            all.count
+        );
+        facts.push(fact("since the start", said));
+    }
+    if group.hand_overs + group.hand_overs_failed > 0 {
+        facts.push(fact(
+            "handed over",
+            format!("{}, {} times nobody answered", group.hand_overs, group.hand_overs_failed),
+        ));
+    }
+    facts
+}
+
+fn load_line(group: &GroupStatus) -> Vec<Fact> {
+    let Some(line) = &group.load_line else { return Vec::new() };
+    let mut facts = vec![fact("now", format!("{}/s", rate(line.requests_per_second)))];
+    if let Some(capacity) = line.capacity {
+        let between = match (line.capacity_low, line.capacity_high) {
+            (Some(low), Some(high)) => format!(" ({} to {})", rate(low), rate(high)),
+            _ => String::new(),
+        };
+        let by = if line.limited_by == "balancer" { ", the balancer itself" } else { "" };
+        facts.push(fact("load line", format!("{}/s{between}{by}", rate(capacity))));
+    }
+    let checked = match (line.error, line.predictions_checked) {
+        (Some(error), checked) => {
+            format!("{}: {} checked, off by {}", line.verdict, count(checked, "prediction"), percent(error))
+        }
+        (None, _) => line.verdict.clone(),
+    };
+    facts.push(fact("how good it was", checked));
+    if !line.why.is_empty() {
+        facts.push(fact("from", line.why.clone()));
+    }
+    facts
+}
+
+fn predicted(group: &GroupStatus) -> Vec<Predicted> {
+    let Some(line) = group.load_line.as_ref().filter(|line| line.capacity.is_some()) else {
+        return Vec::new();
+    };
+    let time = |seconds: Option<f64>| seconds.map_or_else(|| "–".to_owned(), latency);
+    let mut rows: Vec<Predicted> = Vec::new();
+    for at in &line.predicted {
+        rows.push(Predicted {
+            at: format!("at {} of it", percent(at.load)),
+            rate: format!("{}/s", rate(at.requests_per_second)),
+            says: format!("p50 {}, p99 {}", time(at.p50), time(at.p99)),
+            over: false,
+        });
+    }
+    for change in &line.what_if {
+        let says = if change.over && change.capacity == 0.0 {
+            "nobody is left to serve".to_owned()
+        } else if change.over {
+            "over the load line".to_owned()
+        } else {
+            let p99 = change.p99.map_or_else(String::new, |p99| format!(", p99 {}", latency(p99)));
+            format!("{} below the load line{p99}", percent(change.headroom))
+        };
+        rows.push(Predicted {
+            at: change.about.clone(),
+            rate: format!("{}/s", rate(change.capacity)),
+            says,
+            over: change.over,
+        });
+    }
+    rows
+}
+
+fn source(source: &SourceStatus) -> Source {
+    Source {
+        what: format!("{} {}", source.kind, source.what),
+        members: source.members,
+        age: source.age_seconds.map_or_else(|| "never".to_owned(), ago),
+        bad: source.error.is_some(),
+        state: source.error.clone().unwrap_or_else(|| "answers".to_owned()),
+    }
+}
+
+fn leased(lessee: &Lessee) -> Leased {
+    Leased {
+        member: lessee.member.clone().unwrap_or_else(|| "others".to_owned()),
+        from: lessee.from.map_or_else(|| "–".to_owned(), |from| from.to_string()),
+        leases: lessee.leases,
+        left: ago(lessee.left_seconds),
+    }
+}
+
+fn group_actions(eye: &Eye<'_>, group: &GroupStatus) -> Vec<Action> {
+    let of = [("group", &*group.name)];
+    let mut actions = Vec::new();
+    if group.balancing_disabled && eye.acts(Verb::Enable, &group.name) {
+        let about = "members get what the strategy says again".to_owned();
+        actions.push(Action {
+            word: "Enable balancing",
+            about,
+            href: place::of_act("enable-balancing", &of),
+        });
+    } else if !group.balancing_disabled && eye.acts(Verb::Disable, &group.name) {
+        let about = "members take equal turns, whatever their loads".to_owned();
+        actions.push(Action {
+            word: "Disable balancing",
+            about,
+            href: place::of_act("disable-balancing", &of),
+        });
+    }
+    actions
+}

@@ -1,0 +1,200 @@
+//! Where pages are: paths of the dashboard, written and read.
+
+use std::fmt::Write as _;
+
+/// Below this is everything.
+pub(crate) const ROOT: &str = "/dashboard";
+
+/// A page, or what belongs to pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// All groups.
+    Home,
+    Group(String),
+    Member {
+        group: String,
+        member: String,
+    },
+    /// The capacity model of a group.
+    Suppose(String),
+    /// The event log.
+    Events,
+    /// One decision.
+    Event(u64),
+    /// Listeners, certificates, the process.
+    Process,
+    /// An action: what will happen, and the form that has it done.
+    Act,
+    /// Pieces of a page, as they change.
+    Live,
+    SignIn,
+    SignOut,
+    Asset(String),
+}
+
+/// Is it a path of the dashboard?
+pub(crate) fn has(path: &str) -> bool {
+    path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+impl Place {
+    /// What is at a path.
+    pub(super) fn find(path: &str) -> Option<Self> {
+        let rest = path.strip_prefix(ROOT)?;
+        let words: Vec<&str> = rest.split('/').skip(1).collect();
+        let group = |name: &str| decoded(name).filter(|name| !name.is_empty());
+        Some(match words.as_slice() {
+            [] | [""] => Self::Home,
+            ["groups", name] => Self::Group(group(name)?),
+            ["groups", name, "what-if"] => Self::Suppose(group(name)?),
+            ["groups", name, "members", member] => {
+                Self::Member { group: group(name)?, member: group(member)? }
+            }
+            ["events"] => Self::Events,
+            ["events", seq] => Self::Event(seq.parse().ok()?),
+            ["process"] => Self::Process,
+            ["act"] => Self::Act,
+            ["live"] => Self::Live,
+            ["sign-in"] => Self::SignIn,
+            ["sign-out"] => Self::SignOut,
+            ["assets", name] => Self::Asset((*name).to_owned()),
+            _ => return None,
+        })
+    }
+
+    /// Does it change by itself?
+    pub(super) fn lives(&self) -> bool {
+        matches!(self, Self::Home | Self::Group(_) | Self::Member { .. } | Self::Events | Self::Process)
+    }
+}
+
+/// The page of a group.
+pub(super) fn of_group(group: &str) -> String {
+    format!("{ROOT}/groups/{}", encoded(group))
+}
+
+/// The page of a member.
+pub(super) fn of_member(group: &str, member: &str) -> String {
+    format!("{}/members/{}", of_group(group), encoded(member))
+}
+
+/// The page of an event.
+pub(super) fn of_event(seq: u64) -> String {
+    format!("{ROOT}/events/{seq}")
+}
+
+/// The page that says what an action will do.
+pub(super) fn of_act(verb: &str, fields: &[(&str, &str)]) -> String {
+    let mut path = format!("{ROOT}/act?do={}", encoded(verb));
+    for (name, value) in fields {
+        let _ = write!(path, "&{name}={}", encoded(value));
+    }
+    path
+}
+
+/// Text as a part of a path or query.
+pub(super) fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' => {
+                out.push(char::from(byte))
+            }
+            byte => {
+                let _ = write!(out, "%{byte:02X}");
+            }
+        }
+    }
+    out
+}
+
+/// The text that a part of a path or query stands for; `None` if it is none.
+fn decoded(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'%' => {
+                let digit = |byte: u8| char::from(byte).to_digit(16);
+                let (high, low) = (digit(bytes.next()?)?, digit(bytes.next()?)?);
+                u8::try_from(16 * high + low).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(out).ok()
+}
+
+/// The fields of a form or a query, as far as they are text.
+pub(super) fn fields(text: &str) -> Vec<(String, String)> {
+    let pair = |pair: &str| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let plain = |text: &str| decoded(&text.replace('+', " "));
+        Some((plain(name)?, plain(value)?))
+    };
+    text.split('&').filter(|text| !text.is_empty()).filter_map(pair).collect()
+}
+
+/// One of them; the first of that name.
+pub(super) fn field<'f>(fields: &'f [(String, String)], name: &str) -> Option<&'f str> {
+    fields
+        .iter()
+        .find(|(own, _)| own == name)
+        .map(|(_, value)| value.as_str())
+        .filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_all_kinds_have_pages() {
+        for name in [
+            "web",
+            "10.0.0.1:80",
+            "[fd00::5]:80",
+            "a/b?c#d e",
+            "<script>alert(1)</script>",
+            "größe",
+            "%2f",
+            "odd \"\\\n one",
+        ] {
+            assert_eq!(Place::find(&of_group(name)), Some(Place::Group(name.into())), "{name}");
+            let member = Place::Member { group: name.into(), member: name.into() };
+            assert_eq!(Place::find(&of_member(name, name)), Some(member), "{name}");
+            assert!(
+                of_member(name, name)
+                    .bytes()
+                    .all(|byte| byte.is_ascii_graphic() && !b"<>\"'\\".contains(&byte))
+            );
+            let path = of_act("drain", &[("group", name), ("member", "a")]);
+            let asked = fields(path.split_once('?').unwrap().1);
+            assert_eq!(field(&asked, "group"), Some(name));
+            assert_eq!(field(&asked, "do"), Some("drain"));
+        }
+    }
+
+    #[test]
+    fn there_is_nothing_else() {
+        assert!(has("/dashboard") && has("/dashboard/x") && !has("/dashboards") && !has("/"));
+        assert_eq!(Place::find("/dashboard"), Some(Place::Home));
+        assert_eq!(Place::find("/dashboard/"), Some(Place::Home));
+        assert_eq!(Place::find("/dashboard/events/7"), Some(Place::Event(7)));
+        for path in [
+            "/dashboard/x",
+            "/dashboard/groups/",
+            "/dashboard/groups/a/b",
+            "/dashboard/events/x",
+            "/dashboard/groups/%",
+            "/dashboard/groups/%ff",
+            "/dashboard/assets/a/b",
+        ] {
+            assert_eq!(Place::find(path), None, "{path}");
+        }
+        assert_eq!(
+            fields("a=1+2&b&c=%zz&=x"),
+            [("a".into(), "1 2".into()), ("b".into(), String::new()), (String::new(), "x".into())]
+        );
+    }
+}

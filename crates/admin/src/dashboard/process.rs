@@ -1,0 +1,143 @@
+//! The page of what is of no group: the process, its listeners, its certificates.
+
+use plimsoll_brain::status::CertificateStatus;
+use serde::Serialize;
+
+use super::place::{self, Place};
+use super::view::{Action, Base, Eye, Fact, fact};
+use super::words::{ago, count};
+use crate::Permit;
+use crate::verb::Verb;
+
+/// What is of no group.
+#[derive(Debug, Serialize)]
+pub(super) struct Process {
+    base: Base,
+    facts: Vec<Fact>,
+    listeners: Vec<Listener>,
+    certificates: Vec<Certificate>,
+}
+
+#[derive(Debug, Serialize)]
+struct Listener {
+    address: String,
+    protocol: String,
+    group: String,
+    group_href: String,
+    binding: String,
+    open: u64,
+    accepted: u64,
+    refused: u64,
+    disabled: bool,
+    action: Option<Action>,
+}
+
+#[derive(Debug, Serialize)]
+struct Certificate {
+    name: String,
+    names: String,
+    source: String,
+    ends: String,
+    renewal: String,
+    bad: bool,
+    state: String,
+}
+
+pub(super) fn process(eye: &Eye<'_>, path: &str) -> Process {
+    let status = &eye.status;
+    let mut facts = vec![
+        fact("version", status.version.clone()),
+        fact("process", format!("{}, up {}", status.pid, ago(status.uptime_seconds))),
+        fact("threads", status.threads.to_string()),
+        fact("reloads", status.reloads.to_string()),
+        fact(
+            "configuration in force",
+            if status.last_reload_successful {
+                "the last one given"
+            } else {
+                "the one before the last: that was refused"
+            },
+        ),
+    ];
+    if let Some(fleet) = &status.fleet {
+        let known = fleet.balancers.len();
+        let up = fleet.balancers.iter().filter(|one| one.state == "up").count();
+        let others = match known {
+            0 => "no other balancer has been heard of".to_owned(),
+            _ => format!("{up} of {} alive", count(known as u64, "other balancer")),
+        };
+        facts.push(fact(
+            "fleet",
+            format!("{} at {}; {others} (more: plimsoll fleet)", fleet.name, fleet.address),
+        ));
+    }
+    if status.access_log_dropped > 0 {
+        facts.push(fact(
+            "access log",
+            format!("{} lost: the disk was slow or full", count(status.access_log_dropped, "line")),
+        ));
+    }
+    if status.spans_exported + status.spans_dropped > 0 {
+        facts.push(fact(
+            "spans",
+            format!("{} exported, {} dropped", status.spans_exported, status.spans_dropped),
+        ));
+    }
+    let listeners = status.listeners.iter().map(|listener| {
+        // Listeners are of no group: that takes a role with all of them.
+        let act = |verb: Verb, name: &'static str, word: &'static str| {
+            (eye.plane.permit(eye.caller, verb) == Permit::All && eye.acts(verb, "")).then(|| Action {
+                word,
+                about: String::new(),
+                href: place::of_act(name, &[("listener", &listener.address)]),
+            })
+        };
+        Listener {
+            address: listener.address.clone(),
+            protocol: listener.protocol.clone(),
+            group: listener.group.clone(),
+            group_href: place::of_group(&listener.group),
+            binding: listener.binding.replace('_', " "),
+            open: listener.connections,
+            accepted: listener.accepted,
+            refused: listener.refused,
+            disabled: listener.disabled,
+            action: if listener.disabled {
+                act(Verb::Enable, "enable-listener", "Enable")
+            } else {
+                act(Verb::Disable, "disable-listener", "Disable")
+            },
+        }
+    });
+    Process {
+        base: eye.base("Process", &Place::Process, path),
+        facts,
+        listeners: listeners.collect(),
+        certificates: status.certificates.iter().map(certificate).collect(),
+    }
+}
+
+fn certificate(one: &CertificateStatus) -> Certificate {
+    let left = |seconds: Option<f64>, none: &str| match seconds {
+        Some(seconds) if seconds < 0.0 => format!("{} ago", ago(-seconds)),
+        Some(seconds) => format!("in {}", ago(seconds)),
+        None => none.to_owned(),
+    };
+    let over = one.expires_seconds.is_some_and(|seconds| seconds < 0.0);
+    let state = match (&one.failure, over, one.ends_soon) {
+        (Some(why), ..) => format!("✘ {why}"),
+        (None, true, _) => "✘ it has ended".to_owned(),
+        (None, false, true) => "▲ it ends soon".to_owned(),
+        _ if one.expires_seconds.is_none() => "○ not there yet".to_owned(),
+        _ => "● in force".to_owned(),
+    };
+    Certificate {
+        name: one.name.clone(),
+        names: one.names.join(", "),
+        source: one.source.clone(),
+        ends: left(one.expires_seconds, "–"),
+        renewal: left(one.renewal_seconds, if one.acme { "–" } else { "by hand" }),
+        bad: one.failure.is_some() || over || one.ends_soon,
+        state,
+    }
+}

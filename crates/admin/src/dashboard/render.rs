@@ -1,0 +1,104 @@
+//! Templates into pages. Whatever is put into one is escaped: names of members come from discovery, reasons from the network.
+
+use std::sync::LazyLock;
+
+use hyper::header::{CACHE_CONTROL, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{Environment, UndefinedBehavior};
+use serde::Serialize;
+
+use crate::reply::{Body, full};
+
+/// All templates, by name; the ending makes them escape.
+const TEMPLATES: &[(&str, &str)] = &[
+    ("act.html", include_str!("templates/act.html")),
+    ("base.html", include_str!("templates/base.html")),
+    ("event.html", include_str!("templates/event.html")),
+    ("events.html", include_str!("templates/events.html")),
+    ("group.html", include_str!("templates/group.html")),
+    ("home.html", include_str!("templates/home.html")),
+    ("lottery.html", include_str!("templates/lottery.html")),
+    ("member.html", include_str!("templates/member.html")),
+    ("message.html", include_str!("templates/message.html")),
+    ("process.html", include_str!("templates/process.html")),
+    ("sign_in.html", include_str!("templates/sign_in.html")),
+    ("supervisor.html", include_str!("templates/supervisor.html")),
+    ("suppose.html", include_str!("templates/suppose.html")),
+    ("ui.html", include_str!("templates/ui.html")),
+];
+
+static PAGES: LazyLock<Result<Environment<'static>, String>> = LazyLock::new(|| {
+    let mut pages = Environment::new();
+    pages.set_undefined_behavior(UndefinedBehavior::SemiStrict);
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    pages.set_syntax(syntax.map_err(|error| format!("{error:#}"))?);
+    for (name, text) in TEMPLATES {
+        pages.add_template(name, text).map_err(|error| format!("{error:#}"))?;
+    }
+    Ok(pages)
+});
+
+/// Nothing but what this door serves, no script and no style but from its files, no frame around it.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \
+                      frame-ancestors 'none'; base-uri 'none'";
+
+/// A page as text.
+pub(super) fn text(template: &str, view: &impl Serialize) -> Result<String, String> {
+    let pages = PAGES.as_ref().map_err(Clone::clone)?;
+    let template = pages.get_template(template).map_err(|error| format!("{error:#}"))?;
+    template.render(Serde(view)).map_err(|error| format!("{error:#}"))
+}
+
+/// A page as an answer.
+pub(super) fn page(status: StatusCode, template: &str, view: &impl Serialize) -> Response<Body> {
+    let mut answer = finished(text(template, view));
+    if answer.status() == StatusCode::OK {
+        *answer.status_mut() = status;
+    }
+    answer
+}
+
+/// What was rendered, as an answer.
+pub(super) fn finished(text: Result<String, String>) -> Response<Body> {
+    guarded(match text {
+        Ok(text) => full(StatusCode::OK, "text/html; charset=utf-8", text),
+        Err(why) => {
+            tracing::error!("dashboard: a page cannot be made: {why}");
+            let says = "the page cannot be made; the log says why\n".into();
+            full(StatusCode::INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", says)
+        }
+    })
+}
+
+/// With what browsers are to keep to.
+pub(super) fn guarded(mut answer: Response<Body>) -> Response<Body> {
+    let headers = answer.headers_mut();
+    for (name, value) in [
+        ("content-security-policy", POLICY),
+        ("x-frame-options", "DENY"),
+        ("x-content-type-options", "nosniff"),
+        // Not `no-referrer`: with that browsers do not say either that a form is from a page of ours.
+        ("referrer-policy", "same-origin"),
+        ("cross-origin-opener-policy", "same-origin"),
+        ("cross-origin-resource-policy", "same-origin"),
+    ] {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    answer
+}
+
+/// A file that belongs to pages; `None` if there is none of that name.
+pub(super) fn asset(name: &str) -> Option<Response<Body>> {
+    let (kind, text) = match name {
+        "style.css" => ("text/css; charset=utf-8", include_str!("assets/style.css")),
+        "dashboard.js" => ("text/javascript; charset=utf-8", include_str!("assets/dashboard.js")),
+        "logo.svg" => ("image/svg+xml", include_str!("assets/logo.svg")),
+        _ => return None,
+    };
+    let mut answer = guarded(full(StatusCode::OK, kind, text.to_owned()));
+    // Another version of the program has others.
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Some(answer)
+}

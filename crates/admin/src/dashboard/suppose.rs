@@ -1,0 +1,325 @@
+//! What if: a group as a queueing model, with sliders for what comes, how many members there are and how much work a request is.
+//!
+//! Whoever holds the balancer solves the model ([`Subject::suppose`](crate::Subject::suppose)). Without JavaScript the sliders are a form.
+
+use plimsoll_brain::status::GroupStatus;
+use serde::Serialize;
+
+use super::chart::Drawn;
+use super::place::{self, Place, field};
+use super::view::{Base, Eye, Fact, fact};
+use super::words::{latency, percent, rate};
+use crate::{Subject, Supposed, Supposition};
+
+/// One slider.
+#[derive(Debug, Serialize)]
+pub(super) struct Slider {
+    name: &'static str,
+    label: &'static str,
+    unit: &'static str,
+    min: String,
+    max: String,
+    step: String,
+    value: String,
+    about: String,
+}
+
+/// The page.
+#[derive(Debug, Serialize)]
+pub(super) struct Suppose {
+    base: Base,
+    group: String,
+    group_href: String,
+    action: String,
+    sliders: Vec<Slider>,
+    /// What the model says; none if it says nothing.
+    found: Option<Found>,
+    wrong: Option<String>,
+    /// Where the numbers at the beginning are from.
+    from: String,
+}
+
+/// What it says.
+#[derive(Debug, Serialize)]
+struct Found {
+    says: String,
+    over: bool,
+    facts: Vec<Fact>,
+    curve: Option<Curve>,
+}
+
+/// Response time over the rate.
+#[derive(Debug, Serialize)]
+struct Curve {
+    says: String,
+    line: Drawn,
+    /// Places and words along the rates, and of the times.
+    across: Vec<(f64, String)>,
+    up: Vec<(f64, String)>,
+    /// Where the supposed rate and the saturation stand.
+    here: Option<(f64, f64)>,
+    saturation: Option<f64>,
+    rows: Vec<(String, String)>,
+}
+
+/// What is supposed before anybody moves a slider.
+struct Start {
+    rate: f64,
+    members: u32,
+    demand: f64,
+    cores: u32,
+    from: String,
+}
+
+fn start(eye: &Eye<'_>, group: &GroupStatus) -> Start {
+    let usable = group.members.iter().filter(|member| member.state.eligible()).count().max(1);
+    let line = group.load_line.as_ref();
+    let rate = line.map_or(0.0, |line| line.requests_per_second);
+    // Of an agent, if it says so: processors of a member.
+    let explained =
+        eye.may(crate::Verb::Explain, &group.name).then(|| eye.subject.explain(&group.name)).flatten();
+    let facts = explained.iter().flat_map(|all| &all.members).flat_map(|member| &member.facts);
+    let cores = facts.filter(|told| told.name == "cpus").map(|told| told.value).reduce(f64::max);
+    let mut capacities: Vec<f64> = group
+        .members
+        .iter()
+        .filter_map(|member| member.load_line.as_ref()?.capacity)
+        .filter(|own| *own > 0.0)
+        .collect();
+    capacities.sort_by(f64::total_cmp);
+    let cores = cores.unwrap_or(1.0).clamp(1.0, 64.0).round() as u32;
+    let (demand, from) = match capacities.get(capacities.len() / 2) {
+        Some(median) => (
+            f64::from(cores) / median,
+            format!("the load line: a member can do {}/s", super::words::rate(*median)),
+        ),
+        None if group.latency.count > 0 => (
+            group.latency.p50,
+            "the median of the times so far, waiting included: what members can carry is not known yet"
+                .to_owned(),
+        ),
+        None => (0.01, "nothing: no request has ended yet".to_owned()),
+    };
+    let rate = if rate > 0.0 { rate } else { 0.5 * usable as f64 * f64::from(cores) / demand };
+    Start { rate, members: u32::try_from(usable).unwrap_or(1).min(256), demand, cores, from }
+}
+
+/// What the sliders say, the rest as it is now.
+pub(super) fn asked(eye: &Eye<'_>, group: &str, fields: &[(String, String)]) -> Option<(Supposed, Page)> {
+    let status = eye.group(group)?;
+    let begin = start(eye, status);
+    let given = |name: &str, least: f64, most: f64| {
+        let value: f64 = field(fields, name)?.trim().parse().ok()?;
+        value.is_finite().then(|| value.clamp(least, most))
+    };
+    let ask = Supposed {
+        group: group.to_owned(),
+        rate: given("rate", 0.01, 1e7).unwrap_or(begin.rate),
+        members: given("members", 1.0, 256.0).map_or(begin.members, |members| members.round() as u32),
+        demand: given("demand", 0.001, 1e6).map_or(begin.demand, |millis| millis / 1e3),
+        cores: given("cores", 1.0, 1024.0).map_or(begin.cores, |cores| cores.round() as u32),
+    };
+    let page = Page { sliders: sliders(&begin, &ask), from: begin.from };
+    Some((ask, page))
+}
+
+/// What is known before the model is solved.
+pub(super) struct Page {
+    sliders: Vec<Slider>,
+    from: String,
+}
+
+fn sliders(begin: &Start, ask: &Supposed) -> Vec<Slider> {
+    let capacity = f64::from(begin.members * begin.cores) / begin.demand;
+    let most = (2.0 * capacity.max(begin.rate)).max(ask.rate);
+    let millis = begin.demand * 1e3;
+    let slider = |name, label, unit, (min, max): (f64, f64), step: f64, value: f64, about: String| Slider {
+        name,
+        label,
+        unit,
+        min: tidy(min).to_string(),
+        max: tidy((max / step).ceil() * step).to_string(),
+        step: tidy(step).to_string(),
+        value: tidy(((value / step).round() * step).max(min)).to_string(),
+        about,
+    };
+    let rates = step(most / 200.0);
+    let demands = step(millis / 50.0);
+    vec![
+        slider(
+            "rate",
+            "Arrival rate",
+            "requests a second",
+            (rates, most),
+            rates,
+            ask.rate,
+            format!("now {}", rate(begin.rate)),
+        ),
+        slider(
+            "members",
+            "Members",
+            "members",
+            (1.0, f64::from(ask.members.max(2 * begin.members + 2))),
+            1.0,
+            f64::from(ask.members),
+            format!("now {} serve", begin.members),
+        ),
+        slider(
+            "demand",
+            "Demand",
+            "ms of work a request",
+            (demands, (4.0 * millis).max(ask.demand * 1e3)),
+            demands,
+            ask.demand * 1e3,
+            format!("now {}", latency(begin.demand)),
+        ),
+        slider(
+            "cores",
+            "Cores of a member",
+            "at full speed at once",
+            (1.0, f64::from(ask.cores.max(16))),
+            1.0,
+            f64::from(ask.cores),
+            format!("now {}", begin.cores),
+        ),
+    ]
+}
+
+/// A round step of about that size.
+fn step(size: f64) -> f64 {
+    let size = size.clamp(1e-4, 1e5);
+    let unit = 10_f64.powf(size.log10().floor());
+    let found = [1.0, 2.0, 5.0, 10.0].into_iter().find(|step| step * unit >= size);
+    tidy(found.unwrap_or(10.0) * unit)
+}
+
+/// Without what is left of sums of tenths.
+fn tidy(value: f64) -> f64 {
+    if value.abs() >= 100.0 { (value * 10.0).round() / 10.0 } else { (value * 1e4).round() / 1e4 }
+}
+
+/// The page, with what the model says.
+pub(super) fn page(
+    eye: &Eye<'_>,
+    ask: &Supposed,
+    page: Page,
+    found: Result<Supposition, String>,
+    path: &str,
+) -> Suppose {
+    let (found, wrong) = match found {
+        Ok(found) => (Some(say(ask, &found)), None),
+        Err(why) => (None, Some(why)),
+    };
+    let place = Place::Suppose(ask.group.clone());
+    Suppose {
+        base: eye.base(&format!("{}: what if", ask.group), &place, path),
+        group: ask.group.clone(),
+        group_href: place::of_group(&ask.group),
+        action: format!("{}/what-if", place::of_group(&ask.group)),
+        sliders: page.sliders,
+        found,
+        wrong,
+        from: page.from,
+    }
+}
+
+/// Solves; where that may take its time.
+pub(super) fn solve(subject: &dyn Subject, ask: &Supposed) -> Result<Supposition, String> {
+    subject.suppose(ask)
+}
+
+fn say(ask: &Supposed, found: &Supposition) -> Found {
+    let below = 1.0 - ask.rate / found.saturation.max(f64::MIN_POSITIVE);
+    let over = found.response.is_none() || below < 0.0;
+    let says = match found.response {
+        Some(response) if !over => {
+            format!("{} in the mean, {} below the load line", latency(response), percent(below))
+        }
+        _ => format!("{} over the load line: requests pile up without end", percent((-below).max(0.0))),
+    };
+    let facts = vec![
+        fact(
+            "response time, mean",
+            found.response.filter(|_| !over).map_or_else(|| "without end".to_owned(), latency),
+        ),
+        fact("members busy", percent(found.utilization)),
+        fact("balancer busy", percent(found.balancer)),
+        fact("load line", format!("{}/s", rate(found.saturation))),
+        fact("held back first by", found.bottleneck.clone()),
+        fact("policy of the model", found.policy.replace('_', " ")),
+    ];
+    Found { says, over, facts, curve: curve(ask, found) }
+}
+
+/// The drawing is 360 wide and 160 high.
+const LEFT: f64 = 50.0;
+const RIGHT: f64 = 350.0;
+const TOP: f64 = 10.0;
+const BOTTOM: f64 = 130.0;
+
+fn curve(ask: &Supposed, found: &Supposition) -> Option<Curve> {
+    let (_, least) = *found.curve.first()?;
+    let most = (found.saturation * 1.1).max(ask.rate).min(found.saturation * 2.0);
+    // Near saturation times have no end: ten times the least is as far as it is looked at.
+    let highest = 10.0 * least;
+    let x = |rate: f64| super::bar::tenth(LEFT + (rate / most).clamp(0.0, 1.0) * (RIGHT - LEFT));
+    let y = |time: f64| super::bar::tenth(BOTTOM - (time / highest).clamp(0.0, 1.0) * (BOTTOM - TOP));
+    let inside = found.curve.iter().take_while(|(_, time)| *time <= highest);
+    let points: Vec<String> = inside.map(|(rate, time)| format!("{},{}", x(*rate), y(*time))).collect();
+    let now = found.response.map_or_else(|| "–".to_owned(), latency);
+    Some(Curve {
+        says: format!(
+            "Mean response time over the rate: {} at the beginning, without end from {} requests a second.",
+            latency(least),
+            rate(found.saturation)
+        ),
+        line: Drawn { name: "response time".into(), parts: vec![points.join(" ")], now },
+        across: [0.0, 0.5, 1.0].map(|part| (x(part * most), rate(part * most))).to_vec(),
+        up: [0.0, 0.5, 1.0].map(|part| (y(part * highest), latency(part * highest))).to_vec(),
+        here: found.response.map(|response| (x(ask.rate), y(response))),
+        saturation: (found.saturation <= most).then(|| x(found.saturation)),
+        rows: found.curve.iter().map(|(at, time)| (rate(*at), latency(*time))).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sliders_have_round_steps_that_reach_everything() {
+        for size in [0.0, 1e-9, 0.003, 0.07, 1.0, 42.0, 1234.0, 1e12] {
+            let found = step(size);
+            assert!(found > 0.0 && (size > 1e5 || found >= size.min(1e5)), "{size} {found}");
+        }
+        let begin = Start { rate: 118.0, members: 2, demand: 0.01, cores: 1, from: String::new() };
+        let ask = Supposed { group: "web".into(), rate: 1000.0, members: 9, demand: 0.5, cores: 32 };
+        for slider in sliders(&begin, &ask) {
+            let [min, value, max] =
+                [&slider.min, &slider.value, &slider.max].map(|text| text.parse::<f64>().unwrap());
+            assert!(min <= value && value <= max, "{slider:?}");
+        }
+    }
+
+    #[test]
+    fn over_the_load_line_there_is_no_time() {
+        let ask = Supposed { group: "web".into(), rate: 220.0, members: 2, demand: 0.01, cores: 1 };
+        let mut found = Supposition {
+            saturation: 200.0,
+            curve: vec![(10.0, 0.01), (190.0, 0.2)],
+            ..Supposition::default()
+        };
+        let said = say(&ask, &found);
+        assert!(
+            said.over && said.says == "10 % over the load line: requests pile up without end",
+            "{}",
+            said.says
+        );
+        found.response = Some(0.02);
+        let said = say(&Supposed { rate: 100.0, ..ask }, &found);
+        assert_eq!(said.says, "20 ms in the mean, 50 % below the load line");
+        let curve = said.curve.unwrap();
+        assert_eq!(curve.line.parts[0].split(' ').count(), 1, "what has no end is not drawn");
+        assert!(curve.here.is_some() && curve.saturation.is_some());
+    }
+}

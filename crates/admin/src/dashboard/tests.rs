@@ -1,0 +1,237 @@
+//! Pages as text: each is made, nothing that others wrote gets out of its place, and what is said is what is.
+
+use plimsoll_brain::status::{BalancerStatus, FleetStatus};
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, watch};
+
+use super::sample::{Told, XSS};
+use super::*;
+use crate::Access;
+use crate::plane::Guard;
+use crate::rules::Rules;
+
+fn plane(told: Told, powers: Powers) -> (Plane, Arc<Told>) {
+    let told = Arc::new(told);
+    let turns = (Arc::new(Mutex::new(())), Arc::new(Mutex::new(())));
+    // The sender goes, which is an end only for those who wait for it.
+    let (_, ended) = watch::channel(false);
+    (Plane::new(Behind::Balancer(told.clone()), powers, None, turns, 4, ended), told)
+}
+
+fn page(plane: &Plane, told: &Told, path: &str) -> Result<Option<Result<String, String>>, String> {
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let place = Place::find(path).unwrap_or_else(|| panic!("{path}"));
+    let caller = Caller::unix(0);
+    of_balancer(plane, told, &caller, &place, path, &fields(query))
+}
+
+fn text(plane: &Plane, told: &Told, path: &str) -> String {
+    page(plane, told, path).unwrap().unwrap_or_else(|| panic!("no {path}")).unwrap()
+}
+
+/// Every page of a balancer, by its path.
+fn paths(told: &Told) -> Vec<String> {
+    let group = &told.status.groups[0];
+    let mut paths =
+        vec!["/dashboard".to_owned(), "/dashboard/events".to_owned(), "/dashboard/process".to_owned()];
+    paths.push(place::of_group(&group.name));
+    paths.extend(group.members.iter().map(|member| place::of_member(&group.name, &member.name)));
+    paths.extend(told.entries.iter().map(|entry| place::of_event(entry.seq)));
+    let member = [("group", &*group.name), ("member", &*group.members[0].name)];
+    paths.extend(["drain", "undrain", "disable", "enable"].map(|deed| place::of_act(deed, &member)));
+    let of = [("group", &*group.name), ("value", "random")];
+    paths.extend(["disable-balancing", "enable-balancing", "set"].map(|deed| place::of_act(deed, &of)));
+    let listener = [("listener", &*told.status.listeners[0].address)];
+    paths.extend(["disable-listener", "enable-listener"].map(|deed| place::of_act(deed, &listener)));
+    paths
+}
+
+#[test]
+fn every_page_is_made_for_those_who_act_and_for_those_who_look() {
+    for powers in [Powers::Show, Powers::Act] {
+        let (plane, told) = plane(Told::new(), powers);
+        for path in paths(&told) {
+            let text = text(&plane, &told, &path);
+            assert!(text.starts_with("<!doctype html>") && text.trim_end().ends_with("</html>"), "{path}");
+            for word in [
+                "undefined",
+                "none<",
+                ">none",
+                "NaN",
+                "inf/s",
+                "style=",
+                "onclick",
+                "<script>",
+                "javascript:",
+            ] {
+                assert!(!text.contains(word), "{path}: {word}\n{text}");
+            }
+            assert_eq!(text.matches("<main").count(), 1, "{path}");
+            assert_eq!(text.matches("<h1").count(), 1, "{path}");
+            assert!(text.len() < 200_000, "{path}: {}", text.len());
+        }
+    }
+}
+
+#[test]
+fn what_others_wrote_stays_text() {
+    for powers in [Powers::Show, Powers::Act] {
+        let (plane, told) = plane(Told::hostile(), powers);
+        for path in paths(&told) {
+            let text = text(&plane, &told, &path);
+            for bad in ["<script>", "alert('x')", "\"onload", "&amp; "] {
+                assert!(!text.contains(bad), "{path}: {bad}\n{text}");
+            }
+            assert!(
+                text.contains("&lt;script&gt;alert(&#x27;x&#x27;)&lt;&#x2f;script&gt;"),
+                "{path}\n{text}"
+            );
+            // As text it is what it was: `&amp;` is not read twice.
+            assert!(text.contains("&amp;amp;"), "{path}");
+        }
+        let suppose = format!("{}/what-if", place::of_group(XSS));
+        let caller = Caller::unix(0);
+        let eye = Eye::new(&plane, &*told, &caller);
+        let (ask, page) = suppose::asked(&eye, XSS, &fields("rate=%3Cscript%3E")).unwrap();
+        let page = suppose::page(&eye, &ask, page, Err(XSS.into()), &suppose);
+        let text = render::text("suppose.html", &page).unwrap();
+        assert!(!text.contains("<script>") && text.contains("&lt;script&gt;"), "{text}");
+    }
+}
+
+#[test]
+fn the_first_screen_says_what_is() {
+    let (plane, told) = plane(Told::new(), Powers::Show);
+    let text = text(&plane, &told, "/dashboard");
+    for said in [
+        "</a>: 2 of 3 members serve (1 down), 1 sheds sessions, 41 % below the load line</h2>",
+        "aria-label=\"59 % of the 100 requests a second that it is predicted to carry; gets nothing new from 88 %\"",
+        "<span aria-hidden=\"true\">✘</span> down</span>",
+        "▲ 25 % to go; 4&#x2f;min (40)",
+        "its load of 0.9 is too much; 25 % of its sessions are to go",
+        "<span class=\"faint\">noise</span> 0.0123",
+        "The loss of one member would put it over the load line.",
+        "<caption class=\"hidden\">Members of web",
+        "Offered and completed, requests a second",
+    ] {
+        assert!(text.contains(said), "{said}\n{text}");
+    }
+    assert_eq!(text.matches("<figure").count(), 3);
+    assert_eq!(text.matches("<details").count(), 3, "each chart has its numbers");
+}
+
+#[test]
+fn an_action_says_first_what_will_happen() {
+    let (plane, told) = plane(Told::new(), Powers::Act);
+    let drain = text(&plane, &told, &place::of_act("drain", &[("group", "web"), ("member", "10.0.0.1:80")]));
+    for said in [
+        "<h1>Drain 10.0.0.1:80?</h1>",
+        "2 requests are under way there.",
+        "63 clients are bound to it, 2 of them by leases.",
+        "It had 48 % of the requests of late: the other one will carry 94 % more.",
+        "‼ They are predicted to carry 100 requests a second, and 118 come: 18 % over the load line.",
+        "<code>plimsoll drain 10.0.0.1:80 --group web</code>",
+        "name=\"seal\"",
+    ] {
+        assert!(drain.contains(said), "{said}\n{drain}");
+    }
+    for wrong in [
+        "do=drain&group=web",
+        "do=x",
+        "do=drain&group=web&member=nobody:1",
+        "do=drain&group=x&member=a",
+        "do=enable-listener&listener=x",
+    ] {
+        assert!(page(&plane, &told, &format!("/dashboard/act?{wrong}")).is_err(), "{wrong}");
+    }
+    // A member that is down carries nothing that others would have to.
+    let down = text(&plane, &told, &place::of_act("drain", &[("group", "web"), ("member", "10.0.0.3:80")]));
+    assert!(down.contains("the others carry no more than they do"), "{down}");
+}
+
+#[test]
+fn where_nothing_can_be_done_it_is_said_how() {
+    let (plane, told) = plane(Told::new(), Powers::Show);
+    for path in paths(&told) {
+        let text = text(&plane, &told, &path);
+        assert!(!text.contains("<form method=\"post\""), "{path}");
+        if path.contains("/act?") || path.contains("/members/") || path.ends_with("/web") {
+            assert!(text.contains("This listener only shows. To act:"), "{path}\n{text}");
+        }
+    }
+    // Nobody has a grant.
+    let (plane, told) = self::plane(Told::new(), Powers::Act);
+    let rules = Arc::new(Rules::fixed(Access::default()));
+    let plane = plane.guarded(Guard { rules, tokens: None, tickets: None });
+    let caller = Caller::spiffe("spiffe://example.org/view/a");
+    let eye = Eye::new(&plane, &*told, &caller);
+    assert!(eye.status.groups.is_empty() && eye.events().is_empty());
+    assert!(pages::group(&eye, "web", "/dashboard/groups/web").is_none());
+}
+
+#[test]
+fn answers_tell_browsers_what_to_keep_to() {
+    let answer = render::page(
+        StatusCode::NOT_FOUND,
+        "message.html",
+        &Message { base: Base::default(), title: "x".into(), says: "y".into() },
+    );
+    assert_eq!(answer.status(), StatusCode::NOT_FOUND);
+    let of = |name: &str| answer.headers()[name].to_str().unwrap().to_owned();
+    let policy = of("content-security-policy");
+    assert!(policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"), "{policy}");
+    assert!(!policy.contains("unsafe"), "{policy}");
+    assert_eq!((of("x-frame-options"), of("x-content-type-options")), ("DENY".into(), "nosniff".into()));
+    for name in ["style.css", "dashboard.js", "logo.svg"] {
+        assert!(render::asset(name).is_some(), "{name}");
+    }
+    assert!(render::asset("../Cargo.toml").is_none() && render::asset("").is_none());
+}
+
+#[test]
+fn the_page_of_the_process_says_who_else_balances() {
+    let mut lone = Told::new();
+    lone.status.fleet = None;
+    let (lone_plane, lone) = plane(lone, Powers::Act);
+    assert!(!text(&lone_plane, &lone, "/dashboard/process").contains("plimsoll fleet"));
+    let mut told = Told::new();
+    let one = |state: &str| BalancerStatus {
+        name: "lb2".into(),
+        address: "10.0.0.2:7946".into(),
+        state: state.into(),
+        age_seconds: 0.1,
+        reports: 1,
+        loss: 0.0,
+        groups: 1,
+    };
+    told.status.fleet = Some(FleetStatus {
+        name: "lb1".into(),
+        address: "10.0.0.1:7946".into(),
+        balancers: vec![one("up"), one("lost")],
+        ..FleetStatus::default()
+    });
+    let (plane, told) = plane(told, Powers::Act);
+    let page = text(&plane, &told, "/dashboard/process");
+    let wanted = "lb1 at 10.0.0.1:7946; 1 of 2 other balancers alive (more: plimsoll fleet)";
+    assert!(page.contains(wanted), "{page}");
+}
+
+#[test]
+fn pages_look_as_they_did() {
+    let (plane, told) = plane(Told::new(), Powers::Act);
+    // Without what depends on the time of day and on the key of the process.
+    let drain = text(&plane, &told, &place::of_act("drain", &[("group", "web"), ("member", "10.0.0.1:80")]));
+    let main: Vec<&str> = live::main(&drain)
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.contains("name=\"at\"") && !line.contains("name=\"seal\""))
+        .collect();
+    insta::assert_snapshot!("drain", main.join("\n"));
+    let home = text(&plane, &told, "/dashboard");
+    let main = live::main(&home);
+    let rows = main.find("<tbody").zip(main.find("</tbody>"));
+    let (begin, end) = rows.unwrap();
+    let rows: Vec<&str> = main[begin..end].lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    insta::assert_snapshot!("members", rows.join("\n"));
+}

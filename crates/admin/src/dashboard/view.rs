@@ -1,0 +1,465 @@
+//! What pages have in common: who looks, groups with their members and charts, events.
+
+use std::collections::BTreeMap;
+
+use plimsoll_brain::status::{
+    GroupStatus, ListenerStatus, MemberExplanation, MemberRecent, MemberStatus, Recent, Status,
+};
+use serde::Serialize;
+
+use super::bar::{self, Bar, Scale};
+use super::chart::{Chart, Line, chart};
+use super::place::{self, Place};
+use super::words::{self, Tone, Verdict, ago, latency, number, percent, rate};
+use crate::access::{Caller, Kind};
+use crate::plane::{Plane, Powers};
+use crate::verb::Verb;
+use crate::{Entry, Subject, show};
+
+/// Members of a group on the first screen.
+pub(super) const FEW: usize = 40;
+/// Members of a group on its own page.
+pub(super) const MANY: usize = 500;
+
+/// Who looks, and at what.
+pub(super) struct Eye<'a> {
+    pub(super) plane: &'a Plane,
+    pub(super) subject: &'a dyn Subject,
+    pub(super) caller: &'a Caller,
+    /// As far as the caller may see it.
+    pub(super) status: Status,
+    /// Milliseconds since 1970.
+    pub(super) now: u64,
+}
+
+impl<'a> Eye<'a> {
+    pub(super) fn new(plane: &'a Plane, subject: &'a dyn Subject, caller: &'a Caller) -> Self {
+        let status = show::seen(subject.status(), &plane.permit(caller, Verb::Status));
+        Self { plane, subject, caller, status, now: super::door::now() * 1000 }
+    }
+
+    pub(super) fn group(&self, name: &str) -> Option<&GroupStatus> {
+        self.status.groups.iter().find(|group| group.name == name)
+    }
+
+    /// May the caller do that here?
+    pub(super) fn may(&self, verb: Verb, group: &str) -> bool {
+        self.plane.permit(self.caller, verb).admits(group)
+    }
+
+    /// May the caller act by that verb, and does this door act?
+    pub(super) fn acts(&self, verb: Verb, group: &str) -> bool {
+        self.plane.powers == Powers::Act && self.may(verb, group)
+    }
+
+    /// The log, newest first, as far as the caller may see it.
+    pub(super) fn events(&self) -> Vec<Entry> {
+        let mut entries = self.subject.events(0);
+        crate::events::seen(&mut entries, &self.plane.permit(self.caller, Verb::Events));
+        entries.reverse();
+        entries
+    }
+
+    pub(super) fn listeners(&self, group: &str) -> impl Iterator<Item = &ListenerStatus> {
+        self.status.listeners.iter().filter(move |listener| listener.group == group)
+    }
+
+    /// What every page has.
+    pub(super) fn base(&self, title: &str, here: &Place, path: &str) -> Base {
+        let mut banners = Vec::new();
+        if self.status.stopping {
+            banners
+                .push("■ The process is stopping: work in flight ends, nothing new is accepted.".to_owned());
+        }
+        if let Some(why) = &self.status.last_reload_error {
+            banners.push(format!(
+                "‼ The last reload was refused, the configuration before stays in force: {why}"
+            ));
+        }
+        let mut base = Base::of(title, self.plane, self.caller);
+        base.live = here.lives().then(|| format!("{}/live?page={}", place::ROOT, place::encoded(path)));
+        base.banners = banners;
+        base.version.clone_from(&self.status.version);
+        base.here = match here {
+            Place::Events | Place::Event(_) => "events",
+            Place::Process => "process",
+            _ => "home",
+        };
+        base
+    }
+}
+
+/// What every page has.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Base {
+    pub(super) title: String,
+    /// Where its changes come from.
+    pub(super) live: Option<String>,
+    /// Warnings about the process.
+    pub(super) banners: Vec<String>,
+    pub(super) version: String,
+    /// Which part of the dashboard this is.
+    pub(super) here: &'static str,
+    /// `balancer`, `lottery daemon`, `Supervisor`.
+    pub(super) kind: &'static str,
+    /// Who looks.
+    pub(super) who: String,
+    /// Can somebody sign in here, or out?
+    pub(super) sign_in: bool,
+    pub(super) sign_out: bool,
+}
+
+impl Base {
+    pub(super) fn of(title: &str, plane: &Plane, caller: &Caller) -> Self {
+        let who = match (plane.powers, caller.kind) {
+            (Powers::Act, Kind::None) => "nobody".to_owned(),
+            (Powers::Act, _) => caller.to_string(),
+            _ => "looking only".to_owned(),
+        };
+        Self {
+            title: title.to_owned(),
+            kind: plane.behind.by().name(),
+            who,
+            sign_in: plane.takes_tokens() && caller.kind != Kind::Jwt,
+            sign_out: plane.takes_tokens() && caller.kind == Kind::Jwt,
+            ..Self::default()
+        }
+    }
+}
+
+/// A name and what is to be said of it.
+#[derive(Debug, Serialize)]
+pub(super) struct Fact {
+    pub(super) name: String,
+    pub(super) value: String,
+}
+
+/// Makes one.
+pub(super) fn fact(name: impl Into<String>, value: impl Into<String>) -> Fact {
+    Fact { name: name.into(), value: value.into() }
+}
+
+/// Something that can be done.
+#[derive(Debug, Serialize)]
+pub(super) struct Action {
+    pub(super) word: &'static str,
+    pub(super) about: String,
+    pub(super) href: String,
+}
+
+/// A group with its members.
+#[derive(Debug, Serialize)]
+pub(super) struct GroupView {
+    pub(super) name: String,
+    pub(super) href: String,
+    pub(super) suppose: String,
+    pub(super) strategy: String,
+    pub(super) verdict: Verdict,
+    /// What else is to be known of it.
+    pub(super) notes: Vec<String>,
+    pub(super) rows: Vec<MemberRow>,
+    /// Members that are not shown.
+    pub(super) hidden: usize,
+    /// Does any of its columns say something?
+    pub(super) reports: bool,
+    pub(super) bindings: bool,
+    pub(super) sheds: bool,
+    /// What bars are of.
+    pub(super) scale: &'static str,
+    pub(super) marks: bool,
+    pub(super) lines: bool,
+    pub(super) charts: Vec<Chart>,
+}
+
+/// A member in a table.
+#[derive(Debug, Serialize)]
+pub(super) struct MemberRow {
+    pub(super) name: String,
+    pub(super) href: String,
+    pub(super) tone: Tone,
+    pub(super) glyph: &'static str,
+    pub(super) word: &'static str,
+    pub(super) why: String,
+    pub(super) since: String,
+    pub(super) bar: Bar,
+    pub(super) report: String,
+    pub(super) bindings: u64,
+    pub(super) rate: String,
+    pub(super) p50: String,
+    pub(super) p99: String,
+    pub(super) errors: String,
+    pub(super) errors_tone: Tone,
+    pub(super) sheds: String,
+    pub(super) sheds_tone: Tone,
+}
+
+/// Sessions that are bound to each member, and leases of it.
+pub(super) fn bindings(eye: &Eye<'_>, group: &GroupStatus) -> BTreeMap<String, u64> {
+    let mut bound: BTreeMap<String, u64> = BTreeMap::new();
+    for binding in eye.listeners(&group.name).flat_map(|listener| &listener.bindings) {
+        *bound.entry(binding.member.clone()).or_default() += binding.bound;
+    }
+    for member in group.members.iter().filter(|member| member.leases > 0) {
+        *bound.entry(member.name.clone()).or_default() += member.leases;
+    }
+    bound
+}
+
+/// Does a group bind sessions at all?
+pub(super) fn binds(eye: &Eye<'_>, group: &GroupStatus) -> bool {
+    let leases = group.members.iter().any(|member| member.leases > 0);
+    leases || eye.listeners(&group.name).any(|listener| listener.binding != "per_request")
+}
+
+impl GroupView {
+    /// `place`: a number of its own on the page. `most`: members that are shown.
+    pub(super) fn new(eye: &Eye<'_>, group: &GroupStatus, place: usize, most: usize) -> Self {
+        let recent = eye.subject.recent(&group.name).unwrap_or_default();
+        let bound = bindings(eye, group);
+        let scale = Scale::of(group, &recent.members);
+        // What the strategy finds by itself is among its figures.
+        let explains = group.members.len() <= MANY && eye.may(Verb::Explain, &group.name);
+        let explained = if explains { eye.subject.explain(&group.name) } else { None };
+        let row = |member: &MemberStatus| {
+            let figures = explained.iter().flat_map(|all| &all.members).find(|own| own.name == member.name);
+            let member = &with_limit(member, figures);
+            let of = recent.members.iter().find(|recent| recent.name == member.name);
+            MemberRow::new(group, member, of, scale, bound.get(&member.name).copied().unwrap_or(0))
+        };
+        let rows: Vec<MemberRow> = shown(group, most).map(row).collect();
+        let suppose = format!("{}/what-if", place::of_group(&group.name));
+        Self {
+            name: group.name.clone(),
+            href: place::of_group(&group.name),
+            suppose,
+            strategy: group.strategy.clone(),
+            verdict: Verdict::of(group, &recent.seconds),
+            notes: notes(group),
+            hidden: group.members.len().saturating_sub(rows.len()),
+            reports: group.members.iter().any(|member| member.load.is_some()),
+            bindings: binds(eye, group),
+            sheds: group.members.iter().any(|member| member.moved > 0 || member.alert_share > 0.0),
+            scale: scale.about(),
+            marks: rows.iter().any(|row| !row.bar.marks.is_empty()),
+            lines: rows.iter().any(|row| row.bar.line.is_some()),
+            rows,
+            charts: charts(group, &recent, place),
+        }
+    }
+}
+
+/// A member with the limit that the strategy found for it by itself, where it has no other.
+pub(super) fn with_limit(member: &MemberStatus, explained: Option<&MemberExplanation>) -> MemberStatus {
+    let figure = explained.and_then(|own| own.figures.iter().find(|figure| figure.name == "limit"));
+    let found = figure.map(|figure| figure.value).filter(|limit| *limit >= 1.0 && *limit < 1e9);
+    MemberStatus { limit: member.limit.or_else(|| found.map(|limit| limit.round() as u32)), ..member.clone() }
+}
+
+/// Those that need somebody first where not all are shown, else all in the order of the configuration.
+fn shown(group: &GroupStatus, most: usize) -> impl Iterator<Item = &MemberStatus> {
+    let mut members: Vec<&MemberStatus> = group.members.iter().collect();
+    if members.len() > most {
+        let used =
+            |member: &MemberStatus| member.load_line.as_ref().and_then(|line| line.used).unwrap_or(0.0);
+        members.sort_by(|one, other| {
+            let need = |member: &MemberStatus| std::cmp::Reverse(words::state(member.state).2);
+            need(one).cmp(&need(other)).then(used(other).total_cmp(&used(one)))
+        });
+    }
+    members.into_iter().take(most)
+}
+
+fn notes(group: &GroupStatus) -> Vec<String> {
+    let mut notes = Vec::new();
+    if group.balancing_disabled {
+        notes.push("Balancing is switched off: members take equal turns, whatever their loads.".to_owned());
+    }
+    if group.queued > 0 {
+        notes.push(format!("{} for a member.", waiting(group.queued)));
+    }
+    let line = group.load_line.as_ref();
+    let loss = line.and_then(|line| line.what_if.iter().find(|change| change.change == "minus_one"));
+    if loss.is_some_and(|loss| loss.over && loss.capacity > 0.0)
+        && line.is_some_and(|line| line.headroom.is_some_and(|headroom| headroom > 0.0))
+    {
+        notes.push("The loss of one member would put it over the load line.".to_owned());
+    }
+    for source in group.discovery.iter().filter(|source| source.error.is_some()) {
+        let why = source.error.as_deref().unwrap_or_default();
+        notes.push(format!(
+            "Members are not found any more by {} {}: {why}; those known stay.",
+            source.kind, source.what
+        ));
+    }
+    notes
+}
+
+fn waiting(many: u64) -> String {
+    if many == 1 { "1 request waits".to_owned() } else { format!("{many} requests wait") }
+}
+
+impl MemberRow {
+    pub(super) fn new(
+        group: &GroupStatus,
+        member: &MemberStatus,
+        recent: Option<&MemberRecent>,
+        scale: Scale,
+        bindings: u64,
+    ) -> Self {
+        let (glyph, word, tone) = words::state(member.state);
+        // Times of late where there are some, else since the start.
+        let all = member.latency;
+        let since_start = |seconds: f64| (all.count > 0).then_some(seconds);
+        let time = |late: Option<f64>, all: f64| {
+            late.or_else(|| since_start(all).filter(|_| recent.is_none()))
+                .map_or_else(|| "–".to_owned(), latency)
+        };
+        let failing = recent.map_or(0.0, |recent| recent.failures_per_second);
+        let errors = match (member.failures, failing) {
+            (0, _) => "0".to_owned(),
+            (all, failing) if failing > 0.0 => format!("{}/s ({all})", rate(failing)),
+            (all, _) => format!("0 ({all})"),
+        };
+        let moved = recent.map_or(0, |recent| recent.moved);
+        let mut sheds = match (member.moved, moved) {
+            (0, _) => "0".to_owned(),
+            (all, 0) => format!("0 ({all})"),
+            (all, moved) => format!("{moved}/min ({all})"),
+        };
+        if member.alert_share > 0.0 {
+            sheds = format!("▲ {} to go; {sheds}", percent(member.alert_share));
+        }
+        Self {
+            name: member.name.clone(),
+            href: place::of_member(&group.name, &member.name),
+            tone,
+            glyph,
+            word,
+            why: member.why.clone(),
+            since: ago(member.since_seconds),
+            bar: bar::bar(member, recent, scale),
+            report: member.load.map_or_else(|| "–".to_owned(), |load| ago(load.age_seconds)),
+            bindings,
+            rate: match recent {
+                Some(recent) => rate(recent.requests_per_second),
+                None => member
+                    .load_line
+                    .as_ref()
+                    .map_or_else(|| "–".to_owned(), |line| rate(line.requests_per_second)),
+            },
+            p50: time(recent.and_then(|recent| recent.p50), all.p50),
+            p99: time(recent.and_then(|recent| recent.p99), all.p99),
+            errors,
+            errors_tone: if failing > 0.0 { Tone::Bad } else { Tone::Off },
+            sheds,
+            sheds_tone: if member.alert_share > 0.0 { Tone::Fair } else { Tone::Off },
+        }
+    }
+}
+
+/// The three charts of a group.
+pub(super) fn charts(group: &GroupStatus, recent: &Recent, place: usize) -> Vec<Chart> {
+    let line = |name: &'static str, of: fn(&plimsoll_brain::status::RecentSecond) -> Option<f64>| Line {
+        name,
+        points: recent.seconds.iter().map(|second| (second.age_seconds, of(second))).collect(),
+    };
+    let capacity = group.load_line.as_ref().and_then(|line| line.capacity);
+    let rates =
+        [line("offered", |second| Some(second.offered)), line("completed", |second| Some(second.completed))];
+    let times = [line("p99", |second| second.p99), line("p50", |second| second.p50)];
+    let id = |what: &str| format!("g{place}-{what}");
+    vec![
+        chart(id("rate"), "Offered and completed, requests a second", &rates, capacity, false, rate),
+        chart(id("p99"), "Response time, p99 and p50", &times, None, true, latency),
+        loads(group, recent, id("load")),
+    ]
+}
+
+/// Load of each member: as a part of what it can do where that is known of most, else as it reports, else requests under way.
+fn loads(group: &GroupStatus, recent: &Recent, id: String) -> Chart {
+    let scale = Scale::of(group, &recent.members);
+    let mut members: Vec<(&MemberRecent, f64)> = Vec::new();
+    for member in &recent.members {
+        let status = group.members.iter().find(|status| status.name == member.name);
+        let capacity = status.and_then(|status| status.load_line.as_ref()?.capacity).unwrap_or(f64::NAN);
+        if scale != Scale::Capacity || capacity > 0.0 {
+            members.push((member, capacity));
+        }
+    }
+    let lines: Vec<Line<'_>> =
+        members.iter().map(|(member, capacity)| drawn(member, *capacity, scale, recent)).collect();
+    let mut lines = lines;
+    if lines.len() > super::chart::LINES {
+        // Never a mean over members: the ones with most to do are shown.
+        let now = |line: &Line<'_>| line.points.last().and_then(|(_, value)| *value).unwrap_or(0.0);
+        lines.sort_by(|one, other| now(other).total_cmp(&now(one)));
+    }
+    match scale {
+        Scale::Capacity => {
+            chart(id, "Load of each member, part of what it can do", &lines, Some(1.0), false, percent)
+        }
+        Scale::Load(_) => chart(id, "Load of each member, as reported", &lines, None, false, number),
+        Scale::Flight(_) => chart(id, "Requests under way at each member", &lines, None, false, number),
+    }
+}
+
+/// The line of one member.
+pub(super) fn drawn<'a>(member: &'a MemberRecent, capacity: f64, scale: Scale, recent: &Recent) -> Line<'a> {
+    let value = |second: &plimsoll_brain::status::MemberSecond| match scale {
+        Scale::Capacity => second.requests_per_second.map(|rate| f64::from(rate) / capacity),
+        Scale::Load(_) => second.load.map(f64::from),
+        Scale::Flight(_) => second.in_flight.map(f64::from),
+    };
+    let pairs = recent.seconds.iter().zip(&member.seconds);
+    Line { name: &member.name, points: pairs.map(|(at, second)| (at.age_seconds, value(second))).collect() }
+}
+
+/// An event, as it is shown.
+#[derive(Debug, Serialize)]
+pub(super) struct EventView {
+    pub(super) seq: u64,
+    pub(super) href: String,
+    pub(super) clock: String,
+    pub(super) date: String,
+    pub(super) ago: String,
+    pub(super) glyph: &'static str,
+    pub(super) word: String,
+    pub(super) tone: Tone,
+    pub(super) group: String,
+    pub(super) group_href: String,
+    pub(super) member: Option<String>,
+    pub(super) member_href: String,
+    pub(super) why: String,
+    pub(super) inputs: Vec<(String, String)>,
+}
+
+impl EventView {
+    pub(super) fn new(entry: &Entry, now: u64) -> Self {
+        let (glyph, word, tone) = words::happened(entry.kind, &entry.why);
+        let member = entry.member.as_deref();
+        Self {
+            seq: entry.seq,
+            href: place::of_event(entry.seq),
+            clock: words::clock(entry.unix_ms),
+            date: words::date(entry.unix_ms),
+            ago: ago((now.saturating_sub(entry.unix_ms) / 1000) as f64),
+            glyph,
+            word,
+            tone,
+            group: entry.group.clone(),
+            group_href: place::of_group(&entry.group),
+            member: entry.member.clone(),
+            member_href: member.map(|member| place::of_member(&entry.group, member)).unwrap_or_default(),
+            why: entry.why.clone(),
+            inputs: entry
+                .inputs
+                .iter()
+                .map(|(name, value)| (name.replace('_', " "), number(*value)))
+                .collect(),
+        }
+    }
+
+    pub(super) fn all(entries: &[Entry], now: u64, most: usize) -> Vec<Self> {
+        entries.iter().take(most).map(|entry| Self::new(entry, now)).collect()
+    }
+}

@@ -1,0 +1,346 @@
+//! Numbers and states in words: what pages say, decided here so that templates only place it.
+
+use std::fmt::Write as _;
+
+use plimsoll_brain::status::{GroupStatus, LoadLine, RecentSecond};
+use plimsoll_brain::{Event, EventKind, State};
+use time::OffsetDateTime;
+
+/// How something stands; a class of the style sheet. A glyph and a word always say the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Tone {
+    /// As it should be.
+    Good,
+    /// Out of use on purpose, or nothing is known.
+    Off,
+    /// On its way, or close to a limit.
+    Fair,
+    /// Not as it should be.
+    Bad,
+}
+
+/// Glyph, word and tone of a state: as the command line has them.
+pub(super) fn state(state: State) -> (&'static str, &'static str, Tone) {
+    match state {
+        State::Up => ("●", "up", Tone::Good),
+        State::SlowStart => ("◐", "slow start", Tone::Fair),
+        State::Unchecked => ("○", "unchecked", Tone::Fair),
+        State::Draining => ("◌", "draining", Tone::Fair),
+        State::Disabled => ("⊖", "disabled", Tone::Off),
+        State::Ejected => ("⊘", "ejected", Tone::Bad),
+        State::Down => ("✘", "down", Tone::Bad),
+    }
+}
+
+/// Glyph, words and tone of what happened.
+pub(super) fn happened(kind: EventKind, why: &str) -> (&'static str, String, Tone) {
+    use EventKind as Kind;
+    let (glyph, tone) = match kind {
+        Kind::Down | Kind::AllDown => ("✘", Tone::Bad),
+        Kind::Ejected => ("⊘", Tone::Bad),
+        Kind::ReloadRefused
+        | Kind::CertificateFailed
+        | Kind::DiscoveryFailed
+        | Kind::Flooded
+        | Kind::NoReports
+        | Kind::Refused => ("‼", Tone::Bad),
+        Kind::Up | Kind::Recovered | Kind::FullShare => ("●", Tone::Good),
+        Kind::Readmitted if Event::in_vain(kind, why) => ("◌", Tone::Fair),
+        Kind::Readmitted
+        | Kind::Undrained
+        | Kind::Enabled
+        | Kind::AlertCleared
+        | Kind::DiscoveryRecovered => ("✔", Tone::Good),
+        Kind::AlertRaised => ("▲", Tone::Fair),
+        Kind::Moved | Kind::HandedOver => ("→", Tone::Fair),
+        Kind::SlowStart => ("◐", Tone::Fair),
+        Kind::Draining => ("◌", Tone::Fair),
+        Kind::Disabled => ("⊖", Tone::Fair),
+        Kind::Stopping => ("■", Tone::Fair),
+        _ => ("·", Tone::Off),
+    };
+    (glyph, kind_name(kind).replace('_', " "), tone)
+}
+
+/// As JSON has it.
+pub(super) fn kind_name(kind: EventKind) -> String {
+    let name = serde_json::to_value(kind).unwrap_or_default();
+    name.as_str().unwrap_or_default().to_owned()
+}
+
+/// Requests a second: three digits, which is more than is known.
+pub(super) fn rate(rate: f64) -> String {
+    match rate {
+        ..0.005 => "0".into(),
+        ..0.0995 => format!("{rate:.2}"),
+        ..9.95 => format!("{rate:.1}"),
+        ..999.5 => format!("{rate:.0}"),
+        ..99_950.0 => format!("{:.1}k", rate / 1e3),
+        ..999_500.0 => format!("{:.0}k", rate / 1e3),
+        _ => format!("{:.1}M", rate / 1e6),
+    }
+}
+
+/// Seconds as a short length of time.
+pub(super) fn latency(seconds: f64) -> String {
+    match seconds {
+        ..0.000_999_5 => format!("{:.0} µs", seconds * 1e6),
+        ..0.009_995 => format!("{:.1} ms", seconds * 1e3),
+        ..0.9995 => format!("{:.0} ms", seconds * 1e3),
+        ..9.995 => format!("{seconds:.2} s"),
+        _ => format!("{seconds:.0} s"),
+    }
+}
+
+/// Seconds since something.
+pub(super) fn ago(seconds: f64) -> String {
+    let seconds = seconds.max(0.0);
+    match seconds {
+        ..9.95 => format!("{seconds:.1} s"),
+        ..60.0 => format!("{seconds:.0} s"),
+        ..3600.0 => format!("{:.0} min", (seconds / 60.0).floor()),
+        ..172_800.0 => format!("{:.0} h", (seconds / 3600.0).floor()),
+        _ => format!("{:.0} d", (seconds / 86_400.0).floor()),
+    }
+}
+
+/// A part of something.
+pub(super) fn percent(part: f64) -> String {
+    format!("{:.0} %", part * 100.0)
+}
+
+/// Any number: as many digits as help.
+pub(super) fn number(value: f64) -> String {
+    let size = value.abs();
+    if size == 0.0 {
+        return "0".into();
+    }
+    if value == value.trunc() && size < 1e9 {
+        return format!("{value:.0}");
+    }
+    let text = match size {
+        ..0.001 | 1e9.. => return format!("{value:.3e}"),
+        ..1.0 => format!("{value:.4}"),
+        ..100.0 => format!("{value:.2}"),
+        _ => return format!("{value:.0}"),
+    };
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Bytes.
+pub(super) fn bytes(count: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", units[unit]) }
+}
+
+/// `1 member`, `3 members`.
+pub(super) fn count(many: u64, noun: &str) -> String {
+    let s = if many == 1 { "" } else { "s" };
+    format!("{many} {noun}{s}")
+}
+
+/// The date and time of day, UTC.
+pub(super) fn date(unix_ms: u64) -> String {
+    let at = moment(unix_ms);
+    let (year, month, day) = at.to_calendar_date();
+    format!("{year:04}-{:02}-{day:02} {}", u8::from(month), clock(unix_ms))
+}
+
+/// The time of day, UTC.
+pub(super) fn clock(unix_ms: u64) -> String {
+    let (hour, minute, second) = moment(unix_ms).to_hms();
+    format!("{hour:02}:{minute:02}:{second:02}")
+}
+
+fn moment(unix_ms: u64) -> OffsetDateTime {
+    let seconds = i64::try_from(unix_ms / 1000).unwrap_or(0);
+    OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
+/// A group in a line.
+#[derive(Debug, PartialEq, serde::Serialize)]
+pub(super) struct Verdict {
+    pub(super) tone: Tone,
+    pub(super) glyph: &'static str,
+    /// How it is, in a word.
+    pub(super) word: &'static str,
+    /// How many serve, and why others do not.
+    pub(super) serve: String,
+    /// Where it floats.
+    pub(super) line: String,
+    /// Is anybody shedding sessions, are requests lost?
+    pub(super) shedding: Option<String>,
+}
+
+/// Seconds that a loss of requests is looked for in, and the part of them that is worth a word, and that is bad.
+const LATELY: usize = 5;
+const LOSS: f64 = 0.001;
+const MUCH: f64 = 0.01;
+
+/// Part of the requests of the last seconds that failed, or that the balancer refused.
+fn lost(seconds: &[RecentSecond]) -> f64 {
+    let last = &seconds[seconds.len().saturating_sub(LATELY)..];
+    let [failed, offered] =
+        [last.iter().map(|one| one.failed).sum::<f64>(), last.iter().map(|one| one.offered).sum()];
+    if failed > 0.0 { (failed / offered.max(failed)).min(1.0) } else { 0.0 }
+}
+
+impl Verdict {
+    /// `seconds`: the last of the group, oldest first.
+    pub(super) fn of(group: &GroupStatus, seconds: &[RecentSecond]) -> Self {
+        let all = group.members.len();
+        let serving = group.members.iter().filter(|member| member.state.eligible()).count();
+        let mut serve = match (serving, all) {
+            (_, 0) => "it has no members".to_owned(),
+            (0, 1) => "its member does not serve".to_owned(),
+            (0, all) => format!("none of {all} members serves"),
+            (1, 1) => "its 1 member serves".to_owned(),
+            (1, all) => format!("1 of {all} members serves"),
+            (serving, all) => format!("{serving} of {all} members serve"),
+        };
+        let mut others: Vec<String> = Vec::new();
+        for (of, word) in [
+            (State::Down, "down"),
+            (State::Ejected, "ejected"),
+            (State::Unchecked, "not checked yet"),
+            (State::Draining, "draining"),
+            (State::Disabled, "disabled"),
+        ] {
+            let many = group.members.iter().filter(|member| member.state == of).count();
+            if many > 0 {
+                others.push(format!("{many} {word}"));
+            }
+        }
+        if !others.is_empty() {
+            let _ = write!(serve, " ({})", others.join(", "));
+        }
+        let (line, floats) = floats(group.load_line.as_ref());
+        let shedding = group.members.iter().filter(|member| member.alert_share > 0.0).count();
+        let sick = |state| matches!(state, State::Down | State::Ejected);
+        let part = group.members.iter().any(|member| sick(member.state) || member.state == State::Unchecked);
+        let lost = lost(seconds);
+        let tone = if serving == 0 || floats == Tone::Bad || lost > MUCH {
+            Tone::Bad
+        } else if part || shedding > 0 || lost > LOSS || floats == Tone::Fair {
+            Tone::Fair
+        } else {
+            Tone::Good
+        };
+        let (glyph, word) = match tone {
+            Tone::Good | Tone::Off => ("✔", "well"),
+            Tone::Fair => ("▲", "look at it"),
+            Tone::Bad if serving == 0 => ("✘", "down"),
+            Tone::Bad => ("‼", "in trouble"),
+        };
+        let shedding = match shedding {
+            0 => None,
+            1 => Some("1 sheds sessions".to_owned()),
+            many => Some(format!("{many} shed sessions")),
+        };
+        let losing = (lost > LOSS).then(|| match lost {
+            ..0.01 => "less than 1 % of the requests fail or are refused".to_owned(),
+            lost => format!("{} of the requests fail or are refused", percent(lost)),
+        });
+        let shedding = match (shedding, losing) {
+            (Some(shedding), Some(losing)) => Some(format!("{shedding}, {losing}")),
+            (shedding, losing) => shedding.or(losing),
+        };
+        Self { tone, glyph, word, serve, line, shedding }
+    }
+
+    /// All of it, for a title.
+    pub(super) fn sentence(&self) -> String {
+        let shedding = self.shedding.as_ref().map(|shedding| format!(", {shedding}")).unwrap_or_default();
+        format!("{}{shedding}, {}", self.serve, self.line)
+    }
+}
+
+/// Where a group floats, and how that is.
+fn floats(line: Option<&LoadLine>) -> (String, Tone) {
+    let Some(line) = line else { return ("load line not known: it has only just begun".into(), Tone::Good) };
+    let Some(headroom) = line.headroom else {
+        return (format!("load line not known: {}", line.why), Tone::Good);
+    };
+    let by = if line.limited_by == "balancer" { " of the balancer itself" } else { "" };
+    // A number that nobody believes is no reason to wake somebody.
+    let believed = matches!(&*line.verdict, "good" | "fair");
+    if headroom < 0.0 {
+        let tone = if believed || headroom < -0.1 { Tone::Bad } else { Tone::Fair };
+        return (format!("{} over the load line{by}", percent(-headroom)), tone);
+    }
+    let tone = if headroom < 0.1 { Tone::Fair } else { Tone::Good };
+    (format!("{} below the load line{by}", percent(headroom)), tone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dashboard::sample;
+
+    #[test]
+    fn numbers_are_short() {
+        let said = [0.0, 0.05, 4.2, 41.0, 999.0, 1234.0, 123_456.0, 12_345_678.0].map(rate);
+        assert_eq!(said, ["0", "0.05", "4.2", "41", "999", "1.2k", "123k", "12.3M"]);
+        let said = [0.000_25, 0.0042, 0.124, 1.25, 75.0].map(latency);
+        assert_eq!(said, ["250 µs", "4.2 ms", "124 ms", "1.25 s", "75 s"]);
+        let said = [-1.0, 1.25, 42.0, 150.0, 7300.0, 200_000.0].map(ago);
+        assert_eq!(said, ["0.0 s", "1.2 s", "42 s", "2 min", "2 h", "2 d"]);
+        let said = [0.0, 3.0, 0.1234, 12.345, 12345.6, 1e-9, -2.5].map(number);
+        assert_eq!(said, ["0", "3", "0.1234", "12.35", "12346", "1.000e-9", "-2.5"]);
+        assert_eq!([0, 1023, 1536, 1 << 40].map(bytes), ["0 B", "1023 B", "1.5 KiB", "1.0 TiB"]);
+        assert_eq!(date(1_763_866_366_500), "2025-11-23 02:52:46");
+    }
+
+    #[test]
+    fn a_group_is_a_line() {
+        let mut group = sample::status().groups.remove(0);
+        let said = Verdict::of(&group, &[]);
+        assert_eq!(
+            said.sentence(),
+            "2 of 3 members serve (1 down), 1 sheds sessions, 41 % below the load line"
+        );
+        assert_eq!((said.tone, said.glyph, said.word), (Tone::Fair, "▲", "look at it"));
+        group.members.remove(2);
+        group.members[1].alert_share = 0.0;
+        let said = Verdict::of(&group, &[]);
+        assert_eq!(said.sentence(), "2 of 2 members serve, 41 % below the load line");
+        assert_eq!(said.tone, Tone::Good);
+        if let Some(line) = &mut group.load_line {
+            line.headroom = Some(-0.12);
+        }
+        let said = Verdict::of(&group, &[]);
+        assert_eq!((said.line.as_str(), said.glyph), ("12 % over the load line", "‼"));
+        if let Some(line) = &mut group.load_line {
+            (line.headroom, line.why) = (None, "too few requests so far".into());
+        }
+        let said = Verdict::of(&group, &[]);
+        assert_eq!((&*said.line, said.tone), ("load line not known: too few requests so far", Tone::Good));
+        for member in &mut group.members {
+            member.state = State::Down;
+        }
+        let said = Verdict::of(&group, &[]);
+        assert_eq!((&*said.serve, said.glyph), ("none of 2 members serves (2 down)", "✘"));
+        group.members.clear();
+        assert_eq!(Verdict::of(&group, &[]).serve, "it has no members");
+        let mut group = sample::status().groups.remove(0);
+        group.members.truncate(1);
+        let mut seconds = vec![RecentSecond { offered: 300.0, failed: 100.0, ..RecentSecond::default() }; 9];
+        let said = Verdict::of(&group, &seconds);
+        assert_eq!(
+            said.sentence(),
+            "its 1 member serves, 33 % of the requests fail or are refused, 41 % below the load line"
+        );
+        assert_eq!((said.tone, said.glyph), (Tone::Bad, "‼"));
+        seconds.iter_mut().for_each(|one| one.failed = 1.0);
+        assert_eq!(Verdict::of(&group, &seconds).tone, Tone::Fair);
+        seconds.iter_mut().rev().take(LATELY).for_each(|one| one.failed = 0.0);
+        assert_eq!(Verdict::of(&group, &seconds).tone, Tone::Good, "that was before");
+    }
+}

@@ -1,0 +1,46 @@
+//! Balancers that act together.
+
+use plimsoll_brain::status::{BalancerStatus, FleetStatus, GroupStatus};
+
+use super::{Kind, Page, flag};
+
+/// How the others are heard; nothing for a balancer that acts alone.
+pub(super) fn fleet(page: &mut Page, fleet: Option<&FleetStatus>, groups: &[GroupStatus]) {
+    let Some(fleet) = fleet else { return };
+    let mut each = |name, kind, help, value: fn(&BalancerStatus) -> f64| {
+        page.family(name, kind, help);
+        for one in &fleet.balancers {
+            page.sample("", &[("balancer", &one.name), ("address", &one.address)], value(one));
+        }
+    };
+    each("plimsoll_fleet_up", Kind::Gauge, "1 if another balancer is there and heard of.", |one| {
+        flag(one.state == "up")
+    });
+    each("plimsoll_fleet_age_seconds", Kind::Gauge, "Since it was heard of.", |one| one.age_seconds);
+    each("plimsoll_fleet_reports_total", Kind::Counter, "Its reports that came.", |one| one.reports as f64);
+    each(
+        "plimsoll_fleet_loss",
+        Kind::Gauge,
+        "Share of its latest reports that did not come, 0 to 1.",
+        |one| one.loss,
+    );
+    let mut one = |name, help, value: u64| {
+        page.family(name, Kind::Counter, help);
+        page.sample("", &[], value as f64);
+    };
+    one("plimsoll_fleet_sent_total", "Datagrams sent to other balancers.", fleet.sent);
+    one("plimsoll_fleet_sent_bytes_total", "Their bytes.", fleet.sent_bytes);
+    one("plimsoll_fleet_received_total", "Datagrams that came from other balancers.", fleet.received);
+    one("plimsoll_fleet_received_bytes_total", "Their bytes.", fleet.received_bytes);
+    let help = "Datagrams that were dropped: made without the key, sent again, or not understood.";
+    one("plimsoll_fleet_refused_total", help, fleet.refused);
+    one("plimsoll_fleet_unsent_total", "Datagrams that could not be sent.", fleet.unsent);
+    let help = "In flight with a member from other balancers, as far as they are heard of.";
+    page.family("plimsoll_member_in_flight_elsewhere", Kind::Gauge, help);
+    for group in groups {
+        for member in &group.members {
+            let labels = [("group", &*group.name), ("member", &*member.name)];
+            page.sample("", &labels, member.in_flight_elsewhere);
+        }
+    }
+}

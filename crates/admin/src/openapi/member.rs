@@ -1,0 +1,42 @@
+//! Registered members in the OpenAPI document.
+
+use serde_json::{Value, json};
+
+use crate::member::REGISTER_SECONDS;
+
+/// What is said of a member.
+pub(super) fn registration() -> Value {
+    let seconds = json!({
+        "type": ["number", "null"], "minimum": REGISTER_SECONDS.start(), "maximum": REGISTER_SECONDS.end(),
+    });
+    json!({
+        "type": "object", "additionalProperties": false,
+        "properties": {
+            "capacity": {"type": "number", "minimum": 0.001, "maximum": 1_000_000},
+            "max_connections": {"type": ["integer", "null"], "minimum": 1, "maximum": 1_000_000},
+            "ttl_seconds": seconds, "draining": {"type": "boolean"},
+        },
+    })
+}
+
+/// What whoever registered is told.
+pub(super) fn registered() -> Value {
+    let text = || json!({"type": "string"});
+    json!({
+        "type": "object",
+        "required": ["group", "member", "address", "ttl_seconds", "draining", "in_flight"],
+        "properties": {
+            "group": text(), "member": text(), "address": text(), "ttl_seconds": {"type": ["number", "null"]},
+            "draining": {"type": "boolean"}, "in_flight": {"type": "integer", "minimum": 0},
+        },
+    })
+}
+
+/// Which one was taken away.
+pub(super) fn deregistered() -> Value {
+    json!({
+        "type": "object",
+        "required": ["deregistered"],
+        "properties": {"deregistered": {"type": "string"}},
+    })
+}

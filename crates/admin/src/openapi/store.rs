@@ -1,0 +1,17 @@
+//! The store in the OpenAPI document.
+
+use serde_json::{Value, json};
+
+/// How it is; null where there is none.
+pub(super) fn status() -> Value {
+    let count = || json!({"type": "integer"});
+    json!({
+        "type": ["object", "null"],
+        "required": ["kind", "place", "revision", "entries", "failures", "conflicts", "reads"],
+        "properties": {
+            "kind": {"type": "string"}, "place": {"type": "string"}, "revision": count(), "entries": count(),
+            "failures": count(), "conflicts": count(), "reads": count(),
+            "error": {"type": ["string", "null"]}, "failing_seconds": {"type": ["number", "null"]},
+        },
+    })
+}

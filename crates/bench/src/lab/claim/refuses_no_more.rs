@@ -1,0 +1,127 @@
+//! Hardly more is refused than must be. What must be is what the members cannot do: not by their cores and speeds, but by what
+//! the same balancer got out of them when far too much came.
+//!
+//! Neighbours come and go, and what comes while they are there cannot be put off until they are gone: a fleet that is full all
+//! the time does less than the mean of its capacity, and a small one less of it than a great one.
+
+use serde::Deserialize;
+
+use super::{Verdict, digits, shown};
+use crate::lab::experiment::{Factor, Level};
+use crate::lab::metric::Metric;
+use crate::lab::table::{Levels, Table};
+
+/// At this `share` of the capacity these balancers refuse no more than what they cannot get done at the share `full`, and
+/// `within` on top of it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RefusesNoMore {
+    /// Where it is refused: a level of `share`.
+    pub share: f64,
+    /// Where it shows what can be done: a greater level of `share`.
+    pub full: f64,
+    /// Parts of the requests: 0.015 are one and a half in a hundred.
+    pub within: f64,
+    /// Which balancers.
+    pub of: Vec<Level>,
+}
+
+impl RefusesNoMore {
+    /// Why it cannot be decided whatever is measured.
+    pub fn wrong(&self) -> Option<&'static str> {
+        let positive = |number: f64| number.is_finite() && number > 0.0;
+        if !(positive(self.share) && positive(self.full) && self.share < self.full) {
+            return Some(
+                "`refuses_no_more` needs a `full` that is greater than its `share`, and both above 0",
+            );
+        }
+        if !positive(self.within) {
+            return Some("`within` of `refuses_no_more` is a number above 0");
+        }
+        self.of.is_empty().then_some("`refuses_no_more` needs balancers in `of`")
+    }
+
+    /// Does it look at points with these levels?
+    pub(super) fn looks_at(&self, levels: &Levels) -> bool {
+        let share = levels.get(&Factor::Share).and_then(Level::number);
+        levels.get(&Factor::Balancer).is_some_and(|level| self.of.contains(level))
+            && share.is_some_and(|share| share == self.share || share == self.full)
+    }
+
+    pub(super) fn decide(&self, table: &Table) -> Verdict {
+        let mut verdict = Verdict::new(true);
+        for balancer in &self.of {
+            let at = |metric: Metric, share: f64| {
+                let curve = table.curve(metric, Factor::Share, &[(Factor::Balancer, balancer)]);
+                curve.into_iter().find(|(x, _)| *x == share).map(|(_, estimate)| estimate)
+            };
+            let (Some(refused), Some(done)) =
+                (at(Metric::Refused, self.share), at(Metric::Utilisation, self.full))
+            else {
+                return Verdict::nothing(&format!(
+                    "what {balancer} refuses at {}, or gets done at {}",
+                    self.share, self.full
+                ));
+            };
+            let must = (1.0 - done.mean / self.share).max(0.0);
+            let holds = refused.mean <= must + self.within;
+            verdict.pass &= holds;
+            verdict.numbers.push(format!(
+                "{}{balancer}: {} refused; {} must be, as {} of the capacity is got done at {}",
+                if holds { "" } else { "not " },
+                shown(&refused),
+                digits(must),
+                shown(&done),
+                self.full
+            ));
+        }
+        verdict
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::lab::statistics::Estimate;
+
+    fn verdict(refused: f64, done: f64) -> Verdict {
+        let balancer = Level::Text("plimsoll".to_owned());
+        let mut table = Table::default();
+        for (share, refused, done) in [(1.05, refused, 0.97), (1.3, 0.3, done)] {
+            let levels =
+                Levels::from([(Factor::Share, Level::Number(share)), (Factor::Balancer, balancer.clone())]);
+            let estimate = |mean| Estimate { mean, half: 0.01, samples: 5 };
+            let values =
+                BTreeMap::from([(Metric::Refused, estimate(refused)), (Metric::Utilisation, estimate(done))]);
+            table.push(levels, values);
+        }
+        RefusesNoMore { share: 1.05, full: 1.3, within: 0.015, of: vec![balancer] }.decide(&table)
+    }
+
+    #[test]
+    fn what_must_be_refused_is_what_the_same_balancer_cannot_get_done() {
+        // All of the capacity can be used: 1 of 1.05, so 4.8 % must be refused.
+        assert!(verdict(0.06, 1.0).pass);
+        assert!(!verdict(0.064, 1.0).pass);
+        // 0.95 of it: 9.5 %.
+        let fits = verdict(0.1, 0.95);
+        assert!(fits.pass, "{fits:?}");
+        let more = verdict(0.115, 0.95);
+        assert!(!more.pass);
+        assert_eq!(
+            more.numbers,
+            [
+                "not plimsoll: 0.115 ± 0.01 refused; 0.09524 must be, as 0.95 ± 0.01 of the capacity is got done at 1.3"
+            ]
+        );
+    }
+
+    #[test]
+    fn nothing_is_decided_by_points_that_are_not_there() {
+        let test = RefusesNoMore { share: 1.0, full: 1.2, within: 0.01, of: vec![Level::Number(1.0)] };
+        let verdict = test.decide(&Table::default());
+        assert!(!verdict.pass && !verdict.saw());
+    }
+}

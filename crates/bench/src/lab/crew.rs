@@ -1,0 +1,207 @@
+//! Members that come and go: how many there are, how many there should be, and how well that was met.
+//!
+//! *Hindsight* is who knows the curve of the load beforehand: a member that is needed is started in time, paid for from then on, and
+//! kept over a gap that is shorter than a start. That is what `crates/brain/tests/scale` measures the same day in virtual time
+//! against.
+
+use serde::{Deserialize, Serialize};
+
+use super::Trouble;
+use super::child::Tie;
+use super::experiment::{Crew, Decider};
+use super::front::{Front, ask_within};
+use super::point::Tick;
+use super::reactive::Reactive;
+
+/// Members in a tick.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Roll {
+    /// Those that were started and have not been stopped, in the mean.
+    pub there: f64,
+    /// Those that served, at least.
+    pub serving: u32,
+    /// Those that have to, for the goal to be met.
+    pub needed: u32,
+}
+
+/// Members at a time, as plimsoll says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) there: u32,
+    pub(super) serving: u32,
+}
+
+/// What a balancer is told of its members: how they are started, and how many there are to be if it does not decide itself.
+#[derive(Clone, Debug)]
+pub(super) struct Hire {
+    pub(super) crew: Crew,
+    /// The command of one, with `{address}` and `{index}`.
+    pub(super) command: Vec<String>,
+    pub(super) count: Option<u32>,
+}
+
+/// Sleeps and becomes a member: `$0` is this program, the first argument the time, the others what it is told.
+const SLEEP: &str = r#"sleep "$1"; shift; exec "$0" "$@""#;
+
+impl Hire {
+    /// Members with these flags, the same in all points with this `seed`.
+    pub(super) fn new(tie: &Tie, crew: &Crew, told: &[String], seed: u64) -> Self {
+        let program = tie.program.display().to_string();
+        // The last word of what ties is the parent, which is plimsoll here.
+        let words = tie.arguments.split_last().map_or(&[][..], |(_, words)| words);
+        let tied: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        // It ends with plimsoll even if that is killed, as all processes of a point end with the runner.
+        let script = format!("exec \"$0\" {} \"$PPID\" /bin/sh -c '{SLEEP}' \"$0\" \"$@\"", tied.join(" "));
+        let mut command: Vec<String> = ["/bin/sh", "-c", &script, &program].map(str::to_owned).to_vec();
+        command.push(format!("{:.3}", crew.rules.start.0.as_secs_f64()));
+        command.extend(["member", "--listen={address}", "--name=m{index}"].map(str::to_owned));
+        command.push(format!("--seed={}{{index}}", seed.max(1)));
+        command.extend_from_slice(told);
+        let count = matches!(crew.by, Decider::Reactive(_)).then_some(crew.rules.min);
+        Self { crew: crew.clone(), command, count }
+    }
+
+    /// Members that are always there.
+    pub(super) fn least(&self) -> u32 {
+        self.crew.rules.min
+    }
+}
+
+/// Who has members come and go beside the balancer, if it does not decide itself.
+#[derive(Debug)]
+pub(super) struct Hirer(Option<Reactive>);
+
+impl Hirer {
+    pub(super) fn new(crew: &Crew) -> Self {
+        let Decider::Reactive(wanted) = crew.by else { return Self(None) };
+        Self(Some(Reactive::new(crew.rules.reactive, wanted, crew.rules.min, crew.rules.max)))
+    }
+
+    /// Decides if it is time to, so many seconds since the load began.
+    pub(super) fn tend(&mut self, front: &mut Front, now: f64) -> Result<(), Trouble> {
+        let Some(reactive) = self.0.as_mut().filter(|reactive| reactive.is_due(now)) else { return Ok(()) };
+        let busy = front.serving().into_iter().filter_map(|address| {
+            let text = ask_within(PATIENCE, address, "GET", "/_plimsoll/load").ok()?;
+            let busy = serde_json::from_str::<serde_json::Value>(&text).ok()?["busy"].as_f64()?;
+            Some((address, busy))
+        });
+        match reactive.decide(now, busy.collect()) {
+            Some(count) => front.hire(count),
+            None => Ok(()),
+        }
+    }
+}
+
+/// For a member to say how busy it was.
+const PATIENCE: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// What came of a day.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Day {
+    /// Part of the time in which the goal was met: as many served as it takes, nothing failed and the answers took no longer.
+    pub(super) met: f64,
+    /// Member-seconds over those of hindsight.
+    pub(super) cost: f64,
+}
+
+/// Judges these ticks; `None` if members did not come and go in them.
+pub(super) fn judge(crew: &Crew, ticks: &[Tick]) -> Option<Day> {
+    let goal = crew.rules.response.0.as_secs_f64();
+    let (mut met, mut paid, mut all) = (0.0, 0.0, 0.0);
+    for tick in ticks {
+        let roll = tick.roll?;
+        let kept = tick.ok > 0 && tick.failed == 0 && tick.response <= goal;
+        met += if kept && roll.serving >= roll.needed { tick.seconds } else { 0.0 };
+        paid += roll.there * tick.seconds;
+        all += tick.seconds;
+    }
+    let needed: Vec<(f64, u32)> =
+        ticks.iter().filter_map(|tick| Some((tick.seconds, tick.roll?.needed))).collect();
+    let hindsight = hindsight(&needed, crew.rules.start.0.as_secs_f64());
+    (all > 0.0 && hindsight > 0.0).then(|| Day { met: met / all, cost: paid / hindsight })
+}
+
+/// Member-seconds of whoever knows all beforehand, by how long how many are needed; a member takes `start` seconds to start. Those
+/// that are needed at the beginning are there.
+fn hindsight(needed: &[(f64, u32)], start: f64) -> f64 {
+    let most = needed.iter().map(|(_, count)| *count).max().unwrap_or(0);
+    let mut paid = 0.0;
+    for member in 1..=most {
+        // For how long it was not needed; nobody was before the beginning.
+        let mut idle = Some(0.0);
+        for (seconds, count) in needed {
+            if *count < member {
+                idle = idle.map(|idle| idle + seconds);
+                continue;
+            }
+            // What it is kept for costs no more than a new one.
+            paid += seconds + idle.unwrap_or(0.0).min(start);
+            idle = Some(0.0);
+        }
+    }
+    paid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hindsight_pays_for_starts_and_keeps_over_short_gaps() {
+        // One all the time, a second for the last of three seconds.
+        assert_eq!(hindsight(&[(1.0, 1), (1.0, 1), (1.0, 2)], 3.0), 3.0 + 3.0);
+        assert_eq!(hindsight(&[(1.0, 1), (9.0, 1), (1.0, 2)], 3.0), 11.0 + 4.0);
+        // A gap of a second is no start.
+        assert_eq!(hindsight(&[(1.0, 2), (1.0, 1), (1.0, 2)], 3.0), 3.0 + 3.0);
+        assert_eq!(hindsight(&[(1.0, 2), (9.0, 1), (1.0, 2)], 3.0), 11.0 + 2.0 + 3.0);
+        assert_eq!(hindsight(&[], 3.0), 0.0);
+    }
+
+    #[test]
+    fn the_goal_is_about_members_answers_and_failures() {
+        let text = "min = 1\nmax = 9\nstart = \"3s\"\nhead_room = 0.25\nresponse = \"160ms\"\nstabilize = \"5s\"\ncool_down = \"2s\"\n\
+                    step = { up = 4, down = 1 }";
+        let crew = toml::from_str::<super::super::experiment::Scaler>(text).unwrap().at(None, 1.0, 25.0);
+        let good = Tick {
+            seconds: 1.0,
+            ok: 9,
+            response: 0.05,
+            roll: Some(Roll { there: 3.0, serving: 2, needed: 2 }),
+            ..Tick::default()
+        };
+        let day = judge(&crew, &[good.clone(), good.clone()]).unwrap();
+        assert_eq!(day, Day { met: 1.0, cost: 1.5 });
+        let met = |bad: Tick| judge(&crew, &[good.clone(), bad]).map(|day| day.met);
+        assert_eq!(met(Tick { failed: 1, ..good.clone() }), Some(0.5));
+        assert_eq!(met(Tick { response: 0.2, ..good.clone() }), Some(0.5));
+        assert_eq!(
+            met(Tick { roll: Some(Roll { there: 3.0, serving: 1, needed: 2 }), ..good.clone() }),
+            Some(0.5)
+        );
+        assert_eq!(met(Tick { roll: None, ..good.clone() }), None);
+    }
+
+    #[test]
+    fn members_sleep_first_and_are_tied_to_the_balancer() {
+        let text = "min = 2\nmax = 9\nstart = \"3s\"\nhead_room = 0.25\nresponse = \"160ms\"\nstabilize = \"5s\"\ncool_down = \"2s\"\n\
+                    step = { up = 4, down = 1 }";
+        let crew = toml::from_str::<super::super::experiment::Scaler>(text).unwrap();
+        let tie = Tie {
+            program: "/bin/plimsoll".into(),
+            arguments: ["lab", "tie", "17"].map(Into::into).to_vec(),
+            picker: |_| Err("not here".to_owned()),
+        };
+        let hire = Hire::new(&tie, &crew.at(Some("reactive:0.5"), 0.5, 25.0), &["--cores=1".to_owned()], 3);
+        assert_eq!(hire.count, Some(2));
+        assert!(
+            hire.command[2].starts_with("exec \"$0\" lab tie \"$PPID\" /bin/sh -c 'sleep"),
+            "{:?}",
+            hire.command
+        );
+        assert_eq!(hire.command[3..5], ["/bin/plimsoll", "1.500"]);
+        assert_eq!(
+            hire.command[5..],
+            ["member", "--listen={address}", "--name=m{index}", "--seed=3{index}", "--cores=1"]
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! Balancers of one point that know of each other: plimsoll's `[fleet]`, over UDP, with a key that is made for the point.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::child::LOOK;
+use super::front::Front;
+use super::{Trouble, ports};
+
+/// One of them: where it hears the others, and where those are.
+#[derive(Clone, Debug)]
+pub(super) struct Fellow {
+    name: String,
+    listen: SocketAddr,
+    others: Vec<SocketAddr>,
+    keys: PathBuf,
+    interval: Duration,
+}
+
+/// Name of the file of keys.
+const KEYS: &str = "fleet.keys";
+
+/// For all to hear of all others.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Fellow {
+    /// So many on `host`, whose key is in `folder` and who tell the others so often.
+    pub(super) fn all(
+        count: usize,
+        host: IpAddr,
+        interval: Duration,
+        folder: &Path,
+    ) -> Result<Vec<Self>, Trouble> {
+        let keys = folder.join(KEYS);
+        let chance = || RandomState::new().hash_one(());
+        let key: String = (0..4).map(|_| format!("{:016x}", chance())).collect();
+        std::fs::write(&keys, format!("1 {key}\n"))
+            .map_err(|error| Trouble::failed(format!("cannot write {}: {error}", keys.display())))?;
+        let places = (0..count).map(|_| ports::free(host)).collect::<Result<Vec<_>, _>>()?;
+        let fellow = |(number, listen): (usize, &SocketAddr)| Self {
+            name: format!("lb{number}"),
+            listen: *listen,
+            others: places.iter().copied().filter(|place| place != listen).collect(),
+            keys: keys.clone(),
+            interval,
+        };
+        Ok((1..).zip(&places).map(fellow).collect())
+    }
+
+    /// Its table.
+    pub(super) fn table(&self) -> serde_json::Value {
+        serde_json::json!({
+            "name": self.name,
+            "listen": self.listen.to_string(),
+            "seeds": self.others.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "key_file": self.keys.display().to_string(),
+            "interval": format!("{}us", self.interval.as_micros()),
+        })
+    }
+}
+
+/// Waits until each of them hears all others.
+pub(super) fn met(fronts: &mut [Front]) -> Result<(), Trouble> {
+    let end = Instant::now() + PATIENCE;
+    let others = fronts.len().saturating_sub(1);
+    while !fronts.iter().all(|front| front.status().is_some_and(|status| heard(&status) >= others)) {
+        fronts.iter_mut().try_for_each(Front::alive)?;
+        if Instant::now() > end {
+            return Err(Trouble::failed(format!(
+                "the balancers have not met after {} s",
+                PATIENCE.as_secs()
+            )));
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// How many others a balancer hears.
+fn heard(status: &str) -> usize {
+    let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
+    let others = status["fleet"]["balancers"].as_array();
+    others.map_or(0, |others| others.iter().filter(|one| one["state"] == "up").count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_knows_the_others_and_the_same_key() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-fellows-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let all = Fellow::all(3, [127, 0, 0, 1].into(), Duration::from_millis(10), &folder).unwrap();
+        let key = std::fs::read_to_string(folder.join(KEYS)).unwrap();
+        assert!(key.len() == 67 && key.starts_with("1 "), "{key}");
+        let second = all[1].table();
+        assert_eq!((&second["name"], &second["interval"]), (&"lb2".into(), &"10000us".into()));
+        let seeds: Vec<&str> =
+            second["seeds"].as_array().unwrap().iter().map(|seed| seed.as_str().unwrap()).collect();
+        assert_eq!(seeds, [all[0].listen.to_string(), all[2].listen.to_string()]);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn those_that_are_silent_are_not_heard() {
+        let status = r#"{"fleet": {"balancers": [{"state": "up"}, {"state": "silent"}, {"state": "up"}]}}"#;
+        assert_eq!((heard(status), heard("{}")), (2, 0));
+    }
+}

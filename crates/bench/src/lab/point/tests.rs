@@ -1,0 +1,74 @@
+//! Samples of a batch, by its record.
+
+use super::*;
+
+/// Samples of a batch with this record.
+fn samples(drive: Drive, part: &Record) -> BTreeMap<Metric, Vec<f64>> {
+    let mut outcome = Outcome::default();
+    let seen = Seen { seconds: 1.0, balancer: 0.0, host: None, drawn: None };
+    keep(&mut outcome, drive, None, Duration::from_secs(5), part, &Record::new(), &seen);
+    outcome.samples
+}
+
+#[test]
+fn the_processor_time_of_the_balancer_is_for_each_request_that_ended() {
+    let mut part = Record::new();
+    part.due = 250;
+    part.ok = 150;
+    part.failed.insert(Failure::Status, 50);
+    let mut tail = Record::new();
+    tail.ok = 40;
+    tail.cut = 10;
+    let mut outcome = Outcome::default();
+    let seen = Seen { seconds: 1.0, balancer: 0.05, host: None, drawn: None };
+    keep(&mut outcome, Drive::Open(250.0), None, Duration::from_secs(5), &part, &tail, &seen);
+    // 50 ms for 250 requests, in microseconds.
+    assert!((outcome.samples[&Metric::BalancerCpu][0] - 200.0).abs() < 1e-9, "{outcome:?}");
+}
+
+#[test]
+fn what_daemons_counted_is_for_each_of_their_answers() {
+    let mut part = Record::new();
+    (part.due, part.ok) = (100, 90);
+    part.failed.insert(Failure::Unpicked, 10);
+    part.picked(Duration::from_millis(2));
+    let before = Counts { answers: 1000.0, duplicates: 7.0, commit_delay: 0.0, cpu: 3.0 };
+    let after = Counts { answers: 1200.0, duplicates: 8.0, commit_delay: 0.0005, cpu: 3.01 };
+    let mut outcome = Outcome::default();
+    let seen = Seen { seconds: 2.0, balancer: 0.0, host: None, drawn: Some((before, after)) };
+    keep(&mut outcome, Drive::Open(50.0), None, Duration::from_secs(5), &part, &Record::new(), &seen);
+    let of = |metric| outcome.samples[&metric][0];
+    let near = |metric, value: f64| assert!((of(metric) - value).abs() < value / 100.0, "{outcome:?}");
+    near(Metric::Duplicates, 0.005);
+    near(Metric::DaemonCpu, 50.0);
+    near(Metric::DaemonBusy, 0.005);
+    near(Metric::CommitDelay, 0.0005);
+    near(Metric::Unpicked, 0.1);
+    near(Metric::Pick, 0.002);
+    assert!(!samples(Drive::Open(100.0), &Record::new()).contains_key(&Metric::Unpicked));
+}
+
+#[test]
+fn what_was_shed_was_refused_too() {
+    let mut part = Record::new();
+    (part.due, part.ok) = (100, 80);
+    part.failed.insert(Failure::Status, 5);
+    part.failed.insert(Failure::Shed, 15);
+    let seen = samples(Drive::Open(100.0), &part);
+    assert_eq!((&seen[&Metric::Refused], &seen[&Metric::Shed]), (&vec![0.2], &vec![0.15]));
+    assert_eq!(seen[&Metric::Success], [0.8]);
+}
+
+#[test]
+fn a_batch_in_which_nothing_ended_is_a_bad_sample_and_not_none() {
+    let mut hung = Record::new();
+    hung.due = 10;
+    let seen = samples(Drive::Open(10.0), &hung);
+    assert_eq!((&seen[&Metric::Success], &seen[&Metric::P99]), (&vec![0.0], &vec![5.0]));
+    // What was cut off was due and not answered.
+    hung.cut = 10;
+    assert_eq!(samples(Drive::Open(10.0), &hung)[&Metric::Success], [0.0]);
+    // With nothing due there is nothing to say.
+    assert!(!samples(Drive::Open(10.0), &Record::new()).contains_key(&Metric::Success));
+    assert_eq!(samples(Drive::Closed(1), &Record::new())[&Metric::Success], [0.0]);
+}

@@ -1,0 +1,56 @@
+//! The share of a member's emulated processors that was in use lately, as an agent would tell it of real ones.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+/// Seconds that it looks back, if somebody has asked so long ago.
+const WINDOW: f64 = 1.0;
+
+/// Most looks that are remembered: who asks more often is told of a shorter time.
+const LOOKS: usize = 64;
+
+/// What was seen whenever somebody asked.
+#[derive(Debug, Default)]
+pub(super) struct Lately(RefCell<VecDeque<Look>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: f64,
+    busy: f64,
+}
+
+impl Lately {
+    /// Core seconds in use per second: over the last second, or since the first question after that. `at` is seconds since the
+    /// member began, `busy` core seconds in use until then; neither goes back.
+    pub(super) fn used(&self, at: f64, busy: f64) -> f64 {
+        let mut looks = self.0.borrow_mut();
+        // The last one that is old enough stays.
+        while looks.get(1).is_some_and(|second| at - second.at >= WINDOW) || looks.len() >= LOOKS {
+            looks.pop_front();
+        }
+        let first = looks.front().copied().unwrap_or(Look { at: 0.0, busy: 0.0 });
+        looks.push_back(Look { at, busy });
+        let seconds = at - first.at;
+        if seconds > 0.0 { (busy - first.busy).max(0.0) / seconds } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_over_the_last_second_whoever_asks_in_between() {
+        let lately = Lately::default();
+        assert_eq!(lately.used(0.0, 0.0), 0.0);
+        assert_eq!(lately.used(2.0, 1.0), 0.5);
+        // Since the question at 2 s, the last that is a second old.
+        assert_eq!(lately.used(3.0, 2.0), 1.0);
+        assert_eq!(lately.used(3.5, 2.0), 2.0 / 3.0);
+        assert_eq!(lately.used(4.25, 2.0), 0.0, "since 3 s");
+        for ask in 0..500 {
+            lately.used(5.0 + f64::from(ask) / 1000.0, 2.0);
+        }
+        assert!(lately.0.borrow().len() <= LOOKS);
+    }
+}

@@ -1,0 +1,40 @@
+//! What an operator may ask a member.
+
+use super::member;
+
+#[test]
+fn an_operator_may_ask_how_many_requests_came() {
+    let member = member(|spec| spec.admin = true);
+    let close = "HTTP/1.1\r\nhost: m\r\nconnection: close\r\n\r\n";
+    for _ in 0..3 {
+        member.say(&format!("GET / {close}"), "");
+    }
+    let count = member.say(&format!("GET /_plimsoll/count {close}"), "");
+    assert!(count.ends_with("{\"member\":\"m1\",\"requests\":3}\n"), "{count}");
+    member.stop();
+}
+
+#[test]
+fn an_operator_may_ask_how_busy_it_is() {
+    let member = member(|spec| {
+        spec.admin = true;
+        spec.cores = Some(2.0);
+        spec.service = "const:60ms".parse().unwrap();
+    });
+    let close = "HTTP/1.1\r\nhost: m\r\nconnection: close\r\n\r\n";
+    let load = || {
+        let answer = member.say(&format!("GET /_plimsoll/load {close}"), "");
+        serde_json::from_str::<serde_json::Value>(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+    };
+    assert_eq!(load()["busy"], 0.0);
+    for _ in 0..2 {
+        member.say(&format!("GET / {close}"), "");
+    }
+    let said = load();
+    let busy = said["busy"].as_f64().unwrap();
+    assert!((busy - 0.12).abs() < 0.01, "{said}");
+    let cpu = said["values"]["cpu"].as_f64().unwrap();
+    // One core of two, for as long as the requests took, and less for what else took time.
+    assert!(cpu > 0.0 && cpu <= 0.501 && said["values"]["cpus"] == 2.0, "{said}");
+    member.stop();
+}

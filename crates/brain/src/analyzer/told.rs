@@ -1,0 +1,49 @@
+//! What other balancers have found out of members (`[fleet]`), and how far it is believed.
+
+use alloc::format;
+use core::time::Duration;
+
+use crate::{Load, MemberId, Time};
+
+use super::{Analyzer, Verdict};
+
+impl Analyzer {
+    /// Another balancer has ejected this member, for `left` from now on: so does this one, if no more are out than may be.
+    pub fn handle_told(&mut self, member: MemberId, left: Duration, by: &str, now: Time) {
+        self.advance(now);
+        let Some(&place) = self.places.get(&member) else { return };
+        self.eject_by(
+            place,
+            format!("balancer {by} has ejected it"),
+            &[("told", 1.0)],
+            |ejection, outlier, now| {
+                ejection.follow(left.min(outlier.max_ejection.max(outlier.ejection)), now)
+            },
+        );
+        self.survey();
+    }
+
+    /// Another balancer has checked a member's health. That it passed is believed, unless requests from here fail; that it failed
+    /// is, where it is known to be down. Returns false if this one should check by itself, now.
+    pub fn handle_told_check(&mut self, member: MemberId, passed: bool, by: &str, now: Time) -> bool {
+        let Some(entry) = self.places.get(&member).map(|place| &self.entries[*place]) else { return true };
+        let doubtful = match passed {
+            true => entry.vitals.streak() > 0,
+            false => entry.health.verdict != Verdict::Down,
+        };
+        if doubtful {
+            return false;
+        }
+        let why = format!("balancer {by} says so");
+        self.handle_probe(member, if passed { Ok(()) } else { Err(&*why) }, now);
+        true
+    }
+
+    /// A load was reported of a member to another balancer.
+    pub fn handle_told_load(&mut self, member: MemberId, load: Load) {
+        let known = self.places.get(&member).and_then(|place| self.entries[*place].load);
+        if known.is_none_or(|known| load.at > known.at) {
+            self.handle_load(member, load);
+        }
+    }
+}

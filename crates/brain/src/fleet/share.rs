@@ -1,0 +1,124 @@
+//! Whose part of a member's limit is how large.
+//!
+//! Each balancer computes the parts of all, from what each last told of its demand (its own by what it last told, too), so that
+//! all come to nearly the same table without asking. One each, where that is enough for twice as many, and a tenth of the rest is
+//! split evenly, so that whoever has no demand yet can begin; what is left follows demand. Parts are whole numbers: floors, and what is left over goes to the largest remainders.
+//! Whoever has more in flight than its part because that has just become smaller takes the difference from the others until it has ended.
+
+use alloc::vec::Vec;
+
+/// What one balancer wants of a member.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Want {
+    /// Who; only to tell equals apart, alike everywhere.
+    pub(crate) who: u64,
+    /// Requests that it has and that wait for the member, in the mean; not negative.
+    pub(crate) demand: f64,
+    /// Requests that it has there now.
+    pub(crate) in_flight: u32,
+}
+
+/// The part of `limit` that is the first one's. `missing` others are not heard of, and keep theirs.
+pub(crate) fn part(limit: u32, wants: &[Want], missing: usize) -> u32 {
+    let Some(own) = wants.first() else { return limit };
+    let there = wants.len();
+    let total = u64::from(limit) * there as u64 / (there + missing) as u64;
+    let parts = parts(total as f64, wants);
+    let mine = parts.first().copied().unwrap_or_default();
+    // What others have in excess of their parts, each pays in proportion to its own.
+    let others = || parts.iter().zip(wants).skip(1);
+    let over = |(part, want): (&u32, &Want)| f64::from(want.in_flight.saturating_sub(*part));
+    let excess: f64 = others().map(over).sum();
+    if excess <= 0.0 || own.in_flight > mine {
+        return mine;
+    }
+    let payers: u64 = u64::from(mine)
+        + others()
+            .filter(|(part, want)| want.in_flight <= **part)
+            .map(|(part, _)| u64::from(*part))
+            .sum::<u64>();
+    let due = libm::ceil(excess * f64::from(mine) / payers.max(1) as f64);
+    mine.saturating_sub(due as u32)
+}
+
+/// Whole numbers that come to `total`.
+fn parts(total: f64, wants: &[Want]) -> Vec<u32> {
+    let first = u32::from(total >= 2.0 * wants.len() as f64);
+    let total = total - f64::from(first) * wants.len() as f64;
+    let sum: f64 = wants.iter().map(|want| want.demand).sum();
+    let even = 1.0 / wants.len() as f64;
+    let exact = |want: &Want| {
+        let wanted = if sum > 0.0 { want.demand / sum } else { even };
+        total * (EVEN * even + (1.0 - EVEN) * wanted)
+    };
+    let mut parts: Vec<u32> = wants.iter().map(|want| exact(want) as u32).collect();
+    let given: u64 = parts.iter().map(|part| u64::from(*part)).sum();
+    let mut order: Vec<usize> = (0..wants.len()).collect();
+    let rest = |place: usize| {
+        let exact = exact(&wants[place]);
+        exact - libm::floor(exact)
+    };
+    order.sort_by(|a, b| rest(*b).total_cmp(&rest(*a)).then(wants[*a].who.cmp(&wants[*b].who)));
+    let left = (total as u64).saturating_sub(given);
+    for place in order.into_iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+        parts[place] += 1;
+    }
+    parts.iter_mut().for_each(|part| *part += first);
+    parts
+}
+
+/// Share of the limit that is split evenly, whatever the demand.
+const EVEN: f64 = 0.1;
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    fn want(who: u64, demand: f64, in_flight: u32) -> Want {
+        Want { who, demand, in_flight }
+    }
+
+    /// What each of them takes, as each computes it.
+    fn each(limit: u32, wants: &[Want], missing: usize) -> Vec<u32> {
+        let of = |own: usize| {
+            let mut seen = vec![wants[own]];
+            seen.extend(wants.iter().enumerate().filter(|(place, _)| *place != own).map(|(_, want)| *want));
+            part(limit, &seen, missing)
+        };
+        (0..wants.len()).map(of).collect()
+    }
+
+    #[test]
+    fn parts_come_to_the_limit_and_follow_demand() {
+        for limit in [1, 2, 3, 7, 10, 64, 1000] {
+            for demands in [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [9.0, 1.0, 0.0], [0.3, 100.0, 7.5]] {
+                let wants: Vec<Want> = (0..).zip(demands).map(|(who, demand)| want(who, demand, 0)).collect();
+                let parts = each(limit, &wants, 0);
+                assert_eq!(parts.iter().sum::<u32>(), limit, "{limit} {demands:?}: {parts:?}");
+            }
+        }
+        let parts = each(100, &[want(1, 30.0, 0), want(2, 10.0, 0), want(3, 0.0, 0)], 0);
+        assert_eq!(parts, [70, 26, 4]);
+    }
+
+    #[test]
+    fn who_is_cut_off_has_its_part_of_all() {
+        assert_eq!(part(90, &[want(1, 50.0, 0)], 2), 30);
+        assert_eq!(each(90, &[want(1, 5.0, 0), want(2, 5.0, 0)], 1), [30, 30]);
+        assert_eq!(part(90, &[want(1, 50.0, 0)], 0), 90);
+    }
+
+    #[test]
+    fn what_one_has_too_much_others_do_without() {
+        // The first had all and has just been told of two others.
+        let wants = [want(1, 40.0, 90), want(2, 40.0, 0), want(3, 40.0, 0)];
+        let parts = each(90, &wants, 0);
+        assert_eq!(parts[0], 30);
+        assert_eq!(parts[1] + parts[2], 0, "{parts:?}");
+        let wants = [want(1, 40.0, 50), want(2, 40.0, 0), want(3, 40.0, 0)];
+        let parts = each(90, &wants, 0);
+        assert_eq!(50 + parts[1] + parts[2], 90, "{parts:?}");
+    }
+}

@@ -1,0 +1,328 @@
+//! What a request costs where what is told of processors is of a whole host: of all that runs there, not of the server alone.
+//!
+//! A request is `d` of the host's processors' second, and other work keeps them busy for a share `b`, which comes and goes; at `X`
+//! requests a second they are busy for `b + d X`, and full at `X` plus what is free over `d`. So all that has to be known is `d`, and
+//! three things bound it:
+//!
+//! * from above, that other work is not less than nothing: `d <= share / X`;
+//! * from above, how long a request takes. It uses no more of one processor than its response time, if it works on one thread at a
+//!   time and ends with its answer: `d <= R / processors`. This is an assumption, and [`BEYOND`] is allowed beyond it;
+//! * from both sides, how the share goes with the rate: the slope of the regression, with an intercept. Its error takes in what the
+//!   line leaves unexplained and that both go on for longer than a window (Bartlett 1935: of two series that are correlated with
+//!   themselves there are fewer independent pairs). What is told is of other moments than what is counted, which makes a slope that
+//!   rests on chance less steep than it is: [`SKEW`].
+//!
+//! Where requests would take about their whole response time of a processor if there were no other work, there is hardly any: for
+//! there to be, requests would have to wait for something else for just as long as it keeps the processors busy. That is taken for
+//! a coincidence, down to half of the cost.
+//!
+//! Where the rate hardly varies the slope says little. Then the interval is wide, down to no upper end at all, and what is most
+//! likely is that requests do all that they can have done: the line errs to the low side. Only windows of the last minutes count.
+
+use alloc::collections::VecDeque;
+
+use super::busy::Bound;
+use super::keep;
+
+/// What is kept of windows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Host {
+    kept: VecDeque<Kept>,
+    /// Seconds so far, and windows in them.
+    now: f64,
+    windows: f64,
+    processors: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    at: f64,
+    rate: f64,
+    share: f64,
+}
+
+/// What that makes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Found {
+    /// Requests a second that the processors can do beside other work; the upper end may be infinite.
+    pub(super) bound: Bound,
+    /// Share of the processors that other work keeps busy, most likely.
+    pub(super) other: f64,
+    /// Does other work come and go, by more than chance makes requests' work come and go?
+    pub(super) restless: bool,
+    /// Is it sure that there is hardly any?
+    pub(super) alone: bool,
+}
+
+impl Host {
+    /// Seconds pass.
+    pub(super) fn pass(&mut self, seconds: f64) {
+        self.now += seconds;
+        self.windows += 1.0;
+    }
+
+    /// Takes a window that ends now.
+    pub(super) fn add(&mut self, rate: f64, share: f64, processors: Option<f64>) {
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(Kept { at: self.now, rate, share: share.clamp(0.0, 1.0) });
+        self.processors = processors.or(self.processors);
+    }
+
+    /// Processors, if that was told.
+    pub(super) fn processors(&self) -> Option<f64> {
+        self.processors
+    }
+
+    /// What that makes; `None` while too little is known. `response`: seconds that a request takes where few are there, at most.
+    pub(super) fn found(&self, response: Option<f64>) -> Option<Found> {
+        let mut line = self.line()?;
+        if line.rate <= 0.0 || line.share < IDLE {
+            return None;
+        }
+        let all = line.share / line.rate;
+        let whole =
+            self.processors.zip(response).map_or(f64::INFINITY, |(processors, seconds)| seconds / processors);
+        let likely = all.min(whole);
+        // Other work that happened to come and go with the requests: nothing is learned from that.
+        if line.slope - line.sure * line.error > BEYOND * likely {
+            (line.slope, line.error) = (0.0, f64::INFINITY);
+        }
+        // Unless the slope says otherwise.
+        let steepest = (line.slope + line.sure * line.error) / (1.0 - SKEW);
+        let alike = (all / whole - 1.0).abs() <= ALIKE && steepest >= (1.0 - ALIKE) * all;
+        let slope = (line.slope - line.sure * line.error).max(0.0);
+        let unsure = SURE + line.sure * line.unsure / line.share;
+        let most = (all * (1.0 + unsure)).min(whole * BEYOND);
+        // A slope of nothing but chance bounds nothing.
+        let most = if steepest > 0.0 { most.min(steepest.max(slope * (1.0 + SURE))) } else { most };
+        let least = slope.max(if alike { HALF * all } else { 0.0 }).min(most / (1.0 + SURE));
+        // Both say something: each by how sure it is.
+        let trust = likely * if alike { BELIEVED_ALIKE } else { BELIEVED };
+        let trust = trust * trust;
+        let weight = if line.error.is_finite() { trust / (trust + line.error * line.error) } else { 0.0 };
+        let cost = if weight > 0.0 { likely + (line.slope - likely) * weight } else { likely };
+        let cost = cost.clamp(least, most);
+        let free = 1.0 - line.share;
+        let off = line.sure * line.unsure;
+        let high = if least > 0.0 { line.rate + (free + off) / least } else { f64::INFINITY };
+        let bound = Bound {
+            low: (line.rate + (free - off).max(0.0) / most) / (1.0 + SURE),
+            best: line.rate + free / cost,
+            high: high * (1.0 + SURE),
+            processors: self.processors.map(|count| (count, cost * count)),
+        };
+        let chance = all * libm::sqrt(VARIATION * line.rate / line.seconds);
+        let comes_and_goes = line.scatter > RESTLESS && line.persists > PERSISTS;
+        let restless = line.scatter > RESTLESS + 2.0 * chance || comes_and_goes;
+        let other = (line.share - cost * line.rate).max(0.0);
+        let alone = !restless && (alike || line.share - least * line.rate < MUCH);
+        Some(Found { bound, other, restless, alone })
+    }
+
+    /// Regression of the share on the rate; the older a window the less it counts.
+    fn line(&self) -> Option<Line> {
+        if self.kept.len() < LEAST {
+            return None;
+        }
+        let weight = |kept: &Kept| keep(self.now - kept.at, super::MEMORY);
+        let (mut weights, mut squares, mut rate, mut share) = (0.0, 0.0, 0.0, 0.0);
+        for kept in &self.kept {
+            let weight = weight(kept);
+            weights += weight;
+            squares += weight * weight;
+            rate += weight * kept.rate;
+            share += weight * kept.share;
+        }
+        (rate, share) = (rate / weights, share / weights);
+        let (mut spread, mut together) = (0.0, 0.0);
+        for kept in &self.kept {
+            spread += weight(kept) * (kept.rate - rate) * (kept.rate - rate) / weights;
+            together += weight(kept) * (kept.rate - rate) * (kept.share - share) / weights;
+        }
+        let slope = if spread > 0.0 { together / spread } else { 0.0 };
+        let left = |kept: &Kept| kept.share - share - slope * (kept.rate - rate);
+        let scatter =
+            self.kept.iter().map(|kept| weight(kept) * left(kept) * left(kept) / weights).sum::<f64>();
+        let persists = |of: &dyn Fn(&Kept) -> f64, variance: f64| {
+            let pairs = self.kept.iter().zip(self.kept.iter().skip(1));
+            let sum: f64 = pairs.map(|(one, next)| weight(next) * of(one) * of(next)).sum();
+            if variance > 0.0 { (sum / weights / variance).clamp(0.0, LONGEST) } else { 0.0 }
+        };
+        let by_rate = persists(&|kept| kept.rate - rate, spread);
+        let by_left = persists(&left, scatter);
+        let windows = weights * weights / squares;
+        let both = by_rate * by_left;
+        let pairs = windows * (1.0 - both) / (1.0 + both);
+        let free = pairs - 2.0;
+        let known = free >= 1.0 && spread > 0.0;
+        let error = if known { libm::sqrt(scatter / free / spread) } else { f64::INFINITY };
+        let alone = windows * (1.0 - by_left) / (1.0 + by_left);
+        Some(Line {
+            rate,
+            share,
+            seconds: self.now / self.windows.max(1.0),
+            scatter: libm::sqrt(scatter),
+            persists: by_left,
+            slope: if known { slope } else { 0.0 },
+            error,
+            unsure: libm::sqrt(scatter / (alone - 1.0).max(0.5)),
+            sure: student(if known { free } else { windows - 1.0 }),
+        })
+    }
+}
+
+struct Line {
+    /// Means.
+    rate: f64,
+    share: f64,
+    /// Of a window.
+    seconds: f64,
+    /// What the line leaves of the share, as a standard deviation.
+    scatter: f64,
+    /// How one window's goes with the next one's.
+    persists: f64,
+    slope: f64,
+    /// Standard errors of the slope, infinite if nothing is known of it, and of the share at the mean rate.
+    error: f64,
+    unsure: f64,
+    /// Errors of 95 %.
+    sure: f64,
+}
+
+/// The quantile of 97.5 % of Student's distribution, to some hundredths from two degrees of freedom on.
+fn student(free: f64) -> f64 {
+    let free = free.max(1.0);
+    1.96 + 2.4 / free + 4.3 / (free * free)
+}
+
+/// Windows that are kept: four minutes, after which one counts for a quarter.
+const KEPT: usize = 48;
+
+/// Windows below which nothing is said.
+const LEAST: usize = 2;
+
+/// A share below which processors are as good as idle.
+const IDLE: f64 = 0.02;
+
+/// Times its response time that a request may use of a processor: for what is done after its answer, and on other threads.
+const BEYOND: f64 = 1.5;
+
+/// Part by which a slope may be less steep than it should be.
+const SKEW: f64 = 0.2;
+
+/// By how much what a request would cost, if there were no other work, may differ from its response time to say that there is hardly
+/// any; and the part of that which it costs at least then.
+const ALIKE: f64 = 0.25;
+const HALF: f64 = 0.5;
+
+/// How far off what is most likely without a slope is thought to be, as a part of it; and where processors and response times agree.
+const BELIEVED: f64 = 0.3;
+const BELIEVED_ALIKE: f64 = 0.05;
+
+/// Squared coefficient of variation that requests' work may have, and the share by which a host varies beyond that where other work
+/// comes and goes.
+const VARIATION: f64 = 2.0;
+const RESTLESS: f64 = 0.03;
+
+/// Correlation of what is left of one window with that of the next that is more than chance.
+const PERSISTS: f64 = 0.4;
+
+/// Share of a host that other work keeps busy from which on it is spoken of.
+pub(super) const MUCH: f64 = 0.1;
+
+/// No bound is surer than this.
+const SURE: f64 = 0.03;
+
+/// A correlation with the window before that is not told from one for ever.
+const LONGEST: f64 = 0.9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Windows of five seconds, and what they make.
+    fn found(rates: &[f64], share: impl Fn(usize, f64) -> f64, response: f64) -> Found {
+        let mut host = Host::default();
+        for (window, rate) in rates.iter().enumerate() {
+            host.pass(5.0);
+            host.add(*rate, share(window, *rate), Some(2.0));
+        }
+        host.found(Some(response)).unwrap()
+    }
+
+    fn varied() -> [f64; 20] {
+        core::array::from_fn(|window| 40.0 + 10.0 * (window % 7) as f64)
+    }
+
+    #[test]
+    fn where_the_load_varies_other_work_is_told_apart() {
+        let found = found(&varied(), |_, rate| 0.4 + rate / 400.0, 0.005);
+        assert!((found.bound.best / 240.0 - 1.0).abs() < 0.01, "{found:?}");
+        assert!(
+            found.bound.low <= 240.0 && found.bound.high >= 240.0 && found.bound.high < 300.0,
+            "{found:?}"
+        );
+        assert!((found.other - 0.4).abs() < 0.01 && !found.restless && !found.alone, "{found:?}");
+    }
+
+    #[test]
+    fn where_it_does_not_only_the_response_time_bounds_what_a_request_costs() {
+        // A request of 5 ms, at most: 100 of them a second are not why a host of two is 80 % busy.
+        let found = found(&[100.0; 20], |_, _| 0.8, 0.005);
+        assert!(found.bound.high.is_infinite() && !found.alone, "{found:?}");
+        // 40 % of a processor of the two is free at least: 100 + 0.2 / 0.0025, less what is allowed for.
+        assert!((found.bound.best / 180.0 - 1.0).abs() < 0.01 && found.bound.low > 140.0, "{found:?}");
+        assert!((found.other - 0.55).abs() < 0.01, "{found:?}");
+    }
+
+    #[test]
+    fn where_processors_and_response_times_agree_there_is_hardly_any_other_work() {
+        let found = found(&[100.0; 20], |_, rate| rate / 400.0, 0.005);
+        assert!((found.bound.best / 400.0 - 1.0).abs() < 0.05 && found.bound.high < 800.0, "{found:?}");
+        assert!(found.alone && found.other < 0.01, "{found:?}");
+    }
+
+    #[test]
+    fn other_work_that_comes_and_goes_is_seen_and_makes_it_unsure() {
+        let found = found(&[100.0; 20], |window, _| if window / 4 % 2 == 0 { 0.9 } else { 0.3 }, 0.005);
+        assert!(found.restless && !found.alone && found.bound.high > 3.0 * found.bound.low, "{found:?}");
+    }
+
+    #[test]
+    fn what_is_idle_or_new_says_nothing() {
+        assert_eq!(Host::default().found(None), None);
+        let mut host = Host::default();
+        host.pass(5.0);
+        host.add(10.0, 0.5, None);
+        assert_eq!(host.found(None), None, "one window");
+        host.pass(5.0);
+        host.add(10.0, 0.5, None);
+        assert!(host.found(None).is_some_and(|found| found.bound.processors.is_none()));
+        let mut idle = Host::default();
+        for _ in 0..5 {
+            idle.pass(5.0);
+            idle.add(10.0, 0.001, None);
+        }
+        assert_eq!(idle.found(None), None);
+    }
+
+    proptest::proptest! {
+        /// Whatever is told: the ends are in order, numbers, and never below what was carried while the host had room.
+        #[test]
+        fn ends_are_in_order(
+            windows in proptest::collection::vec((0.1..1e5_f64, 0.0..1.0_f64), 2..60),
+            response in proptest::option::of(1e-6..10.0_f64),
+        ) {
+            let mut host = Host::default();
+            for (rate, share) in &windows {
+                host.pass(5.0);
+                host.add(*rate, *share, Some(4.0));
+            }
+            let Some(Found { bound, other, .. }) = host.found(response) else { return Ok(()) };
+            proptest::prop_assert!(bound.low > 0.0 && bound.low <= bound.best && bound.best <= bound.high, "{bound:?}");
+            proptest::prop_assert!(bound.best.is_finite() && (0.0..=1.0).contains(&other), "{bound:?} {other}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What the live counts of a member come to when a process takes over from another: everything but what is in flight, which
+//! the process before ends itself.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use serde::{Deserialize, Serialize};
+
+use super::Vitals;
+use crate::Time;
+use crate::meter::Reading;
+
+/// Of one member. Both processes count time from the same moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Past {
+    begun: u32,
+    streak: u32,
+    lost: u32,
+    ceiling: u32,
+    /// Nanoseconds as f32, and the tick it was updated in.
+    latency: Option<(f32, u32)>,
+    /// Log-likelihood ratio, outcomes, parole.
+    suspicion: (f32, u64, bool),
+    heard: Option<Said>,
+}
+
+/// What it last said with an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct Said {
+    at: Time,
+    begun: u32,
+    reading: Reading,
+}
+
+impl Vitals {
+    /// What there is to be left.
+    pub(crate) fn past(&self) -> Past {
+        let packed = self.latency.load(Relaxed);
+        let heard = self.heard.view();
+        Past {
+            begun: self.begun(),
+            streak: self.streak(),
+            lost: self.lost(),
+            ceiling: self.ceiling.load(Relaxed),
+            latency: self.blended().map(|value| (value, packed as u32)),
+            suspicion: self.suspicion.past(),
+            heard: heard.map(|said| Said { at: said.at, begun: said.begun, reading: said.reading }),
+        }
+    }
+
+    /// Goes on with what was left, as far as it can be true. Nothing is in flight here yet.
+    pub(crate) fn recall(&self, past: &Past, now: Time) {
+        self.work.store(u64::from(past.begun) << 32, Relaxed);
+        self.streak.store(past.streak, Relaxed);
+        self.lost.store(past.lost, Relaxed);
+        self.ceiling.store(past.ceiling, Relaxed);
+        if let Some((value, tick)) = past.latency.filter(|(value, _)| value.is_finite() && *value >= 1.0) {
+            self.latency.store(u64::from(value.to_bits()) << 32 | u64::from(tick), Relaxed);
+        }
+        self.suspicion.recall(past.suspicion);
+        if let Some(said) = past.heard.filter(|said| said.at <= now) {
+            self.heard.take(&said.reading, said.begun, said.at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_what_is_taken_but_for_what_is_in_flight() {
+        let (before, after, now) = (Vitals::default(), Vitals::default(), Time(5_000_000_000));
+        before.begin();
+        before.begin();
+        before.end();
+        before.failed();
+        before.lose();
+        before.allow(7);
+        before.observe(Duration::from_millis(30), now, Duration::from_secs(10));
+        before.suspicion.record(true, 1e-4);
+        let reading =
+            Reading { in_flight: 3, knee: 4.0, work: 0.01, mean_in_flight: 2.0, sojourn: 0.02, slot: false };
+        before.heard.take(&reading, 2, now);
+        let text = serde_json::to_string(&before.past()).unwrap();
+        after.recall(&serde_json::from_str(&text).unwrap(), now);
+        assert_eq!((after.in_flight(), after.begun()), (0, 2));
+        assert_eq!(after.past(), before.past());
+        assert_eq!(after.latency(now, Duration::from_secs(10)), before.latency(now, Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn what_cannot_be_true_is_left_out() {
+        let (vitals, now) = (Vitals::default(), Time(1));
+        let said =
+            Said { at: Time(9), begun: 1, reading: Reading { knee: 2.0, work: 1.0, ..Reading::default() } };
+        let past = Past {
+            latency: Some((f32::INFINITY, 1)),
+            suspicion: (1.0, u64::MAX, true),
+            heard: Some(said),
+            ..Past::default()
+        };
+        vitals.recall(&past, now);
+        assert_eq!(vitals.past(), Past::default());
+        // Written by a version that knows more, or less.
+        let past: Past = serde_json::from_str("{\"begun\": 3, \"colour\": \"red\"}").unwrap();
+        assert_eq!(past, Past { begun: 3, ..Past::default() });
+    }
+}

@@ -1,0 +1,108 @@
+use super::*;
+
+const DECAY: Duration = Duration::from_secs(10);
+const MS: Duration = Duration::from_millis(1);
+
+fn at(seconds: f64) -> Time {
+    Time(0) + Duration::from_secs_f64(seconds)
+}
+
+#[track_caller]
+fn about(vitals: &Vitals, now: Time, milliseconds: f32) {
+    let latency = vitals.latency(now, DECAY).expect("an estimate") / 1e6;
+    assert!((latency / milliseconds - 1.0).abs() < 0.01, "{latency} ms, not {milliseconds} ms");
+}
+
+#[test]
+fn peaks_count_at_once_and_lower_ones_by_and_by() {
+    let vitals = Vitals::default();
+    assert_eq!(vitals.latency(at(1.0), DECAY), None);
+    vitals.observe(10 * MS, at(1.0), DECAY);
+    about(&vitals, at(1.0), 10.0);
+    vitals.observe(200 * MS, at(1.0), DECAY);
+    about(&vitals, at(1.0), 200.0);
+    // After one decay time the new value weighs 1 - 1/e.
+    vitals.observe(100 * MS, at(11.0), DECAY);
+    about(&vitals, at(11.0), 200.0 / core::f32::consts::E + 100.0 * (1.0 - 1.0 / core::f32::consts::E));
+}
+
+#[test]
+fn many_small_steps_equal_one_large_one() {
+    let vitals = Vitals::default();
+    vitals.observe(1000 * MS, at(0.0), DECAY);
+    for step in 1..=100_000 {
+        vitals.observe(MS, at(f64::from(step) / 10_000.0), DECAY);
+    }
+    about(&vitals, at(10.0), 1000.0 / core::f32::consts::E + 1.0 - 1.0 / core::f32::consts::E);
+}
+
+#[test]
+fn an_estimate_fades_and_ends() {
+    let vitals = Vitals::default();
+    vitals.observe(100 * MS, at(5.0), DECAY);
+    about(&vitals, at(15.0), 100.0 / core::f32::consts::E);
+    assert!(vitals.latency(at(104.0), DECAY).is_some());
+    assert_eq!(vitals.latency(at(106.0), DECAY), None);
+    // 30 days later, when a signed difference of ticks has long been negative.
+    assert_eq!(vitals.latency(at(30.0 * 86_400.0), DECAY), None);
+}
+
+#[test]
+fn times_from_the_future_have_no_age() {
+    let vitals = Vitals::default();
+    vitals.observe(100 * MS, at(5.0), DECAY);
+    about(&vitals, at(4.9), 100.0);
+    vitals.observe(Duration::ZERO, at(4.9), Duration::ZERO);
+    assert!(vitals.latency(at(0.0), Duration::ZERO).is_some());
+}
+
+#[test]
+fn what_was_begun_is_counted_beside_what_is_in_flight() {
+    let vitals = Vitals::with_in_flight(3);
+    for _ in 0..5 {
+        vitals.begin();
+        vitals.end();
+    }
+    assert_eq!((vitals.begin(), vitals.in_flight(), vitals.begun()), (4, 4, 6));
+}
+
+#[test]
+fn what_clients_tell_comes_and_goes() {
+    let vitals = Vitals::with_in_flight(2);
+    assert!(vitals.tell(0, 7) && vitals.tell(7, 3));
+    assert_eq!((vitals.in_flight(), vitals.begun()), (5, 0));
+    assert!(!vitals.tell(3, u32::MAX));
+    assert!(vitals.tell(3, 0));
+    let copy = vitals.copy();
+    copy.begin();
+    assert_eq!((vitals.in_flight(), copy.in_flight()), (2, 3));
+}
+
+#[test]
+fn what_clients_have_themselves_is_in_flight_but_not_from_here() {
+    let vitals = Vitals::default();
+    vitals.allow(2);
+    for _ in 0..3 {
+        vitals.begin();
+        vitals.lend();
+    }
+    assert!(vitals.tell(0, 7));
+    vitals.begin();
+    assert_eq!((vitals.in_flight(), vitals.in_flight_here()), (11, 1));
+    assert_eq!((vitals.begun(), vitals.begun_here()), (4, 1));
+    assert!(!vitals.crowded());
+    vitals.begin();
+    assert!(vitals.crowded(), "two from here");
+    vitals.end();
+    (0..3).for_each(|_| vitals.give_back());
+    assert!(vitals.tell(7, 0));
+    assert_eq!((vitals.in_flight(), vitals.in_flight_here(), vitals.begun_here()), (1, 1, 2));
+}
+
+#[test]
+fn counts_wrap_instead_of_failing() {
+    let vitals = Vitals { work: AtomicU64::new(u64::from(u32::MAX) << 32), ..Vitals::default() };
+    assert_eq!((vitals.begin(), vitals.begun()), (1, 0));
+    vitals.end();
+    assert_eq!((vitals.in_flight(), vitals.begun()), (0, 0));
+}

@@ -1,0 +1,252 @@
+//! What the demand will be when a member that is started now can be used.
+//!
+//! Holt's linear method (Holt 1957; Hyndman et al. 2008, *Forecasting with Exponential Smoothing*, model ETS(A,A,N)) for looks that
+//! are not evenly apart. With the time `d` since the look before, a demand `y`, a level `l` and a trend `b`:
+//!
+//! ```text
+//! e  = y - (l + b d)              what was not foreseen
+//! l' = l + b d + a e              a = 1 - 2^(-d / A)
+//! b' = b + a c e / d              c = 1 - 2^(-d / B)
+//! ahead = l' + b' h               h = the horizon: how long a member takes to start, and until the next look
+//! ```
+//!
+//! Two of them look: a *steady* one (`A = h / 2`, `B = h`) for days and nights, and a *quick* one (`A = h / 10`, `B = h / 4`) for
+//! crowds, which counts only while it is above the steady one by twice what chance makes it differ, and grows. The variance `s` of the
+//! steady one's `e` is averaged over ten horizons, each `e²` cut at nine times what it is, so that a crowd is no noise. What may come of
+//! it `k = h / d` looks ahead is, of the level (what chance adds to a single look is over before a member could start):
+//!
+//! ```text
+//! v = s (a / (2 - a) + (k - 1) (a² + a q k + q² k (2k - 1) / 6)),  q = a c
+//! upper = max(l', ahead) + z sqrt(v)      z = 1.6: one in twenty lies above; 1 for the quick one
+//! ```
+
+use crate::Time;
+
+/// What is known of a demand over time.
+#[derive(Clone, Debug)]
+pub(super) struct Forecast {
+    /// Seconds.
+    horizon: f64,
+    state: Option<State>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    at: Time,
+    steady: Line,
+    quick: Line,
+    /// Of what the steady one did not foresee.
+    variance: f64,
+    /// Seconds between looks, averaged.
+    apart: f64,
+    looks: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    level: f64,
+    /// A second.
+    trend: f64,
+}
+
+/// How much of what is new counts.
+#[derive(Clone, Copy, Debug)]
+struct Gain {
+    level: f64,
+    trend: f64,
+}
+
+impl Gain {
+    /// After `d` seconds, with half lives as parts of the horizon.
+    fn after(d: f64, horizon: f64, (level, trend): (f64, f64)) -> Self {
+        Self { level: part(d, level * horizon), trend: part(d, trend * horizon) }
+    }
+
+    /// By how much the level may be off so many looks ahead, over what a look is off.
+    fn spread(self, looks: f64) -> f64 {
+        let (a, q, k) = (self.level, self.level * self.trend, looks);
+        let far = (k - 1.0) * (a * a + a * q * k + q * q * k * (2.0 * k - 1.0) / 6.0);
+        libm::sqrt(a / (2.0 - a) + far)
+    }
+}
+
+impl Line {
+    /// Takes what there is after `d` seconds; what was not foreseen.
+    fn learn(&mut self, demand: f64, d: f64, gain: Gain) -> f64 {
+        let error = demand - (self.level + self.trend * d);
+        self.level += self.trend * d + gain.level * error;
+        self.trend += gain.level * gain.trend * error / d;
+        error
+    }
+
+    fn then(self, horizon: f64) -> f64 {
+        (self.level + self.trend * horizon).max(0.0)
+    }
+
+    fn upper(self, horizon: f64, spread: f64) -> f64 {
+        self.level.max(self.then(horizon)) + spread
+    }
+}
+
+/// A forecast.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Ahead {
+    /// What is, without what chance adds.
+    pub(super) level: f64,
+    /// By how much it grows a second.
+    pub(super) trend: f64,
+    /// What will be.
+    pub(super) then: f64,
+    /// The upper end of what may be until then.
+    pub(super) upper: f64,
+    /// Seconds until then.
+    pub(super) horizon: f64,
+    /// Does a crowd come?
+    pub(super) crowd: bool,
+}
+
+impl Forecast {
+    pub(super) fn new(horizon: f64) -> Self {
+        Self { horizon: horizon.max(SHORTEST), state: None }
+    }
+
+    /// Looks so far ahead from now on, seconds.
+    pub(super) fn reach(&mut self, horizon: f64) {
+        self.horizon = horizon.max(SHORTEST);
+    }
+
+    /// Begins anew.
+    pub(super) fn forget(&mut self) {
+        self.state = None;
+    }
+
+    /// Takes what the demand is now.
+    pub(super) fn observe(&mut self, demand: f64, now: Time) -> Ahead {
+        let Some(mut state) = self.state else {
+            let line = Line { level: demand, trend: 0.0 };
+            let state = State { at: now, steady: line, quick: line, variance: 0.0, apart: 1.0, looks: 0 };
+            self.state = Some(state);
+            return self.ahead(&state);
+        };
+        let d = now.since(state.at).as_secs_f64();
+        if d < SOONEST {
+            return self.ahead(&state);
+        }
+        let horizon = self.horizon + d;
+        let error = state.steady.learn(demand, d, Gain::after(d, horizon, STEADY));
+        state.quick.learn(demand, d, Gain::after(d, horizon, QUICK));
+        let square =
+            if state.looks > FEW { (error * error).min(CUT * state.variance) } else { error * error };
+        let new = part(d, 10.0 * horizon).max(1.0 / f64::from(state.looks + 2));
+        state.variance += (square - state.variance) * new;
+        state.apart += (d - state.apart) * if state.looks == 0 { 1.0 } else { 0.1 };
+        (state.at, state.looks) = (now, state.looks.saturating_add(1).min(1_000_000));
+        self.state = Some(state);
+        self.ahead(&state)
+    }
+
+    fn ahead(&self, state: &State) -> Ahead {
+        // What is decided now is decided again at the next look.
+        let horizon = self.horizon + state.apart;
+        let looks = (horizon / state.apart.max(SOONEST)).max(1.0);
+        let deviation = libm::sqrt(state.variance);
+        let State { steady, quick, .. } = *state;
+        let (usual, hasty) =
+            (Gain::after(state.apart, horizon, STEADY), Gain::after(state.apart, horizon, QUICK));
+        let chance = deviation * libm::sqrt(hasty.level / (2.0 - hasty.level));
+        let crowd = state.looks > FEW && quick.trend > 0.0 && quick.level - steady.level > GATE * chance;
+        let calm = steady.upper(horizon, SIGMAS * deviation * usual.spread(looks));
+        let (line, upper) = match crowd {
+            true => (quick, calm.max(quick.upper(horizon, deviation * hasty.spread(looks)))),
+            false => (steady, calm),
+        };
+        Ahead {
+            level: line.level.max(0.0),
+            trend: line.trend,
+            then: line.then(horizon),
+            upper,
+            horizon,
+            crowd,
+        }
+    }
+}
+
+/// Weight of what is new after `d` seconds, where half is left of what was known after `half`.
+fn part(d: f64, half: f64) -> f64 {
+    1.0 - libm::exp2(-d / half.max(1e-9))
+}
+
+/// Half lives of level and trend, as parts of the horizon.
+const STEADY: (f64, f64) = (0.5, 1.0);
+const QUICK: (f64, f64) = (0.1, 0.25);
+
+/// Of the normal distribution: one in twenty lies above.
+const SIGMAS: f64 = 1.6;
+
+/// By how many standard deviations of chance the quick one has to be above the steady one.
+const GATE: f64 = 2.0;
+
+/// What is further off than three standard deviations counts as that, once so many looks have said what is usual.
+const CUT: f64 = 9.0;
+const FEW: u32 = 5;
+
+/// Looks that come sooner are left out, and no horizon is shorter; seconds.
+const SOONEST: f64 = 0.01;
+const SHORTEST: f64 = 0.1;
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    fn run(of: impl Fn(f64) -> f64, seconds: u32, horizon: f64) -> Ahead {
+        let mut forecast = Forecast::new(horizon);
+        let at = |second: u32| Time(1) + Duration::from_secs(u64::from(second));
+        (0..=seconds).map(|second| forecast.observe(of(f64::from(second)), at(second))).last().unwrap()
+    }
+
+    #[test]
+    fn what_stays_is_foreseen_without_a_band() {
+        let ahead = run(|_| 7.0, 100, 10.0);
+        assert!((ahead.upper - 7.0).abs() < 1e-9 && ahead.trend.abs() < 1e-9, "{ahead:?}");
+    }
+
+    #[test]
+    fn a_line_is_foreseen_as_far_as_a_start_takes() {
+        let ahead = run(|second| 2.0 + 0.5 * second, 200, 10.0);
+        let truth = 2.0 + 0.5 * (200.0 + ahead.horizon);
+        assert!((ahead.then / truth - 1.0).abs() < 0.01, "{ahead:?} for {truth}");
+        let down = run(|second| 200.0 - second, 150, 10.0);
+        assert!(down.then < down.level && down.upper >= down.level, "{down:?}");
+        assert!(run(|second| (100.0 - second).max(0.0), 120, 30.0).then >= 0.0);
+    }
+
+    #[test]
+    fn what_chance_adds_makes_the_band() {
+        let noisy = |second: f64| 10.0 + if (second as u64).is_multiple_of(2) { 1.0 } else { -1.0 };
+        let ahead = run(noisy, 300, 5.0);
+        assert!(
+            ahead.upper > ahead.level.max(ahead.then) + 0.1 && ahead.upper < 13.0 && !ahead.crowd,
+            "{ahead:?}"
+        );
+    }
+
+    #[test]
+    fn a_crowd_is_seen_in_the_seconds_in_which_it_comes_and_noise_is_none() {
+        let noisy = |second: f64| 10.0 + if (second as u64).is_multiple_of(2) { 0.5 } else { -0.5 };
+        let crowd = |second: f64| noisy(second) + (second - 100.0).max(0.0);
+        assert!(!run(crowd, 100, 4.0).crowd);
+        let ahead = run(crowd, 104, 4.0);
+        assert!(ahead.crowd && ahead.upper > 17.0, "{ahead:?}");
+    }
+
+    #[test]
+    fn looks_at_once_say_nothing_more() {
+        let mut forecast = Forecast::new(5.0);
+        forecast.observe(3.0, Time(5));
+        assert_eq!(forecast.observe(1e9, Time(5)).level, 3.0);
+        forecast.forget();
+        assert_eq!(forecast.observe(4.0, Time(4)).upper, 4.0);
+    }
+}

@@ -1,0 +1,134 @@
+//! What is said of a decision: a sentence for a person, and the numbers.
+
+use alloc::format;
+use alloc::string::{String, ToString as _};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::demand::Sight;
+use super::forecast::Ahead;
+use super::{Rules, Seen, Standing, Target};
+
+/// What a decision was made on.
+pub(super) struct Reckoning<'a> {
+    pub(super) seen: &'a Seen<'a>,
+    pub(super) sight: &'a Sight,
+    pub(super) ahead: &'a Ahead,
+    /// Capacity that is wanted, and that was of late.
+    pub(super) want: f64,
+    pub(super) floor: f64,
+    /// What is there and coming.
+    pub(super) worth: f64,
+    pub(super) have: u32,
+    pub(super) desired: u32,
+}
+
+impl Reckoning<'_> {
+    pub(super) fn why(&self, rules: &Rules, start: f64) -> String {
+        let Self { seen, sight, ahead, want, floor, worth, have, desired } = self;
+        let wanted = match (desired, have) {
+            (desired, have) if desired > have => format!("{} more", desired - have),
+            (desired, have) if desired < have => format!("{} fewer", have - desired),
+            _ => "enough".to_string(),
+        };
+        let (coming, ahead_of) = (seen.rate, ahead.upper.max(0.0));
+        let mut why = format!(
+            "{wanted}: {coming:.1} requests a second take {:.2} of capacity ({}), {ahead_of:.2} in {start:.1} s{}; with {} \
+             that is {want:.2}, and {worth:.2} is there or coming",
+            sight.demand,
+            sight.source,
+            if ahead.crowd { " (a crowd comes)" } else { "" },
+            aim(rules.target, sight.allowed),
+        );
+        if floor > want && worth > want {
+            why.push_str(&format!("; {floor:.2} was wanted of late"));
+        }
+        if *desired == rules.max && *want > *worth {
+            why.push_str(&format!("; {} is the most", rules.max));
+        } else if *desired == rules.min && *want <= *worth {
+            why.push_str(&format!("; {} is the least", rules.min));
+        }
+        if let Target::ResponseTime(goal) = rules.target
+            && sight.allowed <= UNREACHABLE
+        {
+            why.push_str(&format!(
+                "; {goal} s is hardly more than a request takes alone: more members help little"
+            ));
+        }
+        why
+    }
+
+    pub(super) fn inputs(&self, start: f64) -> Vec<(String, f64)> {
+        let Self { seen, sight, ahead, want, floor, worth, have, desired } = self;
+        let mut inputs: Vec<(&str, Option<f64>)> = Vec::from([
+            ("allowed", Some(sight.allowed)),
+            ("capacity", Some(*worth)),
+            ("demand", Some(sight.demand)),
+            ("desired", Some(f64::from(*desired))),
+            ("forecast", Some(ahead.then)),
+            ("forecast_upper", Some(ahead.upper)),
+            ("have", Some(f64::from(*have))),
+            ("horizon_seconds", Some(ahead.horizon)),
+            ("level", Some(ahead.level)),
+            ("requests_per_second", Some(seen.rate)),
+            ("requests_per_second_per_capacity", sight.pace),
+            ("response_seconds", seen.response),
+            ("start_seconds", Some(start)),
+            ("trend_per_second", Some(ahead.trend)),
+            ("used", Some(sight.used)),
+            ("waiting", Some(seen.waiting)),
+            ("wanted", Some(*want)),
+            ("wanted_of_late", Some(*floor)),
+        ]);
+        inputs.retain(|(_, value)| value.is_some_and(f64::is_finite));
+        inputs.into_iter().map(|(name, value)| (name.to_string(), value.unwrap_or(0.0))).collect()
+    }
+}
+
+fn aim(target: Target, allowed: f64) -> String {
+    let part = allowed * 100.0;
+    match target {
+        Target::Utilization(_) => format!("at most {part:.0}% in use"),
+        Target::HeadRoom(free) => format!("{:.0}% free", free * 100.0),
+        Target::ResponseTime(goal) => format!("at most {part:.0}% in use, for 95 of 100 within {goal} s,"),
+    }
+}
+
+/// Why nothing can be said.
+pub(super) fn blind(seen: &Seen<'_>, target: Target) -> String {
+    if !seen.rate.is_finite() {
+        return "it has only just begun to look".to_string();
+    }
+    if seen.members.is_empty() {
+        return "it has no member yet".to_string();
+    }
+    if !seen.members.iter().any(|member| member.is(Standing::Usable)) {
+        return match seen.members.iter().any(|member| member.is(Standing::Coming)) {
+            true => "no member can be used yet: it keeps what is coming".to_string(),
+            false => {
+                "no member can be used: nothing can be said of the load, and it keeps what it has".to_string()
+            }
+        };
+    }
+    let needs = match target {
+        Target::Utilization(_) => {
+            "no agent tells how busy its members' processors are, and there is no load line yet"
+        }
+        Target::HeadRoom(_) => {
+            "there is no load line yet, and no agent tells how busy its members' processors are"
+        }
+        Target::ResponseTime(_) => "no request has ended yet",
+    };
+    format!("{needs}: it keeps what it has")
+}
+
+pub(super) fn cooling(why: &mut String, left: Duration) {
+    why.push_str(&format!("; not before {:.1} s are over (cool-down)", left.as_secs_f64()));
+}
+
+pub(super) fn paused(why: &mut String) {
+    why.push_str("; paused: nothing is done");
+}
+
+/// What may be in use where a target in seconds can hardly be met.
+const UNREACHABLE: f64 = 0.1;

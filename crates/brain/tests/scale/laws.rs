@@ -1,0 +1,362 @@
+//! What holds of every decision, whatever is seen.
+
+use std::time::Duration;
+
+use crate::dice::Dice;
+use plimsoll_brain::Time;
+use plimsoll_brain::scale::{Decision, MemberSeen, Rules, Scaler, Seen, Standing, Target};
+use proptest::prelude::*;
+
+/// Capacity, standing, is it ours, in flight, processors in use, load line, share of its host.
+type Known = (f64, u8, bool, u32, Option<f64>, Option<f64>, f64);
+
+#[derive(Clone, Debug)]
+struct Look {
+    members: Vec<Known>,
+    rate: f64,
+    waiting: f64,
+    response: Option<f64>,
+    after: u64,
+}
+
+fn number() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        8 => 0.0..1000.0_f64,
+        1 => Just(0.0),
+        1 => prop_oneof![Just(f64::NAN), Just(f64::INFINITY), Just(-1.0), Just(1e300), Just(1e-300)],
+    ]
+}
+
+fn looks() -> impl Strategy<Value = Vec<Look>> {
+    let member = (
+        0.01..8.0_f64,
+        0..4_u8,
+        any::<bool>(),
+        0..100_u32,
+        prop::option::of(number()),
+        prop::option::of(number()),
+        0.01..=1.0_f64,
+    );
+    let look =
+        (prop::collection::vec(member, 0..12), number(), number(), prop::option::of(number()), 0..5_000_u64);
+    let look = look.prop_map(|(members, rate, waiting, response, after)| Look {
+        members,
+        rate,
+        waiting,
+        response,
+        after,
+    });
+    prop::collection::vec(look, 1..40)
+}
+
+fn target() -> impl Strategy<Value = Target> {
+    prop_oneof![
+        (0.05..0.95_f64).prop_map(Target::Utilization),
+        (0.001..10.0_f64).prop_map(Target::ResponseTime),
+        (0.05..0.95_f64).prop_map(Target::HeadRoom),
+    ]
+}
+
+fn rules() -> impl Strategy<Value = Rules> {
+    let seconds = || (0..20_u64).prop_map(Duration::from_secs);
+    (
+        0..6_u32,
+        0..10_u32,
+        target(),
+        0.1..4.0_f64,
+        seconds(),
+        seconds(),
+        1..5_u32,
+        1..3_u32,
+        seconds(),
+        seconds(),
+    )
+        .prop_map(
+            |(min, more, target, unit, cool_up, cool_down, step_up, step_down, stabilize, start_time)| {
+                Rules {
+                    min,
+                    max: min + more,
+                    target,
+                    unit,
+                    cool_up,
+                    cool_down,
+                    step_up,
+                    step_down,
+                    stabilize,
+                    start_time,
+                }
+            },
+        )
+}
+
+fn standing(number: u8) -> Standing {
+    [Standing::Usable, Standing::Coming, Standing::Lost, Standing::Leaving][usize::from(number % 4)]
+}
+
+fn run(
+    rules: &Rules,
+    looks: &[Look],
+    dry: bool,
+    mut each: impl FnMut(&Look, &[MemberSeen<'_>], &Decision, Time),
+) {
+    let mut scaler = Scaler::new(rules.clone());
+    let mut now = Time(1);
+    let names: Vec<String> = (0..12).map(|place| format!("m{place}")).collect();
+    for look in looks {
+        now = now + Duration::from_millis(look.after);
+        let members: Vec<MemberSeen<'_>> = look
+            .members
+            .iter()
+            .zip(&names)
+            .map(|((capacity, number, ours, in_flight, utilization, line, share), name)| MemberSeen {
+                name,
+                capacity: *capacity,
+                standing: standing(*number),
+                ours: *ours,
+                in_flight: *in_flight,
+                utilization: *utilization,
+                line: *line,
+                share: *share,
+            })
+            .collect();
+        let seen =
+            Seen { members: &members, rate: look.rate, waiting: look.waiting, response: look.response };
+        let decision = scaler.observe(&seen, dry, now);
+        each(look, &members, &decision, now);
+    }
+}
+
+proptest! {
+    #[test]
+    fn bounds_hold_and_nothing_is_done_twice(rules in rules(), looks in looks()) {
+        let (mut last_up, mut last_down) = (None::<Time>, None::<Time>);
+        let mut failed = Ok(());
+        run(&rules, &looks, false, |_, members, decision, now| {
+            if failed.is_err() {
+                return;
+            }
+            failed = (|| {
+                let there = |member: &&MemberSeen<'_>| matches!(member.standing, Standing::Usable | Standing::Coming);
+                let have = members.iter().filter(there).count() as u32;
+                prop_assert_eq!(decision.have, have);
+                prop_assert!((rules.min..=rules.max).contains(&decision.desired), "{:?}", decision);
+                prop_assert!(decision.add == 0 || decision.remove.is_empty(), "{:?}", decision);
+                prop_assert!(have + decision.add <= rules.max.max(have), "{:?}", decision);
+                let missing = rules.min.saturating_sub(have);
+                prop_assert!(decision.add <= rules.step_up.max(missing));
+                prop_assert!(decision.add >= missing, "what is missing below the least is started at once");
+                prop_assert!(decision.remove.len() as u32 <= rules.step_down);
+                prop_assert!(have - decision.remove.len() as u32 >= rules.min.min(have));
+                for name in &decision.remove {
+                    let member = members.iter().find(|member| member.name == name.as_str()).unwrap();
+                    prop_assert!(member.ours && there(&member), "{:?}", member);
+                }
+                let mut names = decision.remove.clone();
+                names.dedup();
+                prop_assert_eq!(names.len(), decision.remove.len());
+                prop_assert!(decision.inputs.iter().all(|(_, value)| value.is_finite()));
+                prop_assert!(!decision.why.is_empty() && decision.why.len() < 2000);
+                if decision.add > missing {
+                    prop_assert!(last_up.is_none_or(|last| now.since(last) >= rules.cool_up));
+                }
+                if !decision.remove.is_empty() {
+                    let last = last_up.max(last_down);
+                    prop_assert!(last.is_none_or(|last| now.since(last) >= rules.cool_down));
+                    last_down = Some(now);
+                }
+                if decision.add > 0 {
+                    last_up = Some(now);
+                }
+                Ok(())
+            })();
+        });
+        failed?;
+    }
+
+    #[test]
+    fn what_would_be_done_is_the_same_when_it_is_not(rules in rules(), looks in looks()) {
+        let rules = Rules { cool_up: Duration::ZERO, cool_down: Duration::ZERO, ..rules };
+        let collect = |dry| {
+            let mut all = Vec::new();
+            run(&rules, &looks, dry, |_, _, decision, _| all.push(decision.clone()));
+            all
+        };
+        prop_assert_eq!(collect(true), collect(false));
+    }
+
+    #[test]
+    fn more_traffic_never_wants_fewer(rate in 1.0..500.0_f64, more in 1.0..3.0_f64, count in 1..10_usize) {
+        let desired = |rate: f64| {
+            let rules = Rules {
+                min: 1,
+                max: 1000,
+                target: Target::HeadRoom(0.3),
+                unit: 1.0,
+                cool_up: Duration::ZERO,
+                cool_down: Duration::ZERO,
+                step_up: 1000,
+                step_down: 1000,
+                stabilize: Duration::ZERO,
+                start_time: Duration::from_secs(5),
+            };
+            let member = (1.0, 0, true, 1, None, Some(10.0), 1.0);
+            let look = Look { members: vec![member; count], rate, waiting: 0.0, response: None, after: 1000 };
+            let mut last = 0;
+            run(&rules, &vec![look; 20], true, |_, _, decision, _| last = decision.desired);
+            last
+        };
+        let (some, others) = (desired(rate), desired(rate * more));
+        prop_assert!(others >= some, "{} at {}, {} at {}", some, rate, others, rate * more);
+        prop_assert_eq!(some, ((1.03 * rate / 10.0 / 0.7 - 1e-3).ceil() as u32).max(1));
+    }
+}
+
+fn seen<'a>(members: &'a [MemberSeen<'a>], rate: f64) -> Seen<'a> {
+    Seen { members, rate, waiting: 0.0, response: None }
+}
+
+fn member(name: &str, capacity: f64, line: f64) -> MemberSeen<'_> {
+    MemberSeen {
+        name,
+        capacity,
+        standing: Standing::Usable,
+        ours: true,
+        in_flight: 5,
+        utilization: None,
+        line: Some(line),
+        share: 1.0,
+    }
+}
+
+fn plain(target: Target) -> Rules {
+    Rules {
+        min: 1,
+        max: 100,
+        target,
+        unit: 1.0,
+        cool_up: Duration::ZERO,
+        cool_down: Duration::ZERO,
+        step_up: 100,
+        step_down: 100,
+        stabilize: Duration::from_secs(5),
+        start_time: Duration::from_secs(1),
+    }
+}
+
+/// Looks the same so often, a second apart; the last decision.
+fn settle(scaler: &mut Scaler, of: &Seen<'_>, from: u64) -> Decision {
+    let look = |second| scaler.observe(of, true, Time(1) + Duration::from_secs(second));
+    (from..from + 400).map(look).last().unwrap()
+}
+
+#[test]
+fn unequal_members_count_as_what_they_are() {
+    let mut scaler = Scaler::new(plain(Target::HeadRoom(0.5)));
+    // 4 and 1 can do 50 a second together: 19 a second want 39 of that.
+    let members = [member("big", 4.0, 40.0), member("small", 1.0, 10.0)];
+    let decision = settle(&mut scaler, &seen(&members, 19.0), 0);
+    assert_eq!((decision.desired, &decision.remove[..]), (1, &["small".to_owned()][..]), "{decision:?}");
+    // The big one could not be spared.
+    let members = [member("big", 4.0, 40.0), MemberSeen { in_flight: 0, ..member("small", 1.0, 10.0) }];
+    let decision = settle(&mut scaler, &seen(&members, 22.0), 500);
+    assert_eq!((decision.desired, decision.remove.len()), (2, 0), "{decision:?}");
+}
+
+#[test]
+fn who_is_taken_away_has_least_to_lose() {
+    let mut scaler = Scaler::new(plain(Target::HeadRoom(0.5)));
+    let members = [
+        member("a", 1.0, 10.0),
+        MemberSeen { in_flight: 1, ..member("b", 1.0, 10.0) },
+        MemberSeen { ours: false, in_flight: 0, ..member("fixed", 1.0, 10.0) },
+        MemberSeen { standing: Standing::Coming, ..member("c", 1.0, 10.0) },
+    ];
+    let decision = settle(&mut scaler, &seen(&members, 4.0), 0);
+    assert_eq!(decision.remove, ["c", "b", "a"], "{decision:?}");
+}
+
+#[test]
+fn a_member_that_cannot_be_used_is_replaced_and_one_that_starts_is_not_started_twice() {
+    let mut scaler = Scaler::new(plain(Target::HeadRoom(0.5)));
+    let lost = MemberSeen { standing: Standing::Lost, ..member("b", 1.0, 10.0) };
+    let decision = settle(&mut scaler, &seen(&[member("a", 1.0, 10.0), lost], 9.0), 0);
+    assert_eq!((decision.have, decision.add), (1, 1), "{decision:?}");
+    let coming = MemberSeen { standing: Standing::Coming, ..member("b", 1.0, 10.0) };
+    let decision = settle(&mut scaler, &seen(&[member("a", 1.0, 10.0), coming], 9.0), 500);
+    assert_eq!((decision.have, decision.add), (2, 0), "{decision:?}");
+}
+
+#[test]
+fn where_nothing_is_known_nothing_is_done() {
+    let mut scaler = Scaler::new(plain(Target::Utilization(0.5)));
+    let blind = MemberSeen { line: None, ..member("a", 1.0, 0.0) };
+    let decision = settle(&mut scaler, &seen(&[blind, blind], 50.0), 0);
+    assert_eq!((decision.desired, decision.add, decision.remove.len()), (2, 0, 0));
+    assert!(decision.why.contains("no agent tells"), "{}", decision.why);
+    let down = MemberSeen { standing: Standing::Lost, ..blind };
+    let decision = settle(&mut scaler, &seen(&[down, down], 50.0), 500);
+    assert_eq!((decision.desired, decision.add), (1, 1), "the least is there whatever is known");
+}
+
+#[test]
+fn what_is_refused_or_waits_counts() {
+    let mut scaler = Scaler::new(plain(Target::Utilization(0.5)));
+    let busy = |used| MemberSeen { utilization: Some(used), line: None, ..member("a", 1.0, 0.0) };
+    // It is learnt that 20 a second would fill it.
+    let decision = settle(&mut scaler, &seen(&[busy(0.45)], 9.0), 0);
+    assert_eq!(decision.desired, 1, "{decision:?}");
+    // Full is all that its processors can say of 55 a second.
+    let decision = settle(&mut scaler, &seen(&[busy(1.0)], 55.0), 500);
+    assert_eq!(decision.desired, 6, "{decision:?}");
+}
+
+#[test]
+fn a_few_requests_are_not_taken_for_many() {
+    // Requests of 40 ms in the mean, at a third of what a member can do: half of the looks have seen fifty of them.
+    let (mut rest, mut looks) = (0, 0);
+    for seed in 0..20 {
+        let mut dice = Dice::new(seed, 1);
+        let mut scaler = Scaler::new(plain(Target::ResponseTime(0.8)));
+        let members = ["a", "b"].map(|name| MemberSeen { line: None, ..member(name, 1.0, 0.0) });
+        for second in 0..300 {
+            let mut times: Vec<f64> = (0..50).map(|_| dice.exp(0.04 / (1.0 - 0.16))).collect();
+            times.sort_by(f64::total_cmp);
+            let response = (second % 2 == 0).then_some(times[47]);
+            let seen = Seen { response, ..seen(&members, 8.0) };
+            let decision = scaler.observe(&seen, true, Time(1) + Duration::from_secs(second));
+            if second >= 100 {
+                looks += 1;
+                rest += u32::from(decision.desired > 1);
+            }
+        }
+    }
+    assert!(rest * 20 < looks, "one too many at {rest} of {looks} looks");
+}
+
+#[test]
+fn a_shared_host_counts_once() {
+    // Two groups have a half of a host each, which is full to 0.67: both have just enough at 0.7.
+    let mut scaler = Scaler::new(plain(Target::Utilization(0.7)));
+    let shared = MemberSeen { utilization: Some(0.67), line: None, share: 0.5, ..member("a", 1.0, 0.0) };
+    let members = [shared, MemberSeen { name: "b", ..shared }];
+    let decision = settle(&mut scaler, &seen(&members, 10.0), 0);
+    assert_eq!(decision.desired, 2, "{decision:?}");
+    // By load lines the same: each says that what others leave would do for this group alone.
+    let mut scaler = Scaler::new(plain(Target::HeadRoom(0.3)));
+    let shared = MemberSeen { utilization: Some(0.7), line: Some(6.5), share: 0.5, ..member("a", 1.0, 0.0) };
+    let members = [shared, MemberSeen { name: "b", ..shared }];
+    let decision = settle(&mut scaler, &seen(&members, 6.7), 0);
+    assert_eq!(decision.desired, 2, "{decision:?}");
+    let decision = settle(&mut scaler, &seen(&members, 7.5), 500);
+    assert_eq!(decision.desired, 3, "{decision:?}");
+}
+
+#[test]
+fn while_paused_only_the_least_is_kept() {
+    let mut scaler = Scaler::new(Rules { min: 3, ..plain(Target::HeadRoom(0.3)) });
+    scaler.pause(true);
+    let members = [member("a", 1.0, 10.0), member("b", 1.0, 10.0)];
+    let decision = settle(&mut scaler, &seen(&members, 100.0), 0);
+    assert_eq!((decision.desired, decision.add), (15, 1), "{decision:?}");
+    assert!(decision.why.ends_with("paused: nothing is done"), "{}", decision.why);
+}

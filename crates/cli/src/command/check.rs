@@ -1,0 +1,109 @@
+//! `plimsoll check`: a doctor. What is wrong with the file, the machine, the members and the balancer that runs, in groups, each
+//! with what to do about it and where to read on. It changes nothing, and works with a file alone when nothing runs.
+
+mod access;
+mod certificates;
+mod file;
+mod finding;
+mod machine;
+mod members;
+mod running;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::{Exit, Failure, Globals};
+use crate::config::{self, File};
+use crate::control::{Balancer, Trouble, Where};
+
+use finding::{Part, See};
+
+/// Look for what is wrong with file, machine, members and the balancer that runs, and say what to do about it
+///
+/// The file is that of -c, else ./plimsoll.toml if there is one; the balancer is found as by the other commands. One that does not
+/// run is no failure unless --control or --host names it. Members are connected to, and nothing is sent to them.
+///
+/// Exit code 0 if nothing failed (there may be warnings); 1 if something did; 2 if the file is wrong, or there is neither a file nor
+/// a balancer; 3 if the balancer that was named, or one that has its socket open, does not answer.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Say nothing of what is as it should be
+    #[arg(long)]
+    short: bool,
+
+    /// Connect to no member
+    #[arg(long)]
+    offline: bool,
+
+    #[command(flatten)]
+    at: Where,
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    let usual = Path::new(config::DEFAULT_FILE);
+    let path = args.at.file().or_else(|| Some(usual).filter(|file| file.exists()));
+    let balancer = args.at.balancer();
+    let (parts, exit) = examined(args, path, &balancer);
+    if let (None, None) = (path, &exit)
+        && parts.iter().all(|part| part.findings.is_empty() || part.name == "balancer")
+    {
+        let what = "there is neither a file nor a balancer to look at: name one with -c FILE or --control unix:/PATH";
+        return Err(Failure::new(Exit::Usage, what));
+    }
+    let failed = parts.iter().any(Part::failed);
+    globals.show(&finding::document(&parts), || finding::page(&parts, args.short, globals.color()))?;
+    Ok(match (exit, failed) {
+        (Some(exit), _) => exit.into(),
+        (None, true) => ExitCode::FAILURE,
+        (None, false) => ExitCode::SUCCESS,
+    })
+}
+
+/// All that was found, and the exit code where it is not simply that something failed.
+fn examined(
+    args: &Args,
+    path: Option<&Path>,
+    balancer: &Result<Balancer, Trouble>,
+) -> (Vec<Part>, Option<Exit>) {
+    let mut exit = None;
+    let mut parts = Vec::new();
+    let mut file: Option<File> = None;
+    if let Some(path) = path {
+        let (part, read) = file::configuration(path);
+        if read.is_none() {
+            exit = Some(Exit::Usage);
+        }
+        parts.push(part);
+        file = read;
+    }
+    let (part, seen, unreached) = running::reached(balancer, args.at.named());
+    if unreached {
+        exit = exit.or(Some(Exit::Unreachable));
+    }
+    let there = seen.is_some();
+    parts.push(part);
+    if let Some(file) = &file {
+        parts.push(machine::limits(&file.config));
+        parts.push(access::permissions(file, there));
+        parts.push(access::control(file));
+    }
+    if path.is_some() || there {
+        parts.push(machine::clock(path));
+    }
+    parts.push(certificates::ends(file.as_ref(), seen.as_ref()));
+    if !args.offline {
+        parts.push(members::reachable(file.as_ref(), seen.as_ref()));
+    }
+    parts.push(running::health(file.as_ref(), seen.as_ref()));
+    if let (Some(status), Ok(balancer)) = (&seen, balancer) {
+        parts.push(running::reports(balancer, status));
+        parts.push(running::discovery(status));
+        parts.push(running::versions(status));
+    }
+    (parts, exit)
+}
+
+/// What is done about a balancer that is lost or refuses.
+fn trouble(part: &mut Part, why: &Trouble) {
+    part.fail(why.to_string(), "see whether it runs, and where its control is", See::Unreachable);
+}

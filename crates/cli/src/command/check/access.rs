@@ -1,0 +1,185 @@
+//! What this user may do, and who may do what to the balancer.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+
+use super::finding::{Part, See};
+use crate::config::{Config, File, LogPath};
+
+/// Ports, folders, keys. Where a balancer runs (`there`) the ports are its own.
+pub(super) fn permissions(file: &File, there: bool) -> Part {
+    let mut part = Part::new("permissions");
+    if there {
+        part.skip("ports and sockets: the balancer that runs has them");
+    } else {
+        listen(&mut part, &file.config);
+        control_folder(&mut part, file);
+    }
+    let logs = file.config.access_log.iter().map(|log| &log.path).chain(&file.config.admin.audit);
+    for LogPath(path) in logs {
+        writable(&mut part, path);
+    }
+    keys(&mut part, &file.config);
+    part
+}
+
+/// Could this user listen where the file says, now?
+fn listen(part: &mut Part, config: &Config) {
+    let listeners =
+        config.listeners.iter().map(|listener| (listener.address.0, listener.protocol.transport()));
+    let admin = [config.admin.listen.0, config.admin.reports.0, config.admin.load_manager.0];
+    let admin = admin.into_iter().flatten().map(|address| (address, "tcp"));
+    let mut free = 0;
+    for (address, transport) in listeners.chain(admin).filter(|(address, _)| address.port() != 0) {
+        let outcome = match transport {
+            "udp" => UdpSocket::bind(address).map(drop),
+            _ => TcpListener::bind(address).map(drop),
+        };
+        match outcome {
+            Ok(()) => free += 1,
+            Err(error) => refused(part, address, transport, &error),
+        }
+    }
+    if free > 0 {
+        part.ok(format!(
+            "{} can be listened on",
+            if free == 1 { "1 address".to_owned() } else { format!("{free} addresses") }
+        ));
+    }
+}
+
+fn refused(part: &mut Part, address: SocketAddr, transport: &str, error: &std::io::Error) {
+    let (what, hint) = match error.kind() {
+        ErrorKind::AddrInUse => {
+            ("somebody else listens there".to_owned(), "find it with ss -ltnup, or take another port")
+        }
+        ErrorKind::PermissionDenied => (
+            format!("this user may not listen on port {}", address.port()),
+            "AmbientCapabilities=CAP_NET_BIND_SERVICE in the unit, or a port from 1024 on",
+        ),
+        ErrorKind::AddrNotAvailable => ("this host does not have that address".to_owned(), "see ip address"),
+        _ => (error.to_string(), "see whether another address would do"),
+    };
+    part.fail(format!("{address} ({transport}): {what}"), hint, See::Permissions);
+}
+
+fn control_folder(part: &mut Part, file: &File) {
+    let admin = file.admin();
+    let Some(socket) = admin.control else { return };
+    let folder = socket.parent().unwrap_or_else(|| Path::new("/"));
+    if access(folder, Access::WRITE_OK).is_ok() {
+        part.ok(format!("the control socket can be made in {}", folder.display()));
+        return;
+    }
+    let what = format!("this user cannot make the control socket in {}", folder.display());
+    let hint = "set [admin] control to a folder of its own, such as RuntimeDirectory= gives a unit";
+    if admin.written {
+        part.fail(what, hint, See::Permissions)
+    } else {
+        part.warn(what, hint, See::Permissions)
+    }
+}
+
+fn writable(part: &mut Part, path: &Path) {
+    let target = if path.exists() { path } else { path.parent().unwrap_or_else(|| Path::new("/")) };
+    match access(target, Access::WRITE_OK) {
+        Ok(()) => part.ok(format!("{} can be written", path.display())),
+        Err(error) => part.fail(
+            format!("{} cannot be written: {error}", path.display()),
+            "make the folder, and give it to the user of the balancer",
+            See::Permissions,
+        ),
+    }
+}
+
+/// Private keys that everybody on the host can read.
+fn keys(part: &mut Part, config: &Config) {
+    let listeners = config.listeners.iter();
+    let tls = listeners.clone().flat_map(|listener| &listener.tls).flat_map(|tls| &tls.certificates);
+    let cookies = listeners.flat_map(|listener| &listener.affinity);
+    let cookies = cookies.flat_map(|affinity| affinity.key_file.iter().chain(&affinity.old_key_file));
+    let own = config.groups.iter().flat_map(|group| &group.tls).flat_map(|tls| &tls.own);
+    let lottery = config.groups.iter().flat_map(|group| &group.lottery).map(|drawn| &drawn.keys);
+    let control = config.admin.tls.iter().map(|tls| &tls.key);
+    let all = tls.chain(own).map(|one| &one.key).chain(cookies).chain(lottery).chain(control);
+    let (mut kept, mut open) = (0, 0);
+    for LogPath(path) in all {
+        let Ok(found) = std::fs::metadata(path) else { continue };
+        if found.permissions().mode() & 0o004 == 0 {
+            kept += 1;
+            continue;
+        }
+        open += 1;
+        part.warn(
+            format!("everybody on this host can read the key {}", path.display()),
+            format!("chmod o-r {}", path.display()),
+            See::Permissions,
+        );
+    }
+    if kept > 0 && open == 0 {
+        part.ok("private keys are not for everybody to read");
+    }
+}
+
+/// Who may look, and who may act.
+pub(super) fn control(file: &File) -> Part {
+    let mut part = Part::new("control access");
+    let admin = file.admin();
+    match admin.listen {
+        Some(address) if !address.ip().is_loopback() => part.warn(
+            format!("whoever can reach {address} sees status, metrics and events"),
+            "listen on 127.0.0.1, or keep others out of that network",
+            See::Access,
+        ),
+        Some(address) => part.ok(format!("looking: {address}, from this host only")),
+        None => part.ok("looking: by the control addresses only"),
+    }
+    if let Some(address) = admin.reports.filter(|address| address.ip().is_unspecified()) {
+        part.warn(
+            format!("reports are taken on every interface ({address}): whoever reaches it can say anything of any load"),
+            "name the address in the network of the members",
+            See::Access,
+        );
+    }
+    match &admin.control {
+        Some(socket) => match std::fs::metadata(socket) {
+            Ok(found) if found.permissions().mode() & 0o077 != 0 => part.warn(
+                format!("{} is open to other users", socket.display()),
+                format!("chmod 600 {}", socket.display()),
+                See::Access,
+            ),
+            _ => part.ok(format!("acting: {}, by its owner and root", socket.display())),
+        },
+        None if admin.tls.is_none() => part.warn(
+            "nobody can drain, reload or stop: there is no control address",
+            "set [admin] control = \"unix:/run/plimsoll.sock\"",
+            See::Access,
+        ),
+        None => {}
+    }
+    if let Some((tls, jwt, keytab)) = &admin.tls {
+        let ways = [
+            ("certificates", tls.client_ca.is_some()),
+            ("tokens", jwt.is_some()),
+            ("Kerberos tickets", keytab.is_some()),
+        ];
+        let ways: Vec<&str> = ways.iter().filter(|(_, there)| *there).map(|(way, _)| *way).collect();
+        part.ok(format!("acting over TLS: {}, by {}", tls.address, ways.join(", ")));
+        if admin.audit.is_none() {
+            part.warn(
+                "what others do over TLS is written down nowhere",
+                "set [admin] audit = \"/var/log/plimsoll/audit.log\"",
+                See::Access,
+            );
+        }
+        match file.rules() {
+            Ok(_) => part.ok("the rules of who may do what can be read"),
+            Err(why) => part.fail(why, "mend the file of [admin.access]", See::Access),
+        }
+    }
+    part
+}

@@ -1,0 +1,50 @@
+//! The file: what `plimsoll config check` says of it.
+
+use std::path::Path;
+
+use super::finding::{Part, See};
+use crate::config::{self, File, Problems, ReadError, Severity};
+
+/// What is wrong with the file; the file, if it can be used.
+pub(super) fn configuration(path: &Path) -> (Part, Option<File>) {
+    let mut part = Part::new("configuration");
+    let read = config::read(path).and_then(|file| {
+        if let Some(rules) = &file.config.admin.access.file {
+            config::check_access(&rules.0)?;
+        }
+        let warnings = file.check_files().map_err(ReadError::Wrong)?;
+        Ok((file, warnings))
+    });
+    match read {
+        Ok((file, warnings)) => {
+            add(&mut part, &warnings);
+            add(&mut part, &file.look_at_members().0);
+            if part.good() {
+                let (listeners, groups) = (file.config.listeners.len(), file.config.groups.len());
+                let (listeners, groups) =
+                    (config::count(listeners, "listener"), config::count(groups, "group"));
+                let members = config::count(file.config.members(), "member");
+                part.ok(format!("{}: {listeners}, {groups}, {members}", config::name_of(path)));
+            }
+            (part, Some(file))
+        }
+        Err(ReadError::Io(why)) => {
+            part.fail(why, "name the file with -c", See::Config);
+            (part, None)
+        }
+        Err(ReadError::Wrong(problems)) => {
+            add(&mut part, &problems);
+            (part, None)
+        }
+    }
+}
+
+fn add(part: &mut Part, problems: &Problems) {
+    for (problem, line) in problems.list().iter().zip(problems.lines()) {
+        let hint = problem.hint.clone().unwrap_or_else(|| "plimsoll config check shows the place".to_owned());
+        match problem.severity {
+            Severity::Error => part.fail(line, hint, See::Config),
+            Severity::Warning => part.warn(line, hint, See::Config),
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! What was found, and how it is told.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::config::count;
+use crate::control::text::{Tone, plain};
+
+/// How it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Outcome {
+    /// As it should be.
+    Ok,
+    /// Not as it should be, but it works.
+    Warn,
+    /// It does not work.
+    Fail,
+    /// It could not be looked at, and need not be.
+    Skip,
+}
+
+impl Outcome {
+    /// Glyph, word and tone.
+    fn shown(self) -> (&'static str, &'static str, Tone) {
+        match self {
+            Self::Ok => ("✓", "ok", Tone::Good),
+            Self::Warn => ("!", "warn", Tone::Fair),
+            Self::Fail => ("✗", "fail", Tone::Bad),
+            Self::Skip => ("-", "skip", Tone::Faint),
+        }
+    }
+}
+
+/// Where to read on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum See {
+    Config,
+    Unreachable,
+    MemberUnreachable,
+    MemberOut,
+    Health,
+    Clock,
+    Limits,
+    Permissions,
+    Certificates,
+    Access,
+    Reports,
+    Discovery,
+    Reload,
+    Versions,
+}
+
+impl See {
+    #[cfg(test)]
+    const ALL: [Self; 14] = [
+        Self::Config,
+        Self::Unreachable,
+        Self::MemberUnreachable,
+        Self::MemberOut,
+        Self::Health,
+        Self::Clock,
+        Self::Limits,
+        Self::Permissions,
+        Self::Certificates,
+        Self::Access,
+        Self::Reports,
+        Self::Discovery,
+        Self::Reload,
+        Self::Versions,
+    ];
+
+    /// A page of the documents, and the heading in it.
+    pub(super) fn page(self) -> &'static str {
+        match self {
+            Self::Config => "docs/guide/troubleshooting.md#the-configuration-is-refused",
+            Self::Unreachable => "docs/guide/troubleshooting.md#commands-cannot-reach-the-balancer",
+            Self::MemberUnreachable => "docs/guide/troubleshooting.md#a-member-cannot-be-connected-to",
+            Self::MemberOut => "docs/guide/troubleshooting.md#a-member-is-down-or-ejected",
+            Self::Health => "docs/guide/health-and-ejection.md#active-checks",
+            Self::Clock => "docs/guide/troubleshooting.md#the-clock-is-wrong-or-slow",
+            Self::Limits => "docs/guide/getting-started.md#limits-of-the-machine",
+            Self::Permissions => "docs/guide/troubleshooting.md#it-may-not-listen-or-write",
+            Self::Certificates => "docs/guide/tls.md",
+            Self::Access => "docs/guide/access.md",
+            Self::Reports => "docs/guide/troubleshooting.md#loads-are-old-or-missing",
+            Self::Discovery => "docs/guide/discovery.md",
+            Self::Reload => "docs/guide/troubleshooting.md#a-reload-changes-nothing",
+            Self::Versions => "docs/guide/troubleshooting.md#versions-differ",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Finding {
+    pub(super) outcome: Outcome,
+    /// One line.
+    pub(super) what: String,
+    /// What to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) hint: Option<String>,
+    /// Where to read on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) see: Option<&'static str>,
+}
+
+/// Things of one kind.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Part {
+    pub(super) name: &'static str,
+    pub(super) findings: Vec<Finding>,
+}
+
+impl Part {
+    pub(super) fn new(name: &'static str) -> Self {
+        Self { name, findings: Vec::new() }
+    }
+
+    pub(super) fn ok(&mut self, what: impl Into<String>) {
+        self.add(Outcome::Ok, what.into(), None, None);
+    }
+
+    pub(super) fn skip(&mut self, what: impl Into<String>) {
+        self.add(Outcome::Skip, what.into(), None, None);
+    }
+
+    pub(super) fn warn(&mut self, what: impl Into<String>, hint: impl Into<String>, see: See) {
+        self.add(Outcome::Warn, what.into(), Some(hint.into()), Some(see));
+    }
+
+    pub(super) fn fail(&mut self, what: impl Into<String>, hint: impl Into<String>, see: See) {
+        self.add(Outcome::Fail, what.into(), Some(hint.into()), Some(see));
+    }
+
+    fn add(&mut self, outcome: Outcome, what: String, hint: Option<String>, see: Option<See>) {
+        self.findings.push(Finding { outcome, what, hint, see: see.map(See::page) });
+    }
+
+    /// Did something fail?
+    pub(super) fn failed(&self) -> bool {
+        self.count(Outcome::Fail) > 0
+    }
+
+    /// Is nothing as it should not be?
+    pub(super) fn good(&self) -> bool {
+        !self.failed() && self.count(Outcome::Warn) == 0
+    }
+
+    fn count(&self, outcome: Outcome) -> usize {
+        self.findings.iter().filter(|finding| finding.outcome == outcome).count()
+    }
+}
+
+fn total(parts: &[Part], outcome: Outcome) -> usize {
+    parts.iter().map(|part| part.count(outcome)).sum()
+}
+
+/// For programs: one document.
+pub(super) fn document(parts: &[Part]) -> Value {
+    let shown: Vec<&Part> = parts.iter().filter(|part| !part.findings.is_empty()).collect();
+    json!({
+        "schema": 1,
+        "ok": total(parts, Outcome::Fail) == 0,
+        "counts": {
+            "ok": total(parts, Outcome::Ok),
+            "warn": total(parts, Outcome::Warn),
+            "fail": total(parts, Outcome::Fail),
+            "skip": total(parts, Outcome::Skip),
+        },
+        "parts": shown,
+    })
+}
+
+/// For people.
+pub(super) fn page(parts: &[Part], short: bool, color: bool) -> String {
+    let mut out = String::new();
+    for part in parts {
+        let bad = |finding: &&Finding| matches!(finding.outcome, Outcome::Warn | Outcome::Fail);
+        let shown: Vec<&Finding> = part.findings.iter().filter(|one| !short || bad(one)).collect();
+        if shown.is_empty() {
+            continue;
+        }
+        out.push_str(&format!("{}\n", Tone::Strong.paint(part.name, color)));
+        for finding in shown {
+            let (glyph, word, tone) = finding.outcome.shown();
+            let mark = tone.paint(&format!("{glyph} {word:<4}"), color);
+            out.push_str(&format!("  {mark}  {}\n", plain(&finding.what)));
+            if let Some(hint) = &finding.hint {
+                out.push_str(&format!("          {}\n", plain(hint)));
+            }
+            if let Some(see) = finding.see {
+                out.push_str(&format!("          {}\n", Tone::Faint.paint(&format!("see {see}"), color)));
+            }
+        }
+        out.push('\n');
+    }
+    let (fails, warns) = (total(parts, Outcome::Fail), total(parts, Outcome::Warn));
+    let tone = match (fails, warns) {
+        (0, 0) => Tone::Good,
+        (0, _) => Tone::Fair,
+        _ => Tone::Bad,
+    };
+    let failed = if fails == 0 { "nothing failed".to_owned() } else { format!("{fails} failed") };
+    let summary = format!("{failed}, {}, {} ok", count(warns, "warning"), total(parts, Outcome::Ok));
+    out.push_str(&format!("{}\n", tone.paint(&summary, color)));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn every_hint_leads_to_a_page_that_is_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for see in See::ALL {
+            let (file, heading) = see.page().split_once('#').unwrap_or_else(|| (see.page(), ""));
+            let text =
+                std::fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+            let slug = |line: &str| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+            let found =
+                heading.is_empty() || text.lines().any(|line| line.starts_with('#') && slug(line) == heading);
+            assert!(found, "{file} has no heading {heading}");
+        }
+    }
+
+    #[test]
+    fn what_was_found_is_told_in_groups() {
+        let mut file = Part::new("configuration");
+        file.ok("plimsoll.toml: 1 listener");
+        let mut members = Part::new("members");
+        members.warn("web: slow\x1b[2J", "do this", See::Health);
+        members.fail("web a:80: refused", "start it", See::MemberUnreachable);
+        members.skip("udp");
+        let parts = [file, Part::new("empty"), members];
+        insta::assert_snapshot!(page(&parts, false, false), @r"
+        configuration
+          ✓ ok    plimsoll.toml: 1 listener
+
+        members
+          ! warn  web: slow�[2J
+                  do this
+                  see docs/guide/health-and-ejection.md#active-checks
+          ✗ fail  web a:80: refused
+                  start it
+                  see docs/guide/troubleshooting.md#a-member-cannot-be-connected-to
+          - skip  udp
+
+        1 failed, 1 warning, 1 ok
+        ");
+        assert!(!page(&parts, true, false).contains("configuration"));
+        let document = document(&parts);
+        assert_eq!(document["ok"], false);
+        assert_eq!(document["parts"][1]["findings"][1]["outcome"], "fail");
+        assert_eq!(document["counts"]["warn"], 1);
+        assert_eq!(document["parts"].as_array().unwrap().len(), 2);
+    }
+}

@@ -1,0 +1,134 @@
+//! What the machine allows, and its clock.
+
+use std::path::Path;
+use std::thread::available_parallelism;
+use std::time::{Duration, SystemTime};
+
+use super::finding::{Part, See};
+use crate::config::{Config, Protocol};
+use crate::control::text::{ago, grouped};
+use crate::limits;
+
+/// The kernel's own default of the buffer that datagrams wait in, bytes.
+const USUAL_BUFFER: u64 = 212_992;
+
+/// Ports for connections to one address of a member, below which a busy balancer runs out of them.
+const FEW_PORTS: u64 = 10_000;
+
+/// A file cannot be newer than now, but for clocks of file servers.
+const SLACK: Duration = Duration::from_secs(60);
+
+/// Sources of time that cost no system call, by architecture and hypervisor.
+const FAST: [&str; 5] =
+    ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "riscv_clocksource"];
+
+/// A number that the kernel shows.
+fn number(path: &str) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Open files, queues, buffers, ports, threads.
+pub(super) fn limits(config: &Config) -> Part {
+    let mut part = Part::new("limits");
+    let files = limits::hard();
+    match limits::check_files(config, files) {
+        Ok(()) => {
+            let most = config.max_connections.unwrap_or_else(|| limits::max_connections(config, files));
+            let most = grouped(most as u64);
+            part.ok(format!("open files: {} allow {most} client connections (nofile)", grouped(files)));
+        }
+        Err(why) => part.fail(why, "LimitNOFILE= of the unit, or ulimit -Hn of the shell", See::Limits),
+    }
+    let cut = limits::check_backlog(config);
+    for line in &cut {
+        part.warn(line.clone(), "connections that come in a burst are dropped beyond it", See::Limits);
+    }
+    if cut.is_empty()
+        && let Some(most) = number("/proc/sys/net/core/somaxconn")
+    {
+        part.ok(format!("queues of new connections: up to {most} (somaxconn)"));
+    }
+    if config.listeners.iter().any(|listener| matches!(listener.protocol, Protocol::Udp | Protocol::Dns)) {
+        buffers(&mut part);
+    }
+    ports(&mut part);
+    let cores = available_parallelism().map_or(1, usize::from);
+    match config.threads {
+        Some(threads) if threads > cores => part.warn(
+            format!("{threads} threads on {cores} cores: they take turns"),
+            "leave `threads` out: one for each core",
+            See::Limits,
+        ),
+        _ => {}
+    }
+    part
+}
+
+fn buffers(part: &mut Part) {
+    match number("/proc/sys/net/core/rmem_default") {
+        Some(bytes) if bytes < USUAL_BUFFER => part.warn(
+            format!("datagrams wait in {bytes} bytes (rmem_default): a burst is dropped"),
+            format!("sysctl -w net.core.rmem_default={USUAL_BUFFER}"),
+            See::Limits,
+        ),
+        Some(bytes) => part.ok(format!("datagrams wait in {} bytes (rmem_default)", grouped(bytes))),
+        None => part.skip("rmem_default cannot be read here"),
+    }
+}
+
+fn ports(part: &mut Part) {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut ends = range.split_whitespace().map(str::parse::<u64>);
+    let (Some(Ok(from)), Some(Ok(to))) = (ends.next(), ends.next()) else {
+        part.skip("ip_local_port_range cannot be read here");
+        return;
+    };
+    let ports = (to + 1).saturating_sub(from);
+    if ports < FEW_PORTS {
+        part.warn(
+            format!("{ports} ports for connections to each member (ip_local_port_range)"),
+            "sysctl -w net.ipv4.ip_local_port_range=\"10000 65535\"",
+            See::Limits,
+        );
+    } else {
+        part.ok(format!("{} ports for connections to each member (ip_local_port_range)", grouped(ports)));
+    }
+}
+
+/// Is the time right, and cheap to ask for?
+pub(super) fn clock(file: Option<&Path>) -> Part {
+    let mut part = Part::new("clock");
+    let now = SystemTime::now();
+    let written = file.and_then(|file| std::fs::metadata(file).ok()?.modified().ok());
+    match written.and_then(|written| written.duration_since(now + SLACK).ok()) {
+        Some(ahead) => part.warn(
+            format!(
+                "the file was written {} from now: this clock is late, or that of its writer was early",
+                ago((ahead + SLACK).as_secs_f64())
+            ),
+            "set the clock; certificates, tokens and cookies are judged by it",
+            See::Clock,
+        ),
+        None => part.ok("the time is not before the file was written"),
+    }
+    if Path::new("/run/systemd/timesync/synchronized").exists() {
+        part.ok("the clock is kept right by systemd-timesyncd");
+    } else if Path::new("/run/chrony").exists() || Path::new("/run/chrony-dhcp").exists() {
+        part.ok("chrony is there to keep the clock right");
+    } else {
+        part.skip("nothing here says whether the clock is kept right");
+    }
+    let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    match std::fs::read_to_string(source).map(|text| text.trim().to_owned()) {
+        Ok(source) if FAST.contains(&&*source) => {
+            part.ok(format!("asking for the time is cheap (clocksource {source})"));
+        }
+        Ok(source) => part.warn(
+            format!("asking for the time takes a system call or a slow device (clocksource {source})"),
+            "see what available_clocksource beside it offers; tsc is the fast one",
+            See::Clock,
+        ),
+        Err(_) => part.skip("the kernel does not say where it has the time from"),
+    }
+    part
+}

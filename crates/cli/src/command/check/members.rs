@@ -1,0 +1,103 @@
+//! Can members be connected to from here? Each is looked up and connected to, [`AT_ONCE`] at a time; nothing is sent.
+
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use plimsoll_brain::status::Status;
+
+use super::finding::{Part, See};
+use crate::config::{File, MemberAddress, Protocol, count, look_up};
+
+/// Members that are tried at the same time.
+const AT_ONCE: usize = 32;
+/// Members that are tried at all; more take too long when a network is away.
+const MOST: usize = 1024;
+/// For a connection.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Those of the file, and those that a balancer that runs has besides (discovered ones).
+pub(super) fn reachable(file: Option<&File>, seen: Option<&Status>) -> Part {
+    let mut part = Part::new("members");
+    let mut all: BTreeSet<(String, String)> = BTreeSet::new();
+    let mut datagrams: BTreeSet<String> = BTreeSet::new();
+    if let Some(file) = file {
+        for group in &file.config.groups {
+            let mut ways = file.config.listeners.iter().filter(|one| one.leads_to(&group.name)).peekable();
+            if ways.peek().is_some() && ways.all(|one| one.protocol == Protocol::Udp) {
+                datagrams.insert(group.name.to_string());
+            }
+            all.extend(group.members.iter().map(|member| (group.name.to_string(), member.name())));
+        }
+    }
+    if let Some(status) = seen {
+        for group in &status.groups {
+            let mut ways = status.listeners.iter().filter(|one| one.group == group.name).peekable();
+            if ways.peek().is_some() && ways.all(|one| one.protocol == "udp") {
+                datagrams.insert(group.name.clone());
+            }
+            all.extend(group.members.iter().map(|member| (group.name.clone(), member.name.clone())));
+        }
+    }
+    for group in &datagrams {
+        part.skip(format!("{group}: members of datagrams cannot be asked whether they are there"));
+    }
+    let all: Vec<(String, String)> =
+        all.into_iter().filter(|(group, _)| !datagrams.contains(group)).collect();
+    if all.len() > MOST {
+        part.skip(format!("of {} members the first {MOST} are tried", all.len()));
+    }
+    let tried = tried(&all[..all.len().min(MOST)]);
+    told(&mut part, &tried);
+    part
+}
+
+type Tried<'m> = (&'m (String, String), io::Result<()>);
+
+fn tried(all: &[(String, String)]) -> Vec<Tried<'_>> {
+    let mut outcomes = Vec::new();
+    for some in all.chunks(AT_ONCE) {
+        std::thread::scope(|scope| {
+            let tries: Vec<_> = some.iter().map(|one| (one, scope.spawn(|| connect(&one.1)))).collect();
+            for (one, attempt) in tries {
+                let outcome =
+                    attempt.join().unwrap_or_else(|_| Err(io::Error::other("it could not be tried")));
+                outcomes.push((one, outcome));
+            }
+        });
+    }
+    outcomes
+}
+
+fn connect(name: &str) -> io::Result<()> {
+    let address: MemberAddress = name.parse().map_err(io::Error::other)?;
+    let address =
+        look_up(&address).map_err(|error| io::Error::new(ErrorKind::NotFound, error.to_string()))?;
+    TcpStream::connect_timeout(&address, PATIENCE).map(drop)
+}
+
+fn told(part: &mut Part, tried: &[Tried<'_>]) {
+    let groups: BTreeSet<&str> = tried.iter().map(|((group, _), _)| &**group).collect();
+    for group in groups {
+        let here: Vec<&Tried<'_>> = tried.iter().filter(|((name, _), _)| name == group).collect();
+        for ((_, member), outcome) in &here {
+            let Err(error) = outcome else { continue };
+            let hint = match error.kind() {
+                ErrorKind::NotFound => "correct the name, or see what the resolver of this host says of it",
+                ErrorKind::ConnectionRefused => {
+                    "nothing listens there: is the server started, is the port right?"
+                }
+                ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+                    "no answer: is the host up, does a firewall drop what comes from here?"
+                }
+                _ => "is there a way from here to its network?",
+            };
+            part.fail(format!("{group} {member}: {error}"), hint, See::MemberUnreachable);
+        }
+        let good = here.iter().filter(|(_, outcome)| outcome.is_ok()).count();
+        if good == here.len() {
+            part.ok(format!("{group}: {} can be connected to", count(good, "member")));
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! `plimsoll fleet`: the balancers that act together, as one of them sees it.
+
+use std::process::ExitCode;
+
+use plimsoll_brain::status::{BalancerStatus, FleetStatus};
+use serde_json::json;
+
+use super::{Failure, Globals};
+use crate::control::text::{Cell, Tone, ago, plain, table};
+use crate::control::{self, Said, Where};
+
+/// Show the balancers that act together with this one; exit code 1 if one is silent or lost
+///
+/// For each: is it there, when it was heard of last, its reports, what share of the latest was lost on the way, and how many
+/// groups it serves as well.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    at: Where,
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    control::each(&args.at, globals, |balancer, _| {
+        let (_, status) = balancer.status()?;
+        let well = status.fleet.iter().flat_map(|fleet| &fleet.balancers).all(|one| one.state == "up");
+        let shown = match &status.fleet {
+            Some(fleet) => render(fleet, globals.color()),
+            None => "it acts alone: there is no [fleet] in its configuration\n".to_owned(),
+        };
+        let json = json!({"schema": 1, "fleet": status.fleet});
+        Ok(Said { well, ..Said::shown(json, shown) })
+    })
+}
+
+fn render(fleet: &FleetStatus, color: bool) -> String {
+    let own = vec![
+        Cell::text("•").tone(Tone::Good),
+        Cell::text(&fleet.name).tone(Tone::Strong),
+        Cell::text(&fleet.address),
+        Cell::text("this one").tone(Tone::Faint),
+    ];
+    let rows: Vec<Vec<Cell>> =
+        [own].into_iter().chain(fleet.balancers.iter().map(|one| row(one, &fleet.address))).collect();
+    let mut out = table(&rows, color);
+    let count = |datagrams: u64, bytes: u64| format!("{datagrams} datagrams, {}", kilobytes(bytes));
+    out.push_str(&format!(
+        "sent {}  received {}",
+        count(fleet.sent, fleet.sent_bytes),
+        count(fleet.received, fleet.received_bytes),
+    ));
+    for (number, what) in [(fleet.refused, "refused"), (fleet.unsent, "not sent")] {
+        if number > 0 {
+            out.push_str(&format!("  {}", Tone::Bad.paint(&format!("{number} {what}"), color)));
+        }
+    }
+    out.push('\n');
+    out
+}
+
+fn row(one: &BalancerStatus, own: &str) -> Vec<Cell> {
+    let (glyph, tone) = match &*one.state {
+        "up" => ("✔", Tone::Good),
+        "silent" => ("?", Tone::Fair),
+        _ => ("✘", Tone::Bad),
+    };
+    let name = if one.name.is_empty() { "(no name yet)" } else { &one.name };
+    let heard = match one.age_seconds {
+        ..1.0 => "heard just now".to_owned(),
+        age => format!("heard {} ago", ago(age)),
+    };
+    // Two of one address cannot be told apart.
+    let address =
+        if one.address == own { format!("{} (as this one)", one.address) } else { one.address.clone() };
+    vec![
+        Cell::text(glyph).tone(tone),
+        Cell::text(&plain(name)).tone(Tone::Strong),
+        Cell::text(&address),
+        Cell::text(&one.state).tone(tone),
+        Cell::text(&heard).tone(Tone::Faint),
+        Cell::number(format!("{} reports", one.reports)),
+        Cell::number(format!("{:.1} % lost", 100.0 * one.loss)),
+        Cell::number(crate::config::count(one.groups, "group")),
+    ]
+}
+
+fn kilobytes(bytes: u64) -> String {
+    match bytes {
+        0..10_000 => format!("{bytes} B"),
+        10_000..10_000_000 => format!("{} kB", bytes / 1000),
+        _ => format!("{} MB", bytes / 1_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_a_line() {
+        let one = |name: &str, port: u16, state: &str, age_seconds, loss| BalancerStatus {
+            name: name.into(),
+            address: format!("10.0.0.2:{port}"),
+            state: state.into(),
+            age_seconds,
+            reports: 12_345,
+            loss,
+            groups: 2,
+        };
+        let fleet = FleetStatus {
+            name: "lb1".into(),
+            address: "10.0.0.1:7946".into(),
+            balancers: vec![
+                one("lb2", 7946, "up", 0.013, 0.0),
+                one("lb3", 7947, "silent", 2.5, 0.25),
+                one("", 7948, "lost", 41.0, 0.0),
+            ],
+            sent: 50_000,
+            sent_bytes: 3_456_789,
+            received: 24_000,
+            received_bytes: 9_000,
+            refused: 3,
+            unsent: 0,
+        };
+        insta::assert_snapshot!(render(&fleet, false), @"
+        •  lb1            10.0.0.1:7946  this one
+        ✔  lb2            10.0.0.2:7946  up        heard just now  12345 reports   0.0 % lost  2 groups
+        ?  lb3            10.0.0.2:7947  silent    heard 2s ago    12345 reports  25.0 % lost  2 groups
+        ✘  (no name yet)  10.0.0.2:7948  lost      heard 41s ago   12345 reports   0.0 % lost  2 groups
+        sent 50000 datagrams, 3456 kB  received 24000 datagrams, 9000 B  3 refused
+        ");
+    }
+}

@@ -1,0 +1,205 @@
+//! `plimsoll scale`: how many members groups are to have, and why.
+
+use std::process::ExitCode;
+
+use plimsoll_brain::scale::crew::Stage;
+use plimsoll_brain::status::{GroupStatus, ScalerStatus};
+use serde_json::{Value, json};
+
+use super::{Exit, Failure, Globals};
+use crate::config::count;
+use crate::control::text::{Cell, Tone, ago, plain, table};
+use crate::control::{self, Said, Where};
+
+/// Say how many members groups are to have, how many there are, and why
+///
+/// With --dry-run it says what would be done now: what was decided last, whether it is carried out or not.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Only this group
+    group: Option<String>,
+
+    /// Say what would be done, and why
+    #[arg(long)]
+    dry_run: bool,
+
+    #[command(flatten)]
+    at: Where,
+}
+
+pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
+    control::each(&args.at, globals, |balancer, _| {
+        let (_, status) = balancer.status()?;
+        let groups = chosen(&status.groups, args.group.as_deref())?;
+        let row =
+            |(group, scaler): &(&GroupStatus, &ScalerStatus)| json!({"group": group.name, "scaler": scaler});
+        let all: Vec<Value> = groups.iter().map(row).collect();
+        let text = match args.dry_run {
+            true => groups.iter().map(|(group, scaler)| would(group, scaler)).collect(),
+            false => render(&groups, globals.color()),
+        };
+        Ok(Said::shown(json!({"schema": 1, "groups": all}), text))
+    })
+}
+
+/// The groups that have a scaler, or the one that is named.
+fn chosen<'s>(
+    groups: &'s [GroupStatus],
+    wanted: Option<&str>,
+) -> Result<Vec<(&'s GroupStatus, &'s ScalerStatus)>, Failure> {
+    let scaled = groups.iter().filter_map(|group| Some((group, group.scaler.as_ref()?)));
+    let Some(wanted) = wanted else {
+        let all: Vec<_> = scaled.collect();
+        return match all.is_empty() {
+            true => Err(Failure::new(
+                Exit::Failed,
+                "no group has a scaler: add [group.scaler] to the configuration",
+            )),
+            false => Ok(all),
+        };
+    };
+    let mut names = groups.iter().map(|group| group.name.as_str());
+    if !names.any(|name| name == wanted) {
+        let names: Vec<&str> = groups.iter().map(|group| group.name.as_str()).collect();
+        return Err(Failure::new(
+            Exit::Failed,
+            format_args!("there is no group {wanted}; there are: {}", names.join(", ")),
+        ));
+    }
+    let found: Vec<_> = scaled.filter(|(group, _)| group.name == wanted).collect();
+    match found.is_empty() {
+        true => Err(Failure::new(Exit::Failed, format_args!("group {wanted} has no scaler"))),
+        false => Ok(found),
+    }
+}
+
+fn render(groups: &[(&GroupStatus, &ScalerStatus)], color: bool) -> String {
+    let mut out = String::new();
+    let heads = ["GROUP", "WANTED", "THERE", "COMING", "BOUNDS", "TARGET", "BY"];
+    let mut rows = vec![heads.iter().map(|head| Cell::text(head).tone(Tone::Faint)).collect::<Vec<_>>()];
+    for (group, scaler) in groups {
+        let even = scaler.desired == scaler.members;
+        let by = match (scaler.dry_run, scaler.paused) {
+            (true, _) => format!("{}, dry run", scaler.provider),
+            (false, true) => format!("{}, paused", scaler.provider),
+            (false, false) => scaler.provider.clone(),
+        };
+        rows.push(vec![
+            Cell::text(&group.name).tone(Tone::Strong),
+            Cell::number(scaler.desired).tone(if even { Tone::Good } else { Tone::Fair }),
+            Cell::number(scaler.members.saturating_sub(scaler.coming)),
+            Cell::number(scaler.coming),
+            Cell::text(&format!("{} to {}", scaler.min, scaler.max)),
+            Cell::text(&scaler.target),
+            Cell::text(&by),
+        ]);
+    }
+    out.push_str(&table(&rows, color));
+    for (group, scaler) in groups {
+        out.push_str(&format!(
+            "\n{}  {}\n",
+            Tone::Strong.paint(&plain(&group.name), color),
+            plain(&scaler.why)
+        ));
+        if let Some(failure) = &scaler.failure {
+            let line = format!(
+                "‼ {} failed {}: {failure}; the next try in {}",
+                scaler.provider,
+                count(scaler.failures as usize, "time"),
+                ago(scaler.pause_seconds)
+            );
+            out.push_str(&Tone::Bad.paint(&plain(&line), color));
+            out.push('\n');
+        }
+        let started = scaler.started.iter().map(|one| {
+            let (word, tone) = match one.stage {
+                Stage::Asked => ("asked for", Tone::Fair),
+                Stage::Coming => ("coming", Tone::Fair),
+                Stage::Serving => ("serving", Tone::Good),
+                Stage::Draining => ("draining", Tone::Fair),
+                Stage::Stopping => ("stopping", Tone::Fair),
+            };
+            vec![
+                Cell::number(one.index),
+                Cell::text(one.member.as_deref().unwrap_or("-")),
+                Cell::text(word).tone(tone),
+                Cell::text(&ago(one.since_seconds)).tone(Tone::Faint),
+                Cell::text(&one.id).tone(Tone::Faint),
+            ]
+        });
+        out.push_str(&table(&started.collect::<Vec<_>>(), color));
+    }
+    out
+}
+
+/// What would be done now.
+fn would(group: &GroupStatus, scaler: &ScalerStatus) -> String {
+    let done = match (scaler.actions.as_slice(), scaler.desired == scaler.members) {
+        ([], true) => "nothing".to_owned(),
+        ([], false) => format!("nothing yet, though {} are wanted", count(scaler.desired as usize, "member")),
+        (actions, _) => actions.join("; "),
+    };
+    format!("{}: {}\n  {}\n", plain(&group.name), plain(&done), plain(&scaler.why))
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_brain::status::ScaledMember;
+
+    use super::*;
+
+    fn group() -> GroupStatus {
+        let member = |index: u32, stage, since_seconds| ScaledMember {
+            index,
+            id: format!("{}-7", 4000 + index),
+            member: (stage != Stage::Asked).then(|| format!("127.0.0.1:{}", 20_000 + index)),
+            stage,
+            since_seconds,
+        };
+        let scaler = ScalerStatus {
+            provider: "process".into(),
+            target: "head_room 0.3".into(),
+            desired: 3,
+            members: 2,
+            coming: 1,
+            min: 1,
+            max: 10,
+            why: "1 more: 120.0 requests a second take 1.20 of capacity (load line)".into(),
+            actions: vec!["start 1 member".into()],
+            failures: 2,
+            failure: Some("it ended with exit code 7".into()),
+            pause_seconds: 4.0,
+            started: vec![member(0, Stage::Serving, 75.0), member(1, Stage::Asked, 0.5)],
+            ..ScalerStatus::default()
+        };
+        GroupStatus { name: "web".into(), scaler: Some(scaler), ..GroupStatus::default() }
+    }
+
+    #[test]
+    fn what_is_wanted_what_there_is_and_why() {
+        let groups = [group(), GroupStatus { name: "mail".into(), ..GroupStatus::default() }];
+        let chosen = chosen(&groups, None).unwrap();
+        insta::assert_snapshot!(render(&chosen, false), @"
+        GROUP  WANTED  THERE  COMING  BOUNDS   TARGET         BY
+        web         3      1       1  1 to 10  head_room 0.3  process
+
+        web  1 more: 120.0 requests a second take 1.20 of capacity (load line)
+        ‼ process failed 2 times: it ended with exit code 7; the next try in 4s
+        0  127.0.0.1:20000  serving    1m 15s  4000-7
+        1  -                asked for  0s      4001-7
+        ");
+        assert_eq!(
+            would(chosen[0].0, chosen[0].1),
+            "web: start 1 member\n  1 more: 120.0 requests a second take 1.20 of capacity (load line)\n"
+        );
+    }
+
+    #[test]
+    fn groups_without_a_scaler_say_so() {
+        let groups = [GroupStatus { name: "mail".into(), ..GroupStatus::default() }];
+        let why = |wanted| format!("{:?}", chosen(&groups, wanted).unwrap_err());
+        assert!(why(None).contains("no group has a scaler"));
+        assert!(why(Some("mail")).contains("group mail has no scaler"));
+        assert!(why(Some("web")).contains("there are: mail"));
+    }
+}

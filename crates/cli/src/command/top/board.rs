@@ -1,0 +1,235 @@
+//! What two looks say together: for each member the columns of the table, for each group its line of verdict.
+
+use std::collections::BTreeMap;
+
+use plimsoll_brain::State;
+use plimsoll_brain::status::{GroupStatus, MemberStatus, Status};
+use serde::Serialize;
+
+use super::Sort;
+use super::gauge::{Gauge, Unit};
+use super::look::Look;
+
+/// All groups at one moment.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Board {
+    #[serde(skip)]
+    pub(super) title: String,
+    /// What somebody should know before anything else.
+    #[serde(skip)]
+    pub(super) banners: Vec<String>,
+    /// In the order of the configuration.
+    pub(super) groups: Vec<Section>,
+}
+
+/// A group.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Section {
+    pub(super) name: String,
+    pub(super) healthy: bool,
+    pub(super) verdict: String,
+    pub(super) strategy: String,
+    /// Requests that ended, a second; none before there are two looks, unless the load line tells.
+    pub(super) requests_per_second: Option<f64>,
+    /// Above which they pile up, as predicted.
+    pub(super) capacity: Option<f64>,
+    /// Part of it that is free.
+    pub(super) headroom: Option<f64>,
+    /// Since start, seconds.
+    pub(super) p50: Option<f64>,
+    pub(super) p99: Option<f64>,
+    /// Requests that wait now.
+    pub(super) queued: u64,
+    /// Requests that the balancer refused, since start.
+    pub(super) rejected: u64,
+    /// Of those the ones for want of room.
+    pub(super) shed: u64,
+    /// In the order of the configuration.
+    pub(super) members: Vec<Row>,
+}
+
+/// A member.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) state: State,
+    pub(super) why: String,
+    pub(super) load: Gauge,
+    /// Part of what it can do that is in use.
+    pub(super) used: Option<f64>,
+    /// Of the load that was last reported, seconds.
+    pub(super) report_age_seconds: Option<f64>,
+    /// Sessions that are bound to it, over all listeners; none where a member is chosen for each request.
+    pub(super) bindings: Option<u64>,
+    pub(super) in_flight: u32,
+    pub(super) requests_per_second: Option<f64>,
+    /// Since start, seconds.
+    pub(super) p50: Option<f64>,
+    pub(super) p99: Option<f64>,
+    /// Requests that failed, since start.
+    pub(super) errors: u64,
+    /// Of those the ones since the last look.
+    pub(super) errors_now: u64,
+    /// Sessions that left it under alert, since start.
+    pub(super) sheds: u64,
+    /// Part of its sessions that is to go now.
+    pub(super) alert_share: f64,
+}
+
+impl Board {
+    /// `before` is an earlier look, for rates.
+    pub(super) fn of(look: &Look, before: Option<&Look>) -> Self {
+        let status = &look.status;
+        let before = before.filter(|before| before.status.pid == status.pid);
+        let past = Past::of(look, before);
+        let groups = status.groups.iter().map(|group| section(group, look, &past)).collect();
+        let up = crate::control::text::ago(status.uptime_seconds);
+        Self {
+            title: format!("plimsoll {}, {}, up {up}", status.version, look.whom),
+            banners: banners(status),
+            groups,
+        }
+    }
+
+    /// Leaves out all groups but this one.
+    pub(super) fn keep(&mut self, group: Option<&str>) {
+        if let Some(wanted) = group {
+            self.groups.retain(|group| group.name == wanted);
+        }
+    }
+}
+
+fn banners(status: &Status) -> Vec<String> {
+    let mut banners = Vec::new();
+    if !status.last_reload_successful {
+        let why = status.last_reload_error.as_deref().unwrap_or("it did not say why");
+        let why = why.lines().next().unwrap_or_default();
+        banners.push(format!("the last reload was refused: {why}"));
+    }
+    if status.stopping {
+        banners.push("stopping: work in flight may end, nothing new is accepted".to_owned());
+    }
+    let over =
+        |one: &&plimsoll_brain::status::CertificateStatus| one.expires_seconds.is_none_or(|left| left <= 0.0);
+    banners.extend(
+        status
+            .certificates
+            .iter()
+            .filter(over)
+            .map(|one| format!("no certificate for {} that counts", one.name)),
+    );
+    banners
+}
+
+/// What an earlier look counted.
+struct Past<'l> {
+    members: BTreeMap<(&'l str, &'l str), &'l MemberStatus>,
+    /// Between the two; none without an earlier one.
+    seconds: Option<f64>,
+}
+
+impl<'l> Past<'l> {
+    fn of(look: &Look, before: Option<&'l Look>) -> Self {
+        let groups = before.into_iter().flat_map(|before| &before.status.groups);
+        let members = groups
+            .flat_map(|group| group.members.iter().map(|member| ((&*group.name, &*member.name), member)))
+            .collect();
+        let seconds = before.map(|before| look.at.duration_since(before.at).as_secs_f64());
+        Self { members, seconds: seconds.filter(|seconds| *seconds > 0.0) }
+    }
+}
+
+fn section(group: &GroupStatus, look: &Look, past: &Past<'_>) -> Section {
+    let line = group.load_line.as_ref();
+    let rows: Vec<Row> = group.members.iter().map(|member| row(group, member, look, past)).collect();
+    let measured: Option<f64> = rows.iter().map(|row| row.requests_per_second).sum();
+    let time = |seconds: f64| (group.latency.count > 0).then_some(seconds);
+    Section {
+        name: group.name.clone(),
+        healthy: group.healthy,
+        verdict: group.verdict.clone(),
+        strategy: group.strategy.clone(),
+        requests_per_second: measured.or_else(|| line.map(|line| line.requests_per_second)),
+        capacity: line.and_then(|line| line.capacity),
+        headroom: line.and_then(|line| line.headroom),
+        p50: time(group.latency.p50),
+        p99: time(group.latency.p99),
+        queued: group.queued,
+        rejected: group.rejected.values().sum(),
+        shed: group.rejected.get("shed").copied().unwrap_or(0),
+        members: rows,
+    }
+}
+
+fn row(group: &GroupStatus, member: &MemberStatus, look: &Look, past: &Past<'_>) -> Row {
+    let line = member.load_line.as_ref();
+    let before = past.members.get(&(&*group.name, &*member.name));
+    let between = past.seconds.zip(before);
+    let rate =
+        between.map(|(seconds, before)| member.requests.saturating_sub(before.requests) as f64 / seconds);
+    let time = |seconds: f64| (member.latency.count > 0).then_some(seconds);
+    let listeners = look.status.listeners.iter().filter(|listener| !listener.bindings.is_empty());
+    let bound: Vec<u64> = listeners
+        .flat_map(|listener| listener.bindings.iter().filter(move |_| listener.group == group.name))
+        .filter(|binding| binding.member == member.name)
+        .map(|binding| binding.bound)
+        .collect();
+    Row {
+        name: member.name.clone(),
+        state: member.state,
+        why: member.why.clone(),
+        load: Gauge::of(member, look.thresholds.get(&group.name)),
+        used: line.and_then(|line| line.used),
+        report_age_seconds: member.load.map(|load| load.age_seconds),
+        bindings: (!bound.is_empty()).then(|| bound.iter().sum()),
+        in_flight: member.in_flight,
+        requests_per_second: rate.or_else(|| line.map(|line| line.requests_per_second)),
+        p50: time(member.latency.p50),
+        p99: time(member.latency.p99),
+        errors: member.failures,
+        errors_now: before.map_or(0, |before| member.failures.saturating_sub(before.failures)),
+        sheds: member.moved,
+        alert_share: member.alert_share,
+    }
+}
+
+impl Section {
+    /// Members in this order.
+    pub(super) fn sorted(&self, sort: Sort) -> Vec<&Row> {
+        let mut rows: Vec<&Row> = self.members.iter().collect();
+        let greatest = |rows: &mut Vec<&Row>, by: &dyn Fn(&Row) -> f64| {
+            rows.sort_by(|a, b| by(b).total_cmp(&by(a)));
+        };
+        let share = |row: &Row| row.load.now / self.reach(row.load.unit).max(f64::MIN_POSITIVE);
+        match sort {
+            Sort::Configured => {}
+            Sort::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
+            Sort::State => rows.sort_by_key(|row| std::cmp::Reverse(trouble(row.state))),
+            Sort::Load => greatest(&mut rows, &share),
+            Sort::Rate => greatest(&mut rows, &|row| row.requests_per_second.unwrap_or(-1.0)),
+            Sort::P99 => greatest(&mut rows, &|row| row.p99.unwrap_or(-1.0)),
+            Sort::Errors => greatest(&mut rows, &|row| row.errors as f64),
+            Sort::Age => greatest(&mut rows, &|row| row.report_age_seconds.unwrap_or(-1.0)),
+        }
+        rows
+    }
+
+    /// How far bars of a unit reach here, so that they can be compared.
+    pub(super) fn reach(&self, unit: Unit) -> f64 {
+        let of_unit = self.members.iter().filter(|row| row.load.unit == unit);
+        of_unit.map(|row| row.load.reach()).fold(0.0, f64::max)
+    }
+}
+
+/// How much a state is not as it should be.
+fn trouble(state: State) -> u8 {
+    match state {
+        State::Down => 6,
+        State::Ejected => 5,
+        State::Unchecked => 4,
+        State::Draining => 3,
+        State::Disabled => 2,
+        State::SlowStart => 1,
+        State::Up => 0,
+    }
+}

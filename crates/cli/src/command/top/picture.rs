@@ -1,0 +1,388 @@
+//! The picture: a line of verdict for each group, its members in columns, the last events, and which keys there are.
+
+use std::time::Duration;
+
+use plimsoll_admin::Entry;
+
+use super::Sort;
+use super::board::{Board, Row, Section};
+use super::gauge::{CRITICAL, REJECT, SATURATION};
+use super::keys::{HELP, Key};
+use crate::command::events;
+use crate::control::text::{self, Tone, ago, grouped, latency, plain, utc};
+use crate::screen::Line;
+
+/// What is shown, and how.
+#[derive(Debug)]
+pub(super) struct View {
+    /// The group that is shown alone.
+    pub(super) group: Option<String>,
+    pub(super) sort: Sort,
+    pub(super) paused: bool,
+    pub(super) help: bool,
+    /// Lines of the middle part that are above what is shown.
+    pub(super) above: usize,
+    /// Why the last look failed.
+    pub(super) lost: Option<String>,
+    interval: Duration,
+    board: Board,
+    /// Oldest first.
+    events: Vec<Entry>,
+}
+
+/// Events that are kept for the picture.
+const EVENTS: usize = 200;
+/// Events that are shown, if there is room.
+const SHOWN: usize = 8;
+/// Columns of a picture that is not for a terminal.
+const PLAIN_WIDTH: usize = 200;
+
+/// A column: its heading, its width, and how soon it is left out where there is no room for all (0 is never).
+struct Column {
+    heading: &'static str,
+    width: usize,
+    goes: u8,
+    cell: fn(&Row) -> (String, Tone),
+}
+
+/// After the bar, from the left.
+static COLUMNS: [Column; 10] = [
+    Column { heading: "load", width: 8, goes: 4, cell: |row| (row.load.text(), row.load.tone()) },
+    Column { heading: "used", width: 5, goes: 2, cell: |row| (percent(row.used), Tone::Plain) },
+    Column { heading: "age", width: 5, goes: 5, cell: |row| (age(row.report_age_seconds), Tone::Plain) },
+    Column {
+        heading: "bound",
+        width: 7,
+        goes: 1,
+        cell: |row| (row.bindings.map_or_else(none, grouped), Tone::Plain),
+    },
+    Column { heading: "flight", width: 6, goes: 3, cell: |row| (row.in_flight.to_string(), Tone::Plain) },
+    Column { heading: "req/s", width: 7, goes: 0, cell: |row| (rate(row.requests_per_second), Tone::Plain) },
+    Column { heading: "p50", width: 7, goes: 6, cell: |row| (time(row.p50), Tone::Plain) },
+    Column { heading: "p99", width: 7, goes: 0, cell: |row| (time(row.p99), Tone::Plain) },
+    Column { heading: "errors", width: 8, goes: 7, cell: errors },
+    Column { heading: "sheds", width: 6, goes: 2, cell: sheds },
+];
+
+/// Columns between two columns.
+const GAP: usize = 2;
+
+impl View {
+    pub(super) fn new(group: &Option<String>, sort: Sort, interval: Duration) -> Self {
+        Self {
+            group: group.clone(),
+            sort,
+            paused: false,
+            help: false,
+            above: 0,
+            lost: None,
+            interval,
+            board: Board::default(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Something new was seen.
+    pub(super) fn seen(&mut self, board: Board, events: &[Entry]) {
+        self.board = board;
+        self.events.extend_from_slice(events);
+        let surplus = self.events.len().saturating_sub(EVENTS);
+        self.events.drain(..surplus);
+        self.lost = None;
+        if let Some(wanted) = &self.group
+            && !self.board.groups.iter().any(|group| group.name == *wanted)
+        {
+            // It went with a reload.
+            self.group = None;
+        }
+    }
+
+    /// A key was pressed that is about what is shown.
+    pub(super) fn press(&mut self, key: Key) {
+        match key {
+            Key::Sort => self.sort = self.sort.next(),
+            Key::Group => self.next_group(),
+            Key::Pause => self.paused = !self.paused,
+            Key::Help => self.help = !self.help,
+            Key::Close => self.help = false,
+            Key::Up => self.above = self.above.saturating_sub(1),
+            Key::Down => self.above += 1,
+            Key::PageUp => self.above = self.above.saturating_sub(10),
+            Key::PageDown => self.above += 10,
+            Key::Quit | Key::Interrupt => {}
+        }
+    }
+
+    /// All groups, then each alone.
+    fn next_group(&mut self) {
+        let names: Vec<&String> = self.board.groups.iter().map(|group| &group.name).collect();
+        let next = match &self.group {
+            None => 0,
+            Some(shown) => names.iter().position(|name| *name == shown).map_or(0, |at| at + 1),
+        };
+        self.group = names.get(next).map(|name| (*name).clone());
+        self.above = 0;
+    }
+
+    /// The picture, in at most so many lines of so many columns.
+    pub(super) fn lines(&mut self, width: usize, height: usize) -> Vec<Line> {
+        let mut lines = self.top();
+        let body = if self.help { help() } else { self.body(width) };
+        let events = self.recent(SHOWN.min(height / 4));
+        let below = if events.is_empty() { 0 } else { events.len() + 1 };
+        // The last line is that of the keys.
+        let room = height.saturating_sub(lines.len() + below + 1);
+        self.above = self.above.min(body.len().saturating_sub(room));
+        let hidden = body.len().saturating_sub(room);
+        let shown: Vec<Line> = body.into_iter().skip(self.above).take(room).collect();
+        let empty = room - shown.len();
+        lines.extend(shown);
+        if !events.is_empty() {
+            // They stand at the bottom.
+            lines.extend(std::iter::repeat_n(Line::default(), empty));
+            lines.push(Line::default());
+            lines.extend(events);
+        }
+        if lines.len() < height {
+            lines.push(self.foot(hidden));
+        }
+        lines.truncate(height);
+        lines.into_iter().map(|line| line.fit(width)).collect()
+    }
+
+    /// All of it in plain lines, as long as they are.
+    pub(super) fn plain(&self) -> Vec<Line> {
+        let mut lines = self.top();
+        lines.extend(self.body(PLAIN_WIDTH));
+        let events = self.recent(SHOWN);
+        if !events.is_empty() {
+            lines.push(Line::default());
+            lines.extend(events);
+        }
+        lines
+    }
+
+    fn top(&self) -> Vec<Line> {
+        let mut title = Line::new(&plain(&self.board.title), Tone::Strong);
+        if self.sort != Sort::Configured {
+            title.push(&format!(", by {}", self.sort.word()), Tone::Plain);
+        }
+        if self.paused {
+            title.push("  PAUSED", Tone::Fair);
+        }
+        let mut lines = vec![title];
+        let banners = self.lost.iter().chain(&self.board.banners);
+        lines.extend(banners.map(|banner| Line::new(&format!("‼ {}", plain(banner)), Tone::Bad)));
+        lines
+    }
+
+    fn shown(&self) -> impl Iterator<Item = &Section> {
+        let wanted = |group: &&Section| self.group.as_ref().is_none_or(|wanted| group.name == *wanted);
+        self.board.groups.iter().filter(wanted)
+    }
+
+    /// Verdicts and members.
+    fn body(&self, width: usize) -> Vec<Line> {
+        let names = self.shown().flat_map(|group| &group.members).map(|row| row.name.chars().count());
+        let layout = Layout::new(names.max().unwrap_or(6).clamp(6, 40), width);
+        let mut lines = Vec::new();
+        for group in self.shown() {
+            if !lines.is_empty() {
+                lines.push(Line::default());
+            }
+            lines.push(verdict(group));
+            lines.push(layout.head());
+            lines.extend(group.sorted(self.sort).into_iter().map(|row| layout.row(group, row)));
+        }
+        lines
+    }
+
+    /// The last so many events.
+    fn recent(&self, most: usize) -> Vec<Line> {
+        let about: Vec<&Entry> = self.events.iter().filter(|entry| about(&self.group, entry)).collect();
+        about[about.len().saturating_sub(most)..].iter().map(|entry| event(entry)).collect()
+    }
+
+    fn foot(&self, hidden: usize) -> Line {
+        let every = latency(self.interval.as_secs_f64());
+        let more = match hidden {
+            0 => String::new(),
+            hidden => format!("  {} of {hidden} lines above: ↑ ↓", self.above),
+        };
+        let text = format!(
+            "q quit  h help  s sort  g group  p pause  every {every}  bar: █ load {REJECT} reject {CRITICAL} critical \
+             {SATURATION} saturation{more}"
+        );
+        Line::new(&text, Tone::Faint)
+    }
+}
+
+/// Is an event about what is shown? What is about the whole process always is.
+pub(super) fn about(group: &Option<String>, entry: &Entry) -> bool {
+    entry.group.is_empty() || group.as_ref().is_none_or(|wanted| entry.group == *wanted)
+}
+
+/// Which columns there is room for.
+struct Layout {
+    name: usize,
+    bar: usize,
+    columns: Vec<&'static Column>,
+}
+
+/// Of the state, glyph and word.
+const STATE: usize = 12;
+/// Shortest and longest bar.
+const BAR: (usize, usize) = (10, 30);
+
+impl Layout {
+    fn new(name: usize, width: usize) -> Self {
+        let taken = |columns: &[&Column]| {
+            name + GAP + STATE + GAP + columns.iter().map(|column| GAP + column.width).sum::<usize>()
+        };
+        let mut columns: Vec<&'static Column> = COLUMNS.iter().collect();
+        while taken(&columns) + BAR.0 > width {
+            let first = columns.iter().enumerate().filter(|(_, column)| column.goes > 0);
+            let Some((at, _)) = first.min_by_key(|(_, column)| column.goes) else { break };
+            columns.remove(at);
+        }
+        let bar = width.saturating_sub(taken(&columns)).min(BAR.1);
+        Self { name, bar, columns }
+    }
+
+    fn head(&self) -> Line {
+        let (name, bar) = (self.name, self.bar);
+        let mut text = format!("{:name$}  {:STATE$}  {:bar$}", "member", "state", "");
+        for column in &self.columns {
+            let width = column.width;
+            text.push_str(&format!("  {:>width$}", column.heading));
+        }
+        Line::new(&text, Tone::Faint)
+    }
+
+    fn row(&self, group: &Section, row: &Row) -> Line {
+        let mut name: String = plain(&row.name);
+        if let Some((end, _)) = name.char_indices().nth(self.name) {
+            name.truncate(end);
+        }
+        let width = self.name;
+        let mut line = Line::new(&format!("{name:width$}  "), Tone::Strong);
+        let (glyph, word, tone) = text::state(row.state);
+        line.push(&format!("{:STATE$}  ", format!("{glyph} {word}")), tone);
+        line.push(&row.load.bar(group.reach(row.load.unit), self.bar), row.load.tone());
+        for column in &self.columns {
+            let (text, tone) = (column.cell)(row);
+            let width = column.width;
+            line.push(&format!("  {text:>width$}"), tone);
+        }
+        line
+    }
+}
+
+/// One line for a group: how it is, what it does, how far below its load line.
+fn verdict(group: &Section) -> Line {
+    let (glyph, tone) = if group.healthy { ("✔", Tone::Good) } else { ("✘", Tone::Bad) };
+    let mut line = Line::new(&format!("{glyph} "), tone);
+    line.push(&plain(&group.name), Tone::Strong);
+    line.push(&format!("  {}", plain(&group.verdict)), Tone::Plain);
+    line.push(&format!("  {}", plain(&group.strategy)), Tone::Faint);
+    if let Some(now) = group.requests_per_second {
+        line.push(&format!("  {}/s", rate(Some(now))), Tone::Plain);
+    }
+    if let (Some(capacity), Some(headroom)) = (group.capacity, group.headroom) {
+        let (free, tone) = match headroom {
+            over if over < 0.0 => (format!("{:.0}% over it", -over * 100.0), Tone::Bad),
+            free if free < 0.2 => (format!("{:.0}% below it", free * 100.0), Tone::Fair),
+            free => (format!("{:.0}% below it", free * 100.0), Tone::Good),
+        };
+        line.push(&format!("  load line {}/s, ", rate(Some(capacity))), Tone::Plain);
+        line.push(&free, tone);
+    }
+    if group.p99.is_some() {
+        line.push(&format!("  p50 {}  p99 {}", time(group.p50), time(group.p99)), Tone::Plain);
+    }
+    for (count, word) in
+        [(group.queued, "waiting"), (group.shed, "shed"), (group.rejected - group.shed, "refused")]
+    {
+        if count > 0 {
+            line.push(&format!("  {} {word}", grouped(count)), Tone::Fair);
+        }
+    }
+    line
+}
+
+fn event(entry: &Entry) -> Line {
+    let (word, tone) = events::kind(entry.kind, &entry.why);
+    let whole = utc(entry.unix_ms);
+    // The time of the day, to the second.
+    let mut line = Line::new(whole.get(11..19).unwrap_or(&whole), Tone::Faint);
+    line.push(&format!("  {word}"), tone);
+    let whom = match (&entry.member, &*entry.group) {
+        (Some(member), group) => format!("  {group} {member}"),
+        (None, "") => String::new(),
+        (None, group) => format!("  {group}"),
+    };
+    line.push(&plain(&whom), Tone::Strong);
+    line.push(&format!("  {}", plain(&entry.why)), Tone::Plain);
+    if !entry.inputs.is_empty() {
+        let inputs: Vec<String> =
+            entry.inputs.iter().map(|(name, value)| format!("{}={value}", plain(name))).collect();
+        line.push(&format!(" [{}]", inputs.join(" ")), Tone::Faint);
+    }
+    line
+}
+
+fn help() -> Vec<Line> {
+    let mut lines = vec![Line::default()];
+    lines.extend(HELP.iter().map(|(keys, what)| {
+        let mut line = Line::new(&format!("  {keys:<12}"), Tone::Strong);
+        line.push(what, Tone::Plain);
+        line
+    }));
+    lines
+}
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(none, |share| format!("{:.0}%", share * 100.0))
+}
+
+fn time(seconds: Option<f64>) -> String {
+    seconds.map_or_else(none, latency)
+}
+
+fn age(seconds: Option<f64>) -> String {
+    match seconds {
+        None => none(),
+        Some(young) if young < 9.95 => format!("{young:.1}s"),
+        Some(old) => ago(old).split(' ').next().unwrap_or_default().to_owned(),
+    }
+}
+
+fn rate(rate: Option<f64>) -> String {
+    match rate {
+        None => none(),
+        Some(rate) if rate < 9.95 => format!("{rate:.1}"),
+        Some(rate) if rate < 9999.5 => format!("{rate:.0}"),
+        Some(rate) => format!("{:.1}k", rate / 1e3),
+    }
+}
+
+fn errors(row: &Row) -> (String, Tone) {
+    let tone = match (row.errors, row.errors_now) {
+        (0, _) => Tone::Plain,
+        (_, 0) => Tone::Fair,
+        _ => Tone::Bad,
+    };
+    (grouped(row.errors), tone)
+}
+
+fn sheds(row: &Row) -> (String, Tone) {
+    (grouped(row.sheds), if row.alert_share > 0.0 { Tone::Fair } else { Tone::Plain })
+}
+
+#[cfg(test)]
+#[path = "picture/tests.rs"]
+mod tests;

@@ -1,0 +1,161 @@
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use plimsoll_brain::EventKind;
+use plimsoll_brain::status::{BindingStatus, LoadExplanation, LoadLine, MemberLoadLine, Status};
+
+use super::super::look::{Look, Thresholds};
+use super::*;
+use crate::control::sample;
+
+fn look(status: Status) -> Look {
+    Look {
+        at: Instant::now(),
+        unix_ms: 1_795_195_840_000,
+        whom: "unix:/run/plimsoll.sock".into(),
+        status,
+        thresholds: BTreeMap::new(),
+        events: Vec::new(),
+    }
+}
+
+fn entry(seq: u64, why: &str) -> Entry {
+    Entry {
+        seq,
+        unix_ms: 1_795_195_840_000 + seq * 1000,
+        kind: EventKind::Ejected,
+        group: "web".into(),
+        member: Some("10.0.0.3:80".into()),
+        why: why.into(),
+        inputs: BTreeMap::from([("failures".into(), 5.0)]),
+    }
+}
+
+/// Two looks a second apart, with something in every column.
+fn view() -> View {
+    let mut status = sample();
+    let first = look(status.clone());
+    let web = &mut status.groups[0];
+    web.load_line = Some(LoadLine {
+        requests_per_second: 120.0,
+        capacity: Some(200.0),
+        headroom: Some(0.4),
+        ..LoadLine::default()
+    });
+    web.rejected = BTreeMap::from([("shed".into(), 1200), ("timeout".into(), 3)]);
+    let member = &mut web.members[0];
+    member.requests += 250;
+    member.failures += 1;
+    member.moved = 4;
+    member.alert_share = 0.2;
+    member.load = Some(LoadExplanation { value: 0.7, age_seconds: 0.31 });
+    member.load_line = Some(MemberLoadLine { used: Some(0.875), ..MemberLoadLine::default() });
+    web.members[1].load = Some(LoadExplanation { value: 0.31, age_seconds: 75.0 });
+    status.listeners[1].group = "web".into();
+    let bound = BindingStatus { member: "10.0.0.1:80".into(), bound: 1234, moved: 4 };
+    status.listeners[1].bindings = vec![bound];
+    let mut second = look(status);
+    second.at = first.at + Duration::from_secs(1);
+    let set = Thresholds { reject: Some(0.6), critical: Some(0.9) };
+    second.thresholds = BTreeMap::from([("web".into(), set)]);
+    let mut view = View::new(&None, Sort::Configured, Duration::from_secs(1));
+    view.seen(Board::of(&second, Some(&first)), &[entry(1, "5 failures in a row\x1b[2J")]);
+    view
+}
+
+fn text(lines: &[Line]) -> String {
+    lines.iter().map(|line| format!("{}\n", line.paint(false).trim_end())).collect()
+}
+
+#[test]
+fn the_picture() {
+    let mut view = view();
+    insta::assert_snapshot!(text(&view.lines(150, 20)));
+    insta::assert_snapshot!(text(&view.lines(80, 20)));
+}
+
+#[test]
+fn it_fits_whatever_the_size() {
+    let mut view = view();
+    for help in [false, true] {
+        view.help = help;
+        for width in 1..160 {
+            for height in 1..40 {
+                let lines = view.lines(width, height);
+                assert!(lines.len() <= height, "{width} {height}: {}", lines.len());
+                assert!(lines.iter().all(|line| line.width() <= width), "{width} {height}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_steers_the_terminal_and_colour_only_adds() {
+    let mut view = view();
+    let bare: String = view.lines(150, 20).iter().map(|line| line.paint(false)).collect();
+    assert!(!bare.contains('\x1b'));
+    let painted: String = view.lines(150, 20).iter().map(|line| line.paint(true)).collect();
+    let mut stripped = painted;
+    for code in ["0", "1", "2", "31", "32", "33"] {
+        stripped = stripped.replace(&format!("\x1b[{code}m"), "");
+    }
+    assert_eq!(stripped, bare);
+}
+
+#[test]
+fn keys_change_what_is_shown() {
+    let mut view = view();
+    let first = |view: &mut View| text(&view.lines(150, 30)).lines().nth(3).unwrap().to_owned();
+    assert!(first(&mut view).starts_with("10.0.0.1:80"));
+    for key in [Key::Sort, Key::Sort] {
+        view.press(key);
+    }
+    assert_eq!(view.sort, Sort::State);
+    assert!(first(&mut view).starts_with("[fd00::5]:80"), "{}", first(&mut view));
+    view.press(Key::Group);
+    assert_eq!(view.group.as_deref(), Some("web"));
+    view.press(Key::Group);
+    let shown = text(&view.lines(150, 30));
+    assert!(shown.contains("game servers") && !shown.contains("10.0.0.1:80"), "{shown}");
+    view.press(Key::Group);
+    assert_eq!(view.group, None);
+    view.press(Key::Help);
+    assert!(text(&view.lines(150, 30)).contains("sort members"));
+    view.press(Key::Close);
+    view.press(Key::Pause);
+    assert!(text(&view.lines(150, 30)).contains("PAUSED"));
+}
+
+#[test]
+fn what_does_not_fit_is_reached_by_moving() {
+    let mut view = view();
+    let before = text(&view.lines(150, 10));
+    assert!(before.contains("lines above") && !before.contains("games.internal"), "{before}");
+    for _ in 0..100 {
+        view.press(Key::PageDown);
+    }
+    let after = text(&view.lines(150, 10));
+    assert!(after.contains("games.internal"), "{after}");
+    view.press(Key::Up);
+    assert_ne!(text(&view.lines(150, 10)), after, "one key moves back at once");
+}
+
+#[test]
+fn rates_are_between_two_looks() {
+    let view = view();
+    let row = &view.board.groups[0].members[0];
+    assert_eq!((row.requests_per_second, row.errors_now, row.bindings), (Some(250.0), 1, Some(1234)));
+    assert_eq!(view.board.groups[0].shed, 1200);
+    // Another process counts from 0: that is no rate.
+    let mut old = look(sample());
+    old.status.pid = 1;
+    let new = look(sample());
+    assert_eq!(Board::of(&new, Some(&old)).groups[0].members[0].requests_per_second, None);
+}
+
+#[test]
+fn a_balancer_that_is_lost_is_said_so() {
+    let mut view = view();
+    view.lost = Some("cannot reach unix:/run/plimsoll.sock".into());
+    assert!(text(&view.lines(150, 20)).contains("‼ cannot reach unix:/run/plimsoll.sock"));
+}

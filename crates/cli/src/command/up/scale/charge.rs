@@ -1,0 +1,488 @@
+//! One group whose members are counted: it looks, has the brain decide, and has a provider do it.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_brain::scale::crew::{Crew, Hand, News, Order, Stage};
+use plimsoll_brain::scale::{Decision, Scaler, Seen};
+use plimsoll_brain::status::{ScaledMember, ScalerStatus};
+use plimsoll_brain::{Event, EventKind, Time};
+use plimsoll_cluster::discover::Listed;
+use plimsoll_cluster::scaler::{Hands, Instance, Stop, Wish};
+use plimsoll_proxy::GroupLook;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::Word;
+use super::look::{Before, Roster, found};
+use crate::config::Scaling;
+use crate::running::Running;
+use crate::running::scaled::written;
+
+mod succession;
+
+/// Between two looks while somebody comes or goes.
+const SOON: Duration = Duration::from_millis(200);
+
+/// A member that cannot be used for less long may come back before another one could be started.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// One group.
+pub(super) struct Charge {
+    running: Arc<Running>,
+    scaling: Scaling,
+    hands: Hands,
+    scaler: Scaler,
+    crew: Crew,
+    /// Where members are that were started, by number.
+    instances: BTreeMap<u32, Instance>,
+    /// What a provider is doing.
+    tasks: JoinSet<Done>,
+    /// The zero of the brain's time.
+    epoch: Instant,
+    before: Before,
+    looked: Option<Instant>,
+    decided: Option<(Decision, Instant)>,
+    /// When it is decided next, and when a provider is asked who is there.
+    due: Instant,
+    present: Option<Instant>,
+    /// Members were not put in force yet.
+    untold: bool,
+    halted: bool,
+    /// Whoever waits until nobody is being started.
+    settling: Option<oneshot::Sender<()>>,
+    /// Of a provider that only counts: how many were asked for, and when.
+    counted: Option<(u32, Instant)>,
+    /// It is being told so.
+    counting: bool,
+}
+
+/// What a provider has done.
+enum Done {
+    Started(u32, Result<Instance, String>),
+    Stopped(u32, Result<(), String>),
+    /// Who was there when that was asked.
+    Present(Time, Result<Option<Vec<Instance>>, String>),
+    Counted(u32, Result<u32, String>),
+}
+
+impl Charge {
+    pub(super) fn new(running: Arc<Running>, scaling: Scaling) -> Self {
+        let now = Instant::now();
+        let hands = scaling.kind.open(&scaling.group);
+        Self {
+            present: matches!(hands, Hands::Each(_)).then_some(now),
+            hands,
+            scaler: Scaler::new(scaling.rules.clone()),
+            crew: Crew::new(scaling.crew),
+            instances: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            epoch: now,
+            before: Before::default(),
+            looked: None,
+            decided: None,
+            due: now,
+            untold: false,
+            halted: false,
+            settling: None,
+            counted: None,
+            counting: false,
+            running,
+            scaling,
+        }
+    }
+
+    /// Until it is told to end.
+    pub(super) async fn run(mut self, mut words: mpsc::Receiver<Word>) {
+        self.adopt().await;
+        loop {
+            self.say_if_settled();
+            let soon = if self.crew.busy() || self.untold { Instant::now() + SOON } else { self.due };
+            let next = self.present.map_or(soon, |present| soon.min(present)).min(self.due);
+            tokio::select! {
+                word = words.recv() => match word {
+                    Some(Word::Rules(scaling)) => self.rule(*scaling),
+                    Some(Word::Halt) => self.halted = true,
+                    Some(Word::Settle(reply)) => (self.halted, self.settling) = (true, Some(reply)),
+                    Some(Word::Resume) => self.halted = false,
+                    Some(Word::Yield(reply)) => {
+                        let _ = reply.send(self.give_way().await);
+                        match words.recv().await {
+                            Some(Word::Leave) => return self.let_go(),
+                            Some(Word::End) | None if self.scaling.leave => return,
+                            Some(Word::End) | None => return self.dismiss().await,
+                            Some(Word::Rules(scaling)) => self.rule(*scaling),
+                            Some(_) => {}
+                        }
+                        self.go_on();
+                    }
+                    Some(Word::Leave) => return self.let_go(),
+                    Some(Word::End) | None => {
+                        if !self.scaling.leave {
+                            self.dismiss().await;
+                        }
+                        return;
+                    }
+                    Some(Word::Dismiss) => {
+                        self.running.scaled().say(&self.scaling.group, None);
+                        // They have left the group, and end what they have.
+                        let _ = timeout(self.scaling.crew.drain_deadline, words.recv()).await;
+                        self.dismiss().await;
+                        return;
+                    }
+                },
+                Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => {
+                    if let Ok(done) = done {
+                        self.done(done);
+                        self.settle().await;
+                    }
+                }
+                () = sleep_until(next) => self.turn().await,
+            }
+        }
+    }
+
+    fn rule(&mut self, scaling: Scaling) {
+        let wish = self.running.scaled().wish(&scaling.group);
+        self.scaler.rule(wish.over(&scaling.rules));
+        self.scaler.pause(wish.paused);
+        self.crew.rule(scaling.crew);
+        self.scaling = scaling;
+        self.due = Instant::now();
+    }
+
+    fn now(&self) -> Time {
+        Time(1) + self.epoch.elapsed()
+    }
+
+    async fn turn(&mut self) {
+        let at = Instant::now();
+        let Some(look) = self.running.engine().look(&self.scaling.group) else {
+            // A reload is about to take the group away, or to bring it.
+            self.due = at + self.scaling.interval;
+            return;
+        };
+        let now = self.now();
+        self.crew.tick(|name| found(&look.status, name), chance(), now);
+        if self.present.is_some_and(|present| present <= at)
+            && let Hands::Each(provider) = &self.hands
+        {
+            let provider = Arc::clone(provider);
+            self.present = None;
+            self.tasks.spawn(async move { Done::Present(now, provider.present().await) });
+        }
+        if self.due <= at {
+            self.due = at + self.scaling.interval;
+            if !self.halted {
+                self.decide(&look, at, now);
+            }
+        }
+        self.settle().await;
+    }
+
+    fn decide(&mut self, look: &GroupLook, at: Instant, now: Time) {
+        let seconds = self.looked.replace(at).map_or(0.0, |before| at.duration_since(before).as_secs_f64());
+        let since = self.before.since(look, seconds);
+        let counts = matches!(self.hands, Hands::Count(_) | Hands::None);
+        let there = look.status.members.len() as u32;
+        let awaited = self.counted.filter(|(_, asked)| asked.elapsed() < self.scaling.crew.start_deadline);
+        let roster = Roster {
+            crew: &self.crew,
+            all_ours: counts,
+            awaited: awaited.map_or(0, |(count, _)| count.saturating_sub(there)),
+            unit: self.scaling.rules.unit,
+            grace: GRACE.max(Duration::from_secs_f64(self.scaler.start_seconds().min(3600.0))),
+        };
+        let members = roster.seen(look);
+        // At the first look nothing has happened yet: what is missing below the least is seen all the same.
+        let (rate, waiting, response) =
+            since.map_or((f64::NAN, 0.0, None), |since| (since.rate, since.waiting, since.response));
+        let seen = Seen { members: &members, rate, waiting, response };
+        let dry = self.scaling.dry_run || matches!(self.hands, Hands::None);
+        let decision = self.scaler.observe(&seen, dry, now);
+        self.obey(&decision, dry, now);
+        self.decided = Some((decision, at));
+    }
+
+    fn obey(&mut self, decision: &Decision, dry: bool, now: Time) {
+        let acts = decision.add > 0 || !decision.remove.is_empty();
+        let inputs = decision.inputs.clone();
+        if dry {
+            if decision.news && decision.desired != decision.have {
+                let why = format!(
+                    "would have {} members, not {}: {}",
+                    decision.desired, decision.have, decision.why
+                );
+                self.tell(EventKind::Scaled, None, why, inputs);
+            }
+            return;
+        }
+        if !acts {
+            return;
+        }
+        if let Hands::Count(kubernetes) = &self.hands {
+            let fixed = self.running.listed(&self.scaling.group).len() as u32;
+            let wanted = (decision.have + decision.add).saturating_sub(decision.remove.len() as u32);
+            let (kubernetes, replicas) = (Arc::clone(kubernetes), wanted.saturating_sub(fixed));
+            self.counted = Some((wanted, Instant::now()));
+            self.counting = true;
+            self.tasks.spawn(async move { Done::Counted(replicas, kubernetes.scale(replicas).await) });
+            let why = format!("{wanted} members in place of {}: {}", decision.have, decision.why);
+            return self.tell(EventKind::Scaled, None, why, inputs);
+        }
+        let added = self.crew.add(decision.add, now);
+        let removed = self.crew.remove(decision.remove.iter().map(String::as_str), now);
+        // While a command that is wrong is not tried nothing happens that would be worth telling.
+        if added + removed > 0 {
+            let wanted = (decision.have + added).saturating_sub(removed);
+            let why = format!("{wanted} members in place of {}: {}", decision.have, decision.why);
+            self.tell(EventKind::Scaled, None, why, inputs);
+        }
+    }
+
+    /// Has done what there is to be done, says what there is to be said.
+    async fn settle(&mut self) {
+        loop {
+            while let Some(news) = self.crew.poll_news() {
+                self.say(news);
+            }
+            if self.untold {
+                self.man().await;
+                if self.untold {
+                    break;
+                }
+            }
+            let Some(order) = self.crew.poll_order() else { break };
+            self.order(order);
+        }
+        self.show();
+    }
+
+    fn order(&mut self, order: Order) {
+        let Hands::Each(provider) = &self.hands else { return };
+        let (provider, group) = (Arc::clone(provider), Arc::clone(&self.scaling.group));
+        let why: Arc<str> =
+            self.decided.as_ref().map_or_else(String::new, |(decision, _)| decision.why.clone()).into();
+        match order {
+            Order::Tell => self.untold = true,
+            Order::Start { index } => {
+                let wish = Wish { group, index, why };
+                self.tasks.spawn(async move { Done::Started(index, provider.start(wish).await) });
+            }
+            Order::Stop { index } => {
+                let Some(one) = self.instances.get(&index).cloned() else {
+                    return self.crew.stopped(index, Ok(()), chance(), self.now());
+                };
+                let stop = Stop { group, one, why };
+                self.tasks.spawn(async move { Done::Stopped(index, provider.stop(stop).await) });
+            }
+            Order::Drain { index } => {
+                let Some(member) = self.crew.hand(index).and_then(|hand| hand.member.clone()) else { return };
+                let running = Arc::clone(&self.running);
+                // Somebody may have to be told first, and be waited for.
+                drop(spawn_blocking(move || {
+                    if let Err(why) = running.engine().drain(Some(&group), &member) {
+                        tracing::warn!("{member} cannot be drained: {why}");
+                    }
+                }));
+            }
+        }
+    }
+
+    /// Puts those in force who are there.
+    async fn man(&mut self) {
+        let Some(source) = self.scaling.source.clone() else {
+            self.untold = false;
+            return;
+        };
+        let member = |name: &Arc<str>| {
+            let instance = self.instances.values().find(|one| *one.address.to_string() == **name)?;
+            let (capacity, limit) = (self.scaling.rules.unit, self.scaling.limit);
+            Some(Listed { name: Arc::clone(name), address: instance.address, capacity, limit })
+        };
+        let members: Vec<Listed> = self.crew.members().filter_map(member).collect();
+        let (running, group) = (Arc::clone(&self.running), Arc::clone(&self.scaling.group));
+        let outcome = spawn_blocking(move || running.man(&group, &source, members)).await;
+        match outcome {
+            Ok(Ok(())) => self.untold = false,
+            Ok(Err(why)) => tracing::error!("members that were started cannot be put in force: {why}"),
+            Err(why) => tracing::error!("members that were started cannot be put in force: {why}"),
+        }
+    }
+
+    fn done(&mut self, done: Done) {
+        let now = self.now();
+        match done {
+            Done::Started(index, Ok(instance)) => {
+                let (id, name) = (instance.id.clone(), Arc::from(instance.address.to_string()));
+                self.instances.insert(index, instance);
+                self.crew.started(index, Ok((id, Some(name))), chance(), now);
+            }
+            Done::Started(index, Err(why)) => self.crew.started(index, Err(why), chance(), now),
+            Done::Stopped(index, outcome) => {
+                if outcome.is_ok() {
+                    self.instances.remove(&index);
+                }
+                self.crew.stopped(index, outcome, chance(), now);
+            }
+            Done::Present(asked, outcome) => self.present(outcome, asked, now),
+            Done::Counted(replicas, Ok(asked)) if asked == replicas => self.counting = false,
+            Done::Counted(replicas, outcome) => {
+                self.counting = false;
+                self.counted = None;
+                let why = outcome.map_or_else(
+                    |why| why,
+                    |asked| format!("it has {asked} replicas in place of {replicas}"),
+                );
+                self.tell(EventKind::ScalerFailed, None, format!("kubernetes: {why}"), Vec::new());
+            }
+        }
+    }
+
+    /// Those that are not there any more have ended by themselves.
+    fn present(&mut self, outcome: Result<Option<Vec<Instance>>, String>, asked: Time, now: Time) {
+        let Hands::Each(provider) = &self.hands else { return };
+        let provider = Arc::clone(provider);
+        let Ok(present) = outcome else {
+            // Who was there is, as far as anybody knows.
+            self.present = Some(Instant::now() + provider.looks_apart());
+            return;
+        };
+        // One that cannot say who is there is not asked again.
+        let Some(present) = present else { return };
+        self.present = Some(Instant::now() + provider.looks_apart());
+        // One that was started meanwhile could not be there yet.
+        let there = |hand: &Hand| hand.since >= asked || present.iter().any(|one| one.id == hand.id);
+        let gone = self
+            .crew
+            .hands()
+            .iter()
+            .filter(|hand| matches!(hand.stage, Stage::Coming | Stage::Serving | Stage::Draining));
+        let gone: Vec<(u32, String)> =
+            gone.filter(|hand| !there(hand)).map(|hand| (hand.index, hand.id.clone())).collect();
+        for (index, id) in gone {
+            let why = provider.last_words(&id).unwrap_or_else(|| "it is not there any more".into());
+            self.crew.ended(index, why, chance(), now);
+            self.instances.remove(&index);
+        }
+    }
+
+    fn say(&mut self, news: News) {
+        let seconds = |time: Duration| time.as_secs_f64();
+        match news {
+            News::Serves(_, took) => self.scaler.started(took),
+            News::Ended(member, why) => self.tell(EventKind::MemberEnded, Some(member), why, Vec::new()),
+            News::Failed(why, pause) => {
+                let why = format!(
+                    "{}: {why}; nobody is started for {:.1} s",
+                    self.scaling.kind.name(),
+                    seconds(pause)
+                );
+                let failures = f64::from(self.crew.failures().0);
+                let inputs =
+                    vec![("failures".to_owned(), failures), ("pause_seconds".to_owned(), seconds(pause))];
+                self.tell(EventKind::ScalerFailed, None, why, inputs);
+            }
+            News::Recovered(failures) => {
+                let why = format!("{} works again, after {failures} failures", self.scaling.kind.name());
+                self.tell(
+                    EventKind::ScalerRecovered,
+                    None,
+                    why,
+                    vec![("failures".to_owned(), f64::from(failures))],
+                );
+            }
+        }
+    }
+
+    fn tell(&self, kind: EventKind, member: Option<Arc<str>>, why: String, inputs: Vec<(String, f64)>) {
+        self.running.engine().tell(Event {
+            kind,
+            group: Arc::clone(&self.scaling.group),
+            member,
+            why,
+            inputs,
+        });
+    }
+
+    /// Says how it is.
+    fn show(&self) {
+        let rules = self.scaler.rules();
+        let now = self.now();
+        let (failures, failure) = self.crew.failures();
+        let started = self.crew.hands().iter().map(|hand| ScaledMember {
+            index: hand.index,
+            id: hand.id.clone(),
+            member: hand.member.as_deref().map(str::to_owned),
+            stage: hand.stage,
+            since_seconds: now.since(hand.since).as_secs_f64(),
+        });
+        let coming =
+            self.crew.hands().iter().filter(|hand| matches!(hand.stage, Stage::Asked | Stage::Coming));
+        let mut status = ScalerStatus {
+            provider: self.scaling.kind.name().to_owned(),
+            target: written(rules.target),
+            desired: rules.min,
+            coming: coming.count() as u32,
+            min: rules.min,
+            max: rules.max,
+            dry_run: self.scaling.dry_run,
+            paused: self.scaler.paused(),
+            start_seconds: self.scaler.start_seconds(),
+            failures,
+            failure: failure.map(str::to_owned),
+            pause_seconds: self.crew.pause(now).as_secs_f64(),
+            started: started.collect(),
+            ..ScalerStatus::default()
+        };
+        if let Some((decision, at)) = &self.decided {
+            (status.desired, status.members) = (decision.desired, decision.have);
+            status.why = decision.why.clone();
+            status.inputs = decision.inputs.iter().cloned().collect();
+            status.age_seconds = Some(at.elapsed().as_secs_f64());
+            status.actions = actions(decision);
+        }
+        self.running.scaled().say(&self.scaling.group, Some(status));
+    }
+
+    /// Stops whom it started: they have nothing to do any more, or are out of the group with the source that named them.
+    async fn dismiss(&mut self) {
+        let Hands::Each(provider) = &self.hands else { return };
+        let mut stops = JoinSet::new();
+        // Those that are just being started are stopped, too.
+        while let Some(done) = self.tasks.join_next().await {
+            if let Ok(Done::Started(index, Ok(instance))) = done {
+                self.instances.insert(index, instance);
+            }
+        }
+        for one in self.instances.values().cloned() {
+            let (provider, group) = (Arc::clone(provider), Arc::clone(&self.scaling.group));
+            let stop = Stop { group, one, why: "the balancer stops, or its configuration says so".into() };
+            stops.spawn(async move { provider.stop(stop).await });
+        }
+        while let Some(stopped) = stops.join_next().await {
+            if let Ok(Err(why)) = stopped {
+                tracing::warn!("a member of group {} cannot be stopped: {why}", self.scaling.group);
+            }
+        }
+    }
+}
+
+/// What a decision does, one line each.
+fn actions(decision: &Decision) -> Vec<String> {
+    let start = match decision.add {
+        0 => None,
+        1 => Some("start 1 member".to_owned()),
+        count => Some(format!("start {count} members")),
+    };
+    let remove = decision.remove.iter().filter(|name| !name.is_empty());
+    start.into_iter().chain(remove.map(|name| format!("drain {name}, then stop it"))).collect()
+}
+
+/// Random bits.
+fn chance() -> u64 {
+    RandomState::new().hash_one(0)
+}

@@ -1,0 +1,183 @@
+//! What a scaler sees of its group: two looks, and what happened between them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_brain::State;
+use plimsoll_brain::scale::crew::{Crew, Stage};
+use plimsoll_brain::scale::{MemberSeen, Standing};
+use plimsoll_brain::status::{GroupStatus, MemberStatus};
+use plimsoll_proxy::GroupLook;
+
+/// Counts at the look before.
+#[derive(Debug, Default)]
+pub(super) struct Before {
+    /// Requests that ended or were refused, and those that are under way.
+    counts: Option<(u64, u64)>,
+    /// Requests by how long they took, when that was last told.
+    times: Vec<u64>,
+}
+
+/// What happened since.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Since {
+    /// Requests a second that came.
+    pub(super) rate: f64,
+    /// Requests that wait for a member.
+    pub(super) waiting: f64,
+    /// 95th percentile of how long those took that ended, seconds; none if too few did since there was one.
+    pub(super) response: Option<f64>,
+}
+
+impl Before {
+    /// `None` at the first look.
+    pub(super) fn since(&mut self, look: &GroupLook, seconds: f64) -> Option<Since> {
+        let status = &look.status;
+        let refused: u64 = status.rejected.values().sum();
+        let under_way: u64 =
+            status.members.iter().map(|member| u64::from(member.in_flight)).sum::<u64>() + status.queued;
+        let now = (status.latency.count + refused, under_way);
+        let before = self.counts.replace(now);
+        let fresh: Vec<u64> = match self.times.len() == look.times.len() {
+            true => {
+                look.times.iter().zip(&self.times).map(|(now, before)| now.saturating_sub(*before)).collect()
+            }
+            false => Vec::new(),
+        };
+        let response = quantile(&fresh, 0.95);
+        // Too few are kept for the next look.
+        if response.is_some() || fresh.is_empty() {
+            self.times.clone_from(&look.times);
+        }
+        let before = before.filter(|_| seconds > 0.0)?;
+        // What a drained member still had when it left is counted neither here nor there: fewer came than none.
+        let ended = now.0.saturating_sub(before.0) as f64;
+        let came = (ended + now.1 as f64 - before.1 as f64).max(0.0);
+        Some(Since { rate: came / seconds, waiting: status.queued as f64, response })
+    }
+}
+
+/// Seconds below which a share of the requests lies, if there are enough of them to tell.
+fn quantile(times: &[u64], share: f64) -> Option<f64> {
+    let count: u64 = times.iter().sum();
+    if count < FEW {
+        return None;
+    }
+    let rank = (count as f64 * share).ceil() as u64;
+    let mut seen = 0;
+    let place = times.iter().position(|here| {
+        seen += here;
+        seen >= rank
+    })?;
+    GroupLook::seconds().get(place).copied()
+}
+
+/// Requests below which a percentile says nothing: that of 20 would be the longest but one.
+const FEW: u64 = 50;
+
+/// The members of a group as its scaler has them in mind.
+pub(super) struct Roster<'a> {
+    pub(super) crew: &'a Crew,
+    /// Names of members that the scaler can take away though it did not start them: it only says how many there are to be.
+    pub(super) all_ours: bool,
+    /// Members that were asked for and have not been found yet.
+    pub(super) awaited: u32,
+    /// Capacity of one that is started.
+    pub(super) unit: f64,
+    /// A member that cannot be used for so long is lost.
+    pub(super) grace: Duration,
+}
+
+impl Roster<'_> {
+    pub(super) fn seen<'l>(&self, look: &'l GroupLook) -> Vec<MemberSeen<'l>> {
+        let listed = look.status.members.iter().map(|member| self.member(member, look));
+        let mut seen: Vec<MemberSeen<'l>> = listed.collect();
+        let known = |name: &Arc<str>| look.status.members.iter().any(|member| *member.name == **name);
+        let coming = |stage| matches!(stage, Stage::Asked | Stage::Coming | Stage::Serving);
+        let hidden = self
+            .crew
+            .hands()
+            .iter()
+            .filter(|hand| coming(hand.stage) && !hand.member.as_ref().is_some_and(known));
+        let awaited = hidden.count() + self.awaited as usize;
+        seen.extend((0..awaited).map(|_| MemberSeen {
+            name: "",
+            capacity: self.unit,
+            standing: Standing::Coming,
+            ours: false,
+            in_flight: 0,
+            utilization: None,
+            line: None,
+            share: 1.0,
+        }));
+        seen
+    }
+
+    fn member<'l>(&self, member: &'l MemberStatus, look: &GroupLook) -> MemberSeen<'l> {
+        let hand = self.crew.hands().iter().find(|hand| hand.member.as_deref() == Some(&*member.name));
+        let lost = Duration::from_secs_f64(member.since_seconds.clamp(0.0, 1e9)) >= self.grace;
+        let standing = match (hand.map(|hand| hand.stage), member.state) {
+            (Some(Stage::Draining | Stage::Stopping), _) | (_, State::Draining) => Standing::Leaving,
+            (_, State::Disabled) => Standing::Lost,
+            (_, state) if state.eligible() => Standing::Usable,
+            (Some(Stage::Asked | Stage::Coming), _) => Standing::Coming,
+            // It may come back before another one could be started.
+            _ if lost => Standing::Lost,
+            _ => Standing::Coming,
+        };
+        MemberSeen {
+            name: &member.name,
+            capacity: member.capacity,
+            standing,
+            ours: hand.is_some() || self.all_ours,
+            in_flight: member.in_flight,
+            utilization: look.processors.get(&member.name).copied(),
+            line: member.load_line.as_ref().and_then(|line| line.capacity),
+            // What a host can do counts once, however many groups are there.
+            share: member.host.as_ref().map_or(1.0, |host| host.own),
+        }
+    }
+}
+
+/// How a member does, for the crew.
+pub(super) fn found(status: &GroupStatus, name: &str) -> Option<plimsoll_brain::scale::crew::Found> {
+    let member = status.members.iter().find(|member| member.name == name)?;
+    let in_flight = member.in_flight.max(u32::try_from(member.leases).unwrap_or(u32::MAX));
+    Some(plimsoll_brain::scale::crew::Found { usable: member.state.eligible(), in_flight })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn look(ended: u64, in_flight: u64, queued: u64, times: &[u64]) -> GroupLook {
+        let mut status = GroupStatus { queued: queued + in_flight, ..GroupStatus::default() };
+        status.latency.count = ended;
+        GroupLook { status, times: times.to_vec(), processors: BTreeMap::new() }
+    }
+
+    #[test]
+    fn what_came_is_what_ended_and_what_is_under_way() {
+        let mut before = Before::default();
+        assert_eq!(before.since(&look(100, 0, 0, &[]), 1.0), None);
+        let since = before.since(&look(150, 30, 0, &[]), 2.0).unwrap();
+        assert_eq!((since.rate, since.waiting, since.response), (40.0, 30.0, None));
+        // Those under way end, and nobody comes.
+        assert_eq!(before.since(&look(180, 0, 0, &[]), 1.0).unwrap().rate, 0.0);
+    }
+
+    #[test]
+    fn times_are_those_since_the_look_before() {
+        let mut before = Before::default();
+        let mut times = vec![0; GroupLook::seconds().len()];
+        times[3] = 1000;
+        before.since(&look(0, 0, 0, &times), 1.0);
+        times[40] = 95;
+        times[50] = 5;
+        let response = before.since(&look(0, 0, 0, &times), 1.0).unwrap().response.unwrap();
+        assert_eq!(response, GroupLook::seconds()[40]);
+        assert_eq!(before.since(&look(0, 0, 0, &times), 1.0).unwrap().response, None);
+    }
+}

@@ -1,0 +1,383 @@
+//! `[group.scaler]`: how many members there are, by what goes on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_brain::scale::crew::CrewRules;
+use plimsoll_brain::scale::{Rules, Target};
+use plimsoll_cluster::discover::{self as sources, ScaledSettings, SourceSettings};
+use plimsoll_cluster::scaler::Kind;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::place::Spot;
+use super::problem::Problem;
+use super::root::{millis, one};
+use super::{File, Group, TimeSpan};
+use provider::{Docker, Exec, Kubernetes, Process, Systemd, Webhook};
+
+mod provider;
+
+pub(super) use provider::{HostAddress, PortRange, Template};
+
+/// Starts members when the group needs more and takes them away when it needs fewer, within `min` and `max`. One table says who does
+/// so: `process`, `systemd`, `exec`, `webhook`, `docker`, `kubernetes`; or `advice = true`, and nobody does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Scaler {
+    /// Fewest members of the group, those in `members` and found by `discover` included.
+    #[schemars(range(min = 0, max = 4096))]
+    #[serde(default = "one_member")]
+    pub(crate) min: u32,
+
+    /// Most members of the group, counted likewise.
+    #[schemars(range(min = 1, max = 4096))]
+    pub(crate) max: u32,
+
+    /// What is aimed at: one of `utilization`, `response_time` and `head_room`.
+    pub(crate) target: Aim,
+
+    /// How often it is decided.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    #[serde(default = "millis::<1000>")]
+    pub(crate) interval: TimeSpan,
+
+    /// How long a member takes from being started until it serves, which is how far ahead the demand is foreseen; what was seen
+    /// replaces it.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    #[serde(default = "millis::<10000>")]
+    pub(crate) start_time: TimeSpan,
+
+    /// A member that does not pass its health checks so long after it was started, or fails them for so long, is stopped, and another
+    /// one is started.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    #[serde(default = "millis::<60000>")]
+    pub(crate) start_deadline: TimeSpan,
+
+    /// How long a member that goes may take to end its work; then it is stopped all the same.
+    #[schemars(extend("x-maximum" = "1h"))]
+    #[serde(default = "millis::<30000>")]
+    pub(crate) drain: TimeSpan,
+
+    /// A member goes only if it was too many at every decision for so long.
+    #[schemars(extend("x-maximum" = "1h"))]
+    #[serde(default = "millis::<60000>")]
+    pub(crate) stabilize: TimeSpan,
+
+    /// Pauses.
+    #[serde(default)]
+    pub(crate) cool_down: CoolDown,
+
+    /// Most members at once.
+    #[serde(default)]
+    pub(crate) step: Step,
+
+    /// Capacity of a member that is started, as in `members`.
+    #[schemars(range(min = 0.001, max = 1_000_000.0))]
+    #[serde(default = "one")]
+    pub(crate) capacity: f64,
+
+    /// Most requests (http), connections (tcp) or flows (udp) at once at a member that is started. Default: the group's.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_connections: Option<u32>,
+
+    /// Say what would be done, and why, and do nothing.
+    #[serde(default)]
+    pub(crate) dry_run: bool,
+
+    /// What becomes of the members that were started when the balancer stops.
+    #[serde(default)]
+    pub(crate) on_stop: OnStop,
+
+    /// Nobody starts or stops anything: how many there should be is in `GET /v1/groups/NAME/scale` and in the metrics.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) advice: bool,
+
+    /// Members are processes of this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) process: Option<Process>,
+
+    /// Members are units of systemd on this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) systemd: Option<Systemd>,
+
+    /// A program starts and stops members.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) exec: Option<Exec>,
+
+    /// A server is told to start and stop members.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) webhook: Option<Webhook>,
+
+    /// Members are containers, by the API of Docker's Engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) docker: Option<Docker>,
+
+    /// Members are pods, whose number is set; they are found by `discover`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kubernetes: Option<Kubernetes>,
+}
+
+/// What is aimed at; one of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Aim {
+    /// Part of the members' processors that is in use, as agents tell; by the load line where none does.
+    #[schemars(range(min = 0.05, max = 0.95))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) utilization: Option<f64>,
+
+    /// How long 95 of 100 requests take at most.
+    #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1h"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) response_time: Option<TimeSpan>,
+
+    /// Part of what the members can carry, by the load line, that is free.
+    #[schemars(range(min = 0.05, max = 0.95))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) head_room: Option<f64>,
+}
+
+/// Pauses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct CoolDown {
+    /// After members were started, before more are.
+    #[schemars(extend("x-maximum" = "1d"))]
+    pub(crate) up: TimeSpan,
+
+    /// After members were started or taken away, before one is taken away.
+    #[schemars(extend("x-maximum" = "1d"))]
+    pub(crate) down: TimeSpan,
+}
+
+impl Default for CoolDown {
+    fn default() -> Self {
+        Self { up: TimeSpan::millis(0), down: TimeSpan::millis(60_000) }
+    }
+}
+
+/// Most members at once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Step {
+    /// That are started.
+    #[schemars(range(min = 1, max = 4096))]
+    pub(crate) up: u32,
+
+    /// That are taken away.
+    #[schemars(range(min = 1, max = 4096))]
+    pub(crate) down: u32,
+}
+
+impl Default for Step {
+    fn default() -> Self {
+        Self { up: 4, down: 1 }
+    }
+}
+
+/// What becomes of members when the balancer stops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OnStop {
+    /// They are stopped, after the last request has ended.
+    #[default]
+    Stop,
+    /// They stay, and the next balancer finds them again, as far as its provider can.
+    Leave,
+}
+
+/// A group whose members are counted.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Scaling {
+    /// Its name.
+    pub(crate) group: Arc<str>,
+    /// What is decided by.
+    pub(crate) rules: Rules,
+    /// What becomes of members that were started.
+    pub(crate) crew: CrewRules,
+    /// Between two decisions.
+    pub(crate) interval: Duration,
+    /// Only what would be done is said.
+    pub(crate) dry_run: bool,
+    /// They stay when the balancer stops.
+    pub(crate) leave: bool,
+    /// Most at once at a member that was started; the group's if `None`.
+    pub(crate) limit: Option<u32>,
+    /// Who starts and stops.
+    pub(crate) kind: Kind,
+    /// By which the members that were started are known among the group's sources; `None` where they are found otherwise.
+    pub(crate) source: Option<Arc<SourceSettings>>,
+}
+
+impl Scaler {
+    /// Which of the providers it has; none or several for what is wrong.
+    fn providers(&self) -> Vec<&'static str> {
+        let set = [
+            ("process", self.process.is_some()),
+            ("systemd", self.systemd.is_some()),
+            ("exec", self.exec.is_some()),
+            ("webhook", self.webhook.is_some()),
+            ("docker", self.docker.is_some()),
+            ("kubernetes", self.kubernetes.is_some()),
+            ("advice", self.advice),
+        ];
+        set.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect()
+    }
+
+    fn kind(&self) -> Kind {
+        let named = None
+            .or_else(|| self.process.as_ref().map(Process::kind))
+            .or_else(|| self.systemd.as_ref().map(Systemd::kind))
+            .or_else(|| self.exec.as_ref().map(Exec::kind))
+            .or_else(|| self.webhook.as_ref().map(Webhook::kind))
+            .or_else(|| self.docker.as_ref().map(Docker::kind))
+            .or_else(|| self.kubernetes.as_ref().map(Kubernetes::kind));
+        named.unwrap_or(Kind::Advice)
+    }
+
+    /// Its source of members, where it starts each of them.
+    pub(super) fn source(&self) -> Option<SourceSettings> {
+        let provider = self.kind().name();
+        let each = !matches!(provider, "kubernetes" | "advice");
+        let kind = sources::Kind::Scaler(ScaledSettings { provider });
+        each.then_some(SourceSettings { kind, allow_empty: true, hold: Duration::ZERO })
+    }
+
+    fn scaling(&self, group: &Group) -> Scaling {
+        let Aim { utilization, response_time, head_room } = &self.target;
+        let seconds = response_time.map(|goal| Target::ResponseTime(goal.0.as_secs_f64()));
+        let target =
+            utilization.map(Target::Utilization).or(seconds).or_else(|| head_room.map(Target::HeadRoom));
+        Scaling {
+            group: group.name.0.as_str().into(),
+            rules: Rules {
+                min: self.min,
+                max: self.max,
+                target: target.unwrap_or(Target::HeadRoom(0.3)),
+                unit: self.capacity,
+                cool_up: self.cool_down.up.0,
+                cool_down: self.cool_down.down.0,
+                step_up: self.step.up,
+                step_down: self.step.down,
+                stabilize: self.stabilize.0,
+                start_time: self.start_time.0,
+            },
+            crew: CrewRules {
+                start_deadline: self.start_deadline.0,
+                drain_deadline: self.drain.0,
+                ..CrewRules::default()
+            },
+            interval: self.interval.0,
+            dry_run: self.dry_run,
+            leave: self.on_stop == OnStop::Leave,
+            limit: self.max_connections,
+            kind: self.kind(),
+            source: self.source().map(Arc::new),
+        }
+    }
+}
+
+impl File {
+    /// The groups whose members are counted.
+    pub(crate) fn scalings(&self) -> Vec<Scaling> {
+        let groups = self.config.groups.iter();
+        groups.filter_map(|group| Some(group.scaler.as_ref()?.scaling(group))).collect()
+    }
+}
+
+/// What is wrong with a group's scaler.
+pub(super) fn check(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+    let Some(scaler) = &group.scaler else { return };
+    let at = spot.name("scaler");
+    let of_group = spot;
+    let spot = spot.key("scaler");
+    if group.lottery.is_some() {
+        let problem = Problem::error(at, "either `scaler` or `lottery`, not both");
+        found.push(problem.also(of_group.name("lottery"), "its members are those that are drawn"));
+        return;
+    }
+    if scaler.min > scaler.max && !spot.broken("min") && !spot.broken("max") {
+        let message = format!("`min` ({}) must not be above `max` ({})", scaler.min, scaler.max);
+        let key = if spot.has("min") { "min" } else { "max" };
+        found.push(Problem::error(spot.key(key).value(), message));
+    }
+    let Aim { utilization, response_time, head_room } = &scaler.target;
+    let aims = [utilization.is_some(), response_time.is_some(), head_room.is_some()];
+    let aims = aims.iter().filter(|set| **set).count();
+    let target = spot.key("target");
+    let wrong = spot.broken("target")
+        || ["utilization", "response_time", "head_room"].iter().any(|key| target.broken(key));
+    if aims != 1 && !wrong {
+        let message =
+            if aims == 0 { "`target` aims at nothing" } else { "`target` aims at more than one thing" };
+        let hint = "write { utilization = 0.7 }, { response_time = \"50ms\" } or { head_room = 0.3 }";
+        found.push(Problem::error(target.value(), message).hint(hint));
+    }
+    check_provider(scaler, group, (of_group, spot), found);
+}
+
+fn check_provider(
+    scaler: &Scaler,
+    group: &Group,
+    (of_group, spot): (&Spot, &Spot),
+    found: &mut Vec<Problem>,
+) {
+    let providers = scaler.providers();
+    const ALL: [&str; 7] = ["process", "systemd", "exec", "webhook", "docker", "kubernetes", "advice"];
+    if ALL.iter().any(|key| spot.broken(key)) {
+        return;
+    }
+    let provider = match providers.as_slice() {
+        [one] => *one,
+        [] => {
+            let problem =
+                Problem::error(of_group.name("scaler"), "a scaler without anybody who starts members");
+            found.push(problem.hint(
+                "add [group.scaler.process] with a command for servers on this machine, systemd, exec, webhook, docker, kubernetes, or \
+                 advice = true",
+            ));
+            return;
+        }
+        [first, second, ..] => {
+            let problem =
+                Problem::error(spot.name(second), format!("either `{first}` or `{second}`, not both"));
+            found.push(problem.also(spot.name(first), "here"));
+            return;
+        }
+    };
+    let found_otherwise = matches!(provider, "kubernetes" | "advice");
+    if found_otherwise
+        && group.members.is_empty()
+        && group.discover.is_empty()
+        && !of_group.broken("members")
+        && !of_group.broken("discover")
+    {
+        let message = format!("`{provider}` does not say who the members are, and nobody else does");
+        let hint = "add [[group.discover]], such as the name of a headless service as dns, or members";
+        found.push(Problem::error(spot.name(provider), message).hint(hint));
+    }
+    if !found_otherwise && group.health.is_none() && !of_group.broken("health") {
+        let message =
+            "a member that is started would get requests before it serves: there is no [group.health]";
+        found.push(
+            Problem::error(of_group.name("scaler"), message)
+                .hint("add health = { http = \"/…\" }, grpc or tcp"),
+        );
+    }
+    if found_otherwise {
+        for key in ["max_connections", "on_stop", "drain"].into_iter().filter(|key| spot.has(key)) {
+            let message = format!("`{key}` has no effect: `{provider}` starts no member by itself");
+            found.push(Problem::warning(spot.name(key), message));
+        }
+    }
+    provider::check(scaler, spot.key(provider), found);
+}
+
+fn one_member() -> u32 {
+    1
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,336 @@
+//! `[store]`: where it is kept what operators do and which members were registered; `[etcd]`: the cluster that may be that place, and
+//! a source of members.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use plimsoll_cluster::etcd::{Endpoint, EtcdSettings, TlsFiles};
+use plimsoll_cluster::store::{Local, Shared, SharedSettings, Store};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::place::Spot;
+use super::problem::Problem;
+use super::root::millis;
+use super::text::{Text, text};
+use super::{Config, LogPath, MemberAddress, TimeSpan};
+
+/// Where it is kept what operators do (drain, disable, set) and which members were registered. Without it that is forgotten with the
+/// process. It takes effect at start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StoreTable {
+    /// A file of this balancer's, in a folder that it may write. With `etcd` it has a copy, for a start while etcd is away.
+    #[schemars(extend("examples" = ["/var/lib/plimsoll/state.json"]))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<LogPath>,
+
+    /// Groups and listeners that are in the store (`plimsoll config push`) count beside those of this file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) config: bool,
+
+    /// What keys begin with in the cluster of `[etcd]`: all balancers with the same have one store together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) etcd: Option<KeyPrefix>,
+}
+
+/// A cluster of etcd, version 3, as `store` and sources of members have it. Files are read again with each connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EtcdTable {
+    /// Its members, tried in turn.
+    #[schemars(length(min = 1, max = 32))]
+    pub(crate) endpoints: Vec<EtcdUrl>,
+
+    /// Who asks, where etcd has authentication on.
+    #[schemars(length(min = 1, max = 256))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) user: Option<String>,
+
+    /// The file of their password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) password_file: Option<LogPath>,
+
+    /// The authorities of the endpoints' certificates, PEM; those of the system unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ca: Option<LogPath>,
+
+    /// A certificate of this balancer's, PEM, where etcd asks for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate: Option<LogPath>,
+
+    /// Its key, PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<LogPath>,
+
+    /// For a connection, and for an answer.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1m"))]
+    #[serde(default = "millis::<3000>")]
+    pub(crate) timeout: TimeSpan,
+}
+
+impl EtcdTable {
+    /// As it is asked.
+    pub(crate) fn settings(&self) -> EtcdSettings {
+        let path = |path: &LogPath| path.0.clone();
+        let endpoint = |url: &EtcdUrl| Endpoint {
+            https: url.https,
+            host: url.address.host.clone(),
+            port: url.address.port,
+        };
+        EtcdSettings {
+            endpoints: self.endpoints.iter().map(endpoint).collect(),
+            user: self.user.clone().zip(self.password_file.as_ref().map(path)),
+            tls: TlsFiles {
+                ca: self.ca.as_ref().map(path),
+                own: self.certificate.as_ref().map(path).zip(self.key.as_ref().map(path)),
+            },
+            timeout: self.timeout.0,
+        }
+    }
+}
+
+impl Config {
+    /// Does the store have groups and listeners, too?
+    pub(crate) fn shares(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.config)
+    }
+
+    /// The store that it names, or one that forgets; and what there is to be said of it.
+    ///
+    /// # Errors
+    /// It cannot be used: one line.
+    pub(crate) fn open_store(&self) -> Result<(Arc<dyn Store>, Option<String>), String> {
+        let StoreTable { file, etcd, .. } = self.store.clone().unwrap_or_default();
+        let file = file.map(|LogPath(path)| path);
+        if let (Some(prefix), Some(cluster)) = (etcd, &self.etcd) {
+            let settings = SharedSettings { etcd: cluster.settings(), prefix: prefix.0, copy: file };
+            let (store, said) = Shared::open(settings)?;
+            return Ok((Arc::new(store), said));
+        }
+        let (store, said) = Local::open(file.as_deref())?;
+        Ok((Arc::new(store), said))
+    }
+
+    /// Where registered members are kept, for people.
+    pub(super) fn store_place(&self) -> String {
+        match &self.store {
+            Some(StoreTable { etcd: Some(prefix), .. }) => format!("etcd {prefix}"),
+            Some(StoreTable { file: Some(file), .. }) => file.to_string(),
+            _ => "memory".to_owned(),
+        }
+    }
+}
+
+/// A member of a cluster of etcd: `http://HOST:PORT`, or `https://HOST:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EtcdUrl {
+    pub(crate) https: bool,
+    pub(crate) address: MemberAddress,
+}
+
+text! {
+    EtcdUrl,
+    format: "plimsoll-etcd-url",
+    what: "a URL of etcd's client port",
+    example: "https://10.0.0.1:2379",
+    pattern: "^https?://.+$",
+}
+
+/// The port that etcd has for clients.
+const PORT: u16 = 2379;
+
+impl FromStr for EtcdUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let plain = text.strip_prefix("http://").map(|rest| (false, rest));
+        let (https, rest) = plain
+            .or_else(|| text.strip_prefix("https://").map(|rest| (true, rest)))
+            .ok_or("begins with neither http:// nor https://")?;
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let ported = rest.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+        let address = if ported { rest.parse()? } else { format!("{rest}:{PORT}").parse()? };
+        Ok(Self { https, address })
+    }
+}
+
+impl fmt::Display for EtcdUrl {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "http{}://{}", if self.https { "s" } else { "" }, self.address)
+    }
+}
+
+/// What keys of etcd begin with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyPrefix(pub(crate) String);
+
+text! {
+    KeyPrefix,
+    format: "plimsoll-key-prefix",
+    what: "what keys of etcd begin with",
+    example: "/plimsoll/",
+}
+
+impl FromStr for KeyPrefix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.len() > 512 {
+            return Err("is longer than 512 bytes".into());
+        }
+        if text.chars().any(|c| c.is_control() || c == ' ') {
+            return Err("has a space or a control character".into());
+        }
+        // Else `/web` would have the keys of `/web2`, too.
+        if !text.ends_with('/') || text == "/" {
+            return Err("is not a name that ends with /".into());
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for KeyPrefix {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// What the tables say of one another.
+pub(super) fn check(config: &Config, spots: &Spot, found: &mut Vec<Problem>) {
+    let shared = config.store.as_ref().is_some_and(|store| store.etcd.is_some());
+    if let Some(store) = &config.store {
+        let spot = spots.key("store");
+        if store.file.is_none() && store.etcd.is_none() && !spot.broken("file") && !spot.broken("etcd") {
+            let problem = Problem::error(spot.value(), "a store without a place");
+            found.push(problem.hint("add file = \"/var/lib/plimsoll/state.json\", or etcd = \"/plimsoll/\""));
+        }
+        if shared && config.etcd.is_none() && !spots.broken("etcd") {
+            let problem = Problem::error(spot.key("etcd").value(), "there is no cluster of etcd");
+            found.push(problem.hint("add [etcd] with endpoints = [\"http://10.0.0.1:2379\"]"));
+        }
+    }
+    for (index, group) in config.groups.iter().enumerate() {
+        for (place, source) in group.discover.iter().enumerate() {
+            if source.etcd.is_some() && config.etcd.is_none() && !spots.broken("etcd") {
+                let at = spots.key("group").item(index).key("discover").item(place).key("etcd").value();
+                let problem = Problem::error(at, "there is no cluster of etcd");
+                found.push(problem.hint("add [etcd] with endpoints = [\"http://10.0.0.1:2379\"]"));
+            }
+        }
+    }
+    let Some(etcd) = &config.etcd else { return };
+    let spot = spots.key("etcd");
+    let used = shared || config.groups.iter().flat_map(|group| &group.discover).any(|one| one.etcd.is_some());
+    let broken = spots.broken("store") || spots.key("store").broken("etcd") || spots.broken("group");
+    if !used && !broken {
+        let problem =
+            Problem::warning(spots.name("etcd"), "`etcd` has no effect: nothing is kept or found there");
+        found.push(problem.hint("add [store] with etcd = \"/plimsoll/\""));
+    }
+    for (one, other, has, needs) in [
+        ("user", "password_file", etcd.user.is_some(), etcd.password_file.is_none()),
+        ("password_file", "user", etcd.password_file.is_some(), etcd.user.is_none()),
+        ("certificate", "key", etcd.certificate.is_some(), etcd.key.is_none()),
+        ("key", "certificate", etcd.key.is_some(), etcd.certificate.is_none()),
+    ] {
+        if has && needs && !spot.broken(other) {
+            let problem = Problem::error(spot.name(one), format!("`{one}` needs `{other}`"));
+            found.push(problem.hint(format!("add {other} to [etcd]")));
+        }
+    }
+    let secure = etcd.endpoints.iter().any(|endpoint| endpoint.https);
+    for key in ["ca", "certificate"].into_iter().filter(|key| spot.has(key) && !secure) {
+        let message = format!("`{key}` has no effect: no endpoint begins with https://");
+        found.push(Problem::warning(spot.name(key), message));
+    }
+    let plain =
+        |url: &EtcdUrl| !url.https && !matches!(&*url.address.host, "127.0.0.1" | "::1" | "localhost");
+    if etcd.user.is_some() && etcd.endpoints.iter().any(plain) {
+        let problem = Problem::warning(spot.name("user"), "whoever is on the way can read the password");
+        found.push(problem.hint("use https://"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::super::parse;
+    use super::*;
+
+    const REST: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nmembers = [\"a:1\"]\n";
+
+    fn said(tables: &str) -> String {
+        match parse("plimsoll.toml", format!("{tables}{REST}").into_bytes()) {
+            Err(problems) => problems.to_string(),
+            Ok(file) => file.warnings.to_string(),
+        }
+    }
+
+    #[test]
+    fn urls_and_prefixes() {
+        let url = |text: &str| text.parse::<EtcdUrl>().map(|url| url.to_string());
+        assert_eq!(url("http://a").unwrap(), "http://a:2379");
+        assert_eq!(url("https://[::1]/").unwrap(), "https://[::1]:2379");
+        assert_eq!(url("https://B:1").unwrap(), "https://b:1");
+        for wrong in ["a:2379", "http://", "http://a/v3", "http://a:0"] {
+            assert!(url(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["", "/", "/a", "a b/"] {
+            assert!(wrong.parse::<KeyPrefix>().is_err(), "{wrong}");
+        }
+        assert!("/plimsoll/".parse::<KeyPrefix>().is_ok());
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_place() {
+        assert_snapshot!(said("[store]\n"), @r#"
+        error: plimsoll.toml:1:1: a store without a place
+            1 | [store]
+              | ^^^^^^^ add file = "/var/lib/plimsoll/state.json", or etcd = "/plimsoll/"
+        1 error
+        "#);
+        assert_snapshot!(said("store = { etcd = \"/plimsoll/\" }\n"), @r#"
+        error: plimsoll.toml:1:18: there is no cluster of etcd
+            1 | store = { etcd = "/plimsoll/" }
+              |                  ^^^^^^^^^^^^ add [etcd] with endpoints = ["http://10.0.0.1:2379"]
+        1 error
+        "#);
+        assert_snapshot!(said("[etcd]\nendpoints = [\"http://10.0.0.1\"]\nuser = \"u\"\nkey = \"/k\"\nca = \"/c\"\n"), @r#"
+        warning: plimsoll.toml:1:2: `etcd` has no effect: nothing is kept or found there
+            1 | [etcd]
+              |  ^^^^ add [store] with etcd = "/plimsoll/"
+        error: plimsoll.toml:3:1: `user` needs `password_file`
+            3 | user = "u"
+              | ^^^^ add password_file to [etcd]
+        warning: plimsoll.toml:3:1: whoever is on the way can read the password
+            3 | user = "u"
+              | ^^^^ use https://
+        error: plimsoll.toml:4:1: `key` needs `certificate`
+            4 | key = "/k"
+              | ^^^ add certificate to [etcd]
+        warning: plimsoll.toml:5:1: `ca` has no effect: no endpoint begins with https://
+            5 | ca = "/c"
+              | ^^
+        2 errors, 3 warnings
+        "#);
+        assert_snapshot!(said("store.etcd = \"plimsoll\"\netcd = { endpoints = [\"10.0.0.1:2379\"] }\n"), @r#"
+        error: plimsoll.toml:1:14: `etcd`: `plimsoll` is not a name that ends with /
+            1 | store.etcd = "plimsoll"
+              |              ^^^^^^^^^^ what keys of etcd begin with, such as "/plimsoll/"
+        error: plimsoll.toml:2:23: `endpoints`: `10.0.0.1:2379` begins with neither http:// nor https://
+            2 | etcd = { endpoints = ["10.0.0.1:2379"] }
+              |                       ^^^^^^^^^^^^^^^ a URL of etcd's client port, such as "https://10.0.0.1:2379"
+        2 errors
+        "#);
+    }
+
+    #[test]
+    fn what_is_right_says_nothing() {
+        assert_eq!(said("[store]\nfile = \"/tmp/state.json\"\n"), "");
+        let etcd = "[etcd]\nendpoints = [\"https://a\", \"https://b\"]\nuser = \"u\"\npassword_file = \"/p\"\nca = \"/c\"\n";
+        assert_eq!(said(&format!("[store]\netcd = \"/plimsoll/\"\nfile = \"/copy\"\n{etcd}")), "");
+    }
+}

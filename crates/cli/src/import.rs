@@ -1,0 +1,60 @@
+//! Configurations of other load balancers, read into ours: `plimsoll config import`.
+//!
+//! A reader ([`haproxy`], [`nginx`]) takes the text apart and fills a [`Draft`](draft::Draft); what it cannot carry over it notes with its line and
+//! the reason. Nothing is passed over in silence but what has no effect on traffic by itself (names, comments). The draft is
+//! then put in order ([`mod@fit`]) and written ([`mod@write`]). No text makes a reader panic, and nothing is looked up or opened.
+
+mod draft;
+mod fit;
+mod haproxy;
+mod nginx;
+mod value;
+mod write;
+
+use crate::config;
+
+pub(crate) use draft::Note;
+
+/// Whose configuration it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum From {
+    /// HAProxy.
+    Haproxy,
+    /// NGINX: http and stream.
+    Nginx,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Imported {
+    /// TOML that `plimsoll config check` accepts, if the files that it names are there.
+    pub(crate) text: String,
+    /// What was not carried over, in the order of the lines.
+    pub(crate) notes: Vec<Note>,
+}
+
+/// Reads a text; `name` is what it is called.
+///
+/// # Errors
+/// There is nothing in it to carry over: what is missing, and what was noted.
+pub(crate) fn import(from: From, name: &str, text: &str) -> Result<Imported, (String, Vec<Note>)> {
+    let (draft, program) = match from {
+        From::Haproxy => (haproxy::read(text), "HAProxy"),
+        From::Nginx => (nginx::read(text), "NGINX"),
+    };
+    let draft = fit::fit(draft);
+    let mut notes = draft.notes.clone();
+    notes.sort_by_key(|note| note.line);
+    if draft.listeners.is_empty() {
+        let what = "no listener could be carried over: nothing would be served".to_owned();
+        return Err((what, notes));
+    }
+    let text = write::toml(&draft, name, program);
+    match config::parse("the result", text.clone().into_bytes()) {
+        Ok(_) => Ok(Imported { text, notes }),
+        Err(problems) => Err((format!("the result would be refused: {}", problems.headline()), notes)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! What both readers fill: listeners, groups and members as far as they were said.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Something that was not carried over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Note {
+    /// Counts from 1.
+    pub(crate) line: usize,
+    /// As it stands there, in short.
+    pub(crate) what: String,
+    pub(crate) why: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Draft {
+    pub(super) threads: Option<u64>,
+    pub(super) max_connections: Option<u64>,
+    pub(super) listeners: Vec<Listener>,
+    pub(super) groups: Vec<Group>,
+    pub(super) notes: Vec<Note>,
+}
+
+impl Draft {
+    pub(super) fn note(&mut self, line: usize, what: impl Into<String>, why: impl Into<String>) {
+        self.notes.push(Note { line, what: short(&what.into()), why: why.into() });
+    }
+}
+
+/// Longest text that is quoted.
+const QUOTED: usize = 80;
+
+fn short(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    match text.char_indices().nth(QUOTED) {
+        Some((end, _)) => text[..end].chars().map(plain).chain(['…']).collect(),
+        None => text.chars().map(plain).collect(),
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Protocol {
+    #[default]
+    Http,
+    Tcp,
+    Udp,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Listener {
+    pub(super) line: usize,
+    pub(super) address: SocketAddr,
+    pub(super) protocol: Protocol,
+    pub(super) group: String,
+    pub(super) tls: Option<Tls>,
+    pub(super) accept_proxy: bool,
+    pub(super) backlog: Option<u64>,
+    /// Members are told who the client is.
+    pub(super) forwarded: bool,
+    pub(super) cookie: Option<String>,
+    pub(super) head: Option<Duration>,
+    pub(super) idle: Option<Duration>,
+    pub(super) body: Option<Duration>,
+    pub(super) tunnel: Option<Duration>,
+}
+
+impl Listener {
+    pub(super) fn new(line: usize, address: SocketAddr, protocol: Protocol, group: &str) -> Self {
+        Self {
+            line,
+            address,
+            protocol,
+            group: group.to_owned(),
+            tls: None,
+            accept_proxy: false,
+            backlog: None,
+            forwarded: false,
+            cookie: None,
+            head: None,
+            idle: None,
+            body: None,
+            tunnel: None,
+        }
+    }
+
+    /// Where it listens: listeners of one place cannot be two.
+    pub(super) fn transport(&self) -> &'static str {
+        if self.protocol == Protocol::Udp { "udp" } else { "tcp" }
+    }
+}
+
+/// What clients are shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tls {
+    /// Certificate and key.
+    pub(super) certificates: Vec<(String, String)>,
+    pub(super) client_ca: Option<String>,
+    pub(super) optional: bool,
+    pub(super) only_13: bool,
+    /// Name and group.
+    pub(super) names: Vec<(String, String)>,
+}
+
+/// What members are believed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct MemberTls {
+    pub(super) verify: bool,
+    pub(super) ca: Option<String>,
+    pub(super) server_name: Option<String>,
+    pub(super) own: Option<(String, String)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Http(String),
+    Tcp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Health {
+    pub(super) kind: Kind,
+    pub(super) interval: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) rise: Option<u64>,
+    pub(super) fall: Option<u64>,
+    pub(super) host: Option<String>,
+    pub(super) expect: Option<u64>,
+}
+
+/// How members are chosen.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) enum Strategy {
+    /// As often as weights say.
+    #[default]
+    Turns,
+    LeastConnections,
+    Random,
+    /// Of so many the best.
+    LeastRequest(u64),
+    FirstAvailable,
+    /// By a key: how much more than its share a member may have, 0 for no bound.
+    Rendezvous(f64),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Member {
+    pub(super) address: String,
+    pub(super) capacity: f64,
+    pub(super) limit: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Group {
+    pub(super) line: usize,
+    pub(super) name: String,
+    pub(super) strategy: Strategy,
+    pub(super) key: Option<String>,
+    pub(super) members: Vec<Member>,
+    /// `host:port` of names of which each address is a member.
+    pub(super) dns: Vec<String>,
+    pub(super) queue_timeout: Option<Duration>,
+    pub(super) pool: Option<u64>,
+    pub(super) slow_start: Option<Duration>,
+    /// 1 or 2.
+    pub(super) send_proxy: Option<u8>,
+    pub(super) h2: bool,
+    pub(super) tls: Option<MemberTls>,
+    pub(super) health: Option<Health>,
+    pub(super) connect: Option<Duration>,
+    pub(super) idle: Option<Duration>,
+    pub(super) attempts: Option<u64>,
+    /// Failures in a row that eject, and for how long.
+    pub(super) eject: Option<(u64, Option<Duration>)>,
+}

@@ -1,0 +1,60 @@
+//! HAProxy's configuration: `global`, `defaults`, `frontend`, `backend`, `listen`.
+//!
+//! Lines are taken apart into words ([`words`]) and gathered into sections, each on top of the defaults that are in force where it
+//! begins ([`section`]). Then each bind becomes a listener ([`bind`]) and each section with servers a group ([`server`]).
+
+mod bind;
+mod section;
+mod server;
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::draft::{Draft, Protocol};
+use super::value;
+use section::{Section, Sections};
+
+/// A number alone is milliseconds.
+const UNIT: Duration = Duration::from_millis(1);
+
+/// What ours does not have, in a few words.
+const NO_RULES: &str = "there are no rules on single requests here";
+
+/// What backends say that is of listeners here, by the group.
+#[derive(Debug, Default)]
+struct OfListeners {
+    cookies: BTreeMap<String, String>,
+    /// Those whose members are told who the client is.
+    forwarded: BTreeSet<String>,
+}
+
+/// Reads a text.
+pub(super) fn read(text: &str) -> Draft {
+    let mut draft = Draft::default();
+    let sections = section::read(text, &mut draft);
+    let groups = names(&sections);
+    let mut of_listeners = OfListeners::default();
+    for section in sections.list.iter().filter(|section| section.kind.serves()) {
+        if let Some(group) = server::group(section, &sections, &groups, &mut draft, &mut of_listeners) {
+            draft.groups.push(group);
+        }
+    }
+    for section in sections.list.iter().filter(|section| section.kind.accepts()) {
+        bind::listeners(section, &groups, &of_listeners, &mut draft);
+    }
+    draft
+}
+
+/// How groups are called here, by how backends are called there.
+fn names(sections: &Sections) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
+    for section in sections.list.iter().filter(|section| section.kind.serves()) {
+        names.entry(section.name.clone()).or_insert_with(|| value::name(&section.name));
+    }
+    names
+}
+
+fn protocol(section: &Section) -> Protocol {
+    if section.http() { Protocol::Http } else { Protocol::Tcp }
+}

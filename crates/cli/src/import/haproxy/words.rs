@@ -1,0 +1,64 @@
+//! A line as words: spaces between them, quotes and backslashes around what is meant as it stands, `#` before a comment.
+
+/// The words of a line.
+pub(super) fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut begun = false;
+    let mut quote = None;
+    let mut letters = line.chars();
+    while let Some(letter) = letters.next() {
+        match (quote, letter) {
+            (Some(open), close) if open == close => quote = None,
+            // Within single quotes a backslash is one.
+            (None | Some('"'), '\\') => {
+                begun = true;
+                match letters.next() {
+                    Some('n') => word.push('\n'),
+                    Some('t') => word.push('\t'),
+                    Some('r') => word.push('\r'),
+                    Some(other) => word.push(other),
+                    None => {}
+                }
+            }
+            (None, '"' | '\'') => (quote, begun) = (Some(letter), true),
+            (None, '#') => break,
+            (None, space) if space.is_whitespace() => {
+                if begun {
+                    words.push(std::mem::take(&mut word));
+                    begun = false;
+                }
+            }
+            (_, other) => {
+                word.push(other);
+                begun = true;
+            }
+        }
+    }
+    if begun {
+        words.push(word);
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_and_comments() {
+        for (line, expected) in [
+            ("  server a 10.0.0.1:80 check # the first", "server|a|10.0.0.1:80|check"),
+            (r#"option httpchk "GET /a b""#, "option|httpchk|GET /a b"),
+            (r"http-request set-header X a\ b", "http-request|set-header|X|a b"),
+            (r"acl a path '\d # x'", r"acl|a|path|\d # x"),
+            ("''", ""),
+            ("# all", ""),
+            ("a \"b", "a|b"),
+        ] {
+            assert_eq!(words(line).join("|"), expected, "{line}");
+        }
+        assert_eq!(words("''").len(), 1);
+        assert_eq!(words("\\"), [""]);
+    }
+}

@@ -1,0 +1,112 @@
+//! NGINX's configuration: upstreams and servers of `http` and `stream`.
+//!
+//! The text is taken apart into directives ([`words`]), upstreams become groups ([`upstream`]), and servers with one place to send
+//! everything to become listeners ([`server`]).
+
+mod pass;
+mod server;
+mod upstream;
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::draft::{Draft, Group};
+use words::Directive;
+
+/// A number alone is seconds.
+const UNIT: Duration = Duration::from_secs(1);
+
+/// Groups by what `proxy_pass` calls them, and what has been settled of each.
+#[derive(Debug, Default)]
+struct Upstreams {
+    groups: BTreeMap<String, Group>,
+    /// Those of which a server has said how they are reached.
+    said: BTreeSet<String>,
+}
+
+/// Reads a text.
+pub(super) fn read(text: &str) -> Draft {
+    let mut draft = Draft::default();
+    let tree = words::read(text, &mut draft);
+    let mut http = Upstreams::default();
+    let mut stream = Upstreams::default();
+    // What `nginx -T` prints, and files of conf.d, have servers at the top.
+    let (loose, top): (Vec<Directive>, Vec<Directive>) =
+        tree.into_iter().partition(|one| one.block.is_some() && ["server", "upstream"].contains(&&*one.name));
+    let mut contexts = Vec::new();
+    for one in top {
+        match (&*one.name, &one.block) {
+            ("http" | "stream", Some(_)) => contexts.push(one),
+            _ => main(&one, &mut draft),
+        }
+    }
+    if !loose.is_empty() {
+        contexts.push(Directive { line: 0, name: "http".to_owned(), args: Vec::new(), block: Some(loose) });
+    }
+    for context in &contexts {
+        let inside = context.block.as_deref().unwrap_or_default();
+        let streams = context.name == "stream";
+        upstream::read(inside, streams, if streams { &mut stream } else { &mut http }, &mut draft);
+    }
+    for streams in [false, true] {
+        let inside: Vec<&Directive> = contexts
+            .iter()
+            .filter(|context| (context.name == "stream") == streams)
+            .flat_map(|context| context.block.as_deref().unwrap_or_default())
+            .collect();
+        server::read(&inside, streams, if streams { &mut stream } else { &mut http }, &mut draft);
+    }
+    // Two contexts may have upstreams of one name.
+    for (name, mut group) in http.groups.into_iter().chain(stream.groups) {
+        if draft.groups.iter().any(|other| other.name == group.name) {
+            draft.note(group.line, name, "an upstream of this name is in the other context, too: rename one");
+            group.name = format!("{}-stream", group.name);
+        }
+        draft.groups.push(group);
+    }
+    draft.groups.sort_by_key(|group| group.line);
+    draft
+}
+
+/// Of the process as a whole.
+fn main(one: &Directive, draft: &mut Draft) {
+    match &*one.name {
+        "worker_processes" => {
+            if let Some(threads) = one.args.first().and_then(|word| word.parse().ok()) {
+                draft.threads = Some(threads);
+            }
+        }
+        "pid" | "daemon" | "master_process" | "user" => {
+            draft.note(
+                one.line,
+                one.said(),
+                "the unit of systemd says as whom it runs, and knows its number",
+            );
+        }
+        "include" => include(one, draft),
+        "load_module" | "worker_rlimit_nofile" | "worker_cpu_affinity" | "pcre_jit" => {
+            draft.note(one.line, one.said(), "it needs none of that");
+        }
+        "events" => {
+            for inside in one.block.iter().flatten() {
+                let why = match &*inside.name {
+                    "worker_connections" => {
+                        "max_connections is of the process and counts clients; by default as many as open files allow"
+                    }
+                    _ => "it needs none of that",
+                };
+                draft.note(inside.line, inside.said(), why);
+            }
+        }
+        "error_log" => draft.note(one.line, one.said(), "the log goes to standard error"),
+        _ => draft.note(one.line, one.said(), "there is nothing like it here"),
+    }
+}
+
+fn include(one: &Directive, draft: &mut Draft) {
+    // Types of files are of those who serve files.
+    if !one.args.first().is_some_and(|file| file.ends_with("mime.types")) {
+        draft.note(one.line, one.said(), "other files are not read: give the output of nginx -T");
+    }
+}

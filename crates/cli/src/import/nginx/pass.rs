@@ -1,0 +1,198 @@
+//! Where a server sends what it gets: its one `proxy_pass`, and what is said beside it.
+
+use std::time::Duration;
+
+use super::super::draft::{Draft, MemberTls};
+use super::super::value;
+use super::server::{Scope, inside, member_tls};
+use super::words::Directive;
+use super::{Upstreams, upstream};
+
+/// Of a listener: head, idle, body, tunnel.
+pub(super) type Timeouts = (Option<Duration>, Option<Duration>, Option<Duration>, Option<Duration>);
+
+/// Where to.
+pub(super) struct Target {
+    /// Name of the group here.
+    pub(super) group: String,
+    /// Are members told who the client is?
+    pub(super) forwarded: bool,
+    pub(super) timeouts: Timeouts,
+}
+
+/// What a place says of the group that it sends to.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Said {
+    connect: Option<Duration>,
+    idle: Option<Duration>,
+    attempts: Option<u64>,
+    tls: Option<MemberTls>,
+    h2: bool,
+    send_proxy: Option<u8>,
+}
+
+/// Of a server of `http`: the location `/`.
+pub(super) fn of_http(
+    server: &Directive,
+    block: &[&Directive],
+    around: &[&Directive],
+    upstreams: &mut Upstreams,
+    draft: &mut Draft,
+) -> Option<Target> {
+    let mut all = None;
+    for one in block.iter().filter(|one| one.name == "location") {
+        let whole = one.args == ["/"] || one.args == ["^~", "/"];
+        if whole && all.is_none() {
+            all = Some(*one);
+        } else {
+            draft.note(
+                one.line,
+                one.said(),
+                "everything that a listener gets goes to one group: paths are not told apart",
+            );
+        }
+    }
+    let Some(location) = all else {
+        draft.note(server.line, server.said(), "it has no location / that sends everything to one place");
+        return None;
+    };
+    let inner: Vec<&Directive> = location.block.iter().flatten().collect();
+    for one in &inner {
+        inside(one, false, draft);
+    }
+    let scope = Scope { levels: [&inner, block, around] };
+    let Some(pass) = inner.iter().find(|one| ["proxy_pass", "grpc_pass"].contains(&&*one.name)) else {
+        draft.note(location.line, location.said(), "it sends nothing to a member (proxy_pass, grpc_pass)");
+        return None;
+    };
+    let (scheme, rest) = pass.first().split_once("://").unwrap_or_else(|| ("http", pass.first()));
+    let (host, path) = rest.split_once('/').map_or((rest, ""), |(host, path)| (host, path));
+    if !path.is_empty() {
+        draft.note(pass.line, pass.said(), "paths are passed on as they are");
+    }
+    let grpc = pass.name == "grpc_pass";
+    let secure = ["https", "grpcs"].contains(&scheme);
+    let of = |http: &str, grpc_name: &str| scope.time(if grpc { grpc_name } else { http });
+    let said = Said {
+        connect: of("proxy_connect_timeout", "grpc_connect_timeout"),
+        idle: of("proxy_read_timeout", "grpc_read_timeout"),
+        attempts: tries(&scope),
+        tls: secure.then(|| member_tls(&scope)),
+        h2: grpc,
+        send_proxy: None,
+    };
+    let usual = if secure { 443 } else { 80 };
+    let group = group(pass, host, Some(usual), said, upstreams, draft)?;
+    let forwarded = fields(pass, &scope, draft);
+    let timeouts = (
+        scope.time("client_header_timeout"),
+        scope.time("keepalive_timeout").filter(|idle| !idle.is_zero()),
+        scope.time("client_body_timeout"),
+        scope.time("proxy_read_timeout"),
+    );
+    Some(Target { group, forwarded, timeouts })
+}
+
+/// Of a server of `stream`.
+pub(super) fn of_stream(
+    server: &Directive,
+    scope: &Scope<'_>,
+    upstreams: &mut Upstreams,
+    draft: &mut Draft,
+) -> Option<Target> {
+    let Some(pass) = scope.find("proxy_pass") else {
+        draft.note(server.line, server.said(), "it sends nothing to a member (proxy_pass)");
+        return None;
+    };
+    let said = Said {
+        connect: scope.time("proxy_connect_timeout"),
+        idle: None,
+        attempts: tries(scope),
+        tls: scope.on("proxy_ssl").then(|| member_tls(scope)),
+        h2: false,
+        send_proxy: scope.on("proxy_protocol").then_some(1),
+    };
+    let group = group(pass, pass.first(), None, said, upstreams, draft)?;
+    Some(Target { group, forwarded: false, timeouts: (None, scope.time("proxy_timeout"), None, None) })
+}
+
+/// Tries after the first; theirs count that one, and 0 is for no limit.
+fn tries(scope: &Scope<'_>) -> Option<u64> {
+    let tries = scope.find("proxy_next_upstream_tries")?.first().parse::<u64>().ok()?;
+    tries.checked_sub(1)
+}
+
+/// The group that a name or an address stands for, with what is said of it here; the first to say something is right.
+fn group(
+    pass: &Directive,
+    host: &str,
+    usual: Option<u16>,
+    said: Said,
+    upstreams: &mut Upstreams,
+    draft: &mut Draft,
+) -> Option<String> {
+    if !upstreams.groups.contains_key(host) {
+        let Some(address) = value::member(host, usual) else {
+            draft.note(
+                pass.line,
+                pass.said(),
+                "there is no upstream of this name, and it is no host with a port",
+            );
+            return None;
+        };
+        let mut group = upstream::single(pass.line, &address);
+        if upstreams.groups.values().any(|other| other.name == group.name) {
+            group.name = value::name(&format!("{}-alone", group.name));
+        }
+        upstreams.groups.insert(host.to_owned(), group);
+    }
+    let first = !upstreams.said.contains(host);
+    let group = upstreams.groups.get_mut(host)?;
+    let now = Said {
+        connect: group.connect,
+        idle: group.idle,
+        attempts: group.attempts,
+        tls: group.tls.clone(),
+        h2: group.h2,
+        send_proxy: group.send_proxy,
+    };
+    if first {
+        upstreams.said.insert(host.to_owned());
+        (group.connect, group.idle, group.attempts) = (said.connect, said.idle, said.attempts);
+        (group.tls, group.h2, group.send_proxy) = (said.tls, said.h2, said.send_proxy);
+    } else if now != said {
+        let why = "times, tries and TLS are of the group: as the first server that sends there has them";
+        draft.note(pass.line, pass.said(), why);
+    }
+    Some(group.name.clone())
+}
+
+/// Fields that requests get on their way. True if members are told who the client is.
+fn fields(pass: &Directive, scope: &Scope<'_>, draft: &mut Draft) -> bool {
+    let (mut forwarded, mut host) = (false, false);
+    for one in scope.all(if pass.name == "grpc_pass" { "grpc_set_header" } else { "proxy_set_header" }) {
+        let value = one.args.get(1).map_or("", String::as_str);
+        match (one.first().to_ascii_lowercase().as_str(), value) {
+            ("host", "$host" | "$http_host" | "$host:$server_port") => host = true,
+            ("host", _) => {
+                host = true;
+                draft.note(one.line, one.said(), "members get the Host that the client asked for");
+            }
+            ("x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-host", _) => forwarded = true,
+            ("x-real-ip", _) => {
+                forwarded = true;
+                draft.note(one.line, one.said(), "X-Forwarded-For says it");
+            }
+            ("upgrade" | "connection", _) => {}
+            _ => draft.note(one.line, one.said(), "there are no rules on single requests here"),
+        }
+    }
+    if !host {
+        draft.note(
+            pass.line,
+            pass.said(),
+            "members get the Host that the client asked for, and not the name that stands here",
+        );
+    }
+    forwarded
+}

@@ -1,0 +1,170 @@
+//! `upstream` blocks as groups.
+
+use super::super::draft::{Draft, Group, Member, Strategy};
+use super::super::value;
+use super::words::Directive;
+use super::{UNIT, Upstreams};
+
+/// Reads those of a context.
+pub(super) fn read(inside: &[Directive], streams: bool, upstreams: &mut Upstreams, draft: &mut Draft) {
+    for one in inside.iter().filter(|one| one.name == "upstream") {
+        let name = one.first();
+        let Some(block) = &one.block else { continue };
+        if upstreams.groups.contains_key(name) {
+            draft.note(one.line, one.said(), "a second upstream of this name");
+            continue;
+        }
+        let mut called = value::name(name);
+        // Names that differ there may be the same here.
+        while upstreams.groups.values().any(|group| group.name == called) {
+            called = value::name(&format!("g{called}"));
+            if called.len() > 50 {
+                break;
+            }
+        }
+        let group = group(one.line, called, block, streams, draft);
+        upstreams.groups.insert(name.to_owned(), group);
+    }
+}
+
+/// One of a `proxy_pass` that names a server itself.
+pub(super) fn single(line: usize, address: &str) -> Group {
+    let member = Member { address: address.to_owned(), capacity: 1.0, limit: None };
+    Group { line, name: value::name(address), members: vec![member], ..Group::default() }
+}
+
+struct Server {
+    line: usize,
+    member: Member,
+    backup: bool,
+    fails: Option<u64>,
+    span: Option<std::time::Duration>,
+    said: String,
+}
+
+fn group(line: usize, name: String, block: &[Directive], streams: bool, draft: &mut Draft) -> Group {
+    let mut group = Group { line, name, ..Group::default() };
+    let mut servers = Vec::new();
+    for one in block {
+        match &*one.name {
+            "server" => servers.extend(server(one, streams, &mut group, draft)),
+            "least_conn" => group.strategy = Strategy::LeastConnections,
+            "random" if one.first() == "two" => group.strategy = Strategy::LeastRequest(2),
+            "random" => group.strategy = Strategy::Random,
+            "ip_hash" => by(&mut group, "client", one, draft),
+            "hash" => match key(one.first()) {
+                Some(key) => by(&mut group, &key, one, draft),
+                None => draft.note(one.line, one.said(), "there is no such key here: members take turns (client, path, header and cookie are keys)"),
+            },
+            "keepalive" => group.pool = one.first().parse().ok(),
+            "zone" => {}
+            "keepalive_timeout" | "keepalive_requests" | "keepalive_time" => {
+                draft.note(one.line, one.said(), "idle connections are kept for pool_idle");
+            }
+            "sticky" | "sticky_cookie_insert" => {
+                draft.note(one.line, one.said(), "write affinity = { cookie = \"NAME\" } at the listener");
+            }
+            "least_time" => {
+                group.strategy = Strategy::LeastConnections;
+                draft.note(one.line, one.said(), "adaptive and peak_ewma go by times; least_connections is what was written");
+            }
+            _ => draft.note(one.line, one.said(), "there is nothing like it here"),
+        }
+    }
+    settle(&mut group, servers, draft);
+    group
+}
+
+fn by(group: &mut Group, key: &str, one: &Directive, draft: &mut Draft) {
+    group.strategy = Strategy::Rendezvous(0.0);
+    group.key = Some(key.to_owned());
+    draft.note(
+        one.line,
+        one.said(),
+        "the same keys stay together, at other members than there: the hash is another",
+    );
+}
+
+/// A variable as a key.
+fn key(text: &str) -> Option<String> {
+    match text {
+        "$remote_addr" | "$binary_remote_addr" => Some("client".to_owned()),
+        "$request_uri" | "$uri" | "$document_uri" => Some("path".to_owned()),
+        _ => {
+            let header = text.strip_prefix("$http_").map(|name| format!("header:{}", name.replace('_', "-")));
+            let found = header.or_else(|| text.strip_prefix("$cookie_").map(|name| format!("cookie:{name}")));
+            found.filter(|key| !key.contains('$') && !key.ends_with(':'))
+        }
+    }
+}
+
+fn server(one: &Directive, streams: bool, group: &mut Group, draft: &mut Draft) -> Option<Server> {
+    let usual = if streams { None } else { Some(80) };
+    let Some(address) = value::member(one.first(), usual) else {
+        draft.note(one.line, one.said(), "is no host with a port");
+        return None;
+    };
+    let member = Member { address, capacity: 1.0, limit: None };
+    let mut server =
+        Server { line: one.line, member, backup: false, fails: None, span: None, said: one.said() };
+    for word in &one.args[1..] {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        match name {
+            "weight" => server.member.capacity = value.parse::<u32>().map_or(1.0, f64::from),
+            "max_conns" => server.member.limit = value.parse().ok(),
+            "max_fails" => server.fails = value.parse().ok(),
+            "fail_timeout" => server.span = value::time(value, UNIT),
+            "backup" => server.backup = true,
+            "down" => {
+                draft.note(one.line, one.said(), "it is down");
+                return None;
+            }
+            "slow_start" => group.slow_start = value::time(value, UNIT),
+            "resolve" => {
+                group.dns.push(server.member.address.clone());
+                return None;
+            }
+            _ => draft.note(
+                one.line,
+                format!("server {} … {word}", one.first()),
+                "there is nothing like it here",
+            ),
+        }
+    }
+    Some(server)
+}
+
+/// Spares, and what is of the group here.
+fn settle(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) {
+    let (spares, mut used): (Vec<Server>, Vec<Server>) =
+        servers.into_iter().partition(|server| server.backup);
+    if used.len() <= 1 && !spares.is_empty() {
+        group.strategy = Strategy::FirstAvailable;
+        used.extend(spares);
+    } else {
+        for spare in spares {
+            draft.note(
+                spare.line,
+                spare.said,
+                "there are spares only behind one member (strategy first_available)",
+            );
+        }
+    }
+    if let Some(first) = used.first() {
+        if let Some(fails) = first.fails {
+            group.eject = Some((fails, first.span));
+        }
+        let (fails, span) = (first.fails, first.span);
+        for server in used.iter().filter(|server| (server.fails, server.span) != (fails, span)) {
+            draft.note(
+                server.line,
+                server.said.clone(),
+                "max_fails and fail_timeout are of the group: as the first server has them",
+            );
+        }
+    }
+    if group.strategy == Strategy::FirstAvailable {
+        used.iter_mut().for_each(|server| server.member.capacity = 1.0);
+    }
+    group.members.extend(used.into_iter().map(|server| server.member));
+}

@@ -1,0 +1,179 @@
+//! The text as directives: words up to `;`, or up to a block in braces.
+
+use super::super::draft::Draft;
+
+/// Blocks within blocks; more are taken for a mistake.
+const DEEPEST: usize = 32;
+
+/// A directive.
+#[derive(Clone, Debug)]
+pub(super) struct Directive {
+    pub(super) line: usize,
+    pub(super) name: String,
+    pub(super) args: Vec<String>,
+    pub(super) block: Option<Vec<Self>>,
+}
+
+impl Directive {
+    /// As it stands there, in short.
+    pub(super) fn said(&self) -> String {
+        let words: Vec<&str> = std::iter::once(&self.name).chain(&self.args).map(String::as_str).collect();
+        let end = if self.block.is_some() { " { … }" } else { "" };
+        words.join(" ") + end
+    }
+
+    pub(super) fn first(&self) -> &str {
+        self.args.first().map_or("", String::as_str)
+    }
+}
+
+enum Token {
+    Word(String),
+    Open,
+    Close,
+    End,
+}
+
+/// Takes a text apart. What cannot be is noted.
+pub(super) fn read(text: &str, draft: &mut Draft) -> Vec<Directive> {
+    // Blocks that are open: what is in them, and the directive that each belongs to.
+    let mut open: Vec<(Vec<Directive>, Directive)> = Vec::new();
+    let mut here: Vec<Directive> = Vec::new();
+    let mut words: Vec<(usize, String)> = Vec::new();
+    let mut too_deep = 0_usize;
+    for (line, token) in tokens(text) {
+        match token {
+            Token::Word(word) => words.push((line, word)),
+            Token::End => here.extend(directive(&mut words)),
+            Token::Open => {
+                if open.len() >= DEEPEST {
+                    too_deep += 1;
+                    words.clear();
+                    continue;
+                }
+                let owner = directive(&mut words).unwrap_or_else(|| {
+                    draft.note(line, "{", "a block without a name");
+                    Directive { line, name: String::new(), args: Vec::new(), block: None }
+                });
+                open.push((std::mem::take(&mut here), owner));
+            }
+            Token::Close => {
+                if too_deep > 0 {
+                    too_deep -= 1;
+                    continue;
+                }
+                // A last directive without its end.
+                here.extend(directive(&mut words));
+                match open.pop() {
+                    Some((outside, mut owner)) => {
+                        owner.block = Some(std::mem::replace(&mut here, outside));
+                        here.push(owner);
+                    }
+                    None => draft.note(line, "}", "it closes nothing"),
+                }
+            }
+        }
+    }
+    here.extend(directive(&mut words));
+    while let Some((outside, mut owner)) = open.pop() {
+        draft.note(owner.line, owner.said(), "its block is not closed");
+        owner.block = Some(std::mem::replace(&mut here, outside));
+        here.push(owner);
+    }
+    here
+}
+
+fn directive(words: &mut Vec<(usize, String)>) -> Option<Directive> {
+    let mut all = std::mem::take(words).into_iter();
+    let (line, name) = all.next()?;
+    Some(Directive { line, name, args: all.map(|(_, word)| word).collect(), block: None })
+}
+
+fn tokens(text: &str) -> Vec<(usize, Token)> {
+    let mut tokens = Vec::new();
+    let mut line = 1;
+    let mut word: Option<(usize, String)> = None;
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        let begun = word.is_some();
+        match letter {
+            '#' if !begun => while letters.next_if(|letter| *letter != '\n').is_some() {},
+            '"' | '\'' if !begun => {
+                let mut quoted = String::new();
+                let from = line;
+                while let Some(inside) = letters.next() {
+                    match inside {
+                        end if end == letter => break,
+                        '\\' => quoted.extend(letters.next()),
+                        other => {
+                            line += usize::from(other == '\n');
+                            quoted.push(other);
+                        }
+                    }
+                }
+                word = Some((from, quoted));
+            }
+            '\\' => {
+                let word = word.get_or_insert((line, String::new()));
+                word.1.push('\\');
+                word.1.extend(letters.next());
+            }
+            // `${name}` is a part of a word.
+            '$' if letters.peek() == Some(&'{') => {
+                let word = word.get_or_insert((line, String::new()));
+                word.1.push('$');
+                for inside in letters.by_ref() {
+                    word.1.push(inside);
+                    line += usize::from(inside == '\n');
+                    if inside == '}' {
+                        break;
+                    }
+                }
+            }
+            ';' | '{' | '}' => {
+                tokens.extend(word.take().map(|(line, word)| (line, Token::Word(word))));
+                let token = match letter {
+                    ';' => Token::End,
+                    '{' => Token::Open,
+                    _ => Token::Close,
+                };
+                tokens.push((line, token));
+            }
+            space if space.is_whitespace() => {
+                tokens.extend(word.take().map(|(line, word)| (line, Token::Word(word))));
+                line += usize::from(space == '\n');
+            }
+            other => word.get_or_insert((line, String::new())).1.push(other),
+        }
+    }
+    tokens.extend(word.take().map(|(line, word)| (line, Token::Word(word))));
+    tokens
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str) -> (String, usize) {
+        fn one(directive: &Directive) -> String {
+            let inside =
+                directive.block.as_ref().map(|block| block.iter().map(one).collect::<Vec<_>>().join(";"));
+            let inside = inside.map_or_else(String::new, |inside| format!("{{{inside}}}"));
+            format!("{}:{}({}){inside}", directive.line, directive.name, directive.args.join("|"))
+        }
+        let mut draft = Draft::default();
+        let tree = read(text, &mut draft);
+        (tree.iter().map(one).collect::<Vec<_>>().join(";"), draft.notes.len())
+    }
+
+    #[test]
+    fn directives_and_blocks() {
+        let (tree, notes) = said("a 1; # x\nb 'c d' \"e\\\"\" {\n  f ${g}h;\n  k\n}\n");
+        assert_eq!((&*tree, notes), ("1:a(1);2:b(c d|e\"){3:f(${g}h);4:k()}", 0));
+        assert_eq!(said("a { b"), ("1:a(){1:b()}".to_owned(), 1));
+        assert_eq!(said("} a;"), ("1:a()".to_owned(), 1));
+        assert_eq!(said("location ~ \\.php$ { x; }").0, "1:location(~|\\.php$){1:x()}");
+        let deep = "a {".repeat(1000) + &"}".repeat(1000);
+        assert_eq!(said(&deep).1, 0);
+    }
+}

@@ -1,0 +1,175 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn made(from: From, text: &str) -> (String, Vec<String>) {
+    let imported = import(from, "x.cfg", text).unwrap_or_else(|(why, notes)| panic!("{why} {notes:?}"));
+    let notes =
+        imported.notes.iter().map(|note| format!("{}: {}: {}", note.line, note.what, note.why)).collect();
+    (imported.text, notes)
+}
+
+fn shown(from: From, text: &str) -> String {
+    let (text, notes) = made(from, text);
+    format!("{text}---\n{}", notes.join("\n"))
+}
+
+#[test]
+fn haproxy_web() {
+    insta::assert_snapshot!(shown(From::Haproxy, include_str!("../../../../tests/import/web.haproxy.cfg")));
+}
+
+#[test]
+fn haproxy_mixed() {
+    insta::assert_snapshot!(shown(From::Haproxy, include_str!("../../../../tests/import/mixed.haproxy.cfg")));
+}
+
+#[test]
+fn nginx_web() {
+    insta::assert_snapshot!(shown(From::Nginx, include_str!("../../../../tests/import/web.nginx.conf")));
+}
+
+#[test]
+fn nginx_stream() {
+    insta::assert_snapshot!(shown(From::Nginx, include_str!("../../../../tests/import/stream.nginx.conf")));
+}
+
+#[test]
+fn nothing_to_carry_over_is_an_error() {
+    for (from, text) in [
+        (From::Haproxy, ""),
+        (
+            From::Haproxy,
+            "frontend f\n bind :80\n use_backend b if { path /a }\nbackend b\n server s 10.0.0.1:80\n",
+        ),
+        (From::Nginx, "http { server { listen 80; location / { root /srv; } } }"),
+    ] {
+        let (why, notes) = import(from, "x", text).unwrap_err();
+        assert!(why.contains("no listener"), "{why}");
+        assert!(text.is_empty() || !notes.is_empty());
+    }
+}
+
+#[test]
+fn balances_have_their_strategies() {
+    for (balance, strategy) in [
+        ("roundrobin", "\"round_robin\""),
+        ("static-rr", "\"round_robin\""),
+        ("leastconn", "\"least_connections\""),
+        ("first", "\"first_available\""),
+        ("source", "{ rendezvous = { load_factor = 0 } }"),
+        ("random", "{ least_request = { choices = 2 } }"),
+        ("random(1)", "\"random\""),
+        ("random(4)", "{ least_request = { choices = 4 } }"),
+        ("rdp-cookie", "\"round_robin\""),
+    ] {
+        let text = format!(
+            "listen l\n bind :80\n balance {balance}\n server a 10.0.0.1:80\n server b 10.0.0.2:80\n"
+        );
+        let (made, _) = made(From::Haproxy, &text);
+        assert!(made.contains(&format!("strategy = {strategy}\n")), "{balance}: {made}");
+    }
+    for (method, strategy, key) in [
+        ("", "\"round_robin\"", ""),
+        ("least_conn;", "\"least_connections\"", ""),
+        ("random;", "\"random\"", ""),
+        ("random two least_conn;", "{ least_request = { choices = 2 } }", ""),
+        ("ip_hash;", "{ rendezvous = { load_factor = 0 } }", ""),
+        ("hash $request_uri consistent;", "{ rendezvous = { load_factor = 0 } }", "key = \"path\""),
+        ("hash $http_x_user;", "{ rendezvous = { load_factor = 0 } }", "key = \"header:x-user\""),
+        ("hash $cookie_id;", "{ rendezvous = { load_factor = 0 } }", "key = \"cookie:id\""),
+    ] {
+        let text = format!(
+            "http {{ upstream u {{ {method} server 10.0.0.1; server 10.0.0.2:81; }} server {{ listen 80; location / {{ proxy_pass http://u; }} }} }}"
+        );
+        let (made, _) = made(From::Nginx, &text);
+        assert!(made.contains(&format!("strategy = {strategy}\n")) && made.contains(key), "{method}: {made}");
+    }
+}
+
+#[test]
+fn a_spare_stands_behind_one_member() {
+    let text = "listen l\n bind :80\n server a 10.0.0.1:80\n server b 10.0.0.2:80 backup\n";
+    let (one, notes) = made(From::Haproxy, text);
+    assert!(one.contains("first_available") && notes.is_empty(), "{one} {notes:?}");
+    let (two, notes) = made(From::Haproxy, &format!("{text} server c 10.0.0.3:80\n"));
+    assert!(two.contains("round_robin") && !two.contains("10.0.0.2"), "{two}");
+    assert!(notes[0].contains("backup"), "{notes:?}");
+}
+
+#[test]
+fn defaults_are_those_of_their_place() {
+    let text = "defaults a\n mode http\n timeout connect 3s\ndefaults b\n mode tcp\n\
+                listen x from a\n bind :80\n server s 10.0.0.1:80\n\
+                listen y\n bind :81\n server s 10.0.0.1:81\n";
+    let (made, _) = made(From::Haproxy, text);
+    let (x, y) = made.split_at(made.find(":81\"").unwrap());
+    assert!(!x.contains("\"tcp\"") && y.contains("protocol = \"tcp\""), "{made}");
+    assert_eq!(made.matches("connect = \"3s\"").count(), 1);
+}
+
+/// Words of both languages, put together as they come.
+fn soup() -> impl Strategy<Value = String> {
+    let words = prop_oneof![
+        Just("global\n"),
+        Just("defaults\n mode http\n"),
+        Just("frontend f\n"),
+        Just("backend b\n"),
+        Just("listen l\n"),
+        Just(" bind :80 ssl crt /a.pem\n"),
+        Just(" bind [::]:81,:82-85\n"),
+        Just(" default_backend b\n"),
+        Just(" use_backend b if x\n"),
+        Just(" acl x ssl_fc_sni a.example\n"),
+        Just(" server s 10.0.0.1:80 check weight 7 maxconn 0\n"),
+        Just(" server t host backup cookie t sni str() verify none\n"),
+        Just(" balance hdr(\u{e4})\n"),
+        Just(" balance uri\n"),
+        Just(" option httpchk GET /\u{e4}\n"),
+        Just(" timeout server 0\n"),
+        Just(" timeout client 99999999999\n"),
+        Just(" cookie = insert\n"),
+        Just(" stick on src\n"),
+        Just(" retries 999\n"),
+        Just(" http-check expect status 9\n"),
+        Just("http {"),
+        Just("stream {"),
+        Just("upstream u {"),
+        Just("server {"),
+        Just("location / {"),
+        Just("}"),
+        Just("listen 80 ssl;"),
+        Just("listen [::]:53 udp;"),
+        Just("ssl_certificate /a;"),
+        Just("ssl_certificate_key /b;"),
+        Just("server 10.0.0.1 weight=0 max_fails=99999 fail_timeout=9w;"),
+        Just("server u.x:1 resolve;"),
+        Just("proxy_pass http://u;"),
+        Just("proxy_pass https://$x;"),
+        Just("proxy_pass 10.0.0.9:9;"),
+        Just("hash $http_;"),
+        Just("keepalive 99999999;"),
+        Just("proxy_ssl on;"),
+        Just("server_name a.b A.b *.c _;"),
+        Just("'"),
+        Just("\\"),
+        Just("{"),
+        Just(";"),
+        Just("#"),
+        Just("\n"),
+    ];
+    proptest::collection::vec(prop_oneof![9 => words.prop_map(str::to_owned), 1 => "\\PC{0,12}"], 0..60)
+        .prop_map(|words| words.concat())
+}
+
+proptest! {
+    /// Whatever the text: what is made of it is accepted, or nothing could be made of it.
+    #[test]
+    fn any_text(text in soup()) {
+        for from in [From::Haproxy, From::Nginx] {
+            if let Err((why, _)) = import(from, "x", &text) {
+                prop_assert!(!why.contains("would be refused"), "{why}\n{text}");
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! A draft as TOML, in the order in which a person would write it; what is at its default is left out.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::draft::{Draft, Group, Health, Kind, Listener, Member, Protocol, Strategy};
+use crate::config::TimeSpan;
+
+/// The text. `name` is the file that it is from, `program` whose.
+pub(super) fn toml(draft: &Draft, name: &str, program: &str) -> String {
+    let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut out = format!("# From {program}'s {name}, by plimsoll config import.\n");
+    if draft.threads.is_some() || draft.max_connections.is_some() {
+        out.push('\n');
+    }
+    number(&mut out, "threads", draft.threads);
+    number(&mut out, "max_connections", draft.max_connections);
+    for listener in &draft.listeners {
+        write_listener(&mut out, listener);
+    }
+    for group in &draft.groups {
+        write_group(&mut out, group);
+    }
+    out
+}
+
+/// Text as TOML has it.
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+fn text(out: &mut String, key: &str, value: Option<&str>) {
+    if let Some(value) = value {
+        let _ = writeln!(out, "{key} = {}", quoted(value));
+    }
+}
+
+fn number(out: &mut String, key: &str, value: Option<u64>) {
+    if let Some(value) = value {
+        let _ = writeln!(out, "{key} = {value}");
+    }
+}
+
+fn time(out: &mut String, key: &str, value: Option<Duration>) {
+    if let Some(value) = value {
+        let _ = writeln!(out, "{key} = \"{}\"", TimeSpan(value));
+    }
+}
+
+/// A table that is there if it has something in it.
+fn table(out: &mut String, name: &str, fill: impl Fn(&mut String)) {
+    let mut inside = String::new();
+    fill(&mut inside);
+    if !inside.is_empty() {
+        let _ = write!(out, "\n[{name}]\n{inside}");
+    }
+}
+
+fn write_listener(out: &mut String, listener: &Listener) {
+    let protocol = match (listener.protocol, &listener.tls) {
+        (Protocol::Http, Some(_)) => Some("https"),
+        (Protocol::Http, None) => None,
+        (Protocol::Tcp, _) => Some("tcp"),
+        (Protocol::Udp, _) => Some("udp"),
+    };
+    let _ = writeln!(out, "\n[[listener]]\naddress = \"{}\"", listener.address);
+    text(out, "protocol", protocol);
+    text(out, "group", Some(&listener.group));
+    if listener.accept_proxy && listener.protocol != Protocol::Udp {
+        out.push_str("accept_proxy = true\n");
+    }
+    if listener.protocol != Protocol::Udp {
+        number(out, "backlog", listener.backlog);
+    }
+    if listener.protocol == Protocol::Http {
+        if !listener.forwarded {
+            out.push_str("forwarded = \"off\"\n");
+        }
+        if let Some(cookie) = &listener.cookie {
+            // For as long as the client keeps it, as theirs.
+            let _ = writeln!(out, "affinity = {{ cookie = {}, ttl = \"0s\" }}", quoted(cookie));
+        }
+    }
+    table(out, "listener.timeouts", |out| {
+        if listener.protocol == Protocol::Http {
+            time(out, "head", listener.head);
+        }
+        time(out, "idle", listener.idle);
+        if listener.protocol == Protocol::Http {
+            time(out, "body", listener.body);
+            time(out, "tunnel", listener.tunnel);
+        }
+    });
+    let Some(tls) = &listener.tls else { return };
+    table(out, "listener.tls", |out| {
+        let pair = |(certificate, key): &(String, String)| {
+            format!("    {{ certificate = {}, key = {} }},\n", quoted(certificate), quoted(key))
+        };
+        let all: String = tls.certificates.iter().map(pair).collect();
+        let _ = writeln!(out, "certificates = [\n{all}]");
+        text(out, "client_ca", tls.client_ca.as_deref());
+        if tls.optional && tls.client_ca.is_some() {
+            out.push_str("client_certificate = \"optional\"\n");
+        }
+        if tls.only_13 {
+            out.push_str("min_version = \"1.3\"\n");
+        }
+        if !tls.names.is_empty() {
+            let one = |(name, group): &(String, String)| {
+                format!("    {{ name = {}, group = {} }},\n", quoted(name), quoted(group))
+            };
+            let all: String = tls.names.iter().map(one).collect();
+            let _ = writeln!(out, "names = [\n{all}]");
+        }
+    });
+}
+
+fn write_group(out: &mut String, group: &Group) {
+    let _ = writeln!(out, "\n[[group]]\nname = {}", quoted(&group.name));
+    let _ = writeln!(out, "strategy = {}", strategy(group));
+    if matches!(group.strategy, Strategy::Rendezvous(_)) {
+        text(out, "key", group.key.as_deref().filter(|key| *key != "client"));
+    }
+    if !group.members.is_empty() {
+        let all: String = group.members.iter().map(member).collect();
+        let _ = writeln!(out, "members = [\n{all}]");
+    }
+    if !group.dns.is_empty() {
+        let all: Vec<String> = group.dns.iter().map(|name| format!("{{ dns = {} }}", quoted(name))).collect();
+        let _ = writeln!(out, "discover = [{}]", all.join(", "));
+    }
+    time(out, "queue_timeout", group.queue_timeout);
+    time(out, "slow_start", Some(group.slow_start.unwrap_or_default()));
+    number(out, "pool", group.pool);
+    text(out, "send_proxy", group.send_proxy.map(|version| if version == 1 { "v1" } else { "v2" }));
+    if group.h2 {
+        out.push_str("protocol = \"h2\"\n");
+    }
+    if let Some(tls) = &group.tls {
+        let mut parts = Vec::new();
+        parts.extend(tls.ca.as_ref().map(|ca| format!("ca = {}", quoted(ca))));
+        if !tls.verify {
+            parts.push("verify = false".to_owned());
+        }
+        parts.extend(tls.server_name.as_ref().map(|name| format!("server_name = {}", quoted(name))));
+        parts.extend(tls.own.as_ref().map(|(certificate, key)| {
+            format!("own = {{ certificate = {}, key = {} }}", quoted(certificate), quoted(key))
+        }));
+        let _ = writeln!(out, "tls = {{ {} }}", parts.join(", "));
+    }
+    if let Some((0, _)) = group.eject {
+        out.push_str("outlier = false\n");
+    }
+    if let Some(health) = &group.health {
+        write_health(out, health);
+    }
+    table(out, "group.timeouts", |out| {
+        time(out, "connect", group.connect);
+        time(out, "idle", group.idle);
+    });
+    table(out, "group.retry", |out| number(out, "attempts", group.attempts));
+    if let Some((failures @ 1.., span)) = group.eject {
+        table(out, "group.outlier", |out| {
+            number(out, "consecutive", Some(failures));
+            time(out, "ejection", span);
+        });
+    }
+}
+
+fn strategy(group: &Group) -> String {
+    let even = group.members.windows(2).all(|pair| pair[0].capacity == pair[1].capacity);
+    match &group.strategy {
+        Strategy::Turns if even => "\"round_robin\"".to_owned(),
+        Strategy::Turns => "\"weighted_round_robin\"".to_owned(),
+        Strategy::LeastConnections => "\"least_connections\"".to_owned(),
+        Strategy::Random => "\"random\"".to_owned(),
+        Strategy::LeastRequest(choices) => format!("{{ least_request = {{ choices = {choices} }} }}"),
+        Strategy::FirstAvailable => "\"first_available\"".to_owned(),
+        Strategy::Rendezvous(factor) => format!("{{ rendezvous = {{ load_factor = {factor} }} }}"),
+    }
+}
+
+fn member(member: &Member) -> String {
+    if member.capacity == 1.0 && member.limit.is_none() {
+        return format!("    {},\n", quoted(&member.address));
+    }
+    let mut line = format!("    {{ address = {}", quoted(&member.address));
+    if member.capacity != 1.0 {
+        let _ = write!(line, ", capacity = {}", member.capacity);
+    }
+    if let Some(limit) = member.limit {
+        let _ = write!(line, ", max_connections = {limit}");
+    }
+    line + " },\n"
+}
+
+fn write_health(out: &mut String, health: &Health) {
+    table(out, "group.health", |out| {
+        match &health.kind {
+            Kind::Http(path) => text(out, "http", Some(path)),
+            Kind::Tcp => out.push_str("tcp = true\n"),
+        }
+        time(out, "interval", health.interval);
+        time(out, "timeout", health.timeout);
+        number(out, "rise", health.rise);
+        number(out, "fall", health.fall);
+        if let Kind::Http(_) = health.kind {
+            text(out, "host", health.host.as_deref());
+            number(out, "expect", health.expect);
+        }
+    });
+}

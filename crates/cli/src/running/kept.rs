@@ -1,0 +1,395 @@
+//! What operators did and what holds until it is taken back, as the store keeps it: whatever one balancer is told is written there first
+//! and then in force here, and at every other balancer as soon as it sees it; after a start it is in force before anybody is served.
+//!
+//! | key | what |
+//! | --- | --- |
+//! | `drain/GROUP/MEMBER` | the member gets nothing new |
+//! | `disable/member/GROUP/MEMBER` | it is out of use |
+//! | `disable/listener/PROTOCOL:ADDRESS` | the listener is closed, where there is one |
+//! | `disable/balancing/GROUP` | members take equal turns |
+//! | `set/GROUP/strategy` | the strategy, until the next reload of any balancer |
+//! | `members/GROUP/MEMBER` | a member that was registered: see `registered.rs` |
+//!
+//! `%` and `/` in names are written `%25` and `%2F`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, MutexGuard};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use plimsoll_cluster as cluster;
+use plimsoll_cluster::store::{Change, Entry, Store, View};
+use serde_json::{Value, json};
+
+use super::balancing::Balancing;
+use super::{Running, lock, registered};
+use crate::config;
+
+/// Something that holds until it is taken back, in the order in which it is put in force.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Deed {
+    /// A group has another strategy than the file says.
+    Strategy(String),
+    /// The balancing of a group is switched off.
+    Unbalanced(String),
+    /// A member of a group is drained.
+    Drained(String, String),
+    /// A member of a group is disabled.
+    Disabled(String, String),
+    /// A listener is closed.
+    Closed(String),
+}
+
+/// All of it, each with what is said of it.
+pub(crate) type Deeds = BTreeMap<Deed, Arc<str>>;
+
+/// What may be put in force once more, though nothing of it has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// Nothing.
+    Nothing,
+    /// What is of members: others are there now.
+    Members,
+    /// All: another file is in force.
+    All,
+}
+
+impl Deed {
+    fn key(&self) -> String {
+        match self {
+            Self::Strategy(group) => format!("set/{}/strategy", escaped(group)),
+            Self::Unbalanced(group) => format!("disable/balancing/{}", escaped(group)),
+            Self::Drained(group, member) => format!("drain/{}/{}", escaped(group), escaped(member)),
+            Self::Disabled(group, member) => {
+                format!("disable/member/{}/{}", escaped(group), escaped(member))
+            }
+            Self::Closed(listener) => format!("disable/listener/{}", escaped(listener)),
+        }
+    }
+
+    fn of(key: &str) -> Option<Self> {
+        let parts: Vec<&str> = key.split('/').collect();
+        Some(match parts[..] {
+            ["set", group, "strategy"] => Self::Strategy(plain(group)?),
+            ["disable", "balancing", group] => Self::Unbalanced(plain(group)?),
+            ["drain", group, member] => Self::Drained(plain(group)?, plain(member)?),
+            ["disable", "member", group, member] => Self::Disabled(plain(group)?, plain(member)?),
+            ["disable", "listener", listener] => Self::Closed(plain(listener)?),
+            _ => return None,
+        })
+    }
+
+    fn of_a_member(&self) -> bool {
+        matches!(self, Self::Drained(..) | Self::Disabled(..))
+    }
+
+    /// Does it end with the next reload?
+    fn till_reload(&self) -> bool {
+        matches!(self, Self::Strategy(_) | Self::Unbalanced(_))
+    }
+}
+
+/// A name as a part of a key.
+pub(super) fn escaped(name: &str) -> String {
+    name.replace('%', "%25").replace('/', "%2F")
+}
+
+/// The name that a part of a key stands for; `None` if it is none of ours.
+pub(super) fn plain(part: &str) -> Option<String> {
+    let mut pieces = part.split('%');
+    let mut name = pieces.next()?.to_owned();
+    for piece in pieces {
+        let (code, rest) = piece.split_at_checked(2)?;
+        name.push(match code {
+            "25" => '%',
+            "2F" => '/',
+            _ => return None,
+        });
+        name.push_str(rest);
+    }
+    Some(name).filter(|name| !name.is_empty())
+}
+
+/// What a store says of it.
+pub(crate) fn deeds(view: &View) -> Deeds {
+    let entry = |(key, entry): (&String, &Entry)| Some((Deed::of(key)?, Arc::clone(&entry.value)));
+    let mut deeds: Deeds = view.entries.iter().filter_map(entry).collect();
+    for (group, member) in registered::draining(view) {
+        deeds.entry(Deed::Drained(group, member)).or_insert_with(|| "{}".into());
+    }
+    deeds
+}
+
+/// With the time, for whoever looks into the store.
+pub(super) fn stamped(mut said: Value) -> String {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    said["at_unix_ms"] = u64::try_from(unix.as_millis()).unwrap_or(u64::MAX).into();
+    said.to_string()
+}
+
+/// A strategy as somebody writes it.
+fn balancing(written: &str) -> Result<Balancing, String> {
+    let wanted = config::strategy(written)?;
+    let (strategy, knobs) = wanted.find().ok_or_else(|| format!("{written} is not a strategy"))?;
+    let weight = wanted.weight().and_then(|weight| cluster::Expression::new(&weight.0).ok());
+    Ok(Balancing { strategy, knobs, weight })
+}
+
+impl Running {
+    /// Where it is kept what outlives the process.
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// What operators did, to be changed: not while another process takes over, or once it has. Whoever collects what there is waits
+    /// until it is given back.
+    pub(super) fn kept_in_charge(&self) -> Result<MutexGuard<'_, Deeds>, String> {
+        let kept = lock(&self.kept);
+        self.in_charge()?;
+        Ok(kept)
+    }
+
+    /// Puts in force what the store has, as far as it is not yet.
+    pub(crate) fn keep(&self, again: Again) {
+        self.follow(&mut lock(&self.kept), again);
+    }
+
+    /// The same, for whoever has what is in force.
+    pub(super) fn follow(&self, kept: &mut Deeds, again: Again) {
+        let wanted = deeds(&self.store.view());
+        let gone: Vec<Deed> = kept.keys().filter(|deed| !wanted.contains_key(deed)).cloned().collect();
+        for deed in gone {
+            if let Err(why) = self.undo(&deed) {
+                tracing::debug!("{}: {why}", deed.key());
+            }
+        }
+        for (deed, said) in &wanted {
+            let once_more = match again {
+                Again::Nothing => false,
+                Again::Members => deed.of_a_member(),
+                Again::All => true,
+            };
+            // It may be of a member or a listener that is elsewhere.
+            if (once_more || kept.get(deed) != Some(said))
+                && let Err(why) = self.redo(deed, said)
+            {
+                tracing::debug!("{}: {why}", deed.key());
+            }
+        }
+        *kept = wanted;
+    }
+
+    fn redo(&self, deed: &Deed, said: &str) -> Result<(), String> {
+        match deed {
+            Deed::Strategy(group) => {
+                let said: Value = serde_json::from_str(said).map_err(|why| why.to_string())?;
+                let written = said["strategy"].as_str().ok_or("it names no strategy")?;
+                self.choose_instead(group, &balancing(written)?, written).map(drop)
+            }
+            Deed::Unbalanced(group) => self.balance(group, false).map(drop),
+            Deed::Drained(group, member) => self.engine.drain(Some(group), member),
+            Deed::Disabled(group, member) => self.engine.disable(Some(group), member),
+            Deed::Closed(listener) => self.engine.close_listener(listener).map(drop),
+        }
+    }
+
+    fn undo(&self, deed: &Deed) -> Result<(), String> {
+        match deed {
+            Deed::Strategy(group) => {
+                let Some(own) = lock(&self.own).remove(group) else { return Ok(()) };
+                let _one = lock(&self.reloading);
+                self.choose(group, &own, own.strategy.name).map(drop)
+            }
+            Deed::Unbalanced(group) => self.balance(group, true).map(drop),
+            Deed::Drained(group, member) => self.engine.undrain(Some(group), member),
+            Deed::Disabled(group, member) => self.engine.enable(Some(group), member),
+            Deed::Closed(listener) => self.engine.open_listener(listener).map(drop),
+        }
+    }
+
+    /// Makes a change on what is known here.
+    pub(super) fn commit(&self, change: Change) -> Result<(), String> {
+        let seen = self.store.view();
+        self.store.commit(&change.as_seen(&seen)).map_err(|why| why.to_string())
+    }
+
+    fn write(&self, kept: &mut Deeds, deed: Deed) -> Result<(), String> {
+        if kept.contains_key(&deed) {
+            return Ok(());
+        }
+        let said = stamped(json!({}));
+        self.commit(Change::put(deed.key(), said.as_str()))?;
+        kept.insert(deed, said.into());
+        Ok(())
+    }
+
+    fn erase(&self, kept: &mut Deeds, deed: &Deed) -> Result<(), String> {
+        if kept.contains_key(deed) {
+            self.commit(Change::delete(deed.key()))?;
+            kept.remove(deed);
+        }
+        Ok(())
+    }
+
+    /// An operator drains a member, disables it, or takes that back.
+    pub(super) fn mark(
+        &self,
+        group: Option<&str>,
+        member: &str,
+        deed: fn(String, String) -> Deed,
+        on: bool,
+    ) -> Result<(), String> {
+        let mut kept = self.kept_in_charge()?;
+        let found = match self.engine.group_of(group, member) {
+            Ok(found) => found.to_string(),
+            Err(why) => {
+                // One that is not there now may be kept all the same, for when it comes back.
+                let same = |known: &Deed| match known {
+                    Deed::Drained(of, name) | Deed::Disabled(of, name) => {
+                        let of_it = *known == deed(of.clone(), name.clone());
+                        of_it && name == member && group.is_none_or(|group| group == of)
+                    }
+                    _ => false,
+                };
+                let absent: Vec<Deed> = kept.keys().filter(|known| same(known)).cloned().collect();
+                if on || absent.is_empty() {
+                    return Err(why);
+                }
+                return absent.iter().try_for_each(|deed| self.erase(&mut kept, deed));
+            }
+        };
+        let deed = deed(found, member.to_owned());
+        if on {
+            self.write(&mut kept, deed.clone())?;
+            self.redo(&deed, "{}")
+        } else {
+            self.erase(&mut kept, &deed)?;
+            self.undo(&deed)
+        }
+    }
+
+    /// An operator closes a listener, or opens it.
+    pub(super) fn close(&self, listener: &str, on: bool) -> Result<bool, String> {
+        let mut kept = self.kept_in_charge()?;
+        let named = self.engine.listener(listener)?;
+        let deed = Deed::Closed(named);
+        if on {
+            // It may not be possible to have its address again: then nothing has changed.
+            let news = self.engine.open_listener(listener)?;
+            return self.erase(&mut kept, &deed).map(|()| news);
+        }
+        self.write(&mut kept, deed)?;
+        self.engine.close_listener(listener)
+    }
+
+    /// An operator switches the balancing of a group off, or on.
+    pub(super) fn switch_balancing(&self, group: &str, on: bool) -> Result<Vec<String>, String> {
+        let mut kept = self.kept_in_charge()?;
+        self.own_balancing(group)?;
+        let deed = Deed::Unbalanced(group.to_owned());
+        if on {
+            self.erase(&mut kept, &deed)?;
+        } else {
+            self.write(&mut kept, deed)?;
+        }
+        self.balance(group, on)
+    }
+
+    /// An operator has a group balanced in another way, until the next reload.
+    pub(super) fn set_strategy(&self, group: &str, written: &str) -> Result<Vec<String>, String> {
+        let written = written.trim();
+        let by = balancing(written)?;
+        let mut kept = self.kept_in_charge()?;
+        self.own_balancing(group)?;
+        let (deed, off) = (Deed::Strategy(group.to_owned()), Deed::Unbalanced(group.to_owned()));
+        let said = stamped(json!({"strategy": written}));
+        let mut change = Change::put(deed.key(), said.as_str());
+        if kept.contains_key(&off) {
+            change = change.and_delete(off.key());
+        }
+        self.commit(change)?;
+        kept.remove(&off);
+        kept.insert(deed, said.into());
+        let before = self.choose_instead(group, &by, written)?;
+        Ok(vec![format!("~ group {group}: strategy {before} -> {written}")])
+    }
+
+    /// Has a group balanced in another way than the file says; how it was, for people.
+    fn choose_instead(&self, group: &str, by: &Balancing, written: &str) -> Result<String, String> {
+        // Not between the two halves of a reload.
+        let _one = lock(&self.reloading);
+        let own = self.own_balancing(group)?;
+        lock(&self.own).entry(group.to_owned()).or_insert(own);
+        let before = self.choose(group, by, written)?;
+        lock(&self.off).remove(group);
+        Ok(before)
+    }
+
+    /// How a group is balanced now, if that is not switched off, or would be.
+    fn own_balancing(&self, group: &str) -> Result<Balancing, String> {
+        if let Some(kept) = lock(&self.off).get(group) {
+            return Ok(kept.clone());
+        }
+        let force = self.force();
+        let Some(settings) = force.settings.groups.iter().find(|settings| *settings.spec.name == *group)
+        else {
+            let names: Vec<&str> = force.settings.groups.iter().map(|one| &*one.spec.name).collect();
+            return Err(format!("no group {group}; there are: {}", names.join(", ")));
+        };
+        let watched = force.watched.iter().find(|watched| *watched.name == *group);
+        Ok(Balancing {
+            strategy: settings.spec.strategy,
+            knobs: settings.spec.knobs.clone(),
+            weight: watched.and_then(|watched| watched.weight.clone()),
+        })
+    }
+
+    /// Another file is in force: it says by what there is balancing, at all balancers. What cannot be forgotten stays in force; then
+    /// there is a line about that.
+    pub(super) fn forget_settings(&self, kept: &mut Deeds) -> Option<String> {
+        let over: Vec<Deed> = kept.keys().filter(|deed| deed.till_reload()).cloned().collect();
+        if over.is_empty() {
+            return None;
+        }
+        let change = Change { deletes: over.iter().map(Deed::key).collect(), ..Change::default() };
+        if let Err(why) = self.commit(change) {
+            return Some(format!("! what operators set stays: {why}"));
+        }
+        // The file has undone it.
+        over.iter().for_each(|deed| drop(kept.remove(deed)));
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_deeds() {
+        let (group, member) = (|| "game servers/100%".to_owned(), || "[::1]:80".to_owned());
+        let all = [
+            Deed::Strategy(group()),
+            Deed::Unbalanced(group()),
+            Deed::Drained(group(), member()),
+            Deed::Disabled(group(), member()),
+            Deed::Closed("http:0.0.0.0:80".into()),
+        ];
+        for deed in all {
+            assert_eq!(Deed::of(&deed.key()), Some(deed));
+        }
+        assert_eq!(Deed::Drained(group(), member()).key(), "drain/game servers%2F100%25/[::1]:80");
+        for key in [
+            "",
+            "drain",
+            "drain/a",
+            "drain/a/b/c",
+            "drain//b",
+            "drain/a/%",
+            "drain/a/%2f",
+            "drain/é%2é/b",
+            "config",
+        ] {
+            assert_eq!(Deed::of(key), None, "{key}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Members that were registered, as the store keeps them: `members/GROUP/MEMBER`, with a lease where an agent did it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_admin::{Registered as Answer, Registration, Unregistered};
+use plimsoll_cluster::discover::{Heard, Kind, Listed, MOST, Told};
+use plimsoll_cluster::store::{Change, Refused, View};
+use serde::{Deserialize, Serialize};
+
+use super::kept::{Again, Deed, escaped, plain};
+use super::{Running, lock};
+use crate::config::{Discovery, MemberAddress, look_up};
+
+/// What the keys begin with.
+const MEMBERS: &str = "members/";
+
+/// What is kept of a member. What else it says is passed over.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Registered {
+    /// Looked up, once, by the balancer that was told.
+    pub(super) address: SocketAddr,
+    /// Relative to the others.
+    pub(super) capacity: f64,
+    /// At once; the group's if `None`.
+    pub(super) max_connections: Option<u32>,
+    /// It goes if nobody renews it for so long; `None` for one that stays.
+    pub(super) ttl_seconds: Option<f64>,
+    /// It is about to leave, and gets nothing new.
+    #[serde(default)]
+    pub(super) draining: bool,
+}
+
+/// What the keys of a group's members begin with.
+fn below(group: &str) -> String {
+    format!("{MEMBERS}{}/", escaped(group))
+}
+
+/// The key of a member.
+fn key(group: &str, member: &str) -> String {
+    below(group) + &escaped(member)
+}
+
+/// All of a group, or of all, with group and name. What cannot be read is nobody's.
+fn all<'v>(view: &'v View, below: &'v str) -> impl Iterator<Item = (String, String, Registered)> + 'v {
+    view.below(below).filter_map(move |(rest, entry)| {
+        let whole = format!("{below}{rest}");
+        let (group, member) = whole.strip_prefix(MEMBERS)?.split_once('/')?;
+        let found: Registered = serde_json::from_str(&entry.value).ok()?;
+        let usable = found.capacity.is_finite() && found.capacity > 0.0 && found.address.port() != 0;
+        Some((plain(group)?, plain(member)?, found)).filter(|_| usable)
+    })
+}
+
+/// Groups and names of those that are about to leave.
+pub(super) fn draining(view: &View) -> impl Iterator<Item = (String, String)> {
+    all(view, MEMBERS).filter(|(.., found)| found.draining).map(|(group, member, _)| (group, member))
+}
+
+/// What the sources say that are of registered members.
+pub(crate) fn heard(view: &View, discoveries: &[Discovery]) -> Vec<Heard> {
+    let mut heard = Vec::new();
+    for Discovery { group, sources, .. } in discoveries {
+        let source = sources.iter().find(|source| matches!(source.kind, Kind::Registered(_)));
+        let Some(source) = source else { continue };
+        let below = below(group);
+        let listed = |(_, name, found): (String, String, Registered)| Listed {
+            name: name.into(),
+            address: found.address,
+            capacity: found.capacity,
+            limit: found.max_connections,
+        };
+        let members = Some(all(view, &below).map(listed).collect());
+        let said = Ok(Told { members, note: None });
+        heard.push(Heard { group: Arc::clone(group), source: Arc::clone(source), said });
+    }
+    heard
+}
+
+impl Registered {
+    fn new(address: SocketAddr, asked: &Registration) -> Self {
+        let Registration { capacity, max_connections, ttl_seconds, draining } = *asked;
+        Self { address, capacity, max_connections, ttl_seconds, draining }
+    }
+
+    fn ttl(&self) -> Option<Duration> {
+        self.ttl_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    }
+}
+
+/// As a member is called.
+fn name(member: &str) -> Result<MemberAddress, Unregistered> {
+    member.parse().map_err(|why| Unregistered::Wrong(format!("member {member}: {why}")))
+}
+
+fn unregistered(why: Refused) -> Unregistered {
+    match why {
+        Refused::Conflict(_) | Refused::Wrong(_) => Unregistered::Wrong(why.to_string()),
+        Refused::Away(_) | Refused::Unsure(_) => Unregistered::Away(why.to_string()),
+    }
+}
+
+impl Running {
+    /// A member says once more what is known of it.
+    pub(super) fn renew_member(
+        &self,
+        group: &str,
+        member: &str,
+        asked: &Registration,
+    ) -> Option<Result<Answer, Unregistered>> {
+        // It may not be so any more.
+        self.takes_members(group).ok()?;
+        let name = name(member).ok()?.to_string();
+        let view = self.store.view();
+        let entry = view.entries.get(&key(group, &name))?;
+        let known: Registered = serde_json::from_str(&entry.value).ok()?;
+        if known != Registered::new(known.address, asked) {
+            return None;
+        }
+        // Whoever leaves is told of no work only once it gets nothing new here.
+        if known.draining {
+            let drained = Deed::Drained(group.to_owned(), name.clone());
+            if !self.kept.try_lock().is_ok_and(|kept| kept.contains_key(&drained)) {
+                return None;
+            }
+        }
+        // Another registration of the same may have had no lease.
+        match known.ttl_seconds.map(|_| self.store.renew(&key(group, &name))) {
+            Some(Ok(false)) => None,
+            Some(Err(why)) => Some(Err(unregistered(why))),
+            Some(Ok(true)) | None => Some(Ok(self.registered(group, name, &known))),
+        }
+    }
+
+    /// Takes a member into a group.
+    pub(super) fn register_member(
+        &self,
+        group: &str,
+        member: &str,
+        asked: &Registration,
+    ) -> Result<Answer, Unregistered> {
+        self.takes_members(group)?;
+        let address = name(member)?;
+        let found = look_up(&address)
+            .map_err(|why| Unregistered::Wrong(format!("member {member} cannot be looked up: {why}")))?;
+        let (name, wanted) = (address.to_string(), Registered::new(found, asked));
+        let (key, view) = (key(group, &name), self.store.view());
+        if !view.entries.contains_key(&key) && all(&view, &below(group)).count() >= MOST {
+            let why = format!("group {group} has {MOST} registered members, and that is the most");
+            return Err(Unregistered::Wrong(why));
+        }
+        let said = serde_json::to_string(&wanted).map_err(|why| Unregistered::Wrong(why.to_string()))?;
+        // Whoever says it last is right: a member that says it to two balancers at once is no conflict.
+        let change = Change::default().and_put(key, said, wanted.ttl());
+        {
+            let _kept = self.kept_in_charge().map_err(Unregistered::Away)?;
+            self.store.commit(&change).map_err(unregistered)?;
+        }
+        if wanted.draining {
+            self.keep(Again::Nothing);
+        }
+        Ok(self.registered(group, name, &wanted))
+    }
+
+    /// Takes a registered member away.
+    pub(super) fn deregister_member(&self, group: &str, member: &str) -> Result<(), Unregistered> {
+        let (name, view) = (name(member)?.to_string(), self.store.view());
+        let key = key(group, &name);
+        if !view.entries.contains_key(&key) {
+            let why = format!("no member {name} of group {group} was registered");
+            return Err(Unregistered::Unknown(why));
+        }
+        let _kept = self.kept_in_charge().map_err(Unregistered::Away)?;
+        self.store.commit(&Change::delete(key)).map_err(unregistered)
+    }
+
+    fn takes_members(&self, group: &str) -> Result<(), Unregistered> {
+        let takes = {
+            let base = lock(&self.base);
+            let mut its = base.discoveries.iter().filter(|discovery| *discovery.group == *group);
+            its.any(|one| one.sources.iter().any(|source| matches!(source.kind, Kind::Registered(_))))
+        };
+        if takes {
+            return Ok(());
+        }
+        let force = self.force();
+        if force.settings.groups.iter().any(|settings| *settings.spec.name == *group) {
+            let why = format!(
+                "group {group} takes no members that are registered: add [[group.discover]] with registered = true to it"
+            );
+            return Err(Unregistered::Wrong(why));
+        }
+        Err(Unregistered::Unknown(format!("there is no group {group}")))
+    }
+
+    fn registered(&self, group: &str, name: String, known: &Registered) -> Answer {
+        // Only whoever leaves wants to know: it is a look at all members.
+        let counters = if known.draining { self.engine.counters(group) } else { Vec::new() };
+        let in_flight = counters.iter().find(|one| *one.name == *name).map_or(0, |one| one.in_flight);
+        Answer {
+            group: group.to_owned(),
+            member: name,
+            address: known.address.to_string(),
+            ttl_seconds: known.ttl_seconds,
+            draining: known.draining,
+            in_flight: in_flight.into(),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What this process leaves to the one that takes over from it, and what it goes on with if it is that.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use plimsoll_admin::{UpgradeWish, Upgraded};
+use plimsoll_cluster as cluster;
+
+use super::{Running, lock};
+use crate::succession::{Elder, Fact, House, Kept, Left, PATIENCE};
+
+/// For a process to say what it has counted last.
+const LAST_WORD: Duration = Duration::from_secs(2);
+
+impl Running {
+    /// From now on another process can take over.
+    pub(crate) fn can_be_followed(&self, elder: Elder) {
+        // Nobody else sets it.
+        let _ = self.elder.set(elder);
+    }
+
+    /// How another process takes over from this one.
+    pub(crate) fn elder(&self) -> Option<&Elder> {
+        self.elder.get()
+    }
+
+    /// Has another process take over.
+    ///
+    /// # Errors
+    /// Why not; this one goes on then.
+    pub(crate) fn hand_over(&self, wish: &UpgradeWish) -> Result<Upgraded, String> {
+        let elder = self.elder().ok_or("it has not begun to serve yet")?;
+        let binary = wish.binary.as_deref().map(Path::new);
+        if let Some(relative) = binary.filter(|binary| !binary.is_absolute()) {
+            return Err(format!("{} is not an absolute path", relative.display()));
+        }
+        let patience = wish.timeout_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let took = elder.hand_over(&self.engine, self, binary, patience.unwrap_or(PATIENCE))?;
+        let connections = self.engine.status().listeners.iter().map(|listener| listener.connections).sum();
+        Ok(Upgraded { pid: took.pid, version: took.version, connections })
+    }
+
+    /// A process that was taken over from ends its connections from now on, or has ended.
+    pub(crate) fn predecessor(&self, lives: bool) {
+        self.predecessor.send_replace(lives.then(Instant::now));
+    }
+
+    /// Returns once the process before this one has nothing more to tell of its usual work: it has ended, or only such connections
+    /// are left there as may last for ever.
+    pub(crate) async fn predecessor_told(&self) {
+        let Some(since) = *self.predecessor.borrow() else { return };
+        let parting = {
+            let settings = &self.force().settings;
+            settings.drain_deadline.min(settings.upgrade_deadline) / 2
+        };
+        let mut lives = self.predecessor.subscribe();
+        let told = tokio::time::Instant::from_std(since) + parting + LAST_WORD;
+        let _ = tokio::time::timeout_at(told, lives.wait_for(Option::is_none)).await;
+    }
+
+    /// May something be changed here? Not while another process takes over, or once it has: that would be lost.
+    pub(super) fn in_charge(&self) -> Result<(), String> {
+        match self.elder.get() {
+            Some(elder) => elder.in_charge(),
+            None => Ok(()),
+        }
+    }
+
+    /// Goes on with what a process before this one knew. What cannot be done of it is told, and left out.
+    pub(crate) fn inherit(&self, left: Left) {
+        // Before anything is told of them.
+        left.crews.into_iter().for_each(|crewed| self.inherit_crew(crewed));
+        self.engine.recall(left.engine);
+        // What is of one age came together, as a rule, and is told together: members may not say too much in a second.
+        let mut reports = BTreeMap::<(String, String, u64), cluster::Report>::new();
+        for Fact { group, member, name, value, age_seconds } in left.facts {
+            let report = reports
+                .entry((group.clone(), member.clone(), age_seconds.to_bits()))
+                .or_insert_with(|| cluster::Report {
+                    group: Some(group),
+                    member,
+                    values: Vec::new(),
+                    age_seconds: Some(age_seconds),
+                });
+            report.values.push((name, value));
+        }
+        // The oldest first.
+        let mut reports: Vec<_> = reports.into_values().collect();
+        reports.sort_by(|one, other| {
+            other.age_seconds.unwrap_or(0.0).total_cmp(&one.age_seconds.unwrap_or(0.0))
+        });
+        for report in reports {
+            if let Err(why) = self.cluster.report(&report) {
+                tracing::debug!("what was told of {} is lost: {why:?}", report.member);
+            }
+        }
+    }
+}
+
+impl House for Running {
+    fn settle(&self) -> Result<(), String> {
+        self.settle_crews()
+    }
+
+    fn kept(&self) -> Kept {
+        // Whatever somebody is about to change is done, or is refused.
+        let _kept = lock(&self.kept);
+        Kept::of(&*self.store)
+    }
+
+    fn left(&self) -> Left {
+        let crews = self.yield_crews();
+        let fleet = self.pause_fleet();
+        // Whoever takes over writes from now on, and takes away what is over.
+        self.store.close();
+        let _one = lock(&self.reloading);
+        let mut facts = Vec::new();
+        let groups: Vec<_> =
+            self.force().settings.groups.iter().map(|group| group.spec.name.clone()).collect();
+        for group in groups {
+            for member in self.cluster.known(&group).into_iter().flat_map(|known| known.members) {
+                facts.extend(member.facts.into_iter().map(|fact| Fact {
+                    group: group.to_string(),
+                    member: member.name.to_string(),
+                    name: fact.name,
+                    value: fact.value,
+                    age_seconds: fact.age_seconds,
+                }));
+            }
+        }
+        Left { engine: self.engine.legacy(), crews, fleet, facts, flows: Vec::new() }
+    }
+
+    fn go_on(&self) {
+        self.store.reopen();
+        self.resume_fleet();
+        self.resume_crews();
+        // Others may have changed it meanwhile.
+        self.follow_document();
+    }
+
+    fn leave(&self, fleet: bool) {
+        if fleet {
+            self.vanish_from_fleet();
+        } else {
+            self.leave_fleet();
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Sockets that the service manager bound (`sd_listen_fds(3)`): they are there before the process is and after it has ended, so
+//! nobody is turned away while it is started again.
+//!
+//! Each is recognised by its address: the control socket by its path, doors of the admin plane and listeners by address and
+//! kind. Names (`LISTEN_FDNAMES`) are only for messages. Several for one listener (`ReusePort=`) are shared out like our own.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+
+use listenfd::ListenFd;
+use plimsoll_proxy::Bound;
+use rustix::io::{FdFlags, fcntl_setfd};
+use socket2::{SockRef, Type};
+
+use super::Sockets;
+use crate::config::AdminConfig;
+
+/// What was given, if anything was given to this process.
+///
+/// # Errors
+/// Something of it is no socket that we could serve.
+pub(super) fn sockets() -> Result<Sockets, String> {
+    let mut given = ListenFd::from_env();
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let names: Vec<&str> = names.split(':').collect();
+    let mut sockets = Sockets::default();
+    for place in 0..given.len() {
+        let name = names.get(place).filter(|name| !name.is_empty()).copied().unwrap_or("unknown");
+        let what = || format!("socket {} of the service manager ({name})", place + 3);
+        let socket = taken(&mut given, place).ok_or_else(|| {
+            format!("{} is none for TCP, UDP or a unix stream that listens: mend its .socket unit", what())
+        })?;
+        fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(|error| format!("{}: {error}", what()))?;
+        sockets.add(socket).map_err(|why| format!("{} {why}", what()))?;
+    }
+    Ok(sockets)
+}
+
+fn taken(given: &mut ListenFd, place: usize) -> Option<OwnedFd> {
+    if let Ok(Some(socket)) = given.take_tcp_listener(place) {
+        return Some(socket.into());
+    }
+    if let Ok(Some(socket)) = given.take_udp_socket(place) {
+        return Some(socket.into());
+    }
+    if let Ok(Some(socket)) = given.take_unix_listener(place) {
+        return Some(socket.into());
+    }
+    None
+}
+
+impl Sockets {
+    fn add(&mut self, socket: OwnedFd) -> Result<(), String> {
+        let (local, datagrams) = {
+            let socket = SockRef::from(&socket);
+            let local = socket.local_addr().map_err(|error| error.to_string())?;
+            (local, socket.r#type().is_ok_and(|kind| kind == Type::DGRAM))
+        };
+        let Some(address) = local.as_socket() else {
+            self.doors.push(("control", socket));
+            self.stays = true;
+            return Ok(());
+        };
+        let same = |bound: &&mut Bound| bound.address == address && bound.datagrams == datagrams;
+        match self.listeners.iter_mut().find(same) {
+            Some(bound) => bound.sockets.push(socket),
+            None => {
+                let sockets = vec![socket];
+                self.listeners.push(Bound { address, bound: address, datagrams, disabled: false, sockets });
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the admin plane those that are its own. `known`: the addresses of the listeners.
+    ///
+    /// # Errors
+    /// Which of them nobody has a use for: whoever would come there would wait for ever.
+    pub(crate) fn assign(&mut self, admin: &AdminConfig, known: &[(SocketAddr, bool)]) -> Result<(), String> {
+        let secured = admin.tls.as_ref().map(|(tls, ..)| tls.address);
+        let manager = admin.load_manager.as_ref().map(|(address, _)| *address);
+        let doors = [("listen", admin.listen), ("reports", admin.reports), ("secured", secured)];
+        for bound in std::mem::take(&mut self.listeners) {
+            let is = |address: Option<SocketAddr>| !bound.datagrams && address == Some(bound.address);
+            let door = doors.iter().find(|(_, address)| is(*address)).map(|(door, _)| *door);
+            if known.contains(&(bound.address, bound.datagrams)) || bound.disabled {
+                self.listeners.push(bound);
+            } else if let Some(door) = door {
+                self.doors.extend(bound.sockets.into_iter().take(1).map(|socket| (door, socket)));
+            } else if is(manager) {
+                self.load_manager = bound.sockets.into_iter().next();
+            } else {
+                let transport = if bound.datagrams { "udp" } else { "tcp" };
+                return Err(format!(
+                    "the service manager gives a socket for {transport} {}, where the configuration has nothing: add a \
+                     listener, or take it out of the .socket unit",
+                    bound.address
+                ));
+            }
+        }
+        for (_, socket) in self.doors.iter().filter(|(door, _)| *door == "control") {
+            let socket = std::os::unix::net::UnixListener::from(
+                socket.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?,
+            );
+            let path = socket.local_addr().ok().and_then(|local| local.as_pathname().map(PathBuf::from));
+            if path.is_none() || path != admin.control {
+                let path = path.unwrap_or_default();
+                return Err(format!(
+                    "the service manager gives a socket at {}, where the configuration has nothing: set [admin] control to it",
+                    path.display()
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! Messages with sockets over a unix socket: a length, JSON, and then the sockets, each batch behind one byte of its own.
+
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::Serialize;
+
+use super::Message;
+
+/// Sockets that go at once; the kernel takes 253.
+const BATCH: usize = 200;
+/// Bytes of a message, more than a hundred thousand members take.
+const LONGEST: u32 = 512 << 20;
+/// Sockets with one message: more than a process may have open.
+const MOST: u32 = 1 << 20;
+
+/// One end.
+pub(super) struct Channel {
+    stream: UnixStream,
+}
+
+impl Channel {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        Self { stream }
+    }
+
+    /// How long either direction may take from now on; `None` for any time.
+    pub(super) fn patience(&self, patience: Option<Duration>) -> io::Result<()> {
+        // None at all cannot be said: it is over at once all the same.
+        let patience = patience.map(|patience| patience.max(Duration::from_millis(1)));
+        self.stream.set_read_timeout(patience)?;
+        self.stream.set_write_timeout(patience)
+    }
+
+    /// Says something.
+    pub(super) fn say(
+        &mut self,
+        is: &str,
+        body: &impl Serialize,
+        sockets: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let text = serde_json::to_vec(&Message::new(is, body)?)?;
+        let length = u32::try_from(text.len()).ok().filter(|length| *length <= LONGEST);
+        let length = length.ok_or_else(|| io::Error::other("the message is too long"))?;
+        let count = u32::try_from(sockets.len()).map_err(io::Error::other)?;
+        self.stream.write_all(&[length.to_le_bytes(), count.to_le_bytes()].concat())?;
+        self.stream.write_all(&text)?;
+        for batch in sockets.chunks(BATCH) {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            if !ancillary.push(SendAncillaryMessage::ScmRights(batch)) {
+                return Err(io::Error::other("there is no room for sockets"));
+            }
+            sendmsg(&self.stream, &[IoSlice::new(b"+")], &mut ancillary, SendFlags::NOSIGNAL)?;
+        }
+        Ok(())
+    }
+
+    /// What the other end says; `None` if it has ended.
+    pub(super) fn receive(&mut self) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
+        let mut head = [0; 8];
+        match self.stream.read(&mut head[..1])? {
+            0 => return Ok(None),
+            _ => self.stream.read_exact(&mut head[1..])?,
+        }
+        let [a, b, c, d, e, f, g, h] = head;
+        let (length, count) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        if length > LONGEST || count > MOST {
+            return Err(io::Error::other("that is no message"));
+        }
+        let mut text = Vec::new();
+        (&self.stream).take(u64::from(length)).read_to_end(&mut text)?;
+        if text.len() < length as usize {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut sockets = Vec::new();
+        while sockets.len() < count as usize {
+            self.receive_batch(&mut sockets)?;
+        }
+        Ok(Some((serde_json::from_slice(&text)?, sockets)))
+    }
+
+    fn receive_batch(&mut self, sockets: &mut Vec<OwnedFd>) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0];
+        let got = recvmsg(
+            &self.stream,
+            &mut [IoSliceMut::new(&mut byte)],
+            &mut ancillary,
+            RecvFlags::CMSG_CLOEXEC,
+        )?;
+        let before = sockets.len();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(batch) = message {
+                sockets.extend(batch);
+            }
+        }
+        if got.bytes == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if sockets.len() == before {
+            return Err(io::Error::other("sockets did not come: perhaps there are no more files"));
+        }
+        Ok(())
+    }
+
+    /// Waits until the other end has closed, for so long at most; true if it has.
+    pub(super) fn closed_within(&mut self, patience: Duration) -> bool {
+        let end = Instant::now() + patience;
+        let mut rest = [0; 64];
+        while Instant::now() < end {
+            let left = end.saturating_duration_since(Instant::now());
+            if self.patience(Some(left)).is_err() {
+                return false;
+            }
+            match self.stream.read(&mut rest) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+}

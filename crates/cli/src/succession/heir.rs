@@ -1,0 +1,232 @@
+//! The process that takes over: it gets ready with what it is given, and begins when it knows what is known.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_brain::EventKind;
+use plimsoll_cluster::fleet::Past;
+use plimsoll_proxy::{Bound, Counts, Engine, LentFlow, ListenerSettings};
+use sd_notify::NotifyState;
+
+use super::channel::Channel;
+use super::{
+    COUNTS, ELDER, ESTATE, Estate, FAILED, Failed, Kept, LEGACY, Left, Passed, READY, Ready, SERVING,
+    Sockets, activated,
+};
+use crate::config::{AdminConfig, recall_cookie_key};
+use crate::failure::{Exit, Failure};
+use crate::running::{Running, notify};
+
+/// For the first word of the process that started this one; and for what is known, once this one is ready.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Names of sockets of the admin plane.
+const DOORS: [&str; 4] = ["listen", "control", "reports", "secured"];
+
+/// What this process is given by the one before it, or by the service manager.
+#[derive(Default)]
+pub(crate) struct Heir {
+    /// To the process before, if that is who gives.
+    elder: Option<(u32, Channel)>,
+    /// What time is counted from there.
+    pub(crate) begin: Option<u64>,
+    /// Its sockets.
+    pub(crate) sockets: Sockets,
+    /// What its store had, if that ended with it.
+    pub(crate) kept: Kept,
+}
+
+/// Another process has been taken over from, or nobody.
+pub(crate) struct Successor {
+    elder: Option<(u32, Channel)>,
+    /// What makes this the same balancer among others.
+    pub(crate) fleet: Option<Past>,
+}
+
+impl Heir {
+    /// What there is to be had here. `admin`: the addresses of the admin plane, by door.
+    ///
+    /// # Errors
+    /// It was started to take over, and is not told what; or what the service manager gives cannot be used.
+    pub(crate) fn here() -> Result<Self, Failure> {
+        // The name outlives the process that it was meant for in what that starts.
+        let elder = std::env::var(ELDER).ok().and_then(|pid| pid.parse::<u32>().ok());
+        let parent =
+            rustix::process::getppid().and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok());
+        match elder.filter(|elder| Some(*elder) == parent) {
+            Some(elder) => Self::of(elder)
+                .map_err(|why| Failure::failed(format_args!("cannot take over from process {elder}: {why}"))),
+            None => {
+                let sockets = activated::sockets().map_err(Failure::failed)?;
+                Ok(Self { sockets, ..Self::default() })
+            }
+        }
+    }
+
+    fn of(elder: u32) -> Result<Self, String> {
+        let stream = std::io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+        let mut channel = Channel::new(UnixStream::from(stream));
+        channel
+            .patience(Some(PATIENCE))
+            .map_err(|error| format!("its standard input is no socket: {error}"))?;
+        let (message, passed) = match channel.receive() {
+            Ok(Some((message, passed))) if message.is == ESTATE => (message, passed),
+            Ok(Some((message, _))) => return Err(format!("it said `{}` first", message.is)),
+            Ok(None) => return Err("it has ended".into()),
+            Err(error) => return Err(error.to_string()),
+        };
+        // Nobody reads from here any more, and who is started by us is no heir.
+        let nothing = File::open("/dev/null").map_err(|error| error.to_string())?;
+        rustix::stdio::dup2_stdin(&nothing).map_err(|error| error.to_string())?;
+        let estate: Estate = message.body();
+        Engine::recall_ticket_keys(estate.ticket_keys);
+        if let Some(key) = estate.cookie_key {
+            recall_cookie_key(key);
+        }
+        let mut sockets = sorted(&estate.sockets, passed)?;
+        sockets.stays = estate.stays;
+        let begin = (estate.begin > 0).then_some(estate.begin);
+        Ok(Self { elder: Some((elder, channel)), begin, sockets, kept: estate.kept })
+    }
+
+    /// Gives each part of this process the sockets that are its own, as the configuration is now.
+    ///
+    /// # Errors
+    /// The service manager gives one that nobody has a use for.
+    pub(crate) fn assign(
+        &mut self,
+        admin: &AdminConfig,
+        listeners: &[ListenerSettings],
+        fleet: Option<SocketAddr>,
+    ) -> Result<(), Failure> {
+        if let Some((pid, _)) = &self.elder {
+            tracing::info!("taking over from process {pid}");
+            self.sockets.fit(admin, fleet);
+            return Ok(());
+        }
+        let known: Vec<_> =
+            listeners.iter().map(|listener| (listener.address, listener.protocol.datagrams())).collect();
+        self.sockets.assign(admin, &known).map_err(|why| Failure::new(Exit::Usage, why))
+    }
+
+    /// Tells the process before why this one does not take over.
+    pub(crate) fn failed(&mut self, why: &Failure) {
+        if let Some((_, channel)) = &mut self.elder {
+            let why = why.line().to_owned();
+            // It finds out by itself, too.
+            let _ = channel.say(FAILED, &Failed { why }, &[]);
+        }
+    }
+
+    /// Everything is ready: takes what is known. Nobody is served yet. If the process before has died, so be it. `fleet`: it goes on
+    /// by the socket that other balancers know.
+    ///
+    /// # Errors
+    /// It does not say anything.
+    pub(crate) fn take_over(self, running: &Running, fleet: bool) -> Result<Successor, Failure> {
+        let Some((pid, mut channel)) = self.elder else { return Ok(Successor { elder: None, fleet: None }) };
+        let ready = Ready { version: env!("CARGO_PKG_VERSION").into(), fleet };
+        let mut past = None;
+        let told = channel.say(READY, &ready, &[]).and_then(|()| channel.receive());
+        match told {
+            Ok(Some((message, sockets))) if message.is == LEGACY => {
+                let mut left = Left::read(message.body);
+                let flows = std::mem::take(&mut left.flows).into_iter().zip(sockets);
+                running
+                    .engine()
+                    .recall_flows(flows.map(|(about, socket)| LentFlow { about, socket }).collect());
+                past = left.fleet.take().filter(|_| fleet);
+                running.inherit(left);
+            }
+            Ok(Some((message, _))) => {
+                tracing::warn!("process {pid} said `{}`: what it knows is lost", message.is)
+            }
+            Ok(None) => tracing::warn!("process {pid} has ended: what it knew is lost"),
+            Err(error) if gone(&error) => tracing::warn!("process {pid} has died: what it knew is lost"),
+            Err(error) => {
+                return Err(Failure::failed(format_args!(
+                    "process {pid} does not say what it knows: {error}"
+                )));
+            }
+        }
+        Ok(Successor { elder: Some((pid, channel)), fleet: past })
+    }
+}
+
+impl Successor {
+    /// Did nobody serve before? Else the service manager does not listen to this process yet.
+    pub(crate) fn is_first(&self) -> bool {
+        self.elder.is_none()
+    }
+
+    /// This process serves: the one before can leave. `status` is for the service manager.
+    pub(crate) fn serve(self, running: &Arc<Running>, status: String) {
+        let Some((pid, mut channel)) = self.elder else { return };
+        let engine = running.engine().clone();
+        let why = format!("took over from pid {pid}, which ends when its connections have");
+        engine.upgraded(EventKind::Upgraded, why);
+        // If it is not there, it need not be told.
+        let _ = channel.say(SERVING, &serde_json::json!({}), &[]);
+        running.predecessor(true);
+        let own = Arc::downgrade(running);
+        let listens = std::thread::Builder::new().name("predecessor".into()).spawn(move || {
+            let mut first = true;
+            let _ = channel.patience(None);
+            while let Ok(Some((message, _))) = channel.receive() {
+                if message.is != COUNTS {
+                    continue;
+                }
+                engine.add_counts(&message.body::<Counts>());
+                // By now the service manager knows whom to listen to.
+                if std::mem::take(&mut first) {
+                    notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
+                }
+            }
+            engine.predecessor_ended();
+            if let Some(running) = own.upgrade() {
+                running.predecessor(false);
+            }
+            tracing::info!("process {pid} has ended");
+        });
+        if let Err(error) = listens {
+            running.predecessor(false);
+            tracing::warn!("what process {pid} still counts is lost: {error}");
+        }
+    }
+}
+
+/// What is for whom.
+fn sorted(passed: &[Passed], sockets: Vec<OwnedFd>) -> Result<Sockets, String> {
+    let mut sockets = sockets.into_iter();
+    let mut sorted = Sockets::default();
+    for one in passed {
+        let mut own: Vec<OwnedFd> = sockets.by_ref().take(one.count).collect();
+        if own.len() < one.count {
+            return Err("there are fewer sockets than it said".into());
+        }
+        let door = DOORS.iter().find(|door| **door == one.is);
+        match (&*one.is, one.address, one.bound, door) {
+            ("listener", Some(address), Some(bound), _) => sorted.listeners.push(Bound {
+                address,
+                bound,
+                datagrams: one.datagrams,
+                disabled: one.disabled,
+                sockets: own,
+            }),
+            ("load_manager", ..) => sorted.load_manager = own.pop(),
+            ("fleet", ..) => sorted.fleet = own.pop(),
+            (.., Some(door)) => sorted.doors.extend(own.pop().map(|socket| (*door, socket))),
+            // Of a later version: we have no use for it.
+            _ => {}
+        }
+    }
+    Ok(sorted)
+}
+
+fn gone(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}

@@ -1,0 +1,272 @@
+//! One connection to one member of a cluster of etcd, and calls on it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::{Builder, Connection, SendRequest};
+use h2::{Ping, Reason, RecvStream, SendStream};
+use hyper::header::{CONTENT_TYPE, TE, USER_AGENT};
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use plimsoll_wire::etcd::Message;
+use plimsoll_wire::xds::{Frames, frame};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+use super::{Endpoint, Failed, TlsFiles, tls};
+
+/// Between two questions whether the other side is there. etcd takes more than one in 5 s for an attack.
+pub(super) const BEAT: Duration = Duration::from_secs(6);
+/// For the answer to it.
+const ECHO: Duration = Duration::from_secs(4);
+/// Longest message, bytes: a page of keys.
+const LONGEST: usize = 64 << 20;
+
+/// A connection. It ends when this is dropped.
+pub(super) struct Line {
+    sender: SendRequest<Bytes>,
+    driver: AbortHandle,
+    origin: String,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Line {
+    /// Takes as long as it takes.
+    pub(super) async fn connect(endpoint: &Endpoint, files: &TlsFiles) -> Result<Self, String> {
+        let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await;
+        let stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
+        // A call is one small write; without this it is only later.
+        let _ = stream.set_nodelay(true);
+        let origin = endpoint.to_string();
+        if endpoint.https {
+            Self::over(tls::wrap(files, &endpoint.host, stream).await?, origin).await
+        } else {
+            Self::over(stream, origin).await
+        }
+    }
+
+    async fn over<S>(stream: S, origin: String) -> Result<Self, String>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let begun = Builder::new()
+            .enable_push(false)
+            .max_header_list_size(16 * 1024)
+            .initial_window_size(1 << 20)
+            .initial_connection_window_size(4 << 20)
+            .handshake(stream)
+            .await;
+        let (sender, connection) = begun.map_err(|error| format!("HTTP/2: {error}"))?;
+        let driver = tokio::spawn(drive(connection)).abort_handle();
+        Ok(Self { sender, driver, origin })
+    }
+
+    /// Has it ended?
+    pub(super) fn ended(&self) -> bool {
+        self.driver.is_finished()
+    }
+
+    /// Asks once and has one answer. What streams both ways may be asked so, too: the question is all that is sent.
+    pub(super) async fn ask<A: Message + Default>(
+        &self,
+        path: &str,
+        question: &impl Message,
+        token: Option<&str>,
+    ) -> Result<A, Failed> {
+        let (answer, mut out) = self.begin(path, token, false).await?;
+        out.send_data(frame(question).into(), true).map_err(unsure)?;
+        let (fields, mut body) = answered(answer.await.map_err(broken)?)?;
+        let mut frames = Frames::new(LONGEST);
+        let mut found = None;
+        while let Some(piece) = piece(&mut body).await {
+            frames.push(&piece.map_err(unsure)?);
+            while let Some(message) = frames.next_message().map_err(unsure)? {
+                found = Some(message);
+            }
+        }
+        let trailers = body.trailers().await.map_err(unsure)?;
+        // A call that is refused at once has its status in the head.
+        judge(trailers.as_ref().unwrap_or(&fields))?;
+        let found = found.ok_or_else(|| Failed::Unsure("an answer without a message".into()))?;
+        A::decode(&found[..]).map_err(unsure)
+    }
+
+    /// Begins a stream of messages both ways, with a first one of ours.
+    pub(super) async fn stream(
+        &self,
+        path: &str,
+        question: &impl Message,
+        token: Option<&str>,
+    ) -> Result<Stream, Failed> {
+        let (answer, mut out) = self.begin(path, token, true).await?;
+        out.send_data(frame(question).into(), false).map_err(unsure)?;
+        let (fields, body) = answered(answer.await.map_err(broken)?)?;
+        if body.is_end_stream() {
+            judge(&fields)?;
+        }
+        Ok(Stream { _out: out, body, frames: Frames::new(LONGEST) })
+    }
+
+    async fn begin(
+        &self,
+        path: &str,
+        token: Option<&str>,
+        leader: bool,
+    ) -> Result<(h2::client::ResponseFuture, SendStream<Bytes>), Failed> {
+        let away = |error: &dyn std::fmt::Display| Failed::Away(format!("HTTP/2: {error}"));
+        let mut request = Request::post(format!("{}{path}", self.origin))
+            .header(CONTENT_TYPE, "application/grpc")
+            .header(TE, "trailers")
+            .header(USER_AGENT, concat!("plimsoll/", env!("CARGO_PKG_VERSION")));
+        if let Some(token) = token {
+            request = request.header("token", token);
+        }
+        if leader {
+            // A stream at a member that has lost the others is ended, rather than silent.
+            request = request.header("hasleader", "true");
+        }
+        let request = request.body(()).map_err(|error| away(&error))?;
+        let mut sender = self.sender.clone().ready().await.map_err(|error| away(&error))?;
+        sender.send_request(request, false).map_err(|error| away(&error))
+    }
+}
+
+/// Messages that come on a stream. It ends when this is dropped.
+pub(super) struct Stream {
+    /// For as long as it is there, the stream is.
+    _out: SendStream<Bytes>,
+    body: RecvStream,
+    frames: Frames,
+}
+
+impl Stream {
+    /// The next message. May be given up and asked for again.
+    ///
+    /// # Errors
+    /// There is no other.
+    pub(super) async fn next<A: Message + Default>(&mut self) -> Result<A, Failed> {
+        loop {
+            if let Some(message) = self.frames.next_message().map_err(unsure)? {
+                return A::decode(&message[..]).map_err(unsure);
+            }
+            match piece(&mut self.body).await {
+                Some(piece) => self.frames.push(&piece.map_err(broken)?),
+                None => {
+                    let trailers = self.body.trailers().await.map_err(unsure)?.unwrap_or_default();
+                    judge(&trailers)?;
+                    return Err(Failed::Unsure("the stream has ended".into()));
+                }
+            }
+        }
+    }
+}
+
+/// Carries the connection until it ends, or until the other side says nothing.
+async fn drive<S: AsyncRead + AsyncWrite + Unpin>(mut connection: Connection<S, Bytes>) {
+    let mut ping = connection.ping_pong();
+    let silent = async {
+        let Some(ping) = &mut ping else { return std::future::pending().await };
+        loop {
+            sleep(BEAT).await;
+            if !matches!(timeout(ECHO, ping.ping(Ping::opaque())).await, Ok(Ok(_))) {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        // Why it ended shows at the calls.
+        _ = connection => {}
+        () = silent => {}
+    }
+}
+
+/// The next piece of an answer. The window is opened again for it: it is read at once.
+async fn piece(body: &mut RecvStream) -> Option<Result<Bytes, h2::Error>> {
+    let piece = body.data().await?;
+    Some(piece.and_then(|piece| body.flow_control().release_capacity(piece.len()).map(|()| piece)))
+}
+
+fn answered(answer: Response<RecvStream>) -> Result<(HeaderMap, RecvStream), Failed> {
+    let status = answer.status();
+    if status != StatusCode::OK {
+        return Err(Failed::Unsure(format!("it answered {}: is it etcd?", status.as_u16())));
+    }
+    let (head, body) = answer.into_parts();
+    Ok((head.headers, body))
+}
+
+/// What fields say of how a call ended.
+fn judge(fields: &HeaderMap) -> Result<(), Failed> {
+    let text = |name| fields.get(name).and_then(|value| value.to_str().ok());
+    let Some(code) = text("grpc-status") else {
+        return Err(Failed::Unsure("an answer without grpc-status".into()));
+    };
+    let why: String =
+        plain(text("grpc-message").unwrap_or("it does not say why")).chars().take(300).collect();
+    match code.parse::<u32>() {
+        Ok(0) => Ok(()),
+        // Not there for now: no leader, an election, too slow.
+        Ok(1 | 2 | 4 | 14) => Err(Failed::Unsure(why)),
+        Ok(code) => Err(Failed::Refused(code, why)),
+        Err(_) => Err(Failed::Unsure(format!("grpc-status {code:?}"))),
+    }
+}
+
+/// Without the escapes of gRPC's messages: `%` and two digits of base 16.
+fn plain(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let code = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.filter(|_| byte == b'%').and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(escaped) => {
+                bytes.push(escaped);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// What ended a call: if it was not begun, nothing was done.
+fn broken(error: h2::Error) -> Failed {
+    match error.reason() {
+        Some(Reason::REFUSED_STREAM) => Failed::Away("it takes no more calls".into()),
+        Some(Reason::NO_ERROR) => Failed::Unsure("the connection was closed".into()),
+        _ => unsure(error),
+    }
+}
+
+fn unsure(error: impl std::fmt::Display) -> Failed {
+    Failed::Unsure(format!("the connection broke: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_told_apart() {
+        let judged = |code: &'static str, why: &'static str| {
+            let mut fields = HeaderMap::new();
+            fields.insert("grpc-status", code.parse().unwrap());
+            fields.insert("grpc-message", why.parse().unwrap());
+            judge(&fields)
+        };
+        assert_eq!(judged("0", ""), Ok(()));
+        assert_eq!(judged("14", "no%20leader"), Err(Failed::Unsure("no leader".into())));
+        assert_eq!(judged("16", "a%0Ab%zz%"), Err(Failed::Refused(16, "a b%zz%".into())));
+        assert!(matches!(judged("x", ""), Err(Failed::Unsure(_))));
+        assert!(matches!(judge(&HeaderMap::new()), Err(Failed::Unsure(_))));
+    }
+}

@@ -1,0 +1,93 @@
+//! TLS towards etcd: whom we believe and what we show, from files that are read at each new connection.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::TlsFiles;
+
+/// The authorities that Debian and its kin trust.
+const SYSTEM: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Reads the files and shakes hands.
+pub(super) async fn wrap(
+    files: &TlsFiles,
+    host: &str,
+    stream: TcpStream,
+) -> Result<TlsStream<TcpStream>, String> {
+    let files = files.clone();
+    let config = tokio::task::spawn_blocking(move || config(&files)).await;
+    let config = config.map_err(|error| error.to_string())??;
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|_| format!("`{host}` is no name for a certificate"))?;
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
+    stream.map_err(|error| format!("TLS: {error}"))
+}
+
+/// What the files come to.
+///
+/// # Errors
+/// One line that names the file.
+pub(super) fn config(files: &TlsFiles) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    let ca = files.ca.as_deref().unwrap_or_else(|| Path::new(SYSTEM));
+    for authority in certificates(ca)? {
+        // The system's list may have some that this library does not take; those that are named here are meant.
+        let added = roots.add(authority).map_err(|why| format!("{}: {why}", ca.display()));
+        if files.ca.is_some() {
+            added?;
+        }
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|why| why.to_string())?
+        .with_root_certificates(roots);
+    let mut config = match &files.own {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = certificates(certificate)?;
+            let private = PrivateKeyDer::from_pem_file(key)
+                .map_err(|why| format!("cannot read the key in {}: {why}", key.display()))?;
+            builder
+                .with_client_auth_cert(chain, private)
+                .map_err(|why| format!("{}: {why}; is {} its key?", certificate.display(), key.display()))?
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let wrong =
+        |why: &dyn std::fmt::Display| format!("cannot read certificates in {}: {why}", path.display());
+    let found: Vec<_> = CertificateDer::pem_file_iter(path)
+        .map_err(|why| wrong(&why))?
+        .collect::<Result<_, _>>()
+        .map_err(|why| wrong(&why))?;
+    if found.is_empty() { Err(wrong(&"there is none")) } else { Ok(found) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_files_names_the_file() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-etcd-tls-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let empty = folder.join("empty.pem");
+        std::fs::write(&empty, "").unwrap();
+        let said = |ca: &Path| config(&TlsFiles { ca: Some(ca.into()), own: None }).map(drop).unwrap_err();
+        assert!(said(&empty).contains("empty.pem: there is none"), "{}", said(&empty));
+        let missing = folder.join("missing.pem");
+        assert!(said(&missing).contains("missing.pem"), "{}", said(&missing));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,284 @@
+//! Fleets in virtual time: a network that loses, balancers that die, leave and come back.
+
+use std::collections::BTreeMap;
+
+use plimsoll_brain::Vitals;
+use plimsoll_brain::fleet::{Company, ListedMember, What};
+use plimsoll_wire::rfs::Key;
+
+use super::*;
+use crate::lottery::socket::Outbox;
+
+const MILLI: u64 = 1_000_000;
+
+fn address(who: usize) -> SocketAddr {
+    ([10, 0, 0, who as u8 + 1], 7946).into()
+}
+
+fn settings(who: usize) -> Settings {
+    Settings {
+        name: format!("lb{}", who + 1),
+        listen: address(who),
+        address: None,
+        seeds: Vec::new(),
+        keys: Keys::new(Key::new(1, &[7; 32])),
+        interval: Duration::from_millis(20),
+        bytes_per_second: 1_000_000,
+        probers: 1,
+        forget: Duration::from_secs(60),
+    }
+}
+
+struct Node {
+    desk: Desk,
+    vitals: Arc<Vitals>,
+}
+
+struct World {
+    now: u64,
+    nodes: Vec<Option<Node>>,
+    changes: Vec<(usize, Became, String)>,
+    news: Vec<(usize, What, String)>,
+    /// Of each hundred datagrams so many are lost.
+    loss: u64,
+    dice: u64,
+    flying: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
+    count: u64,
+}
+
+impl World {
+    fn new(count: usize, loss: u64) -> Self {
+        let mut world = Self {
+            now: MILLI,
+            nodes: (0..count).map(|_| None).collect(),
+            changes: Vec::new(),
+            news: Vec::new(),
+            loss,
+            dice: 7,
+            flying: BTreeMap::new(),
+            count: 0,
+        };
+        (0..count).for_each(|who| world.start(who, 1));
+        world
+    }
+
+    fn start(&mut self, who: usize, life: u32) {
+        let mut desk = Desk::new(&settings(who), address(who), life, who as u64 + 1, Time(self.now));
+        let vitals = Arc::<Vitals>::default();
+        let member = ListedMember {
+            name: "10.1.0.1:80".into(),
+            vitals: Arc::clone(&vitals),
+            limit: 30,
+            checked: true,
+        };
+        let group = Listed { name: "web".into(), company: Arc::<Company>::default(), members: vec![member] };
+        desk.list(vec![group], Time(self.now));
+        self.nodes[who] = Some(Node { desk, vitals });
+    }
+
+    fn run(&mut self, millis: u64) {
+        let end = self.now + millis * MILLI;
+        while self.now < end {
+            self.now += MILLI;
+            while let Some(first) = self.flying.first_entry().filter(|first| first.key().0 <= self.now) {
+                let (to, bytes) = first.remove();
+                if let Some(node) = &mut self.nodes[to] {
+                    node.desk.take(Time(self.now), &bytes);
+                }
+            }
+            for who in 0..self.nodes.len() {
+                let Some(node) = &mut self.nodes[who] else { continue };
+                let mut out = Outbox::default();
+                // As the thread does, which answers what came before it rests.
+                node.desk.wake(Time(self.now), &[address(0), address(1)], &mut out);
+                self.gather(who, out);
+            }
+        }
+    }
+
+    fn gather(&mut self, who: usize, mut out: Outbox) {
+        let mut sent = Vec::new();
+        out.empty(|to, bytes| sent.push((to, bytes.to_vec())));
+        for (to, bytes) in sent {
+            self.dice = plimsoll_brain::mix(self.dice);
+            self.count += 1;
+            if self.dice % 100 >= self.loss
+                && let Some(to) = (0..self.nodes.len()).find(|one| address(*one) == to)
+            {
+                self.flying.insert((self.now + MILLI, self.count), (to, bytes));
+            }
+        }
+        let Some(node) = &mut self.nodes[who] else { return };
+        while let Some((news, by)) = node.desk.poll_news() {
+            self.news.push((who, news.what, by));
+        }
+        self.changes.extend(node.desk.changes().into_iter().map(|change| (who, change.what, change.name)));
+    }
+
+    fn leave(&mut self, who: usize) {
+        let Some(mut node) = self.nodes[who].take() else { return };
+        let mut out = Outbox::default();
+        node.desk.leave(Time(self.now), &mut out);
+        self.gather(who, out);
+    }
+
+    fn states(&self, who: usize) -> Vec<(String, String)> {
+        let status = self.nodes[who].as_ref().map(|node| node.desk.status(Time(self.now)));
+        status.into_iter().flat_map(|status| status.balancers).map(|one| (one.name, one.state)).collect()
+    }
+
+    fn begin(&self, who: usize, requests: usize) {
+        for _ in 0..requests {
+            self.vitals(who).begin();
+        }
+    }
+
+    fn vitals(&self, who: usize) -> &Vitals {
+        &self.nodes[who].as_ref().expect("it runs").vitals
+    }
+}
+
+fn up(names: &[&str]) -> Vec<(String, String)> {
+    names.iter().map(|name| ((*name).to_owned(), "up".to_owned())).collect()
+}
+
+#[test]
+fn all_find_one_another_and_act_on_one_view() {
+    // Where more is lost the membership takes some for dead now and then.
+    for loss in [0, 4] {
+        let mut world = World::new(3, loss);
+        world.run(3_000);
+        assert_eq!(world.states(0), up(&["lb2", "lb3"]), "{loss}");
+        assert_eq!(world.states(2), up(&["lb1", "lb2"]), "{loss}");
+        let joined = world.changes.iter().filter(|(_, what, _)| *what == Became::Joined).count();
+        assert_eq!(joined, 6, "{:?}", world.changes);
+        world.begin(1, 12);
+        world.run(3_000);
+        for who in [0, 2] {
+            let others = world.vitals(who).others();
+            assert!((11.0..=12.5).contains(&others), "{others}");
+        }
+        let parts: Vec<u32> = (0..3).filter_map(|who| world.vitals(who).part()).collect();
+        assert_eq!(parts.iter().sum::<u32>(), 30, "{parts:?}");
+        assert!(parts[1] >= 20, "{parts:?}");
+        let lost = world.nodes[0].as_ref().expect("it runs").desk.status(Time(world.now)).balancers[0].loss;
+        assert!((lost - loss as f64 / 100.0).abs() < 0.05, "{lost}");
+    }
+}
+
+#[test]
+fn one_that_dies_takes_what_it_had_with_it_and_one_that_comes_back_is_heard() {
+    let mut world = World::new(3, 0);
+    world.run(2_000);
+    world.begin(1, 12);
+    world.run(2_000);
+    world.nodes[1] = None;
+    world.run(1_900);
+    assert_eq!(world.vitals(0).others(), 0.0);
+    assert_eq!(world.states(0)[0], ("lb2".to_owned(), "lost".to_owned()));
+    let lost = |(_, what, name): &&(usize, Became, String)| *what == Became::Lost && name == "lb2";
+    assert_eq!(world.changes.iter().filter(lost).count(), 2, "{:?}", world.changes);
+    // Its part is kept for it: it may be there.
+    let parts: u32 = [0, 2].iter().filter_map(|who| world.vitals(*who).part()).sum();
+    assert!(parts <= 20, "{parts}");
+    world.start(1, 2);
+    world.run(3_000);
+    assert_eq!(world.states(0), up(&["lb2", "lb3"]));
+    world.nodes[1] = None;
+    world.run(64_000);
+    assert_eq!(world.states(0), up(&["lb3"]), "it is forgotten");
+    let parts: u32 = [0, 2].iter().filter_map(|who| world.vitals(*who).part()).sum();
+    assert_eq!(parts, 30);
+}
+
+#[test]
+fn one_that_leaves_says_so() {
+    let mut world = World::new(3, 4);
+    world.run(4_000);
+    world.leave(2);
+    world.run(50);
+    assert_eq!(world.states(0), up(&["lb2"]));
+    let parts: u32 = [0, 1].iter().filter_map(|who| world.vitals(*who).part()).sum();
+    assert_eq!(parts, 30);
+    world.run(3_000);
+    let left = |(_, what, name): &&(usize, Became, String)| name == "lb3" && *what == Became::Left;
+    assert_eq!(world.changes.iter().filter(left).count(), 2, "{:?}", world.changes);
+    assert!(!world.changes.iter().any(|(_, what, name)| name == "lb3" && *what == Became::Lost));
+}
+
+#[test]
+fn checks_are_told_with_who_made_them() {
+    let mut world = World::new(2, 0);
+    world.run(2_000);
+    let duties: Vec<usize> =
+        world.news.iter().filter(|(_, what, _)| *what == What::Duty(false)).map(|(who, ..)| *who).collect();
+    let [rests] = duties[..] else { panic!("{:?}", world.news) };
+    let checks = 1 - rests;
+    world.news.clear();
+    let notice = Notice { group: "web".into(), member: "10.1.0.1:80".into(), what: Did::Checked(false) };
+    let now = Time(world.now);
+    world.nodes[checks].as_mut().expect("it runs").desk.notice(&notice, now);
+    world.run(100);
+    let [(who, What::Checked { passed: false, age, .. }, by)] = &world.news[..] else {
+        panic!("{:?}", world.news)
+    };
+    assert_eq!((*who, &**by), (rests, ["lb1", "lb2"][checks]));
+    assert!(*age <= Duration::from_millis(40), "{age:?}");
+}
+
+#[test]
+fn what_was_recorded_and_what_others_made_is_refused() {
+    let mut world = World::new(2, 0);
+    world.run(2_000);
+    let mut recorded: Vec<Vec<u8>> = Vec::new();
+    for _ in 0..100 {
+        world.run(1);
+        recorded.extend(world.flying.values().filter(|(to, _)| *to == 0).map(|(_, bytes)| bytes.clone()));
+    }
+    world.run(2_000);
+    assert!(!recorded.is_empty());
+    let node = world.nodes[0].as_mut().expect("it runs");
+    let refused = |desk: &Desk| desk.status(Time(world.now)).refused;
+    let before = refused(&node.desk);
+    recorded.iter().for_each(|bytes| node.desk.take(Time(world.now), bytes));
+    node.desk.take(Time(world.now), b"PF and nothing else");
+    assert_eq!(refused(&node.desk) - before, recorded.len() as u64 + 1);
+}
+
+#[test]
+fn another_process_goes_on_as_the_same_balancer() {
+    let mut world = World::new(3, 0);
+    world.run(3_000);
+    world.begin(1, 12);
+    world.run(1_000);
+    let changes = world.changes.len();
+    let past = world.nodes[1].as_ref().expect("it runs").desk.past();
+    assert_eq!(past.others.len(), 2);
+    // What comes meanwhile waits in the socket; here it is lost.
+    world.nodes[1] = None;
+    world.run(100);
+    world.start(1, past.life);
+    let now = Time(world.now);
+    world.nodes[1].as_mut().expect("it runs").desk.recall(past.clone(), now);
+    world.begin(1, 12);
+    world.run(1_000);
+    assert!((11.0..=12.5).contains(&world.vitals(0).others()), "{}", world.vitals(0).others());
+    world.run(8_000);
+    assert_eq!(world.changes.len(), changes, "{:?}", &world.changes[changes..]);
+    for who in 0..3 {
+        assert_eq!(world.states(who).iter().filter(|(_, state)| state == "up").count(), 2, "{who}");
+        let refused = world.nodes[who].as_ref().expect("it runs").desk.status(Time(world.now)).refused;
+        assert_eq!(refused, 0, "{who}");
+    }
+    // One that died while the processes changed was there for nobody but the one before: it is lost.
+    let past = world.nodes[1].as_ref().expect("it runs").desk.past();
+    world.nodes[1] = None;
+    world.nodes[2] = None;
+    world.start(1, past.life);
+    let now = Time(world.now);
+    world.nodes[1].as_mut().expect("it runs").desk.recall(past, now);
+    world.run(6_000);
+    let lost =
+        |(who, what, name): &&(usize, Became, String)| *who == 1 && *what == Became::Lost && name == "lb3";
+    assert_eq!(world.changes.iter().filter(lost).count(), 1, "{:?}", &world.changes[changes..]);
+}

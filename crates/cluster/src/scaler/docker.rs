@@ -1,0 +1,170 @@
+//! Members that are containers of one image, by the API of Docker's Engine over its unix socket: created, started, stopped and removed
+//! (`POST /containers/create`, `/containers/ID/start`, `/containers/ID/stop`, `DELETE /containers/ID`; version 1.41, which is that of
+//! Docker 20.10 and of Podman's service). The port of the container is published at a free one of this machine. Labels say whose a
+//! container is, so a balancer that is started again finds them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::http::{Ask, Door, refusal};
+use super::place::{Place, Taken, filled};
+use super::{Doing, Instance, Provider, Stop, Wish};
+
+/// Containers of one image.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DockerSettings {
+    /// The Engine's socket.
+    pub socket: PathBuf,
+    /// Which image; it is there already, nothing is pulled.
+    pub image: String,
+    /// In place of the image's own, with `{index}` and `{group}`; the image's own if empty.
+    pub command: Vec<String>,
+    /// `NAME=value`, with the same.
+    pub environment: Vec<String>,
+    /// Where the server in the container listens.
+    pub port: u16,
+    /// Where it is published.
+    pub place: Place,
+    /// How long it may take to end by itself.
+    pub patience: Duration,
+    /// For one request as a whole, beside that.
+    pub timeout: Duration,
+}
+
+/// Those of one group.
+pub(super) struct Containers {
+    settings: DockerSettings,
+    group: String,
+    taken: Taken,
+}
+
+impl Containers {
+    pub(super) fn open(settings: &DockerSettings, group: &str) -> Self {
+        Self { settings: settings.clone(), group: group.to_owned(), taken: Taken::default() }
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<(StatusCode, Value), String> {
+        let door = Door::Unix(self.settings.socket.clone());
+        let path = format!("/{VERSION}{path}");
+        let body = body.map(|body| ("application/json", body));
+        let patience = self.settings.timeout + self.settings.patience;
+        let (status, body) = door.ask(Ask { method, path: &path, body, fields: &[] }, patience).await?;
+        // 304: it is so already.
+        if status.is_success() || status == StatusCode::NOT_MODIFIED {
+            return Ok((status, serde_json::from_slice(&body).unwrap_or(Value::Null)));
+        }
+        Err(refusal(status, &body))
+    }
+
+    /// What is asked for.
+    fn container(&self, wish: &Wish, address: SocketAddr) -> Value {
+        let DockerSettings { image, command, environment, port, .. } = &self.settings;
+        let fill = |words: &[String]| -> Vec<String> {
+            words.iter().map(|word| filled(word, address, wish.index, &self.group)).collect()
+        };
+        let port = format!("{port}/tcp");
+        let published = json!([{"HostIp": address.ip().to_string(), "HostPort": address.port().to_string()}]);
+        let mut wanted = json!({
+            "Image": image,
+            "Env": fill(environment),
+            "Labels": {
+                "plimsoll.group": self.group,
+                "plimsoll.index": wish.index.to_string(),
+                "plimsoll.address": address.to_string(),
+            },
+            "ExposedPorts": {&port: {}},
+            "HostConfig": {"PortBindings": {&port: published}},
+        });
+        if !command.is_empty() {
+            wanted["Cmd"] = json!(fill(command));
+        }
+        wanted
+    }
+
+    async fn begin(&self, wish: &Wish, address: SocketAddr) -> Result<Instance, String> {
+        let (_, made) =
+            self.ask(Method::POST, "/containers/create", Some(self.container(wish, address))).await?;
+        let id = made["Id"]
+            .as_str()
+            .filter(|id| is_id(id))
+            .ok_or("it says no `Id` of the container that it made")?;
+        if let Err(why) = self.ask(Method::POST, &format!("/containers/{id}/start"), None).await {
+            // It is in nobody's way, if that can be helped.
+            let _ = self.remove(id).await;
+            return Err(why);
+        }
+        Ok(Instance { index: wish.index, id: id.to_owned(), address })
+    }
+
+    async fn remove(&self, id: &str) -> Result<(), String> {
+        self.ask(Method::DELETE, &format!("/containers/{id}?force=true"), None).await.map(drop)
+    }
+}
+
+impl Provider for Containers {
+    fn start(&self, wish: Wish) -> Doing<'_, Instance> {
+        Box::pin(async move {
+            let address = self.taken.take(&self.settings.place)?;
+            self.begin(&wish, address).await.inspect_err(|_| self.taken.give_back(&address))
+        })
+    }
+
+    fn stop(&self, stop: Stop) -> Doing<'_, ()> {
+        Box::pin(async move {
+            let (id, seconds) = (&stop.one.id, self.settings.patience.as_secs());
+            let gone = |why: String| if why.starts_with("it answered 404") { Ok(()) } else { Err(why) };
+            let told = self.ask(Method::POST, &format!("/containers/{id}/stop?t={seconds}"), None).await;
+            told.map(drop).or_else(gone)?;
+            self.remove(id).await.or_else(gone)?;
+            self.taken.give_back(&stop.one.address);
+            Ok(())
+        })
+    }
+
+    fn present(&self) -> Doing<'_, Option<Vec<Instance>>> {
+        Box::pin(async move {
+            let filter = json!({"label": [format!("plimsoll.group={}", self.group)], "status": ["running"]});
+            let path = format!("/containers/json?filters={}", escaped(&filter.to_string()));
+            let (_, list) = self.ask(Method::GET, &path, None).await?;
+            let list = list.as_array().ok_or("its list of containers is none")?;
+            let instance = |one: &Value| {
+                let (id, labels) = (one["Id"].as_str().filter(|id| is_id(id))?, &one["Labels"]);
+                let label = |name: &str| labels[name].as_str();
+                let address = label("plimsoll.address")?.parse().ok()?;
+                let index = label("plimsoll.index")?.parse().ok()?;
+                self.taken.keep(address);
+                Some(Instance { index, id: id.to_owned(), address })
+            };
+            Ok(Some(list.iter().filter_map(instance).collect()))
+        })
+    }
+
+    fn last_words(&self, _: &str) -> Option<String> {
+        Some("its container does not run any more".into())
+    }
+}
+
+/// It stands in paths.
+fn is_id(id: &str) -> bool {
+    (1..=128).contains(&id.len())
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
+}
+
+/// For a query (RFC 3986, section 2.1).
+fn escaped(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+const VERSION: &str = "v1.41";

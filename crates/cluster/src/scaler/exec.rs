@@ -1,0 +1,118 @@
+//! A program that starts and stops members: run once for each, with what is wanted as JSON on its standard input.
+//!
+//! ```json
+//! {"action": "start", "group": "web", "index": 3, "why": "…"}
+//! {"action": "stop", "group": "web", "index": 3, "id": "i-07", "address": "10.0.0.3:80", "why": "…"}
+//! ```
+//!
+//! It ends with exit code 0 if it was done, after it has written `{"address": "10.0.0.3:80", "id": "i-07"}` for a start.
+
+use std::io::{Read, Write as _};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::{Doing, Instance, LONGEST_ANSWER, Provider, Stop, Wish, read_started, start_order, stop_order};
+
+/// A program that starts and stops members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecSettings {
+    /// Program and arguments; not empty.
+    pub command: Vec<String>,
+    /// For one run as a whole.
+    pub timeout: Duration,
+}
+
+impl Provider for ExecSettings {
+    fn start(&self, wish: Wish) -> Doing<'_, Instance> {
+        Box::pin(async move {
+            let answer = run(&self.command, start_order(&wish).to_string(), self.timeout).await?;
+            read_started(wish.index, &answer)
+        })
+    }
+
+    fn stop(&self, stop: Stop) -> Doing<'_, ()> {
+        Box::pin(
+            async move { run(&self.command, stop_order(&stop).to_string(), self.timeout).await.map(drop) },
+        )
+    }
+
+    fn present(&self) -> Doing<'_, Option<Vec<Instance>>> {
+        Box::pin(async { Ok(None) })
+    }
+}
+
+/// Runs a program to its end, with a text on its standard input: what it wrote on its standard output.
+pub(super) async fn run(command: &[String], input: String, timeout: Duration) -> Result<Vec<u8>, String> {
+    let command = command.to_vec();
+    // One thread for as long as it runs; how many run at once is bounded by whoever asks.
+    let done = tokio::task::spawn_blocking(move || run_here(&command, &input, timeout)).await;
+    done.map_err(|error| error.to_string())?
+}
+
+fn run_here(command: &[String], input: &str, timeout: Duration) -> Result<Vec<u8>, String> {
+    let (program, arguments) = command.split_first().ok_or("there is no command")?;
+    let mut new = Command::new(program);
+    new.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = new.spawn().map_err(|error| format!("cannot start `{program}`: {error}"))?;
+    let reader = |from: Option<Box<dyn Read + Send>>| {
+        let (to, read) = mpsc::sync_channel(1);
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            if let Some(from) = from {
+                // As much as counts; whoever writes more is told by a closed pipe.
+                let _ = from.take(LONGEST_ANSWER as u64 + 1).read_to_end(&mut bytes);
+            }
+            let _ = to.send(bytes);
+        });
+        read
+    };
+    let out = reader(child.stdout.take().map(|out| Box::new(out) as _));
+    let said = reader(child.stderr.take().map(|said| Box::new(said) as _));
+    if let Some(mut stdin) = child.stdin.take() {
+        // One that does not read it may know without.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let deadline = Instant::now() + timeout;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() >= deadline => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!(
+                    "`{program}` did not end within {} s, and was killed",
+                    timeout.as_secs_f64()
+                ));
+            }
+            Ok(None) => std::thread::sleep(PAUSE),
+            Err(error) => return Err(format!("`{program}` cannot be waited for: {error}")),
+        }
+    };
+    if !status.success() {
+        let said = said.recv_timeout(LEFT_OPEN).unwrap_or_default();
+        let last =
+            String::from_utf8_lossy(&said).lines().rev().find(|line| !line.trim().is_empty()).map(short);
+        let last = last.map(|last| format!(": {last}")).unwrap_or_default();
+        return Err(format!("`{program}` failed, {status}{last}"));
+    }
+    let answer = out
+        .recv_timeout(LEFT_OPEN)
+        .map_err(|_| format!("`{program}` left its output open to what it started"))?;
+    if answer.len() > LONGEST_ANSWER {
+        return Err(format!("`{program}` wrote more than {LONGEST_ANSWER} bytes"));
+    }
+    Ok(answer)
+}
+
+/// A line from outside as it may stand in a message.
+pub(super) fn short(line: &str) -> String {
+    let plain = line.trim().chars().map(|char| if char.is_control() { '\u{fffd}' } else { char });
+    plain.take(200).collect()
+}
+
+/// Its pipes may be held by what it started: nobody waits for that longer.
+const LEFT_OPEN: Duration = Duration::from_secs(1);
+
+/// Between two looks whether it has ended.
+const PAUSE: Duration = Duration::from_millis(10);

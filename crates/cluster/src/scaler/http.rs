@@ -1,0 +1,130 @@
+//! One request of HTTP/1.1 and its answer: over TCP, TLS or a unix socket, on a connection of its own, within a time as a whole.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper::body::Bytes;
+use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderName, USER_AGENT};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::LONGEST_ANSWER;
+use crate::pull::Ends;
+
+/// Where a server is.
+pub(super) enum Door {
+    Unix(PathBuf),
+    Tcp { host: String, port: u16 },
+    Tls { host: String, port: u16, config: Arc<ClientConfig> },
+}
+
+/// What it is asked.
+pub(super) struct Ask<'a> {
+    pub(super) method: Method,
+    /// With its query.
+    pub(super) path: &'a str,
+    /// Nothing, if there is none.
+    pub(super) body: Option<(&'a str, Value)>,
+    pub(super) fields: &'a [(HeaderName, String)],
+}
+
+impl Door {
+    fn authority(&self) -> String {
+        match self {
+            Self::Unix(_) => "localhost".into(),
+            Self::Tcp { host, port } | Self::Tls { host, port, .. } => match host.contains(':') {
+                true => format!("[{host}]:{port}"),
+                false => format!("{host}:{port}"),
+            },
+        }
+    }
+
+    /// The status and the body of the answer.
+    pub(super) async fn ask(&self, ask: Ask<'_>, patience: Duration) -> Result<(StatusCode, Bytes), String> {
+        let answered = timeout(patience, self.exchange(ask)).await;
+        answered.unwrap_or_else(|_| Err(format!("no answer within {} s", patience.as_secs_f64())))
+    }
+
+    async fn exchange(&self, ask: Ask<'_>) -> Result<(StatusCode, Bytes), String> {
+        let failed = |error: std::io::Error| format!("cannot connect: {error}");
+        match self {
+            Self::Unix(path) => {
+                let stream = UnixStream::connect(path).await;
+                self.send(
+                    stream.map_err(|error| format!("cannot connect to {}: {error}", path.display()))?,
+                    ask,
+                )
+                .await
+            }
+            Self::Tcp { host, port } => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
+                self.send(stream, ask).await
+            }
+            Self::Tls { host, port, config } => {
+                let name = ServerName::try_from(host.clone()).map_err(|error| error.to_string())?;
+                let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
+                let secure = TlsConnector::from(Arc::clone(config)).connect(name, stream).await;
+                self.send(secure.map_err(|error| format!("TLS: {error}"))?, ask).await
+            }
+        }
+    }
+
+    async fn send<S>(&self, stream: S, ask: Ask<'_>) -> Result<(StatusCode, Bytes), String>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
+            .max_buf_size(64 * 1024)
+            .handshake::<_, Full<Bytes>>(TokioIo::new(stream))
+            .await
+            .map_err(|error| error.to_string())?;
+        // Ends with the request, however that ends.
+        let _driver = Ends(tokio::spawn(connection).abort_handle());
+        let mut request = Request::builder()
+            .method(ask.method)
+            .uri(ask.path)
+            .header(HOST, self.authority())
+            .header(USER_AGENT, concat!("plimsoll/", env!("CARGO_PKG_VERSION")))
+            .header(CONNECTION, "close");
+        for (name, value) in ask.fields {
+            request = request.header(name, value);
+        }
+        let body = match ask.body {
+            None => Full::default(),
+            Some((kind, body)) => {
+                request = request.header(CONTENT_TYPE, kind);
+                Full::new(Bytes::from(body.to_string()))
+            }
+        };
+        let request = request.body(body).map_err(|error| error.to_string())?;
+        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), LONGEST_ANSWER).collect().await.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                format!("the answer is longer than {LONGEST_ANSWER} bytes")
+            } else {
+                format!("the answer broke off: {error}")
+            }
+        })?;
+        Ok((status, body.to_bytes()))
+    }
+}
+
+/// What a refusal says: its status, and the sentence of its body if there is one.
+pub(super) fn refusal(status: StatusCode, body: &[u8]) -> String {
+    let message = serde_json::from_slice::<Value>(body).ok();
+    let message = message.as_ref().and_then(|body| body["message"].as_str());
+    match message {
+        Some(message) => format!("it answered {}: {}", status.as_u16(), super::exec::short(message)),
+        None => format!("it answered {}", status.as_u16()),
+    }
+}

@@ -1,0 +1,351 @@
+//! Members that are processes of this machine, made of a template.
+//!
+//! A process is told from all others by its number and when it was started. It is in a process group of its own, so that what it
+//! starts can be ended with it, and a Ctrl-C in the balancer's terminal is none of its business. Which ones there are stands in a file,
+//! if one is named: a balancer that was killed finds them again.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::place::{Place, Taken, filled};
+use super::{Doing, Instance, Provider, Stop, Wish};
+
+/// Processes of this machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProcessSettings {
+    /// Program and arguments, with `{port}`, `{host}`, `{address}`, `{index}` and `{group}`; not empty.
+    pub command: Vec<String>,
+    /// Beside what is inherited: names, and values with the same.
+    pub environment: Vec<(String, String)>,
+    /// Where it runs; where the balancer does if `None`.
+    pub folder: Option<PathBuf>,
+    /// What it says goes to the end of that file, whose name may have the same; nowhere if `None`.
+    pub log: Option<PathBuf>,
+    /// Where it listens.
+    pub place: Place,
+    /// How long it may take to end by itself after SIGTERM.
+    pub patience: Duration,
+    /// Which ones there are, for the next balancer.
+    pub state: Option<PathBuf>,
+}
+
+/// Those that were started.
+pub(super) struct Processes {
+    settings: ProcessSettings,
+    group: String,
+    /// By what they are known by.
+    held: Mutex<BTreeMap<String, Held>>,
+    /// Why those ended that are not there any more; few.
+    words: Mutex<BTreeMap<String, String>>,
+    taken: Taken,
+}
+
+struct Held {
+    instance: Instance,
+    identity: Identity,
+    /// Not of one that was found.
+    child: Option<Child>,
+}
+
+/// What tells a process from all others since the machine was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    pid: i32,
+    /// When it was started: clock ticks since the machine was.
+    start: u64,
+}
+
+impl Identity {
+    /// Of the process that has a number now; `None` if none has, or it has ended and nobody has asked how.
+    fn of(pid: i32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name may have anything in it, so count from its end: the state, and 19 fields further on when it was started.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let mut fields = fields.split_whitespace();
+        let alive = fields.next().is_some_and(|state| state != "Z" && state != "X");
+        let start = fields.nth(18)?.parse().ok()?;
+        alive.then_some(Self { pid, start })
+    }
+
+    fn lives(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+
+    fn id(self) -> String {
+        format!("{}-{}", self.pid, self.start)
+    }
+
+    /// What [`id`](Self::id) says.
+    fn read(id: &str) -> Option<Self> {
+        let (pid, start) = id.split_once('-')?;
+        Some(Self { pid: pid.parse().ok().filter(|pid| *pid > 0)?, start: start.parse().ok()? })
+    }
+}
+
+impl Held {
+    /// Has it ended? Why, then.
+    fn ended(&mut self) -> Option<String> {
+        if Identity::of(self.identity.pid).is_some_and(|now| self.child.is_some() || now == self.identity) {
+            return None;
+        }
+        let Some(child) = &mut self.child else { return Some("it ended".into()) };
+        // Until it was asked how it ended its number is nobody else's: whoever is left of its group goes with it.
+        let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+        match child.try_wait() {
+            Ok(None) => None,
+            Ok(Some(status)) => Some(match (status.code(), status.signal()) {
+                (Some(code), _) => format!("it ended with exit code {code}"),
+                (None, Some(signal)) => format!("it was ended by signal {signal}"),
+                (None, None) => "it ended".into(),
+            }),
+            Err(error) => Some(format!("it cannot be waited for: {error}")),
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        // Of a child that was not waited for the number is its own; of another one it may be somebody else's by now.
+        if (self.child.is_some() || self.identity.lives())
+            && let Some(pid) = Pid::from_raw(self.identity.pid)
+        {
+            // Whoever is gone already needs none.
+            let _ = match signal {
+                Signal::KILL => kill_process_group(pid, signal),
+                signal => kill_process(pid, signal),
+            };
+        }
+    }
+}
+
+impl Processes {
+    pub(super) fn open(settings: &ProcessSettings, group: &str) -> Self {
+        let processes = Self {
+            settings: settings.clone(),
+            group: group.to_owned(),
+            held: Mutex::default(),
+            words: Mutex::default(),
+            taken: Taken::default(),
+        };
+        processes.recall();
+        processes
+    }
+
+    fn spawn(&self, wish: &Wish, address: SocketAddr) -> Result<Held, String> {
+        let ProcessSettings { command, environment, folder, log, .. } = &self.settings;
+        let fill = |word: &str| filled(word, address, wish.index, &self.group);
+        let (program, arguments) = command.split_first().ok_or("there is no command")?;
+        let mut new = Command::new(fill(program));
+        new.args(arguments.iter().map(|word| fill(word))).process_group(0).stdin(Stdio::null());
+        new.envs(environment.iter().map(|(name, value)| (name, fill(value))));
+        // What is meant for this process alone.
+        for name in
+            ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"]
+        {
+            new.env_remove(name);
+        }
+        if let Some(folder) = folder {
+            new.current_dir(folder);
+        }
+        match log {
+            None => new.stdout(Stdio::null()).stderr(Stdio::null()),
+            Some(log) => {
+                let path = fill(&log.to_string_lossy());
+                let file = OpenOptions::new().append(true).create(true).open(&path);
+                let file = file.map_err(|error| format!("cannot write {path}: {error}"))?;
+                let other = file.try_clone().map_err(|error| error.to_string())?;
+                new.stdout(file).stderr(other)
+            }
+        };
+        let child = new.spawn().map_err(|error| format!("cannot start `{program}`: {error}"))?;
+        let pid = Pid::from_child(&child).as_raw_nonzero().get();
+        // One that has ended already is told of at the next look.
+        let identity = Identity::of(pid).unwrap_or(Identity { pid, start: 0 });
+        let instance = Instance { index: wish.index, id: identity.id(), address };
+        Ok(Held { instance, identity, child: Some(child) })
+    }
+
+    /// Writes down who is there.
+    fn note(&self, held: &BTreeMap<String, Held>) {
+        let Some(path) = &self.settings.state else { return };
+        let one = |held: &Held| {
+            let Held { instance, identity, .. } = held;
+            json!({"index": instance.index, "address": instance.address.to_string(), "pid": identity.pid, "start": identity.start})
+        };
+        let all: Vec<Value> = held.values().map(one).collect();
+        let text = json!({"schema": 1, "group": self.group, "processes": all}).to_string();
+        let beside = path.with_added_extension("new");
+        if let Err(error) = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path)) {
+            tracing::warn!(
+                "cannot write {}: {error}; a balancer after this one would not find the members of {}",
+                path.display(),
+                self.group
+            );
+        }
+    }
+
+    /// Finds those that a balancer before this one started.
+    fn recall(&self) {
+        let Some(path) = &self.settings.state else { return };
+        let text = match fs::read(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => return tracing::warn!("cannot read {}: {error}", path.display()),
+        };
+        let Ok(known) = serde_json::from_slice::<Value>(&text) else {
+            return tracing::warn!("{} is no state of processes; it is written anew", path.display());
+        };
+        let mut held = lock(&self.held);
+        for one in known["processes"].as_array().into_iter().flatten().take(MOST) {
+            let number = |name: &str| one[name].as_u64();
+            let (Some(index), Some(pid), Some(start)) = (number("index"), number("pid"), number("start"))
+            else {
+                continue;
+            };
+            let (Ok(index), Ok(pid)) = (u32::try_from(index), i32::try_from(pid)) else { continue };
+            let Some(address) = one["address"].as_str().and_then(|text| text.parse().ok()) else { continue };
+            let identity = Identity { pid, start };
+            if identity.lives() {
+                let instance = Instance { index, id: identity.id(), address };
+                self.taken.keep(address);
+                held.insert(instance.id.clone(), Held { instance, identity, child: None });
+            }
+        }
+    }
+
+    /// Takes those out that have ended.
+    fn sweep(&self) {
+        let mut held = lock(&self.held);
+        let mut ended: Vec<(String, String)> = Vec::new();
+        for (id, one) in held.iter_mut() {
+            if let Some(why) = one.ended() {
+                ended.push((id.clone(), why));
+            }
+        }
+        if ended.is_empty() {
+            return;
+        }
+        let mut words = lock(&self.words);
+        for (id, why) in ended {
+            if let Some(one) = held.remove(&id) {
+                self.taken.give_back(&one.instance.address);
+            }
+            words.insert(id, why);
+            while words.len() > MOST {
+                words.pop_first();
+            }
+        }
+        self.note(&held);
+    }
+}
+
+impl Drop for Processes {
+    /// Whoever is not to be found again is not left behind.
+    fn drop(&mut self) {
+        if self.settings.state.is_none() {
+            lock(&self.held).values().for_each(|one| one.signal(Signal::KILL));
+        }
+    }
+}
+
+impl Provider for Processes {
+    fn start(&self, wish: Wish) -> Doing<'_, Instance> {
+        Box::pin(async move {
+            let address = self.taken.take(&self.settings.place)?;
+            let new = self.spawn(&wish, address).inspect_err(|_| self.taken.give_back(&address))?;
+            let instance = new.instance.clone();
+            let mut held = lock(&self.held);
+            held.insert(instance.id.clone(), new);
+            self.note(&held);
+            Ok(instance)
+        })
+    }
+
+    fn stop(&self, stop: Stop) -> Doing<'_, ()> {
+        Box::pin(async move {
+            let id = &stop.one.id;
+            let tell = |signal| {
+                self.sweep();
+                let held = lock(&self.held);
+                let there = held.get(id);
+                if let Some(one) = there {
+                    one.signal(signal);
+                }
+                there.is_some()
+            };
+            let deadline = Instant::now() + self.settings.patience;
+            let mut there = tell(Signal::TERM);
+            let mut killed = false;
+            while there {
+                sleep(PAUSE).await;
+                self.sweep();
+                there = lock(&self.held).contains_key(id);
+                if there && Instant::now() >= deadline {
+                    if killed && Instant::now() >= deadline + KILLED {
+                        return Err(format!("{} cannot be ended, not even by SIGKILL", stop.one.id));
+                    }
+                    there = tell(Signal::KILL);
+                    killed = true;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn present(&self) -> Doing<'_, Option<Vec<Instance>>> {
+        Box::pin(async move {
+            self.sweep();
+            Ok(Some(lock(&self.held).values().map(|one| one.instance.clone()).collect()))
+        })
+    }
+
+    fn adopt(&self, one: &Instance) {
+        let Some(identity) = Identity::read(&one.id).filter(|identity| identity.lives()) else { return };
+        let mut held = lock(&self.held);
+        if !held.contains_key(&one.id) {
+            self.taken.keep(one.address);
+            held.insert(one.id.clone(), Held { instance: one.clone(), identity, child: None });
+            self.note(&held);
+        }
+    }
+
+    fn let_go(&self) {
+        // What stands in the file is the other process's business from now on.
+        lock(&self.held).clear();
+    }
+
+    fn looks_apart(&self) -> Duration {
+        // A look costs a system call for each.
+        Duration::from_millis(200)
+    }
+
+    fn last_words(&self, id: &str) -> Option<String> {
+        let why = lock(&self.words).remove(id)?;
+        Some(match &self.settings.log {
+            Some(_) => why,
+            None => format!("{why}; name a `log` to see what it says"),
+        })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Processes that are read from a file, and endings that are remembered.
+const MOST: usize = 4096;
+
+/// Between two looks at one that was told to end.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// One that was killed is gone by then.
+const KILLED: Duration = Duration::from_secs(5);

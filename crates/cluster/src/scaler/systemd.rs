@@ -1,0 +1,84 @@
+//! Members that are units of systemd, made of a template (`web@.service`): number 3 is `web@3.service`, at the third port after the
+//! first. `systemctl` is asked, so it takes whatever rights that takes.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use super::exec::run;
+use super::{Doing, Instance, Provider, Stop, Wish};
+
+/// Units of a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SystemdSettings {
+    /// The program that is asked: `systemctl`, or another one for tests.
+    pub systemctl: String,
+    /// Name of the template before the `@`.
+    pub template: String,
+    /// Of the user's manager (`--user`) rather than the machine's?
+    pub user: bool,
+    /// Where they listen.
+    pub ip: IpAddr,
+    /// Number 0 listens there, number 1 at the next.
+    pub first_port: u16,
+    /// For one call of `systemctl` as a whole.
+    pub timeout: Duration,
+}
+
+impl SystemdSettings {
+    fn unit(&self, index: u32) -> String {
+        format!("{}@{index}.service", self.template)
+    }
+
+    fn address(&self, index: u32) -> Option<SocketAddr> {
+        let port = u32::from(self.first_port).checked_add(index)?;
+        Some(SocketAddr::new(self.ip, u16::try_from(port).ok()?))
+    }
+
+    async fn ask(&self, words: &[&str]) -> Result<Vec<u8>, String> {
+        let user = self.user.then_some("--user");
+        let command = [self.systemctl.as_str()].into_iter().chain(user).chain(words.iter().copied());
+        run(&command.map(str::to_owned).collect::<Vec<_>>(), String::new(), self.timeout).await
+    }
+
+    /// The number in the name of a unit.
+    fn index(&self, unit: &str) -> Option<u32> {
+        unit.strip_prefix(self.template.as_str())?.strip_prefix('@')?.strip_suffix(".service")?.parse().ok()
+    }
+}
+
+impl Provider for SystemdSettings {
+    fn start(&self, wish: Wish) -> Doing<'_, Instance> {
+        Box::pin(async move {
+            let unit = self.unit(wish.index);
+            let address = self.address(wish.index).ok_or_else(|| format!("there is no port for {unit}"))?;
+            self.ask(&["start", "--no-ask-password", &unit]).await?;
+            Ok(Instance { index: wish.index, id: unit, address })
+        })
+    }
+
+    fn stop(&self, stop: Stop) -> Doing<'_, ()> {
+        Box::pin(async move { self.ask(&["stop", "--no-ask-password", &stop.one.id]).await.map(drop) })
+    }
+
+    fn present(&self) -> Doing<'_, Option<Vec<Instance>>> {
+        Box::pin(async move {
+            let pattern = format!("{}@*.service", self.template);
+            let words = [
+                "list-units",
+                "--plain",
+                "--no-legend",
+                "--full",
+                "--state=active,activating,reloading",
+                &pattern,
+            ];
+            let answer = self.ask(&words).await?;
+            let answer = String::from_utf8_lossy(&answer);
+            let units = answer.lines().filter_map(|line| line.split_whitespace().next());
+            let instance = |unit: &str| {
+                let index = self.index(unit)?;
+                Some(Instance { index, id: unit.to_owned(), address: self.address(index)? })
+            };
+            Ok(Some(units.filter_map(instance).collect()))
+        })
+    }
+}

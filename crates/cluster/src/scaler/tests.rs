@@ -1,0 +1,433 @@
+//! Providers against programs and servers that write down what they are asked: method, path, fields and body.
+
+mod server;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use serde_json::{Value, json};
+use server::{Server, Way};
+
+use super::*;
+
+/// A folder of its own, which goes with its test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("plimsoll-scaler-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// A program.
+    fn script(&self, name: &str, text: &str) -> String {
+        let path = self.write(name, &format!("#!/bin/sh\n{text}\n"));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path.display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn wish(index: u32) -> Wish {
+    Wish { group: "web".into(), index, why: "2 more".into() }
+}
+
+fn stop(one: Instance) -> Stop {
+    Stop { group: "web".into(), one, why: "1 fewer".into() }
+}
+
+fn instance(index: u32, id: &str, address: &str) -> Instance {
+    Instance { index, id: id.into(), address: address.parse().unwrap() }
+}
+
+fn place() -> Place {
+    Place { ip: [127, 0, 0, 1].into(), ports: None }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Looks until something is so.
+async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !so().await {
+        assert!(tokio::time::Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn processes(command: &[&str], state: Option<PathBuf>) -> ProcessSettings {
+    ProcessSettings {
+        command: command.iter().map(|word| (*word).to_owned()).collect(),
+        environment: vec![("WHO".into(), "{group}-{index}".into())],
+        folder: None,
+        log: None,
+        place: place(),
+        patience: Duration::from_millis(300),
+        state,
+    }
+}
+
+fn each(kind: Kind) -> Arc<dyn Provider> {
+    match kind.open("web") {
+        Hands::Each(provider) => provider,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn there(provider: &dyn Provider) -> Vec<Instance> {
+    provider.present().await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn a_process_is_started_with_its_port_and_stopped() {
+    let folder = Folder::new();
+    let told = folder.0.join("told");
+    let script = folder.script("serve", &format!("echo \"$WHO $*\" >> {}; exec sleep 600", told.display()));
+    let provider = each(Kind::Process(processes(&[&script, "--listen", "{host}:{port}", "{index}"], None)));
+    let one = provider.start(wish(3)).await.unwrap();
+    let other = provider.start(wish(4)).await.unwrap();
+    assert!(one.address != other.address && one.index == 3);
+    let wanted = format!("web-3 --listen {} 3", one.address);
+    until("it says what it was told", async || {
+        std::fs::read_to_string(&told).unwrap_or_default().lines().any(|line| line == wanted)
+    })
+    .await;
+    assert_eq!(there(&*provider).await.len(), 2);
+    provider.stop(stop(one.clone())).await.unwrap();
+    assert_eq!(there(&*provider).await, std::slice::from_ref(&other));
+    // Once more does no harm.
+    provider.stop(stop(one)).await.unwrap();
+    provider.stop(stop(other)).await.unwrap();
+    assert!(there(&*provider).await.is_empty());
+}
+
+#[tokio::test]
+async fn one_that_ends_by_itself_is_gone_and_says_why() {
+    let provider = each(Kind::Process(processes(&["sh", "-c", "exit 7"], None)));
+    let one = provider.start(wish(0)).await.unwrap();
+    until("it has ended", async || there(&*provider).await.is_empty()).await;
+    let why = provider.last_words(&one.id).unwrap();
+    assert!(why.starts_with("it ended with exit code 7"), "{why}");
+    let missing = each(Kind::Process(processes(&["/nowhere/serve"], None)));
+    let why = missing.start(wish(0)).await.unwrap_err();
+    assert!(why.starts_with("cannot start `/nowhere/serve`"), "{why}");
+}
+
+#[tokio::test]
+async fn one_that_does_not_listen_to_sigterm_is_killed_with_what_it_started() {
+    let folder = Folder::new();
+    let told = folder.0.join("child");
+    let text = format!("trap '' TERM; sleep 600 & echo $! > {}; while :; do sleep 1; done", told.display());
+    let script = folder.script("stubborn", &text);
+    let provider = each(Kind::Process(processes(&[&script], None)));
+    let one = provider.start(wish(0)).await.unwrap();
+    until("it listens to nobody", async || {
+        std::fs::read_to_string(&told).is_ok_and(|pid| pid.ends_with('\n'))
+    })
+    .await;
+    provider.stop(stop(one)).await.unwrap();
+    let child = std::fs::read_to_string(&told).unwrap();
+    let stat = PathBuf::from(format!("/proc/{}/stat", child.trim()));
+    until("what it started is gone", async || {
+        let stat = std::fs::read_to_string(&stat).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn processes_are_found_again_by_their_file() {
+    let folder = Folder::new();
+    let state = folder.0.join("state");
+    let settings = processes(&["sleep", "600"], Some(state.clone()));
+    let first = each(Kind::Process(settings.clone()));
+    let one = first.start(wish(0)).await.unwrap();
+    let gone = first.start(wish(1)).await.unwrap();
+    first.stop(stop(gone)).await.unwrap();
+    // Somebody else has the number now, as far as the file says.
+    let text = std::fs::read_to_string(&state).unwrap();
+    let mut known: Value = serde_json::from_str(&text).unwrap();
+    let other = json!({"index": 5, "address": "127.0.0.1:5", "pid": std::process::id(), "start": 1});
+    known["processes"].as_array_mut().unwrap().push(other);
+    std::fs::write(&state, known.to_string()).unwrap();
+    let second = each(Kind::Process(settings));
+    assert_eq!(there(&*second).await, std::slice::from_ref(&one));
+    // The first has the child: it has to see to it that its end is seen.
+    let (stopped, _) = tokio::join!(second.stop(stop(one)), async {
+        until("it is gone", async || there(&*first).await.is_empty()).await;
+    });
+    stopped.unwrap();
+    assert!(there(&*second).await.is_empty());
+}
+
+#[test]
+fn ports_are_those_that_are_free() {
+    let kept = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = kept.local_addr().unwrap().port();
+    let only = Place { ports: Some((port, port)), ..place() };
+    assert!(only.free(&BTreeSet::new()).unwrap_err().contains("is free"));
+    drop(kept);
+    let free = only.free(&BTreeSet::new()).unwrap();
+    assert_eq!(free.port(), port);
+    assert!(only.free(&BTreeSet::from([free])).is_err(), "it is somebody's");
+}
+
+#[tokio::test]
+async fn a_program_is_told_on_its_standard_input() {
+    let folder = Folder::new();
+    let told = folder.0.join("told");
+    let text = format!(
+        "cat >> {}; echo >> {0}; echo '{{\"address\": \"10.0.0.3:80\", \"id\": \"i-07\"}}'",
+        told.display()
+    );
+    let exec = ExecSettings { command: vec![folder.script("cloud", &text)], timeout: 10 * SECOND };
+    let one = exec.start(wish(2)).await.unwrap();
+    assert_eq!(one, instance(2, "i-07", "10.0.0.3:80"));
+    exec.stop(stop(one)).await.unwrap();
+    let told = std::fs::read_to_string(told).unwrap();
+    let told: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let start = json!({"action": "start", "group": "web", "index": 2, "why": "2 more"});
+    let stop = json!({"action": "stop", "group": "web", "index": 2, "id": "i-07", "address": "10.0.0.3:80", "why": "1 fewer"});
+    assert_eq!(told, [start, stop]);
+    assert_eq!(exec.present().await, Ok(None));
+}
+
+#[tokio::test]
+async fn a_program_that_fails_hangs_or_talks_nonsense_is_a_failure() {
+    let folder = Folder::new();
+    let exec = |name: &str, text: &str, millis| ExecSettings {
+        command: vec![folder.script(name, text)],
+        timeout: Duration::from_millis(millis),
+    };
+    let why = exec("fails", "echo first >&2; echo 'no quota' >&2; exit 3", 10_000)
+        .start(wish(0))
+        .await
+        .unwrap_err();
+    assert!(why.contains("exit status: 3") && why.ends_with("no quota"), "{why}");
+    let why = exec("hangs", "exec sleep 600", 200).start(wish(0)).await.unwrap_err();
+    assert!(why.contains("did not end within 0.2 s"), "{why}");
+    let why = exec("open", "sleep 5 & exit 0", 10_000).start(wish(0)).await.unwrap_err();
+    assert!(why.contains("left its output open"), "{why}");
+    for (place, answer) in
+        ["", "[]", "{\"address\": \"web\"}", "{\"address\": \"10.0.0.1:80\", \"id\": 7}"].iter().enumerate()
+    {
+        let why = exec(&format!("odd{place}"), &format!("echo '{answer}'"), 10_000)
+            .start(wish(0))
+            .await
+            .unwrap_err();
+        assert!(why.starts_with("the answer "), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn units_of_systemd_are_named_after_their_numbers() {
+    let folder = Folder::new();
+    let told = folder.0.join("told");
+    let list = "web@2.service loaded active running Web\\nweb@x.service loaded active running Odd\\nweb@0.service loaded active running Web";
+    let text = format!(
+        "echo \"$*\" >> {}; case \"$*\" in *list-units*) printf '{list}\\n';; *@9*) echo 'Unit web@9.service not found.' >&2; exit 5;; esac",
+        told.display()
+    );
+    let systemd = SystemdSettings {
+        systemctl: folder.script("systemctl", &text),
+        template: "web".into(),
+        user: true,
+        ip: [127, 0, 0, 1].into(),
+        first_port: 9000,
+        timeout: 10 * SECOND,
+    };
+    let one = systemd.start(wish(2)).await.unwrap();
+    assert_eq!(one, instance(2, "web@2.service", "127.0.0.1:9002"));
+    let present = systemd.present().await.unwrap().unwrap();
+    assert_eq!(present, [one.clone(), instance(0, "web@0.service", "127.0.0.1:9000")]);
+    systemd.stop(stop(one)).await.unwrap();
+    let why = systemd.start(wish(9)).await.unwrap_err();
+    assert!(why.contains("not found"), "{why}");
+    let far = SystemdSettings { first_port: 65_535, ..systemd };
+    assert!(far.start(wish(1)).await.unwrap_err().contains("no port"));
+    let told = std::fs::read_to_string(told).unwrap();
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines[0], "--user start --no-ask-password web@2.service");
+    assert!(
+        lines[1].starts_with("--user list-units --plain --no-legend --full --state=active")
+            && lines[1].ends_with("web@*.service")
+    );
+    assert_eq!(lines[2], "--user stop --no-ask-password web@2.service");
+}
+
+#[tokio::test]
+async fn a_server_is_told_by_post() {
+    let server = Server::start(Way::Tcp, |asked| match asked.body["action"].as_str() {
+        Some("start") if asked.body["index"] == 1 => (503, json!({"message": "no\nquota"})),
+        Some("start") => (200, json!({"address": "[2001:db8::1]:80"})),
+        _ => (204, Value::Null),
+    });
+    let SocketAddr::V4(at) = server.address() else { panic!() };
+    let webhook = WebhookSettings {
+        host: at.ip().to_string(),
+        port: at.port(),
+        path: "/scale?a=b".into(),
+        timeout: 10 * SECOND,
+    };
+    let one = webhook.start(wish(0)).await.unwrap();
+    assert_eq!(one, instance(0, "[2001:db8::1]:80", "[2001:db8::1]:80"));
+    webhook.stop(stop(one)).await.unwrap();
+    let why = webhook.start(wish(1)).await.unwrap_err();
+    assert_eq!(why, "it answered 503: no\u{fffd}quota");
+    let asked = server.asked();
+    assert_eq!((&*asked[0].method, &*asked[0].path), ("POST", "/scale?a=b"));
+    assert_eq!(asked[0].field("content-type"), Some("application/json"));
+    assert_eq!(asked[0].field("host"), Some(at.to_string().as_str()));
+    assert_eq!(asked[0].body, json!({"action": "start", "group": "web", "index": 0, "why": "2 more"}));
+    assert_eq!(asked[1].body["action"], "stop");
+    // Nobody is there.
+    drop(server);
+    let gone = WebhookSettings { timeout: SECOND, port: 1, ..webhook };
+    assert!(gone.start(wish(0)).await.unwrap_err().starts_with("cannot connect"));
+}
+
+fn docker(socket: &Path) -> DockerSettings {
+    DockerSettings {
+        socket: socket.to_owned(),
+        image: "web:1".into(),
+        command: vec!["serve".into(), "--name={group}-{index}".into()],
+        environment: vec!["PORT=8080".into()],
+        port: 8080,
+        place: place(),
+        patience: 2 * SECOND,
+        timeout: 10 * SECOND,
+    }
+}
+
+#[tokio::test]
+async fn containers_are_made_started_stopped_and_removed() {
+    let folder = Folder::new();
+    let socket = folder.0.join("docker.sock");
+    let server = Server::start(Way::Unix(socket.clone()), |asked| match (&*asked.method, &*asked.path) {
+        ("POST", "/v1.41/containers/create") => (201, json!({"Id": "c0ffee", "Warnings": []})),
+        ("GET", _) => {
+            let labels = |index: &str, address: &str| json!({"plimsoll.group": "web", "plimsoll.index": index, "plimsoll.address": address});
+            let odd = json!({"Id": "../x", "Labels": labels("1", "127.0.0.1:1")});
+            (
+                200,
+                json!([{"Id": "c0ffee", "Labels": labels("6", "127.0.0.1:20006")}, odd, {"Id": "bare", "Labels": {}}]),
+            )
+        }
+        ("POST", path) if path.ends_with("/stop?t=2") => (304, Value::Null),
+        _ => (204, Value::Null),
+    });
+    let provider = each(Kind::Docker(docker(&socket)));
+    let one = provider.start(wish(6)).await.unwrap();
+    assert_eq!((&*one.id, one.index), ("c0ffee", 6));
+    assert_eq!(there(&*provider).await, [instance(6, "c0ffee", "127.0.0.1:20006")]);
+    provider.stop(stop(one.clone())).await.unwrap();
+    let asked = server.asked();
+    let lines: Vec<String> = asked.iter().map(|one| format!("{} {}", one.method, one.path)).collect();
+    assert_eq!(
+        lines,
+        [
+            "POST /v1.41/containers/create",
+            "POST /v1.41/containers/c0ffee/start",
+            "GET /v1.41/containers/json?filters=%7B%22label%22%3A%5B%22plimsoll.group%3Dweb%22%5D%2C%22status%22%3A%5B%22running%22%5D%7D",
+            "POST /v1.41/containers/c0ffee/stop?t=2",
+            "DELETE /v1.41/containers/c0ffee?force=true",
+        ]
+    );
+    assert_eq!(asked[0].field("content-type"), Some("application/json"));
+    assert_eq!(asked[0].field("host"), Some("localhost"));
+    assert_eq!(
+        asked[0].body,
+        json!({
+            "Image": "web:1",
+            "Cmd": ["serve", "--name=web-6"],
+            "Env": ["PORT=8080"],
+            "Labels": {"plimsoll.group": "web", "plimsoll.index": "6", "plimsoll.address": one.address.to_string()},
+            "ExposedPorts": {"8080/tcp": {}},
+            "HostConfig": {"PortBindings": {"8080/tcp": [{"HostIp": "127.0.0.1", "HostPort": one.address.port().to_string()}]}},
+        })
+    );
+}
+
+#[tokio::test]
+async fn a_container_that_cannot_be_started_is_removed() {
+    let folder = Folder::new();
+    let socket = folder.0.join("docker.sock");
+    let server = Server::start(Way::Unix(socket.clone()), |asked| match (&*asked.method, &*asked.path) {
+        ("POST", "/v1.41/containers/create") => (201, json!({"Id": "c0ffee"})),
+        ("DELETE", _) => (204, Value::Null),
+        ("POST", path) if path.contains("/stop") => (404, json!({"message": "No such container: c0ffee"})),
+        _ => (500, json!({"message": "port is already allocated"})),
+    });
+    let provider = each(Kind::Docker(docker(&socket)));
+    assert_eq!(provider.start(wish(0)).await.unwrap_err(), "it answered 500: port is already allocated");
+    assert_eq!(server.asked().last().map(|one| one.method.clone()).as_deref(), Some("DELETE"));
+    // One that is gone was stopped.
+    provider.stop(stop(instance(0, "c0ffee", "127.0.0.1:1"))).await.unwrap();
+    let nobody = each(Kind::Docker(docker(&folder.0.join("none.sock"))));
+    assert!(nobody.start(wish(0)).await.unwrap_err().contains("none.sock"));
+}
+
+#[tokio::test]
+async fn replicas_are_patched_over_tls_with_the_accounts_token() {
+    let folder = Folder::new();
+    let (server, authority) = Server::secure(|asked| match asked.field("authorization") {
+        Some("Bearer t0ken") => {
+            (200, json!({"kind": "Scale", "spec": asked.body["spec"], "status": {"replicas": 2}}))
+        }
+        _ => (403, json!({"kind": "Status", "message": "deployments.apps \"web\" is forbidden"})),
+    });
+    folder.write("ca.crt", &authority);
+    folder.write("token", "t0ken\n");
+    folder.write("namespace", "shop");
+    let settings = KubernetesSettings {
+        host: "localhost".into(),
+        port: server.address().port(),
+        tls: true,
+        resource: "deployments".into(),
+        name: "web".into(),
+        namespace: None,
+        account: folder.0.clone(),
+        timeout: 10 * SECOND,
+    };
+    assert_eq!(settings.scale(5).await, Ok(5));
+    let asked = server.asked().remove(0);
+    assert_eq!(
+        (&*asked.method, &*asked.path),
+        ("PATCH", "/apis/apps/v1/namespaces/shop/deployments/web/scale")
+    );
+    assert_eq!(asked.field("content-type"), Some("application/merge-patch+json"));
+    assert_eq!(asked.field("accept"), Some("application/json"));
+    assert_eq!(asked.body, json!({"spec": {"replicas": 5}}));
+    // The token is read anew.
+    folder.write("token", "other");
+    let why = settings.scale(5).await.unwrap_err();
+    assert_eq!(why, "it answered 403: deployments.apps \"web\" is forbidden");
+    // Nobody else's certificate will do.
+    let (stranger, _) = Server::secure(|_| (200, Value::Null));
+    let why = KubernetesSettings { port: stranger.address().port(), ..settings.clone() }
+        .scale(5)
+        .await
+        .unwrap_err();
+    assert!(why.starts_with("TLS: "), "{why}");
+    assert!(stranger.asked().is_empty());
+    std::fs::remove_file(folder.0.join("token")).unwrap();
+    assert!(settings.scale(1).await.unwrap_err().contains("token"));
+}

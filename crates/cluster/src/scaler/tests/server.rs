@@ -1,0 +1,143 @@
+//! A server that writes down what it is asked and answers as it is told.
+
+use std::io::{BufRead as _, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use serde_json::Value;
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) method: String,
+    pub(super) path: String,
+    fields: Vec<(String, String)>,
+    /// Null without one.
+    pub(super) body: Value,
+}
+
+impl Asked {
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// Where it listens.
+pub(super) enum Way {
+    Tcp,
+    Unix(PathBuf),
+}
+
+pub(super) struct Server {
+    address: Option<SocketAddr>,
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+type Answer = Arc<dyn Fn(&Asked) -> (u16, Value) + Send + Sync>;
+
+impl Server {
+    pub(super) fn start(way: Way, answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static) -> Self {
+        let (asked, answer) = (Arc::<Mutex<Vec<Asked>>>::default(), Arc::new(answer) as Answer);
+        let kept = Arc::clone(&asked);
+        let address = match way {
+            Way::Tcp => {
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                let address = listener.local_addr().unwrap();
+                thread::spawn(move || {
+                    listener.incoming().flatten().for_each(|stream: TcpStream| serve(stream, &kept, &answer));
+                });
+                Some(address)
+            }
+            Way::Unix(path) => {
+                let listener = UnixListener::bind(path).unwrap();
+                thread::spawn(move || {
+                    listener
+                        .incoming()
+                        .flatten()
+                        .for_each(|stream: UnixStream| serve(stream, &kept, &answer));
+                });
+                None
+            }
+        };
+        Self { address, asked }
+    }
+
+    /// One behind TLS as `localhost`, and the certificate that is to be believed.
+    pub(super) fn secure(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static) -> (Self, String) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config =
+            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config =
+            config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+        let config = Arc::new(config);
+        let (asked, answer) = (Arc::<Mutex<Vec<Asked>>>::default(), Arc::new(answer) as Answer);
+        let kept = Arc::clone(&asked);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+                let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+                serve(StreamOwned::new(connection, stream), &kept, &answer);
+            }
+        });
+        (Self { address: Some(address), asked }, made.cert.pem())
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address.unwrap()
+    }
+
+    /// What it was asked so far.
+    pub(super) fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+/// One request of a connection, and its end.
+fn serve(stream: impl Read + Write, asked: &Mutex<Vec<Asked>>, answer: &Answer) {
+    let mut stream = BufReader::new(stream);
+    let Some(one) = read(&mut stream) else { return };
+    asked.lock().unwrap().push(one.clone());
+    let (status, body) = answer(&one);
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let length = if matches!(status, 204 | 304) {
+        String::new()
+    } else {
+        format!("content-length: {}\r\n", body.len())
+    };
+    let text = format!("HTTP/1.1 {status} Some\r\n{length}connection: close\r\n\r\n{body}");
+    let stream = stream.get_mut();
+    let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
+}
+
+fn read(stream: &mut BufReader<impl Read>) -> Option<Asked> {
+    let mut line = String::new();
+    let mut next = |stream: &mut BufReader<_>| {
+        line.clear();
+        stream.read_line(&mut line).ok().filter(|read| *read > 0)?;
+        Some(line.trim_end().to_owned())
+    };
+    let first = next(stream)?;
+    let mut words = first.split(' ');
+    let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
+    let mut fields = Vec::new();
+    loop {
+        let line = next(stream)?;
+        let Some((name, value)) = line.split_once(':') else { break };
+        fields.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+    }
+    let length = fields.iter().find(|(name, _)| name == "content-length");
+    let mut body = vec![0; length.map_or(0, |(_, length)| length.parse().unwrap())];
+    stream.read_exact(&mut body).ok()?;
+    let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    Some(Asked { method, path, fields, body })
+}

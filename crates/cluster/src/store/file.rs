@@ -1,0 +1,187 @@
+//! The file of a store: written beside, made safe, and put in the place of the one before, so that there is always a whole one.
+//!
+//! It is JSON, with a checksum over what it says: `{"plimsoll_store":1,"sha256":"…","state":{"revision":…,"entries":{…}}}`. One that is
+//! torn, or is something else, is set aside under another name and never used.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, flock};
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::{Entry, MOST_ENTRIES, View};
+
+const BEGIN: &str = "{\"plimsoll_store\":1,\"sha256\":\"";
+const MIDDLE: &str = "\",\"state\":";
+const END: &str = "}\n";
+
+/// Larger files are no stores.
+const LARGEST: u64 = 1 << 30;
+
+/// What tells one file in its place from the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp(u64, u64, i64, i64);
+
+/// What was found in the place of a store.
+#[derive(Debug, PartialEq)]
+pub(super) enum Found {
+    /// No file.
+    Nothing,
+    /// A store.
+    Whole(Stamp, View),
+    /// Something else, and what.
+    Bad(String),
+}
+
+/// Which file is there now; `None` if there is none.
+pub(super) fn stamp(path: &Path) -> Option<Stamp> {
+    Some(stamp_of(&fs::metadata(path).ok()?))
+}
+
+fn stamp_of(found: &fs::Metadata) -> Stamp {
+    Stamp(found.dev(), found.ino(), found.mtime(), found.mtime_nsec())
+}
+
+/// Reads what is there.
+///
+/// # Errors
+/// The system does not let it be read.
+pub(super) fn read(path: &Path) -> io::Result<Found> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) => return Err(error),
+    };
+    let stamp = stamp_of(&file.metadata()?);
+    let mut bytes = Vec::new();
+    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    Ok(match parse(&bytes) {
+        Ok(view) => Found::Whole(stamp, view),
+        Err(why) => Found::Bad(why),
+    })
+}
+
+/// Puts a bad file out of the way; where it is now.
+pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let aside = path.with_added_extension(format!("bad-{unix}"));
+    fs::rename(path, &aside)?;
+    Ok(aside)
+}
+
+/// Why a file is not what it should be.
+#[derive(Debug)]
+pub(super) struct Unsaved {
+    /// Is it in its place all the same, and only not known to be safe?
+    pub(super) there: bool,
+    pub(super) why: io::Error,
+}
+
+/// Writes a file beside, makes it safe, and puts it in the place of the one before.
+pub(super) fn save(path: &Path, view: &View) -> Result<Stamp, Unsaved> {
+    let before = |why| Unsaved { there: false, why };
+    let beside = path.with_added_extension("new");
+    let mut options = OpenOptions::new();
+    // What is in it may say where everything is.
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(&beside).map_err(before)?;
+    file.write_all(&text(view)).and_then(|()| file.sync_all()).map_err(before)?;
+    let stamp = stamp_of(&file.metadata().map_err(before)?);
+    fs::rename(&beside, path).map_err(before)?;
+    // Without this the name may be that of the file before, after a loss of power.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let safe = File::open(folder.unwrap_or_else(|| Path::new("."))).and_then(|folder| folder.sync_all());
+    safe.map_err(|why| Unsaved { there: true, why })?;
+    Ok(stamp)
+}
+
+/// Keeps other processes from changing the store as long as it is held.
+pub(super) fn lock(path: &Path) -> io::Result<File> {
+    let lock = path.with_added_extension("lock");
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(lock)?;
+    flock(&file, FlockOperation::LockExclusive)?;
+    Ok(file)
+}
+
+fn text(view: &View) -> Vec<u8> {
+    let entry = |(key, entry): (&String, &Entry)| {
+        let mut object = json!({"value": &*entry.value, "revision": entry.revision});
+        if entry.lease != 0 {
+            object["ttl_ms"] = entry.lease.into();
+        }
+        (key.clone(), object)
+    };
+    let entries: Map<String, Value> = view.entries.iter().map(entry).collect();
+    let state = json!({"revision": view.revision, "entries": entries}).to_string();
+    [BEGIN, &sum(state.as_bytes()), MIDDLE, &state, END].concat().into_bytes()
+}
+
+fn sum(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn parse(bytes: &[u8]) -> Result<View, String> {
+    if bytes.is_empty() {
+        return Err("it is empty".into());
+    }
+    let foreign = || "it is no store of plimsoll's".to_owned();
+    let rest = bytes.strip_prefix(BEGIN.as_bytes()).ok_or_else(foreign)?;
+    let torn = || "it is torn: its checksum is not that of what it says".to_owned();
+    let (wanted, rest) = rest.split_at_checked(64).ok_or_else(torn)?;
+    let state = rest.strip_prefix(MIDDLE.as_bytes()).ok_or_else(torn)?;
+    let state = state.strip_suffix(END.as_bytes()).ok_or_else(torn)?;
+    if sum(state).as_bytes() != wanted {
+        return Err(torn());
+    }
+    let state: Value = serde_json::from_slice(state).map_err(|why| format!("it is no JSON: {why}"))?;
+    view(&state).ok_or_else(|| "it does not say what a store says".to_owned())
+}
+
+fn view(state: &Value) -> Option<View> {
+    let revision = state["revision"].as_i64()?;
+    let entry = |(key, entry): (&String, &Value)| {
+        let value = entry["value"].as_str()?.into();
+        let lease = entry.get("ttl_ms").map_or(Some(0), Value::as_i64)?;
+        Some((key.clone(), Entry { value, revision: entry["revision"].as_i64()?, lease }))
+    };
+    let entries = state["entries"].as_object()?;
+    let entries = entries.iter().map(entry).collect::<Option<_>>()?;
+    Some(View { revision, entries }).filter(|view| view.entries.len() <= MOST_ENTRIES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some() -> View {
+        let entry = |value: &str, revision, lease| Entry { value: value.into(), revision, lease };
+        let entries =
+            [("drain/web/a:1".to_owned(), entry("{}", 3, 0)), ("m\"".to_owned(), entry("ü\n", 7, 5000))];
+        View { revision: 7, entries: entries.into() }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let text = text(&some());
+        assert_eq!(parse(&text), Ok(some()));
+        assert!(serde_json::from_slice::<Value>(&text).is_ok(), "it is JSON as a whole");
+    }
+
+    #[test]
+    fn no_byte_can_be_another_and_none_missing() {
+        let text = text(&some());
+        for at in 0..text.len() {
+            let mut changed = text.clone();
+            changed[at] ^= 1;
+            assert!(parse(&changed).is_err(), "{at}");
+            assert!(parse(&text[..at]).is_err(), "cut at {at}");
+        }
+        for foreign in ["", "{}", "members = []", "\0\0\0\0"] {
+            assert!(parse(foreign.as_bytes()).is_err(), "{foreign:?}");
+        }
+    }
+}

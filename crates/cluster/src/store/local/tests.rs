@@ -1,0 +1,179 @@
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread;
+
+use super::*;
+
+/// A folder that goes away with its test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Relaxed);
+        let path = std::env::temp_dir().join(format!("plimsoll-store-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("state.json")
+    }
+
+    fn open(&self) -> Local {
+        let (store, said) = Local::open(Some(&self.file())).unwrap();
+        assert_eq!(said, None);
+        store
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn value(store: &Local, key: &str) -> Option<String> {
+    (store as &dyn Store).view().entries.get(key).map(|entry| entry.value.to_string())
+}
+
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < end, "not {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_was_committed_is_there_for_the_next_one() {
+    let folder = Folder::new();
+    let store = folder.open();
+    assert_eq!((store.kind(), store.place()), ("file", folder.file().display().to_string()));
+    store.commit(&Change::put("a", "1").and_put("b", "2", None)).unwrap();
+    store.commit(&Change::delete("a").and_delete("nobody")).unwrap();
+    drop(store);
+    let store = folder.open();
+    assert_eq!((value(&store, "a"), value(&store, "b")), (None, Some("2".into())));
+    assert_eq!((&store as &dyn Store).view().revision, 2);
+    // Nobody else is to read where everything is.
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = std::fs::metadata(folder.file()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn two_writers_do_not_overwrite_each_other() {
+    let folder = Folder::new();
+    let (one, other) = (folder.open(), folder.open());
+    let seen = (&one as &dyn Store).view();
+    one.commit(&Change::put("k", "one").as_seen(&seen)).unwrap();
+    // The other has not looked yet, and is refused all the same.
+    let refused = other.commit(&Change::put("k", "other").as_seen(&seen)).unwrap_err();
+    assert_eq!(refused, Refused::Conflict("k".into()));
+    assert_eq!((value(&other, "k"), other.health().conflicts), (Some("one".into()), 1));
+    // What it knows now it may change.
+    let seen = (&other as &dyn Store).view();
+    other.commit(&Change::put("k", "other").as_seen(&seen)).unwrap();
+    until("seen by the first", || value(&one, "k").as_deref() == Some("other"));
+    let (one, other) = (Arc::new(one), Arc::new(other));
+    let count = |store: &Arc<Local>, name: &'static str| {
+        let store = Arc::clone(store);
+        thread::spawn(move || {
+            for number in 0..50 {
+                store.commit(&Change::put(format!("{name}/{number}"), "x")).unwrap();
+            }
+        })
+    };
+    let counts = [count(&one, "one"), count(&other, "other")];
+    counts.into_iter().for_each(|counting| counting.join().unwrap());
+    until("all there", || (&*one as &dyn Store).view().entries.len() == 101);
+}
+
+#[test]
+fn a_file_that_is_none_is_set_aside_and_told() {
+    for (content, why) in [(&b"{\"members\": []}"[..], "no store of plimsoll's"), (b"", "it is empty")] {
+        let folder = Folder::new();
+        std::fs::write(folder.file(), content).unwrap();
+        let (store, said) = Local::open(Some(&folder.file())).unwrap();
+        let said = said.unwrap();
+        assert!(said.contains(why) && said.contains("set aside as"), "{said}");
+        let aside = said.split("set aside as ").nth(1).unwrap().split(',').next().unwrap();
+        assert_eq!(std::fs::read(aside).unwrap(), content);
+        store.commit(&Change::put("a", "1")).unwrap();
+        drop(store);
+        assert_eq!(value(&folder.open(), "a"), Some("1".into()));
+    }
+    let folder = Folder::new();
+    folder.open().commit(&Change::put("a", "1")).unwrap();
+    let whole = std::fs::read(folder.file()).unwrap();
+    std::fs::write(folder.file(), &whole[..whole.len() - 9]).unwrap();
+    let (_, said) = Local::open(Some(&folder.file())).unwrap();
+    assert!(said.unwrap().contains("it is torn"));
+    let nowhere = Local::open(Some(&folder.0.join("no/such/folder/state.json"))).err().unwrap();
+    assert!(nowhere.contains("make its folder"), "{nowhere}");
+}
+
+#[test]
+fn leases_end_unless_they_are_renewed() {
+    let folder = Folder::new();
+    let store = folder.open();
+    let short = Some(Duration::from_millis(600));
+    store.commit(&Change::default().and_put("kept", "1", short).and_put("lost", "2", short)).unwrap();
+    store.commit(&Change::put("stays", "3")).unwrap();
+    assert_eq!(store.renew("stays"), Ok(false));
+    assert_eq!(store.renew("nobody"), Ok(false));
+    let mut views = store.views();
+    until("one is over", || {
+        assert_eq!(store.renew("kept"), Ok(true));
+        value(&store, "lost").is_none()
+    });
+    assert!(views.has_changed().unwrap());
+    assert_eq!(views.borrow_and_update().entries.len(), 2);
+    // After a start it has its whole time again, and then it goes.
+    drop(store);
+    let store = folder.open();
+    assert_eq!(value(&store, "kept"), Some("1".into()));
+    until("the other is over", || value(&store, "kept").is_none());
+    assert_eq!(value(&store, "stays"), Some("3".into()));
+    // One that is closed takes nothing away.
+    store.close();
+    let over = Change::default().and_put("last", "4", Some(Duration::from_millis(1)));
+    store.commit(&over).unwrap();
+    thread::sleep(LOOK * 3);
+    assert_eq!(value(&store, "last"), Some("4".into()));
+    store.reopen();
+    until("it goes on", || value(&store, "last").is_none());
+}
+
+#[test]
+fn what_cannot_be_written_is_refused_and_told() {
+    let folder = Folder::new();
+    let store = folder.open();
+    store.commit(&Change::put("a", "1")).unwrap();
+    // Root may write anywhere, but not over a folder.
+    std::fs::create_dir(folder.file().with_added_extension("new")).unwrap();
+    let refused = store.commit(&Change::put("a", "2")).unwrap_err();
+    assert!(matches!(&refused, Refused::Away(_)), "{refused}");
+    assert_eq!(value(&store, "a"), Some("1".into()));
+    assert!(store.health().trouble.is_some() && store.health().failures == 1);
+    std::fs::remove_dir(folder.file().with_added_extension("new")).unwrap();
+    store.commit(&Change::put("a", "2")).unwrap();
+    assert_eq!((value(&store, "a"), store.health().trouble), (Some("2".into()), None));
+    // It is there again though somebody took it away.
+    std::fs::remove_file(folder.file()).unwrap();
+    until("told", || store.health().trouble.is_some());
+    store.commit(&Change::put("b", "3")).unwrap();
+    drop(store);
+    assert_eq!((&folder.open() as &dyn Store).view().entries.len(), 2);
+}
+
+#[test]
+fn one_without_a_file_is_the_same_but_forgets() {
+    let (store, said) = Local::open(None).unwrap();
+    assert_eq!((store.kind(), store.place(), said), ("memory", String::new(), None));
+    store.commit(&Change::put("a", "1")).unwrap();
+    let conflict = Change { unchanged: vec![("a".into(), 7)], ..Change::put("a", "2") };
+    assert_eq!(store.commit(&conflict), Err(Refused::Conflict("a".into())));
+    assert_eq!(value(&store, "a"), Some("1".into()));
+}

@@ -1,0 +1,153 @@
+//! The events so far: the last thousand are kept, and whoever listens is told of the next.
+
+use std::collections::VecDeque;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use plimsoll_brain::{Event, EventKind};
+use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast;
+
+use crate::fellows::Fellows;
+
+/// Events that are kept.
+const HISTORY: usize = 1000;
+
+/// An event, numbered and dated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stamped {
+    /// Counts from 1 without gaps.
+    pub seq: u64,
+    /// Milliseconds since 1970, UTC.
+    pub unix_ms: u64,
+    /// What happened.
+    pub event: Event,
+}
+
+/// The events so far, and who listens for more.
+pub(crate) struct Journal {
+    history: VecDeque<Stamped>,
+    seq: u64,
+    live: broadcast::Sender<Stamped>,
+    /// What is not in the log yet: it begins with where the process listens, which is known when it is prepared.
+    untold: Option<Vec<Event>>,
+    /// Other balancers are told of some of it.
+    pub(crate) fellows: Fellows,
+}
+
+impl Journal {
+    pub(crate) fn new() -> Self {
+        let fellows = Fellows::default();
+        let live = broadcast::channel(HISTORY).0;
+        Self { history: VecDeque::new(), seq: 0, live, untold: Some(Vec::new()), fellows }
+    }
+
+    /// From now on the log says what happens at once; and now what has happened so far.
+    pub(crate) fn speak(&mut self) {
+        self.untold.take().iter().flatten().for_each(tell);
+    }
+
+    pub(crate) fn write(&mut self, event: Event) {
+        self.seq += 1;
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let stamped = Stamped { seq: self.seq, unix_ms: unix.as_millis() as u64, event };
+        match &mut self.untold {
+            None => tell(&stamped.event),
+            Some(untold) if untold.len() < HISTORY => untold.push(stamped.event.clone()),
+            Some(_) => {}
+        }
+        self.fellows.happened(&stamped.event);
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(stamped.clone());
+        // Nobody may be listening.
+        let _ = self.live.send(stamped);
+    }
+
+    /// The number of the last event, and all that are kept.
+    pub(crate) fn past(&self) -> (u64, &VecDeque<Stamped>) {
+        (self.seq, &self.history)
+    }
+
+    /// Goes on where another process stopped: what happened here since comes after what happened there.
+    pub(crate) fn recall(&mut self, seq: u64, before: Vec<Stamped>) {
+        let own = std::mem::take(&mut self.history);
+        self.seq = seq.max(before.last().map_or(0, |last| last.seq));
+        self.history.extend(before.into_iter().rev().take(HISTORY).rev());
+        for mut stamped in own {
+            self.seq += 1;
+            stamped.seq = self.seq;
+            self.history.push_back(stamped);
+        }
+        while self.history.len() > HISTORY {
+            self.history.pop_front();
+        }
+    }
+
+    /// An event of the whole process.
+    pub(crate) fn note(&mut self, kind: EventKind, why: String) {
+        self.write(Event { kind, group: "".into(), member: None, why, inputs: Vec::new() });
+    }
+
+    pub(crate) fn history(&self) -> Vec<Stamped> {
+        self.history.iter().cloned().collect()
+    }
+
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Stamped> {
+        self.live.subscribe()
+    }
+}
+
+/// One line in the process's log.
+fn tell(event: &Event) {
+    match (&*event.group, event.member.as_deref()) {
+        _ if event.kind == EventKind::ReloadRefused => {
+            tracing::warn!("reload refused, the configuration before stays in force: {}", event.why);
+        }
+        ("", _)
+            if matches!(
+                event.kind,
+                EventKind::CertificateFailed | EventKind::StoreLost | EventKind::UpgradeFailed
+            ) =>
+        {
+            tracing::warn!("{}", event.why)
+        }
+        ("", _) if event.kind == EventKind::Reloaded => tracing::info!("reloaded: {}", event.why),
+        ("", _) => tracing::info!("{}", event.why),
+        (group, None) => tracing::info!("group {group}: {}", event.why),
+        (group, Some(member)) => tracing::info!("group {group}: member {member}: {}", event.why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_says_nothing_before_it_is_to() {
+        let mut journal = Journal::new();
+        (0..HISTORY + 5).for_each(|count| journal.note(EventKind::Changed, count.to_string()));
+        assert_eq!(journal.untold.as_ref().map(Vec::len), Some(HISTORY), "bounded");
+        assert_eq!(journal.history().len(), HISTORY, "whoever asks is told at once");
+        journal.speak();
+        journal.note(EventKind::Changed, "now".into());
+        assert_eq!(journal.untold, None);
+    }
+
+    #[test]
+    fn what_happened_in_the_process_before_comes_first() {
+        let mut before = Journal::new();
+        (0..HISTORY + 5).for_each(|count| before.note(EventKind::Changed, count.to_string()));
+        let mut after = Journal::new();
+        after.note(EventKind::Joined, "own".into());
+        let (seq, history) = before.past();
+        after.recall(seq, history.iter().cloned().collect());
+        after.note(EventKind::Upgraded, "last".into());
+        let all = after.history();
+        assert_eq!(all.len(), HISTORY);
+        let seqs: Vec<u64> = all.iter().map(|stamped| stamped.seq).collect();
+        assert!(seqs.is_sorted_by(|one, next| one + 1 == *next), "{seqs:?}");
+        assert_eq!(all[HISTORY - 2].event.why, "own");
+        assert_eq!(all[HISTORY - 1].seq, seq + 2);
+    }
+}

@@ -1,0 +1,357 @@
+//! What is counted, as one process leaves it to the next, and what it counts while its last work ends.
+//!
+//! Cores have counts of their own, which nobody else writes. What comes from another process is counted in one place more
+//! beside theirs ([`Record::before`], [`Group::before`], [`Door::before`]), which only the control plane writes, behind its
+//! lock; whoever sums counts sums that as well.
+//!
+//! Everything that only grows is named, by group, member and listener, so that versions which know more or less of it
+//! understand each other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use plimsoll_brain::Vitals;
+use serde::{Deserialize, Serialize};
+
+use crate::control::{Control, Ruled};
+use crate::group::{Group, Record, Stripe, Tally};
+use crate::listener::Door;
+use crate::reason;
+use crate::stats::{Buckets, Count, Histogram};
+
+/// What is counted of everything. One that is taken from a later one of the same process ([`Counts::since`]) is what was
+/// counted in between.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counts {
+    groups: BTreeMap<String, OfGroup>,
+    listeners: BTreeMap<String, OfListener>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct OfGroup {
+    latency: Buckets,
+    waits: Buckets,
+    rejected: BTreeMap<String, u64>,
+    retries: u64,
+    retries_denied: u64,
+    /// Served and refused, by urgency.
+    urgencies: Vec<[u64; 2]>,
+    hand_overs: u64,
+    hand_overs_failed: u64,
+    members: BTreeMap<String, OfMember>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct OfMember {
+    /// Now; not a count.
+    in_flight: u32,
+    requests: u64,
+    failures: u64,
+    answers: Vec<u64>,
+    connects: u64,
+    bytes_out: u64,
+    bytes_in: u64,
+    bytes_relayed: u64,
+    moved: u64,
+    latency: Buckets,
+    levels: Vec<[u64; 2]>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct OfListener {
+    accepted: u64,
+    refused: u64,
+}
+
+/// Work in flight that another process has with members, as it was last told.
+#[derive(Default)]
+pub(crate) struct Elsewhere(BTreeMap<(String, String), (Arc<Vitals>, u32)>);
+
+impl Counts {
+    /// What was counted since an earlier moment.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let none = OfGroup::default();
+        // What has not changed is not told.
+        let groups = self.groups.iter().filter_map(|(name, now)| {
+            let before = before.groups.get(name).unwrap_or(&none);
+            (now != before).then(|| (name.clone(), now.since(before)))
+        });
+        let listeners = self.listeners.iter().filter_map(|(name, now)| {
+            let before = before.listeners.get(name).cloned().unwrap_or_default();
+            let accepted = now.accepted.saturating_sub(before.accepted);
+            let more = OfListener { accepted, refused: now.refused.saturating_sub(before.refused) };
+            (*now != before).then(|| (name.clone(), more))
+        });
+        Self { groups: groups.collect(), listeners: listeners.collect() }
+    }
+}
+
+impl OfGroup {
+    fn since(&self, before: &Self) -> Self {
+        let none = OfMember::default();
+        let rejected = self.rejected.iter().map(|(reason, count)| {
+            (reason.clone(), count.saturating_sub(before.rejected.get(reason).copied().unwrap_or_default()))
+        });
+        let members = self.members.iter().filter_map(|(name, now)| {
+            let before = before.members.get(name).unwrap_or(&none);
+            (now != before).then(|| (name.clone(), now.since(before)))
+        });
+        Self {
+            latency: self.latency.since(&before.latency),
+            waits: self.waits.since(&before.waits),
+            rejected: rejected.collect(),
+            retries: self.retries.saturating_sub(before.retries),
+            retries_denied: self.retries_denied.saturating_sub(before.retries_denied),
+            urgencies: pairs_since(&self.urgencies, &before.urgencies),
+            hand_overs: self.hand_overs.saturating_sub(before.hand_overs),
+            hand_overs_failed: self.hand_overs_failed.saturating_sub(before.hand_overs_failed),
+            members: members.collect(),
+        }
+    }
+
+    fn of(ruled: &Ruled) -> Self {
+        let tallies = || ruled.group.all_tallies();
+        let sum =
+            |count: &dyn Fn(&Tally) -> &Count| -> u64 { tallies().map(|tally| count(tally).value()).sum() };
+        let rejected = reason::ALL
+            .iter()
+            .map(|reason| (reason.label().to_owned(), sum(&|tally| &tally.rejected[*reason as usize])));
+        let urgencies = (0..plimsoll_brain::Urgency::COUNT).map(|urgency| {
+            [sum(&|tally| &tally.urgencies[urgency].served), sum(&|tally| &tally.urgencies[urgency].refused)]
+        });
+        let members = ruled.analyzer.members().filter_map(|(id, spec, vitals)| {
+            Some((spec.name.to_string(), OfMember::of(ruled.record(id)?, vitals)))
+        });
+        Self {
+            latency: Buckets::of(tallies().map(|tally| &tally.latency)),
+            waits: Buckets::of(tallies().map(|tally| &tally.waits)),
+            rejected: rejected.collect(),
+            retries: sum(&|tally| &tally.retries),
+            retries_denied: sum(&|tally| &tally.retries_denied),
+            urgencies: urgencies.collect(),
+            hand_overs: ruled.hand_overs.done,
+            hand_overs_failed: ruled.hand_overs.failed,
+            members: members.collect(),
+        }
+    }
+
+    fn add_to(&self, group: &Group) {
+        let tally = group.before();
+        add_to(&tally.latency, &self.latency);
+        add_to(&tally.waits, &self.waits);
+        for reason in reason::ALL {
+            let more = self.rejected.get(reason.label()).copied().unwrap_or_default();
+            tally.rejected[reason as usize].add(more);
+        }
+        tally.retries.add(self.retries);
+        tally.retries_denied.add(self.retries_denied);
+        for (waited, [served, refused]) in tally.urgencies.iter().zip(&self.urgencies) {
+            waited.served.add(*served);
+            waited.refused.add(*refused);
+        }
+    }
+}
+
+impl OfMember {
+    fn since(&self, before: &Self) -> Self {
+        let earlier = before.answers.iter().copied().chain(std::iter::repeat(0));
+        Self {
+            in_flight: self.in_flight,
+            requests: self.requests.saturating_sub(before.requests),
+            failures: self.failures.saturating_sub(before.failures),
+            answers: self
+                .answers
+                .iter()
+                .zip(earlier)
+                .map(|(now, before)| now.saturating_sub(before))
+                .collect(),
+            connects: self.connects.saturating_sub(before.connects),
+            bytes_out: self.bytes_out.saturating_sub(before.bytes_out),
+            bytes_in: self.bytes_in.saturating_sub(before.bytes_in),
+            bytes_relayed: self.bytes_relayed.saturating_sub(before.bytes_relayed),
+            moved: self.moved.saturating_sub(before.moved),
+            latency: self.latency.since(&before.latency),
+            levels: pairs_since(&self.levels, &before.levels),
+        }
+    }
+
+    fn of(record: &Record, vitals: &Vitals) -> Self {
+        let sum = |count: &dyn Fn(&Stripe) -> &Count| -> u64 {
+            record.all().map(|stripe| count(stripe).value()).fold(0, u64::wrapping_add)
+        };
+        let mut levels = [[0; 2]; plimsoll_brain::load_line::LEVELS];
+        record.all().for_each(|stripe| stripe.levels.sum(&mut levels));
+        Self {
+            // Leases go to the other process; what is left here of them is none of its work.
+            in_flight: vitals
+                .in_flight()
+                .saturating_sub(u32::try_from(record.lent.held.load(Relaxed)).unwrap_or(u32::MAX)),
+            requests: sum(&|stripe| &stripe.requests),
+            failures: sum(&|stripe| &stripe.failures),
+            answers: (0..6).map(|class| sum(&|stripe| &stripe.answers[class])).collect(),
+            connects: sum(&|stripe| &stripe.connects),
+            bytes_out: sum(&|stripe| &stripe.bytes_out),
+            bytes_in: sum(&|stripe| &stripe.bytes_in),
+            bytes_relayed: sum(&|stripe| &stripe.bytes_relayed),
+            moved: sum(&|stripe| &stripe.moved),
+            latency: Buckets::of(record.all().map(|stripe| &stripe.latency)),
+            levels: levels[..levels.iter().rposition(|level| *level != [0; 2]).map_or(0, |last| last + 1)]
+                .to_vec(),
+        }
+    }
+
+    fn add_to(&self, record: &Record) {
+        let counts =
+            [self.requests, self.connects, self.bytes_out, self.bytes_in, self.bytes_relayed, self.moved];
+        if counts.iter().all(|count| *count == 0) {
+            return;
+        }
+        let stripe = record.before();
+        stripe.requests.add(self.requests);
+        stripe.failures.add(self.failures);
+        for (count, more) in stripe.answers.iter().zip(&self.answers) {
+            count.add(*more);
+        }
+        stripe.connects.add(self.connects);
+        stripe.bytes_out.add(self.bytes_out);
+        stripe.bytes_in.add(self.bytes_in);
+        stripe.bytes_relayed.add(self.bytes_relayed);
+        stripe.moved.add(self.moved);
+        add_to(&stripe.latency, &self.latency);
+        stripe.levels.add(&self.levels);
+    }
+}
+
+fn pairs_since(now: &[[u64; 2]], before: &[[u64; 2]]) -> Vec<[u64; 2]> {
+    let earlier = before.iter().copied().chain(std::iter::repeat([0; 2]));
+    let less = |(now, before): (&[u64; 2], [u64; 2])| {
+        [now[0].saturating_sub(before[0]), now[1].saturating_sub(before[1])]
+    };
+    now.iter().zip(earlier).map(less).collect()
+}
+
+fn add_to(histogram: &Histogram, buckets: &Buckets) {
+    histogram.add(buckets);
+}
+
+impl Control {
+    /// What is counted so far.
+    pub(crate) fn counts(&self) -> Counts {
+        let groups = self.groups.iter().map(|(name, ruled)| (name.to_string(), OfGroup::of(ruled)));
+        let listeners = self.listener_names().into_iter().zip(&self.listeners).map(|(name, open)| {
+            let sum = |count: fn(&crate::listener::DoorCount) -> &Count| {
+                open.door.all().map(|of| count(of).value()).sum()
+            };
+            (name, OfListener { accepted: sum(|of| &of.accepted), refused: sum(|of| &of.refused) })
+        });
+        Counts { groups: groups.collect(), listeners: listeners.collect() }
+    }
+
+    /// Adds what another process has counted. What it has in flight with members counts as theirs until it tells otherwise.
+    pub(crate) fn add_counts(&mut self, counts: &Counts) {
+        for (name, more) in &counts.groups {
+            let Some(ruled) = self.groups.get_mut(&**name) else { continue };
+            more.add_to(&ruled.group);
+            ruled.hand_overs.done += more.hand_overs;
+            ruled.hand_overs.failed += more.hand_overs_failed;
+            for (member, more) in &more.members {
+                let Some(id) = ruled.id(member) else { continue };
+                let Some(record) = ruled.record(id).cloned() else { continue };
+                more.add_to(&record);
+                // Whoever counted them has told where they went.
+                *ruled.told.entry(id).or_default() += more.moved;
+                self.elsewhere.tell((name.clone(), member.clone()), &record.vitals, more.in_flight);
+            }
+        }
+        for (name, open) in self.listener_names().iter().zip(&self.listeners) {
+            if let Some(more) = counts.listeners.get(name) {
+                let Door { before, .. } = &*open.door;
+                before.accepted.add(more.accepted);
+                before.refused.add(more.refused);
+            }
+        }
+    }
+}
+
+impl Elsewhere {
+    /// So many are in flight elsewhere with a member now.
+    fn tell(&mut self, member: (String, String), vitals: &Arc<Vitals>, now: u32) {
+        let (known, before) = self.0.entry(member).or_insert_with(|| (Arc::clone(vitals), 0));
+        if !Arc::ptr_eq(known, vitals) {
+            // Another member of the same name.
+            known.tell(*before, 0);
+            (*known, *before) = (Arc::clone(vitals), 0);
+        }
+        if known.tell(*before, now) {
+            *before = now;
+        }
+    }
+
+    /// The other process has ended.
+    pub(crate) fn clear(&mut self) {
+        for (vitals, before) in std::mem::take(&mut self.0).into_values() {
+            vitals.tell(before, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(requests: u64, in_flight: u32) -> OfMember {
+        OfMember {
+            requests,
+            in_flight,
+            answers: vec![0, 0, requests],
+            levels: vec![[requests, 9]],
+            ..OfMember::default()
+        }
+    }
+
+    fn counts(requests: u64, in_flight: u32) -> Counts {
+        let members = [("a:1".to_owned(), member(requests, in_flight))].into();
+        let group = OfGroup { members, retries: requests, ..OfGroup::default() };
+        Counts { groups: [("web".to_owned(), group)].into(), listeners: BTreeMap::new() }
+    }
+
+    #[test]
+    fn what_was_counted_in_between() {
+        let between = counts(7, 3).since(&counts(5, 9));
+        let group = &between.groups["web"];
+        assert_eq!((group.retries, group.members["a:1"].requests), (2, 2));
+        assert_eq!(group.members["a:1"].answers, [0, 0, 2]);
+        assert_eq!(group.members["a:1"].levels, [[2, 0]]);
+        assert_eq!(group.members["a:1"].in_flight, 3, "what is in flight is so now");
+        assert_eq!(counts(7, 3).since(&Counts::default()), counts(7, 3));
+        assert_eq!(counts(7, 3).since(&counts(7, 3)), Counts::default(), "nothing has changed");
+    }
+
+    #[test]
+    fn what_another_process_has_in_flight_comes_and_goes() {
+        let vitals = Arc::new(Vitals::with_in_flight(2));
+        let mut elsewhere = Elsewhere::default();
+        let name = || ("web".to_owned(), "a:1".to_owned());
+        elsewhere.tell(name(), &vitals, 5);
+        elsewhere.tell(name(), &vitals, 3);
+        assert_eq!(vitals.in_flight(), 5);
+        let other = Arc::new(Vitals::default());
+        elsewhere.tell(name(), &other, 4);
+        assert_eq!((vitals.in_flight(), other.in_flight()), (2, 4));
+        elsewhere.clear();
+        assert_eq!((vitals.in_flight(), other.in_flight()), (2, 0));
+    }
+
+    #[test]
+    fn versions_that_know_more_or_less_are_understood() {
+        let text = "{\"groups\": {\"web\": {\"retries\": 3, \"colour\": 1, \"members\": {\"a:1\": {\"requests\": 2}}}}}";
+        let read: Counts = serde_json::from_str(text).unwrap();
+        assert_eq!((read.groups["web"].retries, read.groups["web"].members["a:1"].requests), (3, 2));
+    }
+}

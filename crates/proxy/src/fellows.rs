@@ -1,0 +1,147 @@
+//! What other balancers are to be told of what is decided here: checks, ejections, loads. And what they say, put in force.
+//!
+//! What was told by another is never told on: an ejection that follows another's is marked as such.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_brain::fleet::{Listed, ListedMember, News, What};
+use plimsoll_brain::{Event, EventKind, Load, Time};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::control::{Control, Finding};
+use crate::inner::{Inner, lock};
+
+/// Notices that wait to be taken; what finds no room is dropped.
+pub(crate) const NOTICES: usize = 4096;
+
+/// Something that others are to be told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Notice {
+    /// Of which group.
+    pub group: Arc<str>,
+    /// Of which member, as configured.
+    pub member: Arc<str>,
+    /// What was done.
+    pub what: Did,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Did {
+    /// Its health was checked from here: did it pass?
+    Checked(bool),
+    /// It was ejected for so long because of what was seen here; zero for taken back.
+    Ejected(Duration),
+    /// This load was reported of it here.
+    Loaded(Load),
+}
+
+/// Whoever tells the others, if somebody does.
+#[derive(Default)]
+pub(crate) struct Fellows(Option<mpsc::Sender<Notice>>);
+
+impl Fellows {
+    /// From now on what happens is told to whoever has the other end.
+    pub(crate) fn listen(&mut self) -> mpsc::Receiver<Notice> {
+        let (sender, receiver) = mpsc::channel(NOTICES);
+        self.0 = Some(sender);
+        receiver
+    }
+
+    /// An event was written down.
+    pub(crate) fn happened(&self, event: &Event) {
+        let Some(member) = &event.member else { return };
+        let input = |name: &str| event.inputs.iter().find(|(of, _)| of == name).map(|(_, value)| *value);
+        let lasts = match event.kind {
+            EventKind::Ejected if input("told").is_none() => input("seconds").unwrap_or_default(),
+            EventKind::Readmitted => 0.0,
+            _ => return,
+        };
+        let lasts = Duration::try_from_secs_f64(lasts).unwrap_or_default();
+        self.tell(&event.group, member, Did::Ejected(lasts));
+    }
+
+    /// A health check ended.
+    pub(crate) fn checked(&self, finding: &Finding) {
+        self.tell(&finding.group, &finding.name, Did::Checked(finding.outcome.is_ok()));
+    }
+
+    /// A load was reported.
+    pub(crate) fn loaded(&self, group: &str, member: &str, load: Load) {
+        if self.0.is_some() {
+            self.tell(&group.into(), &member.into(), Did::Loaded(load));
+        }
+    }
+
+    fn tell(&self, group: &Arc<str>, member: &Arc<str>, what: Did) {
+        if let Some(sender) = &self.0 {
+            let (group, member) = (Arc::clone(group), Arc::clone(member));
+            let _ = sender.try_send(Notice { group, member, what });
+        }
+    }
+}
+
+/// The groups and members that there are.
+pub(crate) fn listed(control: &Control) -> Vec<Listed> {
+    let group = |(name, ruled): (&Arc<str>, &crate::control::Ruled)| {
+        let checked = ruled.settings.probe.is_some();
+        let members = ruled.analyzer.members().map(|(_, spec, vitals)| ListedMember {
+            name: Arc::clone(&spec.name),
+            vitals: Arc::clone(vitals),
+            limit: spec.limit,
+            checked,
+        });
+        let company = Arc::clone(ruled.analyzer.company());
+        Listed { name: Arc::clone(name), company, members: members.collect() }
+    };
+    control.groups.iter().map(group).collect()
+}
+
+/// Requests that wait for a member below its limit, of groups whose members have one.
+pub(crate) fn waiting(control: &Control) -> Vec<(Arc<str>, u32)> {
+    let limited = control
+        .groups
+        .iter()
+        .filter(|(_, ruled)| ruled.analyzer.members().any(|(_, spec, _)| spec.limit < u32::MAX));
+    limited.map(|(name, ruled)| (Arc::clone(name), ruled.group.room.queued())).collect()
+}
+
+/// Puts in force what another balancer (`by`) said, or what follows from what all said.
+pub(crate) fn take(inner: &Inner, news: &News, by: &str, now: Time) {
+    let mut control = lock(&inner.control);
+    let Some(ruled) = control.groups.get_mut(&news.group) else { return };
+    let Some(id) = ruled.id(&news.member) else { return };
+    match news.what {
+        What::Duty(mine) => {
+            if let Some(duty) = lock(&inner.probes).duty(&news.group, id) {
+                duty.charge(mine);
+            }
+        }
+        What::Checked { passed, age, .. } => {
+            let Some(duty) = lock(&inner.probes).duty(&news.group, id) else { return };
+            if duty.mine() && passed {
+                // What is checked from here is judged by that.
+                return;
+            }
+            if ruled.analyzer.handle_told_check(id, passed, by, now) {
+                let now = Instant::now();
+                duty.tell(now.checked_sub(age).unwrap_or(now));
+            } else {
+                duty.call();
+            }
+            control.with(&news.group, now, |_| {});
+        }
+        What::Ejected { left, .. } => {
+            control.with(&news.group, now, |analyzer| analyzer.handle_told(id, left, by, now));
+        }
+        What::Loaded { value, age } => {
+            let at = now - age;
+            control.with(&news.group, now, |analyzer| analyzer.handle_told_load(id, Load { value, at }));
+        }
+        What::Room => ruled.group.room.ring_all(),
+    }
+    drop(control);
+    inner.wake.notify_one();
+}

@@ -1,0 +1,74 @@
+//! Leases, as one process leaves them to the next: clients renew them there by the same numbers.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_brain::{Moves, Time};
+use serde::{Deserialize, Serialize};
+
+use super::desk::{Loan, Seat};
+use super::{LONGEST_LEASE, MOST, SHORTEST_LEASE};
+use crate::control::Control;
+
+/// One of them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LeaseLeft {
+    /// 32 hexadecimal digits.
+    id: String,
+    group: String,
+    member: String,
+    address: SocketAddr,
+    span: Duration,
+    until: Time,
+    client: Option<u64>,
+    from: Option<IpAddr>,
+    #[serde(default)]
+    moves: Moves,
+}
+
+impl Control {
+    /// All that are in force.
+    pub(crate) fn leases_left(&self) -> Vec<LeaseLeft> {
+        let left = |(id, loan): (&u128, &Loan)| LeaseLeft {
+            id: format!("{id:032x}"),
+            group: loan.group.name.to_string(),
+            member: loan.name.to_string(),
+            address: loan.address,
+            span: loan.span,
+            until: loan.until,
+            client: loan.client,
+            from: loan.from,
+            moves: loan.moves,
+        };
+        self.desk.all().map(left).collect()
+    }
+
+    /// Goes on with those of a process before this one, but for those of groups and members that are gone.
+    pub(crate) fn take_leases(&mut self, left: impl Iterator<Item = LeaseLeft>, now: Time) {
+        for lease in left.take(MOST) {
+            let Ok(id) = u128::from_str_radix(&lease.id, 16) else { continue };
+            let Some(ruled) = self.groups.get(&*lease.group) else { continue };
+            let Some(record) = ruled.id(&lease.member).and_then(|id| ruled.record(id)) else { continue };
+            record.vitals.begin();
+            let group = Arc::clone(&ruled.group);
+            let span = lease.span.clamp(SHORTEST_LEASE, LONGEST_LEASE);
+            let loan = Loan {
+                seat: Seat::taken(&group, record),
+                name: lease.member.as_str().into(),
+                address: lease.address,
+                span,
+                until: lease.until.min(now + span),
+                client: lease.client,
+                from: lease.from,
+                moves: lease.moves,
+                group,
+            };
+            self.desk.keep(id, loan);
+        }
+        let names: Vec<_> = self.groups.keys().cloned().collect();
+        for name in names {
+            self.tell_lent(&name, now);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What the slow path publishes of a group: the analyzer's plan, and what belongs to it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use plimsoll_brain::{Analyzer, MemberId, Plan, Time};
+
+use crate::GroupSettings;
+use crate::group::{Published, Record};
+
+/// The analyzer's next plan with the records of its members.
+pub(crate) fn publication(
+    analyzer: &mut Analyzer,
+    records: &mut BTreeMap<MemberId, Arc<Record>>,
+    settings: &Arc<GroupSettings>,
+    cores: usize,
+    now: Time,
+) -> Option<Published> {
+    let plan = analyzer.plan(now)?;
+    let mut here = BTreeMap::new();
+    for (id, _, vitals) in analyzer.members() {
+        let record = records.remove(&id);
+        here.insert(id, record.unwrap_or_else(|| Record::new(id, Arc::clone(vitals), cores)));
+    }
+    *records = here;
+    let of_plan = plan.members().iter().filter_map(|member| records.get(&member.id).cloned()).collect();
+    let kept = kept(analyzer, records, settings, &plan);
+    let draining = analyzer.draining().collect();
+    Some(Published { plan, records: of_plan, draining, kept, settings: Arc::clone(settings) })
+}
+
+/// Members that are drained and whose sessions stay.
+pub(crate) fn kept(
+    analyzer: &Analyzer,
+    records: &BTreeMap<MemberId, Arc<Record>>,
+    settings: &Arc<GroupSettings>,
+    plan: &Plan,
+) -> Option<Arc<Published>> {
+    let members = settings.keeps_drained.then(|| analyzer.kept()).filter(|kept| !kept.is_empty())?;
+    let records = members.iter().filter_map(|member| records.get(&member.id).cloned()).collect();
+    let (plan, settings) = (Plan::new(plan.strategy(), plan.knobs().clone(), members), Arc::clone(settings));
+    Some(Arc::new(Published { plan, records, draining: Vec::new(), kept: None, settings }))
+}

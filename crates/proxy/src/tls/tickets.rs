@@ -1,0 +1,213 @@
+//! Session tickets: what a client shows to resume a session of TLS without the handshake's arithmetic.
+//!
+//! Nothing is kept of sessions here. A ticket holds its session's secrets, sealed with a key that this process has, by
+//! AES-256-GCM-SIV (RFC 8452: even two tickets with the same nonce would tell no more than whether they are the same). Keys
+//! are changed every six hours, and the one before opens tickets for six hours more. They outlive a reload and, handed over, the process:
+//! so that clients go on where they were. Those who were asked for a certificate go on only where the same is asked for.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use rustls::server::ProducesTickets;
+use serde::{Deserialize, Serialize};
+
+use super::ClientCertificate;
+use crate::inner::lock;
+
+/// How long a key seals, seconds; it opens for as long again.
+const LIFETIME: u32 = 6 * 3600;
+/// Bytes of a key's name, with which a ticket begins.
+const NAME: usize = 16;
+
+/// Keys by what is asked of clients.
+pub(crate) type TicketKeys = BTreeMap<u64, Keys>;
+
+/// The keys of one kind of listener: secrets.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Keys {
+    now: Key,
+    before: Option<Key>,
+    /// When `now` began to seal, seconds since 1970.
+    since: u64,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Key {
+    name: [u8; NAME],
+    secret: [u8; 32],
+}
+
+static KNOWN: LazyLock<Mutex<BTreeMap<u64, Arc<Tickets>>>> = LazyLock::new(Mutex::default);
+
+/// Seals and opens tickets.
+pub(super) struct Tickets(Mutex<Keys>);
+
+/// Those for listeners that ask this of clients.
+///
+/// # Errors
+/// The system has no random numbers.
+pub(super) fn tickets(clients: Option<ClientCertificate<'_>>) -> Result<Arc<Tickets>, String> {
+    let mut asked = DefaultHasher::new();
+    clients.hash(&mut asked);
+    let mut known = lock(&KNOWN);
+    let asked = asked.finish();
+    if let Some(kept) = known.get(&asked) {
+        return Ok(Arc::clone(kept));
+    }
+    let keys = Keys { now: Key::new()?, before: None, since: unix_seconds() };
+    let fresh = Arc::new(Tickets(Mutex::new(keys)));
+    known.insert(asked, Arc::clone(&fresh));
+    Ok(fresh)
+}
+
+/// All keys that there are.
+pub(crate) fn ticket_keys() -> TicketKeys {
+    lock(&KNOWN).iter().map(|(asked, tickets)| (*asked, lock(&tickets.0).clone())).collect()
+}
+
+/// Goes on with those of another process.
+pub(crate) fn recall_ticket_keys(keys: TicketKeys) {
+    let mut known = lock(&KNOWN);
+    for (asked, keys) in keys {
+        known.insert(asked, Arc::new(Tickets(Mutex::new(keys))));
+    }
+}
+
+impl Key {
+    fn new() -> Result<Self, String> {
+        let mut key = Self { name: [0; NAME], secret: [0; 32] };
+        let unlucky = |_| "the system gives no random numbers".to_owned();
+        aws_lc_rs::rand::fill(&mut key.name).map_err(unlucky)?;
+        aws_lc_rs::rand::fill(&mut key.secret).map_err(unlucky)?;
+        Ok(key)
+    }
+
+    fn cipher(&self) -> Option<LessSafeKey> {
+        Some(LessSafeKey::new(UnboundKey::new(&AES_256_GCM_SIV, &self.secret).ok()?))
+    }
+
+    /// Name, nonce, what is sealed.
+    fn seal(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        let mut nonce = [0; NONCE_LEN];
+        aws_lc_rs::rand::fill(&mut nonce).ok()?;
+        let mut sealed = plain.to_vec();
+        let nonced = Nonce::assume_unique_for_key(nonce);
+        self.cipher()?.seal_in_place_append_tag(nonced, Aad::from(&self.name), &mut sealed).ok()?;
+        Some([&self.name[..], &nonce, &sealed].concat())
+    }
+
+    fn open(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        let (nonce, sealed) = ticket.get(NAME..)?.split_first_chunk::<NONCE_LEN>()?;
+        let mut sealed = sealed.to_vec();
+        let nonce = Nonce::assume_unique_for_key(*nonce);
+        let plain = self.cipher()?.open_in_place(nonce, Aad::from(&self.name), &mut sealed).ok()?;
+        Some(plain.to_vec())
+    }
+}
+
+impl Keys {
+    /// Changes keys if it is time to.
+    fn turn(&mut self, now: u64) {
+        let age = now.saturating_sub(self.since);
+        if age < u64::from(LIFETIME) {
+            return;
+        }
+        if let Ok(key) = Key::new() {
+            let before = std::mem::replace(&mut self.now, key);
+            // One that nobody used for so long is as old as the one before would be.
+            self.before = (age < 2 * u64::from(LIFETIME)).then_some(before);
+            self.since = now;
+        }
+    }
+}
+
+impl Tickets {
+    fn seal_at(&self, plain: &[u8], now: u64) -> Option<Vec<u8>> {
+        let key = {
+            let mut keys = lock(&self.0);
+            keys.turn(now);
+            keys.now.clone()
+        };
+        key.seal(plain)
+    }
+
+    fn open_at(&self, ticket: &[u8], now: u64) -> Option<Vec<u8>> {
+        let key = {
+            let mut keys = lock(&self.0);
+            keys.turn(now);
+            let mut all = std::iter::once(&keys.now).chain(&keys.before);
+            all.find(|key| ticket.starts_with(&key.name))?.clone()
+        };
+        key.open(ticket)
+    }
+}
+
+impl ProducesTickets for Tickets {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        LIFETIME
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        self.seal_at(plain, unix_seconds())
+    }
+
+    fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        self.open_at(ticket, unix_seconds())
+    }
+}
+
+impl std::fmt::Debug for Tickets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tickets")
+    }
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fresh() -> Tickets {
+        Tickets(Mutex::new(Keys { now: Key::new().unwrap(), before: None, since: 1000 }))
+    }
+
+    #[test]
+    fn a_ticket_is_opened_by_whoever_has_the_key_and_unchanged_only() {
+        let (tickets, other) = (fresh(), fresh());
+        let ticket = tickets.seal_at(b"secrets", 1000).unwrap();
+        assert_eq!(tickets.open_at(&ticket, 1000).unwrap(), b"secrets");
+        assert!(other.open_at(&ticket, 1000).is_none());
+        for place in 0..ticket.len() {
+            let mut bent = ticket.clone();
+            bent[place] ^= 1;
+            assert!(tickets.open_at(&bent, 1000).is_none(), "byte {place}");
+            assert!(tickets.open_at(&ticket[..place], 1000).is_none());
+        }
+        let text = serde_json::to_string(&*lock(&tickets.0)).unwrap();
+        let heir = Tickets(Mutex::new(serde_json::from_str(&text).unwrap()));
+        assert_eq!(heir.open_at(&ticket, 1000).unwrap(), b"secrets");
+    }
+
+    #[test]
+    fn keys_change_and_the_one_before_opens_for_as_long_again() {
+        let tickets = fresh();
+        let six = u64::from(LIFETIME);
+        let ticket = tickets.seal_at(b"a", 1000).unwrap();
+        assert!(tickets.open_at(&ticket, 1000 + six).is_some());
+        let later = tickets.seal_at(b"b", 1000 + six).unwrap();
+        assert_ne!(ticket[..NAME], later[..NAME]);
+        assert!(tickets.open_at(&ticket, 1000 + 2 * six).is_none());
+        assert!(tickets.open_at(&later, 1000 + 2 * six).is_some());
+        assert!(tickets.open_at(&later, 1000 + 9 * six).is_none());
+    }
+}

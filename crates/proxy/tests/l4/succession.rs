@@ -1,0 +1,87 @@
+//! Listeners that are the same ones after a reload, and in the engine that takes over from another.
+
+use std::net::SocketAddr;
+
+use plimsoll_proxy::{Engine, Estate, Protocol, Settings};
+use tokio::net::TcpStream;
+
+use crate::rig::*;
+
+/// So many listeners whose ports the system chooses, each with a `backlog` of its own to be told by.
+fn several(count: u32, members: &[SocketAddr]) -> Settings {
+    let one = |number: u32| {
+        let mut one = listener(Protocol::Tcp);
+        (one.backlog, one.max_flows) = (100 + number, number as usize);
+        one
+    };
+    let mut settings = settings(one(0), group(members));
+    settings.listeners = (0..count).map(one).collect();
+    settings
+}
+
+#[tokio::test]
+async fn listeners_whose_ports_the_system_chooses_are_told_apart_by_their_order() {
+    within(async {
+        let member = Echo::start().await.address;
+        let (engine, _) = start_with(several(3, &[member]));
+        let before = engine.addresses();
+        // Nothing changes: neither a backlog, nor who is where.
+        assert_eq!(engine.reload(several(3, &[member]), Vec::new()).unwrap(), Vec::<String>::new());
+        assert_eq!(engine.addresses(), before);
+        let changes = engine.reload(several(2, &[member]), Vec::new()).unwrap();
+        assert_eq!(changes, ["- listener tcp 127.0.0.1:0"]);
+        assert_eq!(engine.addresses(), before[..2]);
+        let changes = engine.reload(several(3, &[member]), Vec::new()).unwrap();
+        assert_eq!(changes, ["+ listener tcp 127.0.0.1:0 -> g"]);
+        assert_eq!(engine.addresses()[..2], before[..2]);
+        // Each of them accepts.
+        for address in engine.addresses() {
+            TcpStream::connect(address).await.unwrap();
+        }
+        engine.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_engine_takes_over_from_another_and_nobody_who_waits_is_lost() {
+    within(async {
+        let member = Echo::start().await.address;
+        let settings = |threads: usize| {
+            let mut settings = several(2, &[member]);
+            settings.threads = threads;
+            settings
+        };
+        let (first, address) = start_with(settings(3));
+        let mut old = TcpStream::connect(address).await.unwrap();
+        echoes(&mut old, "hello").await;
+        first.close_listener(&first.addresses()[1].to_string()).unwrap();
+        let counted = status(&first).members[0].connects;
+        let estate = Estate { begin: Some(first.begin()), sockets: first.sockets().unwrap() };
+        let next = Engine::prepare(settings(1), estate).unwrap();
+        assert_eq!(next.addresses(), first.addresses());
+        next.recall(first.legacy());
+        first.leave();
+        // Nobody accepts: these wait, in whichever of the three queues.
+        let mut waiting = Vec::new();
+        for _ in 0..20 {
+            waiting.push(TcpStream::connect(address).await.unwrap());
+        }
+        next.open().unwrap();
+        for client in &mut waiting {
+            echoes(client, "hello").await;
+        }
+        // It goes on where it was.
+        echoes(&mut old, "again").await;
+        // The first may not have heard yet that it has left: what it still took it serves.
+        let both = |count: &dyn Fn(&Engine) -> u64, before: u64| count(&first) + count(&next) - before;
+        assert_eq!(both(&|engine| status(engine).members[0].connects, counted), counted + 20);
+        assert_eq!(both(&|engine| engine.status().listeners[0].accepted, 1), 21);
+        assert!(next.status().listeners[1].disabled);
+        // Some of those who waited may be the first one's, too.
+        drop((old, waiting));
+        assert_eq!(first.retire().await, 0);
+        next.stop().await;
+    })
+    .await;
+}

@@ -1,0 +1,311 @@
+//! The datagrams of balancers that act together: who is there, and what each sees (`docs/guide/fleet.md`).
+//!
+//! A datagram is a head, what it says, and the trailer of the lottery's datagrams ([`Keys`]), whose tag only who has the key can
+//! make: it is checked before anything else is looked at. It begins with other bytes than those of the lottery, so that one
+//! key may serve both. Numbers of fixed length are big-endian; others have seven bits in each byte, the lowest first, and
+//! the eighth set but in the last.
+//!
+//! ```text
+//! head     "PF", version 1, kind, life u32, count u32, family u8 (4 or 6), port u16, address of 4 or 16
+//! MEMBERSHIP (1)  what the membership protocol says
+//! REPORT (2)      length u8, name; sections up to the end:
+//!   section       group u64, rate, words u8, words
+//!   word          member u64, parts u8, suspicion u8, in flight, mean, waiting, rate, latency
+//!     part 1      milliseconds that it is ejected yet
+//!     part 2, 4   its check failed, passed: milliseconds ago
+//!     part 8      reading: knee, work, mean, sojourn as f32; in flight; milliseconds ago
+//!     part 16     load f32, milliseconds ago
+//! FAREWELL (3)    nothing: its sender goes
+//! ```
+
+use std::net::{IpAddr, SocketAddr};
+
+use plimsoll_brain::fleet::{MOST, Report, Section, WORDS, Word};
+use plimsoll_brain::meter::Reading;
+
+use crate::rfs::{Keys, LONGEST_REPORT, Refused, TRAILER, Unwritable};
+
+/// Begins every datagram: `PF`.
+pub const MAGIC: u16 = 0x5046;
+
+/// The version of the datagrams that are read and written here.
+pub const VERSION: u8 = 1;
+
+/// Bytes of the longest name.
+pub const LONGEST_NAME: usize = 64;
+
+/// Bytes of the longest head.
+const HEAD: usize = 2 + 1 + 1 + 4 + 4 + 1 + 2 + 16;
+
+/// Bytes that the membership protocol may say in one datagram.
+pub const MOST_SAID: usize = LONGEST_REPORT - HEAD - TRAILER;
+
+// The longest of all fits.
+const _: () = assert!(HEAD + 1 + LONGEST_NAME + MOST + TRAILER <= LONGEST_REPORT);
+
+/// One datagram.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Datagram {
+    /// Where its sender is reached.
+    pub from: SocketAddr,
+    /// Greater with each life of the sender.
+    pub life: u32,
+    /// Counts the datagrams of its kind in a life.
+    pub seq: u32,
+    /// What it says.
+    pub says: Says,
+}
+
+/// What a datagram says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Says {
+    /// Who is there: the membership protocol's bytes, at most [`MOST_SAID`].
+    Membership(Vec<u8>),
+    /// What its sender sees.
+    Report {
+        /// What it is called, at most [`LONGEST_NAME`] bytes.
+        name: String,
+        /// At most [`MOST`] bytes.
+        report: Report,
+    },
+    /// Its sender goes.
+    Farewell,
+}
+
+impl Datagram {
+    /// Appends it, sealed; after an error nothing was appended.
+    ///
+    /// # Errors
+    /// It would be too long.
+    pub fn encode(&self, keys: &Keys, out: &mut Vec<u8>) -> Result<(), Unwritable> {
+        let start = out.len();
+        out.extend_from_slice(&MAGIC.to_be_bytes());
+        out.push(VERSION);
+        out.push(match self.says {
+            Says::Membership(_) => 1,
+            Says::Report { .. } => 2,
+            Says::Farewell => 3,
+        });
+        out.extend_from_slice(&self.life.to_be_bytes());
+        out.extend_from_slice(&self.seq.to_be_bytes());
+        out.push(if self.from.is_ipv4() { 4 } else { 6 });
+        out.extend_from_slice(&self.from.port().to_be_bytes());
+        match self.from.ip() {
+            IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
+        }
+        let written = match &self.says {
+            Says::Membership(said) => {
+                out.extend_from_slice(said);
+                within("bytes of membership", said.len(), MOST_SAID)
+            }
+            Says::Report { name, report } => write_report(name, report, out),
+            Says::Farewell => Ok(()),
+        };
+        match written {
+            Ok(()) => keys.seal(start, out),
+            Err(_) => out.truncate(start),
+        }
+        written
+    }
+
+    /// Reads a datagram that came, after its tag was checked.
+    ///
+    /// # Errors
+    /// It was not made with one of these keys, or says nothing that can be understood.
+    pub fn decode(keys: &Keys, bytes: &[u8]) -> Result<Self, Refused> {
+        let opened = keys.open(bytes)?;
+        let mut reader = Reader(opened.bytes());
+        if u16::from_be_bytes(reader.array()?) != MAGIC {
+            return Err(Refused::Malformed("it does not begin with PF"));
+        }
+        let [version, kind] = reader.array()?;
+        if version != VERSION {
+            return Err(Refused::Malformed("only version 1 is spoken here"));
+        }
+        let life = u32::from_be_bytes(reader.array()?);
+        let seq = u32::from_be_bytes(reader.array()?);
+        let [family] = reader.array()?;
+        let port = u16::from_be_bytes(reader.array()?);
+        let ip = match family {
+            4 => IpAddr::from(reader.array::<4>()?),
+            6 => IpAddr::from(reader.array::<16>()?),
+            _ => return Err(Refused::Malformed("an address of no known family")),
+        };
+        let from = SocketAddr::new(ip, port);
+        let says = match kind {
+            1 => Says::Membership(reader.0.to_vec()),
+            2 => read_report(&mut reader)?,
+            3 if reader.0.is_empty() => Says::Farewell,
+            _ => return Err(Refused::Malformed("it is of no known kind")),
+        };
+        Ok(Self { from, life, seq, says })
+    }
+}
+
+fn within(what: &'static str, count: usize, most: usize) -> Result<(), Unwritable> {
+    if count <= most { Ok(()) } else { Err(Unwritable::TooMany { what, count, most }) }
+}
+
+fn write_report(name: &str, report: &Report, out: &mut Vec<u8>) -> Result<(), Unwritable> {
+    within("bytes of a name", name.len(), LONGEST_NAME)?;
+    within("bytes of a report", report.size(), MOST)?;
+    // It is at most 64.
+    out.push(name.len() as u8);
+    out.extend_from_slice(name.as_bytes());
+    for section in &report.sections {
+        within("words of a section", section.words.len(), WORDS)?;
+        out.extend_from_slice(&section.group.to_be_bytes());
+        varint(section.rate, out);
+        // It is at most 255.
+        out.push(section.words.len() as u8);
+        section.words.iter().for_each(|word| write_word(word, out));
+    }
+    Ok(())
+}
+
+const EJECTED: u8 = 1;
+const FAILED: u8 = 2;
+const PASSED: u8 = 4;
+const READING: u8 = 8;
+const LOAD: u8 = 16;
+const PARTS: u8 = EJECTED | FAILED | PASSED | READING | LOAD;
+
+fn write_word(word: &Word, out: &mut Vec<u8>) {
+    let part = |there: bool, part: u8| if there { part } else { 0 };
+    let parts = part(word.ejected.is_some(), EJECTED)
+        | word.check.map_or(0, |(passed, _)| if passed { PASSED } else { FAILED })
+        | part(word.reading.is_some(), READING)
+        | part(word.load.is_some(), LOAD);
+    out.extend_from_slice(&word.member.to_be_bytes());
+    out.extend_from_slice(&[parts, word.suspicion]);
+    for number in [word.in_flight, word.mean, word.waiting, word.rate, word.latency] {
+        varint(number, out);
+    }
+    if let Some(left) = word.ejected {
+        varint(left, out);
+    }
+    if let Some((_, age)) = word.check {
+        varint(age, out);
+    }
+    if let Some((reading, age)) = &word.reading {
+        for number in [reading.knee, reading.work, reading.mean_in_flight, reading.sojourn] {
+            out.extend_from_slice(&number.to_be_bytes());
+        }
+        varint(reading.in_flight, out);
+        varint(*age, out);
+    }
+    if let Some((load, age)) = word.load {
+        out.extend_from_slice(&load.to_be_bytes());
+        varint(age, out);
+    }
+}
+
+fn read_report(reader: &mut Reader<'_>) -> Result<Says, Refused> {
+    let [len] = reader.array()?;
+    let name = reader.take(len.into())?;
+    let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= LONGEST_NAME);
+    let name = name.ok_or(Refused::Malformed("a name is too long, or no text"))?.to_owned();
+    if name.chars().any(char::is_control) {
+        return Err(Refused::Malformed("a name has control characters"));
+    }
+    let mut report = Report::default();
+    while !reader.0.is_empty() {
+        let group = u64::from_be_bytes(reader.array()?);
+        let rate = reader.varint()?;
+        let [count] = reader.array()?;
+        let words = (0..count).map(|_| read_word(reader)).collect::<Result<_, _>>()?;
+        report.sections.push(Section { group, rate, words });
+    }
+    Ok(Says::Report { name, report })
+}
+
+fn read_word(reader: &mut Reader<'_>) -> Result<Word, Refused> {
+    let member = u64::from_be_bytes(reader.array()?);
+    let [parts, suspicion] = reader.array()?;
+    // A part that is not known has a length that is not known.
+    if parts & !PARTS != 0 || parts & (FAILED | PASSED) == FAILED | PASSED {
+        return Err(Refused::Malformed("a word has parts that say nothing"));
+    }
+    let mut word = Word {
+        member,
+        suspicion,
+        in_flight: reader.varint()?,
+        mean: reader.varint()?,
+        waiting: reader.varint()?,
+        rate: reader.varint()?,
+        latency: reader.varint()?,
+        ..Word::default()
+    };
+    if parts & EJECTED != 0 {
+        word.ejected = Some(reader.varint()?);
+    }
+    if parts & (FAILED | PASSED) != 0 {
+        word.check = Some((parts & PASSED != 0, reader.varint()?));
+    }
+    if parts & READING != 0 {
+        let (knee, work) = (reader.float()?, reader.float()?);
+        let (mean_in_flight, sojourn) = (reader.float()?, reader.float()?);
+        let in_flight = reader.varint()?;
+        let reading = Reading { in_flight, knee, work, mean_in_flight, sojourn, slot: false };
+        word.reading = Some((reading, reader.varint()?));
+    }
+    if parts & LOAD != 0 {
+        let load = reader.float()?;
+        if load < 0.0 {
+            return Err(Refused::Malformed("a load is below 0"));
+        }
+        word.load = Some((load, reader.varint()?));
+    }
+    Ok(word)
+}
+
+fn varint(number: u32, out: &mut Vec<u8>) {
+    let mut left = number;
+    while left >= 0x80 {
+        out.push(left as u8 | 0x80);
+        left >>= 7;
+    }
+    out.push(left as u8);
+}
+
+struct Reader<'b>(&'b [u8]);
+
+const SHORT: Refused = Refused::Malformed("it ends in the middle of a value");
+
+impl<'b> Reader<'b> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Refused> {
+        let (array, rest) = self.0.split_first_chunk::<N>().ok_or(SHORT)?;
+        self.0 = rest;
+        Ok(*array)
+    }
+
+    fn take(&mut self, count: usize) -> Result<&'b [u8], Refused> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(SHORT)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn varint(&mut self) -> Result<u32, Refused> {
+        let mut number = 0_u64;
+        for place in 0..5 {
+            let [byte] = self.array()?;
+            number |= u64::from(byte & 0x7f) << (7 * place);
+            if byte & 0x80 == 0 {
+                // As few bytes as it takes, so that nothing can be said in two ways.
+                let shortest = byte != 0 || place == 0;
+                let number = u32::try_from(number).ok().filter(|_| shortest);
+                return number.ok_or(Refused::Malformed("a number is too long"));
+            }
+        }
+        Err(Refused::Malformed("a number is too long"))
+    }
+
+    fn float(&mut self) -> Result<f32, Refused> {
+        let number = f32::from_be_bytes(self.array()?);
+        if number.is_finite() { Ok(number) } else { Err(Refused::Malformed("a number is not finite")) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

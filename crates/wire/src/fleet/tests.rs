@@ -1,0 +1,117 @@
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use super::*;
+use crate::rfs::Key;
+
+fn keys() -> Keys {
+    Keys::new(Key::new(7, &[9; 32]))
+}
+
+fn word() -> impl Strategy<Value = Word> {
+    let numbers = any::<(u64, u32, u32, u32, u32, u32, u8)>();
+    let reading = (any::<u32>(), 0.0_f32..1e6, 0.0_f32..1e6, 0.0_f32..1e6, 0.0_f32..1e6, any::<u32>());
+    let reading = reading.prop_map(|(in_flight, knee, work, mean_in_flight, sojourn, age)| {
+        (Reading { in_flight, knee, work, mean_in_flight, sojourn, slot: false }, age)
+    });
+    let parts = (
+        option::of(any::<u32>()),
+        option::of(any::<(bool, u32)>()),
+        option::of(reading),
+        option::of((0.0_f32..1e9, any::<u32>())),
+    );
+    (numbers, parts).prop_map(|(numbers, (ejected, check, reading, load))| {
+        let (member, in_flight, mean, waiting, rate, latency, suspicion) = numbers;
+        Word { member, in_flight, mean, waiting, rate, latency, suspicion, ejected, check, reading, load }
+    })
+}
+
+fn datagram() -> impl Strategy<Value = Datagram> {
+    let section = (any::<(u64, u32)>(), vec(word(), 0..7)).prop_map(|((group, rate), words)| Section {
+        group,
+        rate,
+        words,
+    });
+    let report = ("[a-z0-9.-]{0,64}", vec(section, 0..3))
+        .prop_map(|(name, sections)| Says::Report { name, report: Report { sections } });
+    let says =
+        prop_oneof![vec(any::<u8>(), 0..MOST_SAID).prop_map(Says::Membership), report, Just(Says::Farewell)];
+    let four = any::<([u8; 4], u16)>().prop_map(SocketAddr::from);
+    let six = any::<([u8; 16], u16)>().prop_map(SocketAddr::from);
+    (prop_oneof![four, six], any::<(u32, u32)>(), says).prop_map(|(from, (life, seq), says)| Datagram {
+        from,
+        life,
+        seq,
+        says,
+    })
+}
+
+/// A datagram around these bytes, with a tag that is right.
+fn sealed(bytes: &[u8]) -> Vec<u8> {
+    let mut out = bytes.to_vec();
+    keys().seal(0, &mut out);
+    out
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read_again_and_is_as_long_as_it_was_said_to_be(datagram in datagram()) {
+        let mut out = vec![1, 2, 3];
+        let written = datagram.encode(&keys(), &mut out);
+        if let Says::Report { report, .. } = &datagram.says && report.size() > MOST {
+            prop_assert!(written.is_err());
+            prop_assert_eq!(&out[..], &[1, 2, 3][..]);
+            return Ok(());
+        }
+        prop_assert!(written.is_ok() && out.len() - 3 <= LONGEST_REPORT);
+        prop_assert_eq!(&Datagram::decode(&keys(), &out[3..]).unwrap(), &datagram);
+        if let Says::Report { name, report } = &datagram.says {
+            let head = if datagram.from.is_ipv4() { HEAD - 12 } else { HEAD };
+            prop_assert_eq!(out.len() - 3, head + 1 + name.len() + report.size() + TRAILER);
+        }
+    }
+
+    #[test]
+    fn a_bit_that_is_not_right_is_found(datagram in datagram(), bit in any::<proptest::sample::Index>()) {
+        let mut out = Vec::new();
+        if datagram.encode(&keys(), &mut out).is_ok() {
+            let bit = bit.index(out.len() * 8);
+            out[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Datagram::decode(&keys(), &out).is_err());
+        }
+    }
+
+    #[test]
+    fn nothing_that_is_read_panics_and_it_says_one_thing(bytes in vec(any::<u8>(), 0..200), kind in 0_u8..4) {
+        let mut said = vec![0x50, 0x46, 1, kind, 0, 0, 0, 1, 0, 0, 0, 1, 4, 0, 1, 127, 0, 0, 1];
+        said.extend_from_slice(&bytes);
+        if let Ok(datagram) = Datagram::decode(&keys(), &sealed(&said)) {
+            let mut again = Vec::new();
+            datagram.encode(&keys(), &mut again).unwrap();
+            prop_assert_eq!(again, sealed(&said));
+        }
+    }
+}
+
+#[test]
+fn what_is_of_the_lottery_is_refused_though_its_tag_is_right() {
+    let mut bytes = Vec::new();
+    let said = vec![0; 20];
+    let gossip = crate::rfs::Gossip { member: 1, incarnation: 2, seq: 3, said };
+    crate::rfs::Encode::encode(&gossip, &keys(), &mut bytes).unwrap();
+    assert_eq!(Datagram::decode(&keys(), &bytes), Err(Refused::Malformed("it does not begin with PF")));
+}
+
+#[test]
+fn short_names_and_numbers_are_of_one_form() {
+    for number in [0, 1, 127, 128, 16_383, 16_384, u32::MAX] {
+        let mut out = Vec::new();
+        varint(number, &mut out);
+        assert_eq!(out.len(), plimsoll_brain::fleet::varint(number));
+        assert_eq!(Reader(&out).varint(), Ok(number));
+    }
+    for bad in [&[0x80, 0][..], &[0xff; 5], &[0xff, 0xff, 0xff, 0xff, 0x10], &[0x80]] {
+        assert!(Reader(bad).varint().is_err(), "{bad:?}");
+    }
+}

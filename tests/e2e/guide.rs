@@ -1,0 +1,108 @@
+//! Configurations and commands as pages of the guide have them, with members and ports of the test's.
+
+use std::net::UdpSocket;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::stage::{Balancer, Member, Run, Wire, get, until};
+
+fn page(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide").join(name);
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// The configurations of a page that are whole.
+fn configurations(name: &str) -> Vec<String> {
+    let page = page(name);
+    let blocks = page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    blocks.filter(|block| block.contains("[[listener]]")).map(str::to_owned).collect()
+}
+
+/// Puts an address of the test's in place of one of the page, which must be there.
+fn put(text: &mut String, old: &str, new: impl std::fmt::Display) {
+    let (old, new) = (format!("\"{old}\""), format!("\"{new}\""));
+    assert!(text.contains(&old), "{old} in {text}");
+    *text = text.replace(&old, &new);
+}
+
+#[test]
+fn getting_started() {
+    let text = page("getting-started.md");
+    // The members as the page starts them, each at a free port.
+    let mut members = Vec::new();
+    for line in text.lines().filter_map(|line| line.trim().strip_prefix("plimsoll member --listen ")) {
+        let args: Vec<&str> = line.trim_end_matches('&').split_whitespace().skip(1).collect();
+        members.push(Member::start(&args));
+    }
+    assert_eq!(members.len(), 2);
+    let mut config = configurations("getting-started.md").remove(0);
+    let admin = config.find("[[listener]]").unwrap();
+    config.replace_range(..admin, "");
+    put(&mut config, "127.0.0.1:8080", "127.0.0.1:0");
+    put(&mut config, "127.0.0.1:9001", members[0].address);
+    put(&mut config, "127.0.0.1:9002", members[1].address);
+    let balancer = Balancer::start(&config);
+    until("both have answered", || {
+        let names: Vec<String> = (0..8)
+            .filter_map(|_| get(balancer.address(), "/").field("x-member").map(str::to_owned))
+            .collect();
+        ["one", "two"].iter().all(|name| names.iter().any(|seen| seen == name))
+    });
+    for command in ["config check", "status", "members", "events", "top --once", "check"] {
+        assert!(page("getting-started.md").contains(command) || ["top --once", "check"].contains(&command));
+        let args: Vec<&str> = command.split(' ').collect();
+        let run: Run = balancer.run(&args);
+        assert_eq!(run.code, Some(0), "{command}: {}{}", run.out, run.err);
+    }
+}
+
+#[test]
+fn adaptive() {
+    let members = Member::several(2, &[]);
+    let mut config = configurations("adaptive.md").remove(0);
+    put(&mut config, "127.0.0.1:8080", "127.0.0.1:0");
+    put(&mut config, "127.0.0.1:9001", members[0].address);
+    put(&mut config, "127.0.0.1:9002", members[1].address);
+    let balancer = Balancer::start(&config);
+    assert_eq!(get(balancer.address(), "/").status, 200);
+    assert_eq!(balancer.group("web")["strategy"], "adaptive");
+    assert_eq!(balancer.run(&["explain", "group", "web"]).code, Some(0));
+}
+
+#[test]
+fn tcp_and_udp() {
+    let [mut tcp, mut udp] = <[String; 2]>::try_from(configurations("tcp-udp.md")).unwrap();
+    let members = Member::several(2, &["--echo", "tcp"]);
+    put(&mut tcp, "0.0.0.0:5432", "127.0.0.1:0");
+    put(&mut tcp, "10.0.0.1:5432", members[0].address);
+    put(&mut tcp, "10.0.0.2:5432", members[1].address);
+    let balancer = Balancer::start(&tcp);
+    until("the database is up", || balancer.group("database")["members"][0]["state"] == "up");
+    let mut client = Wire::connect(balancer.address());
+    client.send("hello");
+    assert_eq!(client.exactly(5).unwrap(), b"hello");
+    assert_eq!(balancer.group("database")["members"][1]["requests"], 0, "the spare is spare");
+    assert_eq!(balancer.run(&["bindings"]).code, Some(0));
+
+    put(&mut udp, "0.0.0.0:53", "127.0.0.1:0");
+    put(&mut udp, "10.0.0.1:53", members[0].address);
+    put(&mut udp, "10.0.0.2:53", members[1].address);
+    for member in &members {
+        let socket = UdpSocket::bind(member.address).unwrap();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 2048];
+            while let Ok((length, client)) = socket.recv_from(&mut buffer) {
+                let _ = socket.send_to(&buffer[..length], client);
+            }
+        });
+    }
+    let balancer = Balancer::start(&udp);
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(balancer.address()).unwrap();
+    client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let mut buffer = [0; 16];
+    until("an answer", || {
+        client.send(b"where?").unwrap();
+        client.recv(&mut buffer).is_ok_and(|length| &buffer[..length] == b"where?")
+    });
+}

@@ -1,0 +1,214 @@
+//! Servers that register themselves by their agents: they come, they say that they are there, they leave, they die.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::stage::{Balancer, Etcd, Folder, Load, Member, Process, binary, get, until};
+use crate::upgrade::{runs, upgraded};
+
+/// A file with a group that takes registered members, over the door for reports, too.
+fn text(rest: &str) -> String {
+    format!(
+        "{rest}[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
+         discover = [{{ registered = true }}]\n[admin]\nregister = true\n"
+    )
+}
+
+/// An agent that makes a member of a server.
+struct Agent {
+    process: Process,
+    _folder: Folder,
+}
+
+impl Agent {
+    fn start(member: SocketAddr, balancers: &[SocketAddr], more: &[&str]) -> Self {
+        let folder = Folder::new();
+        let to: Vec<String> = balancers.iter().map(|address| format!("http://{address}")).collect();
+        let (member, to) = (member.to_string(), to.join(","));
+        let own =
+            ["agent", "--register", "--group", "web", "--member", &member, "--report-to", &to, "--ttl", "2s"];
+        let process = Process::start(&binary(), &[&own[..], more].concat(), folder.path());
+        Self { process, _folder: folder }
+    }
+}
+
+#[track_caller]
+fn has(balancer: &Balancer, wanted: &[SocketAddr]) {
+    let mut wanted: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+    wanted.sort();
+    until(&format!("members {wanted:?}"), || {
+        let group = balancer.group("web");
+        let all = group["members"].as_array().unwrap();
+        let mut names: Vec<&str> = all.iter().map(|one| one["name"].as_str().unwrap()).collect();
+        names.sort_unstable();
+        names == wanted
+    });
+}
+
+#[test]
+fn a_server_comes_and_goes_under_load_and_no_request_fails() {
+    let members = Member::several(3, &["--service", "const:20ms", "--workers", "64"]);
+    let [a, b, c] = [0, 1, 2].map(|at: usize| members[at].address);
+    let balancer = Balancer::start(&text(""));
+    let refused = get(balancer.address(), "/");
+    assert_eq!((refused.status, refused.reason()), (503, Some("no_member")));
+    let to = [balancer.reports()];
+    let _stays = Agent::start(a, &to, &[]);
+    has(&balancer, &[a]);
+    let mut load = Load::start(balancer.address(), "POST", 30.0);
+    let mut goes = Agent::start(b, &to, &["--capacity", "2.5", "--max-connections", "77"]);
+    has(&balancer, &[a, b]);
+    let found = balancer.member(b);
+    assert_eq!((found["capacity"].as_f64(), found["limit"].as_u64()), (Some(2.5), Some(77)));
+    load.more(50);
+    assert!(balancer.member(b)["requests"].as_u64().unwrap() > 0);
+    // It says so, its work ends, and then it is gone.
+    goes.process.signal(Signal::TERM);
+    assert_eq!(goes.process.end(), Some(0));
+    has(&balancer, &[a]);
+    assert_eq!(balancer.events(b, "draining").len(), 1);
+    load.more(50);
+    // One that dies is forgotten when it has said nothing for long enough.
+    let mut dies = Agent::start(c, &to, &[]);
+    has(&balancer, &[a, c]);
+    dies.process.kill();
+    has(&balancer, &[a]);
+    load.more(20);
+    load.stop_unharmed();
+    let group = balancer.group("web");
+    assert_eq!(group["discovery"][0]["kind"], "registered");
+}
+
+#[test]
+fn with_a_store_members_outlive_the_balancer() {
+    let members = Member::several(2, &[]);
+    let [a, b] = [members[0].address, members[1].address];
+    let folder = Folder::new();
+    let config = text(&format!("[store]\nfile = \"{}\"\n", folder.join("state.json").display()));
+    let balancer = Balancer::start_in(folder, &config);
+    let (one, other) = (a.to_string(), b.to_string());
+    let run = balancer.run(&["add", "member", &one, "--group", "web", "--capacity", "3"]);
+    assert_eq!((run.code, &*run.err), (Some(0), &*format!("{one}: a member of group web\n")), "{}", run.out);
+    // With an agent that is gone, it has its whole time after the start.
+    let mut agent = Agent::start(b, &[balancer.reports()], &[]);
+    has(&balancer, &[a, b]);
+    agent.process.kill();
+    let balancer = Balancer::start_in(balancer.killed(), &config);
+    assert_eq!(balancer.member(a)["capacity"], 3.0);
+    has(&balancer, &[a]);
+    assert_eq!(get(balancer.address(), "/").status, 200);
+    let run = balancer.run(&["remove", "member", &one, "-g", "web"]);
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    has(&balancer, &[]);
+    for (args, why) in [
+        (["remove", "member", &*other, "-g", "web"], "was registered"),
+        (["add", "member", &*other, "-g", "none"], "there is no group none"),
+        (["add", "member", "127.0.0.1", "-g", "web"], "has no port"),
+        (["add", "member", "no.such.host.invalid:1", "-g", "web"], "cannot be looked up"),
+    ] {
+        let run = balancer.run(&args);
+        assert!(run.code == Some(2) && run.err.contains(why), "{args:?}: {:?} {}", run.code, run.err);
+    }
+}
+
+#[test]
+fn who_may_register_where() {
+    let member = Member::start(&[]);
+    let body = "{\"ttl_seconds\":5}";
+    let path = format!("/v1/groups/web/members/{}", member.address);
+    let put = |address: SocketAddr| {
+        let url = format!("http://{address}{path}");
+        let run = crate::stage::curl(
+            &["-X", "PUT", "-d", body, "-w", "%{http_code}", "-o", "/dev/null", &url],
+            b"",
+        );
+        String::from_utf8(run.body).unwrap()
+    };
+    // The door for reports takes nobody in unless it is told to, and the listener that only shows never does.
+    let balancer = Balancer::start(&text("").replace("register = true", ""));
+    assert_eq!((&*put(balancer.reports()), &*put(balancer.admin())), ("404", "405"));
+    has(&balancer, &[]);
+    let audit = balancer.folder().join("audit.log");
+    let config =
+        text("").replace("register = true", &format!("register = true\naudit = \"{}\"", audit.display()));
+    let balancer = Balancer::start(&config);
+    for _ in 0..3 {
+        assert_eq!((&*put(balancer.reports()), &*put(balancer.admin())), ("200", "405"));
+    }
+    has(&balancer, &[member.address]);
+    // That it came is written down, and not that it is still there.
+    let written = std::fs::read_to_string(audit).unwrap();
+    let lines = written.lines().filter(|line| line.contains("\"register\"")).count();
+    assert!(lines == 2 && written.contains("ttl_seconds"), "{written}");
+    // A group that does not say so takes nobody.
+    let closed = config.replace("registered = true", "file = \"/dev/null\"");
+    balancer.reload(&closed);
+    assert_eq!(put(balancer.reports()), "422");
+}
+
+#[test]
+fn with_etcd_all_balancers_have_a_member_and_any_keeps_it() {
+    let etcd = Etcd::start(1);
+    let member = Member::start(&[]);
+    let store = format!("[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\n", etcd.endpoints());
+    let (one, other) = (Balancer::start(&text(&store)), Balancer::start(&text(&store)));
+    let mut agent = Agent::start(member.address, &[one.reports(), other.reports()], &[]);
+    has(&one, &[member.address]);
+    has(&other, &[member.address]);
+    let mut load = Load::start(other.address(), "GET", 50.0);
+    // Longer than it would be remembered without a word.
+    drop(one.killed());
+    load.more(200);
+    has(&other, &[member.address]);
+    load.stop_unharmed();
+    agent.process.signal(Signal::TERM);
+    assert_eq!(agent.process.end(), Some(0));
+    has(&other, &[]);
+}
+
+#[test]
+fn with_and_without_a_store_members_and_what_operators_did_outlive_an_upgrade() {
+    let members = Member::several(2, &[]);
+    let [a, b] = [members[0].address, members[1].address];
+    for stores in [false, true] {
+        let folder = Folder::new();
+        let store = format!("[store]\nfile = \"{}\"\n", folder.join("state.json").display());
+        let balancer = Balancer::start_in(folder, &text(if stores { &store } else { "" }));
+        let mut agent = Agent::start(a, &[balancer.reports()], &[]);
+        let name = b.to_string();
+        for args in [
+            &["add", "member", &*name, "--group", "web", "--capacity", "3"][..],
+            &["set", "group", "web.strategy=random"],
+        ] {
+            assert_eq!(balancer.run(args).code, Some(0), "{args:?}");
+        }
+        has(&balancer, &[a, b]);
+        assert_eq!(balancer.run(&["drain", &name]).code, Some(0));
+        // The process before stays for a while.
+        let mut kept = TcpStream::connect(balancer.address()).unwrap();
+        kept.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+        assert!(kept.read(&mut [0; 1024]).unwrap() > 0);
+        let _heir = upgraded(&balancer);
+        let state = |member| balancer.member(member)["state"].clone();
+        assert_eq!((state(a), state(b)), ("up".into(), "draining".into()));
+        assert_eq!(balancer.member(b)["capacity"], 3.0);
+        assert_eq!(balancer.group("web")["strategy"], "random");
+        // Longer than anybody goes without saying that he is there: to the new process.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(3) {
+            assert_eq!((state(a), state(b)), ("up".into(), "draining".into()), "store: {stores}");
+        }
+        assert!(runs(balancer.process.pid()), "the process before was not there");
+        drop(kept);
+        agent.process.kill();
+        has(&balancer, &[b]);
+        for args in [["undrain", &*name].as_slice(), &["remove", "member", &name, "-g", "web"]] {
+            let run = balancer.run(args);
+            assert_eq!(run.code, Some(0), "{}", run.err);
+        }
+        has(&balancer, &[]);
+    }
+}

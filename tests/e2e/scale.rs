@@ -1,0 +1,258 @@
+//! Groups whose members are counted, with real servers that are started and stopped: they grow and shrink under load without a request
+//! lost, those that end are replaced, and a command that is wrong starts no storm.
+
+use std::path::PathBuf;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::stage::{Balancer, Folder, Load, Member, binary, curl, get, members_list, until};
+use crate::upgrade::{not_upgraded, number, upgraded};
+
+/// A file with one listener on a group `web`; `group` is its table, `scaler` that of its scaler.
+fn text(group: &str, scaler: &str) -> String {
+    format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
+         strategy = \"least_connections\"\nhealth = {{ tcp = true, interval = \"100ms\" }}\n{group}\n[group.scaler]\n{scaler}"
+    )
+}
+
+/// Servers of ours; each can do 25 requests a second, and takes 40 ms for one alone.
+fn servers(rest: &str) -> String {
+    let plimsoll = binary().display().to_string();
+    format!(
+        "[group.scaler.process]\ncommand = [\"{plimsoll}\", \"member\", \"--listen\", \"{{address}}\", \"--cores\", \"1\", \
+         \"--service\", \"exp:40ms\"]\n{rest}"
+    )
+}
+
+fn scaler(balancer: &Balancer) -> Value {
+    let run = balancer.run(&["scale", "web", "-o", "json"]);
+    assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
+    run.json()["groups"][0]["scaler"].take()
+}
+
+/// Those that serve, with their numbers as processes.
+fn serving(balancer: &Balancer) -> Vec<(String, i32)> {
+    let scaler = scaler(balancer);
+    let started = scaler["started"].as_array().unwrap();
+    let serving = started.iter().filter(|one| one["stage"] == "serving");
+    let pid = |one: &Value| one["id"].as_str().unwrap().split('-').next().unwrap().parse().unwrap();
+    serving.map(|one| (one["member"].as_str().unwrap().to_owned(), pid(one))).collect()
+}
+
+fn events(balancer: &Balancer, kind: &str) -> Vec<Value> {
+    let run = balancer.run(&["events", "-o", "json"]);
+    let all = run.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    all.filter(|event| event["kind"] == kind).collect()
+}
+
+fn alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+#[test]
+fn a_group_grows_and_shrinks_with_its_load_and_loses_no_request() {
+    let scaler_table = "min = 1\nmax = 4\ntarget = { response_time = \"800ms\" }\ninterval = \"500ms\"\nstart_time = \"1s\"\n\
+                        stabilize = \"3s\"\ncool_down = { up = \"1s\", down = \"1s\" }\n";
+    let balancer = Balancer::start(&text("", &(scaler_table.to_owned() + &servers(""))));
+    until("one that serves", || serving(&balancer).len() == 1);
+    let mut base = Load::start(balancer.address(), "GET", 8.0);
+    base.more(80);
+    let mut peak = Load::start(balancer.address(), "GET", 22.0);
+    until("more that serve", || {
+        peak.more(20);
+        serving(&balancer).len() >= 2
+    });
+    peak.more(100);
+    peak.stop_unharmed();
+    until("fewer that serve", || {
+        base.more(3);
+        serving(&balancer).len() == 1 && scaler(&balancer)["started"].as_array().unwrap().len() == 1
+    });
+    base.more(20);
+    base.stop_unharmed();
+    let told = events(&balancer, "scaled");
+    let up = told.iter().find(|event| event["why"].as_str().unwrap().contains("more: ")).unwrap();
+    assert!(
+        up["inputs"]["demand"].as_f64().unwrap() > 0.0 && up["inputs"]["horizon_seconds"].is_f64(),
+        "{up}"
+    );
+    assert!(told.iter().any(|event| event["why"].as_str().unwrap().contains("fewer: ")), "{told:?}");
+    assert!(
+        events(&balancer, "draining").len() < told.len() + 3 && !events(&balancer, "draining").is_empty()
+    );
+    // They are a source like others.
+    assert_eq!(balancer.group("web")["discovery"][0]["kind"], "scaler");
+    let start = scaler(&balancer)["start_seconds"].as_f64().unwrap();
+    assert!(start < 30.0, "{start}");
+}
+
+#[test]
+fn one_that_is_killed_is_replaced() {
+    let table = "min = 2\nmax = 3\ntarget = { response_time = \"1s\" }\ninterval = \"200ms\"\n";
+    let balancer = Balancer::start(&text("", &(table.to_owned() + &servers(""))));
+    until("two that serve", || serving(&balancer).len() == 2);
+    let before = serving(&balancer);
+    kill_process(Pid::from_raw(before[0].1).unwrap(), Signal::KILL).unwrap();
+    until("another one", || {
+        let now = serving(&balancer);
+        now.len() == 2 && now.iter().all(|one| one.1 != before[0].1)
+    });
+    let ended = events(&balancer, "member_ended");
+    assert_eq!(ended.len(), 1, "{ended:?}");
+    assert_eq!(ended[0]["member"], before[0].0);
+    assert!(ended[0]["why"].as_str().unwrap().contains("signal 9"), "{ended:?}");
+    assert_eq!(get(balancer.address(), "/").status, 200);
+}
+
+#[test]
+fn members_end_with_the_balancer_and_a_killed_one_finds_them_again() {
+    let folder = Folder::new();
+    let state = folder.join("web.processes").display().to_string();
+    let table = "min = 2\nmax = 2\ntarget = { head_room = 0.3 }\ninterval = \"200ms\"\n";
+    let config = text("", &(table.to_owned() + &servers(&format!("state = \"{state}\"\n"))));
+    let mut balancer = Balancer::start_in(folder, &config);
+    until("two that serve", || serving(&balancer).len() == 2);
+    let before = serving(&balancer);
+    balancer.process.kill();
+    assert!(before.iter().all(|one| alive(one.1)));
+    // Another one on the same file of processes.
+    let mut again = Balancer::start(&config);
+    until("the same two serve", || serving(&again) == before);
+    assert_eq!(get(again.address(), "/").status, 200);
+    assert!(events(&again, "scaled").is_empty(), "nobody was missing");
+    let load = Load::start(again.address(), "GET", 20.0);
+    until("some requests", || again.group("web")["latency"]["count"].as_u64() > Some(20));
+    again.process.signal(Signal::TERM);
+    assert_eq!(again.process.end(), Some(0));
+    until("they ended", || before.iter().all(|one| !alive(one.1)));
+    drop(load);
+}
+
+#[test]
+fn a_command_that_is_wrong_starts_no_storm_and_the_others_serve_on() {
+    let fixed = Member::start(&[]);
+    let folder = Folder::new();
+    let tries = folder.join("tries");
+    let group = format!("members = {}", members_list(&[fixed.address]));
+    let table = format!(
+        "min = 3\nmax = 3\ntarget = {{ head_room = 0.3 }}\ninterval = \"100ms\"\n[group.scaler.process]\n\
+         command = [\"sh\", \"-c\", \"echo {{port}} >> {}; exit 3\"]\n",
+        tries.display()
+    );
+    let balancer = Balancer::start_in(folder, &text(&group, &table));
+    let count = || std::fs::read_to_string(&tries).unwrap_or_default().lines().count();
+    until("three failures", || scaler(&balancer)["failures"].as_u64() >= Some(4));
+    // Two at once, then one after at least a half, one, two seconds.
+    assert!(count() <= 5, "{}", count());
+    let said = scaler(&balancer);
+    assert!(said["failure"].as_str().unwrap().contains("exit code 3"), "{said}");
+    // One that was started counts until it is seen to have ended.
+    until("one member", || {
+        let said = scaler(&balancer);
+        (said["desired"].as_u64(), said["members"].as_u64()) == (Some(3), Some(1))
+    });
+    assert_eq!(get(balancer.address(), "/").status, 200);
+    let failed = events(&balancer, "scaler_failed");
+    assert_eq!(failed.len(), 1, "the same is told once: {failed:?}");
+    let shown = balancer.run(&["scale"]).out;
+    assert!(shown.contains("process failed") && shown.contains("the next try in"), "{shown}");
+}
+
+#[test]
+fn what_would_be_done_is_said_and_not_done() {
+    let fixed = Member::start(&[]);
+    let group = format!("members = {}", members_list(&[fixed.address]));
+    let table = "min = 2\nmax = 5\ntarget = { head_room = 0.3 }\ninterval = \"100ms\"\ndry_run = true\n";
+    let balancer = Balancer::start(&text(&group, &(table.to_owned() + &servers(""))));
+    until("it would start one", || scaler(&balancer)["actions"][0] == "start 1 member");
+    let shown = balancer.run(&["scale", "--dry-run"]).out;
+    assert!(shown.starts_with("web: start 1 member\n"), "{shown}");
+    let said = scaler(&balancer);
+    assert!(said["started"].as_array().unwrap().is_empty() && said["dry_run"] == true, "{said}");
+    let told = events(&balancer, "scaled");
+    assert!(told[0]["why"].as_str().unwrap().starts_with("would have 2 members, not 1: "), "{told:?}");
+    // An operator may say how many.
+    let run = balancer.run(&["set", "group", "web.scaler.min=4"]);
+    assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
+    assert!((run.out.clone() + &run.err).contains("scaler.min 2 -> 4"), "{}{}", run.out, run.err);
+    until("it would start three", || scaler(&balancer)["actions"][0] == "start 3 members");
+    let refused = balancer.run(&["set", "group", "web.scaler.min=6"]);
+    assert!(
+        refused.code == Some(2) && refused.err.contains("above scaler.max (5)"),
+        "{}{}",
+        refused.out,
+        refused.err
+    );
+    assert_eq!(balancer.metric("plimsoll_scaler_desired_members{group=\"web\"}"), 4.0);
+    assert_eq!(balancer.metric("plimsoll_scaler_members{group=\"web\"}"), 1.0);
+    let socket = balancer.folder().join("control.sock");
+    let said = curl(&["--unix-socket", socket.to_str().unwrap(), "http://plimsoll/v1/groups/web/scale"], b"");
+    let said: Value = serde_json::from_slice(&said.body).unwrap();
+    assert_eq!((said["desired"].as_u64(), said["provider"].as_str()), (Some(4), Some("process")));
+    // The file says what counts again.
+    assert_eq!(balancer.run(&["reload"]).code, Some(0));
+    until("the least is that of the file", || scaler(&balancer)["min"] == 2);
+}
+
+#[test]
+fn who_only_asks_for_advice_gets_it_and_a_scaler_can_be_taken_away() {
+    let fixed = Member::start(&[]);
+    let group = format!("members = {}", members_list(&[fixed.address]));
+    let table = "min = 3\nmax = 5\ntarget = { utilization = 0.7 }\ninterval = \"100ms\"\n";
+    let balancer = Balancer::start(&text(&group, &(table.to_owned() + "advice = true\n")));
+    until("advice", || scaler(&balancer)["desired"] == 3);
+    assert_eq!(scaler(&balancer)["provider"], "advice");
+    // Somebody starts them from now on.
+    let state: PathBuf = balancer.folder().join("state");
+    let with = servers(&format!("state = \"{}\"\n", state.display()));
+    balancer.reload(&text(&group, &(table.to_owned() + "drain = \"1s\"\n" + &with)));
+    until("two that serve", || serving(&balancer).len() == 2);
+    let pids: Vec<i32> = serving(&balancer).iter().map(|one| one.1).collect();
+    let mut load = Load::start(balancer.address(), "GET", 20.0);
+    load.more(50);
+    // And nobody does any more.
+    balancer.reload(&text(&group, "").replace("[group.scaler]\n", ""));
+    until("they ended", || pids.iter().all(|pid| !alive(*pid)));
+    load.more(50);
+    load.stop_unharmed();
+    assert_eq!(balancer.run(&["scale"]).code, Some(1));
+}
+
+#[test]
+fn members_that_were_started_live_across_an_upgrade() {
+    let table = "min = 2\nmax = 4\ntarget = { response_time = \"2s\" }\ninterval = \"200ms\"\n";
+    let mut balancer = Balancer::start(&text("", &(table.to_owned() + &servers(""))));
+    until("two that serve", || serving(&balancer).len() == 2);
+    let run = balancer.run(&["set", "group", "web.scaler.max=3"]);
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    let before = serving(&balancer);
+    let told = |kind: &str| events(&balancer, kind).len();
+    let kinds = ["scaled", "member_ended", "scaler_failed", "down", "draining"];
+    let counts = kinds.map(told);
+    let mut load = Load::start(balancer.address(), "POST", 10.0);
+    load.more(5);
+    not_upgraded(&balancer);
+    load.more(5);
+    let heir = upgraded(&balancer);
+    load.more(10);
+    // Nobody keeps a list of them in a file, and those who started them have ended.
+    load.stop_unharmed();
+    assert_eq!(kinds.map(told), counts, "{kinds:?}");
+    assert_eq!(balancer.process.end(), Some(0));
+    assert!(before.iter().all(|one| alive(one.1)), "{before:?}");
+    assert_eq!(serving(&balancer), before);
+    assert_eq!(scaler(&balancer)["max"], 3);
+    // They are looked after.
+    kill_process(Pid::from_raw(before[0].1).unwrap(), Signal::KILL).unwrap();
+    until("another one", || {
+        let now = serving(&balancer);
+        now.len() == 2 && now.iter().all(|one| one.1 != before[0].1)
+    });
+    let now = serving(&balancer);
+    assert!(now.contains(&before[1]), "{now:?}");
+    kill_process(number(heir.0), Signal::TERM).unwrap();
+    until("they end with the last one", || now.iter().all(|one| !alive(one.1)));
+}

@@ -1,0 +1,441 @@
+//! Several balancers with one store in Debian's etcd: what one is told all do; what becomes of it when etcd fails, in part and whole.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use plimsoll_cluster::etcd::{Endpoint, EtcdSettings, TlsFiles};
+use plimsoll_cluster::store::{Change, Refused, Shared, SharedSettings, Store};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::stage::{Authority, Balancer, Etcd, Folder, Load, Member, get, until, web};
+
+fn text(etcd: &Etcd, members: &[SocketAddr], more: &str) -> String {
+    format!(
+        "[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\ntimeout = \"2s\"\n{more}{}",
+        etcd.endpoints(),
+        web(members, "")
+    )
+}
+
+#[track_caller]
+fn told(balancer: &Balancer, args: &[&str]) {
+    let run = balancer.run(args);
+    assert_eq!(run.code, Some(0), "{args:?}: {}{}", run.out, run.err);
+}
+
+/// The state of a member, without a process of its own.
+fn state(balancer: &Balancer, member: SocketAddr) -> String {
+    let status: Value = serde_json::from_str(&get(balancer.admin(), "/status").text()).unwrap();
+    let members = status["groups"][0]["members"].as_array().unwrap().clone();
+    let found = members.iter().find(|one| one["name"] == member.to_string()).cloned();
+    found.map_or_else(String::new, |found| found["state"].as_str().unwrap().to_owned())
+}
+
+#[track_caller]
+fn becomes(balancer: &Balancer, member: SocketAddr, wanted: &str) -> Duration {
+    let begun = Instant::now();
+    until(&format!("{member} {wanted}"), || state(balancer, member) == wanted);
+    begun.elapsed()
+}
+
+fn store(balancer: &Balancer) -> Value {
+    balancer.status()["store"].clone()
+}
+
+#[track_caller]
+fn lost(balancer: &Balancer) {
+    until("a balancer that says that the store is lost", || !store(balancer)["error"].is_null());
+}
+
+#[track_caller]
+fn back(balancer: &Balancer) {
+    until("a store that is back", || store(balancer)["error"].is_null());
+}
+
+fn events(balancer: &Balancer, kind: &str) -> usize {
+    let run = balancer.run(&["events", "-o", "json"]);
+    let all = run.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    all.filter(|event| event["kind"] == kind).count()
+}
+
+#[test]
+fn what_one_is_told_all_do_within_a_second() {
+    let etcd = Etcd::start(1);
+    let members = Member::several(2, &[]);
+    let [a, b] = [members[0].address, members[1].address];
+    let config = text(&etcd, &[a, b], "");
+    let one = Balancer::start(&config);
+    let other = Balancer::start(&config);
+    let name = a.to_string();
+    let mut slowest = Duration::ZERO;
+    for _ in 0..5 {
+        told(&one, &["drain", &name]);
+        slowest = slowest.max(becomes(&other, a, "draining"));
+        told(&other, &["undrain", &name]);
+        slowest = slowest.max(becomes(&one, a, "up"));
+    }
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    told(&one, &["set", "group", "web.strategy=random"]);
+    until("the other's strategy", || other.group("web")["strategy"] == "random");
+    told(&other, &["disable", "member", &b.to_string()]);
+    becomes(&one, b, "disabled");
+    // One that comes later knows it all, and nobody had to be told of it.
+    let third = Balancer::start(&config);
+    assert_eq!((state(&third, b), &third.group("web")["strategy"]), ("disabled".into(), &"random".into()));
+    told(&third, &["enable", "member", &b.to_string()]);
+    becomes(&other, b, "up");
+    // A reload of one ends for all what holds until then.
+    told(&third, &["reload"]);
+    for balancer in [&one, &other, &third] {
+        until("the file's strategy", || balancer.group("web")["strategy"] == "adaptive");
+    }
+}
+
+#[test]
+fn one_of_three_nodes_is_killed_under_load() {
+    let mut etcd = Etcd::start(3);
+    let members = Member::several(3, &[]);
+    let all: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
+    let config = text(&etcd, &all, "");
+    let balancers = [Balancer::start(&config), Balancer::start(&config)];
+    let mut load = Load::start(balancers[0].address(), "GET", 30.0);
+    let name = all[0].to_string();
+    for node in 0..3 {
+        load.more(20);
+        etcd.kill(node);
+        // Whoever was with that node may not know of it yet: said again it is done.
+        until("a drain", || balancers[0].run(&["drain", &name]).code == Some(0));
+        becomes(&balancers[1], all[0], "draining");
+        until("it is taken back", || balancers[1].run(&["undrain", &name]).code == Some(0));
+        becomes(&balancers[0], all[0], "up");
+        load.more(20);
+        etcd.restart(node);
+        etcd.healthy();
+    }
+    load.stop_unharmed();
+    balancers.iter().for_each(back);
+}
+
+#[test]
+fn etcd_goes_as_a_whole_and_comes_back() {
+    let mut etcd = Etcd::start(1);
+    let members = Member::several(2, &[]);
+    let [a, b] = [members[0].address, members[1].address];
+    let folder = Folder::new();
+    let copy = format!("[store]\nfile = \"{}\"\n", folder.join("copy.json").display());
+    let config = text(&etcd, &[a, b], "");
+    let with_copy = config.replace("[store]\n", &copy);
+    let one = Balancer::start_in(folder, &with_copy);
+    let other = Balancer::start(&config);
+    told(&one, &["drain", &a.to_string()]);
+    becomes(&other, a, "draining");
+    until("a copy", || {
+        one.folder().join("copy.json").exists() && one.folder().read("copy.json").contains("drain/web/")
+    });
+    let mut load = Load::start(one.address(), "GET", 30.0);
+    etcd.kill(0);
+    lost(&one);
+    lost(&other);
+    load.more(50);
+    // It goes on with what it has, says so, and does nothing that the others would not know of.
+    assert_eq!(state(&one, a), "draining");
+    let refused = one.run(&["undrain", &a.to_string()]);
+    assert_eq!(refused.code, Some(2), "{}{}", refused.out, refused.err);
+    assert!(
+        refused.err.contains("the store cannot be written") && refused.err.contains("nothing was changed"),
+        "{}",
+        refused.err
+    );
+    assert_eq!(state(&one, a), "draining");
+    let shown = one.run(&["status"]).out;
+    assert!(shown.contains("the store in etcd") && shown.contains("cannot be used"), "{shown}");
+    let label = format!("{{store=\"etcd http://127.0.0.1:{} /plimsoll/\"}}", etcd.port());
+    assert_eq!(one.metric(&format!("plimsoll_store_up{label}")), 0.0);
+    // One that starts meanwhile has its copy.
+    load.more(20);
+    load.stop_unharmed();
+    let one = Balancer::start_in(one.killed(), &with_copy);
+    assert_eq!(state(&one, a), "draining");
+    one.process.line("going on with the copy");
+    // It catches up: with what others did before it was back, too.
+    etcd.restart(0);
+    etcd.healthy();
+    back(&one);
+    back(&other);
+    told(&other, &["undrain", &a.to_string()]);
+    becomes(&one, a, "up");
+    until("it is said", || events(&other, "store_recovered") > 0);
+    assert_eq!((events(&other, "store_lost"), events(&other, "store_recovered")), (1, 1));
+    assert_eq!(one.metric(&format!("plimsoll_store_up{label}")), 1.0);
+    assert_eq!(store(&other)["reads"], 1, "it went on where it had been");
+}
+
+#[test]
+fn what_was_compacted_meanwhile_is_read_anew() {
+    let mut etcd = Etcd::start(1);
+    let members = Member::several(2, &[]);
+    let [a, b] = [members[0].address, members[1].address];
+    let config = text(&etcd, &[a, b], "");
+    let (one, other) = (Balancer::start(&config), Balancer::start(&config));
+    told(&one, &["drain", &a.to_string()]);
+    becomes(&other, a, "draining");
+    // It sleeps while its connection breaks, things change and their history is forgotten.
+    other.process.signal(Signal::STOP);
+    etcd.kill(0);
+    etcd.restart(0);
+    etcd.healthy();
+    back(&one);
+    told(&one, &["undrain", &a.to_string()]);
+    told(&one, &["drain", &b.to_string()]);
+    etcd.compact();
+    other.process.signal(Signal::CONT);
+    becomes(&other, b, "draining");
+    becomes(&other, a, "up");
+    assert_eq!((&store(&other)["reads"], &store(&one)["reads"]), (&2.into(), &1.into()));
+}
+
+#[test]
+fn over_tls_with_a_user_whose_token_is_renewed() {
+    let folder = Folder::new();
+    let authority = Authority::new(&folder, "ca");
+    authority.issue(&folder, "etcd", &["127.0.0.1"]);
+    authority.issue(&folder, "client", &[]);
+    let path = folder.path().to_owned();
+    let file = |name: &str| path.join(name).display().to_string();
+    std::fs::write(path.join("password"), "geheim\n").unwrap();
+    let mut etcd = Etcd::secure(folder);
+    for args in [
+        &["user", "add", "root:root"][..],
+        &["user", "grant-role", "root", "root"],
+        &["role", "add", "lb"],
+        &["role", "grant-permission", "lb", "--prefix=true", "readwrite", "/plimsoll/"],
+        &["user", "add", "lb:geheim"],
+        &["user", "grant-role", "lb", "lb"],
+        &["auth", "enable"],
+    ] {
+        etcd.ctl(args);
+    }
+    etcd.login("root:root");
+    let member = Member::start(&[]);
+    let name = member.address.to_string();
+    let more = format!(
+        "ca = \"{}\"\ncertificate = \"{}\"\nkey = \"{}\"\nuser = \"lb\"\npassword_file = \"{}\"\n",
+        file("ca.pem"),
+        file("client.pem"),
+        file("client.key"),
+        file("password")
+    );
+    // etcd takes its time over a password.
+    let config = text(&etcd, &[member.address], &more).replace("timeout = \"2s\"", "timeout = \"15s\"");
+    let (one, other) = (Balancer::start(&config), Balancer::start(&config));
+    told(&one, &["drain", &name]);
+    becomes(&other, member.address, "draining");
+    // Whatever changes who may do what, tokens of before do not count any more.
+    etcd.ctl(&["user", "add", "else:else"]);
+    etcd.ctl(&["user", "grant-role", "else", "lb"]);
+    told(&one, &["undrain", &name]);
+    becomes(&other, member.address, "up");
+    // Without a certificate, or with another password, it is told why not.
+    let wrong = |config: &str, why: &str| {
+        let balancer = Balancer::start(config);
+        lost(&balancer);
+        until(why, || store(&balancer)["error"].as_str().is_some_and(|said| said.contains(why)));
+    };
+    std::fs::write(path.join("password2"), "falsch").unwrap();
+    wrong(&config.replace(&file("password"), &file("password2")), "authentication failed");
+    wrong(&config.replace(&file("ca.pem"), &file("client.pem")), "TLS: ");
+}
+
+fn shared(etcd: &Etcd, prefix: &str) -> Shared {
+    let settings = SharedSettings {
+        etcd: EtcdSettings {
+            endpoints: vec![Endpoint { https: false, host: "127.0.0.1".into(), port: etcd.port() }],
+            user: None::<(String, PathBuf)>,
+            tls: TlsFiles::default(),
+            timeout: Duration::from_secs(5),
+        },
+        prefix: prefix.into(),
+        copy: None,
+    };
+    let (store, said) = Shared::open(settings).unwrap();
+    assert_eq!(said, None);
+    store
+}
+
+#[test]
+fn of_two_writers_one_is_refused() {
+    let etcd = Etcd::start(1);
+    let (one, other) = (shared(&etcd, "/w/"), shared(&etcd, "/w/"));
+    let view = |store: &Shared| std::sync::Arc::clone(&store.views().borrow());
+    for round in 0..20 {
+        let key = format!("k{}", round % 4);
+        // Both have seen the same, and say something else.
+        until("both have seen the same", || view(&one) == view(&other));
+        let change = |who: &str| Change::put(key.as_str(), format!("{who} {round}")).as_seen(&view(&one));
+        let changes = [(&one, change("one")), (&other, change("other"))];
+        let made = thread::scope(|scope| {
+            let all = changes.each_ref().map(|(store, change)| scope.spawn(move || store.commit(change)));
+            all.map(|made| made.join().unwrap())
+        });
+        let refused = made.iter().filter(|made| **made == Err(Refused::Conflict(key.clone()))).count();
+        assert_eq!((made.iter().filter(|made| made.is_ok()).count(), refused), (1, 1), "{made:?}");
+        let winner = if made[0].is_ok() { "one" } else { "other" };
+        until("all know who was faster", || {
+            let said = format!("{winner} {round}");
+            [&one, &other]
+                .iter()
+                .all(|store| view(store).entries.get(&key).is_some_and(|entry| *entry.value == said))
+        });
+    }
+    assert_eq!(one.health().conflicts + other.health().conflicts, 20);
+    // What changes nothing is waited for by nobody.
+    let begun = Instant::now();
+    one.commit(&Change::delete("nobody")).unwrap();
+    etcd.ctl(&["put", "elsewhere", "1"]);
+    one.commit(&Change::delete("nobody")).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn leases_are_etcds() {
+    let etcd = Etcd::start(1);
+    let (one, other) = (shared(&etcd, "/l/"), shared(&etcd, "/l/"));
+    let has = |store: &Shared, key: &str| store.views().borrow().entries.contains_key(key);
+    let ttl = Some(Duration::from_secs(2));
+    one.commit(&Change::default().and_put("kept", "1", ttl).and_put("lost", "2", ttl)).unwrap();
+    until("seen by the other", || has(&other, "kept") && has(&other, "lost"));
+    // Whichever balancer is told renews it.
+    until("one is over", || {
+        assert_eq!(other.renew("kept"), Ok(true));
+        !has(&one, "lost")
+    });
+    assert!(has(&one, "kept") && has(&other, "kept"));
+    until("the other is over", || !has(&other, "kept"));
+    assert_eq!(other.renew("kept"), Ok(false));
+}
+
+#[test]
+fn members_are_found_below_a_prefix() {
+    let mut etcd = Etcd::start(1);
+    let three = Member::several(3, &[]);
+    let [a, b, c] = [0, 1, 2].map(|at: usize| three[at].address);
+    let put = |etcd: &Etcd, key: &str, value: &str| {
+        drop(etcd.ctl(&["put", &format!("/services/web/{key}"), value]))
+    };
+    put(&etcd, "a", &a.to_string());
+    put(&etcd, "else/where", "{\"Op\":0,\"Addr\":\"127.0.0.1:1\"}");
+    etcd.ctl(&["del", "/services/web/else/where"]);
+    let config = format!(
+        "[etcd]\nendpoints = {}\ntimeout = \"1s\"\n[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\n\
+         slow_start = \"0s\"\n[[group.discover]]\netcd = \"/services/web/\"\n",
+        etcd.endpoints()
+    );
+    let balancer = Balancer::start(&config);
+    let names = || {
+        let group = balancer.group("web");
+        let mut names: Vec<String> = group["members"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["name"].as_str().unwrap().to_owned())
+            .collect();
+        names.sort();
+        names
+    };
+    let has = |wanted: &[SocketAddr]| {
+        let mut wanted: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+        wanted.sort();
+        until(&format!("{wanted:?}"), || names() == wanted);
+    };
+    let source = || balancer.group("web")["discovery"][0].clone();
+    assert_eq!(names(), [a.to_string()]);
+    let mut load = Load::start(balancer.address(), "GET", 30.0);
+    load.more(20);
+    let begun = Instant::now();
+    put(&etcd, "b", &format!("{{\"address\": \"{b}\", \"capacity\": 2.5, \"max_connections\": 7}}"));
+    until("it is there", || state(&balancer, b) == "up");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    let found = balancer.member(b);
+    assert_eq!((found["capacity"].as_f64(), found["limit"].as_u64()), (Some(2.5), Some(7)));
+    put(&etcd, "c", &c.to_string());
+    etcd.ctl(&["del", "/services/web/a"]);
+    has(&[b, c]);
+    // What nobody can read is told, and changes nothing.
+    put(&etcd, "bad", "127.0.0.1");
+    until("it is told", || {
+        source()["error"]
+            .as_str()
+            .is_some_and(|why| why.contains("/services/web/bad: `127.0.0.1` has no port"))
+    });
+    etcd.ctl(&["del", "/services/web/bad"]);
+    until("it is mended", || source()["error"].is_null());
+    // Nobody there any more is not believed, and neither is one that is away.
+    etcd.ctl(&["del", "/services/web/", "--prefix"]);
+    until("it is not believed", || {
+        source()["error"].as_str().is_some_and(|why| why.contains("not believed"))
+    });
+    has(&[b, c]);
+    put(&etcd, "b", &b.to_string());
+    has(&[b]);
+    load.more(20);
+    etcd.kill(0);
+    until("it is away", || !source()["error"].is_null());
+    has(&[b]);
+    load.more(20);
+    etcd.restart(0);
+    etcd.healthy();
+    put(&etcd, "c", &c.to_string());
+    has(&[b, c]);
+    until("it is back", || source()["error"].is_null());
+    load.stop_unharmed();
+}
+
+#[test]
+fn groups_and_listeners_are_shared() {
+    let etcd = Etcd::start(1);
+    let members = Member::several(2, &[]);
+    let [a, b] = [members[0].address, members[1].address];
+    let own = format!(
+        "[store]\netcd = \"/plimsoll/\"\nconfig = true\n[etcd]\nendpoints = {}\n[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"own\"\n\
+         [[group]]\nname = \"own\"\nmembers = [\"{a}\"]\n",
+        etcd.endpoints()
+    );
+    let shared =
+        |members: &[SocketAddr]| web(members, "").replace("name = \"web\"", "name = \"web\" # shared");
+    let (one, other) = (Balancer::start(&own), Balancer::start(&own));
+    let groups = |balancer: &Balancer| balancer.status()["groups"].as_array().unwrap().len();
+    assert_eq!((groups(&one), groups(&other)), (1, 1));
+    one.folder().write("shared.toml", shared(&[a]));
+    told(&one, &["config", "push", "shared.toml"]);
+    let members_of = |balancer: &Balancer| balancer.group("web")["members"].as_array().map_or(0, Vec::len);
+    for balancer in [&one, &other] {
+        until("the shared group", || members_of(balancer) == 1);
+        assert_eq!(balancer.status()["listeners"].as_array().unwrap().len(), 2);
+    }
+    assert_eq!(other.run(&["config", "pull"]).out, shared(&[a]));
+    // One that comes later has them from the beginning; what operators set stays while they change.
+    let third = Balancer::start(&own);
+    assert_eq!((third.addresses().len(), get(third.addresses()[1], "/").status), (2, 200));
+    told(&third, &["set", "group", "web.strategy=random"]);
+    one.folder().write("shared.toml", shared(&[a, b]));
+    told(&one, &["config", "push", "shared.toml"]);
+    for balancer in [&one, &other, &third] {
+        until("another member", || members_of(balancer) == 2);
+        until("the strategy stays", || balancer.group("web")["strategy"] == "random");
+    }
+    // What is wrong is told, and goes nowhere.
+    for (text, why) in [
+        ("[[group]]\nname = \"web\"\nmembers = [\"a\"]\n", "shared.toml:3:12: `members`: `a` has no port"),
+        ("[admin]\n", "`admin` cannot be shared"),
+        ("[[group]]\nname = \"own\"\nmembers = [\"a:1\"]\n", "a second group named `own`"),
+    ] {
+        one.folder().write("shared.toml", text);
+        let run = one.run(&["config", "push", "shared.toml"]);
+        assert!(run.code == Some(2) && run.err.contains(why), "{:?} {}", run.code, run.err);
+    }
+    assert_eq!(members_of(&one), 2);
+    assert_eq!(one.status()["last_reload_successful"], true);
+}

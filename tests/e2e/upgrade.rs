@@ -1,0 +1,458 @@
+//! A new process takes over from the one that runs: no request is lost, all that is known goes on, and what goes wrong
+//! concerns nobody.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tokio_tungstenite::tungstenite::{Message, client};
+
+use crate::stage::{
+    Balancer, Folder, Load, Member, PATIENCE, Run, Script, Wire, binary, get, groups, part, until, web,
+};
+
+/// A balancer that is upgraded, and every process that came of it.
+pub(crate) struct Line {
+    pub(crate) balancer: Balancer,
+    pub(crate) pids: Vec<u32>,
+}
+
+impl Line {
+    #[track_caller]
+    pub(crate) fn start(text: &str) -> Self {
+        let balancer = Balancer::start(text);
+        let pids = vec![balancer.process.pid()];
+        Self { balancer, pids }
+    }
+
+    /// Has a new process take over; its number.
+    #[track_caller]
+    pub(crate) fn upgrade(&mut self) -> u32 {
+        let run = self.balancer.run(&["upgrade", "-o", "json"]);
+        assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
+        let pid = u32::try_from(run.json()["pid"].as_u64().unwrap()).unwrap();
+        self.took_over(pid);
+        pid
+    }
+
+    /// Another process is in charge.
+    #[track_caller]
+    fn took_over(&mut self, pid: u32) {
+        assert!(!self.pids.contains(&pid), "{pid} of {:?}", self.pids);
+        self.pids.push(pid);
+        assert_eq!(self.balancer.status()["pid"], pid);
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        // Those that ended may have left their numbers to others: only what still runs our binary is ours.
+        for pid in self.pids.iter().filter(|pid| runs(**pid)) {
+            let _ = kill_process(number(*pid), Signal::KILL);
+        }
+    }
+}
+
+pub(crate) fn number(pid: u32) -> Pid {
+    Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+}
+
+pub(crate) fn runs(pid: u32) -> bool {
+    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == binary().canonicalize().unwrap())
+}
+
+/// Has a new process take over from a balancer; it ends with the test.
+#[track_caller]
+pub(crate) fn upgraded(balancer: &Balancer) -> Ends {
+    let run = balancer.run(&["upgrade", "-o", "json"]);
+    assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
+    let pid = u32::try_from(run.json()["pid"].as_u64().unwrap()).unwrap();
+    assert_eq!(balancer.status()["pid"], pid);
+    Ends(pid)
+}
+
+/// Has a program take over that does not: all stays as it is.
+#[track_caller]
+pub(crate) fn not_upgraded(balancer: &Balancer) {
+    let run = balancer.run(&["upgrade", "--binary", "/bin/false"]);
+    assert!(run.code == Some(2) && run.err.contains("goes on as before"), "{:?} {}", run.code, run.err);
+}
+
+/// Ends a process with the test.
+pub(crate) struct Ends(pub(crate) u32);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if runs(self.0) {
+            let _ = kill_process(number(self.0), Signal::KILL);
+        }
+    }
+}
+
+/// Does something again and again, beside the test, until it is told to stop; how often, and what went wrong.
+struct Again {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<(u64, Vec<String>)>,
+}
+
+impl Again {
+    fn start(mut act: impl FnMut() -> Result<(), String> + Send + 'static) -> Self {
+        let over = Arc::<AtomicBool>::default();
+        let stop = Arc::clone(&over);
+        let thread = thread::spawn(move || {
+            let (mut done, mut wrong) = (0, Vec::new());
+            while !stop.load(SeqCst) {
+                match act() {
+                    Ok(()) => done += 1,
+                    Err(why) => wrong.push(why),
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+            (done, wrong)
+        });
+        Self { over, thread }
+    }
+
+    #[track_caller]
+    fn stop_unharmed(self) -> u64 {
+        self.over.store(true, SeqCst);
+        let (done, wrong) = self.thread.join().unwrap();
+        assert!(wrong.is_empty(), "of {done}: {wrong:?}");
+        done
+    }
+}
+
+fn echoed(stream: &mut TcpStream, text: &[u8]) -> Result<(), String> {
+    stream.write_all(text).map_err(|error| format!("written: {error}"))?;
+    let mut back = vec![0; text.len()];
+    stream.read_exact(&mut back).map_err(|error| format!("read: {error}"))?;
+    if back == text { Ok(()) } else { Err("another text came back".into()) }
+}
+
+fn connected(address: SocketAddr) -> Result<TcpStream, String> {
+    let stream = TcpStream::connect(address).map_err(|error| format!("connected: {error}"))?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
+    Ok(stream)
+}
+
+/// Calls of gRPC by grpcio, on one channel, until it is told to stop.
+struct Calls(Child);
+
+impl Calls {
+    /// A server, and where it is.
+    fn start() -> (Self, SocketAddr) {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/e2e/grpc/upgrade.py");
+        let mut command = Command::new(part("setpriv"));
+        command.args(["--pdeathsig", "KILL", "--", "/usr/bin/python3", script]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        (Self(child), SocketAddr::from(([127, 0, 0, 1], line.trim().parse().unwrap())))
+    }
+
+    /// Where the balancer is.
+    fn call(&mut self, address: SocketAddr) {
+        writeln!(self.0.stdin.as_mut().unwrap(), "{address}").unwrap();
+    }
+
+    /// Ends: not one call may have failed. The script says which did.
+    #[track_caller]
+    fn stop_unharmed(mut self) {
+        drop(self.0.stdin.take());
+        assert!(self.0.wait().unwrap().success(), "calls failed");
+    }
+}
+
+#[test]
+fn twenty_upgrades_under_load_fail_no_request() {
+    let members = Member::several(2, &["--service", "exp:3ms", "--workers", "64"]);
+    let echo = Member::start(&["--echo", "tcp"]);
+    let (mut calls, grpc) = Calls::start();
+    let web = [members[0].address, members[1].address];
+    let file = |threads: usize| {
+        let listener = |group: &str, rest: &str| {
+            format!("[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"{group}\"\n{rest}\n")
+        };
+        let group = |name: &str, members: &[SocketAddr], rest: &str| groups(&[(name, members)], rest);
+        [
+            // Byte streams stay with the process that has them: none may be cut before the test is over.
+            format!("threads = {threads}\nupgrade_deadline = \"10m\"\n"),
+            listener("web", ""),
+            listener("tcp", "protocol = \"tcp\""),
+            listener("grpc", ""),
+            group("web", &web, "health = { tcp = true, interval = \"100ms\" }\n"),
+            group("tcp", &[echo.address], ""),
+            group("grpc", &[grpc], "protocol = \"h2\"\n"),
+        ]
+        .concat()
+    };
+    let mut line = Line::start(&file(2));
+    let [http, tcp, grpc] = line.balancer.addresses() else { panic!("three listeners") };
+    let (http, tcp, grpc) = (*http, *tcp, *grpc);
+    // Another balancer that asks over HTTP/2: its connections are long, and told to go away each time.
+    let second = Balancer::start(&web_of(http, "protocol = \"h2\"\n"));
+    calls.call(grpc);
+    // POST: what fails once has failed, nothing is tried again.
+    let mut kept = Load::start(http, "POST", 60.0);
+    let mut fresh = Load::with(http, "POST", &[("Connection", "close")], 30.0);
+    let over_h2 = Load::start(second.address(), "POST", 30.0);
+    let short = Again::start(move || echoed(&mut connected(tcp)?, b"a line\r\n"));
+    let mut stays = connected(tcp).unwrap();
+    let long = Again::start(move || echoed(&mut stays, b"a longer line of text\r\n"));
+    kept.more(50);
+    for turn in 0..20 {
+        // Fewer sockets than threads, and more.
+        line.balancer.write(&file([1, 3, 2][turn % 3]));
+        line.upgrade();
+        kept.more(20);
+        fresh.more(10);
+    }
+    assert_eq!(line.balancer.addresses()[0], http, "where it always was");
+    calls.stop_unharmed();
+    let (short, long) = (short.stop_unharmed(), long.stop_unharmed());
+    let (kept, fresh, over_h2) = (kept.stop_unharmed(), fresh.stop_unharmed(), over_h2.stop_unharmed());
+    assert!(short > 50 && long > 50 && over_h2.ok > 50, "{short} {long} {}", over_h2.ok);
+    let group = line.balancer.group("web");
+    assert_eq!((&group["retries"], &group["retries_denied"]), (&0.into(), &0.into()), "{group}");
+    // All of it was counted, whichever process did the work.
+    let sent = kept.ok + fresh.ok + over_h2.ok;
+    until("every request is counted", || {
+        let members = &line.balancer.group("web")["members"];
+        let counted: u64 =
+            members.as_array().unwrap().iter().map(|one| one["requests"].as_u64().unwrap()).sum();
+        assert!(counted <= sent, "{counted} of {sent}");
+        counted == sent
+    });
+}
+
+/// A balancer in front of another.
+fn web_of(member: SocketAddr, rest: &str) -> String {
+    web(&[member], rest)
+}
+
+#[test]
+fn what_is_known_and_counted_goes_on() {
+    let members = Member::several(3, &[]);
+    let all: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
+    let rest = "health = { tcp = true, interval = \"1h\" }\nmonitor = { push = \"cpu\" }\n";
+    let rest = rest.replace("monitor = { push = \"cpu\" }\n", "");
+    let spare = "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n";
+    let mut line = Line::start(&(spare.to_owned() + &web(&all, &rest)));
+    let address = line.balancer.address();
+    let closed = line.balancer.addresses()[1];
+    until("all are up", || {
+        let group = line.balancer.group("web");
+        group["members"].as_array().unwrap().iter().all(|member| member["state"] == "up")
+    });
+    for _ in 0..30 {
+        assert_eq!(get(address, "/").status, 200);
+    }
+    let well = |args: &[&str]| {
+        let run = line.balancer.run(args);
+        assert_eq!(run.code, Some(0), "{args:?}: {}{}", run.out, run.err);
+    };
+    let (drained, disabled) = (all[0].to_string(), all[1].to_string());
+    well(&["drain", &drained]);
+    well(&["disable", "member", &disabled]);
+    well(&["disable", "listener", &closed.to_string()]);
+    well(&["set", "group", "web.strategy=random"]);
+    let lease = lease(&line.balancer, "");
+    let before = line.balancer.group("web");
+    let metric = "plimsoll_requests_total{group=\"web\",member=\"MEMBER\",code_class=\"2xx\"}";
+    let metric = metric.replace("MEMBER", &drained);
+    let counted = line.balancer.metric(&metric);
+    assert!(counted >= 5.0, "{counted}");
+    let latency = line.balancer.metric("plimsoll_request_duration_seconds_count{group=\"web\"}");
+
+    line.upgrade();
+    let after = line.balancer.group("web");
+    let states = |group: &Value| -> Vec<Value> {
+        group["members"].as_array().unwrap().iter().map(|member| member["state"].clone()).collect()
+    };
+    // Checks are an hour apart: the new process did not find this out by itself.
+    assert_eq!(states(&after), ["draining", "disabled", "up"]);
+    assert_eq!((states(&before), &after["strategy"]), (states(&after), &"random".into()));
+    assert_eq!(line.balancer.metric(&metric), counted);
+    assert_eq!(line.balancer.metric("plimsoll_request_duration_seconds_count{group=\"web\"}"), latency);
+    assert_eq!(
+        line.balancer.metric(
+            "plimsoll_connections_accepted_total{listener=\"ADDRESS\",protocol=\"http\",group=\"web\"}"
+                .replace("ADDRESS", &address.to_string())
+                .as_str()
+        ),
+        30.0
+    );
+    // A lease is renewed by the number that it had.
+    let again = lease_of(&line.balancer, &lease, "{}");
+    assert_eq!((&again["member"], &again["moved"]), (&lease["member"], &false.into()), "{again}");
+    // The listener that was closed is, and can be opened where it was.
+    assert!(TcpStream::connect(closed).is_err());
+    let run = line.balancer.run(&["enable", "listener", &closed.to_string()]);
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    assert_eq!(get(closed, "/").status, 200);
+    // Events are numbered on, and say who took over from whom.
+    let events = events(&line.balancer);
+    let kinds: Vec<&str> = events.iter().map(|event| event["kind"].as_str().unwrap()).collect();
+    for kind in ["draining", "upgraded"] {
+        assert!(kinds.contains(&kind), "{kinds:?}");
+    }
+    let numbers: Vec<u64> = events.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
+    assert!(numbers.windows(2).all(|two| two[0] + 1 == two[1]), "{numbers:?}");
+    // Taken back, the drained one gets requests again.
+    assert_eq!(line.balancer.run(&["undrain", &drained]).code, Some(0));
+    until("it is up", || states(&line.balancer.group("web"))[0] == "up");
+}
+
+fn events(balancer: &Balancer) -> Vec<Value> {
+    let run = balancer.run(&["events", "-o", "json"]);
+    run.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[track_caller]
+fn lease(balancer: &Balancer, path: &str) -> Value {
+    lease_at(balancer, &format!("bind{path}"), "{\"key\": \"me\"}")
+}
+
+#[track_caller]
+fn lease_of(balancer: &Balancer, lease: &Value, body: &str) -> Value {
+    lease_at(balancer, &format!("bind/{}", lease["lease"].as_str().unwrap()), body)
+}
+
+#[track_caller]
+fn lease_at(balancer: &Balancer, path: &str, body: &str) -> Value {
+    let mut wire = Wire::connect(balancer.reports());
+    wire.send(format!(
+        "POST /v1/groups/web/{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    ));
+    let answer = wire.answer().unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    serde_json::from_slice(&answer.body).unwrap()
+}
+
+#[test]
+fn an_ejected_member_stays_out_for_as_long_as_it_would_have() {
+    let good = Member::start(&[]);
+    let bad = Script::answering("HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n");
+    let rest =
+        "strategy = \"round_robin\"\noutlier = { consecutive = 3, ejection = \"5m\", false_alarm = 0.0 }\n";
+    let mut line = Line::start(&web(&[good.address, bad.address], rest));
+    until("it is ejected", || {
+        get(line.balancer.address(), "/");
+        line.balancer.member(bad.address)["state"] == "ejected"
+    });
+    let asked = bad.accepted();
+    line.upgrade();
+    assert_eq!(line.balancer.member(bad.address)["state"], "ejected");
+    for _ in 0..20 {
+        assert_eq!(get(line.balancer.address(), "/").status, 200);
+    }
+    assert_eq!(bad.accepted(), asked, "nobody asked it again");
+}
+
+/// A WebSocket that is answered.
+fn socket(address: SocketAddr) -> tokio_tungstenite::tungstenite::WebSocket<TcpStream> {
+    let stream = connected(address).unwrap();
+    let (socket, answer) = client(format!("ws://{address}/chat"), stream).unwrap();
+    assert_eq!(answer.status(), 101);
+    socket
+}
+
+#[test]
+fn a_websocket_lives_across_an_upgrade_until_the_deadline() {
+    let member = crate::websocket::echo();
+    let mut line = Line::start(&("upgrade_deadline = \"4s\"\n".to_owned() + &web(&[member], "")));
+    let mut socket = socket(line.balancer.address());
+    let begun = Instant::now();
+    line.upgrade();
+    let mut answered = 0;
+    let over = loop {
+        if socket.send(Message::text("still there?")).is_err() || socket.read().is_err() {
+            break begun.elapsed();
+        }
+        answered += 1;
+        thread::sleep(Duration::from_millis(50));
+    };
+    assert!(answered > 10 && over > Duration::from_millis(3800), "{answered} in {over:?}");
+    assert_eq!(line.balancer.process.end(), Some(0), "the process before has ended");
+    line.balancer.process.line("1 connection cut at the drain deadline");
+    let mut again = self::socket(line.balancer.address());
+    again.send(Message::text("and now?")).unwrap();
+    assert_eq!(again.read().unwrap(), Message::text("and now?"));
+}
+
+/// A program that is no balancer.
+fn program(folder: &Folder, name: &str, script: &str) -> PathBuf {
+    let path = folder.write(name, format!("#!/bin/sh\n{script}\n"));
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn what_cannot_take_over_leaves_all_as_it_was() {
+    let member = Member::start(&[]);
+    let text = web(&[member.address], "");
+    let line = Line::start(&text);
+    let mut load = Load::start(line.balancer.address(), "POST", 100.0);
+    load.more(20);
+    let folder = Folder::new();
+    let ends = program(&folder, "ends", "exit 7");
+    let hangs = program(&folder, "hangs", "exec sleep 60");
+    let talks = program(&folder, "talks", "printf 'HTTP/1.1 200 OK\\r\\n' >&0; exec sleep 60");
+    let refused = |args: &[&str], why: &str| {
+        let run = line.balancer.run(&[&["upgrade"], args].concat());
+        assert_eq!(run.code, Some(2), "{}{}", run.out, run.err);
+        assert!(run.err.contains(why) && run.err.contains("goes on as before"), "{why}: {}", run.err);
+    };
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    refused(&["--binary", "/nowhere/plimsoll"], "/nowhere/plimsoll cannot be started: No such file");
+    refused(&["--binary", &path(&ends)], "it ended before it was ready: exit code 7");
+    refused(&["--binary", &path(&hangs), "--timeout", "1s"], "it was not ready within 1 s");
+    refused(&["--binary", &path(&talks), "--timeout", "5s"], "it cannot be talked to");
+    // A file that is wrong, and one that asks for what cannot be had.
+    line.balancer.write(&text.replace("[[group]]", "[[grou]]"));
+    refused(&[], "grou");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = format!("[[listener]]\naddress = \"{}\"\ngroup = \"web\"\n", taken.local_addr().unwrap());
+    line.balancer.write(&(other + &text));
+    refused(&[], "the port is in use");
+    load.more(50);
+    load.stop_unharmed();
+    assert_eq!(line.balancer.status()["pid"], line.balancer.process.pid());
+    let failed = events(&line.balancer).iter().filter(|event| event["kind"] == "upgrade_failed").count();
+    assert_eq!(failed, 6);
+    // Nobody who failed is left.
+    let children =
+        std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", line.balancer.process.pid()));
+    assert_eq!(children.unwrap().trim(), "");
+}
+
+#[test]
+fn an_upgrade_during_an_upgrade_is_refused() {
+    let member = Member::start(&[]);
+    let mut line = Line::start(&web(&[member.address], ""));
+    let folder = Folder::new();
+    let hangs = program(&folder, "hangs", ": > started; exec sleep 60");
+    let place = line.balancer.folder().path().to_owned();
+    let started = place.join("started");
+    let first = thread::spawn(move || {
+        Run::plimsoll(&["upgrade", "--binary", hangs.to_str().unwrap(), "--timeout", "3s"], &place)
+    });
+    until("the first has begun", || started.exists());
+    let second = line.balancer.run(&["upgrade"]);
+    assert_eq!(second.code, Some(2), "{}", second.err);
+    assert!(second.err.contains("an upgrade or another command is under way"), "{}", second.err);
+    line.balancer.process.signal(Signal::USR2);
+    line.balancer.process.line("an upgrade is under way: wait for its end");
+    let first = first.join().unwrap();
+    assert!(first.code == Some(2) && first.err.contains("not ready within 3 s"), "{}", first.err);
+    line.upgrade();
+}
