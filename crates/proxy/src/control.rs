@@ -1,68 +1,35 @@
 //! The slow path: analyzers, plans, listeners. Behind one lock that the data path never takes.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use plimsoll_brain::neighbours::Neighbours;
-use plimsoll_brain::{
-    Analyzer, Event, EventKind, Knobs, Load, MemberId, MemberSpec, Shed, Strategy, Time, Totals, Usage,
-};
+use plimsoll_brain::{Analyzer, Event, EventKind, Knobs, Load, MemberId, Shed, Strategy, Time, Usage};
 use socket2::Socket;
 
 use crate::bind::Bound;
-use crate::blame::Blame;
 use crate::counts::Elsewhere;
 use crate::explain::described;
-use crate::group::{Group, Published, Record, Strike, Wires};
-use crate::hand_over::{self, HandOvers};
-use crate::history::{DRAWN, History};
+use crate::group::{Strike, Wires};
+use crate::hand_over;
+use crate::history::DRAWN;
 use crate::lease::Desk;
 use crate::listener::Door;
-use crate::load_line::{MIDDLES, Survey};
+use crate::load_line::MIDDLES;
 use crate::metered::HostMeter;
-use crate::moves::{self, Targets};
-use crate::neighbours::{Hosts, Sharing};
-use crate::publication::{kept, publication};
-use crate::report;
-use crate::rest::Rest;
+use crate::neighbours::Sharing;
 use crate::udp::{Lent, LentFlow};
 use crate::worker::{Groups, Order, Worker};
 use crate::{GroupSettings, ListenerSettings, Settings};
 
 mod journal;
+mod ruled;
 
 pub(crate) use journal::Journal;
 pub use journal::Stamped;
-
-/// A group as the slow path sees it.
-pub(crate) struct Ruled {
-    pub(crate) analyzer: Analyzer,
-    pub(crate) group: Arc<Group>,
-    pub(crate) settings: Arc<GroupSettings>,
-    /// The last that were given: the same, if not the very same.
-    pub(crate) given: Arc<GroupSettings>,
-    records: BTreeMap<MemberId, Arc<Record>>,
-    /// Sessions that left members, as far as events told of them.
-    pub(crate) told: BTreeMap<MemberId, u64>,
-    ids: BTreeMap<Arc<str>, MemberId>,
-    pub(crate) hand_overs: HandOvers,
-    pub(crate) load_line: Survey,
-    pub(crate) history: History,
-    /// Where its members are.
-    pub(crate) hosts: Hosts,
-    /// Does a listener bind its clients such that an alert moves them?
-    pub(crate) on_demand: bool,
-    /// Has somebody a lease?
-    pub(crate) lent: bool,
-    /// How long nothing has happened.
-    pub(crate) rest: Rest,
-    /// When its traffic is looked at next.
-    watched: Time,
-}
+pub(crate) use ruled::Ruled;
+use ruled::blame;
 
 /// A listener as the slow path sees it.
 pub(crate) struct Opened {
@@ -112,175 +79,8 @@ pub(crate) struct Control {
     pub(crate) flows: Vec<LentFlow>,
 }
 
-impl Ruled {
-    pub(crate) fn new(
-        settings: Arc<GroupSettings>,
-        cores: usize,
-        wires: Wires,
-        host: &Arc<HostMeter>,
-        rest: Rest,
-        now: Time,
-    ) -> Self {
-        let mut analyzer = Analyzer::new(settings.spec.clone(), now);
-        let mut records = BTreeMap::new();
-        let first = publication(&mut analyzer, &mut records, &settings, cores, now);
-        let first = first.unwrap_or_else(|| Published {
-            plan: plimsoll_brain::Plan::new(settings.spec.strategy, settings.spec.knobs.clone(), Vec::new()),
-            records: Vec::new(),
-            draining: Vec::new(),
-            kept: None,
-            settings: Arc::clone(&settings),
-        });
-        let group = Group::new(first, cores, wires, host);
-        let ids = ids(&analyzer);
-        let hosts = Hosts::new(&analyzer, &settings);
-        Self {
-            analyzer,
-            group,
-            given: Arc::clone(&settings),
-            settings,
-            records,
-            told: BTreeMap::new(),
-            ids,
-            hand_overs: HandOvers::default(),
-            load_line: Survey::default(),
-            history: History::default(),
-            hosts,
-            on_demand: false,
-            lent: false,
-            rest,
-            watched: now,
-        }
-    }
-
-    /// Puts other settings in force; members that stay keep their state and counts.
-    pub(crate) fn update(&mut self, settings: Arc<GroupSettings>, cores: usize, now: Time) {
-        self.rest.wake();
-        self.analyzer.update(settings.spec.clone(), now);
-        self.ids = ids(&self.analyzer);
-        self.hosts = Hosts::new(&self.analyzer, &settings);
-        (self.settings, self.given) = (Arc::clone(&settings), settings);
-        let next = publication(&mut self.analyzer, &mut self.records, &self.settings, cores, now);
-        let next = next.unwrap_or_else(|| {
-            let before = self.group.published();
-            Published {
-                plan: before.plan.clone(),
-                records: before.records.clone(),
-                draining: before.draining.clone(),
-                kept: kept(&self.analyzer, &self.records, &self.settings, &before.plan),
-                settings: Arc::clone(&self.settings),
-            }
-        });
-        self.group.publish(next);
-    }
-
-    /// Publishes a new plan if there is one, and writes down what happened.
-    pub(crate) fn settle(&mut self, cores: usize, now: Time, journal: &mut Journal) {
-        if let Some(next) = publication(&mut self.analyzer, &mut self.records, &self.settings, cores, now) {
-            self.group.publish(next);
-        }
-        while let Some(event) = self.analyzer.poll_event() {
-            journal.write(event);
-        }
-    }
-
-    pub(crate) fn id(&self, member: &str) -> Option<MemberId> {
-        self.ids.get(member).copied()
-    }
-
-    /// The member at an address, or all of them at a host.
-    fn at(&self, place: &str) -> Vec<MemberId> {
-        let bare = place.strip_prefix('[').and_then(|place| place.strip_suffix(']')).unwrap_or(place);
-        let (address, ip) = (place.parse::<SocketAddr>().ok(), bare.parse::<IpAddr>().ok());
-        let here = |spec: &MemberSpec| {
-            let host = spec.name.rsplit_once(':').map_or(&*spec.name, |(host, _)| host);
-            match (address, ip) {
-                (Some(address), _) => spec.address == address,
-                (None, Some(ip)) => spec.address.ip().to_canonical() == ip.to_canonical(),
-                (None, None) => host.eq_ignore_ascii_case(place),
-            }
-        };
-        self.analyzer.members().filter(|(_, spec, _)| here(spec)).map(|(id, ..)| id).collect()
-    }
-
-    pub(crate) fn record(&self, member: MemberId) -> Option<&Arc<Record>> {
-        self.records.get(&member)
-    }
-
-    /// Writes down where sessions went since the last time.
-    fn tell_moves(&mut self, journal: &mut Journal) {
-        self.told.retain(|member, _| self.records.contains_key(member));
-        for (id, record) in &self.records {
-            if report::moved(record) == self.told.get(id).copied().unwrap_or_default() {
-                continue;
-            }
-            let told = self.told.entry(*id).or_default();
-            // A core may be between counting a session and saying where it went: then the next time tells.
-            let mut targets = Targets::new();
-            record.own().for_each(|stripe| stripe.moves.take(&mut targets));
-            record.lent.moves.take(&mut targets);
-            if targets.is_empty() {
-                continue;
-            }
-            *told = told.wrapping_add(targets.values().sum());
-            let total = *told;
-            let name = |wanted: MemberId| {
-                self.analyzer
-                    .members()
-                    .find(|(id, ..)| *id == wanted)
-                    .map(|(_, spec, _)| spec.name.to_string())
-            };
-            let alert = self.analyzer.last_alert(*id);
-            let from = name(*id).unwrap_or_default();
-            journal.write(moves::event((&self.group.name, &from), &targets, alert, total, name));
-        }
-    }
-
-    fn totals(&self) -> Vec<(MemberId, Totals)> {
-        let total = |record: &Record| Totals {
-            requests: record.all().map(|stripe| stripe.requests.value()).sum(),
-            failures: record.all().map(|stripe| stripe.failures.value()).sum(),
-        };
-        self.records.iter().map(|(member, record)| (*member, total(record))).collect()
-    }
-}
-
-impl Ruled {
-    /// Another second is over: is there anything to look at?
-    fn stirs(&mut self) -> bool {
-        let (analyzer, lent) = (&self.analyzer, self.lent);
-        let busy = || lent || analyzer.members().any(|(_, _, vitals)| vitals.in_flight() > 0);
-        self.rest.look(self.group.begun(), busy)
-    }
-
-    /// Looks at its traffic, if it is time to; for how long not again.
-    fn watch(&mut self, requests: bool, now: Time) -> Duration {
-        if self.rest.rests(self.group.begun()) {
-            return UNWATCHED;
-        }
-        if self.watched > now {
-            return self.watched.since(now);
-        }
-        let rest = self.analyzer.watch(requests, now);
-        self.watched = now + rest;
-        rest
-    }
-}
-
 /// Members of all groups of which there are lines of the last ten minutes, 15 KB each; two of each group at least.
 const LINES: usize = 4096;
-
-/// A group at rest that begins to have traffic is noticed so soon.
-const UNWATCHED: Duration = Duration::from_secs(1);
-
-/// Why a member's last failure was one.
-fn blame(record: &Record) -> Option<Cow<'static, str>> {
-    Some(Blame::of(record.blame.load(Relaxed))?.words())
-}
-
-fn ids(analyzer: &Analyzer) -> BTreeMap<Arc<str>, MemberId> {
-    analyzer.members().map(|(id, spec, _)| (Arc::clone(&spec.name), id)).collect()
-}
 
 /// The groups that listeners lead to.
 pub(crate) fn of_groups<'s>(listeners: impl Iterator<Item = &'s ListenerSettings>) -> BTreeSet<&'s str> {

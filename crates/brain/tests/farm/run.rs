@@ -473,16 +473,7 @@ impl Run<'_> {
     }
 
     fn neighbour(&mut self, member: usize, now: f64) {
-        let dice = &mut self.neighbours[member];
-        let server = &mut self.fleet.servers[member];
-        server.advance(now);
-        let lasts = if server.g == 1.0 {
-            server.g = 0.3 + 0.5 * dice.unit();
-            dice.exp(3.0)
-        } else {
-            server.g = 1.0;
-            dice.exp(10.0)
-        };
+        let lasts = self.fleet.servers[member].disturb(&mut self.neighbours[member], now);
         if now < self.setting.warmup + self.setting.measured {
             self.at(now + lasts, Event::Neighbour(member));
         }

@@ -6,6 +6,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use plimsoll_brain::Time;
 use plimsoll_brain::meter::Meter;
 
+use super::dice::Dice;
 use super::{Discipline, Setting};
 
 /// One member.
@@ -110,6 +111,18 @@ impl Server {
             let rate = self.rate();
             self.attained += rate * step;
             self.busy += (self.running as f64).min(self.cores) * step;
+        }
+    }
+
+    /// A neighbour comes or goes; for how long it lasts, seconds.
+    pub(super) fn disturb(&mut self, dice: &mut Dice, now: f64) -> f64 {
+        self.advance(now);
+        if self.g == 1.0 {
+            self.g = 0.3 + 0.5 * dice.unit();
+            dice.exp(3.0)
+        } else {
+            self.g = 1.0;
+            dice.exp(10.0)
         }
     }
 
