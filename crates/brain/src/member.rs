@@ -46,6 +46,19 @@ impl State {
     pub fn eligible(self) -> bool {
         matches!(self, Self::Up | Self::SlowStart)
     }
+
+    /// Glyph and word for people, the same in a terminal and on a page: no two states share a glyph.
+    pub fn shown(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Up => ("●", "up"),
+            Self::SlowStart => ("◐", "slow start"),
+            Self::Unchecked => ("○", "unchecked"),
+            Self::Down => ("✘", "down"),
+            Self::Ejected => ("⊘", "ejected"),
+            Self::Draining => ("◌", "draining"),
+            Self::Disabled => ("⊖", "disabled"),
+        }
+    }
 }
 
 /// A load that a monitor reported, in the unit of the group's metric.

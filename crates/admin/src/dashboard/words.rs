@@ -20,17 +20,16 @@ pub(super) enum Tone {
     Bad,
 }
 
-/// Glyph, word and tone of a state: as the command line has them.
+/// Glyph, word and tone of a state.
 pub(super) fn state(state: State) -> (&'static str, &'static str, Tone) {
-    match state {
-        State::Up => ("●", "up", Tone::Good),
-        State::SlowStart => ("◐", "slow start", Tone::Fair),
-        State::Unchecked => ("○", "unchecked", Tone::Fair),
-        State::Draining => ("◌", "draining", Tone::Fair),
-        State::Disabled => ("⊖", "disabled", Tone::Off),
-        State::Ejected => ("⊘", "ejected", Tone::Bad),
-        State::Down => ("✘", "down", Tone::Bad),
-    }
+    let (glyph, word) = state.shown();
+    let tone = match state {
+        State::Up => Tone::Good,
+        State::SlowStart | State::Unchecked | State::Draining => Tone::Fair,
+        State::Disabled => Tone::Off,
+        State::Ejected | State::Down => Tone::Bad,
+    };
+    (glyph, word, tone)
 }
 
 /// Glyph, words and tone of what happened.

@@ -41,15 +41,13 @@ impl Tone {
 
 /// Glyph, word and tone of a state.
 pub(crate) fn state(state: State) -> (&'static str, &'static str, Tone) {
-    match state {
-        State::Up => ("●", "up", Tone::Good),
-        State::SlowStart => ("◐", "slow start", Tone::Fair),
-        State::Unchecked => ("○", "unchecked", Tone::Fair),
-        State::Draining => ("◌", "draining", Tone::Fair),
-        State::Disabled => ("⊖", "disabled", Tone::Fair),
-        State::Ejected => ("⊘", "ejected", Tone::Bad),
-        State::Down => ("✘", "down", Tone::Bad),
-    }
+    let (glyph, word) = state.shown();
+    let tone = match state {
+        State::Up => Tone::Good,
+        State::SlowStart | State::Unchecked | State::Draining | State::Disabled => Tone::Fair,
+        State::Ejected | State::Down => Tone::Bad,
+    };
+    (glyph, word, tone)
 }
 
 /// One place in a table.
