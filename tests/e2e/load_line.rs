@@ -66,11 +66,14 @@ fn what_is_predicted_at_a_third_to_a_half_is_what_is_carried_at_the_end() {
         Some(line(&balancer)).filter(|line| line["capacity"].is_f64())
     });
     assert_eq!((&early["verdict"], &early["error"]), (&"unproven".into(), &Value::Null), "{early}");
-    // Some windows more, and it is of one load.
+    // Some windows more, and it is of one load. While the machine does other things nothing may be known for a window.
     for _ in 0..2 {
         load.more(900);
     }
-    let predicted = line(&balancer);
+    let predicted = found("a prediction still", || {
+        load.more(80);
+        Some(line(&balancer)).filter(|line| line["capacity"].is_f64())
+    });
     let capacity = predicted["capacity"].as_f64().unwrap();
     let share = predicted["requests_per_second"].as_f64().unwrap() / capacity;
     assert!((0.3..=0.5).contains(&share), "{share}: {predicted}");

@@ -156,7 +156,8 @@ fn load_over_sessions_survives_reloads() {
     let mut load = Load::start(balancer.address(), "POST", 200.0);
     for step in 0..20 {
         load.more(10);
-        balancer.hang_up(&tcp(&all[..1 + step % 3], &format!("queue = {}", 1 + step)));
+        // Long enough for a machine that stands still for a while.
+        balancer.hang_up(&tcp(&all[..1 + step % 3], &format!("queue = {}", 100 + step)));
     }
     load.stop_unharmed();
 }
