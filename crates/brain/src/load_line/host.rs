@@ -59,6 +59,9 @@ impl Host {
     pub(super) fn pass(&mut self, seconds: f64) {
         self.now += seconds;
         self.windows += 1.0;
+        while self.kept.front().is_some_and(|kept| self.now - kept.at > OLD) {
+            self.kept.pop_front();
+        }
     }
 
     /// Takes a window that ends now.
@@ -103,7 +106,8 @@ impl Host {
         let trust = trust * trust;
         let weight = if line.error.is_finite() { trust / (trust + line.error * line.error) } else { 0.0 };
         let cost = if weight > 0.0 { likely + (line.slope - likely) * weight } else { likely };
-        let cost = cost.clamp(least, most);
+        // Requests cost something, whichever way the share went by chance.
+        let cost = cost.clamp(least.max(LITTLE * likely).min(most), most);
         let free = 1.0 - line.share;
         let off = line.sure * line.unsure;
         let high = if least > 0.0 { line.rate + (free + off) / least } else { f64::INFINITY };
@@ -200,6 +204,9 @@ fn student(free: f64) -> f64 {
 /// Windows that are kept: four minutes, after which one counts for a quarter.
 const KEPT: usize = 48;
 
+/// Seconds after which a window says nothing of now, such as the last ones before a night without traffic.
+const OLD: f64 = 1200.0;
+
 /// Windows below which nothing is said.
 const LEAST: usize = 2;
 
@@ -220,6 +227,9 @@ const HALF: f64 = 0.5;
 /// How far off what is most likely without a slope is thought to be, as a part of it; and where processors and response times agree.
 const BELIEVED: f64 = 0.3;
 const BELIEVED_ALIKE: f64 = 0.05;
+
+/// Part of what is likely that a request costs at least, where the slope is level or falls.
+const LITTLE: f64 = 0.1;
 
 /// Squared coefficient of variation that requests' work may have, and the share by which a host varies beyond that where other work
 /// comes and goes.
@@ -306,6 +316,21 @@ mod tests {
             idle.add(10.0, 0.001, None);
         }
         assert_eq!(idle.found(None), None);
+        let mut night = Host::default();
+        for _ in 0..5 {
+            night.pass(5.0);
+            night.add(10.0, 0.5, None);
+        }
+        assert!(night.found(None).is_some());
+        night.pass(200_000.0);
+        assert_eq!(night.found(None), None, "what was is over");
+    }
+
+    #[test]
+    fn a_share_that_falls_as_the_rate_rises_does_not_make_requests_free() {
+        let rates: [f64; 20] = core::array::from_fn(|window| if window % 2 == 0 { 1.0 } else { 1000.0 });
+        let found = found(&rates, |window, _| if window % 2 == 0 { 0.9 } else { 0.01 }, 10.0);
+        assert!(found.bound.best.is_finite() && found.bound.low <= found.bound.best, "{found:?}");
     }
 
     proptest::proptest! {
