@@ -112,11 +112,17 @@ fn json(output: &Output) -> Value {
 #[test]
 fn the_demo_loses_no_request_and_leaves_nothing_behind() {
     let folder = Folder::new("whole");
-    let output = folder.demo(&["--duration", "6s", "-o", "json"]).output().unwrap();
+    let whole = || folder.demo(&["--duration", "6s", "-o", "json"]).output().unwrap();
+    let mut output = whole();
+    // A machine too busy to judge by is told so, and is not this test's business: perhaps it has time later.
+    for _ in 0..2 {
+        if output.status.code() == Some(1) && json(&output)["verdict"] == "invalid" {
+            output = whole();
+        }
+    }
     let report = json(&output);
     assert_eq!(report["failed"], 0, "{report:#}");
     assert_eq!(report["cut"], 0);
-    // A machine too busy to judge by is told so, and is not this test's business.
     match report["verdict"].as_str() {
         Some("ok") => assert_eq!(output.status.code(), Some(0)),
         verdict => assert_eq!((verdict, output.status.code()), (Some("invalid"), Some(1))),
