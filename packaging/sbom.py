@@ -25,12 +25,13 @@ def component(crate: Crate) -> dict:
         "bom-ref": purl(crate.name, crate.version),
         "name": crate.name,
         "version": crate.version,
-        "purl": purl(crate.name, crate.version),
         "scope": "required" if crate.linked else "excluded",
     }
     if crate.licence:
         about["licenses"] = [{"expression": crate.licence}]
+    # What is of this workspace is in no registry: there its name may be somebody else's.
     if crate.checksum:
+        about["purl"] = purl(crate.name, crate.version)
         about["hashes"] = [{"alg": "SHA-256", "content": crate.checksum}]
     return about
 

@@ -66,8 +66,21 @@ impl Wanted {
             "set" => [("group", &wanted.group), ("value", &wanted.value)].to_vec(),
             _ => [("group", &wanted.group), ("member", &wanted.member)].to_vec(),
         };
-        match needs.iter().find(|(_, value)| value.is_empty()) {
-            Some((name, _)) => Err(format!("{name} is missing")),
+        if let Some((name, _)) = needs.iter().find(|(_, value)| value.is_empty()) {
+            return Err(format!("{name} is missing"));
+        }
+        // What is confirmed names all that it says and nothing else: a prepared link must not read as something harmless.
+        let given = [
+            ("group", &wanted.group),
+            ("member", &wanted.member),
+            ("listener", &wanted.listener),
+            ("value", &wanted.value),
+        ];
+        match given
+            .iter()
+            .find(|(name, value)| !value.is_empty() && needs.iter().all(|(needed, _)| needed != name))
+        {
+            Some((name, _)) => Err(format!("{deed} takes no {name}")),
             None => Ok(wanted),
         }
     }

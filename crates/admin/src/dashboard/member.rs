@@ -1,7 +1,7 @@
 //! The page of a member.
 
-use plimsoll_brain::State;
 use plimsoll_brain::status::{FactExplanation, MemberExplanation, MemberStatus};
+use plimsoll_brain::{State, strategy};
 use serde::Serialize;
 
 use super::bar::Scale;
@@ -100,7 +100,7 @@ pub(super) fn member(eye: &Eye<'_>, group: &str, name: &str, path: &str) -> Opti
         group_href: place::of_group(group),
         row: MemberRow::new(status, &with_limit(member, explained.as_ref()), of_it, scale, bound),
         scale: scale.about(),
-        facts: member_facts(member, bound),
+        facts: member_facts(member, bound, &status.strategy),
         told: explained.iter().flat_map(|member| &member.facts).map(told).collect(),
         figures: explained
             .iter()
@@ -137,7 +137,7 @@ fn alert(member: &MemberExplanation) -> Option<Alert> {
     Some(Alert { says, inputs: inputs.collect() })
 }
 
-fn member_facts(member: &MemberStatus, bound: u64) -> Vec<Fact> {
+fn member_facts(member: &MemberStatus, bound: u64, strategy: &str) -> Vec<Fact> {
     let mut facts = vec![
         fact("address", member.address.clone()),
         fact("capacity, weight", format!("{}, {}", number(member.capacity), number(member.weight))),
@@ -160,14 +160,19 @@ fn member_facts(member: &MemberStatus, bound: u64) -> Vec<Fact> {
         facts.extend(line.source.as_ref().map(|source| fact("known from", source)));
     }
     let effective = member.load_effective.map_or_else(|| "none that counts".to_owned(), number);
+    // Who reports to a strategy that does not listen should not wait for an effect.
+    let heard = match strategy::find(strategy) {
+        Some(known) if !known.reads_load => {
+            format!(
+                "{strategy} does not choose by it; alerts, the load line and a weight that names it go by {effective}"
+            )
+        }
+        _ => format!("{strategy} goes by {effective}"),
+    };
     match member.load {
         Some(load) => facts.push(fact(
             "load",
-            format!(
-                "{} reported {} ago; strategies go by {effective}",
-                number(load.value),
-                ago(load.age_seconds)
-            ),
+            format!("{} reported {} ago; {heard}", number(load.value), ago(load.age_seconds)),
         )),
         None => facts.push(fact("load", "nothing is reported of it")),
     }

@@ -194,7 +194,7 @@ fn services(status: &DaemonStatus) -> Vec<Service> {
             share: percent(part(own.weight)),
             load: load(own.load),
             in_flight: own.in_flight,
-            ready: if own.ready { "● its check passes" } else { "✘ its check fails" },
+            ready: if own.ready { "● ready" } else { "✘ its check fails" },
         }];
         parts.extend(others.map(|(member, theirs)| Part {
             who: member.member.to_string(),

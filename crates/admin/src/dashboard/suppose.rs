@@ -104,6 +104,9 @@ fn start(eye: &Eye<'_>, group: &GroupStatus) -> Start {
     Start { rate, members: u32::try_from(usable).unwrap_or(1).min(256), demand, cores, from }
 }
 
+/// Cores of all members together: anybody may ask, and more take seconds.
+const CORES: u32 = 2048;
+
 /// What the sliders say, the rest as it is now.
 pub(super) fn asked(eye: &Eye<'_>, group: &str, fields: &[(String, String)]) -> Option<(Supposed, Page)> {
     let status = eye.group(group)?;
@@ -112,12 +115,14 @@ pub(super) fn asked(eye: &Eye<'_>, group: &str, fields: &[(String, String)]) -> 
         let value: f64 = field(fields, name)?.trim().parse().ok()?;
         value.is_finite().then(|| value.clamp(least, most))
     };
+    let members = given("members", 1.0, 256.0).map_or(begin.members, |members| members.round() as u32);
+    let cores = given("cores", 1.0, 64.0).map_or(begin.cores, |cores| cores.round() as u32);
     let ask = Supposed {
         group: group.to_owned(),
         rate: given("rate", 0.01, 1e7).unwrap_or(begin.rate),
-        members: given("members", 1.0, 256.0).map_or(begin.members, |members| members.round() as u32),
+        members,
         demand: given("demand", 0.001, 1e6).map_or(begin.demand, |millis| millis / 1e3),
-        cores: given("cores", 1.0, 1024.0).map_or(begin.cores, |cores| cores.round() as u32),
+        cores: cores.min((CORES / members).max(1)),
     };
     let page = Page { sliders: sliders(&begin, &ask), from: begin.from };
     Some((ask, page))

@@ -41,7 +41,8 @@ fn paths(told: &Told) -> Vec<String> {
     let member = [("group", &*group.name), ("member", &*group.members[0].name)];
     paths.extend(["drain", "undrain", "disable", "enable"].map(|deed| place::of_act(deed, &member)));
     let of = [("group", &*group.name), ("value", "random")];
-    paths.extend(["disable-balancing", "enable-balancing", "set"].map(|deed| place::of_act(deed, &of)));
+    paths.extend(["disable-balancing", "enable-balancing"].map(|deed| place::of_act(deed, &of[..1])));
+    paths.push(place::of_act("set", &of));
     let listener = [("listener", &*told.status.listeners[0].address)];
     paths.extend(["disable-listener", "enable-listener"].map(|deed| place::of_act(deed, &listener)));
     paths
@@ -142,6 +143,10 @@ fn an_action_says_first_what_will_happen() {
         "do=drain&group=web&member=nobody:1",
         "do=drain&group=x&member=a",
         "do=enable-listener&listener=x",
+        // What is shown and what is done would be two things.
+        "do=drain&group=web&member=10.0.0.1:80&listener=127.0.0.1:8080",
+        "do=disable-listener&listener=127.0.0.1:8080&member=old-canary",
+        "do=disable-balancing&group=web&value=random",
     ] {
         assert!(page(&plane, &told, &format!("/dashboard/act?{wrong}")).is_err(), "{wrong}");
     }

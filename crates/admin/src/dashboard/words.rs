@@ -272,7 +272,8 @@ fn floats(line: Option<&LoadLine>) -> (String, Tone) {
     let believed = matches!(&*line.verdict, "good" | "fair");
     if headroom < 0.0 {
         let tone = if believed || headroom < -0.1 { Tone::Bad } else { Tone::Fair };
-        return (format!("{} over the load line{by}", percent(-headroom)), tone);
+        let far = if headroom > -0.005 { "at".to_owned() } else { format!("{} over", percent(-headroom)) };
+        return (format!("{far} the load line{by}"), tone);
     }
     let tone = if headroom < 0.1 { Tone::Fair } else { Tone::Good };
     (format!("{} below the load line{by}", percent(headroom)), tone)

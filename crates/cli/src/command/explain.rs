@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use plimsoll_brain::status::{Figure, GroupExplanation, Happening, MemberExplanation};
+use plimsoll_brain::strategy;
 use serde::Deserialize as _;
 use serde_json::Value;
 
@@ -78,7 +79,14 @@ fn head(group: &GroupExplanation, color: bool) -> String {
     match &group.monitor {
         Some(monitor) => {
             let interval = text::latency(monitor.interval_seconds);
-            row("load", &format!("{} ({}, every {interval})", monitor.metric, monitor.source));
+            let deaf = group.weight.is_none()
+                && strategy::find(&group.strategy).is_some_and(|strategy| !strategy.reads_load);
+            let heard = if deaf {
+                format!("; {} does not choose by it, alerts and the load line do", group.strategy)
+            } else {
+                String::new()
+            };
+            row("load", &format!("{} ({}, every {interval}){heard}", monitor.metric, monitor.source));
         }
         None => row("load", "no monitor: what is told is kept, and no load is made of it"),
     }
@@ -287,6 +295,17 @@ mod tests {
             members: vec![up, out],
             events: vec![event(1, EventKind::Changed, "strategy random -> expression by an operator")],
         }
+    }
+
+    #[test]
+    fn who_reports_to_a_strategy_that_does_not_listen_is_told() {
+        let heard = |strategy: &str, weight: Option<&str>| {
+            let group =
+                GroupExplanation { strategy: strategy.into(), weight: weight.map(Into::into), ..sample() };
+            !render(&group, false).contains("does not choose by it")
+        };
+        assert!(heard("least_loaded", None) && heard("adaptive", Some("1 / cpu")));
+        assert!(!heard("adaptive", None) && !heard("least_connections", None));
     }
 
     #[test]

@@ -20,9 +20,18 @@
       // What the reader opened stays open.
       if (name !== "open" && !fresh.hasAttribute(name)) old.removeAttribute(name);
     }
-    const [olds, news] = [[...old.childNodes], [...fresh.childNodes]];
-    news.forEach((node, place) => (place < olds.length ? morph(olds[place], node) : old.append(node)));
-    olds.slice(news.length).forEach((node) => node.remove());
+    // Rows that say who they are stay who they are when others come before them, and keep the focus.
+    const key = (node) => (TEXT(node) ? undefined : node.dataset.key);
+    const known = new Map([...old.childNodes].map((node) => [key(node), node]));
+    const nodes = [...fresh.childNodes];
+    nodes.forEach((node, place) => {
+      const here = old.childNodes[place];
+      const same = key(node) === undefined ? here && key(here) === undefined && here : known.get(key(node));
+      if (!same) return old.insertBefore(node, here || null);
+      if (same !== here) old.insertBefore(same, here);
+      morph(same, node);
+    });
+    while (old.childNodes.length > nodes.length) old.lastChild.remove();
   };
 
   const parsed = (html) => new DOMParser().parseFromString(html, "text/html");
@@ -38,7 +47,10 @@
     // Readers of the screen hear of what turned, and not of each number.
     const marks = () => [...document.querySelectorAll(".verdict .glyph")].map((mark) => mark.textContent).join();
     let stream = null;
+    let again = 0;
+    let pause = 0;
     const begin = () => {
+      clearTimeout(again);
       stream = new EventSource(path);
       stream.addEventListener("page", (event) => {
         const main = parsed(event.data).querySelector("main");
@@ -49,15 +61,24 @@
         if (news && marks() !== before) {
           news.textContent = [...document.querySelectorAll(".verdict")].map((line) => line.textContent).join("; ");
         }
+        pause = 0;
         say("● live");
       });
       stream.addEventListener("gone", () => {
         stream.close();
         say("○ it has gone: load the page again");
       });
-      stream.onerror = () => say("○ not connected");
+      stream.onerror = () => {
+        say("○ not connected");
+        // The browser begins again by itself after a connection that broke, and never after an answer such as 503 or 401.
+        if (stream && stream.readyState === EventSource.CLOSED) {
+          pause = Math.min(2 * pause + 1000, 30000);
+          again = setTimeout(begin, pause);
+        }
+      };
     };
     const end = () => {
+      clearTimeout(again);
       if (stream) stream.close();
       stream = null;
     };

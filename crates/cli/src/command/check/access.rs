@@ -70,7 +70,7 @@ fn refused(part: &mut Part, address: SocketAddr, transport: &str, error: &std::i
 fn control_folder(part: &mut Part, file: &File) {
     let admin = file.admin();
     let Some(socket) = admin.control else { return };
-    let folder = socket.parent().unwrap_or_else(|| Path::new("/"));
+    let folder = folder_of(&socket);
     if access(folder, Access::WRITE_OK).is_ok() {
         part.ok(format!("the control socket can be made in {}", folder.display()));
         return;
@@ -84,8 +84,17 @@ fn control_folder(part: &mut Part, file: &File) {
     }
 }
 
+/// Where a file is, or would be: a bare name is in the folder where we are.
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
+        Some(folder) => folder,
+        None => Path::new("/"),
+    }
+}
+
 fn writable(part: &mut Part, path: &Path) {
-    let target = if path.exists() { path } else { path.parent().unwrap_or_else(|| Path::new("/")) };
+    let target = if path.exists() { path } else { folder_of(path) };
     match access(target, Access::WRITE_OK) {
         Ok(()) => part.ok(format!("{} can be written", path.display())),
         Err(error) => part.fail(
@@ -182,4 +191,17 @@ pub(super) fn control(file: &File) -> Part {
         }
     }
     part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_name_is_in_the_folder_where_we_are() {
+        let folder = |path: &'static str| folder_of(Path::new(path));
+        assert_eq!(folder("access.log"), Path::new("."));
+        assert_eq!(folder("/var/log/access.log"), Path::new("/var/log"));
+        assert_eq!((folder("/x"), folder("/")), (Path::new("/"), Path::new("/")));
+    }
 }

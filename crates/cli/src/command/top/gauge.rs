@@ -1,7 +1,7 @@
 //! A member's load on a bar, with its load line: where it gets nothing new, where it sheds, where it is predicted to be saturated.
 //!
 //! What the load is depends on what is known, the first of these that is there: the load by which a strategy with thresholds
-//! goes, with them; requests in flight where the member has a limit or says its knee (the marks that `adaptive` sets itself);
+//! goes, with them; requests in flight where the member has a limit or says its knee (the mark that `adaptive` sets itself);
 //! the part of its capacity that is in use, by the load line; the load that it reported; requests in flight.
 
 use plimsoll_brain::status::MemberStatus;
@@ -30,7 +30,7 @@ pub(super) struct Gauge {
     pub(super) now: f64,
     /// From here on it gets nothing new.
     pub(super) reject: Option<f64>,
-    /// From here on it sheds, or refuses.
+    /// From here on it sheds.
     pub(super) critical: Option<f64>,
     /// Where it is predicted to be saturated.
     pub(super) saturation: Option<f64>,
@@ -57,12 +57,8 @@ impl Gauge {
             return Self { reject: set.reject, critical: set.critical, saturation, ..bare(Unit::Load, load) };
         }
         if member.knee.is_some() || member.limit.is_some() {
-            let critical = member.limit.map(f64::from);
-            return Self {
-                reject: member.knee,
-                critical,
-                ..bare(Unit::InFlight, f64::from(member.in_flight))
-            };
+            let reject = member.limit.map(f64::from).or(member.knee);
+            return Self { reject, ..bare(Unit::InFlight, f64::from(member.in_flight)) };
         }
         match (used, load) {
             (Some(used), _) => Self { saturation: Some(1.0), ..bare(Unit::Capacity, used) },
@@ -82,7 +78,7 @@ impl Gauge {
     pub(super) fn text(&self) -> String {
         match self.unit {
             Unit::Capacity => format!("{:.0}%", self.now * 100.0),
-            Unit::InFlight => match self.critical {
+            Unit::InFlight => match self.reject {
                 Some(limit) => format!("{:.0}/{limit:.0}", self.now),
                 None => format!("{:.0}", self.now),
             },
@@ -153,7 +149,9 @@ mod tests {
         member.knee = Some(5.0);
         member.limit = Some(9);
         let knee = Gauge::of(&member, None);
-        assert_eq!((knee.text(), knee.reject, knee.critical), ("7/9".to_owned(), Some(5.0), Some(9.0)));
+        assert_eq!((knee.text(), knee.reject, knee.critical), ("7/9".to_owned(), Some(9.0), None));
+        member.limit = None;
+        assert_eq!(Gauge::of(&member, None).text(), "7/5");
         let set = Thresholds { reject: Some(0.6), critical: Some(0.9) };
         let load = Gauge::of(&member, Some(&set));
         assert_eq!((load.unit, load.saturation), (Unit::Load, Some(2.0)));
