@@ -158,6 +158,20 @@ class Dashboard(Seen):
         self.assertTrue(link.evaluate("link => link === document.activeElement"), "focus stays where it was")
         self.assertTrue(numbers.evaluate("details => details.open"), "what was opened stays open")
 
+    def test_it_begins_again_after_an_answer_that_is_no_stream(self):
+        page = self.page()
+        self.allowed = ("503",)
+        turned = []
+
+        def refuse(route):
+            turned.append(route.request.url)
+            route.fulfill(status=503, body="too many") if len(turned) <= 2 else route.continue_()
+
+        page.route("**/dashboard/live**", refuse)
+        page.goto("/dashboard")
+        self.live(page)
+        self.assertGreaterEqual(len(turned), 3)
+
     def test_the_keyboard_reaches_everything(self):
         page = self.page()
         page.goto("/dashboard")
