@@ -155,6 +155,8 @@ pub struct Listed {
     pub capacity: f64,
     /// Most requests, connections or flows at once; the group's if `None`.
     pub limit: Option<u32>,
+    /// It still serves and is about to end: it is to get nothing new.
+    pub leaving: bool,
 }
 
 /// A member as it is written: its host is not looked up yet.
