@@ -51,10 +51,10 @@ test: deps go-tools ## all tests, with real clients, servers and proxies (PROFIL
 	$(CARGO) build $(LOCKED) --profile $(PROFILE) -p plimsoll
 	python3 -B -m unittest discover -q -s benches
 	$(MAKE) --no-print-directory test-python test-api test-dashboard
-	PLIMSOLL_BIN=$(TARGET)/$(PROFILE)/plimsoll $(CARGO) test $(LOCKED) --workspace --features plimsoll/kerberos --no-fail-fast
+	PLIMSOLL_BIN=$(TARGET)/$(PROFILE)/plimsoll $(CARGO) test $(LOCKED) --workspace --features plimsoll/kerberos,plimsoll/kubernetes --no-fail-fast
 
 test-build: deps wheel go-tools ## compile the tests and run none
-	$(CARGO) test $(LOCKED) --workspace --features plimsoll/kerberos --no-run
+	$(CARGO) test $(LOCKED) --workspace --features plimsoll/kerberos,plimsoll/kubernetes --no-run
 
 test-python: wheel ## the wheel in a fresh environment, against real daemons
 	$(CARGO) build $(LOCKED) --profile $(PROFILE) -p plimsoll
@@ -77,8 +77,8 @@ test-dashboard: deps ## the dashboard in headless Chromium (Playwright, axe); pi
 
 lint: deps ## formatting, clippy and the documentation's links, warnings as errors
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy $(LOCKED) --workspace --features plimsoll/kerberos --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --features plimsoll/kerberos --no-deps
+	$(CARGO) clippy $(LOCKED) --workspace --features plimsoll/kerberos,plimsoll/kubernetes --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --features plimsoll/kerberos,plimsoll/kubernetes --no-deps
 
 fmt: ## format the code
 	$(CARGO) fmt --all

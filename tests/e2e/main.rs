@@ -44,6 +44,8 @@ mod import;
 mod in_band;
 #[cfg(feature = "kerberos")]
 mod kerberos;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod lab;
 mod lab_application;
 mod lab_lottery;

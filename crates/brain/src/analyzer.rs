@@ -5,7 +5,7 @@
 //! [`Analyzer::poll_event`] hand out what came of it. Calls may come in any order and too late; time that runs
 //! backwards counts as standing still; what concerns a member that has left is ignored.
 //!
-//! Each member has independent facts: drained or not, disabled or not, what its health checks say, ejected or not, since when
+//! Each member has independent facts: drained or not, about to leave or not, disabled or not, what its health checks say, ejected or not, since when
 //! its share grows. Its [`State`] is the strongest of them: disabled, then draining, then down or unchecked, then ejected, then
 //! slow start, then up. Every change of a fact is an event with its reason.
 //!
@@ -104,6 +104,8 @@ struct Entry {
     /// What stands in for its capacity, from outside.
     outside: Option<f64>,
     draining: bool,
+    /// As the configuration has it.
+    leaving: bool,
     disabled: bool,
     health: Health,
     ejection: Ejection,
@@ -146,6 +148,7 @@ impl Analyzer {
         for place in 0..analyzer.spec.members.len() {
             let entry = analyzer.entry(place, true);
             analyzer.entries.push(entry);
+            analyzer.follow_leaving(place);
         }
         analyzer.index();
         analyzer.settle_all();
@@ -166,6 +169,7 @@ impl Analyzer {
                 self.entry(place, false)
             });
             self.entries.push(entry);
+            self.follow_leaving(place);
         }
         for (name, entry) in kept {
             let why = format!("{name} left the group");
@@ -356,7 +360,7 @@ impl Analyzer {
         let open = self.usable == 0 && self.spec.when_all_down == WhenAllDown::FailOpen;
         let entries = self.entries.iter().zip(&self.spec.members);
         let members = entries
-            .filter(|(entry, _)| entry.state.eligible() || (open && !entry.draining && !entry.disabled))
+            .filter(|(entry, _)| entry.state.eligible() || (open && !entry.drained() && !entry.disabled))
             .map(|(entry, spec)| self.member(entry, spec, mean))
             .collect();
         self.plans += 1;
@@ -370,7 +374,7 @@ impl Analyzer {
         })
     }
 
-    /// Those that are in no plan because an operator drains them, and could still serve: they are up. Whoever was bound to one may
+    /// Those that are in no plan because they are drained or about to leave, and could still serve: they are up. Whoever was bound to one may
     /// come to it, and nobody else.
     pub fn kept(&self) -> Vec<Member> {
         let entries = self.entries.iter().zip(&self.spec.members);
@@ -408,6 +412,7 @@ impl Analyzer {
             work: None,
             outside: None,
             draining: false,
+            leaving: false,
             disabled: false,
             health: if self.spec.health.is_some() { Health::unchecked() } else { Health::assumed() },
             ejection: Ejection::default(),

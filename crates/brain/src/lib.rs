@@ -42,6 +42,7 @@
 //!     address: name.parse().unwrap(),
 //!     capacity: 1.0,
 //!     limit: u32::MAX,
+//!     leaving: false,
 //! };
 //! let strategy = strategy::find("least_connections").unwrap();
 //! let spec = GroupSpec {

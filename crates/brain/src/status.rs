@@ -236,7 +236,7 @@ pub struct GroupStatus {
 /// A source of members.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SourceStatus {
-    /// `file`, `dns`, `srv`, `http`, `etcd` or `registered`.
+    /// `file`, `dns`, `srv`, `http`, `etcd`, `kubernetes` or `registered`.
     pub kind: String,
     /// What is asked, as configured.
     pub what: String,

@@ -66,6 +66,7 @@ fn any_spec() -> impl Strategy<Value = GroupSpec> {
                 address: "10.0.0.1:80".parse().expect("an address"),
                 capacity: 1.0,
                 limit: u32::MAX,
+                leaving: false,
             })
             .collect(),
         health,

@@ -157,6 +157,7 @@ fn group(first: usize) -> Group {
             name: name.into(),
             capacity: 1.0,
             limit: u32::MAX,
+            leaving: false,
         }
     };
     let spec = GroupSpec {

@@ -23,6 +23,7 @@ fn spec(strategy: &str, capacities: &[f64]) -> GroupSpec {
         address: "10.0.0.1:80".parse().expect("an address"),
         capacity: *capacity,
         limit: u32::MAX,
+        leaving: false,
     };
     GroupSpec {
         name: Arc::from("web"),

@@ -270,6 +270,7 @@ fn spec(way: &Way, capacities: impl Iterator<Item = f64>) -> GroupSpec {
             name: Arc::from(name),
             capacity,
             limit: u32::MAX,
+            leaving: false,
         }
     };
     GroupSpec {

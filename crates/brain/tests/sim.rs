@@ -284,6 +284,7 @@ fn ejection_closes_the_black_hole_for_all_others() {
                     address: member.address,
                     capacity: 1.0,
                     limit: u32::MAX,
+                    leaving: false,
                 })
                 .collect(),
             health: None,

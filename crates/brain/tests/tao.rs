@@ -33,6 +33,7 @@ impl Group {
             address: "10.0.0.1:80".parse().expect("an address"),
             capacity: 1.0,
             limit: u32::MAX,
+            leaving: false,
         };
         let spec = GroupSpec {
             name: Arc::from("web"),

@@ -21,9 +21,11 @@ pub(crate) enum Form {
 pub(crate) fn start(form: Form, globals: &Globals) {
     let level = match (globals.quiet, globals.verbose) {
         (true, _) => "error",
-        // What peers do wrong is no news of ours: `h2` would tell each frame of it.
-        (false, 0) => "info,h2=error",
-        (false, 1) => "warn,h2=error,plimsoll=debug,plimsoll_proxy=debug,plimsoll_admin=debug",
+        // What peers do wrong is no news of ours: `h2` would tell each frame of it, and `kube_client` each answer that is a failure.
+        (false, 0) => "info,h2=error,kube_client=off",
+        (false, 1) => {
+            "warn,h2=error,kube_client=off,plimsoll=debug,plimsoll_proxy=debug,plimsoll_admin=debug"
+        }
         (false, _) => "trace",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));

@@ -392,7 +392,7 @@ impl Made {
             ior.type_id = settings.iiop.as_ref().map(|iiop| iiop.type_id.clone()).unwrap_or_default();
         }
         let object = proxy::Object::new(ior).ok_or_else(nowhere)?;
-        let spec = MemberSpec { name, address: resolved, capacity: 1.0, limit: u32::MAX };
+        let spec = MemberSpec { name, address: resolved, capacity: 1.0, limit: u32::MAX, leaving: false };
         // One that the file lists, and that was taken out, stays out: this one takes its place.
         self.added.push((Arc::clone(group), Member { spec, object, location: location.clone() }));
         Ok(())

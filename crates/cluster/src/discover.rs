@@ -1,14 +1,15 @@
-//! Members that are found: a file that is watched, names of DNS, a list over HTTP, each asked again and again; keys of etcd, which
-//! are watched.
+//! Members that are found: a file that is watched, names of DNS, a list over HTTP, each asked again and again; keys of etcd and the
+//! endpoints of a service of Kubernetes, which are watched.
 //!
 //! A kind of source is a `Way`: its settings, which say what it is called and open a source that can be asked. One file
-//! and one line in `Kind::way` make another (Kubernetes will be such). Here it is asked, each by a task of its
+//! and one line in `Kind::way` make another. Here it is asked, each by a task of its
 //! own ([`follow`]), so that one that hangs delays no other; what the answers come to is [`Roll`]'s, which knows no socket.
 
 mod dns;
 mod etcd;
 mod file;
 mod http;
+mod kubernetes;
 mod look_up;
 mod registered;
 mod resolver;
@@ -29,6 +30,7 @@ pub use dns::{DnsSettings, Family};
 pub use etcd::EtcdSource;
 pub use file::FileSettings;
 pub use http::HttpSettings;
+pub use kubernetes::{KUBERNETES, KubernetesApi, KubernetesSource, ServicePort};
 pub use look_up::look_up;
 pub use registered::RegisteredSettings;
 pub use resolver::ResolverSettings;
@@ -65,6 +67,8 @@ pub enum Kind {
     Http(HttpSettings),
     /// Keys of etcd.
     Etcd(EtcdSource),
+    /// Endpoints of a service of Kubernetes.
+    Kubernetes(KubernetesSource),
     /// Members that were registered with the balancer.
     Registered(RegisteredSettings),
     /// Members that the group's scaler started.
@@ -80,12 +84,13 @@ impl Kind {
             Self::Srv(srv) => srv,
             Self::Http(http) => http,
             Self::Etcd(etcd) => etcd,
+            Self::Kubernetes(kubernetes) => kubernetes,
             Self::Registered(registered) => registered,
             Self::Scaler(scaled) => scaled,
         }
     }
 
-    /// As it is called in the configuration: `file`, `dns`, `srv`, `http`, `etcd`, `registered`, `scaler`.
+    /// As it is called in the configuration: `file`, `dns`, `srv`, `http`, `etcd`, `kubernetes`, `registered`, `scaler`.
     pub fn name(&self) -> &'static str {
         self.way().kind()
     }
@@ -155,6 +160,8 @@ pub struct Listed {
     pub capacity: f64,
     /// Most requests, connections or flows at once; the group's if `None`.
     pub limit: Option<u32>,
+    /// It still serves and is about to end: it is to get nothing new.
+    pub leaving: bool,
 }
 
 /// A member as it is written: its host is not looked up yet.

@@ -10,6 +10,7 @@
 //!
 //! This crate knows nothing of the data plane: whoever joins the two implements [`Balancer`].
 
+mod account;
 mod answer;
 mod bucket;
 pub mod corba;

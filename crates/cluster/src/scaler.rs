@@ -23,6 +23,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+#[cfg(feature = "kubernetes")]
+pub(crate) use http::refusal;
+
 pub use docker::DockerSettings;
 pub use exec::ExecSettings;
 pub use kubernetes::KubernetesSettings;

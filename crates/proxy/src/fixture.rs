@@ -38,7 +38,8 @@ pub(crate) fn ruled(
     strategy: &str,
 ) -> (Rc<Pool>, mpsc::Receiver<Said>) {
     let strategy: &'static Strategy = strategy::find(strategy).expect("there is one");
-    let member = MemberSpec { name: "m:80".into(), address: LOOPBACK, capacity: 1.0, limit: u32::MAX };
+    let member =
+        MemberSpec { name: "m:80".into(), address: LOOPBACK, capacity: 1.0, limit: u32::MAX, leaving: false };
     let spec = GroupSpec {
         name: "g".into(),
         strategy,

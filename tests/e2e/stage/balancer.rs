@@ -88,8 +88,14 @@ impl Balancer {
     /// The same in a folder that is there already.
     #[track_caller]
     pub(crate) fn start_in(folder: Folder, text: &str) -> Self {
+        Self::of(&binary(), folder, text)
+    }
+
+    /// The same of another binary.
+    #[track_caller]
+    pub(crate) fn of(program: &Path, folder: Folder, text: &str) -> Self {
         write(&folder, text);
-        let mut process = Process::start(&binary(), &["up"], folder.path());
+        let mut process = Process::start(program, &["up"], folder.path());
         let admin = found("a balancer that serves", || {
             assert!(!process.ended(), "the balancer did not start: {process}");
             let said = process.lines();

@@ -1,4 +1,5 @@
-//! What operators do with members: drained and disabled ones get nothing new.
+//! What operators do with members: drained and disabled ones get nothing new. Nor do those of which the configuration says that they
+//! are about to leave.
 
 use alloc::string::{String, ToString};
 
@@ -6,7 +7,10 @@ use core::mem;
 
 use crate::{EventKind, Time};
 
-use super::Analyzer;
+use super::{Analyzer, Entry};
+
+/// Why a member is draining that nobody drains.
+pub(super) const LEAVING: &str = "it is about to end, its source of members says";
 
 impl Analyzer {
     /// An error if there is no such member.
@@ -55,6 +59,20 @@ impl Analyzer {
         Ok(())
     }
 
+    /// Whether the member at `place` is about to leave follows from the configuration; its state is settled by the caller.
+    pub(super) fn follow_leaving(&mut self, place: usize) {
+        let leaving = self.spec.members[place].leaving;
+        let entry = &mut self.entries[place];
+        if mem::replace(&mut entry.leaving, leaving) != leaving {
+            let in_flight = f64::from(entry.vitals.in_flight());
+            let (kind, why) = match leaving {
+                true => (EventKind::Draining, LEAVING),
+                false => (EventKind::Undrained, "it stays, its source of members says"),
+            };
+            self.tell_of(place, kind, why.to_string(), &[("in_flight", in_flight)]);
+        }
+    }
+
     fn set_disabled(&mut self, member: &str, disabled: bool, now: Time) -> Result<(), String> {
         self.advance(now);
         let Some(place) = self.spec.members.iter().position(|spec| &*spec.name == member) else {
@@ -72,5 +90,12 @@ impl Analyzer {
             self.survey();
         }
         Ok(())
+    }
+}
+
+impl Entry {
+    /// Does it get nothing new and keep what it has?
+    pub(super) fn drained(&self) -> bool {
+        self.draining || self.leaving
     }
 }

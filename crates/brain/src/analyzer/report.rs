@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::operators::LEAVING;
 use super::{Analyzer, Entry, MemberSpec};
 use crate::status::{Latency, LoadExplanation, MemberStatus};
 use crate::{Event, EventKind, MemberId, State, Time, meter};
@@ -87,14 +88,14 @@ impl Analyzer {
         Some(entry.reports.as_ref()?.effective(self.mean_load(), now.max(self.now))?.value)
     }
 
-    /// Does an operator drain it?
+    /// Is it drained, or about to leave?
     pub fn drains(&self, member: MemberId) -> bool {
-        self.entries.iter().any(|entry| entry.id == member && entry.draining)
+        self.entries.iter().any(|entry| entry.id == member && entry.drained())
     }
 
-    /// Those that an operator drains or has disabled: they get nothing new and keep what they have.
+    /// Those that are drained, about to leave or disabled: they get nothing new and keep what they have.
     pub fn draining(&self) -> impl Iterator<Item = MemberId> {
-        self.entries.iter().filter(|entry| entry.draining || entry.disabled).map(|entry| entry.id)
+        self.entries.iter().filter(|entry| entry.drained() || entry.disabled).map(|entry| entry.id)
     }
 
     /// One line for a person: `4/5 members up, 1 ejected`.
@@ -155,7 +156,8 @@ impl Analyzer {
 
     fn why(&self, entry: &Entry) -> String {
         match entry.state {
-            State::Draining => "drained by an operator".to_owned(),
+            State::Draining if entry.draining => "drained by an operator".to_owned(),
+            State::Draining => LEAVING.to_owned(),
             State::Disabled => "disabled by an operator".to_owned(),
             State::Ejected => entry.ejection.why.clone(),
             State::SlowStart => {

@@ -35,7 +35,7 @@ impl Analyzer {
         let before = entry.state;
         let barred = match entry.health.verdict {
             _ if entry.disabled => Some(State::Disabled),
-            _ if entry.draining => Some(State::Draining),
+            _ if entry.drained() => Some(State::Draining),
             Verdict::Unchecked => Some(State::Unchecked),
             Verdict::Down => Some(State::Down),
             Verdict::Up => entry.ejection.until.map(|_| State::Ejected),

@@ -39,6 +39,8 @@ pub struct MemberSpec {
     pub capacity: f64,
     /// Most requests at once; `u32::MAX` for no limit.
     pub limit: u32,
+    /// Whoever knows of it says that it is about to end: it gets nothing new, as if an operator drained it.
+    pub leaving: bool,
 }
 
 /// When active checks change a member's state.

@@ -105,7 +105,7 @@ impl Entry {
         self.outside = past.outside.filter(|weight| outside && sound(*weight));
         let usable = match self.health.verdict {
             _ if self.disabled => Err(State::Disabled),
-            _ if self.draining => Err(State::Draining),
+            _ if self.drained() => Err(State::Draining),
             Verdict::Unchecked => Err(State::Unchecked),
             Verdict::Down => Err(State::Down),
             Verdict::Up if self.ejection.until.is_some() => Err(State::Ejected),
@@ -138,6 +138,7 @@ mod tests {
             address: ([127, 0, 0, 1], 80).into(),
             capacity: 1.0,
             limit: u32::MAX,
+            leaving: false,
         };
         let least = strategy::find("least_connections").unwrap();
         GroupSpec {

@@ -75,6 +75,7 @@ mod tests {
             address: ([10, 0, 0, number as u8], 80).into(),
             capacity: f64::from(number),
             limit: u32::MAX,
+            leaving: false,
         };
         GroupSpec {
             name: "web".into(),

@@ -34,6 +34,7 @@ fn spec(names: &str) -> GroupSpec {
         address: "10.0.0.1:80".parse().expect("an address"),
         capacity: 1.0,
         limit: u32::MAX,
+        leaving: false,
     };
     GroupSpec {
         name: Arc::from("web"),
@@ -305,6 +306,41 @@ fn operators_drain_and_take_back() {
     assert_eq!(group.planned(), "a b");
     let error = group.analyzer.drain("c", at(4.0)).unwrap_err();
     assert_eq!(error, "group `web` has no member `c`; it has a, b");
+}
+
+#[test]
+fn one_that_is_about_to_leave_is_drained_by_nobody() {
+    let mut group = Group::new(spec("a b"));
+    let with = |names: &str, leaving: &str| {
+        let mut spec = spec(names);
+        spec.members.iter_mut().for_each(|member| member.leaving = leaving.contains(&*member.name));
+        spec
+    };
+    assert_eq!(group.then(1.0, |analyzer, now| analyzer.update(with("a b", "a"), now)), "Draining a");
+    assert_eq!(group.planned(), "b");
+    assert!(group.state("a").1.contains("about to end") && group.analyzer.drains(group.id("a")));
+    // It is well, and may keep its sessions.
+    assert_eq!(group.analyzer.kept().len(), 1);
+    // Said once more it is no news, and no operator takes it back.
+    assert_eq!(group.then(2.0, |analyzer, now| analyzer.update(with("a b", "a"), now)), "");
+    group.then(3.0, |analyzer, now| analyzer.undrain("a", now).unwrap());
+    assert_eq!(group.state("a").0, State::Draining);
+    // Another process goes on with it as the configuration has it, not as it was left.
+    let past: Vec<_> = group.analyzer.past().map(|(name, past)| (name.to_string(), Some(past))).collect();
+    let recalled = |spec: GroupSpec| {
+        let (mut past, mut after) = (past.clone(), Analyzer::new(spec, at(4.0)));
+        after.recall(|name| past.iter_mut().find(|(one, _)| one == name)?.1.take(), at(4.0));
+        after.plan(at(4.0)).expect("the first call gives a plan").members().len()
+    };
+    assert_eq!((recalled(with("a b", "a")), recalled(with("a b", ""))), (1, 2));
+    assert_eq!(group.then(5.0, |analyzer, now| analyzer.update(with("a b", ""), now)), "Undrained a");
+    assert_eq!(group.planned(), "a b");
+    // One that joins as such is told of, too; and an operator's drain outlasts what the configuration says.
+    let joined = group.then(6.0, |analyzer, now| analyzer.update(with("a b c", "c"), now));
+    assert_eq!(joined, "Joined c, Draining c");
+    group.then(7.0, |analyzer, now| analyzer.drain("c", now).unwrap());
+    group.then(8.0, |analyzer, now| analyzer.update(with("a b c", ""), now));
+    assert_eq!(group.state("c"), (State::Draining, "drained by an operator".to_owned()));
 }
 
 #[test]

@@ -85,6 +85,7 @@ impl Balancer {
                 name: name.into(),
                 capacity: 1.0,
                 limit: u32::MAX,
+                leaving: false,
             }
         };
         let spec = GroupSpec {

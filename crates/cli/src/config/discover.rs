@@ -1,9 +1,12 @@
 //! `[[group.discover]]`: sources of members beside those that the file lists.
 
+pub(super) mod kubernetes;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubernetes::KubernetesService;
 use plimsoll_cluster::discover::{
     self as sources, DnsSettings, EtcdSource, FileSettings, HttpSettings, Kind, Reader, RegisteredSettings,
     ResolverSettings, SourceSettings, SrvSettings,
@@ -18,7 +21,7 @@ use super::root::millis;
 use super::store::KeyPrefix;
 use super::{Config, Domain, File, Group, LogPath, MemberAddress, MonitorUrl, Scaler, TimeSpan};
 
-/// A source of members: one of `file`, `dns`, `srv`, `http` and `etcd`, which is asked again and again, or `registered`. One that fails keeps its members, and one
+/// A source of members: one of `file`, `dns`, `srv`, `http`, `etcd` and `kubernetes`, which is asked again and again, or `registered`. One that fails keeps its members, and one
 /// that lists nobody is not believed, unless it is told that this may be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -50,6 +53,11 @@ pub(crate) struct Discover {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) etcd: Option<KeyPrefix>,
 
+    /// A service of Kubernetes: its endpoints that are ready are members, by its EndpointSlices, which are watched. Only in a build with
+    /// the feature `kubernetes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kubernetes: Option<KubernetesService>,
+
     /// Members that agents or operators register with the balancer; they are kept in `[store]`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) registered: bool,
@@ -59,7 +67,7 @@ pub(crate) struct Discover {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) interval: Option<TimeSpan>,
 
-    /// For an answer as a whole (dns, srv, http).
+    /// For an answer as a whole (dns, srv, http, kubernetes).
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1m"))]
     #[serde(default = "millis::<3000>")]
     pub(crate) timeout: TimeSpan,
@@ -68,7 +76,7 @@ pub(crate) struct Discover {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) resolver: Vec<MemberAddress>,
 
-    /// Which addresses count (dns, srv).
+    /// Which addresses count (dns, srv, kubernetes). Of a pod with both kinds only the one of IPv4 does with `any`.
     #[serde(default)]
     pub(crate) family: Family,
 
@@ -109,12 +117,13 @@ pub(crate) enum Family {
 const MOST: usize = 16;
 
 /// The kinds, each with the keys that are for it.
-const KINDS: [(&str, &[&str]); 6] = [
+const KINDS: [(&str, &[&str]); 7] = [
     ("file", &["interval"]),
     ("dns", &["timeout", "resolver", "family", "min", "max"]),
     ("srv", &["timeout", "resolver", "family", "min", "max"]),
     ("http", &["interval", "timeout"]),
     ("etcd", &[]),
+    ("kubernetes", &["timeout", "family"]),
     ("registered", &[]),
 ];
 
@@ -122,7 +131,8 @@ impl Discover {
     /// Which of the kinds it is; none or several for what is wrong.
     fn kinds(&self) -> Vec<&'static str> {
         let (file, dns, srv) = (self.file.is_some(), self.dns.is_some(), self.srv.is_some());
-        let set = [file, dns, srv, self.http.is_some(), self.etcd.is_some(), self.registered];
+        let (etcd, kubernetes) = (self.etcd.is_some(), self.kubernetes.is_some());
+        let set = [file, dns, srv, self.http.is_some(), etcd, kubernetes, self.registered];
         KINDS.iter().zip(set).filter(|(_, set)| *set).map(|((kind, _), _)| *kind).collect()
     }
 
@@ -159,6 +169,8 @@ impl Discover {
         } else if let Some(KeyPrefix(prefix)) = &self.etcd {
             let (etcd, read) = (config.etcd.as_ref()?.settings(), Reader(members::value));
             Kind::Etcd(EtcdSource { etcd, prefix: prefix.clone(), read })
+        } else if let Some(kubernetes) = &self.kubernetes {
+            Kind::Kubernetes(kubernetes.source(family, self.timeout.0))
         } else if let Some(file) = &self.file {
             let json = file.0.extension().is_some_and(|extension| extension == "json");
             let read = Reader(if json { members::json } else { members::toml });
@@ -266,8 +278,8 @@ fn check_one(discover: &Discover, spot: &Spot, found: &mut Vec<Problem>) {
         [] => {
             let problem = Problem::error(spot.value(), "a source of members without a place to look");
             found.push(problem.hint(
-                "add file = \"…\", dns = \"name:port\", srv = \"_http._tcp.name\", http = \"http://…\", etcd = \"/…/\" or \
-                 registered = true",
+                "add file = \"…\", dns = \"name:port\", srv = \"_http._tcp.name\", http = \"http://…\", etcd = \"/…/\", \
+                 kubernetes = { service = \"…\" } or registered = true",
             ));
             return;
         }
@@ -286,6 +298,9 @@ fn check_one(discover: &Discover, spot: &Spot, found: &mut Vec<Problem>) {
     for key in idle {
         let message = format!("`{key}` has no effect: the source is of the kind `{kind}`");
         found.push(Problem::warning(spot.name(key), message));
+    }
+    if let Some(kubernetes) = &discover.kubernetes {
+        kubernetes.check(spot, found);
     }
     let address = |host: &str| host.parse::<std::net::IpAddr>().is_ok();
     if let Some(dns) = discover.dns.as_ref().filter(|dns| address(&dns.host)) {

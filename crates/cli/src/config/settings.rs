@@ -497,5 +497,6 @@ fn member_spec(group: &Group, member: &Member, address: SocketAddr) -> MemberSpe
         address,
         capacity: table.capacity,
         limit: table.max_connections.or(group.max_connections).unwrap_or(u32::MAX),
+        leaving: false,
     }
 }

@@ -8,7 +8,7 @@ use insta::assert_snapshot;
 use plimsoll_admin::{Jwt, KeySet, Tls};
 
 use super::*;
-use all::ALL;
+use all::{ALL, ENDPOINTS};
 
 mod all;
 mod any;
@@ -51,7 +51,9 @@ pub(super) fn all() -> String {
         fs::write(folder.join("b.key"), [b'k'; 32]).unwrap();
         folder
     });
-    ALL.replace("/TLS", FOLDER.to_str().unwrap())
+    let last = "[[group.discover]]\nregistered = true\n";
+    let more = if plimsoll_cluster::discover::KUBERNETES { ENDPOINTS } else { "" };
+    ALL.replace(last, &format!("{last}{more}")).replace("/TLS", FOLDER.to_str().unwrap())
 }
 
 fn errors(text: &str) -> String {

@@ -59,6 +59,7 @@ const FORMATS: &[(&str, Check)] = &[
     format::<super::MemberLocation>(),
     format::<super::store::EtcdUrl>(),
     format::<super::store::KeyPrefix>(),
+    format::<super::discover::kubernetes::Label>(),
     format::<super::scaler::HostAddress>(),
     format::<super::scaler::PortRange>(),
     format::<super::scaler::Template>(),

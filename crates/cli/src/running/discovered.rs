@@ -48,6 +48,7 @@ impl Known {
             address: one.address,
             capacity: one.capacity,
             limit: one.limit.unwrap_or(self.limit),
+            leaving: one.leaving,
         };
         members.iter().map(spec).collect()
     }

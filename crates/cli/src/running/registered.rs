@@ -70,6 +70,7 @@ pub(crate) fn heard(view: &View, discoveries: &[Discovery]) -> Vec<Heard> {
             address: found.address,
             capacity: found.capacity,
             limit: found.max_connections,
+            leaving: false,
         };
         let members = Some(all(view, &below).map(listed).collect());
         let said = Ok(Told { members, note: None });

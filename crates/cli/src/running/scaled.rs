@@ -276,6 +276,7 @@ impl Running {
                 address: one.instance.address,
                 capacity: scaling.rules.unit,
                 limit: scaling.limit,
+                leaving: false,
             };
             let there = members.iter().filter(|one| one.stage != Stage::Stopping);
             if let Err(why) = self.man(&scaling.group, source, there.map(listed).collect()) {

@@ -74,7 +74,13 @@ impl Source for Named {
             let found = addresses(&resolver, &name, settings.family).await?;
             let listed = |ip| {
                 let address = SocketAddr::new(ip, settings.port);
-                Listed { name: address.to_string().into(), address, capacity: 1.0, limit: None }
+                Listed {
+                    name: address.to_string().into(),
+                    address,
+                    capacity: 1.0,
+                    limit: None,
+                    leaving: false,
+                }
             };
             let members = found.addresses.into_iter().map(listed).collect();
             Ok(Answer {

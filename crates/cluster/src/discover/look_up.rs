@@ -56,6 +56,7 @@ pub async fn look_up(stated: Vec<Stated>) -> Result<Vec<Listed>, String> {
             address: (ip, one.port).into(),
             capacity: one.capacity,
             limit: one.limit,
+            leaving: false,
         })
     };
     Ok(stated.into_iter().filter_map(listed).collect())

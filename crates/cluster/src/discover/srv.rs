@@ -161,6 +161,7 @@ fn members(servers: &[SRV], known: &BTreeMap<Name, Vec<IpAddr>>) -> Vec<Listed> 
         address,
         capacity,
         limit: None,
+        leaving: false,
     };
     places.into_iter().map(listed).collect()
 }

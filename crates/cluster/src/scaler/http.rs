@@ -120,7 +120,7 @@ impl Door {
 }
 
 /// What a refusal says: its status, and the sentence of its body if there is one.
-pub(super) fn refusal(status: StatusCode, body: &[u8]) -> String {
+pub(crate) fn refusal(status: StatusCode, body: &[u8]) -> String {
     let message = serde_json::from_slice::<Value>(body).ok();
     let message = message.as_ref().and_then(|body| body["message"].as_str());
     match message {

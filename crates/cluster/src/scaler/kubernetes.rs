@@ -11,12 +11,11 @@ use std::time::Duration;
 
 use hyper::Method;
 use hyper::header::{ACCEPT, AUTHORIZATION};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 
 use super::http::{Ask, Door, refusal};
+use crate::account::Account;
 
 /// Something that has replicas.
 #[derive(Clone, PartialEq, Eq)]
@@ -51,17 +50,12 @@ impl KubernetesSettings {
     /// # Errors
     /// One line: the server cannot be reached, or does not want it.
     pub async fn scale(&self, replicas: u32) -> Result<u32, String> {
-        let read = |name: &str| {
-            let path = self.account.join(name);
-            let text = std::fs::read_to_string(&path);
-            text.map(|text| text.trim().to_owned())
-                .map_err(|error| format!("cannot read {}: {error}", path.display()))
-        };
+        let account = Account(&self.account);
         let namespace = match &self.namespace {
             Some(namespace) => namespace.clone(),
-            None => read("namespace")?,
+            None => account.namespace()?,
         };
-        let bearer = format!("Bearer {}", read("token")?);
+        let bearer = account.bearer()?;
         let (host, port) = (self.host.clone(), self.port);
         let door = match self.tls {
             false => Door::Tcp { host, port },
@@ -86,12 +80,11 @@ impl KubernetesSettings {
 
     /// The authority of the cluster, and no other.
     fn trust(&self) -> Result<Arc<ClientConfig>, String> {
-        let path = self.account.join("ca.crt");
-        let wrong = |why: &dyn fmt::Display| format!("{}: {why}", path.display());
         let mut roots = RootCertStore::empty();
-        for authority in CertificateDer::pem_file_iter(&path).map_err(|error| wrong(&error))? {
-            let authority = authority.map_err(|error| wrong(&error))?;
-            roots.add(authority).map_err(|error| wrong(&error))?;
+        for authority in Account(&self.account).authorities()? {
+            roots
+                .add(authority)
+                .map_err(|error| format!("{}: {error}", self.account.join("ca.crt").display()))?;
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();

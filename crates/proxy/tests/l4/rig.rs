@@ -18,7 +18,7 @@ pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MILLI: Duration = Duration::from_millis(1);
 
 pub(crate) fn member(address: SocketAddr) -> MemberSpec {
-    MemberSpec { name: address.to_string().into(), address, capacity: 1.0, limit: u32::MAX }
+    MemberSpec { name: address.to_string().into(), address, capacity: 1.0, limit: u32::MAX, leaving: false }
 }
 
 /// A group without health checks, by `least_connections`.

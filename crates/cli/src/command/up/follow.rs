@@ -67,6 +67,7 @@ fn members(followed: &[Followed], limit: u32) -> (Vec<MemberSpec>, Weights) {
         address: *endpoint,
         capacity: *capacity,
         limit,
+        leaving: false,
     };
     let weights = places.iter().map(|(endpoint, (_, weight))| (name(endpoint), Some(*weight))).collect();
     (places.iter().map(member).collect(), weights)

@@ -1,4 +1,5 @@
 use insta::assert_snapshot;
+use plimsoll_cluster::discover::KUBERNETES;
 
 use super::super::parse;
 use super::super::tests::all;
@@ -30,7 +31,8 @@ fn every_key_reaches_the_sources() {
         "etcd /services/web/",
         "registered etcd /plimsoll/",
     ];
-    assert_eq!(kinds[1..], others);
+    assert_eq!(kinds[1..6], others);
+    assert_eq!(kinds.len(), if KUBERNETES { 8 } else { 6 });
     let dns = &discovery.sources[1];
     assert_eq!((dns.allow_empty, dns.hold.as_secs()), (true, 36));
     let Kind::Dns(settings) = &dns.kind else { panic!("{dns:?}") };
@@ -46,6 +48,62 @@ fn every_key_reaches_the_sources() {
     assert_eq!((etcd.timeout.as_secs(), etcd.user.as_ref().unwrap().0.as_str()), (42, "lb"));
     assert!(etcd.tls.ca.is_some() && etcd.tls.own.is_some() && !discovery.sources[4].allow_empty);
     assert!(discovery.sources[5].allow_empty);
+    if !KUBERNETES {
+        return;
+    }
+    assert_eq!(kinds[6..], ["kubernetes shop/web:http", "kubernetes web:83"]);
+    let found = |index: usize| match &discovery.sources[index].kind {
+        Kind::Kubernetes(settings) => settings.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_snapshot!(format!("{:?}", found(6)), @r#"KubernetesSource { service: "web", namespace: Some("shop"), port: Some(Name("http")), family: V6, api: Account { server: Some(("api", 81)), tls: false, folder: "/tmp/account" }, timeout: 52s }"#);
+    assert_snapshot!(format!("{:?}", found(7)), @r#"KubernetesSource { service: "web", namespace: None, port: Some(Number(83)), family: Any, api: Kubeconfig { path: "/tmp/kubeconfig", context: Some("shop@cluster") }, timeout: 3s }"#);
+}
+
+#[test]
+fn services_of_kubernetes_are_taken_by_a_build_that_has_it() {
+    let rest = "discover = [{ kubernetes = { service = \"web\" } }]\n";
+    if !KUBERNETES {
+        assert_snapshot!(wrong(rest), @r#"
+        error: plimsoll.toml:6:15: this plimsoll was built without Kubernetes
+            6 | discover = [{ kubernetes = { service = "web" } }]
+              |               ^^^^^^^^^^ take it out, or build with: cargo build --release -p plimsoll --features kubernetes
+        1 error
+        "#);
+        return;
+    }
+    let file = parse("plimsoll.toml", text(rest).into_bytes()).unwrap();
+    let Kind::Kubernetes(settings) = &file.discoveries()[0].sources[0].kind else { panic!("{rest}") };
+    assert_snapshot!(format!("{settings:?}"), @r#"KubernetesSource { service: "web", namespace: None, port: None, family: Any, api: Account { server: None, tls: true, folder: "/var/run/secrets/kubernetes.io/serviceaccount" }, timeout: 3s }"#);
+    assert_snapshot!(wrong(
+        "discover = [{ kubernetes = { service = \"Web_1\" } },\n{ kubernetes = {} },\n\
+         { kubernetes = { service = \"web\", port = \"8080\" } },\n\
+         { kubernetes = { service = \"web\", port = 0 } },\n\
+         { kubernetes = { service = \"web\", context = \"a\" } },\n\
+         { kubernetes = { service = \"web\", kubeconfig = \"/k\", tls = false } }]\n"
+    ), @r#"
+    error: plimsoll.toml:6:40: `service`: `Web_1` is no name of Kubernetes: small letters, digits, and `-` between them
+        6 | discover = [{ kubernetes = { service = "Web_1" } },
+          |                                        ^^^^^^^ a name of Kubernetes, such as "web"
+    error: plimsoll.toml:7:16: missing key `service` in [group.discover.kubernetes]
+        7 | { kubernetes = {} },
+          |                ^^ add service = "web"
+    error: plimsoll.toml:8:42: `port` is called "8080", and names of ports have a letter
+        8 | { kubernetes = { service = "web", port = "8080" } },
+          |                                          ^^^^^^ write port = 8080 for the number
+    error: plimsoll.toml:9:42: `port` must be at least 1
+        9 | { kubernetes = { service = "web", port = 0 } },
+          |                                          ^
+    error: plimsoll.toml:10:35: `context` is of a `kubeconfig`, and there is none
+       10 | { kubernetes = { service = "web", context = "a" } },
+          |                                   ^^^^^^^ add kubeconfig = "/etc/plimsoll/kubeconfig"
+    error: plimsoll.toml:11:54: either `kubeconfig` or `tls`, not both
+       11 | { kubernetes = { service = "web", kubeconfig = "/k", tls = false } }]
+          |                                                      ^^^
+       11 | { kubernetes = { service = "web", kubeconfig = "/k", tls = false } }]
+          |                                   ^^^^^^^^^^ it says whom to ask
+    6 errors
+    "#);
 }
 
 #[test]
@@ -67,7 +125,7 @@ fn what_is_wrong_with_sources() {
     assert_snapshot!(wrong("discover = [\n{},\n{ file = \"/a\", dns = \"web:80\" },\n{ dns = \"10.0.0.1:80\" }]\n"), @r#"
     error: plimsoll.toml:7:1: a source of members without a place to look
         7 | {},
-          | ^^ add file = "…", dns = "name:port", srv = "_http._tcp.name", http = "http://…", etcd = "/…/" or registered = true
+          | ^^ add file = "…", dns = "name:port", srv = "_http._tcp.name", http = "http://…", etcd = "/…/", kubernetes = { service = "…" } or registered = true
     error: plimsoll.toml:8:16: either `file` or `dns`, not both
         8 | { file = "/a", dns = "web:80" },
           |                ^^^ make a [[group.discover]] of each
@@ -153,7 +211,7 @@ fn the_examples_of_the_guide_are_right() {
     let guide = std::fs::read_to_string(path).unwrap();
     let blocks: Vec<&str> =
         guide.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(blocks.len(), 7);
+    assert_eq!(blocks.len(), 9);
     for block in blocks {
         let whole = if block.contains("[[group]]") {
             block.to_owned()
@@ -161,7 +219,12 @@ fn the_examples_of_the_guide_are_right() {
             format!("[[group]]\nname = \"web\"\n{block}")
         };
         let text = format!("[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{whole}");
-        let file = parse("discovery.md", text.into_bytes()).unwrap_or_else(|problems| panic!("{problems}"));
+        let parsed = parse("discovery.md", text.into_bytes());
+        if block.contains("kubernetes") && !KUBERNETES {
+            assert!(parsed.unwrap_err().to_string().contains("built without Kubernetes"));
+            continue;
+        }
+        let file = parsed.unwrap_or_else(|problems| panic!("{problems}"));
         assert_eq!(file.warnings.list(), []);
     }
     let said = |language: &str, begin: &str| {

@@ -1,6 +1,15 @@
 //! The configuration that has everything.
 
-/// Every key there is, none at its default; but for `[admin.kerberos]`, which not every build takes.
+/// What not every build takes: sources of members in Kubernetes, every key, none at its default.
+pub(super) const ENDPOINTS: &str = r#"[[group.discover]]
+kubernetes = { service = "web", namespace = "shop", port = "http", server = "api:81", tls = false, account = "/tmp/account" }
+family = "ipv6"
+timeout = "52s"
+[[group.discover]]
+kubernetes = { service = "web", port = 83, kubeconfig = "/tmp/kubeconfig", context = "shop@cluster" }
+"#;
+
+/// Every key there is, none at its default; but for [`ENDPOINTS`] and `[admin.kerberos]`, which not every build takes.
 pub(super) const ALL: &str = r#"threads = 3
 max_connections = 5000
 drain_deadline = "1m30s"

@@ -13,7 +13,7 @@ fn source(host: &str, allow_empty: bool, hold: u64) -> Arc<SourceSettings> {
 
 fn listed(last: u8, capacity: f64) -> Listed {
     let address = ([10, 0, 0, last], 80).into();
-    Listed { name: format!("10.0.0.{last}:80").into(), address, capacity, limit: None }
+    Listed { name: format!("10.0.0.{last}:80").into(), address, capacity, limit: None, leaving: false }
 }
 
 fn told(lasts: &[u8]) -> Result<Told, String> {

@@ -301,7 +301,13 @@ impl Charge {
         let member = |name: &Arc<str>| {
             let instance = self.instances.values().find(|one| *one.address.to_string() == **name)?;
             let (capacity, limit) = (self.scaling.rules.unit, self.scaling.limit);
-            Some(Listed { name: Arc::clone(name), address: instance.address, capacity, limit })
+            Some(Listed {
+                name: Arc::clone(name),
+                address: instance.address,
+                capacity,
+                limit,
+                leaving: false,
+            })
         };
         let members: Vec<Listed> = self.crew.members().filter_map(member).collect();
         let (running, group) = (Arc::clone(&self.running), Arc::clone(&self.scaling.group));

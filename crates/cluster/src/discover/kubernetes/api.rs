@@ -1,0 +1,304 @@
+//! Questions to the API of Kubernetes: a list of slices, page by page, and a watch of them, a line of JSON for each event.
+//!
+//! With a service account its token is read for each question, as the cluster renews it in place. A kubeconfig is read when the API is
+//! opened, and its programs are run then.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Limited};
+use hyper::header::{AUTHORIZATION, HeaderValue};
+use hyper::{Request, Response, StatusCode, Uri};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{ListParams, ObjectList, WatchEvent, WatchParams};
+use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config, Resource as _};
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::slices::Slice;
+use super::{KubernetesApi, KubernetesSource};
+use crate::account::Account;
+use crate::discover::MOST;
+use crate::discover::look_up::too_many;
+use crate::scaler::refusal;
+
+/// The slices of a service have this label, and its name there.
+const LABEL: &str = "kubernetes.io/service-name";
+/// Slices on a page.
+const PAGE: u32 = 500;
+/// Most bytes of a page. A slice of a thousand endpoints, the most that it may have, is below half a MiB.
+const LONGEST_PAGE: usize = 64 << 20;
+/// Most bytes of an event: one slice.
+const LONGEST_EVENT: usize = 8 << 20;
+/// Most bytes of a refusal.
+const LONGEST_REFUSAL: usize = 64 << 10;
+/// Most slices of a service: with few endpoints in each where there are many.
+const MOST_SLICES: usize = 4096;
+/// Asked for where the pod's environment does not say where the server is.
+const SERVER: (&str, u16) = ("kubernetes.default.svc", 443);
+
+/// Why a question came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// The server does not have that version any more (410): all is to be listed anew.
+    Gone,
+    /// The server does not take who asks (401): whoever asks is to be read anew.
+    Stranger(String),
+    /// The server says something that nobody can go on behind.
+    Unclear(String),
+    /// Anything else.
+    Else(String),
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone => f.write_str("the list is older than what the server remembers"),
+            Self::Stranger(why) | Self::Unclear(why) | Self::Else(why) => f.write_str(why),
+        }
+    }
+}
+
+/// The API, ready to be asked for the slices of one service.
+pub(super) struct Api {
+    client: Client,
+    /// Folder whose token proves who asks; none where the client does so by itself.
+    account: Option<PathBuf>,
+    slices: kube::core::Request,
+    selector: String,
+    timeout: Duration,
+}
+
+/// All slices that there are, and the version of that.
+pub(super) struct Page {
+    pub(super) version: String,
+    pub(super) slices: BTreeMap<String, Slice>,
+}
+
+/// Events as they come.
+pub(super) struct Events {
+    body: Body,
+    /// What came and is not a whole line yet.
+    begun: Vec<u8>,
+    /// So much of it has no end of a line.
+    looked: usize,
+}
+
+impl Api {
+    /// Reads files, and runs the programs that a kubeconfig names; asks nobody yet.
+    pub(super) async fn open(source: &KubernetesSource) -> Result<Self, Failed> {
+        let (own, runtime) = (source.clone(), Handle::current());
+        let opened = spawn_blocking(move || runtime.block_on(open(own)));
+        let late =
+            |_| Err(format!("its credentials cannot be had within {} s", source.timeout.as_secs_f64()));
+        let opened =
+            timeout(source.timeout, async { opened.await.unwrap_or_else(|error| Err(error.to_string())) });
+        opened.await.unwrap_or_else(late).map_err(Failed::Else)
+    }
+
+    /// The slices that there are.
+    pub(super) async fn list(&self) -> Result<Page, Failed> {
+        let (mut slices, mut next, mut endpoints) = (BTreeMap::new(), None, 0);
+        loop {
+            let params = ListParams {
+                label_selector: Some(self.selector.clone()),
+                limit: Some(PAGE),
+                continue_token: next,
+                ..ListParams::default()
+            };
+            let request = self.slices.list(&params).map_err(|error| Failed::Else(error.to_string()))?;
+            let page = timeout(self.timeout, async {
+                let response = self.ask(request).await?;
+                let body = Limited::new(response.into_body(), LONGEST_PAGE).collect().await;
+                body.map_err(|error| Failed::Else(format!("the list broke off: {}", said(&*error))))
+            });
+            let page = page.await.map_err(|_| self.late())??.to_bytes();
+            let page: ObjectList<EndpointSlice> = serde_json::from_slice(&page)
+                .map_err(|error| Failed::Else(format!("its list cannot be read: {error}")))?;
+            for slice in page.items {
+                let Some(name) = slice.metadata.name.clone() else { continue };
+                let slice = Slice::from(slice);
+                endpoints += slice.len();
+                slices.insert(name, slice);
+            }
+            bound(&slices, endpoints).map_err(Failed::Else)?;
+            next = page.metadata.continue_.filter(|token| !token.is_empty());
+            if next.is_none() {
+                let version = page.metadata.resource_version.unwrap_or_default();
+                return Ok(Page { version, slices });
+            }
+        }
+    }
+
+    /// What happens to them behind a version, until the server ends that after `window`.
+    pub(super) async fn watch(&self, version: &str, window: Duration) -> Result<Events, Failed> {
+        let params = WatchParams {
+            label_selector: Some(self.selector.clone()),
+            timeout: Some(u32::try_from(window.as_secs().max(1)).unwrap_or(u32::MAX)),
+            bookmarks: true,
+            ..WatchParams::default()
+        };
+        let request = self.slices.watch(&params, version).map_err(|error| Failed::Else(error.to_string()))?;
+        let response = timeout(self.timeout, self.ask(request)).await.map_err(|_| self.late())??;
+        Ok(Events { body: response.into_body(), begun: Vec::new(), looked: 0 })
+    }
+
+    /// An answer that is one.
+    async fn ask(&self, request: Request<Vec<u8>>) -> Result<Response<Body>, Failed> {
+        let mut request = request.map(Body::from);
+        if let Some(folder) = &self.account {
+            let bearer = Account(folder).bearer().map_err(Failed::Else)?;
+            let mut bearer = HeaderValue::try_from(bearer)
+                .map_err(|_| Failed::Else(format!("{} is no token", folder.join("token").display())))?;
+            bearer.set_sensitive(true);
+            request.headers_mut().insert(AUTHORIZATION, bearer);
+        }
+        let response = self.client.send(request).await.map_err(|error| Failed::Else(said(&error)))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let body = Limited::new(response.into_body(), LONGEST_REFUSAL).collect().await;
+        let why = refusal(status, &body.map(|body| body.to_bytes()).unwrap_or_default());
+        Err(match status {
+            StatusCode::GONE => Failed::Gone,
+            StatusCode::UNAUTHORIZED => Failed::Stranger(why),
+            // It has too much to do, or does not work: what is known of it holds.
+            StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::INTERNAL_SERVER_ERROR
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE => Failed::Else(why),
+            _ => Failed::Unclear(why),
+        })
+    }
+
+    fn late(&self) -> Failed {
+        Failed::Else(format!("no answer within {} s", self.timeout.as_secs_f64()))
+    }
+}
+
+impl Events {
+    /// The next event; `None` when the server has ended the watch. May be given up at any moment.
+    pub(super) async fn next(&mut self) -> Result<Option<WatchEvent<EndpointSlice>>, Failed> {
+        loop {
+            if let Some(end) = self.begun[self.looked..].iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.begun.drain(..=self.looked + end).collect();
+                self.looked = 0;
+                if line.trim_ascii().is_empty() {
+                    continue;
+                }
+                let event = serde_json::from_slice(&line);
+                return event
+                    .map(Some)
+                    .map_err(|error| Failed::Else(format!("an event of the watch cannot be read: {error}")));
+            }
+            self.looked = self.begun.len();
+            if self.begun.len() > LONGEST_EVENT {
+                return Err(Failed::Else(format!(
+                    "an event of the watch is longer than {} MiB",
+                    LONGEST_EVENT >> 20
+                )));
+            }
+            match self.body.frame().await {
+                None if self.begun.trim_ascii().is_empty() => return Ok(None),
+                None => return Err(Failed::Else("the watch ended within an event".into())),
+                Some(Err(error)) => {
+                    return Err(Failed::Else(format!("the watch broke off: {}", said(&error))));
+                }
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.begun.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// There is a most of both.
+pub(super) fn bound(slices: &BTreeMap<String, Slice>, endpoints: usize) -> Result<(), String> {
+    // A pod may be there with an address of each kind, and while it moves from one slice to another.
+    if endpoints > 4 * MOST {
+        return Err(too_many(endpoints));
+    }
+    match slices.len() > MOST_SLICES {
+        true => Err(format!("the service has more than {MOST_SLICES} EndpointSlices")),
+        false => Ok(()),
+    }
+}
+
+async fn open(source: KubernetesSource) -> Result<Api, String> {
+    let timeout = source.timeout;
+    let (mut config, account) = match &source.api {
+        KubernetesApi::Account { server, tls, folder } => {
+            let config = of_account(server.as_ref(), *tls, folder, source.namespace.is_none())?;
+            // Without TLS whoever is asked proves who asks, and a token would be read by anybody.
+            (config, tls.then(|| folder.clone()))
+        }
+        KubernetesApi::Kubeconfig { path, context } => (of_file(path, context.as_ref()).await?, None),
+    };
+    config.connect_timeout = Some(timeout);
+    // When it is asked again is decided by whoever asks.
+    config.default_retry = false;
+    let namespace = source.namespace.as_ref().unwrap_or(&config.default_namespace);
+    let slices = kube::core::Request::new(EndpointSlice::url_path(&(), Some(namespace)));
+    let client = Client::try_from(config).map_err(|error| said(&error))?;
+    Ok(Api { client, account, slices, selector: format!("{LABEL}={}", source.service), timeout })
+}
+
+/// By the folder of a service account.
+fn of_account(
+    server: Option<&(String, u16)>,
+    tls: bool,
+    folder: &Path,
+    namespace: bool,
+) -> Result<Config, String> {
+    let told = || {
+        let host = std::env::var("KUBERNETES_SERVICE_HOST").ok()?;
+        Some((host, std::env::var("KUBERNETES_SERVICE_PORT").ok()?.parse().ok()?))
+    };
+    let (host, port) = server.cloned().or_else(told).unwrap_or_else(|| (SERVER.0.to_owned(), SERVER.1));
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    let url = format!("http{}://{host}:{port}", if tls { "s" } else { "" });
+    let url: Uri = url.parse().map_err(|error| format!("{url}: {error}"))?;
+    let mut config = Config::new(url);
+    if namespace {
+        config.default_namespace = Account(folder).namespace()?;
+    }
+    if tls {
+        let authorities = Account(folder).authorities()?;
+        config.root_cert = Some(authorities.iter().map(|authority| authority.to_vec()).collect());
+        config.root_cert_file = Some(folder.join("ca.crt"));
+    }
+    Ok(config)
+}
+
+/// By a file for `kubectl`.
+async fn of_file(path: &Path, context: Option<&String>) -> Result<Config, String> {
+    let wrong = |error: &(dyn Error + 'static)| format!("{}: {}", path.display(), said(error));
+    let file = Kubeconfig::read_from(path).map_err(|error| wrong(&error))?;
+    let options = KubeConfigOptions { context: context.cloned(), ..KubeConfigOptions::default() };
+    Config::from_custom_kubeconfig(file, &options).await.map_err(|error| wrong(&error))
+}
+
+/// What an error says, and what is behind it, on one line and each thing once.
+fn said(error: &(dyn Error + 'static)) -> String {
+    let mut words = Vec::<String>::new();
+    // The client's own words for it are the names of its variants.
+    let mut next = error.downcast_ref::<kube::Error>().and_then(Error::source).or(Some(error));
+    while let Some(error) = next {
+        let word = error.to_string();
+        // Some say what is behind them, too.
+        if !words.iter().any(|said| said.contains(&word)) {
+            words.push(word);
+        }
+        next = error.source();
+    }
+    words.join(": ").replace('\n', " ")
+}

@@ -1,0 +1,438 @@
+//! A source before an API server that does what the test says, request by request, in the form of the wire.
+
+mod server;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::watched::Watched;
+use super::*;
+use crate::discover::{Heard, Kind, SourceSettings, Told, follow};
+use server::{Asked, Server, Stream};
+
+/// Nothing here takes so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Of the service `web` in the namespace `shop`.
+pub(super) fn source() -> KubernetesSource {
+    KubernetesSource {
+        service: "web".into(),
+        namespace: Some("shop".into()),
+        port: Some(ServicePort::Name("http".into())),
+        family: Family::Any,
+        api: KubernetesApi::Account { server: None, tls: false, folder: "/nonexistent".into() },
+        timeout: Duration::from_secs(10),
+    }
+}
+
+fn at(server: &Server) -> KubernetesSource {
+    let address = server.address();
+    let server = Some((address.ip().to_string(), address.port()));
+    let api = KubernetesApi::Account { server, tls: false, folder: "/nonexistent".into() };
+    KubernetesSource { api, ..source() }
+}
+
+/// A slice with the port 80.
+fn slice(name: &str, version: u64, addresses: &[&str]) -> Value {
+    let endpoint = |address: &&str| json!({"addresses": [address], "conditions": {"ready": true, "serving": true, "terminating": false}});
+    json!({
+        "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "addressType": "IPv4",
+        "metadata": {"name": name, "namespace": "shop", "resourceVersion": version.to_string(), "generation": 1,
+            "labels": {"kubernetes.io/service-name": "web"}},
+        "endpoints": addresses.iter().map(endpoint).collect::<Vec<_>>(),
+        "ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
+    })
+}
+
+fn list(version: u64, next: &str, items: &[Value]) -> Value {
+    json!({"kind": "EndpointSliceList", "apiVersion": "discovery.k8s.io/v1",
+        "metadata": {"resourceVersion": version.to_string(), "continue": next}, "items": items})
+}
+
+fn event(kind: &str, object: Value) -> Value {
+    json!({"type": kind, "object": object})
+}
+
+fn bookmark(version: u64) -> Value {
+    event(
+        "BOOKMARK",
+        json!({"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
+        "metadata": {"resourceVersion": version.to_string(), "creationTimestamp": null}, "addressType": "", "endpoints": null, "ports": null}),
+    )
+}
+
+fn status(code: u16, reason: &str, message: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message, "reason": reason, "code": code})
+}
+
+/// A source that is asked as the balancer does.
+struct Following {
+    heard: mpsc::Receiver<Heard>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Following {
+    fn start(source: KubernetesSource) -> Self {
+        let source =
+            SourceSettings { kind: Kind::Kubernetes(source), allow_empty: false, hold: Duration::ZERO };
+        let (to, heard) = mpsc::channel(64);
+        Self { task: tokio::spawn(follow("web".into(), Arc::new(source), to)), heard }
+    }
+
+    async fn next(&mut self) -> Result<Told, String> {
+        timeout(PATIENCE, self.heard.recv()).await.expect("something is heard").expect("it is asked on").said
+    }
+
+    /// Whom it has next, by their names.
+    async fn members(&mut self) -> Vec<String> {
+        loop {
+            let told = self.next().await.unwrap_or_else(|why| panic!("members, not: {why}"));
+            if let Some(members) = told.members {
+                return members.iter().map(|one| one.name.to_string()).collect();
+            }
+        }
+    }
+
+    /// Why it fails next.
+    async fn failure(&mut self) -> String {
+        loop {
+            match self.next().await {
+                Err(why) => return why,
+                Ok(told) => assert!(told.members.is_none(), "{told:?}"),
+            }
+        }
+    }
+}
+
+/// A server that has listed one slice, of version 7, and is asked to watch.
+async fn watched(address: &str) -> (Server, Following, Asked) {
+    let mut server = Server::start().await;
+    let mut following = Following::start(at(&server));
+    server.next().await.json(200, &list(7, "", &[slice("web-a", 5, &[address])])).await;
+    assert_eq!(following.members().await, [format!("{address}:80")]);
+    let watch = server.next().await;
+    assert_eq!(watch.query("resourceVersion").as_deref(), Some("7"));
+    (server, following, watch)
+}
+
+#[tokio::test]
+async fn it_is_listed_in_pages_and_watched_from_then_on() {
+    let mut server = Server::start().await;
+    let mut following = Following::start(at(&server));
+    let first = server.next().await;
+    assert_eq!(first.path(), "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices");
+    assert_eq!(first.query("labelSelector").as_deref(), Some("kubernetes.io/service-name=web"));
+    assert!(
+        first.query("limit").is_some() && first.query("watch").is_none() && first.query("continue").is_none()
+    );
+    // Without TLS no token is sent.
+    assert_eq!(first.field("authorization"), None);
+    first.json(200, &list(6, "more", &[slice("web-a", 3, &["10.0.0.2"])])).await;
+    let second = server.next().await;
+    assert_eq!(second.query("continue").as_deref(), Some("more"));
+    second.json(200, &list(6, "", &[slice("web-b", 4, &["10.0.0.1"])])).await;
+    assert_eq!(following.members().await, ["10.0.0.1:80", "10.0.0.2:80"]);
+    let watch = server.next().await;
+    assert_eq!(watch.path(), "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices");
+    assert_eq!(watch.query("labelSelector").as_deref(), Some("kubernetes.io/service-name=web"));
+    assert_eq!(watch.query("resourceVersion").as_deref(), Some("6"));
+    assert_eq!(watch.query("allowWatchBookmarks").as_deref(), Some("true"));
+    assert_eq!(watch.query("timeoutSeconds").as_deref(), Some("60"));
+    let mut stream = watch.stream().await;
+    stream.event(&event("ADDED", slice("web-c", 8, &["10.0.0.3"]))).await;
+    assert_eq!(following.members().await, ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]);
+    stream.event(&event("MODIFIED", slice("web-a", 9, &["10.0.0.4"]))).await;
+    assert_eq!(following.members().await, ["10.0.0.1:80", "10.0.0.3:80", "10.0.0.4:80"]);
+    // In two halves, as it may come.
+    let gone = event("DELETED", slice("web-b", 10, &["10.0.0.1"])).to_string();
+    let (one, other) = gone.split_at(gone.len() / 2);
+    stream.raw(one).await;
+    stream.raw(&format!("{other}\n")).await;
+    assert_eq!(following.members().await, ["10.0.0.3:80", "10.0.0.4:80"]);
+    // The end of a watch is no failure, and it goes on behind the bookmark.
+    stream.event(&bookmark(77)).await;
+    stream.end().await;
+    let watch = server.next().await;
+    assert_eq!(watch.query("resourceVersion").as_deref(), Some("77"));
+    let mut stream = watch.stream().await;
+    // All of them are gone: that is told, with the reason, and whether it is believed is not decided here.
+    stream.event(&event("DELETED", slice("web-a", 78, &[]))).await;
+    assert_eq!(following.members().await, ["10.0.0.3:80"]);
+    stream.event(&event("DELETED", slice("web-c", 79, &[]))).await;
+    let told = loop {
+        match following.next().await.unwrap() {
+            Told { members: None, .. } => {}
+            told => break told,
+        }
+    };
+    assert_eq!((told.members.unwrap().len(), told.note.unwrap().contains("EndpointSlice")), (0, true));
+}
+
+#[tokio::test]
+async fn what_the_server_has_forgotten_is_listed_anew() {
+    let (mut server, mut following, watch) = watched("10.0.0.1").await;
+    // As the answer to a question,
+    watch.json(410, &status(410, "Expired", "too old resource version: 7 (9)")).await;
+    let again = server.next().await;
+    assert_eq!(again.query("watch"), None);
+    again.json(200, &list(20, "", &[slice("web-a", 19, &["10.0.0.2"])])).await;
+    assert_eq!(following.members().await, ["10.0.0.2:80"]);
+    let watch = server.next().await;
+    assert_eq!(watch.query("resourceVersion").as_deref(), Some("20"));
+    // and as an event.
+    let mut stream = watch.stream().await;
+    stream.event(&event("ERROR", status(410, "Expired", "too old resource version: 20 (30)"))).await;
+    let again = server.next().await;
+    assert_eq!(again.query("watch"), None);
+    again.json(200, &list(40, "", &[slice("web-a", 39, &["10.0.0.3"])])).await;
+    assert_eq!(following.members().await, ["10.0.0.3:80"]);
+    assert_eq!(server.next().await.query("resourceVersion").as_deref(), Some("40"));
+}
+
+#[tokio::test]
+async fn a_watch_that_breaks_goes_on_where_it_was() {
+    let (mut server, mut following, watch) = watched("10.0.0.1").await;
+    let mut stream = watch.stream().await;
+    stream.event(&event("MODIFIED", slice("web-a", 8, &["10.0.0.2"]))).await;
+    assert_eq!(following.members().await, ["10.0.0.2:80"]);
+    stream.raw("{\"type\":\"MODI").await;
+    stream.cut().await;
+    let why = following.failure().await;
+    assert!(why.contains("the watch broke off"), "{why}");
+    let watch = server.next().await;
+    assert_eq!(watch.query("resourceVersion").as_deref(), Some("8"));
+    // What does not work at the server is its own affair.
+    watch.json(503, &status(503, "ServiceUnavailable", "apiserver is shutting down")).await;
+    assert_eq!(following.failure().await, "it answered 503: apiserver is shutting down");
+    let watch = server.next().await;
+    assert_eq!(watch.query("resourceVersion").as_deref(), Some("8"));
+    let mut stream = watch.stream().await;
+    stream.event(&event("MODIFIED", slice("web-a", 9, &["10.0.0.3"]))).await;
+    assert_eq!(following.members().await, ["10.0.0.3:80"]);
+    // Behind what nobody can read, and behind errors that say nothing of the version, all is listed anew.
+    for (odd, why) in [
+        (
+            event("ERROR", status(500, "InternalError", "etcdserver: no leader")),
+            "etcdserver: no leader (500)",
+        ),
+        (
+            event("MODIFIED", json!({"metadata": {}, "addressType": "IPv4", "endpoints": []})),
+            "names no EndpointSlice",
+        ),
+    ] {
+        stream.event(&odd).await;
+        let said = following.failure().await;
+        assert!(said.contains(why), "{said}");
+        let again = server.next().await;
+        assert_eq!(again.query("watch"), None);
+        again.json(200, &list(30, "", &[slice("web-a", 29, &["10.0.0.3"])])).await;
+        assert_eq!(following.members().await, ["10.0.0.3:80"]);
+        stream = server.next().await.stream().await;
+    }
+    stream.raw("<html>\n").await;
+    assert!(following.failure().await.contains("cannot be read"));
+}
+
+#[tokio::test]
+async fn what_nobody_goes_by_is_no_news() {
+    let (_server, mut following, watch) = watched("10.0.0.1").await;
+    let mut stream: Stream = watch.stream().await;
+    stream.event(&event("MODIFIED", slice("web-a", 8, &["10.0.0.1"]))).await;
+    assert_eq!(following.next().await, Ok(Told::default()));
+    // A port that nobody has is a mistake of somebody's: it is said until it is mended.
+    let mut other = slice("web-a", 9, &["10.0.0.1"]);
+    other["ports"] = json!([{"name": "metrics", "port": 81}]);
+    stream.event(&event("MODIFIED", other)).await;
+    let why = following.failure().await;
+    assert!(why.starts_with("its endpoints have no port http; they have metrics 81"), "{why}");
+    stream.event(&bookmark(10)).await;
+    assert_eq!(following.failure().await, why);
+    stream.event(&event("MODIFIED", slice("web-a", 11, &["10.0.0.2"]))).await;
+    assert_eq!(following.members().await, ["10.0.0.2:80"]);
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_asked_until_it_is_back() {
+    let mut server = Server::start().await;
+    let away = server.close().await;
+    let mut following = Following::start(at(&server));
+    let why = following.failure().await;
+    assert!(why.contains("Connection refused"), "{why}");
+    following.failure().await;
+    let mut server = Server::again(away).await;
+    // Those that are refused say so.
+    let mut asked = server.next().await;
+    asked
+        .json(
+            403,
+            &status(403, "Forbidden", "endpointslices is forbidden: User \"system:serviceaccount:a:b\""),
+        )
+        .await;
+    let mut why = following.failure().await;
+    while why.contains("refused") {
+        why = following.failure().await;
+    }
+    assert!(why.starts_with("it answered 403: endpointslices is forbidden"), "{why}");
+    asked = server.next().await;
+    asked.json(200, &json!({"items": [], "metadata": {"resourceVersion": "3"}})).await;
+    assert!(following.members().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_watch_of_which_nothing_is_heard_is_dead() {
+    let mut server = Server::start().await;
+    let silent = Duration::from_millis(200);
+    let mut watched = Watched::new(at(&server), Duration::from_secs(1), silent);
+    let asking = |mut watched: Watched| async move {
+        let said = Source::ask(&mut watched).await.map(|answer| answer.told);
+        (watched, said)
+    };
+    let first = tokio::spawn(asking(watched));
+    server.next().await.json(200, &list(7, "", &[slice("web-a", 5, &["10.0.0.1"])])).await;
+    let said;
+    (watched, said) = first.await.unwrap();
+    assert_eq!(said.unwrap().members.unwrap().len(), 1);
+    let second = tokio::spawn(asking(watched));
+    let watch = server.next().await;
+    let _silent = watch.stream().await;
+    let (_, said) = second.await.unwrap();
+    assert!(said.unwrap_err().contains("nothing was heard of its watch"));
+}
+
+/// A folder of a service account.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("plimsoll-kube-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn a_service_account_proves_who_asks_and_its_token_is_renewed() {
+    let folder = Folder::new();
+    let (mut server, authority) = Server::secure().await;
+    folder.write("ca.crt", &authority);
+    folder.write("token", "first\n");
+    folder.write("namespace", "lane\n");
+    let address = Some(("localhost".to_owned(), server.address().port()));
+    let api = KubernetesApi::Account { server: address, tls: true, folder: folder.0.clone() };
+    let asked = KubernetesSource { namespace: None, api, ..source() };
+    let mut following = Following::start(asked.clone());
+    let first = server.next().await;
+    assert_eq!(first.field("authorization"), Some("Bearer first"));
+    assert_eq!(first.path(), "/apis/discovery.k8s.io/v1/namespaces/lane/endpointslices");
+    first.json(200, &list(7, "", &[slice("web-a", 5, &["10.0.0.1"])])).await;
+    following.members().await;
+    // It is read for each question.
+    folder.write("token", "second");
+    let watch = server.next().await;
+    assert_eq!(watch.field("authorization"), Some("Bearer second"));
+    watch.json(401, &status(401, "Unauthorized", "Unauthorized")).await;
+    assert_eq!(following.failure().await, "it answered 401: Unauthorized");
+    folder.write("token", "third");
+    let mut again = server.next().await;
+    while again.field("authorization") == Some("Bearer second") {
+        again.json(401, &status(401, "Unauthorized", "Unauthorized")).await;
+        again = server.next().await;
+    }
+    assert_eq!((again.field("authorization"), again.query("watch")), (Some("Bearer third"), None));
+    again.json(200, &list(9, "", &[slice("web-a", 8, &["10.0.0.2"])])).await;
+    while following.next().await.is_err() {}
+    drop(following);
+    // Nobody else's certificate will do, and what is missing is named.
+    folder.write("ca.crt", &Server::secure().await.1);
+    let why = Following::start(asked.clone()).failure().await;
+    assert!(why.contains("certificate"), "{why}");
+    std::fs::remove_file(folder.0.join("token")).unwrap();
+    let why = Following::start(asked.clone()).failure().await;
+    assert!(why.contains("cannot read") && why.contains("token"), "{why}");
+    folder.write("ca.crt", "none");
+    let why = Following::start(asked).failure().await;
+    assert!(why.contains("ca.crt: no certificate is in it"), "{why}");
+}
+
+#[tokio::test]
+async fn a_kubeconfig_says_whom_to_ask_and_by_which_context() {
+    let folder = Folder::new();
+    let (mut server, authority) = Server::secure().await;
+    folder.write("authority.pem", &authority);
+    folder.write("token", "of a file");
+    let port = server.address().port();
+    let file = |context: &str| {
+        folder.write(
+            "kubeconfig",
+            &format!(
+                "apiVersion: v1\nkind: Config\ncurrent-context: {context}\nclusters:\n- name: here\n  cluster:\n    \
+                 server: https://localhost:{port}\n    certificate-authority: authority.pem\nusers:\n- name: lb\n  user:\n    \
+                 token: s3cret\n- name: file\n  user:\n    tokenFile: token\ncontexts:\n- name: one\n  context:\n    cluster: here\n    \
+                 user: lb\n    namespace: lane\n- name: two\n  context:\n    cluster: here\n    user: file\n"
+            ),
+        )
+    };
+    let source = |context: Option<&str>| {
+        let path = file("one");
+        let api = KubernetesApi::Kubeconfig { path, context: context.map(str::to_owned) };
+        KubernetesSource { namespace: None, api, ..source() }
+    };
+    let mut following = Following::start(source(None));
+    let asked = server.next().await;
+    assert_eq!(asked.field("authorization"), Some("Bearer s3cret"));
+    assert_eq!(asked.path(), "/apis/discovery.k8s.io/v1/namespaces/lane/endpointslices");
+    asked.json(200, &list(7, "", &[slice("web-a", 5, &["10.0.0.1"])])).await;
+    assert_eq!(following.members().await, ["10.0.0.1:80"]);
+    drop(server.next().await);
+    drop(following);
+    let following = Following::start(source(Some("two")));
+    let asked = server.next().await;
+    assert_eq!(asked.field("authorization"), Some("Bearer of a file"));
+    assert_eq!(asked.path(), "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices");
+    drop(following);
+    let why = Following::start(source(Some("three"))).failure().await;
+    assert!(why.contains("kubeconfig: ") && why.contains("context") && why.contains("three"), "{why}");
+    let path = folder.write("kubeconfig", "clusters: [\n");
+    let api = KubernetesApi::Kubeconfig { path, context: None };
+    let why = Following::start(KubernetesSource { api, ..self::source() }).failure().await;
+    assert!(why.contains("kubeconfig: ") && !why.contains('\n'), "{why}");
+}
+
+#[test]
+fn it_waits_longer_from_failure_to_failure_and_never_in_step() {
+    let most = [250, 500, 1000, 2000, 4000, 8000, 10_000, 10_000, 10_000];
+    for (failures, most) in (1..).zip(most) {
+        let waits: Vec<Duration> = (0..50).map(|_| source().again(failures)).collect();
+        let most = Duration::from_millis(most);
+        assert!(waits.iter().all(|wait| *wait >= most / 2 && *wait <= most), "{failures}: {waits:?}");
+        assert!(waits.iter().any(|wait| *wait != waits[0]));
+    }
+    assert!(source().again(0) <= LONGEST && source().again(u32::MAX) <= LONGEST);
+}

@@ -1,0 +1,181 @@
+//! An API server whose answers the test gives: each connection brings one question.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::PATIENCE;
+
+trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for S {}
+
+pub(super) struct Server {
+    address: SocketAddr,
+    asked: mpsc::Receiver<Asked>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A question that waits for its answer.
+pub(super) struct Asked {
+    target: String,
+    fields: Vec<(String, String)>,
+    wire: Box<dyn Wire>,
+}
+
+/// An answer that goes on.
+pub(super) struct Stream(Box<dyn Wire>);
+
+impl Server {
+    pub(super) async fn start() -> Self {
+        Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), None)
+    }
+
+    /// One behind TLS as `localhost`, and the certificate that is to be believed.
+    pub(super) async fn secure() -> (Self, String) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config =
+            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config =
+            config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        (Self::on(listener, Some(TlsAcceptor::from(Arc::new(config)))), made.cert.pem())
+    }
+
+    /// Nobody is at its address from now on.
+    pub(super) async fn close(&mut self) -> SocketAddr {
+        self.task.abort();
+        while !self.task.is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.address
+    }
+
+    /// One at an address where one was.
+    pub(super) async fn again(address: SocketAddr) -> Self {
+        Self::on(TcpListener::bind(address).await.unwrap(), None)
+    }
+
+    fn on(listener: TcpListener, tls: Option<TlsAcceptor>) -> Self {
+        let address = listener.local_addr().unwrap();
+        let (to, asked) = mpsc::channel(16);
+        let task = tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (tls, to) = (tls.clone(), to.clone());
+                tokio::spawn(async move {
+                    let wire: Box<dyn Wire> = match tls {
+                        None => Box::new(stream),
+                        // Who does not like the certificate asks nothing.
+                        Some(tls) => match tls.accept(stream).await {
+                            Ok(secure) => Box::new(secure),
+                            Err(_) => return,
+                        },
+                    };
+                    if let Some(asked) = read(wire).await {
+                        let _ = to.send(asked).await;
+                    }
+                });
+            }
+        });
+        Self { address, asked, task }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(super) async fn next(&mut self) -> Asked {
+        timeout(PATIENCE, self.asked.recv()).await.expect("it is asked").expect("it listens")
+    }
+}
+
+impl Asked {
+    pub(super) fn path(&self) -> &str {
+        self.target.split('?').next().unwrap()
+    }
+
+    /// A part of the query, decoded.
+    pub(super) fn query(&self, name: &str) -> Option<String> {
+        let (_, query) = self.target.split_once('?')?;
+        let value = query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='))?;
+        Some(value.replace("%2F", "/").replace("%3D", "="))
+    }
+
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(super) async fn json(mut self, status: u16, body: &Value) {
+        let body = body.to_string();
+        let text = format!(
+            "HTTP/1.1 {status} Some\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        self.wire.write_all(text.as_bytes()).await.unwrap();
+        self.wire.shutdown().await.unwrap();
+    }
+
+    pub(super) async fn stream(mut self) -> Stream {
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
+        self.wire.write_all(head.as_bytes()).await.unwrap();
+        Stream(self.wire)
+    }
+}
+
+impl Stream {
+    pub(super) async fn event(&mut self, event: &Value) {
+        self.raw(&format!("{event}\n")).await;
+    }
+
+    /// A part that ends anywhere.
+    pub(super) async fn raw(&mut self, text: &str) {
+        let chunk = format!("{:x}\r\n{text}\r\n", text.len());
+        self.0.write_all(chunk.as_bytes()).await.unwrap();
+        self.0.flush().await.unwrap();
+    }
+
+    /// As a server ends a watch whose time is over.
+    pub(super) async fn end(mut self) {
+        self.0.write_all(b"0\r\n\r\n").await.unwrap();
+        self.0.shutdown().await.unwrap();
+    }
+
+    /// As a connection ends that breaks.
+    pub(super) async fn cut(mut self) {
+        self.0.shutdown().await.unwrap();
+    }
+}
+
+async fn read(mut wire: Box<dyn Wire>) -> Option<Asked> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(wire.read_u8().await.ok()?);
+    }
+    let head = String::from_utf8(head).ok()?;
+    let mut lines = head.lines();
+    let target = lines.next()?.split(' ').nth(1)?.to_owned();
+    let field = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.to_ascii_lowercase(), value.trim().to_owned()))
+    };
+    Some(Asked { target, fields: lines.filter_map(field).collect(), wire })
+}
