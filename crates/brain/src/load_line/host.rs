@@ -103,7 +103,8 @@ impl Host {
         let trust = trust * trust;
         let weight = if line.error.is_finite() { trust / (trust + line.error * line.error) } else { 0.0 };
         let cost = if weight > 0.0 { likely + (line.slope - likely) * weight } else { likely };
-        let cost = cost.clamp(least, most);
+        // A slope that falls says that requests cost nothing: they cost something all the same.
+        let cost = cost.clamp(least, most).max((all * LEAST_COST).min(most));
         let free = 1.0 - line.share;
         let off = line.sure * line.unsure;
         let high = if least > 0.0 { line.rate + (free + off) / least } else { f64::INFINITY };
@@ -226,6 +227,9 @@ const BELIEVED_ALIKE: f64 = 0.05;
 const VARIATION: f64 = 2.0;
 const RESTLESS: f64 = 0.03;
 
+/// Part of what a request would cost, if there were no other work, below which its cost is not taken.
+const LEAST_COST: f64 = 1e-6;
+
 /// Correlation of what is left of one window with that of the next that is more than chance.
 const PERSISTS: f64 = 0.4;
 
@@ -288,6 +292,17 @@ mod tests {
     fn other_work_that_comes_and_goes_is_seen_and_makes_it_unsure() {
         let found = found(&[100.0; 20], |window, _| if window / 4 % 2 == 0 { 0.9 } else { 0.3 }, 0.005);
         assert!(found.restless && !found.alone && found.bound.high > 3.0 * found.bound.low, "{found:?}");
+    }
+
+    #[test]
+    fn requests_that_seem_to_cost_less_than_nothing_leave_a_number() {
+        let mut host = Host::default();
+        for (rate, share) in [(77_060.05, 0.0), (0.1, 0.7776), (0.1, 0.9643), (0.1, 0.8716)] {
+            host.pass(5.0);
+            host.add(rate, share, Some(4.0));
+        }
+        let bound = host.found(None).unwrap().bound;
+        assert!(bound.low <= bound.best && bound.best.is_finite(), "{bound:?}");
     }
 
     #[test]
