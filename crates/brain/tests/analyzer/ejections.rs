@@ -123,7 +123,7 @@ fn an_ejection_says_what_the_last_failure_was() {
     assert_eq!(group.state("b"), (State::Ejected, why.into()));
     assert_eq!(group.events[0].why, why);
     assert_eq!(group.streak(2.0, "c"), "Ejected c");
-    assert_eq!(group.events[1].why, "5 failures in a row; out for 30 s", "nobody told why of this one");
+    assert_eq!(group.events[0].why, "5 failures in a row; out for 30 s", "nobody told why of this one");
 }
 
 #[test]
