@@ -45,6 +45,7 @@ mod watch;
 mod weights;
 
 pub use health::{Health, Verdict};
+pub use operators::Drainer;
 pub use spec::{GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Totals, WhenAllDown};
 pub use succession::Past;
 
@@ -104,6 +105,8 @@ struct Entry {
     /// What stands in for its capacity, from outside.
     outside: Option<f64>,
     draining: bool,
+    /// Who said so.
+    drainer: Drainer,
     disabled: bool,
     health: Health,
     ejection: Ejection,
@@ -408,6 +411,7 @@ impl Analyzer {
             work: None,
             outside: None,
             draining: false,
+            drainer: Drainer::default(),
             disabled: false,
             health: if self.spec.health.is_some() { Health::unchecked() } else { Health::assumed() },
             ejection: Ejection::default(),

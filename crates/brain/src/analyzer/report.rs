@@ -155,7 +155,7 @@ impl Analyzer {
 
     fn why(&self, entry: &Entry) -> String {
         match entry.state {
-            State::Draining => "drained by an operator".to_owned(),
+            State::Draining => entry.drainer.why().to_owned(),
             State::Disabled => "disabled by an operator".to_owned(),
             State::Ejected => entry.ejection.why.clone(),
             State::SlowStart => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use plimsoll_brain::scale::crew::{Crew, Hand, News, Order, Stage};
 use plimsoll_brain::scale::{Decision, Scaler, Seen};
 use plimsoll_brain::status::{ScaledMember, ScalerStatus};
-use plimsoll_brain::{Event, EventKind, Time};
+use plimsoll_brain::{Drainer, Event, EventKind, Time};
 use plimsoll_cluster::discover::Listed;
 use plimsoll_cluster::scaler::{Hands, Instance, Stop, Wish};
 use plimsoll_proxy::GroupLook;
@@ -284,7 +284,8 @@ impl Charge {
                 let running = Arc::clone(&self.running);
                 // Somebody may have to be told first, and be waited for.
                 drop(spawn_blocking(move || {
-                    if let Err(why) = running.engine().drain(Some(&group), &member) {
+                    let drained = running.engine().drain_by(Some(&group), &member, Drainer::Scaler);
+                    if let Err(why) = drained {
                         tracing::warn!("{member} cannot be drained: {why}");
                     }
                 }));
