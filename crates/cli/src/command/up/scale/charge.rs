@@ -17,7 +17,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Word;
-use super::look::{Before, Roster, found};
+use super::look::{Before, Roster, Since, found};
 use crate::config::Scaling;
 use crate::running::Running;
 use crate::running::scaled::written;
@@ -198,9 +198,9 @@ impl Charge {
         };
         let members = roster.seen(look);
         // At the first look nothing has happened yet: what is missing below the least is seen all the same.
-        let (rate, waiting, response) =
-            since.map_or((f64::NAN, 0.0, None), |since| (since.rate, since.waiting, since.response));
-        let seen = Seen { members: &members, rate, waiting, response };
+        let unknown = Since { rate: f64::NAN, waiting: 0.0, refused: 0.0, response: None };
+        let Since { rate, waiting, refused, response } = since.unwrap_or(unknown);
+        let seen = Seen { members: &members, rate, waiting, refused, response };
         let dry = self.scaling.dry_run || matches!(self.hands, Hands::None);
         let decision = self.scaler.observe(&seen, dry, now);
         self.obey(&decision, dry, now);
