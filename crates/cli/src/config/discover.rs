@@ -120,7 +120,7 @@ const KINDS: [(&str, &[&str]); 6] = [
 
 impl Discover {
     /// Which of the kinds it is; none or several for what is wrong.
-    fn kinds(&self) -> Vec<&'static str> {
+    pub(super) fn kinds(&self) -> Vec<&'static str> {
         let (file, dns, srv) = (self.file.is_some(), self.dns.is_some(), self.srv.is_some());
         let set = [file, dns, srv, self.http.is_some(), self.etcd.is_some(), self.registered];
         KINDS.iter().zip(set).filter(|(_, set)| *set).map(|((kind, _), _)| *kind).collect()
