@@ -102,7 +102,8 @@ fn missed(args: &Args, status: &Status) -> Vec<String> {
         };
         // Shares of whole numbers are not exact.
         if (usable as f64) < least - 1e-9 {
-            lines.push(format!("{}: {usable} of {all} members can be used", group.name));
+            let all = count(all, "member");
+            lines.push(format!("{}: {usable} of {all} can be used", group.name));
         }
         let headroom = group.load_line.as_ref().and_then(|line| line.headroom);
         if let (Some(least), Some(free)) = (args.fail_headroom, headroom)

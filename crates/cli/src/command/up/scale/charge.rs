@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Word;
 use super::look::{Before, Roster, Since, found};
-use crate::config::Scaling;
+use crate::config::{Scaling, count};
 use crate::running::Running;
 use crate::running::scaled::written;
 
@@ -212,10 +212,8 @@ impl Charge {
         let inputs = decision.inputs.clone();
         if dry {
             if decision.news && decision.desired != decision.have {
-                let why = format!(
-                    "would have {} members, not {}: {}",
-                    decision.desired, decision.have, decision.why
-                );
+                let wanted = members(decision.desired);
+                let why = format!("would have {wanted}, not {}: {}", decision.have, decision.why);
                 self.tell(EventKind::Scaled, None, why, inputs);
             }
             return;
@@ -230,7 +228,7 @@ impl Charge {
             self.counted = Some((wanted, Instant::now()));
             self.counting = true;
             self.tasks.spawn(async move { Done::Counted(replicas, kubernetes.scale(replicas).await) });
-            let why = format!("{wanted} members in place of {}: {}", decision.have, decision.why);
+            let why = format!("{} in place of {}: {}", members(wanted), decision.have, decision.why);
             return self.tell(EventKind::Scaled, None, why, inputs);
         }
         let added = self.crew.add(decision.add, now);
@@ -238,7 +236,7 @@ impl Charge {
         // While a command that is wrong is not tried nothing happens that would be worth telling.
         if added + removed > 0 {
             let wanted = (decision.have + added).saturating_sub(removed);
-            let why = format!("{wanted} members in place of {}: {}", decision.have, decision.why);
+            let why = format!("{} in place of {}: {}", members(wanted), decision.have, decision.why);
             self.tell(EventKind::Scaled, None, why, inputs);
         }
     }
@@ -474,13 +472,13 @@ impl Charge {
 
 /// What a decision does, one line each.
 fn actions(decision: &Decision) -> Vec<String> {
-    let start = match decision.add {
-        0 => None,
-        1 => Some("start 1 member".to_owned()),
-        count => Some(format!("start {count} members")),
-    };
+    let start = (decision.add > 0).then(|| format!("start {}", members(decision.add)));
     let remove = decision.remove.iter().filter(|name| !name.is_empty());
     start.into_iter().chain(remove.map(|name| format!("drain {name}, then stop it"))).collect()
+}
+
+fn members(number: u32) -> String {
+    count(number as usize, "member")
 }
 
 /// Random bits.
