@@ -28,6 +28,8 @@ pub struct Point {
     pub crew: Option<Crew>,
     /// Balancers at once.
     pub instances: Option<usize>,
+    /// Groups of the balancer, each with a member at every server.
+    pub groups: usize,
     /// What clients do, if not always the same.
     pub application: Option<Setting>,
     /// Of service times and arrivals. Points that differ in the balancer alone have the same: its luck is no part of
@@ -139,6 +141,7 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
                 retries,
                 crew,
                 instances,
+                groups: experiment.balancer.groups.as_ref().map_or(1, |groups| *groups.get_ref()),
                 application,
                 seed,
             });

@@ -266,10 +266,10 @@ mod tests {
     #[test]
     fn scripts_may_ask_for_more() {
         assert!(asked(None, None).is_empty());
-        assert_eq!(asked(Some("1"), None), ["game servers: 0 of 1 members can be used"]);
+        assert_eq!(asked(Some("1"), None), ["game servers: 0 of 1 member can be used"]);
         assert_eq!(asked(Some("3"), None)[0], "web: 2 of 5 members can be used");
         assert!(asked(Some("0"), None).is_empty());
-        assert_eq!(asked(Some("40%"), None), ["game servers: 0 of 1 members can be used"]);
+        assert_eq!(asked(Some("40%"), None), ["game servers: 0 of 1 member can be used"]);
         assert_eq!(asked(Some("41%"), None).len(), 2);
         assert_eq!(asked(None, Some(0.2)), ["web: 15% of its capacity is free"]);
         assert!(asked(None, Some(0.1)).is_empty());

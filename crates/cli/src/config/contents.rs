@@ -68,7 +68,7 @@ mod tests {
         let group = |name: &str, rest: &str| format!("[[group]]\nname = \"{name}\"\n{rest}\n");
         let scaler = |max| {
             format!(
-                "[group.scaler]\nmin = 2\nmax = {max}\ntarget = {{ head_room = 0.3 }}\n\
+                "health = {{ tcp = true }}\n[group.scaler]\nmin = 2\nmax = {max}\ntarget = {{ head_room = 0.3 }}\n\
                  process = {{ command = [\"/bin/serve\", \"{{address}}\"] }}"
             )
         };

@@ -1,6 +1,7 @@
 //! What the parts of an experiment file say of one another.
 
 mod application;
+mod groups;
 mod load;
 mod scaler;
 
@@ -124,6 +125,9 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         }
     }
     for (at, why) in application::check(experiment, &varied) {
+        say(at, why);
+    }
+    for (at, why) in groups::check(experiment, &varied) {
         say(at, why);
     }
     for why in members(experiment, &varied) {
