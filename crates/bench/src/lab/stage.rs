@@ -88,10 +88,8 @@ impl Stage {
             told.clear();
         }
         let mut network = Network::build(&experiment.network)?;
-        let mut doors = match point.groups {
-            1 => None,
-            groups => Some(Doors::new(&network, groups, point.balancer.hidden)?),
-        };
+        let doors = point.groups.map(|groups| Doors::new(&network, groups, point.balancer.hidden));
+        let mut doors = doors.transpose()?;
         let (mut started, mut statuses, mut orders) = (Vec::new(), Vec::new(), Vec::new());
         for (number, told) in (1..).zip(&mut told) {
             network.add()?;

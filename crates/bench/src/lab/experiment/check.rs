@@ -387,6 +387,9 @@ fn fits(factor: Factor, level: &Level) -> Result<(), String> {
         {
             Err(format!("`{n}`: expected a whole number of balancers from 1 to {INSTANCES}"))
         }
+        (Factor::Groups, Level::Number(n)) if n.fract() != 0.0 || !groups::COUNT.contains(&(*n as usize)) => {
+            Err(format!("`{n}`: expected a whole number of groups from 1 to 8"))
+        }
         (Factor::Endpoints, Level::Number(n)) if n.fract() != 0.0 || !(0.0..=MEMBERS).contains(n) => {
             Err(format!("`{n}`: expected a whole number of endpoints up to {MEMBERS}"))
         }
