@@ -258,6 +258,52 @@ fn envoy_is_configured_and_used() {
 }
 
 #[test]
+fn groups_share_hosts_that_tell_all_of_them_what_they_have() {
+    let folder = Folder::new();
+    let text = SMALL.replace(
+        "[load]\n",
+        "[balancer]\ngroups = 2\nplimsoll = { group = { monitor = { metric = \"in_flight\", interval = \"250ms\" } } }\n\n[load]\n",
+    );
+    let text = text.replace("service = \"const:10ms\"\nworkers = 2", "count = 2\nservice = \"const:10ms\"");
+    let text = text.replace("quick = \"500ms\"", "quick = \"2s\"");
+    let levels = r#"["plimsoll:least_loaded", "plimsoll:least_loaded+hidden"]"#;
+    let text = text.replace(
+        "\"endpoints\"\nfull = [1, 2]\nquick = [1, 2]",
+        &format!("\"balancer\"\nfull = {levels}\nquick = {levels}"),
+    );
+    let text = text.replace("x = \"endpoints\"\ny = \"response\"", "x = \"seconds\"\ny = \"arrivals\"");
+    let text = text.replace("metric = \"success\", value = 1", "metric = \"swing\", value = 0");
+    folder.write("hosts.toml", text);
+    let run = Run::plimsoll(&["lab", "run", "hosts.toml"], folder.path());
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    let points = folder.join("plimsoll-lab/hosts-quick/points");
+    for (name, shared) in
+        [("001-balancer=plimsoll-least_loaded", true), ("002-balancer=plimsoll-least_loaded-hidden", false)]
+    {
+        let status = json(&points.join(name).join("status.json"));
+        let groups = status["groups"].as_array().unwrap();
+        assert_eq!(groups.len(), 2, "{status}");
+        for member in groups.iter().flat_map(|group| group["members"].as_array().unwrap()) {
+            assert!(!member["load"].is_null(), "it was told of: {member}");
+            assert_eq!(member["host"]["name"].is_string(), shared, "{member}");
+        }
+        // Each listener has its part, and what came is counted by the server, whoever sent it.
+        let requests = |group: &Value| -> u64 {
+            group["members"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|member| member["requests"].as_u64().unwrap())
+                .sum()
+        };
+        assert!(groups.iter().all(|group| requests(group) > 0), "{status}");
+        let ticks = json(&points.join(name).join("point.json"))["outcome"]["timelines"][0].clone();
+        let arrived = &ticks[0]["arrived"];
+        assert_eq!(arrived.as_object().unwrap().len(), 2, "{ticks}");
+    }
+}
+
+#[test]
 fn members_are_slowed_stopped_killed_started_and_added() {
     let folder = Folder::new();
     let mut text = SMALL.replace("concurrency = 8", "rate = 200").replace("500ms", "4s");

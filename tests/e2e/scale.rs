@@ -80,9 +80,9 @@ fn a_group_grows_and_shrinks_with_its_load_and_loses_no_request() {
         "{up}"
     );
     assert!(told.iter().any(|event| event["why"].as_str().unwrap().contains("fewer: ")), "{told:?}");
-    assert!(
-        events(&balancer, "draining").len() < told.len() + 3 && !events(&balancer, "draining").is_empty()
-    );
+    let drained = events(&balancer, "draining");
+    assert!(drained.len() < told.len() + 3 && !drained.is_empty());
+    assert!(drained.iter().all(|event| event["why"] == "drained by the scaler"), "{drained:?}");
     // They are a source like others.
     assert_eq!(balancer.group("web")["discovery"][0]["kind"], "scaler");
     let start = scaler(&balancer)["start_seconds"].as_f64().unwrap();

@@ -16,6 +16,7 @@ pub mod column;
 pub mod compare;
 mod crew;
 mod cycle;
+mod doors;
 mod drive;
 pub mod experiment;
 mod fellows;

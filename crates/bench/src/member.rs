@@ -59,6 +59,8 @@ const MOST_THREADS: usize = 4096;
 pub struct Spec {
     /// Where to listen; port 0 takes a free one.
     pub listen: SocketAddr,
+    /// Where else the same server is reached, of one member only: what comes by any door has the same workers or cores.
+    pub also: Vec<SocketAddr>,
     /// How many such members, on ports that follow one another (port 0: any free ones); at least 1. The last number of
     /// the name counts up, and so does the seed.
     pub count: usize,
@@ -118,8 +120,11 @@ pub struct Spec {
     pub admin: bool,
     /// Obey such orders at this address, over HTTP, whatever the member speaks.
     pub orders: Option<SocketAddr>,
-    /// Tell the agent or the lottery's daemon at this address how many requests it has, as `in_flight` (http).
+    /// Tell the agent, the lottery's daemon or a balancer (its `admin.reports`) at this address how many requests it has, as
+    /// `in_flight` (http).
     pub tell: Option<SocketAddr>,
+    /// Members as which it tells that, each in a report of its own: a balancer has to know of whom it is told.
+    pub tell_as: Vec<String>,
     /// Tell it also how many cores or workers there are, as `cpus`, and what share of them is in use, as `cpu`.
     pub tell_busy: bool,
     /// Begin each connection with the name and a line end (tcp), each answer with the name and a space (udp).
@@ -160,6 +165,7 @@ impl Spec {
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
+            also: Vec::new(),
             count: 1,
             kind: Kind::Http,
             name: None,
@@ -185,6 +191,7 @@ impl Spec {
             meter: false,
             admin: false,
             tell: None,
+            tell_as: Vec::new(),
             tell_busy: false,
             greet: false,
             seed: 1,
@@ -270,7 +277,7 @@ impl Drop for Flight<'_> {
 }
 
 /// Serves on this thread until `stop` comes true, then ends what is in flight, in five seconds at the most.
-/// Tells `ready` the address of each member, in their order, once all listen. `stop` is polled inside a tokio runtime.
+/// Tells `ready` the address of each member, in their order and each with its other doors, once all listen. `stop` is polled inside a tokio runtime.
 ///
 /// # Errors
 /// If the address cannot be listened on, or the name cannot be sent in a header.
@@ -308,6 +315,11 @@ async fn run(
             let socket = UdpSocket::bind(spec.listen).await?;
             addresses.push(socket.local_addr()?);
             let member = Member::new(spec, socket.local_addr()?, stopping.clone())?;
+            for door in &member.spec.also {
+                let door = UdpSocket::bind(*door).await?;
+                addresses.push(door.local_addr()?);
+                tasks.push(tokio::task::spawn_local(echo::datagrams(door, member.clone())));
+            }
             tasks.push(tokio::task::spawn_local(echo::datagrams(socket, member)));
         } else {
             let listener = listen(spec.listen)?;
@@ -321,6 +333,11 @@ async fn run(
                 tasks.push(tokio::task::spawn_local(tell::tell(to, member.clone())));
             }
             let kind = member.spec.kind;
+            for door in &member.spec.also {
+                let door = listen(*door)?;
+                addresses.push(door.local_addr()?);
+                tasks.push(tokio::task::spawn_local(accept(door, member.clone(), kind)));
+            }
             tasks.push(tokio::task::spawn_local(accept(listener, member, kind)));
         }
     }

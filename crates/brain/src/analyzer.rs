@@ -45,6 +45,7 @@ mod watch;
 mod weights;
 
 pub use health::{Health, Verdict};
+pub use operators::Drainer;
 pub use spec::{GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Totals, WhenAllDown};
 pub use succession::Past;
 
@@ -106,6 +107,8 @@ struct Entry {
     draining: bool,
     /// As the configuration has it.
     leaving: bool,
+    /// Who said so.
+    drainer: Drainer,
     disabled: bool,
     health: Health,
     ejection: Ejection,
@@ -413,6 +416,7 @@ impl Analyzer {
             outside: None,
             draining: false,
             leaving: false,
+            drainer: Drainer::default(),
             disabled: false,
             health: if self.spec.health.is_some() { Health::unchecked() } else { Health::assumed() },
             ejection: Ejection::default(),

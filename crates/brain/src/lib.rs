@@ -90,7 +90,8 @@ mod time;
 pub mod ward;
 
 pub use analyzer::{
-    Analyzer, GroupSpec, Health, HealthSpec, MemberSpec, OutlierSpec, Past, Totals, Verdict, WhenAllDown,
+    Analyzer, Drainer, GroupSpec, Health, HealthSpec, MemberSpec, OutlierSpec, Past, Totals, Verdict,
+    WhenAllDown,
 };
 pub use ask::Ask;
 pub use event::{Event, EventKind};

@@ -15,7 +15,9 @@
 //!    look of the last `stabilize`, by what was wanted then.
 //!
 //! A member that was started and does not serve yet counts as what it will be: it is not started twice. One that is there and cannot
-//! be used counts as nothing, and is replaced. Where nothing can be used, or nothing is known, the group keeps what it has.
+//! be used counts as nothing, and is replaced. Where nothing can be used, or nothing is known, the group keeps what it has; unless
+//! requests are refused for want of room, or wait for it at two looks in a row. That needs no model to be understood: one member more is
+//! started, and the next one when that serves.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -122,6 +124,8 @@ pub struct Seen<'a> {
     pub rate: f64,
     /// Requests that wait for a member.
     pub waiting: f64,
+    /// Requests a second that were refused since the last look because there was no room.
+    pub refused: f64,
     /// 95th percentile of how long requests took that ended since the last look, seconds; none if too few did.
     pub response: Option<f64>,
 }
@@ -145,6 +149,17 @@ pub struct Decision {
     pub inputs: Vec<(String, f64)>,
 }
 
+/// There is too little room, and what comes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pressed {
+    /// One more is started.
+    More,
+    /// One is coming already.
+    Coming,
+    /// There may be no more.
+    Most,
+}
+
 /// What decides for one group.
 #[derive(Clone, Debug)]
 pub struct Scaler {
@@ -162,6 +177,8 @@ pub struct Scaler {
     wanted: VecDeque<(Time, f64)>,
     /// What was desired last.
     desired: Option<u32>,
+    /// Did requests wait at the look before?
+    waited: bool,
     paused: bool,
 }
 
@@ -179,6 +196,7 @@ impl Scaler {
             down: None,
             wanted: VecDeque::new(),
             desired: None,
+            waited: false,
             paused: false,
         }
     }
@@ -226,33 +244,50 @@ impl Scaler {
         let have = staying().count() as u32;
         let worth: f64 = staying().map(MemberSeen::worth).sum();
         let mut candidates = pick::Candidates::of(seen);
+        let pressed = self.pressed(seen, have);
+        let more = u32::from(pressed == Some(Pressed::More));
         let Some(sight) = self.demand.observe(seen, self.rules.target) else {
             // Bounds hold even where nothing is known.
             self.forecast.forget();
-            let desired = have.clamp(self.rules.min, self.rules.max);
-            let inputs = alloc::vec![(String::from("have"), f64::from(have))];
-            return self.decide(
-                desired,
-                have,
-                candidates,
-                (say::blind(seen, self.rules.target), inputs),
-                dry,
-                now,
-            );
+            let desired = have.saturating_add(more).clamp(self.rules.min, self.rules.max);
+            let inputs = say::blind_inputs(seen, have);
+            let why = say::blind(seen, self.rules.target, pressed);
+            return self.decide(desired, have, candidates, (why, inputs), dry, now);
         };
         let ahead = self.forecast.observe(sight.demand, now);
         let want = ahead.upper * MARGIN / sight.allowed;
-        self.remember(want, now);
-        let floor = self.wanted.front().map_or(want, |(_, most)| *most);
         let unit = self.rules.unit.max(LEAST);
-        let grow = members_for(want - worth, unit);
+        // What proved too little is not given up at the next look.
+        let least = pressed.map_or(want, |_| want.max(worth + unit * f64::from(more)));
+        self.remember(least, now);
+        let floor = self.wanted.front().map_or(want, |(_, most)| *most);
+        let grow = members_for(want - worth, unit).max(more);
         let spare = candidates.spare(worth, floor - unit * SLIGHT, have).len() as u32;
         let asked = have.saturating_add(grow).saturating_sub(spare);
         let desired = asked.clamp(self.rules.min, self.rules.max);
         let reckoning =
             say::Reckoning { seen, sight: &sight, ahead: &ahead, want, floor, worth, have, desired };
-        let (why, inputs) = (reckoning.why(&self.rules, self.start), reckoning.inputs(self.start));
+        let (mut why, inputs) = (reckoning.why(&self.rules, self.start), reckoning.inputs(self.start));
+        if let Some(pressed) = pressed {
+            say::pressed(&mut why, seen, pressed);
+        }
         self.decide(desired, have, candidates, (why, inputs), dry, now)
+    }
+
+    /// Is there too little room, whatever is known of the load: are requests refused for want of it, or do they still wait? And if so, what
+    /// comes of it? Where none can be used room is not what is wanting.
+    fn pressed(&mut self, seen: &Seen<'_>, have: u32) -> Option<Pressed> {
+        let waits = seen.waiting > 0.0;
+        let waited = core::mem::replace(&mut self.waited, waits);
+        let any = |standing| seen.members.iter().any(|member| member.is(standing));
+        if !any(Standing::Usable) || !(seen.refused > 0.0 || waits && waited) {
+            return None;
+        }
+        Some(match any(Standing::Coming) {
+            true => Pressed::Coming,
+            false if have >= self.rules.max => Pressed::Most,
+            false => Pressed::More,
+        })
     }
 
     /// What is done of what is desired.

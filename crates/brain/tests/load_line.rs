@@ -215,7 +215,7 @@ fn who_loses_its_only_member_has_nothing_left() {
     let mut world = World::new(alike(Kind::Shared, 1), true, true, 37);
     let line = at(&mut world, 0.4, 60.0);
     let less = &line.what_if[0];
-    assert_eq!((less.change.as_str(), less.about.as_str()), ("minus_one", "without its only member"));
+    assert_eq!((less.change.as_str(), less.about.as_str()), ("minus_one", "without its only usable member"));
     assert!(less.over && less.capacity == 0.0 && less.headroom == -1.0 && less.p99.is_none(), "{less:?}");
 }
 

@@ -10,6 +10,7 @@ mod acme;
 mod address;
 mod affinity;
 mod check;
+mod contents;
 mod corba;
 mod credential;
 mod discover;

@@ -3,6 +3,7 @@
 //! Everything is kept in lists and known by its place in them. A model that was read holds together: every number is in
 //! its range, every place exists, calls form no cycle, and every entry that is called answers.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Place of a processor in [`Model::processors`].
@@ -31,6 +32,8 @@ pub struct Model {
     pub entries: Vec<Entry>,
     /// What is done for it: phases and activities.
     pub activities: Vec<Activity>,
+    /// Names that no author wrote, because a reader made the part up, and how to speak of it in words that its author knows.
+    pub made: BTreeMap<String, String>,
 }
 
 /// How many there are of something.
@@ -306,6 +309,25 @@ impl Task {
 }
 
 impl Model {
+    /// How to speak of a processor, task, entry or activity of this name to whoever wrote the model: in backquotes, if it is
+    /// the author's own.
+    pub fn called(&self, name: &str) -> String {
+        self.made.get(name).cloned().unwrap_or_else(|| format!("`{name}`"))
+    }
+
+    /// The same of an activity: a phase has no name of its own, but its entry's.
+    pub fn called_activity(&self, place: ActivityId) -> String {
+        let phase = |entry: &Entry| match &entry.body {
+            Body::Phases(phases) => phases.iter().position(|phase| *phase == place),
+            Body::Graph(_) => None,
+        };
+        match self.entries.iter().find_map(|entry| Some((entry, phase(entry)?))) {
+            Some((entry, 0)) => self.called(&entry.name),
+            Some((entry, number)) => format!("phase {} of {}", number + 1, self.called(&entry.name)),
+            None => self.activities.get(place.0).map_or_else(String::new, |own| self.called(&own.name)),
+        }
+    }
+
     /// Can a call fail in it: is there a queue with a limit, or a caller whose patience has an end?
     pub fn has_limits(&self) -> bool {
         self.tasks.iter().any(|task| task.queue_limit.is_some())

@@ -17,7 +17,7 @@
 //! lowered until it is not.
 
 use crate::Model;
-use crate::model::{Policy, Role};
+use crate::model::{ActivityId, Policy, Role};
 use crate::simulate::{EntryFinding, Estimate, Findings, ProcessorFinding, TaskFinding};
 use elapsed::Times;
 use net::{Net, Origin};
@@ -133,27 +133,30 @@ pub fn solve(model: &Model) -> (Findings, Convergence) {
 pub fn left_out(model: &Model) -> Vec<String> {
     let mut all = Vec::new();
     for entry in model.entries.iter().filter(|entry| entry.forwards.len() > 1) {
-        let (Some(routing), name) = (entry.routing, &entry.name) else { continue };
+        let (Some(routing), name) = (entry.routing, model.called(&entry.name)) else { continue };
         // Splits among alike targets are in the formulas, and loads of the moment.
         if routing.age > 0.0 {
-            all.push(format!("that the loads by which `{name}` goes are {} old", routing.age));
+            all.push(format!("that the loads by which {name} goes are {} old", routing.age));
         }
         if routing.policy.looks_at_loads() && !split::are_alike(model, entry) {
             all.push(format!(
-                "that what `{name}` sends to whom changes with the load, as those are not alike to whom it forwards"
+                "that what {name} sends to whom changes with the load, as those are not alike to whom it forwards"
             ));
         }
         if matches!(routing.policy, Policy::RoundRobin | Policy::Weighted) {
-            all.push(format!("that the turns of `{name}` come more evenly than chance"));
+            all.push(format!("that the turns of {name} come more evenly than chance"));
         }
     }
     for task in model.tasks.iter().filter(|task| task.queue_limit.is_some()) {
-        all.push(format!("the limit of the queue of `{}`", task.name));
+        all.push(format!("the limit of the queue of {}", model.called(&task.name)));
     }
-    for activity in &model.activities {
+    for (place, activity) in model.activities.iter().enumerate() {
         for call in activity.calls.iter().filter(|call| call.patience.is_some()) {
-            let to = &model.entries[call.entry.0].name;
-            all.push(format!("the patience of the calls from `{}` to `{to}`", activity.name));
+            let (from, to) =
+                (model.called_activity(ActivityId(place)), model.called(&model.entries[call.entry.0].name));
+            // A balancer's own part, which chooses among the members of a group, is that group to its author.
+            let to = if from == to { "its members".to_owned() } else { to };
+            all.push(format!("the patience of the calls from {from} to {to}"));
         }
     }
     all

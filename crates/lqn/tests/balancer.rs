@@ -56,6 +56,31 @@ fn a_balancer_becomes_a_model() {
     assert!(solve(&model).1.converged);
 }
 
+/// What is said of a model has its author's words: groups, members by their number, clients.
+#[test]
+fn what_formulas_leave_out_is_said_without_names_that_nobody_wrote() {
+    let text = WEB.replace(
+        "members = 2\n",
+        "members = 2\nthreads = 4\nqueue = 3\ntimeout = \"1s\"\npolicy = \"round_robin\"\n",
+    );
+    let said = solve::left_out(&model(&text));
+    assert_eq!(
+        said,
+        [
+            "that the loads by which `web` goes are 0.5 old",
+            "that what `web` sends to whom changes with the load, as those are not alike to whom it forwards",
+            "that the turns of `static` come more evenly than chance",
+            "the limit of the queue of `one`",
+            "the limit of the queue of `two`",
+            "the limit of the queue of member 1 of `static`",
+            "the limit of the queue of member 2 of `static`",
+            "the patience of the calls from `web` to its members",
+            "the patience of the calls from `static` to its members",
+            "the patience of the calls from `robots` to `static`",
+        ]
+    );
+}
+
 #[test]
 fn what_is_wrong_is_said_with_its_place() {
     for (from, to, why) in [

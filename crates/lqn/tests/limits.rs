@@ -113,7 +113,20 @@ fn formulas_say_what_they_leave_out_and_plans_do_without_them() {
                 t srv n srv -1 cpu\n-1\nE 0\n s cl 1 -1\n y cl srv 1 -1\n s srv 1 -1\n-1\n";
     let own = model(text);
     let said = left_out(&own);
-    assert_eq!(said, ["the limit of the queue of `srv`", "the patience of the calls from `cl_1` to `srv`"]);
+    assert_eq!(said, ["the limit of the queue of `srv`", "the patience of the calls from `cl` to `srv`"]);
+    let second = text
+        .replace("s srv 1 -1", "s srv 1 1 -1")
+        .replace("y cl srv 1 -1\n", "y cl srv 1 -1\n y srv end 0 1 -1\n");
+    let second = second.replace("t srv n srv -1 cpu\n", "t srv n srv -1 cpu\n t end i end -1 pc\n");
+    let second = second.replace("s srv 1 1 -1\n", "s srv 1 1 -1\n s end 1 -1\n");
+    let second = second.replace("#pragma queue.srv=2", "#pragma call.srv.2.end=retries(1)");
+    assert_eq!(
+        left_out(&model(&second)),
+        [
+            "the patience of the calls from `cl` to `srv`",
+            "the patience of the calls from phase 2 of `srv` to `end`"
+        ]
+    );
     let found = run(&own);
     let both = plan(&own, std::slice::from_ref(&found));
     assert_eq!(both.findings.tasks[0].response.unwrap(), found.tasks[0].response.unwrap());

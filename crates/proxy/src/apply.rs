@@ -259,7 +259,11 @@ fn differences(before: &Settings, after: &Settings, same: &[Option<usize>]) -> V
     for group in &after.groups {
         match old.get(&group.spec.name) {
             None => {
-                changes.push(format!("+ group {} ({} members)", group.spec.name, group.spec.members.len()))
+                let members = match group.spec.members.len() {
+                    1 => "1 member".to_owned(),
+                    many => format!("{many} members"),
+                };
+                changes.push(format!("+ group {} ({members})", group.spec.name));
             }
             Some(other) if self::same(other, group) => {}
             Some(other) => group_differences(other, group, &mut changes),

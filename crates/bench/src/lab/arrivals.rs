@@ -71,6 +71,27 @@ pub(super) fn dispersion(ticks: &[Tick]) -> Option<f64> {
     (mean > 0.0).then(|| variance.sqrt() / mean)
 }
 
+/// How much the part of the arrivals that comes to each member swings over these ticks: its standard deviation over its mean, in
+/// the mean over those members that get something; `None` if one of them did not say, or nothing came in a tick.
+pub(super) fn swing(ticks: &[Tick]) -> Option<f64> {
+    let first = ticks.first()?;
+    let (mut sum, mut count) = (0.0, 0.0);
+    for member in first.arrived.keys() {
+        let part = |tick: &Tick| {
+            let all: u64 = tick.arrived.values().sum();
+            let own = *tick.arrived.get(member)?;
+            (all > 0).then(|| own as f64 / all as f64)
+        };
+        let parts = ticks.iter().map(part).collect::<Option<Vec<f64>>>()?;
+        let mean = parts.iter().sum::<f64>() / parts.len() as f64;
+        let variance = parts.iter().map(|part| (part - mean).powi(2)).sum::<f64>() / parts.len() as f64;
+        if mean > 0.0 {
+            (sum, count) = (sum + variance.sqrt() / mean, count + 1.0);
+        }
+    }
+    (count > 0.0).then(|| sum / count)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,6 +107,20 @@ mod tests {
         assert_eq!(dispersion(&equal[..1]), Some(0.5));
         assert_eq!(dispersion(&[equal[0].clone(), tick(&[("m1", 10)])]), None);
         assert_eq!(dispersion(&[]), None);
+    }
+
+    #[test]
+    fn what_goes_to_and_fro_swings_and_what_grows_for_all_does_not() {
+        let tick = |first: u64, second: u64| Tick {
+            arrived: [("m1".to_owned(), first), ("m2".to_owned(), second)].into(),
+            ..Tick::default()
+        };
+        assert_eq!(swing(&[tick(10, 30), tick(20, 60)]), Some(0.0));
+        assert_eq!(swing(&[tick(10, 0), tick(0, 20)]), Some(1.0));
+        // One quarter and three quarters in turn: half of the mean.
+        assert_eq!(swing(&[tick(5, 15), tick(15, 5)]), Some(0.5));
+        assert_eq!((swing(&[]), swing(&[tick(1, 1), tick(0, 0)])), (None, None));
+        assert_eq!(swing(&[tick(0, 2), tick(0, 5)]), Some(0.0), "one gets nothing, which is no swing");
     }
 
     #[test]

@@ -85,14 +85,22 @@ impl Child {
 
     /// Waits until it says `listening WHAT ADDRESS`.
     pub(super) fn address(&mut self, what: &str) -> Result<SocketAddr, Trouble> {
+        let found = self.addresses(what, 1)?.into_iter().next();
+        found.ok_or_else(|| Trouble::failed(format!("{} does not listen", self.name)))
+    }
+
+    /// Waits until it says so of so many addresses, in their order.
+    pub(super) fn addresses(&mut self, what: &str, count: usize) -> Result<Vec<SocketAddr>, Trouble> {
         let words = format!("listening {what} ");
         let end = Instant::now() + PATIENCE;
         loop {
             let said = self.said();
-            let mut places = said.lines().filter_map(|line| line.split_once(&words)).map(|(_, rest)| rest);
+            let places = said.lines().filter_map(|line| line.split_once(&words)).map(|(_, rest)| rest);
             let word = |rest: &str| rest.split(' ').next().map(|word| word.trim_end_matches(':').to_owned());
-            if let Some(address) = places.find_map(|rest| word(rest)?.parse().ok()) {
-                return Ok(address);
+            let found: Vec<SocketAddr> =
+                places.filter_map(|rest| word(rest)?.parse().ok()).take(count).collect();
+            if found.len() == count {
+                return Ok(found);
             }
             self.alive()?;
             if Instant::now() > end {

@@ -130,6 +130,8 @@ pub struct Settings {
     pub threads: Option<usize>,
     /// How many of them run, each with its part of the load and knowing nothing of the others; 1 if nothing is said.
     pub instances: Option<usize>,
+    /// So many groups of plimsoll, each with a listener, its part of the load and a member at every server, where `groups` is no factor.
+    pub groups: Option<Spanned<usize>>,
     /// Tries after the first of a request that met a broken connection and may be sent again, where `retries` is no
     /// factor; as each balancer does it by itself if nothing is said.
     pub retries: Option<u32>,
@@ -343,6 +345,8 @@ pub enum Along {
     Age,
     /// Balancers at once.
     Instances,
+    /// Groups at the same servers.
+    Groups,
     /// Time since the load began.
     Seconds,
 }
@@ -357,6 +361,7 @@ impl Along {
             Self::Rate => Some(Factor::Rate),
             Self::Age => Some(Factor::Age),
             Self::Instances => Some(Factor::Instances),
+            Self::Groups => Some(Factor::Groups),
             Self::Seconds => None,
         }
     }
@@ -410,7 +415,7 @@ impl Experiment {
 
     /// Are the members asked how many requests came to them?
     pub fn counts(&self) -> bool {
-        !self.faults.is_empty() || self.asks(&[Metric::Arrivals, Metric::Dispersion])
+        !self.faults.is_empty() || self.asks(&[Metric::Arrivals, Metric::Dispersion, Metric::Swing])
     }
 
     /// Is the balancer asked how many sessions it moved?

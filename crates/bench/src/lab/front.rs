@@ -1,6 +1,5 @@
 //! The balancer under test: its configuration, its process, and when it is ready.
 
-use std::fmt::Write as _;
 use std::io::{Read, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -11,12 +10,15 @@ use rustix::process::Signal;
 use super::Trouble;
 use super::child::{Child, LOOK, Tie};
 use super::crew::{Count, Hire};
+use super::doors::Doors;
 use super::drive::Door;
-use super::experiment::{Balancer, BalancerKind, Health, Protocol, Settings};
+use super::experiment::{Balancer, BalancerKind, Protocol, Settings};
 use super::fellows::Fellow;
 use crate::pick;
 
 mod envoy;
+mod haproxy;
+mod nginx;
 mod plimsoll;
 
 pub(super) use plimsoll::KEY;
@@ -52,6 +54,8 @@ pub(super) struct Wiring {
     pub(super) fellow: Option<Fellow>,
     /// How members are started by plimsoll, if they come and go.
     pub(super) hire: Option<Hire>,
+    /// What other groups than the first plimsoll has at the same servers, if any.
+    pub(super) doors: Option<Doors>,
 }
 
 /// A running balancer, or the member that stands in its place.
@@ -64,8 +68,8 @@ pub(super) struct Front {
     /// Where it listens.
     host: IpAddr,
     folder: PathBuf,
-    /// Where clients connect.
-    pub(super) address: SocketAddr,
+    /// Where clients connect: a listener for each group.
+    addresses: Vec<SocketAddr>,
     /// Status of plimsoll, statistics of Envoy.
     admin: Option<SocketAddr>,
 }
@@ -85,7 +89,7 @@ impl Front {
         let name = balancer.kind.name();
         Ok(match (balancer.kind, members) {
             (BalancerKind::None, [member, ..]) => {
-                let address = *member;
+                let addresses = vec![*member];
                 return Ok(Self {
                     child: None,
                     balancer,
@@ -93,7 +97,7 @@ impl Front {
                     wiring,
                     host,
                     folder,
-                    address,
+                    addresses,
                     admin: None,
                 });
             }
@@ -107,29 +111,31 @@ impl Front {
                 write(&folder.join("plimsoll.toml"), &text)?;
                 let arguments = ["up", "-c", "plimsoll.toml"].map(str::to_owned);
                 let mut child = Child::start(tie, name, &tie.program, &arguments, &folder)?;
-                let (admin, address) =
-                    (child.address("admin")?, child.address(protocol(&settings, &wiring))?);
+                let groups = wiring.doors.as_ref().map_or(1, Doors::groups);
+                let (admin, addresses) =
+                    (child.address("admin")?, child.addresses(protocol(&settings, &wiring), groups)?);
                 let admin = Some(admin);
-                Self { child: Some(child), balancer, settings, wiring, host, folder, address, admin }
+                Self { child: Some(child), balancer, settings, wiring, host, folder, addresses, admin }
             }
             (BalancerKind::Haproxy | BalancerKind::Nginx | BalancerKind::Envoy, _) => {
                 let (child, address, admin) = settle(tie, &balancer, &settings, members, host, &folder)?;
                 let admin = Some(admin).filter(|_| balancer.kind == BalancerKind::Envoy);
-                Self { child: Some(child), balancer, settings, wiring, host, folder, address, admin }
+                let addresses = vec![address];
+                Self { child: Some(child), balancer, settings, wiring, host, folder, addresses, admin }
             }
         })
     }
 
-    /// Where clients go.
-    pub(super) fn door(&self) -> Door {
+    /// Where clients go: one for each group.
+    pub(super) fn doors(&self) -> impl Iterator<Item = Door> {
         let key = match self.balancer.kind {
             BalancerKind::None => KEY,
             _ => GROUP,
         };
-        match self.wiring.protocol {
-            Protocol::Http => Door::Http(self.address),
-            Protocol::Iiop => Door::Iiop(format!("iiop://{}/{key}", self.address)),
-        }
+        self.addresses.iter().map(move |address| match self.wiring.protocol {
+            Protocol::Http => Door::Http(*address),
+            Protocol::Iiop => Door::Iiop(format!("iiop://{address}/{key}")),
+        })
     }
 
     /// Sessions that it has sent to another member so far; `None` if it does not say.
@@ -193,7 +199,7 @@ impl Front {
                 }),
                 BalancerKind::None => true,
                 BalancerKind::Envoy => self.admin.is_some_and(|admin| envoy::healthy(admin, members)),
-                _ => ask(self.address, "GET", "/healthz").is_ok(),
+                _ => self.addresses.iter().all(|address| ask(*address, "GET", "/healthz").is_ok()),
             };
             if ready {
                 return Ok(());
@@ -234,11 +240,14 @@ fn program(tie: &Tie, kind: BalancerKind) -> Result<PathBuf, Trouble> {
     }
 }
 
-/// Are so many members up?
+/// Are so many members of each group up?
 fn all_up(status: &str, members: usize) -> bool {
     let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
-    let list = status["groups"][0]["members"].as_array();
-    list.is_some_and(|list| list.len() == members && list.iter().all(|member| member["state"] == "up"))
+    let up = |group: &serde_json::Value| {
+        let list = group["members"].as_array();
+        list.is_some_and(|list| list.len() == members && list.iter().all(|member| member["state"] == "up"))
+    };
+    status["groups"].as_array().is_some_and(|groups| !groups.is_empty() && groups.iter().all(up))
 }
 
 /// Asks over HTTP; the body if the answer is 200.
@@ -288,7 +297,7 @@ fn settle(
         let (address, admin) = (address?, admin?);
         let arguments: Vec<String> = match balancer.kind {
             BalancerKind::Haproxy => {
-                write(&folder.join("haproxy.cfg"), &haproxy(balancer, settings, address, members))?;
+                write(&folder.join("haproxy.cfg"), &haproxy::file(balancer, settings, address, members))?;
                 ["-db", "-f", "haproxy.cfg"].map(str::to_owned).to_vec()
             }
             BalancerKind::Envoy => {
@@ -299,7 +308,7 @@ fn settle(
                 ["-c", "envoy.yaml"].iter().chain(&flags).map(|flag| (*flag).to_owned()).collect()
             }
             _ => {
-                write(&folder.join("nginx.conf"), &nginx(balancer, settings, address, members))?;
+                write(&folder.join("nginx.conf"), &nginx::file(balancer, settings, address, members))?;
                 let prefix = format!("{}/", folder.display());
                 ["-p", &prefix, "-e", "stderr", "-c", "nginx.conf"].map(str::to_owned).to_vec()
             }
@@ -333,86 +342,6 @@ pub(super) fn find(name: &str) -> Result<PathBuf, Trouble> {
 fn write(path: &Path, text: &str) -> Result<(), Trouble> {
     std::fs::write(path, text)
         .map_err(|error| Trouble::failed(format!("cannot write {}: {error}", path.display())))
-}
-
-/// The file of HAProxy, with what corresponds to the settings.
-fn haproxy(balancer: &Balancer, settings: &Settings, address: SocketAddr, members: &[SocketAddr]) -> String {
-    let algorithm = balancer.algorithm();
-    let retries = settings.retries.unwrap_or(3);
-    let threads = settings.threads.map_or_else(String::new, |count| format!("  nbthread {count}\n"));
-    let wait = settings.queue_timeout.map_or(5000, |span| span.0.as_millis());
-    let each = settings.per_try.map_or(60_000, |span| span.0.as_millis().max(1));
-    let mut text = format!(
-        "global\n  maxconn 8000\n{threads}defaults\n  mode http\n  timeout connect 900ms\n  timeout client 60s\n  \
-         timeout server {each}ms\n  timeout queue {wait}ms\n  option redispatch\n  option abortonclose\n  retries {retries}\n  http-reuse always\n\
-         frontend lab\n  bind {address}\n  default_backend lab\nbackend lab\n  balance {algorithm}\n  \
-         retry-on conn-failure empty-response response-timeout\n"
-    );
-    if settings.health == Health::Http {
-        text += "  option httpchk GET /healthz\n";
-    }
-    let interval = settings.health_interval.map_or(INTERVAL, |span| span.0).as_millis();
-    for (index, member) in members.iter().enumerate() {
-        let _ = write!(text, "  server m{} {member}", index + 1);
-        if settings.health != Health::Off {
-            let _ = write!(text, " check inter {interval}ms");
-            if settings.ejection == Some(true) {
-                // What is marked down comes back by its checks: so many of them take ten seconds.
-                let rise = 10_000u128.div_ceil(interval.max(1));
-                let _ = write!(text, " rise {rise} observe layer7 error-limit 5 on-error mark-down");
-            }
-        }
-        if let Some(most) = settings.max_connections {
-            let _ = write!(text, " maxconn {most}");
-            let share = settings.queue.map(|queue| (queue as usize).div_ceil(members.len().max(1)).max(1));
-            let _ = share.map_or(Ok(()), |queue| write!(text, " maxqueue {queue}"));
-        }
-        if let Some(pool) = settings.pool {
-            let _ = write!(text, " pool-max-conn {pool}");
-        }
-        if let Some(slow) = settings.slow_start.filter(|span| !span.0.is_zero()) {
-            let _ = write!(text, " slowstart {}ms", slow.0.as_millis());
-        }
-        text.push('\n');
-    }
-    text
-}
-
-/// The file of nginx, with what corresponds to the settings. (It has no active checks, queue or slow start.) One
-/// process, because the children of a master would outlive it when it is killed.
-fn nginx(balancer: &Balancer, settings: &Settings, address: SocketAddr, members: &[SocketAddr]) -> String {
-    let method = match balancer.algorithm() {
-        "" => String::new(),
-        own => format!("{own};"),
-    };
-    let most = settings.max_connections.map_or_else(String::new, |most| format!(" max_conns={most}"));
-    let fails = match settings.ejection {
-        None => "",
-        Some(true) => " max_fails=5 fail_timeout=10s",
-        Some(false) => " max_fails=0",
-    };
-    let again = match settings.retries {
-        None => String::new(),
-        Some(0) => "proxy_next_upstream off; ".to_owned(),
-        Some(count) => format!("proxy_next_upstream_tries {}; ", count + 1),
-    };
-    let mut servers = String::new();
-    for member in members {
-        let _ = write!(servers, "server {member}{most}{fails}; ");
-    }
-    // As root nginx would give up its rights and then not be let into the folder.
-    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
-    let pool = settings.pool.unwrap_or(128);
-    let each = settings.per_try.map_or(60_000, |span| span.0.as_millis().max(1));
-    let idle = settings.pool_idle.map_or(60, |span| span.0.as_secs().max(1));
-    format!(
-        "{user}\ndaemon off; master_process off; pid nginx.pid; error_log stderr;\n\
-         events {{ worker_connections 8192; }}\nhttp {{\n  access_log off;\n  client_body_temp_path .;\n  \
-         proxy_temp_path .;\n  fastcgi_temp_path .; uwsgi_temp_path .; scgi_temp_path .;\n  \
-         upstream lab {{ zone lab 64k; {method} {servers}keepalive {pool}; keepalive_timeout {idle}s; }}\n  \
-         server {{ listen {address} backlog=4096;\n    location / {{ proxy_read_timeout {each}ms; {again}proxy_pass http://lab; proxy_http_version 1.1; \
-         proxy_set_header Connection \"\"; }}\n  }}\n}}\n"
-    )
 }
 
 #[cfg(test)]
@@ -455,7 +384,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let text = haproxy(&"haproxy".parse().unwrap(), &settings, members[0], &members);
+        let text = haproxy::file(&"haproxy".parse().unwrap(), &settings, members[0], &members);
         for part in [
             "balance leastconn",
             "m2 127.0.0.1:4002",
@@ -468,7 +397,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let text = nginx(&"nginx:round_robin".parse().unwrap(), &settings, members[0], &members);
+        let text = nginx::file(&"nginx:round_robin".parse().unwrap(), &settings, members[0], &members);
         assert!(
             text.contains("server 127.0.0.1:4002 max_conns=7 max_fails=5 fail_timeout=10s;")
                 && text.contains("proxy_next_upstream_tries 2;")
@@ -492,6 +421,13 @@ mod tests {
             serde_json::json!({ "groups": [{ "members": [member(first), member(second)] }] }).to_string()
         };
         assert!(all_up(&status("up", "up"), 2));
+        let two = |second| {
+            let groups = [status("up", "up"), status("up", second)];
+            let groups = groups
+                .map(|one| serde_json::from_str::<serde_json::Value>(&one).unwrap()["groups"][0].take());
+            serde_json::json!({ "groups": groups }).to_string()
+        };
+        assert!(all_up(&two("up"), 2) && !all_up(&two("down"), 2));
         assert!(
             !all_up(&status("up", "unchecked"), 2) && !all_up(&status("up", "up"), 3) && !all_up("no", 0)
         );

@@ -49,6 +49,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("lqn-stale", include_str!("../../../../experiments/lqn-stale.toml")),
     ("scaler-day", include_str!("../../../../experiments/scaler-day.toml")),
     ("fleet-herd", include_str!("../../../../experiments/fleet-herd.toml")),
+    ("shared-hosts", include_str!("../../../../experiments/shared-hosts.toml")),
 ];
 
 /// Models that experiments name, all of them.

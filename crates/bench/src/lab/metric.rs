@@ -54,6 +54,9 @@ pub enum Metric {
     Arrivals,
     /// Standard deviation over the members of the requests that came to each in a batch, over their mean.
     Dispersion,
+    /// How much the part of the requests that comes to a member swings in a batch: its standard deviation over the ticks, over its
+    /// mean, in the mean over the members.
+    Swing,
     /// Greatest rate of arrivals at a member that was started again, from when it is used again until five
     /// seconds beyond its slow start, over its usual rate before it was killed.
     Surge,
@@ -119,6 +122,7 @@ impl Metric {
             Self::DaemonBusy => "daemon_busy",
             Self::Arrivals => "arrivals",
             Self::Dispersion => "dispersion",
+            Self::Swing => "swing",
             Self::Surge => "surge",
             Self::Regained => "regained",
             Self::Moves => "moves",
@@ -164,6 +168,7 @@ impl Metric {
             Self::DaemonBusy => "daemons' processor time (cores)",
             Self::Arrivals => "requests/s at the member",
             Self::Dispersion => "dispersion of arrivals over members",
+            Self::Swing => "swing of the parts of arrivals",
             Self::Surge => "arrivals after return / usual",
             Self::Regained => "arrivals regained / usual",
             Self::Moves => "moves per session and minute",

@@ -28,6 +28,8 @@ pub struct Point {
     pub crew: Option<Crew>,
     /// Balancers at once.
     pub instances: Option<usize>,
+    /// Groups of the balancer that have a member at every server, each, if there are such.
+    pub groups: Option<usize>,
     /// What clients do, if not always the same.
     pub application: Option<Setting>,
     /// Of service times and arrivals. Points that differ in the balancer alone have the same: its luck is no part of
@@ -100,6 +102,8 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
         };
         let instances =
             number(Factor::Instances).map(|count| count as usize).or(experiment.balancer.instances);
+        let said = experiment.balancer.groups.as_ref().map(|groups| *groups.get_ref());
+        let groups = number(Factor::Groups).map(|count| count as usize).or(said);
         let retries = number(Factor::Retries).map(|count| count as u32).or(experiment.balancer.retries);
         let (members, balancer) = match endpoints {
             Some(0) => {
@@ -139,6 +143,7 @@ pub fn points(experiment: &Experiment, mode: Mode) -> Vec<Point> {
                 retries,
                 crew,
                 instances,
+                groups,
                 application,
                 seed,
             });
@@ -165,6 +170,7 @@ pub fn value(point: &Point, factor: Factor) -> Option<f64> {
         (Factor::Rate, Offer::Rate(rate)) => Some(rate),
         (Factor::Endpoints, _) => Some(point.members as f64),
         (Factor::Instances, _) => point.instances.map(|count| count as f64),
+        (Factor::Groups, _) => point.groups.map(|count| count as f64),
         (Factor::Demand, _) => own(|application| application.demand * 1e3),
         (Factor::Delay, _) => own(|application| application.delay * 1e3),
         (Factor::Length, _) => own(|application| application.length as f64),
@@ -174,9 +180,9 @@ pub fn value(point: &Point, factor: Factor) -> Option<f64> {
     })
 }
 
-/// Do they differ in nothing but what is compared: the balancer, how many there are, who decides how many members there are?
+/// Do they differ in nothing but what is compared: the balancer, how many there are, or groups of one, who decides how many members there are?
 fn comparable(one: &Levels, other: &Levels) -> bool {
-    const COMPARED: [Factor; 3] = [Factor::Balancer, Factor::Instances, Factor::Scaler];
+    const COMPARED: [Factor; 4] = [Factor::Balancer, Factor::Instances, Factor::Groups, Factor::Scaler];
     let rest = |levels: &Levels| {
         let mut rest = levels.clone();
         let before = rest.len();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::arrivals::{Arrivals, dispersion};
+use super::arrivals::{Arrivals, dispersion, swing};
 use super::back::back;
 use super::child::Tie;
 use super::crew::{self, Roll};
@@ -340,6 +340,8 @@ fn once(
     if experiment.counts() {
         let samples = measured.chunks(parts as usize).filter_map(dispersion);
         outcome.samples.entry(Metric::Dispersion).or_default().extend(samples);
+        let samples = measured.chunks(parts as usize).filter_map(swing);
+        outcome.samples.entry(Metric::Swing).or_default().extend(samples);
     }
     outcome.timelines.push(timeline);
     run.end()

@@ -11,6 +11,7 @@ use super::arrivals::Count;
 use super::child::{Child, Tie};
 use super::crew::{Count as Crowd, Hire, Hirer, Roll};
 use super::cycle::{self, Scene};
+use super::doors::Doors;
 use super::drive::{self, Clients, Door, Drive};
 use super::experiment::{
     Act, Architecture, BalancerKind, COPIES, Crew, Experiment, Fault, Lasting, Load, Members, Protocol,
@@ -87,6 +88,8 @@ impl Stage {
             told.clear();
         }
         let mut network = Network::build(&experiment.network)?;
+        let doors = point.groups.map(|groups| Doors::new(&network, groups, point.balancer.hidden));
+        let mut doors = doors.transpose()?;
         let (mut started, mut statuses, mut orders) = (Vec::new(), Vec::new(), Vec::new());
         for (number, told) in (1..).zip(&mut told) {
             network.add()?;
@@ -96,6 +99,9 @@ impl Stage {
                 statuses.push(status);
             }
             let listen = network.listen(Seat::Member(number))?;
+            if let Some(doors) = &mut doors {
+                told.extend(doors.open(&network, listen)?);
+            }
             if let Some(application) = &point.application {
                 let place = network.listen(Seat::Member(number))?;
                 told.extend(served(application, number, place));
@@ -113,7 +119,8 @@ impl Stage {
         let mut addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
         let settings = Settings { retries: point.retries, ..experiment.balancer.clone() };
         let host = network.host(Seat::Balancer)?;
-        let mut wiring = Wiring { protocol: point.protocol, hire, ..Wiring::default() };
+        let reports = doors.as_ref().map(Doors::reports);
+        let mut wiring = Wiring { protocol: point.protocol, hire, reports, doors, ..Wiring::default() };
         if let Some(application) = &point.application {
             wiring.asks = application.age.map(Duration::from_secs_f64);
             wiring.key = (application.architecture == Architecture::Forward).then_some(RECEIVE);
@@ -218,7 +225,7 @@ impl Stage {
         lasting: Lasting,
         seed: u64,
     ) -> Result<Clients, Trouble> {
-        let mut doors: Vec<Door> = self.fronts.iter().map(Front::door).collect();
+        let mut doors: Vec<Door> = self.fronts.iter().flat_map(Front::doors).collect();
         if let Some(cluster) = self.cluster.as_ref().filter(|_| self.clients > 0) {
             let known = cluster.known(self.network.host(Seat::Client)?);
             doors.resize(self.clients, Door::Pick(known));

@@ -1,5 +1,5 @@
-//! What a server tells an agent or a daemon beside it, four times a second, by `POST /v1/report`: how many requests it has, as
-//! `in_flight`; and if it is to, of its emulated cores or workers how many there are, as `cpus`, and what share of them was in use since the
+//! What a server tells an agent or a daemon beside it, or a balancer, four times a second, by `POST /v1/report`: how many requests it has, as
+//! `in_flight`, as one member or as several; and if it is to, of its emulated cores or workers how many there are, as `cpus`, and what share of them was in use since the
 //! last time, as `cpu`. Nothing comes of an agent that is not there: it is told when it is.
 
 use std::io;
@@ -32,7 +32,13 @@ pub(super) async fn tell(to: SocketAddr, member: Rc<Member>) {
         if member.spec.tell_busy {
             body += &format!("&cpus={cores}&cpu={:.4}", share.clamp(0.0, 1.0));
         }
-        let _ = timeout(EACH, once(to, &body)).await;
+        let names = &member.spec.tell_as;
+        if names.is_empty() {
+            let _ = timeout(EACH, once(to, &body)).await;
+        }
+        for name in names {
+            let _ = timeout(EACH, once(to, &format!("member={name}&{body}"))).await;
+        }
     }
 }
 

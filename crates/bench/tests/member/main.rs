@@ -4,7 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,8 @@ const MS: Duration = Duration::from_millis(1);
 /// A member on a thread of its own.
 struct Running {
     address: SocketAddr,
+    /// Its other addresses, if it has any.
+    doors: Mutex<mpsc::Receiver<SocketAddr>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -38,7 +40,7 @@ fn member(change: impl FnOnce(&mut Spec)) -> Running {
         let stopped = async { drop(stopped.await) };
         member::serve(spec, |address| tell.send(address).unwrap(), stopped).unwrap();
     });
-    Running { address: told.recv().unwrap(), stop: Some(stop), thread: Some(thread) }
+    Running { address: told.recv().unwrap(), doors: Mutex::new(told), stop: Some(stop), thread: Some(thread) }
 }
 
 impl Running {

@@ -1,7 +1,7 @@
 //! What a member tells of itself, and what it makes by programs.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
 use plimsoll_bench::member::Service;
@@ -35,6 +35,44 @@ fn what_a_script_makes_takes_its_own_time() {
     assert!(begin.elapsed() < 20 * 120 * MS);
 }
 
+/// What is told next, to `agent`, which takes it; its member goes on.
+fn told(agent: &TcpListener) -> String {
+    let (mut stream, _) = agent.accept().unwrap();
+    let mut text = String::new();
+    let mut buffer = [0; 2000];
+    while !text.contains("in_flight&value=") || text.ends_with('=') {
+        let count = stream.read(&mut buffer).unwrap();
+        assert!(count > 0, "{text}");
+        text += std::str::from_utf8(&buffer[..count]).unwrap();
+    }
+    stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+    assert!(text.starts_with("POST /v1/report HTTP/1.1\r\n"), "{text}");
+    text
+}
+
+#[test]
+fn a_server_with_several_doors_tells_of_all_that_comes_as_each_of_its_members() {
+    let balancer = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = balancer.local_addr().unwrap();
+    let m1 = member(|spec| {
+        (spec.also, spec.tell) = (vec!["127.0.0.1:0".parse().unwrap()], Some(address));
+        spec.tell_as = vec!["10.0.0.1:80".to_owned(), "b".to_owned()];
+        spec.workers = 1;
+        spec.service = Service::Const(3000 * MS);
+    });
+    let door = m1.doors.lock().unwrap().recv().unwrap();
+    let mut streams = [m1.connect(), TcpStream::connect(door).unwrap()];
+    for stream in &mut streams {
+        stream.write_all(get("/").as_bytes()).unwrap();
+    }
+    let all =
+        |text: &str, name: &str| text.ends_with(&format!("\r\n\r\nmember={name}&name=in_flight&value=2"));
+    // One came by each door, and each name hears of both.
+    for name in ["10.0.0.1:80", "b", "10.0.0.1:80"] {
+        while !all(&told(&balancer), name) {}
+    }
+}
+
 #[test]
 fn an_agent_is_told_how_many_requests_there_are() {
     let agent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -44,20 +82,7 @@ fn an_agent_is_told_how_many_requests_there_are() {
         spec.workers = 1;
         spec.service = Service::Const(3000 * MS);
     });
-    // What comes next, from a member that goes on when it is answered.
-    let told = || {
-        let (mut stream, _) = agent.accept().unwrap();
-        let mut text = String::new();
-        let mut buffer = [0; 2000];
-        while !text.contains("in_flight&value=") || text.ends_with('=') {
-            let count = stream.read(&mut buffer).unwrap();
-            assert!(count > 0, "{text}");
-            text += std::str::from_utf8(&buffer[..count]).unwrap();
-        }
-        stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
-        assert!(text.starts_with("POST /v1/report HTTP/1.1\r\n"), "{text}");
-        text.rsplit_once('=').unwrap().1.to_owned()
-    };
+    let told = || told(&agent).rsplit_once('=').unwrap().1.to_owned();
     assert_eq!(told(), "0");
     let mut streams = [m1.connect(), m1.connect()];
     for stream in &mut streams {

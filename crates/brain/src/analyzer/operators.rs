@@ -5,12 +5,35 @@ use alloc::string::{String, ToString};
 
 use core::mem;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{EventKind, Time};
 
 use super::{Analyzer, Entry};
 
 /// Why a member is draining that nobody drains.
 pub(super) const LEAVING: &str = "it is about to end, its source of members says";
+
+/// Who lets a member's work end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Drainer {
+    /// A person, or what acts for one.
+    #[default]
+    Operator,
+    /// The group's scaler, which has no use for it any more.
+    Scaler,
+}
+
+impl Drainer {
+    /// Why a member is drained, for a person.
+    pub(super) fn why(self) -> &'static str {
+        match self {
+            Self::Operator => "drained by an operator",
+            Self::Scaler => "drained by the scaler",
+        }
+    }
+}
 
 impl Analyzer {
     /// An error if there is no such member.
@@ -19,14 +42,19 @@ impl Analyzer {
         if found { Ok(()) } else { Err(self.no_such(member)) }
     }
 
-    /// Gives a member nothing new from now on. An error if there is no such member; nothing if it is draining.
+    /// Gives a member nothing new from now on, as an operator says. An error if there is no such member; nothing if it is draining.
     pub fn drain(&mut self, member: &str, now: Time) -> Result<(), String> {
-        self.set_draining(member, true, now)
+        self.drain_by(member, Drainer::Operator, now)
+    }
+
+    /// The same, as somebody says who is named in what is told of it.
+    pub fn drain_by(&mut self, member: &str, who: Drainer, now: Time) -> Result<(), String> {
+        self.set_draining(member, Some(who), now)
     }
 
     /// Takes a member back. An error if there is no such member; nothing if it is not draining.
     pub fn undrain(&mut self, member: &str, now: Time) -> Result<(), String> {
-        self.set_draining(member, false, now)
+        self.set_draining(member, None, now)
     }
 
     /// Takes a member out of use, at once and without telling anybody: it gets nothing new, and keeps what it has. An error
@@ -40,17 +68,18 @@ impl Analyzer {
         self.set_disabled(member, false, now)
     }
 
-    fn set_draining(&mut self, member: &str, draining: bool, now: Time) -> Result<(), String> {
+    fn set_draining(&mut self, member: &str, who: Option<Drainer>, now: Time) -> Result<(), String> {
         self.advance(now);
         let Some(place) = self.spec.members.iter().position(|spec| &*spec.name == member) else {
             return Err(self.no_such(member));
         };
         let entry = &mut self.entries[place];
-        if mem::replace(&mut entry.draining, draining) != draining {
+        if mem::replace(&mut entry.draining, who.is_some()) != who.is_some() {
             let in_flight = f64::from(entry.vitals.in_flight());
-            let (kind, why) = match draining {
-                true => (EventKind::Draining, "drained by an operator"),
-                false => (EventKind::Undrained, "taken back by an operator"),
+            entry.drainer = who.unwrap_or_default();
+            let (kind, why) = match who {
+                Some(who) => (EventKind::Draining, who.why()),
+                None => (EventKind::Undrained, "taken back by an operator"),
             };
             self.tell_of(place, kind, why.to_string(), &[("in_flight", in_flight)]);
             self.settle(place);

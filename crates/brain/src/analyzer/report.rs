@@ -156,7 +156,7 @@ impl Analyzer {
 
     fn why(&self, entry: &Entry) -> String {
         match entry.state {
-            State::Draining if entry.draining => "drained by an operator".to_owned(),
+            State::Draining if entry.draining => entry.drainer.why().to_owned(),
             State::Draining => LEAVING.to_owned(),
             State::Disabled => "disabled by an operator".to_owned(),
             State::Ejected => entry.ejection.why.clone(),

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::effective::Reports;
 use super::health::{Health, Verdict};
 use super::loads::Work;
+use super::operators::Drainer;
 use super::outlier::Ejection;
 use super::{Analyzer, Entry};
 use crate::member::ceiling::Limit;
@@ -22,6 +23,7 @@ use crate::{Load, State, Time};
 #[serde(default)]
 pub struct Past {
     draining: bool,
+    drainer: Drainer,
     disabled: bool,
     health: Option<Health>,
     ejection: Ejection,
@@ -72,6 +74,7 @@ impl Entry {
     fn past(&self) -> Past {
         Past {
             draining: self.draining,
+            drainer: self.drainer,
             disabled: self.disabled,
             health: Some(self.health.clone()),
             ejection: self.ejection.clone(),
@@ -92,7 +95,7 @@ impl Entry {
         self.vitals.recall(&past.vitals, now);
         self.ceiling.recall(past.limit);
         self.totals = None;
-        (self.draining, self.disabled) = (past.draining, past.disabled);
+        (self.draining, self.drainer, self.disabled) = (past.draining, past.drainer, past.disabled);
         // Checks that came before this have said nothing yet that counts for more.
         if let Some(health) = past.health.filter(|health| checks && health.verdict != Verdict::Unchecked) {
             self.health = health;
@@ -195,7 +198,7 @@ mod tests {
             before.handle_probe(id, Ok(()), at(1));
         }
         let of = ids(&before);
-        before.drain("a:1", at(2)).unwrap();
+        before.drain_by("a:1", Drainer::Scaler, at(2)).unwrap();
         before.handle_streak(of[1], at(2));
         for _ in 0..3 {
             before.handle_probe(of[2], Err("refused"), at(2));
@@ -203,6 +206,8 @@ mod tests {
         assert_eq!(states(&before), [State::Draining, State::Ejected, State::Down, State::Up]);
         let mut after = taken(&left(&before), group(), at(3));
         assert_eq!(states(&after), states(&before));
+        let why = after.status(at(3)).into_iter().next().map(|(_, status)| status.why);
+        assert_eq!(why.as_deref(), Some("drained by the scaler"));
         // Nothing happened to anybody, and the last member that can be used is used at once.
         assert!(core::iter::from_fn(|| after.poll_event()).next().is_none());
         let plan = after.plan(at(3)).unwrap();

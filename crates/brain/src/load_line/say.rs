@@ -139,8 +139,11 @@ impl Outlook<'_> {
     fn what_if(&self) -> Vec<WhatIf> {
         let more = self.crew.plus_one();
         let less = self.crew.minus_one();
-        let without =
-            if less.is_some() { "without the member that can do most" } else { "without its only member" };
+        let without = if less.is_some() {
+            "without the member that can do most"
+        } else {
+            "without its only usable member"
+        };
         let what = [
             ("minus_one", without, less.as_ref(), 1.0),
             ("plus_one", "with one more like the median member", more.as_ref(), 1.0),

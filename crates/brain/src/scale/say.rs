@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use super::demand::Sight;
 use super::forecast::Ahead;
-use super::{Rules, Seen, Standing, Target};
+use super::{Pressed, Rules, Seen, Standing, Target};
 
 /// What a decision was made on.
 pub(super) struct Reckoning<'a> {
@@ -60,7 +60,7 @@ impl Reckoning<'_> {
 
     pub(super) fn inputs(&self, start: f64) -> Vec<(String, f64)> {
         let Self { seen, sight, ahead, want, floor, worth, have, desired } = self;
-        let mut inputs: Vec<(&str, Option<f64>)> = Vec::from([
+        let inputs = Vec::from([
             ("allowed", Some(sight.allowed)),
             ("capacity", Some(*worth)),
             ("demand", Some(sight.demand)),
@@ -70,6 +70,7 @@ impl Reckoning<'_> {
             ("have", Some(f64::from(*have))),
             ("horizon_seconds", Some(ahead.horizon)),
             ("level", Some(ahead.level)),
+            ("refused_per_second", Some(seen.refused)),
             ("requests_per_second", Some(seen.rate)),
             ("requests_per_second_per_capacity", sight.pace),
             ("response_seconds", seen.response),
@@ -80,9 +81,16 @@ impl Reckoning<'_> {
             ("wanted", Some(*want)),
             ("wanted_of_late", Some(*floor)),
         ]);
-        inputs.retain(|(_, value)| value.is_some_and(f64::is_finite));
-        inputs.into_iter().map(|(name, value)| (name.to_string(), value.unwrap_or(0.0))).collect()
+        finite(inputs)
     }
+}
+
+/// Those that are known, by name.
+fn finite(inputs: Vec<(&str, Option<f64>)>) -> Vec<(String, f64)> {
+    let known = |(name, value): (&str, Option<f64>)| {
+        Some((name.to_string(), value.filter(|value| value.is_finite())?))
+    };
+    inputs.into_iter().filter_map(known).collect()
 }
 
 fn aim(target: Target, allowed: f64) -> String {
@@ -94,8 +102,35 @@ fn aim(target: Target, allowed: f64) -> String {
     }
 }
 
-/// Why nothing can be said.
-pub(super) fn blind(seen: &Seen<'_>, target: Target) -> String {
+/// That there is too little room, and what comes of it.
+pub(super) fn pressed(why: &mut String, seen: &Seen<'_>, what_then: Pressed) {
+    let (refused, waiting) = (seen.refused, seen.waiting);
+    let what = match (refused > 0.0, waiting > 0.0) {
+        (true, true) => {
+            format!("{refused:.1} requests a second are refused for want of room and {waiting:.0} wait")
+        }
+        (true, false) => format!("{refused:.1} requests a second are refused for want of room"),
+        _ => format!("requests wait for room, {waiting:.0} now"),
+    };
+    let next = match what_then {
+        Pressed::More => "one more, whatever is known of the load",
+        Pressed::Coming => "what is coming is waited for",
+        Pressed::Most => "there are as many as there may be",
+    };
+    why.push_str(&format!("; {what}: {next}"));
+}
+
+/// What is known where nothing can be said of the load.
+pub(super) fn blind_inputs(seen: &Seen<'_>, have: u32) -> Vec<(String, f64)> {
+    finite(Vec::from([
+        ("have", Some(f64::from(have))),
+        ("refused_per_second", Some(seen.refused)),
+        ("waiting", Some(seen.waiting)),
+    ]))
+}
+
+/// Why nothing can be said of the load; and if there is too little room all the same, what comes of that.
+pub(super) fn blind(seen: &Seen<'_>, target: Target, short: Option<Pressed>) -> String {
     if !seen.rate.is_finite() {
         return "it has only just begun to look".to_string();
     }
@@ -119,7 +154,14 @@ pub(super) fn blind(seen: &Seen<'_>, target: Target) -> String {
         }
         Target::ResponseTime(_) => "no request has ended yet",
     };
-    format!("{needs}: it keeps what it has")
+    match short {
+        None => format!("{needs}: it keeps what it has"),
+        Some(short) => {
+            let mut why = needs.to_string();
+            pressed(&mut why, seen, short);
+            why
+        }
+    }
 }
 
 pub(super) fn cooling(why: &mut String, left: Duration) {

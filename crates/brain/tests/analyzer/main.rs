@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, Event, EventKind, GroupSpec, Hand, HealthSpec, Knobs, Load, MemberId, MemberSpec,
-    OutlierSpec, Plan, State, Time, Totals, WhenAllDown, strategy,
+    Analyzer, Ask, Choice, Drainer, Event, EventKind, GroupSpec, Hand, HealthSpec, Knobs, Load, MemberId,
+    MemberSpec, OutlierSpec, Plan, State, Time, Totals, WhenAllDown, strategy,
 };
 
 const OUTLIER: OutlierSpec = OutlierSpec {
@@ -304,6 +304,13 @@ fn operators_drain_and_take_back() {
     assert_eq!(group.then(2.0, |analyzer, now| analyzer.drain("a", now).unwrap()), "");
     assert_eq!(group.then(3.0, |analyzer, now| analyzer.undrain("a", now).unwrap()), "Undrained a");
     assert_eq!(group.planned(), "a b");
+    assert_eq!(group.events[0].why, "taken back by an operator");
+    // Who let it go is told, and stays with it.
+    let by_scaler = |analyzer: &mut Analyzer, now| analyzer.drain_by("b", Drainer::Scaler, now).unwrap();
+    assert_eq!(group.then(3.5, by_scaler), "Draining b");
+    assert_eq!(group.events[0].why, "drained by the scaler");
+    let why = group.analyzer.status(at(3.6)).into_iter().map(|(_, status)| status.why).nth(1);
+    assert_eq!(why.as_deref(), Some("drained by the scaler"));
     let error = group.analyzer.drain("c", at(4.0)).unwrap_err();
     assert_eq!(error, "group `web` has no member `c`; it has a, b");
 }

@@ -15,6 +15,7 @@ struct Look {
     members: Vec<Known>,
     rate: f64,
     waiting: f64,
+    refused: f64,
     response: Option<f64>,
     after: u64,
 }
@@ -37,12 +38,19 @@ fn looks() -> impl Strategy<Value = Vec<Look>> {
         prop::option::of(number()),
         0.01..=1.0_f64,
     );
-    let look =
-        (prop::collection::vec(member, 0..12), number(), number(), prop::option::of(number()), 0..5_000_u64);
-    let look = look.prop_map(|(members, rate, waiting, response, after)| Look {
+    let look = (
+        prop::collection::vec(member, 0..12),
+        number(),
+        number(),
+        number(),
+        prop::option::of(number()),
+        0..5_000_u64,
+    );
+    let look = look.prop_map(|(members, rate, waiting, refused, response, after)| Look {
         members,
         rate,
         waiting,
+        refused,
         response,
         after,
     });
@@ -119,8 +127,13 @@ fn run(
                 share: *share,
             })
             .collect();
-        let seen =
-            Seen { members: &members, rate: look.rate, waiting: look.waiting, response: look.response };
+        let seen = Seen {
+            members: &members,
+            rate: look.rate,
+            waiting: look.waiting,
+            refused: look.refused,
+            response: look.response,
+        };
         let decision = scaler.observe(&seen, dry, now);
         each(look, &members, &decision, now);
     }
@@ -200,7 +213,7 @@ proptest! {
                 start_time: Duration::from_secs(5),
             };
             let member = (1.0, 0, true, 1, None, Some(10.0), 1.0);
-            let look = Look { members: vec![member; count], rate, waiting: 0.0, response: None, after: 1000 };
+            let look = Look { members: vec![member; count], rate, waiting: 0.0, refused: 0.0, response: None, after: 1000 };
             let mut last = 0;
             run(&rules, &vec![look; 20], true, |_, _, decision, _| last = decision.desired);
             last
@@ -212,7 +225,7 @@ proptest! {
 }
 
 fn seen<'a>(members: &'a [MemberSeen<'a>], rate: f64) -> Seen<'a> {
-    Seen { members, rate, waiting: 0.0, response: None }
+    Seen { members, rate, waiting: 0.0, refused: 0.0, response: None }
 }
 
 fn member(name: &str, capacity: f64, line: f64) -> MemberSeen<'_> {
@@ -296,6 +309,61 @@ fn where_nothing_is_known_nothing_is_done() {
     let down = MemberSeen { standing: Standing::Lost, ..blind };
     let decision = settle(&mut scaler, &seen(&[down, down], 50.0), 500);
     assert_eq!((decision.desired, decision.add), (1, 1), "the least is there whatever is known");
+}
+
+#[test]
+fn where_there_is_no_room_one_more_is_started_whatever_is_known() {
+    let mut scaler = Scaler::new(Rules { max: 3, ..plain(Target::HeadRoom(0.3)) });
+    let at = |second| Time(1) + Duration::from_secs(second);
+    let blind = |name| MemberSeen { line: None, ..member(name, 1.0, 0.0) };
+    let one = [blind("a")];
+    // One that waits for a moment is no want of room, and one that cannot be used has none to give.
+    let calm = scaler.observe(&Seen { waiting: 3.0, ..seen(&one, 50.0) }, false, at(0));
+    assert_eq!((calm.add, calm.desired), (0, 1), "{calm:?}");
+    let waits = scaler.observe(&Seen { waiting: 2.0, ..seen(&one, 50.0) }, false, at(1));
+    assert_eq!((waits.add, waits.desired), (1, 2), "{waits:?}");
+    let why = "there is no load line yet, and no agent tells how busy its members' processors are; requests wait for room, 2 \
+               now: one more, whatever is known of the load";
+    assert_eq!(waits.why, why);
+    // It is not started twice.
+    let coming = [blind("a"), MemberSeen { standing: Standing::Coming, ..blind("b") }];
+    let refuses = |members| Seen { refused: 4.0, ..seen(members, 50.0) };
+    let wait = scaler.observe(&refuses(&coming), false, at(2));
+    assert_eq!((wait.add, wait.desired), (0, 2), "{wait:?}");
+    assert!(
+        wait.why
+            .ends_with("4.0 requests a second are refused for want of room: what is coming is waited for"),
+        "{}",
+        wait.why
+    );
+    assert!(wait.inputs.contains(&("refused_per_second".to_owned(), 4.0)), "{:?}", wait.inputs);
+    let two = [blind("a"), blind("b")];
+    assert_eq!(scaler.observe(&refuses(&two), false, at(3)).add, 1);
+    let three = [blind("a"), blind("b"), blind("c")];
+    let most = scaler.observe(&refuses(&three), false, at(4));
+    assert!(most.add == 0 && most.why.ends_with("there are as many as there may be"), "{most:?}");
+    let down = [MemberSeen { standing: Standing::Lost, ..blind("a") }];
+    let mut scaler = Scaler::new(plain(Target::HeadRoom(0.3)));
+    let lost = scaler.observe(&refuses(&[down[0], down[0]]), false, at(0));
+    assert_eq!((lost.have, lost.desired), (0, 1), "the least, and no more: {lost:?}");
+}
+
+#[test]
+fn a_load_line_that_says_enough_is_not_believed_while_requests_are_refused() {
+    let mut scaler = Scaler::new(plain(Target::HeadRoom(0.3)));
+    let members = [member("a", 1.0, 100.0), member("b", 1.0, 100.0)];
+    let at = |second| Time(1) + Duration::from_secs(second);
+    settle(&mut scaler, &seen(&members[..1], 10.0), 0);
+    let more = scaler.observe(&Seen { refused: 1.0, ..seen(&members[..1], 10.0) }, false, at(400));
+    assert_eq!(more.add, 1, "{more:?}");
+    assert!(
+        more.why.starts_with("1 more: ") && more.why.contains("1.0 requests a second are refused"),
+        "{}",
+        more.why
+    );
+    // It is kept for a while, and then is one too many.
+    assert_eq!(scaler.observe(&seen(&members, 10.0), false, at(403)).desired, 2);
+    assert_eq!(scaler.observe(&seen(&members, 10.0), false, at(420)).remove.len(), 1);
 }
 
 #[test]

@@ -131,6 +131,7 @@ impl World {
             members: &members,
             rate: self.came,
             waiting: 0.0,
+            refused: 0.0,
             // 95 of 100 take three times the mean where times are exponential.
             response: Some(3.0 * self.response),
         };

@@ -120,22 +120,11 @@ fn check(path: &Path, globals: &Globals) -> Result<ExitCode, Failure> {
 
 /// `2 listeners, 1 group, 3 members`
 fn contents(file: &File, found: usize) -> String {
-    let config = &file.config;
-    let mut parts = vec![
-        count(config.listeners.len(), "listener"),
-        count(config.groups.len(), "group"),
-        count(config.members(), "member"),
-    ];
-    let sources: usize = config.groups.iter().map(|group| group.discover.len()).sum();
-    if sources > 0 {
-        let files = if found > 0 { format!(" with {found} in files") } else { String::new() };
-        parts.push(format!("{} of members{files}", count(sources, "source")));
+    let contents = file.config.contents(found);
+    match file.warnings.count(Severity::Warning) {
+        0 => contents,
+        warnings => format!("{contents}, {}", count(warnings, "warning")),
     }
-    let warnings = file.warnings.count(Severity::Warning);
-    if warnings > 0 {
-        parts.push(count(warnings, "warning"));
-    }
-    parts.join(", ")
 }
 
 fn show(path: &Path, globals: &Globals) -> Result<(), Failure> {

@@ -153,7 +153,7 @@ mod tests {
             what_if: vec![
                 what_if("plus_one", "with one more like the median member", 300.0, 120.0, Some(0.1)),
                 what_if("double", "with twice the traffic", 200.0, 240.0, None),
-                what_if("minus_one", "without its only member", 0.0, 120.0, None),
+                what_if("minus_one", "without its only usable member", 0.0, 120.0, None),
             ],
             age_seconds: 2.6,
             ..LoadLine::default()
@@ -198,7 +198,7 @@ mod tests {
             "web  at 80%                                160/s  p50 20.0ms  p99 310ms    3s ago\n\
              web  with one more like the median member  300/s  60% free  p99 100ms\n\
              web  with twice the traffic                200/s  over the load line\n\
-             web  without its only member               0.0/s  nobody is left to serve\n"
+             web  without its only usable member        0.0/s  nobody is left to serve\n"
         );
     }
 

@@ -26,6 +26,10 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:9001")]
     listen: SocketAddr,
 
+    /// Listen there, too, as often as needed: the same server by another door, as members of several groups on one host
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["count", "iiop"])]
+    also: Vec<SocketAddr>,
+
     /// Name in x-member [default: the address]
     #[arg(long)]
     name: Option<String>,
@@ -146,10 +150,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS")]
     orders: Option<SocketAddr>,
 
-    /// Tell the agent or the lottery's daemon at this address (its --status or --listen) four times a second how many requests
-    /// there are, as in_flight (http)
+    /// Tell the agent or the lottery's daemon at this address (its --status or --listen), or a balancer (its admin.reports), four
+    /// times a second how many requests there are, as in_flight (http)
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["iiop", "echo"])]
     tell: Option<SocketAddr>,
+
+    /// Tell it as the member of this name, as often as needed: a balancer has to know of whom it is told
+    #[arg(long, value_name = "MEMBER", requires = "tell", value_parser = visible)]
+    tell_as: Vec<String>,
 
     /// Tell it also how busy the emulated cores or workers are: what share of them is in use as cpu, how many there are as cpus
     #[arg(long, requires = "tell")]
@@ -177,6 +185,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
             Some(Echo::Tcp) => Kind::Tcp,
             Some(Echo::Udp) => Kind::Udp,
         },
+        also: args.also.clone(),
         name: args.name.clone(),
         count: args.count,
         service: args.service,
@@ -201,6 +210,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         meter: args.meter,
         admin: args.admin,
         tell: args.tell,
+        tell_as: args.tell_as.clone(),
         tell_busy: args.tell_busy,
         greet: args.greet,
         seed: args.seed,
@@ -265,6 +275,14 @@ fn members(text: &str) -> Result<usize, String> {
 fn above_zero(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| *number >= 1e-3 && *number <= 1e6);
     number.ok_or_else(|| "expected a number from 0.001 to 1000000".to_owned())
+}
+
+/// What may stand in a form as it is.
+fn visible(text: &str) -> Result<String, String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".:-_[]".contains(&byte);
+    let fine = !text.is_empty() && text.bytes().all(plain);
+    fine.then(|| text.to_owned())
+        .ok_or_else(|| "expected an address or a name, such as 10.0.0.1:80".to_owned())
 }
 
 fn share(text: &str) -> Result<f64, String> {

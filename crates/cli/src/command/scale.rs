@@ -136,7 +136,7 @@ fn render(groups: &[(&GroupStatus, &ScalerStatus)], color: bool) -> String {
 fn would(group: &GroupStatus, scaler: &ScalerStatus) -> String {
     let done = match (scaler.actions.as_slice(), scaler.desired == scaler.members) {
         ([], true) => "nothing".to_owned(),
-        ([], false) => format!("nothing yet, though {} are wanted", count(scaler.desired as usize, "member")),
+        ([], false) => format!("nothing yet, though it wants {}", count(scaler.desired as usize, "member")),
         (actions, _) => actions.join("; "),
     };
     format!("{}: {}\n  {}\n", plain(&group.name), plain(&done), plain(&scaler.why))
@@ -192,6 +192,17 @@ mod tests {
             would(chosen[0].0, chosen[0].1),
             "web: start 1 member\n  1 more: 120.0 requests a second take 1.20 of capacity (load line)\n"
         );
+    }
+
+    #[test]
+    fn what_is_wanted_and_not_done_yet_is_counted_in_words() {
+        let mut group = group();
+        let would = |scaler: &ScalerStatus| would(&GroupStatus::default(), scaler);
+        let scaler = group.scaler.as_mut().unwrap();
+        (scaler.actions, scaler.desired) = (Vec::new(), 1);
+        assert!(would(scaler).contains("nothing yet, though it wants 1 member\n"), "{}", would(scaler));
+        scaler.desired = 3;
+        assert!(would(scaler).contains("though it wants 3 members\n"), "{}", would(scaler));
     }
 
     #[test]

@@ -102,7 +102,8 @@ fn missed(args: &Args, status: &Status) -> Vec<String> {
         };
         // Shares of whole numbers are not exact.
         if (usable as f64) < least - 1e-9 {
-            lines.push(format!("{}: {usable} of {all} members can be used", group.name));
+            let all = count(all, "member");
+            lines.push(format!("{}: {usable} of {all} can be used", group.name));
         }
         let headroom = group.load_line.as_ref().and_then(|line| line.headroom);
         if let (Some(least), Some(free)) = (args.fail_headroom, headroom)
@@ -265,10 +266,10 @@ mod tests {
     #[test]
     fn scripts_may_ask_for_more() {
         assert!(asked(None, None).is_empty());
-        assert_eq!(asked(Some("1"), None), ["game servers: 0 of 1 members can be used"]);
+        assert_eq!(asked(Some("1"), None), ["game servers: 0 of 1 member can be used"]);
         assert_eq!(asked(Some("3"), None)[0], "web: 2 of 5 members can be used");
         assert!(asked(Some("0"), None).is_empty());
-        assert_eq!(asked(Some("40%"), None), ["game servers: 0 of 1 members can be used"]);
+        assert_eq!(asked(Some("40%"), None), ["game servers: 0 of 1 member can be used"]);
         assert_eq!(asked(Some("41%"), None).len(), 2);
         assert_eq!(asked(None, Some(0.2)), ["web: 15% of its capacity is free"]);
         assert!(asked(None, Some(0.1)).is_empty());

@@ -129,7 +129,7 @@ const KINDS: [(&str, &[&str]); 7] = [
 
 impl Discover {
     /// Which of the kinds it is; none or several for what is wrong.
-    fn kinds(&self) -> Vec<&'static str> {
+    pub(super) fn kinds(&self) -> Vec<&'static str> {
         let (file, dns, srv) = (self.file.is_some(), self.dns.is_some(), self.srv.is_some());
         let (etcd, kubernetes) = (self.etcd.is_some(), self.kubernetes.is_some());
         let set = [file, dns, srv, self.http.is_some(), etcd, kubernetes, self.registered];

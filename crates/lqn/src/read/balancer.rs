@@ -211,6 +211,7 @@ impl Maker<'_> {
                 None => &mut entry.forwards,
                 Some(_) => {
                     let chosen = Name { text: format!("{}_choice", group_name.text), at: group_name.at };
+                    self.made(&chosen, format!("`{}`", group_name.text));
                     chooser.entries.push(chosen.clone());
                     let call = Call { patience, ..Call::new(chosen.clone(), 1.0, true) };
                     entry.phases[0].calls.push(call);
@@ -312,7 +313,11 @@ impl Maker<'_> {
         for (number, (own, weight)) in members.iter().zip(weights).enumerate() {
             let one = match &own.name {
                 Some(name) => self.word(name)?,
-                None => Name { text: format!("{}_{}", name.text, number + 1), at: name.at },
+                None => {
+                    let one = Name { text: format!("{}_{}", name.text, number + 1), at: name.at };
+                    self.made(&one, format!("member {} of `{}`", number + 1, name.text));
+                    one
+                }
             };
             let demand = own.demand.as_ref().or(group.demand.as_ref());
             let demand = demand.ok_or_else(|| {
@@ -420,6 +425,11 @@ impl Maker<'_> {
         } else {
             Err(self.places.of(own).says(format!("{what} is 0 or more, not {value}")))
         }
+    }
+
+    /// Nobody wrote that name.
+    fn made(&mut self, name: &Name, called: String) {
+        self.draft.made.push((name.text.clone(), called));
     }
 
     fn processor(&mut self, name: Name, scheduling: Scheduling, copies: Copies, speed: f64) {

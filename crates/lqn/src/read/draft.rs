@@ -19,6 +19,8 @@ pub(super) struct Draft {
     pub(super) notes: Vec<String>,
     /// How entries choose whom they forward to.
     pub(super) routes: Vec<(Name, Routing)>,
+    /// Names that are not in the text, and what to call their bearers.
+    pub(super) made: Vec<(String, String)>,
 }
 
 #[derive(Debug)]

@@ -16,8 +16,8 @@ const MOST: usize = 100_000;
 
 /// The model of a draft.
 pub(super) fn model(draft: Draft) -> Result<Model, Trouble> {
-    let Draft { comment, processors, tasks, entries, routes, .. } = draft;
-    let mut model = Model { comment, ..Model::default() };
+    let Draft { comment, processors, tasks, entries, routes, made, .. } = draft;
+    let mut model = Model { comment, made: made.into_iter().collect(), ..Model::default() };
     let nowhere = super::At { line: 1, column: 1 };
     if tasks.is_empty() {
         return Err(nowhere.says("the model has no task"));

@@ -3,20 +3,28 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use plimsoll_brain::{Event, EventKind};
+use plimsoll_brain::{Drainer, Event, EventKind};
 
 use super::Engine;
 use crate::inner::lock;
 use crate::switch;
 
 impl Engine {
-    /// Lets a member's work end and gives it nothing new. If its group has
+    /// Lets a member's work end and gives it nothing new, as an operator says: [`Engine::drain_by`].
+    ///
+    /// # Errors
+    /// There is no such member, or more than one group has it and none is named.
+    pub fn drain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
+        self.drain_by(group, member, Drainer::Operator)
+    }
+
+    /// Lets a member's work end and gives it nothing new, as somebody says who is named in what is told of it. If its group has
     /// [`hand_over`](crate::GroupSettings::hand_over) that is told first, and this waits for the answer: not to be called
     /// where waiting is not allowed.
     ///
     /// # Errors
     /// There is no such member, or more than one group has it and none is named.
-    pub fn drain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
+    pub fn drain_by(&self, group: Option<&str>, member: &str, who: Drainer) -> Result<(), String> {
         let due = lock(&self.0.control).hand_over_of_drain(group, member);
         if let Some(due) = due {
             // Behind no lock.
@@ -24,7 +32,7 @@ impl Engine {
             lock(&self.0.control).handed_over(&due, outcome, self.0.clock.now());
         }
         let now = self.0.clock.now();
-        lock(&self.0.control).operate(group, member, now, |analyzer| analyzer.drain(member, now))?;
+        lock(&self.0.control).operate(group, member, now, |analyzer| analyzer.drain_by(member, who, now))?;
         self.0.wake.notify_one();
         Ok(())
     }

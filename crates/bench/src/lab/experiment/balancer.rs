@@ -11,7 +11,8 @@ use serde::{Deserialize, Deserializer};
 use crate::units;
 
 /// A balancer and how it chooses: `none`, `plimsoll:round_robin`, `haproxy:leastconn`, `nginx:random two least_conn`, `lottery:referral`;
-/// `plimsoll:adaptive+agents` before members that say how loaded they are, `plimsoll:adaptive@on_demand` with a binding.
+/// `plimsoll:adaptive+agents` before members that say how loaded they are, `plimsoll:adaptive@on_demand` with a binding,
+/// `plimsoll:least_loaded+hidden` where it is not to know who shares a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Balancer {
     /// Which.
@@ -25,6 +26,8 @@ pub struct Balancer {
     pub agents: bool,
     /// Where there are several of plimsoll, how often each tells the others of what it sees; they know nothing of one another if `None`.
     pub fleet: Option<Duration>,
+    /// Is it hidden from plimsoll that members of its groups are on the same hosts?
+    pub hidden: bool,
     /// Does plimsoll follow a lottery, whose daemons are beside the members, rather than have a strategy of its own?
     pub follows: bool,
 }
@@ -187,6 +190,7 @@ impl Default for Balancer {
             binding: None,
             agents: false,
             fleet: None,
+            hidden: false,
             follows: false,
         }
     }
@@ -196,14 +200,15 @@ impl FromStr for Balancer {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (bare, fleet) = match text.rsplit_once("+fleet") {
+        let (bare, hidden) = text.strip_suffix("+hidden").map_or((text, false), |bare| (bare, true));
+        let (bare, fleet) = match bare.rsplit_once("+fleet") {
             Some((bare, rest)) => match interval(rest) {
                 Some(each) => (bare, Some(each)),
                 None => {
                     return Err(format!("`{text}`: expected `+fleet`, or `+fleet(100ms)` from 5 ms to 1 s"));
                 }
             },
-            None => (text, None),
+            None => (bare, None),
         };
         let (bare, agents) = bare.strip_suffix("+agents").map_or((bare, false), |bare| (bare, true));
         let (bare, binding) = match bare.split_once('@') {
@@ -241,7 +246,10 @@ impl FromStr for Balancer {
         if fleet.is_some() && kind != BalancerKind::Plimsoll {
             return Err(format!("`{text}`: only plimsoll's balancers can be told of one another"));
         }
-        let balancer = Self { kind, strategy: strategy.to_owned(), binding, agents, fleet, follows };
+        if hidden && kind != BalancerKind::Plimsoll {
+            return Err(format!("`{text}`: only from plimsoll it can be hidden who shares a host"));
+        }
+        let balancer = Self { kind, strategy: strategy.to_owned(), binding, agents, fleet, hidden, follows };
         if balancer.known() {
             return Ok(balancer);
         }
@@ -307,6 +315,8 @@ mod tests {
             "plimsoll:adaptive+fleets",
             "plimsoll:adaptive+fleet+agents",
             "haproxy:leastconn+fleet",
+            "haproxy:leastconn+hidden",
+            "plimsoll:adaptive+hidden+agents",
             "plimsoll:a b",
             "plimsoll:a(",
             "plimsoll:a()",
@@ -334,6 +344,8 @@ mod tests {
             (fleet("plimsoll+fleet"), fleet("plimsoll:adaptive+agents+fleet(1s)")),
             (Some(10), Some(1000))
         );
+        let hidden: Balancer = "plimsoll:least_loaded(per_balance_load=1)+hidden".parse().unwrap();
+        assert_eq!((hidden.knobs().0, hidden.hidden, with.hidden), ("least_loaded", true, false));
         let bound: Balancer = "plimsoll:least_loaded(reject=2)@on_demand+agents".parse().unwrap();
         assert_eq!(
             (bound.knobs().0, bound.binding, bound.agents),

@@ -1,6 +1,7 @@
 //! What the parts of an experiment file say of one another.
 
 mod application;
+mod groups;
 mod load;
 mod scaler;
 
@@ -124,6 +125,9 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
         }
     }
     for (at, why) in application::check(experiment, &varied) {
+        say(at, why);
+    }
+    for (at, why) in groups::check(experiment, &varied) {
         say(at, why);
     }
     for why in members(experiment, &varied) {
@@ -382,6 +386,9 @@ fn fits(factor: Factor, level: &Level) -> Result<(), String> {
             if n.fract() != 0.0 || !(1.0..=INSTANCES as f64).contains(n) =>
         {
             Err(format!("`{n}`: expected a whole number of balancers from 1 to {INSTANCES}"))
+        }
+        (Factor::Groups, Level::Number(n)) if n.fract() != 0.0 || !groups::COUNT.contains(&(*n as usize)) => {
+            Err(format!("`{n}`: expected a whole number of groups from 1 to 8"))
         }
         (Factor::Endpoints, Level::Number(n)) if n.fract() != 0.0 || !(0.0..=MEMBERS).contains(n) => {
             Err(format!("`{n}`: expected a whole number of endpoints up to {MEMBERS}"))

@@ -35,19 +35,22 @@ pub enum Factor {
     Scaler,
     /// Balancers at once.
     Instances,
+    /// Groups of the balancer at the same servers.
+    Groups,
     /// For how many seconds the application's agent believes loads by which it chooses; 0 for by chance.
     Age,
 }
 
 impl Factor {
     /// Those whose levels are numbers.
-    const NUMBERS: [Self; 11] = [
+    const NUMBERS: [Self; 12] = [
         Self::Endpoints,
         Self::Concurrency,
         Self::Share,
         Self::Rate,
         Self::Retries,
         Self::Instances,
+        Self::Groups,
         Self::Demand,
         Self::Delay,
         Self::Length,
@@ -76,6 +79,7 @@ impl Factor {
             Self::Clones => "clones",
             Self::Scaler => "scaler",
             Self::Instances => "instances",
+            Self::Groups => "groups",
             Self::Age => "age",
         }
     }
@@ -96,6 +100,7 @@ impl Factor {
             Self::Clones => "clones C",
             Self::Scaler => "scaler",
             Self::Instances => "balancers",
+            Self::Groups => "groups",
             Self::Age => "age of loads (s)",
         }
     }

@@ -2,9 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use serde_json::Value;
+
 use super::{GROUP, INTERVAL, Wiring};
 use crate::lab::Trouble;
 use crate::lab::crew::{Count, Hire};
+use crate::lab::doors::Doors;
 use crate::lab::experiment::{Balancer, Decider, Health, Protocol, Settings, Span};
 
 /// Key of the members' object (iiop), and its type.
@@ -21,7 +24,7 @@ pub(super) fn file(
 ) -> Result<String, Trouble> {
     let time = |span: Span| format!("{}us", span.0.as_micros());
     let iiop = wiring.protocol == Protocol::Iiop;
-    let members: Vec<serde_json::Value> = members
+    let members: Vec<Value> = members
         .iter()
         .map(|address| match iiop {
             true => serde_json::json!({ "address": address.to_string(), "key": wiring.key.unwrap_or(KEY) }),
@@ -47,7 +50,7 @@ pub(super) fn file(
             "members": members,
         }),
     };
-    let mut set = |key: &str, value: Option<serde_json::Value>| {
+    let mut set = |key: &str, value: Option<Value>| {
         if let (Some(value), Some(group)) = (value, group.as_object_mut()) {
             group.insert(key.to_owned(), value);
         }
@@ -108,10 +111,14 @@ pub(super) fn file(
     if let Some(binding) = balancer.binding {
         listener["binding"] = binding.name().into();
     }
+    let (mut listeners, mut groups) = (vec![listener], vec![group]);
+    if let Some(doors) = &wiring.doors {
+        (listeners, groups) = beside(&listeners[0], &groups[0], doors);
+    }
     let mut file = serde_json::json!({
         "admin": { "listen": "127.0.0.1:0", "control": "off" },
-        "listener": [listener],
-        "group": [group],
+        "listener": listeners,
+        "group": groups,
     });
     if let Some(reports) = wiring.reports {
         file["admin"]["reports"] = reports.to_string().into();
@@ -126,8 +133,22 @@ pub(super) fn file(
         .map_err(|error| Trouble::failed(format!("cannot write the configuration: {error}")))
 }
 
+/// Several groups for one, each with a listener and with members of its own at the same servers.
+fn beside(listener: &Value, group: &Value, doors: &Doors) -> (Vec<Value>, Vec<Value>) {
+    let each = |number: usize| {
+        let (mut listener, mut group) = (listener.clone(), group.clone());
+        if number > 0 {
+            let name = format!("{GROUP}{}", number + 1);
+            (listener["group"], group["name"]) = (name.as_str().into(), name.as_str().into());
+        }
+        group["members"] = doors.members(number).into();
+        (listener, group)
+    };
+    (0..doors.groups()).map(each).unzip()
+}
+
 /// The table of who has members come and go.
-fn scaler(hire: &Hire) -> serde_json::Value {
+fn scaler(hire: &Hire) -> Value {
     let time = |Span(time): Span| format!("{}us", time.as_micros());
     let rules = &hire.crew.rules;
     let target = match hire.crew.by {
@@ -158,7 +179,7 @@ fn scaler(hire: &Hire) -> serde_json::Value {
 
 /// Members that come and go, of the first group of a status.
 pub(super) fn crowd(status: &str) -> Option<Count> {
-    let status: serde_json::Value = serde_json::from_str(status).ok()?;
+    let status: Value = serde_json::from_str(status).ok()?;
     let group = &status["groups"][0];
     let there = group["scaler"]["started"].as_array()?.len();
     let serving = group["members"].as_array()?.iter().filter(|member| member["state"] == "up").count();
@@ -167,7 +188,7 @@ pub(super) fn crowd(status: &str) -> Option<Count> {
 
 /// Those of them that serve.
 pub(super) fn serving(status: &str) -> Vec<SocketAddr> {
-    let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
+    let status: Value = serde_json::from_str(status).unwrap_or_default();
     let members = status["groups"][0]["members"].as_array().cloned().unwrap_or_default();
     let up = members.iter().filter(|member| member["state"] == "up");
     up.filter_map(|member| member["name"].as_str()?.parse().ok()).collect()

@@ -18,13 +18,10 @@ pub(super) fn configuration(path: &Path) -> (Part, Option<File>) {
     match read {
         Ok((file, warnings)) => {
             add(&mut part, &warnings);
-            add(&mut part, &file.look_at_members().0);
+            let (unread, found) = file.look_at_members();
+            add(&mut part, &unread);
             if part.good() {
-                let (listeners, groups) = (file.config.listeners.len(), file.config.groups.len());
-                let (listeners, groups) =
-                    (config::count(listeners, "listener"), config::count(groups, "group"));
-                let members = config::count(file.config.members(), "member");
-                part.ok(format!("{}: {listeners}, {groups}, {members}", config::name_of(path)));
+                part.ok(format!("{}: {}", config::name_of(path), file.config.contents(found)));
             }
             (part, Some(file))
         }

@@ -409,18 +409,16 @@ pub(super) fn check(scaler: &Scaler, spot: &Spot, found: &mut Vec<Problem>) {
     for PortRange(first, last) in ports.into_iter().flatten() {
         let count = u32::from(last - first) + 1;
         if count < scaler.max {
-            let message =
-                format!("`ports` are {count}, fewer than the {} members that there may be", scaler.max);
+            let members = crate::config::count(scaler.max as usize, "member");
+            let message = format!("`ports` are {count}, fewer than the {members} that there may be");
             found.push(Problem::warning(spot.key("ports").value(), message));
         }
     }
     if let Some(systemd) = &scaler.systemd
         && u32::from(systemd.first_port) + scaler.max > 65_536
     {
-        let message = format!(
-            "from `first_port` there are fewer ports than the {} members that there may be",
-            scaler.max
-        );
+        let members = crate::config::count(scaler.max as usize, "member");
+        let message = format!("from `first_port` there are fewer ports than the {members} that there may be");
         found.push(Problem::error(spot.key("first_port").value(), message));
     }
     if let Some(process) = &scaler.process

@@ -8,7 +8,7 @@ use std::time::Duration;
 use plimsoll_brain::scale::crew::{Crew, Hand, News, Order, Stage};
 use plimsoll_brain::scale::{Decision, Scaler, Seen};
 use plimsoll_brain::status::{ScaledMember, ScalerStatus};
-use plimsoll_brain::{Event, EventKind, Time};
+use plimsoll_brain::{Drainer, Event, EventKind, Time};
 use plimsoll_cluster::discover::Listed;
 use plimsoll_cluster::scaler::{Hands, Instance, Stop, Wish};
 use plimsoll_proxy::GroupLook;
@@ -17,8 +17,8 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Word;
-use super::look::{Before, Roster, found};
-use crate::config::Scaling;
+use super::look::{Before, Roster, Since, found};
+use crate::config::{Scaling, count};
 use crate::running::Running;
 use crate::running::scaled::written;
 
@@ -198,9 +198,9 @@ impl Charge {
         };
         let members = roster.seen(look);
         // At the first look nothing has happened yet: what is missing below the least is seen all the same.
-        let (rate, waiting, response) =
-            since.map_or((f64::NAN, 0.0, None), |since| (since.rate, since.waiting, since.response));
-        let seen = Seen { members: &members, rate, waiting, response };
+        let unknown = Since { rate: f64::NAN, waiting: 0.0, refused: 0.0, response: None };
+        let Since { rate, waiting, refused, response } = since.unwrap_or(unknown);
+        let seen = Seen { members: &members, rate, waiting, refused, response };
         let dry = self.scaling.dry_run || matches!(self.hands, Hands::None);
         let decision = self.scaler.observe(&seen, dry, now);
         self.obey(&decision, dry, now);
@@ -212,10 +212,8 @@ impl Charge {
         let inputs = decision.inputs.clone();
         if dry {
             if decision.news && decision.desired != decision.have {
-                let why = format!(
-                    "would have {} members, not {}: {}",
-                    decision.desired, decision.have, decision.why
-                );
+                let wanted = members(decision.desired);
+                let why = format!("would have {wanted}, not {}: {}", decision.have, decision.why);
                 self.tell(EventKind::Scaled, None, why, inputs);
             }
             return;
@@ -230,7 +228,7 @@ impl Charge {
             self.counted = Some((wanted, Instant::now()));
             self.counting = true;
             self.tasks.spawn(async move { Done::Counted(replicas, kubernetes.scale(replicas).await) });
-            let why = format!("{wanted} members in place of {}: {}", decision.have, decision.why);
+            let why = format!("{} in place of {}: {}", members(wanted), decision.have, decision.why);
             return self.tell(EventKind::Scaled, None, why, inputs);
         }
         let added = self.crew.add(decision.add, now);
@@ -238,7 +236,7 @@ impl Charge {
         // While a command that is wrong is not tried nothing happens that would be worth telling.
         if added + removed > 0 {
             let wanted = (decision.have + added).saturating_sub(removed);
-            let why = format!("{wanted} members in place of {}: {}", decision.have, decision.why);
+            let why = format!("{} in place of {}: {}", members(wanted), decision.have, decision.why);
             self.tell(EventKind::Scaled, None, why, inputs);
         }
     }
@@ -284,7 +282,8 @@ impl Charge {
                 let running = Arc::clone(&self.running);
                 // Somebody may have to be told first, and be waited for.
                 drop(spawn_blocking(move || {
-                    if let Err(why) = running.engine().drain(Some(&group), &member) {
+                    let drained = running.engine().drain_by(Some(&group), &member, Drainer::Scaler);
+                    if let Err(why) = drained {
                         tracing::warn!("{member} cannot be drained: {why}");
                     }
                 }));
@@ -479,13 +478,13 @@ impl Charge {
 
 /// What a decision does, one line each.
 fn actions(decision: &Decision) -> Vec<String> {
-    let start = match decision.add {
-        0 => None,
-        1 => Some("start 1 member".to_owned()),
-        count => Some(format!("start {count} members")),
-    };
+    let start = (decision.add > 0).then(|| format!("start {}", members(decision.add)));
     let remove = decision.remove.iter().filter(|name| !name.is_empty());
     start.into_iter().chain(remove.map(|name| format!("drain {name}, then stop it"))).collect()
+}
+
+fn members(number: u32) -> String {
+    count(number as usize, "member")
 }
 
 /// Random bits.

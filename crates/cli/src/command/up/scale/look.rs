@@ -14,6 +14,8 @@ use plimsoll_proxy::GroupLook;
 pub(super) struct Before {
     /// Requests that ended or were refused, and those that are under way.
     counts: Option<(u64, u64)>,
+    /// Requests that were refused for want of room.
+    refused: u64,
     /// Requests by how long they took, when that was last told.
     times: Vec<u64>,
 }
@@ -25,6 +27,8 @@ pub(super) struct Since {
     pub(super) rate: f64,
     /// Requests that wait for a member.
     pub(super) waiting: f64,
+    /// Requests a second that were refused because there was no room.
+    pub(super) refused: f64,
     /// 95th percentile of how long those took that ended, seconds; none if too few did since there was one.
     pub(super) response: Option<f64>,
 }
@@ -38,6 +42,8 @@ impl Before {
             status.members.iter().map(|member| u64::from(member.in_flight)).sum::<u64>() + status.queued;
         let now = (status.latency.count + refused, under_way);
         let before = self.counts.replace(now);
+        let no_room: u64 = NO_ROOM.iter().filter_map(|reason| status.rejected.get(*reason)).sum();
+        let no_room_since = no_room.saturating_sub(std::mem::replace(&mut self.refused, no_room));
         let fresh: Vec<u64> = match self.times.len() == look.times.len() {
             true => {
                 look.times.iter().zip(&self.times).map(|(now, before)| now.saturating_sub(*before)).collect()
@@ -53,7 +59,8 @@ impl Before {
         // What a drained member still had when it left is counted neither here nor there: fewer came than none.
         let ended = now.0.saturating_sub(before.0) as f64;
         let came = (ended + now.1 as f64 - before.1 as f64).max(0.0);
-        Some(Since { rate: came / seconds, waiting: status.queued as f64, response })
+        let refused = no_room_since as f64 / seconds;
+        Some(Since { rate: came / seconds, waiting: status.queued as f64, refused, response })
     }
 }
 
@@ -71,6 +78,9 @@ fn quantile(times: &[u64], share: f64) -> Option<f64> {
     })?;
     GroupLook::seconds().get(place).copied()
 }
+
+/// Reasons for which requests are refused that another member would serve.
+const NO_ROOM: [&str; 3] = ["queue_full", "queue_timeout", "shed"];
 
 /// Requests below which a percentile says nothing: that of 20 would be the longest but one.
 const FEW: u64 = 50;
@@ -166,6 +176,20 @@ mod tests {
         assert_eq!((since.rate, since.waiting, since.response), (40.0, 30.0, None));
         // Those under way end, and nobody comes.
         assert_eq!(before.since(&look(180, 0, 0, &[]), 1.0).unwrap().rate, 0.0);
+    }
+
+    #[test]
+    fn only_want_of_room_counts_as_refused() {
+        let mut before = Before::default();
+        let refused = |reasons: &[(&str, u64)]| {
+            let mut look = look(0, 0, 0, &[]);
+            look.status.rejected = reasons.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+            look
+        };
+        before.since(&refused(&[("shed", 7)]), 1.0);
+        let now = refused(&[("shed", 9), ("queue_full", 4), ("no_member", 50), ("bad_request", 3)]);
+        assert_eq!(before.since(&now, 2.0).unwrap().refused, 3.0);
+        assert_eq!(before.since(&now, 1.0).unwrap().refused, 0.0);
     }
 
     #[test]
