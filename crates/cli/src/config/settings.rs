@@ -1,7 +1,6 @@
 //! From a checked file to what the shells take: the last step, and the only one that asks the resolver.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -81,10 +80,10 @@ impl Machine {
 ///
 /// # Errors
 /// What the resolver says.
-pub(crate) fn look_up(address: &MemberAddress) -> io::Result<SocketAddr> {
+pub(crate) fn look_up(address: &MemberAddress) -> std::io::Result<SocketAddr> {
     let found: Vec<SocketAddr> = (address.host.as_str(), address.port).to_socket_addrs()?.collect();
     let best = found.iter().find(|address| address.is_ipv4()).or_else(|| found.first());
-    best.copied().ok_or_else(|| io::Error::other("the name has no address"))
+    best.copied().ok_or_else(|| std::io::Error::other("the name has no address"))
 }
 
 impl File {
@@ -95,7 +94,7 @@ impl File {
     pub(crate) fn settings(
         &self,
         machine: Machine,
-        mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
+        mut resolve: impl FnMut(&MemberAddress) -> std::io::Result<SocketAddr>,
     ) -> Result<proxy::Settings, Problems> {
         let mut problems = Vec::new();
         let mut known: HashMap<MemberAddress, Option<SocketAddr>> = HashMap::new();
@@ -163,7 +162,7 @@ impl File {
     /// Keys that cannot be read, or daemons of which none can be looked up, each at its place in the file.
     pub(crate) fn lotteries(
         &self,
-        mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
+        mut resolve: impl FnMut(&MemberAddress) -> std::io::Result<SocketAddr>,
     ) -> Result<Vec<Lottery>, Problems> {
         let (mut lotteries, mut problems) = (Vec::new(), Vec::new());
         for (index, group) in self.config.groups.iter().enumerate() {
@@ -219,9 +218,9 @@ impl File {
     /// Of members that have one of their own, by group and member.
     pub(crate) fn locations(&self) -> BTreeMap<(String, String), String> {
         let of = |group: &Group| {
-            let of =
+            let at =
                 |member: &Member| Some(((group.name.0.clone(), member.name()), member.table().location?.0));
-            group.members.iter().filter_map(of).collect::<Vec<_>>()
+            group.members.iter().filter_map(at).collect::<Vec<_>>()
         };
         self.config.groups.iter().flat_map(of).collect()
     }
