@@ -217,8 +217,14 @@ pub(super) fn confirmed(fields: &[(String, String)], caller: &Caller) -> Result<
     let at = field(fields, "at").and_then(|at| at.parse().ok()).unwrap_or(0);
     let who = caller.to_string();
     let told = Confirmed { who: &who, what: &wanted.texts(), at };
-    if told.holds(field(fields, "seal").unwrap_or_default(), door::now()) {
-        return Ok(wanted);
+    let now = door::now();
+    if told.holds(field(fields, "seal").unwrap_or_default(), now) {
+        // A page that is loaded again sends its form again; meanwhile somebody else may have undone it.
+        return if told.first(&door::USED, now) {
+            Ok(wanted)
+        } else {
+            Err("this was sent before, and done then: open the page again to do it once more".into())
+        };
     }
     Err("this was not confirmed, or more than a quarter of an hour ago: open the page again and look at what will happen".into())
 }

@@ -4,12 +4,13 @@
 //!   to addresses, `localhost` and the name of this machine. Over TLS the certificate sees to it.
 //! - *Origin*: forms are taken from pages of this very door.
 //! - *Seal*: a form that acts carries a tag over who was shown what will happen, what that was and when (HMAC-SHA-256, a key of the process):
-//!   what was confirmed is what is done, by whom it was confirmed, within a quarter of an hour.
+//!   what was confirmed is what is done, by whom it was confirmed, within a quarter of an hour, and once.
 //! - *Cookie*: a token that was given in a form is kept by the browser, where scripts and other sites do not get at it, and counts for pages of
 //!   the dashboard alone: the rest of control knows no cookies.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -22,8 +23,8 @@ use crate::reply::header;
 
 /// The name says that it is of this host alone, and sent over TLS alone.
 const NAME: &str = "__Host-plimsoll-token";
-/// For a form to come back, seconds.
-const CONFIRM: u64 = 15 * 60;
+/// For a form to come back, milliseconds.
+const CONFIRM: u64 = 15 * 60 * 1000;
 /// Longest token.
 const LONGEST: usize = 6000;
 
@@ -95,7 +96,7 @@ pub(super) struct Confirmed<'a> {
     pub(super) who: &'a str,
     /// What is to be done, and to what: one text for each.
     pub(super) what: &'a [&'a str],
-    /// When that was shown, seconds since 1970.
+    /// When that was shown, milliseconds since 1970.
     pub(super) at: u64,
 }
 
@@ -130,11 +131,24 @@ impl Confirmed<'_> {
         let (Some(tag), Some(mac)) = (tag, self.mac()) else { return false };
         fresh && mac.verify_slice(&tag).is_ok()
     }
+
+    /// Is it done for the first time? For what [`holds`](Self::holds).
+    pub(super) fn first(&self, used: &Mutex<BTreeMap<String, u64>>, now: u64) -> bool {
+        let Some(seal) = self.seal() else { return false };
+        let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those that count no more anyway.
+        used.retain(|_, until| *until >= now);
+        used.insert(seal, self.at.saturating_add(CONFIRM)).is_none()
+    }
 }
 
-/// Seconds since 1970.
+/// Seals of forms that were sent, and until when they would hold: only those to whom seals were given add to them.
+pub(super) static USED: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+
+/// Milliseconds since 1970.
 pub(super) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The token that a browser kept.
@@ -218,8 +232,8 @@ mod tests {
         let what = ["drain", "web", "10.0.0.1:80"];
         let confirmed = Confirmed { who: "jwt:olga", what: &what, at: 1000 };
         let seal = confirmed.seal().unwrap();
-        assert!(confirmed.holds(&seal, 1000) && confirmed.holds(&seal, 1900));
-        assert!(!confirmed.holds(&seal, 1901) && !confirmed.holds(&seal, 999));
+        assert!(confirmed.holds(&seal, 1000) && confirmed.holds(&seal, 901_000));
+        assert!(!confirmed.holds(&seal, 901_001) && !confirmed.holds(&seal, 999));
         for other in [
             Confirmed { who: "jwt:eve", what: &what, at: 1000 },
             Confirmed { who: "jwt:olga", what: &["drain", "web", "10.0.0.2:80"], at: 1000 },
@@ -231,6 +245,16 @@ mod tests {
         for bad in ["", "00", "zz", &seal[1..], &format!("{seal}00"), "é"] {
             assert!(!confirmed.holds(bad, 1000), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_was_confirmed_is_done_once() {
+        let used = Mutex::default();
+        let confirmed = |at| Confirmed { who: "jwt:olga", what: &["drain", "web", "a:80"], at };
+        assert!(confirmed(1000).first(&used, 1500) && !confirmed(1000).first(&used, 2000));
+        assert!(confirmed(2500).first(&used, 3000) && !confirmed(1000).first(&used, 901_000));
+        assert!(confirmed(1_000_000).first(&used, 1_000_000));
+        assert_eq!(used.lock().unwrap().len(), 1, "those that are too old are forgotten");
     }
 
     #[test]

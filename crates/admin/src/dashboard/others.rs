@@ -284,7 +284,7 @@ pub(super) async fn supervisor(
         household.stopping,
         household.reload_error.as_deref(),
     );
-    render::text("supervisor.html", &supervised(base, &household, super::door::now() * 1000))
+    render::text("supervisor.html", &supervised(base, &household, super::door::now()))
 }
 
 fn supervised(base: Base, household: &Household, now: u64) -> Supervised {

@@ -35,7 +35,7 @@ pub(super) struct Eye<'a> {
 impl<'a> Eye<'a> {
     pub(super) fn new(plane: &'a Plane, subject: &'a dyn Subject, caller: &'a Caller) -> Self {
         let status = show::seen(subject.status(), &plane.permit(caller, Verb::Status));
-        Self { plane, subject, caller, status, now: super::door::now() * 1000 }
+        Self { plane, subject, caller, status, now: super::door::now() }
     }
 
     pub(super) fn group(&self, name: &str) -> Option<&GroupStatus> {

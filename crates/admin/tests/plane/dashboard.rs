@@ -134,6 +134,14 @@ fn what_was_confirmed_on_a_page_is_done_and_nothing_else() {
     assert_eq!(done.status, 200, "{}", done.body);
     assert!(done.body.contains("done</h1>"), "{}", done.body);
     assert_eq!(calls(), [r#"drain Some("web") 10.0.0.1:80"#]);
+    // Loaded again, or with its seal spelt in another way, it does nothing any more.
+    let mut spelt = fields.clone();
+    spelt.iter_mut().filter(|(name, _)| name == "seal").for_each(|(_, seal)| seal.make_ascii_uppercase());
+    for again in [&fields, &spelt] {
+        let again = post(own, again);
+        assert_eq!(again.status, 403, "{}", again.body);
+    }
+    assert_eq!(calls().len(), 1);
     // The listener that only looks has no form, and takes none.
     let looked = show(&open, ask, LOCAL);
     assert!(looked.body.contains("This listener only shows") && form(&looked.body).is_empty());
