@@ -7,7 +7,7 @@ mod bind;
 mod check;
 mod section;
 mod server;
-mod why;
+pub(super) mod why;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};

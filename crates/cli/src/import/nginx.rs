@@ -10,7 +10,7 @@ mod scope;
 mod server;
 mod site;
 mod upstream;
-mod why;
+pub(super) mod why;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,7 +96,7 @@ fn main(one: &Directive, draft: &mut Draft) {
         "load_module" | "worker_rlimit_nofile" | "worker_cpu_affinity" | "pcre_jit" => {
             draft.note(one.line, one.said(), "it needs none of that");
         }
-        "events" => {
+        "events" if one.block.is_some() => {
             for inside in one.block.iter().flatten() {
                 let why = match &*inside.name {
                     "worker_connections" => {

@@ -23,7 +23,10 @@ pub(super) fn listeners(
         draft.note(section.line, &section.name, "it is disabled");
         return section.leave();
     }
-    let Some(target) = target(section, groups, draft) else { return section.leave() };
+    let Some(target) = target(section, groups, draft) else {
+        shut(section, draft);
+        return section.leave();
+    };
     if let Some(most) = section.first("maxconn") {
         let why = "max_connections is of the whole process";
         draft.note(section.line_of("maxconn"), format!("maxconn {most}"), why);
@@ -45,7 +48,8 @@ pub(super) fn listeners(
             for address in addresses {
                 let mut listener = Listener::new(bind.line, address, protocol(section), &target);
                 timeouts(&mut listener, section);
-                listener.forwarded = section.option("forwardfor") || of_listeners.forwarded.contains(&target);
+                listener.forwarded = section.http()
+                    && (section.option("forwardfor") || of_listeners.forwarded.contains(&target));
                 listener.backlog = section.number("backlog");
                 listener.cookie = of_listeners.cookies.get(&target).cloned();
                 parameters(&mut listener, params, bind.line, draft);
@@ -55,6 +59,22 @@ pub(super) fn listeners(
         }
     }
     rules(section, groups, draft);
+}
+
+/// A section is left out: what clients had to prove at its places is not forgotten.
+fn shut(section: &Section, draft: &mut Draft) {
+    // What there is to be said of them has been said.
+    let mut quiet = Draft::default();
+    for bind in &section.binds {
+        let Some((places, params)) = bind.look()[1..].split_first() else { continue };
+        for address in places.split(',').flat_map(addresses) {
+            let mut listener = Listener::new(bind.line, address, protocol(section), "");
+            parameters(&mut listener, params, bind.line, &mut quiet);
+            if listener.asks().is_some() {
+                draft.shut.push(listener);
+            }
+        }
+    }
 }
 
 /// Where clients go who meet no condition.

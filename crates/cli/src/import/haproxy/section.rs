@@ -150,6 +150,12 @@ impl Section {
         none
     }
 
+    /// How long, for somebody who only looks; a time of 0 is none.
+    pub(super) fn look_timeout(&self, which: &str) -> Option<Duration> {
+        let time = value::time(self.look(&format!("timeout {which}"))?, UNIT)?;
+        Some(time).filter(|time| !time.is_zero())
+    }
+
     pub(super) fn option(&self, name: &str) -> bool {
         self.set.get(&format!("option {name}")).inspect(|line| line.settle()).is_some()
     }

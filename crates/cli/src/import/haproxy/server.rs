@@ -1,6 +1,7 @@
 //! `server` lines and what is about them as a group.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::super::draft::{Draft, Group, Member, MemberTls, Strategy};
@@ -68,9 +69,9 @@ pub(super) fn group(
     let servers = in_use(&mut group, servers, draft);
     alike(&mut group, &servers, draft);
     check::health(&mut group, section, &servers, draft);
-    timeouts(&mut group, section, draft);
+    timeouts(&mut group, section);
     sticks(&mut group, section, &servers, draft, of_listeners);
-    if section.option("forwardfor") {
+    if section.http() && section.option("forwardfor") {
         of_listeners.forwarded.insert(group.name.clone());
     }
     Some(group)
@@ -100,6 +101,11 @@ fn servers(section: &Section, sections: &Sections, draft: &mut Draft) -> Vec<Ser
             draft.note(line.line, format!("{} {name} {address}", words[0]), "is no host with a port");
             continue;
         };
+        let host = found.rsplit_once(':').map_or("", |(host, _)| host.trim_matches(['[', ']']));
+        if template && host.parse::<IpAddr>().is_ok() {
+            draft.note(line.line, &line.said, "it is no name that has addresses");
+            continue;
+        }
         let mut server = Server {
             line: line.line,
             name: format!("server {name}"),
@@ -332,15 +338,14 @@ fn strategy(group: &mut Group, section: &Section, draft: &mut Draft) {
     (group.strategy, group.key) = (strategy, key);
 }
 
-fn timeouts(group: &mut Group, section: &Section, draft: &mut Draft) {
+fn timeouts(group: &mut Group, section: &Section) {
     group.connect = section.timeout(&["connect"]);
-    let server = section.timeout(&["server"]);
+    // A session of tcp ends as its listener says. What is said here has no effect there, or is the same; or it is noted.
+    let tunnel = section.look_timeout("tunnel");
     if section.http() {
-        group.idle = server;
-    } else if server != section.timeout(&["tunnel", "client"]) && section.timeout(&["tunnel"]).is_none() {
-        let why =
-            "a session of tcp ends after timeouts.idle of its listener, which is what timeout client says";
-        draft.note(section.line_of("timeout server"), "timeout server", why);
+        group.idle = section.timeout(&["server"]);
+    } else if tunnel.is_some() || section.look_timeout("server") == section.look_timeout("client") {
+        section.timeout(&["server"]);
     }
     group.queue_timeout = section.timeout(&["queue", "connect"]);
     group.attempts = section.number("retries");
@@ -360,8 +365,9 @@ fn sticks(
     of_listeners: &mut OfListeners,
 ) {
     let line = section.line_of("cookie");
-    if let Some([name, rest @ ..]) = section.get("cookie")
+    if section.http()
         && servers.iter().any(|server| server.cookie)
+        && let Some([name, rest @ ..]) = section.get("cookie")
     {
         if rest.iter().any(|word| word == "insert") {
             of_listeners.cookies.insert(group.name.clone(), name.clone());

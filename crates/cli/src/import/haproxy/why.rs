@@ -23,10 +23,10 @@ pub(super) const OPTIONS: [&str; 6] =
     ["forwardfor", "httpchk", "tcp-check", "httpclose", "http-server-close", "forceclose"];
 
 /// Of sections: without effect on traffic by themselves.
-pub(super) const HARMLESS: [&str; 3] = ["description", "id", "enabled"];
+pub(in super::super) const HARMLESS: [&str; 3] = ["description", "id", "enabled"];
 
 /// Options without effect on traffic: what is logged and counted, how the kernel is told, and what is so here in any case.
-pub(super) const HARMLESS_OPTIONS: [&str; 8] = [
+pub(in super::super) const HARMLESS_OPTIONS: [&str; 8] = [
     "dontlognull",
     "contstats",
     "clitcpka",
@@ -55,7 +55,7 @@ pub(super) const ABSENT: [&str; 11] = [
 ];
 
 /// Of `global`: without effect on traffic.
-pub(super) const HARMLESS_OF_PROCESS: [&str; 2] = ["description", "node"];
+pub(in super::super) const HARMLESS_OF_PROCESS: [&str; 2] = ["description", "node"];
 
 /// Of `global`, and done elsewhere here.
 pub(super) fn of_process(word: &str) -> &'static str {
@@ -136,12 +136,15 @@ pub(super) fn unused(words: &[&str]) -> &'static str {
         ["hash-type", ..] => "strategies that hash have a hash of their own",
         ["hash-balance-factor", ..] => "nothing that was carried over goes by a hash",
         ["fullconn", ..] => "max_connections of a member is a fixed number",
-        ["cookie", ..] => "no server that was carried over has a value of it",
+        ["cookie", ..] => "no server of http that was carried over has a value of it",
         ["acl", ..] => NO_RULES,
         ["option", "httpchk" | "tcp-check", ..] | ["http-check" | "tcp-check", ..] => {
             "no server that was carried over is checked"
         }
         ["timeout", "tunnel", ..] => "it is of the listener here: timeouts.tunnel, or idle for tcp",
+        ["timeout", "server", ..] => {
+            "sessions of tcp end after timeouts.idle of their listener: as timeout tunnel or client says"
+        }
         ["timeout", "server-fin" | "client-fin", ..] => {
             "what is half closed ends as the rest does, by timeouts.idle"
         }
@@ -151,7 +154,7 @@ pub(super) fn unused(words: &[&str]) -> &'static str {
 }
 
 /// Parameters of `server` without effect on traffic by themselves, and those of them that have a value.
-pub(super) const HARMLESS_OF_SERVER: [&str; 9] = [
+pub(in super::super) const HARMLESS_OF_SERVER: [&str; 9] = [
     "no-check-ssl",
     "no-check-send-proxy",
     "no-agent-check",
@@ -243,11 +246,11 @@ const FOLLOW: &str =
     "names are looked up at start and reload; write discover = [{ dns = \"name:port\" }] to follow one";
 
 /// Parameters of `bind` without effect on traffic by themselves.
-pub(super) const HARMLESS_OF_BIND: [&str; 6] =
+pub(in super::super) const HARMLESS_OF_BIND: [&str; 6] =
     ["v4v6", "defer-accept", "tfo", "no-sslv3", "no-tlsv10", "no-tlsv11"];
 
 /// And those with a value.
-pub(super) const HARMLESS_VALUES_OF_BIND: [&str; 3] = ["name", "id", "npn"];
+pub(in super::super) const HARMLESS_VALUES_OF_BIND: [&str; 3] = ["name", "id", "npn"];
 
 /// Parameters of `bind` without a value that are not carried over.
 pub(super) const FLAGS_OF_BIND: [&str; 15] = [

@@ -166,7 +166,7 @@ fn fits(pattern: &[char], name: &str) -> bool {
         let hidden = name[place] == '.' && (place == 0 || name[place - 1] == '/');
         let step = match pattern.get(at) {
             Some('*') => {
-                back = (!hidden).then_some((at + 1, place)).or(back.filter(|_| !hidden));
+                back = (!hidden).then_some((at + 1, place));
                 at += 1;
                 continue;
             }

@@ -84,7 +84,11 @@ impl<'d> Scope<'d> {
 
     /// How members are reached by TLS, if they are.
     pub(super) fn member_tls(&self) -> MemberTls {
-        let own = self.word("proxy_ssl_certificate").zip(self.word("proxy_ssl_certificate_key"));
+        let pair = ["proxy_ssl_certificate", "proxy_ssl_certificate_key"];
+        let own = match pair.map(|name| self.look(name).is_some()) {
+            [true, true] => self.word(pair[0]).zip(self.word(pair[1])),
+            _ => None,
+        };
         let verify = self.on("proxy_ssl_verify");
         if self.is("proxy_ssl_server_name", "on") {
             self.take("proxy_ssl_server_name");

@@ -20,7 +20,7 @@ pub(super) struct Site {
 
 impl Site {
     fn called(&self) -> String {
-        format!("server {}", self.names.join(" "))
+        format!("server {}", self.names.join(" ")).trim_end().to_owned()
     }
 }
 

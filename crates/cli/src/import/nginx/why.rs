@@ -3,7 +3,7 @@
 use super::words::Directive;
 
 /// Without effect on traffic: how the kernel is told, and what is of files and of NGINX's own tables.
-pub(super) const HARMLESS: [&str; 14] = [
+pub(in super::super) const HARMLESS: [&str; 14] = [
     "sendfile",
     "tcp_nopush",
     "tcp_nodelay",
@@ -22,7 +22,7 @@ pub(super) const HARMLESS: [&str; 14] = [
 ];
 
 /// Words of `listen` without effect on traffic; `bind` and those of the kernel.
-pub(super) const HARMLESS_OF_LISTEN: [&str; 11] = [
+pub(in super::super) const HARMLESS_OF_LISTEN: [&str; 11] = [
     "http2",
     "reuseport",
     "deferred",
