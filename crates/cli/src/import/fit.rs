@@ -189,6 +189,8 @@ fn members(of: &mut Bounds<'_>, group: &mut Group) {
     for name in std::mem::take(&mut group.dns) {
         if !named(&name) {
             of.say(&name, "it is no name that has addresses");
+        } else if group.dns.contains(&name) {
+            of.say(&name, "a second source of this name");
         } else if group.dns.len() >= MOST_SOURCES {
             of.say(&name, format!("a group has at most {MOST_SOURCES} sources of members"));
         } else {

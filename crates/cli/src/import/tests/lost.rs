@@ -91,6 +91,9 @@ fn members_are_reached_as_they_were() {
         &format!("global\n ssl-server-verify none\n{}", listen(" server a 10.0.0.1:80 ssl")),
     );
     assert!(toml.contains("tls = { verify = false }"), "{toml}");
+    let twice = " server-template a 3 a.example:80\n server-template b 3 a.example:80";
+    let (_, notes) = made(From::Haproxy, &listen(twice));
+    assert!(notes[0].contains("a second source"), "{notes:?}");
     // A word that is not known takes none with it that is.
     let (toml, notes) =
         made(From::Haproxy, "listen l\n bind :443 frobnicate ssl crt /a.pem\n server a 10.0.0.1:80\n");
