@@ -94,6 +94,20 @@ impl Case {
         (balancer, addresses, run.err)
     }
 
+    /// The status that a client gets who asks for a name by TLS, with a certificate or without; 000 for none.
+    fn status(&self, to: SocketAddr, name: &str, proved: bool) -> String {
+        let (certificate, key) = (self.folder.join("client.pem"), self.folder.join("client.key"));
+        let resolve = format!("{name}:{}:127.0.0.1", to.port());
+        let mut curl = Command::new(part("curl"));
+        curl.args(["-sk", "--noproxy", "*", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_code}"]);
+        if proved {
+            curl.arg("--cert").arg(certificate).arg("--key").arg(key);
+        }
+        let url = format!("https://{name}:{}/", to.port());
+        let output = curl.args(["--resolve", &resolve, &url]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     /// Which member answered, by its place in the list, so many times over new connections.
     fn answers(&self, to: SocketAddr, times: usize, name: Option<&str>) -> Vec<usize> {
         let mut seen = vec![0; self.members.len()];
@@ -272,4 +286,25 @@ fn nginx_stream_goes_the_same_way() {
     }
     assert_eq!(requests(&balancer, "postgres"), [1, 0], "the spare is spare");
     assert_eq!(balancer.status()["listeners"][2]["protocol"], "udp");
+}
+
+#[test]
+fn nobody_comes_in_who_showed_nothing_there() {
+    let case = Case::new("strict.nginx.conf", &[], &[7443, 8443, 9443]);
+    Authority::new(&case.folder, "clients").issue(&case.folder, "client", &["client.example.org"]);
+    Authority::new(&case.folder, "others");
+    let _theirs = nginx(&case, "");
+    until("nginx listens", || listens(case.theirs(8443)));
+    let (_balancer, ours, said) = case.ours("nginx");
+    assert_eq!(ours.len(), 2, "two authorities are no listener: {said}");
+    let (theirs, ours) = (case.theirs(8443), ours[0]);
+    for (at, refused) in [(theirs, "400"), (ours, "000")] {
+        assert_eq!(case.status(at, "api.example.org", false), refused, "{at}");
+        assert_eq!(case.status(at, "api.example.org", true), "200", "{at}");
+        assert_eq!(case.status(at, "www.example.org", true), "200", "{at}");
+    }
+    // A listener asks all of its clients, and says so.
+    assert_eq!(case.status(theirs, "www.example.org", false), "200");
+    assert_eq!(case.status(ours, "www.example.org", false), "000");
+    assert!(said.contains("server www.example.org: a listener asks all of its clients alike"), "{said}");
 }

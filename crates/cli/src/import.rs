@@ -1,8 +1,9 @@
 //! Configurations of other load balancers, read into ours: `plimsoll config import`.
 //!
 //! A reader ([`haproxy`], [`nginx`]) takes the text apart and fills a [`Draft`](draft::Draft); what it cannot carry over it notes with its line and
-//! the reason. Nothing is passed over in silence but what has no effect on traffic by itself (names, comments). The draft is
-//! then put in order ([`mod@fit`]) and written ([`mod@write`]). No text makes a reader panic, and nothing is looked up or opened.
+//! the reason. Each line, or directive, is marked when it is taken; what nobody took and nobody noted is noted at the end. So nothing is passed
+//! over in silence but what a list names as without effect on traffic (`HARMLESS`, in each reader). The draft is then put in order
+//! ([`mod@fit`]) and written ([`mod@write`]). No text makes a reader panic, and nothing is looked up or opened.
 
 mod draft;
 mod fit;

@@ -1,5 +1,6 @@
 //! What both readers fill: listeners, groups and members as far as they were said.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -20,11 +21,23 @@ pub(super) struct Draft {
     pub(super) listeners: Vec<Listener>,
     pub(super) groups: Vec<Group>,
     pub(super) notes: Vec<Note>,
+    /// Places where clients had to prove who they are, and what could not be carried over as it was.
+    pub(super) shut: Vec<Listener>,
+    noted: BTreeSet<(usize, String, String)>,
 }
 
 impl Draft {
+    /// Notes something, once.
     pub(super) fn note(&mut self, line: usize, what: impl Into<String>, why: impl Into<String>) {
-        self.notes.push(Note { line, what: short(&what.into()), why: why.into() });
+        let note = Note { line, what: short(&what.into()), why: why.into() };
+        if self.noted.insert((line, note.what.clone(), note.why.clone())) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Is there a note on this line?
+    pub(super) fn has_note(&self, line: usize) -> bool {
+        self.noted.range((line, String::new(), String::new())..).next().is_some_and(|one| one.0 == line)
     }
 }
 
@@ -47,7 +60,7 @@ pub(super) enum Protocol {
     Udp,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Listener {
     pub(super) line: usize,
     pub(super) address: SocketAddr,
@@ -87,6 +100,17 @@ impl Listener {
     /// Where it listens: listeners of one place cannot be two.
     pub(super) fn transport(&self) -> &'static str {
         if self.protocol == Protocol::Udp { "udp" } else { "tcp" }
+    }
+
+    /// Do they differ by their place alone?
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        *self == Self { line: self.line, address: self.address, ..other.clone() }
+    }
+
+    /// What clients have to prove to come in: the authority, and whether they may do without.
+    pub(super) fn asks(&self) -> Option<(&str, bool)> {
+        let tls = self.tls.as_ref()?;
+        Some((tls.client_ca.as_deref()?, tls.optional))
     }
 }
 
@@ -159,6 +183,8 @@ pub(super) struct Group {
     pub(super) members: Vec<Member>,
     /// `host:port` of names of which each address is a member.
     pub(super) dns: Vec<String>,
+    /// Of members that have none of their own.
+    pub(super) limit: Option<u64>,
     pub(super) queue_timeout: Option<Duration>,
     pub(super) pool: Option<u64>,
     pub(super) slow_start: Option<Duration>,

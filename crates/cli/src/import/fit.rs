@@ -1,11 +1,15 @@
-//! Puts a draft in order: what ours bounds is bounded, addresses are taken once, groups have members and listeners groups.
+//! Puts a draft in order: what ours bounds is bounded, addresses are taken once, groups have members and listeners groups. What that
+//! changes is noted.
+//!
+//! A place where clients had to prove who they are is never served to those who have not: if its listener falls out, those that would get
+//! its clients instead do, too ([`shut`]).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::draft::{Draft, Group, Listener, Protocol, Strategy};
-use crate::config::{CookieName, HostName, Key, LogPath, MemberAddress, ProbeHost, ProbePath};
+use super::draft::{Draft, Group, Kind, Listener, MemberTls, Protocol, Strategy, Tls};
+use crate::config::{CookieName, HostName, Key, LogPath, MemberAddress, ProbeHost, ProbePath, TimeSpan};
 
 /// In order.
 pub(super) fn fit(mut draft: Draft) -> Draft {
@@ -27,6 +31,8 @@ pub(super) fn fit(mut draft: Draft) -> Draft {
     for listener in listeners {
         place(&mut draft, listener);
     }
+    shut(&mut draft);
+    // Their readers note what is out of bounds.
     draft.threads = draft.threads.filter(|threads| (1..=1024).contains(threads));
     draft.max_connections = draft.max_connections.map(|most| most.clamp(16, 10_000_000));
     unused(&mut draft);
@@ -55,83 +61,155 @@ fn valid<T: std::str::FromStr>(text: &str) -> bool {
     text.parse::<T>().is_ok()
 }
 
-fn within(span: &mut Option<Duration>, least: Duration, most: Duration) {
-    *span = span.map(|span| span.clamp(least, most));
-}
-
 /// The authorities that the system trusts.
 pub(super) const SYSTEM: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 const MS: Duration = Duration::from_millis(1);
-const YEAR: Duration = Duration::from_secs(365 * 86_400);
+/// Where there is no bound there.
+pub(super) const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-fn bounds(draft: &mut Draft, group: &mut Group) {
-    let mut seen = BTreeSet::new();
-    let members = std::mem::take(&mut group.members);
-    for mut member in members {
-        if !valid::<MemberAddress>(&member.address) {
-            draft.note(group.line, &member.address, "is no address of a member");
-        } else if !seen.insert(member.address.clone()) {
-            draft.note(
-                group.line,
-                format!("{}: {}", group.name, member.address),
-                "a second member at this address",
-            );
-        } else {
-            member.capacity =
-                if member.capacity.is_finite() { member.capacity.clamp(0.001, 1e6) } else { 1.0 };
-            member.limit = member.limit.filter(|limit| *limit > 0).map(|limit| limit.min(1_000_000));
-            group.members.push(member);
+/// Notes what it changes, as of one group or listener.
+struct Bounds<'d> {
+    draft: &'d mut Draft,
+    line: usize,
+    of: String,
+}
+
+impl Bounds<'_> {
+    fn say(&mut self, what: &str, why: impl Into<String>) {
+        let what = format!("{}: {what}", self.of);
+        self.draft.note(self.line, what, why);
+    }
+
+    fn time(&mut self, what: &str, span: &mut Option<Duration>, least: Duration, most: Duration) {
+        let Some(now) = *span else { return };
+        let kept = now.clamp(least, most);
+        if kept != now {
+            self.say(&format!("{what} {}", TimeSpan(now)), format!("it is {} here", TimeSpan(kept)));
+            *span = Some(kept);
         }
     }
-    // Of a name each address is a member; an address has none.
-    let named = |text: &String| {
-        let address: Option<MemberAddress> = text.parse().ok();
-        address.is_some_and(|address| address.host.parse::<IpAddr>().is_err())
-    };
-    group.dns.retain(named);
-    // More sources than that are no sources any more.
-    group.dns.truncate(16);
-    group.pool = group.pool.map(|pool| pool.min(65_536));
-    within(&mut group.queue_timeout, MS, YEAR);
-    within(&mut group.slow_start, Duration::ZERO, Duration::from_secs(3600));
-    within(&mut group.connect, MS, YEAR);
-    within(&mut group.idle, MS, YEAR);
-    group.attempts = group.attempts.map(|attempts| attempts.min(10));
-    group.eject = group.eject.map(|(failures, span)| {
-        (failures.min(10_000), span.map(|span| span.clamp(MS, Duration::from_secs(300))))
-    });
-    if group.key.as_ref().is_some_and(|key| !valid::<Key>(key)) {
-        group.key = None;
+
+    fn number(&mut self, what: &str, number: &mut Option<u64>, least: u64, most: u64) {
+        let Some(now) = *number else { return };
+        let kept = now.clamp(least, most);
+        if kept != now {
+            self.say(&format!("{what} {now}"), format!("it is {kept} here"));
+            *number = Some(kept);
+        }
     }
+
+    /// Takes out what ours does not take.
+    fn text<T: std::str::FromStr>(&mut self, what: &str, text: &mut Option<String>) {
+        if let Some(refused) = text.take_if(|text| !valid::<T>(text)) {
+            self.say(&format!("{what} {refused}"), "it cannot stand here");
+        }
+    }
+}
+
+fn bounds(draft: &mut Draft, group: &mut Group) {
+    let mut of = Bounds { draft, line: group.line, of: group.name.clone() };
+    members(&mut of, group);
+    of.number("max_connections", &mut group.limit, 1, 1_000_000);
+    of.number("pool", &mut group.pool, 0, 65_536);
+    of.time("queue_timeout", &mut group.queue_timeout, MS, YEAR);
+    of.time("slow_start", &mut group.slow_start, Duration::ZERO, Duration::from_secs(3600));
+    of.time("timeouts.connect", &mut group.connect, MS, YEAR);
+    of.time("timeouts.idle", &mut group.idle, MS, YEAR);
+    of.number("retry.attempts", &mut group.attempts, 0, 10);
+    if let Some((failures, span)) = group.eject {
+        let (mut failures, mut span) = (Some(failures), span);
+        of.number("outlier.consecutive", &mut failures, 0, 10_000);
+        of.time("outlier.ejection", &mut span, MS, Duration::from_secs(300));
+        group.eject = failures.map(|failures| (failures, span));
+    }
+    of.text::<Key>("key", &mut group.key);
     if let Strategy::Rendezvous(factor) = &mut group.strategy {
-        *factor = if *factor > 0.0 { factor.clamp(1.0, 100.0) } else { 0.0 };
+        let kept = if *factor > 0.0 { factor.clamp(1.0, 100.0) } else { 0.0 };
+        if kept != *factor {
+            of.say(&format!("a factor of {factor}"), format!("it is {kept} here"));
+        }
+        *factor = kept;
     }
     if let Strategy::LeastRequest(choices) = &mut group.strategy {
-        *choices = (*choices).clamp(2, 16);
+        let mut now = Some(*choices);
+        of.number("choices", &mut now, 2, 16);
+        *choices = now.unwrap_or(2);
     }
     if let Some(health) = &mut group.health {
-        within(&mut health.interval, 10 * MS, YEAR);
-        within(&mut health.timeout, MS, YEAR);
-        health.rise = health.rise.map(|rise| rise.clamp(1, 1000));
-        health.fall = health.fall.map(|fall| fall.clamp(1, 1000));
-        health.expect = health.expect.filter(|status| (100..=599).contains(status));
-        health.host = health.host.take().filter(|host| valid::<ProbeHost>(host));
-        if let super::draft::Kind::Http(path) = &health.kind
+        of.time("health.interval", &mut health.interval, 10 * MS, YEAR);
+        of.time("health.timeout", &mut health.timeout, MS, YEAR);
+        of.number("health.rise", &mut health.rise, 1, 1000);
+        of.number("health.fall", &mut health.fall, 1, 1000);
+        of.number("health.expect", &mut health.expect, 100, 599);
+        of.text::<ProbeHost>("health.host", &mut health.host);
+        if let Kind::Http(path) = &health.kind
             && !valid::<ProbePath>(path)
         {
-            health.kind = super::draft::Kind::Tcp;
+            of.say(
+                &format!("health.http {path}"),
+                "it cannot stand here: checks connect, and ask for nothing",
+            );
+            health.kind = Kind::Tcp;
             (health.host, health.expect) = (None, None);
         }
     }
     if let Some(tls) = &mut group.tls {
-        let path = |path: &mut Option<String>| *path = path.take().filter(|path| valid::<LogPath>(path));
-        path(&mut tls.ca);
-        tls.server_name = tls.server_name.take().filter(|name| valid::<HostName>(name));
-        if tls.verify && tls.ca.is_none() {
-            tls.ca = Some(SYSTEM.to_owned());
+        member_tls(&mut of, tls);
+    }
+}
+
+fn members(of: &mut Bounds<'_>, group: &mut Group) {
+    let mut seen = BTreeSet::new();
+    for mut member in std::mem::take(&mut group.members) {
+        if !valid::<MemberAddress>(&member.address) {
+            of.say(&member.address, "is no address of a member");
+        } else if !seen.insert(member.address.clone()) {
+            of.say(&member.address, "a second member at this address");
+        } else {
+            let capacity = if member.capacity.is_finite() { member.capacity.clamp(0.001, 1e6) } else { 1.0 };
+            if capacity != member.capacity {
+                of.say(
+                    &format!("{} weight {}", member.address, member.capacity),
+                    format!("it is {capacity} here"),
+                );
+            }
+            member.capacity = capacity;
+            // 0 is for none.
+            member.limit = member.limit.filter(|limit| *limit > 0);
+            of.number(&format!("{} max_connections", member.address), &mut member.limit, 1, 1_000_000);
+            group.members.push(member);
         }
-        tls.own = tls.own.take().filter(|(one, key)| valid::<LogPath>(one) && valid::<LogPath>(key));
+    }
+    // Of a name each address is a member; an address has none.
+    let named = |text: &str| {
+        let address: Option<MemberAddress> = text.parse().ok();
+        address.is_some_and(|address| address.host.parse::<IpAddr>().is_err())
+    };
+    for name in std::mem::take(&mut group.dns) {
+        if !named(&name) {
+            of.say(&name, "it is no name that has addresses");
+        } else if group.dns.contains(&name) {
+            of.say(&name, "a second source of this name");
+        } else if group.dns.len() >= MOST_SOURCES {
+            of.say(&name, format!("a group has at most {MOST_SOURCES} sources of members"));
+        } else {
+            group.dns.push(name);
+        }
+    }
+    group.limit = group.limit.filter(|limit| *limit > 0);
+}
+
+const MOST_SOURCES: usize = 16;
+
+fn member_tls(of: &mut Bounds<'_>, tls: &mut MemberTls) {
+    of.text::<LogPath>("tls.ca", &mut tls.ca);
+    of.text::<HostName>("tls.server_name", &mut tls.server_name);
+    if tls.verify && tls.ca.is_none() {
+        tls.ca = Some(SYSTEM.to_owned());
+    }
+    if let Some((one, key)) = tls.own.take_if(|(one, key)| !valid::<LogPath>(one) || !valid::<LogPath>(key)) {
+        of.say(&format!("tls.own {one} {key}"), "it cannot stand here");
     }
 }
 
@@ -139,35 +217,24 @@ fn place(draft: &mut Draft, mut listener: Listener) {
     let line = listener.line;
     if !draft.groups.iter().any(|group| group.name == listener.group) {
         let why = format!("its group {} could not be carried over", listener.group);
-        draft.note(line, listener.address.to_string(), why);
-        return;
+        return leave(draft, listener, why);
     }
-    within(&mut listener.head, MS, YEAR);
-    within(&mut listener.idle, MS, YEAR);
-    within(&mut listener.body, MS, YEAR);
-    within(&mut listener.tunnel, MS, YEAR);
-    listener.backlog = listener.backlog.map(|backlog| backlog.clamp(1, 65_535));
-    listener.cookie = listener.cookie.take().filter(|name| valid::<CookieName>(name));
-    if let Some(tls) = &mut listener.tls {
-        tls.certificates.retain(|(one, key)| valid::<LogPath>(one) && valid::<LogPath>(key));
-        tls.client_ca = tls.client_ca.take().filter(|path| valid::<LogPath>(path));
-        let mut seen = BTreeSet::new();
-        let known = |group: &String| draft.groups.iter().any(|one| one.name == *group);
-        tls.names.iter_mut().for_each(|(name, _)| *name = name.to_ascii_lowercase());
-        tls.names
-            .retain(|(name, group)| valid::<HostName>(name) && known(group) && seen.insert(name.clone()));
-        if tls.certificates.is_empty() {
-            draft.note(
-                line,
-                listener.address.to_string(),
-                "TLS without a certificate that could be carried over",
-            );
-            return;
+    let mut of = Bounds { draft, line, of: listener.address.to_string() };
+    of.time("timeouts.head", &mut listener.head, MS, YEAR);
+    of.time("timeouts.idle", &mut listener.idle, MS, YEAR);
+    of.time("timeouts.body", &mut listener.body, MS, YEAR);
+    of.time("timeouts.tunnel", &mut listener.tunnel, MS, YEAR);
+    of.number("backlog", &mut listener.backlog, 1, 65_535);
+    of.text::<CookieName>("cookie", &mut listener.cookie);
+    if let Some(mut tls) = listener.tls.take() {
+        let refused = shown(draft, &listener, &mut tls);
+        listener.tls = Some(tls);
+        if let Some(why) = refused {
+            return leave(draft, listener, why);
         }
     }
     if listener.protocol == Protocol::Udp && listener.tls.is_some() {
-        draft.note(line, listener.address.to_string(), "TLS over datagrams");
-        return;
+        return leave(draft, listener, "TLS over datagrams");
     }
     let port = listener.address.port();
     let any = |address: IpAddr| address.is_unspecified();
@@ -182,16 +249,81 @@ fn place(draft: &mut Draft, mut listener: Listener) {
         return;
     };
     let other = &mut draft.listeners[at];
-    if other.group == listener.group && other.tls == listener.tls {
+    if listener.is_like(other) {
         // 0.0.0.0 and [::]: ours on [::] takes both.
         if listener.address.is_ipv6() {
             other.address = listener.address;
         }
         return;
     }
-    draft.note(
-        line,
-        listener.address.to_string(),
-        "another listener has this address, and requests are not told apart there",
-    );
+    leave(draft, listener, "another listener has this address, and requests are not told apart there");
+}
+
+/// What is wrong with the TLS of a listener, so that it cannot be one.
+fn shown(draft: &mut Draft, listener: &Listener, tls: &mut Tls) -> Option<&'static str> {
+    let (line, address) = (listener.line, listener.address);
+    for (one, key) in &tls.certificates {
+        if !valid::<LogPath>(one) || !valid::<LogPath>(key) {
+            draft.note(line, format!("{address}: certificate {one} {key}"), "it cannot stand here");
+        }
+    }
+    tls.certificates.retain(|(one, key)| valid::<LogPath>(one) && valid::<LogPath>(key));
+    let mut seen = BTreeSet::new();
+    for (name, group) in std::mem::take(&mut tls.names) {
+        let name = name.to_ascii_lowercase();
+        if !valid::<HostName>(&name) {
+            // What stands for no name is none that is asked for.
+            if !["_", ""].contains(&&*name) {
+                let why = "is no name that TLS asks by: who asks for it gets the group of the listener";
+                draft.note(line, format!("{address}: {name}"), why);
+            }
+        } else if !draft.groups.iter().any(|one| one.name == group) {
+            let why = format!(
+                "its group {group} could not be carried over: who asks for it gets that of the listener"
+            );
+            draft.note(line, format!("{address}: {name}"), why);
+        } else if seen.insert(name.clone()) {
+            tls.names.push((name, group));
+        }
+    }
+    if tls.certificates.is_empty() {
+        return Some("TLS without a certificate that could be carried over");
+    }
+    if tls.client_ca.as_ref().is_some_and(|path| !valid::<LogPath>(path)) {
+        return Some("clients have to show certificates, and the file of the authority cannot stand here");
+    }
+    None
+}
+
+/// Notes that a listener is not one, and that its place is shut if not everybody might come.
+fn leave(draft: &mut Draft, listener: Listener, why: impl Into<String>) {
+    draft.note(listener.line, listener.address.to_string(), why);
+    if listener.asks().is_some() {
+        draft.shut.push(listener);
+    }
+}
+
+/// Takes out listeners that would get clients of a place where they had to prove who they are, and ask for less.
+fn shut(draft: &mut Draft) {
+    for place in std::mem::take(&mut draft.shut) {
+        let (to, from) = (place.address, place.line);
+        let gets = |one: &Listener| {
+            let own = one.address.ip();
+            let reached = own == to.ip() || (own.is_unspecified() && (own.is_ipv6() || to.is_ipv4()));
+            let enough = match (one.asks(), place.asks()) {
+                (Some((ca, optional)), Some((asked, may))) => ca == asked && (!optional || may),
+                _ => false,
+            };
+            one.transport() == place.transport() && one.address.port() == to.port() && reached && !enough
+        };
+        let (left, kept): (Vec<Listener>, Vec<Listener>) =
+            std::mem::take(&mut draft.listeners).into_iter().partition(gets);
+        draft.listeners = kept;
+        for one in left {
+            let why = format!(
+                "it would let clients in who have shown nothing, at what line {from} asks certificates for: give each an address of its own"
+            );
+            draft.note(one.line, one.address.to_string(), why);
+        }
+    }
 }

@@ -1,11 +1,13 @@
 //! HAProxy's configuration: `global`, `defaults`, `frontend`, `backend`, `listen`.
 //!
 //! Lines are taken apart into words ([`words`]) and gathered into sections, each on top of the defaults that are in force where it
-//! begins ([`section`]). Then each bind becomes a listener ([`bind`]) and each section with servers a group ([`server`]).
+//! begins ([`section`]). Words that mean nothing here have their reasons in one place ([`why`]). Then each bind becomes a listener ([`bind`]) and each section with servers a group ([`server`]).
 
 mod bind;
+mod check;
 mod section;
 mod server;
+pub(super) mod why;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,6 +45,7 @@ pub(super) fn read(text: &str) -> Draft {
     for section in sections.list.iter().filter(|section| section.kind.accepts()) {
         bind::listeners(section, &groups, &of_listeners, &mut draft);
     }
+    sections.rest(&mut draft);
     draft
 }
 

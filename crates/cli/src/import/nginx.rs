@@ -1,11 +1,16 @@
 //! NGINX's configuration: upstreams and servers of `http` and `stream`.
 //!
-//! The text is taken apart into directives ([`words`]), upstreams become groups ([`upstream`]), and servers with one place to send
-//! everything to become listeners ([`server`]).
+//! The text is taken apart into directives ([`words`]), those of included files in their places ([`files`]), upstreams become groups
+//! ([`upstream`]), and servers with one place to send everything to become listeners ([`server`], [`site`]). Directives that nobody took
+//! are noted in the end, with their reasons ([`why`]).
 
+mod files;
 mod pass;
+mod scope;
 mod server;
+mod site;
 mod upstream;
+pub(super) mod why;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,10 +33,10 @@ struct Upstreams {
 /// Reads a text.
 pub(super) fn read(text: &str) -> Draft {
     let mut draft = Draft::default();
-    let tree = words::read(text, &mut draft);
+    let tree = files::read(text, &mut draft);
     let mut http = Upstreams::default();
     let mut stream = Upstreams::default();
-    // What `nginx -T` prints, and files of conf.d, have servers at the top.
+    // Files of conf.d have servers at the top.
     let (loose, top): (Vec<Directive>, Vec<Directive>) =
         tree.into_iter().partition(|one| one.block.is_some() && ["server", "upstream"].contains(&&*one.name));
     let mut contexts = Vec::new();
@@ -42,7 +47,7 @@ pub(super) fn read(text: &str) -> Draft {
         }
     }
     if !loose.is_empty() {
-        contexts.push(Directive { line: 0, name: "http".to_owned(), args: Vec::new(), block: Some(loose) });
+        contexts.push(Directive::new(0, "http".to_owned(), Vec::new(), Some(loose)));
     }
     for context in &contexts {
         let inside = context.block.as_deref().unwrap_or_default();
@@ -56,6 +61,9 @@ pub(super) fn read(text: &str) -> Draft {
             .flat_map(|context| context.block.as_deref().unwrap_or_default())
             .collect();
         server::read(&inside, streams, if streams { &mut stream } else { &mut http }, &mut draft);
+    }
+    for context in &contexts {
+        rest(context.block.as_deref().unwrap_or_default(), context.name == "stream", &mut draft);
     }
     // Two contexts may have upstreams of one name.
     for (name, mut group) in http.groups.into_iter().chain(stream.groups) {
@@ -72,11 +80,12 @@ pub(super) fn read(text: &str) -> Draft {
 /// Of the process as a whole.
 fn main(one: &Directive, draft: &mut Draft) {
     match &*one.name {
-        "worker_processes" => {
-            if let Some(threads) = one.args.first().and_then(|word| word.parse().ok()) {
-                draft.threads = Some(threads);
-            }
-        }
+        "worker_processes" => match one.first().parse() {
+            Ok(threads @ 1..=1024) => draft.threads = Some(threads),
+            // As many as there are cores, which is so here, too.
+            _ if one.first() == "auto" => {}
+            _ => draft.note(one.line, one.said(), "there is no such number here"),
+        },
         "pid" | "daemon" | "master_process" | "user" => {
             draft.note(
                 one.line,
@@ -84,11 +93,10 @@ fn main(one: &Directive, draft: &mut Draft) {
                 "the unit of systemd says as whom it runs, and knows its number",
             );
         }
-        "include" => include(one, draft),
         "load_module" | "worker_rlimit_nofile" | "worker_cpu_affinity" | "pcre_jit" => {
             draft.note(one.line, one.said(), "it needs none of that");
         }
-        "events" => {
+        "events" if one.block.is_some() => {
             for inside in one.block.iter().flatten() {
                 let why = match &*inside.name {
                     "worker_connections" => {
@@ -100,13 +108,18 @@ fn main(one: &Directive, draft: &mut Draft) {
             }
         }
         "error_log" => draft.note(one.line, one.said(), "the log goes to standard error"),
-        _ => draft.note(one.line, one.said(), "there is nothing like it here"),
+        name if why::HARMLESS.contains(&name) => {}
+        name => draft.note(one.line, one.said(), why::unused(name, true)),
     }
 }
 
-fn include(one: &Directive, draft: &mut Draft) {
-    // Types of files are of those who serve files.
-    if !one.args.first().is_some_and(|file| file.ends_with("mime.types")) {
-        draft.note(one.line, one.said(), "other files are not read: give the output of nginx -T");
+/// Notes what nobody took.
+fn rest(block: &[Directive], streams: bool, draft: &mut Draft) {
+    for one in block {
+        if one.is_taken() {
+            rest(one.block.as_deref().unwrap_or_default(), streams, draft);
+        } else if !why::is_harmless(one) {
+            draft.note(one.line, one.said(), why::unused(&one.name, streams));
+        }
     }
 }

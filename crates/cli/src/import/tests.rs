@@ -2,6 +2,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod lost;
+mod words;
+
 fn made(from: From, text: &str) -> (String, Vec<String>) {
     let imported = import(from, "x.cfg", text).unwrap_or_else(|(why, notes)| panic!("{why} {notes:?}"));
     let notes =
@@ -151,6 +154,15 @@ fn soup() -> impl Strategy<Value = String> {
         Just("keepalive 99999999;"),
         Just("proxy_ssl on;"),
         Just("server_name a.b A.b *.c _;"),
+        Just(" bind [::]:443 ssl crt /a.pem verify required ca-file /ca\n"),
+        Just(" server-template t 3 t.example:80 ssl maxconn 7 weight 9\n"),
+        Just(" default-server ssl verify none check-ssl\n"),
+        Just(" no option httpchk\n"),
+        Just("ssl_verify_client on;"),
+        Just("ssl_client_certificate /c;"),
+        Just("\n# configuration file /n/a.conf:\n"),
+        Just("\n# configuration file /n/b.conf:\n"),
+        Just("include *.conf;"),
         Just("'"),
         Just("\\"),
         Just("{"),

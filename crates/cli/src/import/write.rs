@@ -129,6 +129,7 @@ fn write_group(out: &mut String, group: &Group) {
         let all: Vec<String> = group.dns.iter().map(|name| format!("{{ dns = {} }}", quoted(name))).collect();
         let _ = writeln!(out, "discover = [{}]", all.join(", "));
     }
+    number(out, "max_connections", group.limit);
     time(out, "queue_timeout", group.queue_timeout);
     time(out, "slow_start", Some(group.slow_start.unwrap_or_default()));
     number(out, "pool", group.pool);

@@ -16,7 +16,7 @@ const LARGEST: u64 = 16 << 20;
 /// Turn a configuration of HAProxy or NGINX into one of ours
 ///
 /// TOML goes to standard output; what was not carried over, and why, to standard error, a line each with the line of FILE that it is
-/// about. Other files that FILE includes are not read, and nothing is looked up: for NGINX give the output of nginx -T.
+/// about. Other files that FILE includes are not read, and nothing is looked up: for NGINX give the output of nginx -T, which has them.
 ///
 /// Exit code 0 if a configuration could be made; with --strict 1 if something was not carried over; 2 if nothing could be.
 #[derive(clap::Args, Debug)]

@@ -1,12 +1,13 @@
 //! `bind` lines as listeners.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use super::super::draft::{Draft, Listener, Tls};
+use super::super::fit::SYSTEM;
 use super::super::value;
 use super::section::{Line, Section};
-use super::{NO_RULES, OfListeners, protocol};
+use super::{OfListeners, protocol, why};
 
 /// Ports of a range that become listeners.
 const RANGE: u16 = 64;
@@ -18,53 +19,69 @@ pub(super) fn listeners(
     of_listeners: &OfListeners,
     draft: &mut Draft,
 ) {
-    if section.set.contains_key("disabled") {
+    if section.disabled() {
         draft.note(section.line, &section.name, "it is disabled");
-        return;
+        return section.leave();
     }
-    let Some(target) = target(section, groups, draft) else { return };
+    let Some(target) = target(section, groups, draft) else {
+        shut(section, draft);
+        return section.leave();
+    };
     if let Some(most) = section.first("maxconn") {
         let why = "max_connections is of the whole process";
         draft.note(section.line_of("maxconn"), format!("maxconn {most}"), why);
     }
-    for (line, words) in &section.binds {
-        let Some((places, params)) = words.split_first() else { continue };
+    if section.binds.is_empty() {
+        draft.note(section.line, &section.name, "it does not say where to listen");
+    }
+    for bind in &section.binds {
+        let Some((places, params)) = bind.take()[1..].split_first() else {
+            draft.note(bind.line, &bind.said, "it is not complete");
+            continue;
+        };
         for place in places.split(',') {
             let addresses = addresses(place);
             if addresses.is_empty() {
                 let why = "is no IP address with a port (names, sockets in the file system and variables are not carried over)";
-                draft.note(*line, format!("bind {place}"), why);
+                draft.note(bind.line, format!("bind {place}"), why);
             }
             for address in addresses {
-                let mut listener = Listener::new(*line, address, protocol(section), &target);
+                let mut listener = Listener::new(bind.line, address, protocol(section), &target);
                 timeouts(&mut listener, section);
-                listener.forwarded = section.option("forwardfor") || of_listeners.forwarded.contains(&target);
-                listener.backlog = section.first("backlog").and_then(|word| word.parse().ok());
+                listener.forwarded = section.http()
+                    && (section.option("forwardfor") || of_listeners.forwarded.contains(&target));
+                listener.backlog = section.number("backlog");
                 listener.cookie = of_listeners.cookies.get(&target).cloned();
-                if parameters(&mut listener, params, *line, draft) {
-                    names(&mut listener, section, groups);
-                    draft.listeners.push(listener);
-                }
+                parameters(&mut listener, params, bind.line, draft);
+                names(&mut listener, section, groups);
+                draft.listeners.push(listener);
             }
         }
     }
-    rules(section, draft);
-    if section.option("forwardfor") && section.get("option forwardfor").is_some_and(|words| !words.is_empty())
-    {
-        let line = section.line_of("option forwardfor");
-        draft.note(
-            line,
-            "parameters of option forwardfor",
-            "networks whose headers are kept are listed in `trusted`",
-        );
+    rules(section, groups, draft);
+}
+
+/// A section is left out: what clients had to prove at its places is not forgotten.
+fn shut(section: &Section, draft: &mut Draft) {
+    // What there is to be said of them has been said.
+    let mut quiet = Draft::default();
+    for bind in &section.binds {
+        let Some((places, params)) = bind.look()[1..].split_first() else { continue };
+        for address in places.split(',').flat_map(addresses) {
+            let mut listener = Listener::new(bind.line, address, protocol(section), "");
+            parameters(&mut listener, params, bind.line, &mut quiet);
+            if listener.asks().is_some() {
+                draft.shut.push(listener);
+            }
+        }
     }
 }
 
 /// Where clients go who meet no condition.
 fn target(section: &Section, groups: &BTreeMap<String, String>, draft: &mut Draft) -> Option<String> {
-    let always = section.uses.iter().find(|(_, words)| words[0] == "use_backend" && words.len() == 2);
+    let always = section.uses.iter().find(|line| line.look().len() == 2);
     let named = always
-        .and_then(|(_, words)| words.get(1).map(String::as_str))
+        .and_then(|line| line.look().get(1).map(String::as_str))
         .or_else(|| section.first("default_backend"));
     let named = match named {
         Some(name) => name,
@@ -102,92 +119,126 @@ fn addresses(place: &str) -> Vec<SocketAddr> {
 }
 
 fn timeouts(listener: &mut Listener, section: &Section) {
-    let client = section.timeout("client");
     if section.http() {
-        listener.head = section.timeout("http-request").or(client);
-        listener.idle =
-            section.timeout("http-keep-alive").or_else(|| section.timeout("http-request")).or(client);
-        listener.body = client;
-        listener.tunnel = section.timeout("tunnel").or(client);
+        listener.head = section.timeout(&["http-request", "client"]);
+        listener.idle = section.timeout(&["http-keep-alive", "http-request", "client"]);
+        listener.body = section.timeout(&["client"]);
+        listener.tunnel = section.timeout(&["tunnel", "client"]);
     } else {
-        listener.idle = section.timeout("tunnel").or(client);
+        listener.idle = section.timeout(&["tunnel", "client"]);
     }
 }
 
-/// Takes what stands behind the address. False if the listener cannot be what it was.
-fn parameters(listener: &mut Listener, params: &[String], line: usize, draft: &mut Draft) -> bool {
+/// Takes what stands behind the address.
+fn parameters(listener: &mut Listener, params: &[String], line: usize, draft: &mut Draft) {
     let mut tls = Tls::default();
     let (mut secure, mut verified, mut ca) = (false, None, None);
-    let mut words = params.iter();
+    let mut words = params.iter().map(String::as_str).peekable();
     while let Some(word) = words.next() {
-        match &**word {
+        let mut otherwise = |what: String, why: &str| draft.note(line, format!("bind … {what}"), why);
+        match word {
             "ssl" => secure = true,
             "crt" => {
-                let file = words.next().cloned().unwrap_or_default();
+                let file = words.next().unwrap_or_default().to_owned();
                 // One file has both, the key behind the certificates.
                 tls.certificates.push((file.clone(), file));
             }
-            "ca-file" => ca = words.next().cloned(),
-            "verify" => verified = words.next().cloned(),
-            "alpn" | "npn" => {
-                let list = words.next().map_or("", String::as_str);
-                if word == "alpn" && !list.contains("h2") && listener.protocol == super::Protocol::Http {
-                    draft.note(line, format!("alpn {list}"), "https listeners speak HTTP/2, too");
+            "ca-file" => {
+                ca = words.next().map(|file| if file == "@system-ca" { SYSTEM } else { file }.to_owned())
+            }
+            "verify" => verified = words.next(),
+            "alpn" => {
+                let list = words.next().unwrap_or_default();
+                if !list.contains("h2") && listener.protocol == super::Protocol::Http {
+                    otherwise(format!("alpn {list}"), "https listeners speak HTTP/2, too");
+                } else if listener.protocol != super::Protocol::Http {
+                    otherwise(format!("alpn {list}"), "listeners of tcp agree on no protocol");
                 }
             }
-            "ssl-min-ver" => tls.only_13 = words.next().is_some_and(|word| word == "TLSv1.3"),
-            "no-sslv3" | "no-tlsv10" | "no-tlsv11" | "force-tlsv12" => {}
+            "ssl-min-ver" => match words.next() {
+                Some("TLSv1.3") => tls.only_13 = true,
+                Some("TLSv1.2") => {}
+                other => otherwise(
+                    format!("ssl-min-ver {}", other.unwrap_or_default()),
+                    "1.2 and 1.3 are spoken, and nothing older",
+                ),
+            },
             "no-tlsv12" | "force-tlsv13" => tls.only_13 = true,
             "accept-proxy" => listener.accept_proxy = true,
-            "backlog" => listener.backlog = words.next().and_then(|word| word.parse().ok()),
-            "name" | "id" => drop(words.next()),
-            "v4v6" | "defer-accept" | "tfo" => {}
+            "backlog" => {
+                let word = words.next().unwrap_or_default();
+                match word.parse() {
+                    Ok(backlog) => listener.backlog = Some(backlog),
+                    Err(_) => otherwise(format!("backlog {word}"), "it is no number"),
+                }
+            }
             "proto" => {
-                let proto = words.next().map_or("", String::as_str);
-                draft.note(
-                    line,
+                let proto = words.next().unwrap_or_default();
+                otherwise(
                     format!("proto {proto}"),
                     "a listener takes both versions of HTTP as clients begin",
                 );
             }
-            "transparent"
-            | "v6only"
-            | "strict-sni"
-            | "prefer-client-ciphers"
-            | "allow-0rtt"
-            | "no-tls-tickets"
-            | "expose-fd"
-            | "generate-certificates"
-            | "accept-netscaler-cip" => {
-                draft.note(line, format!("bind … {word}"), "there is nothing like it here");
+            word if why::HARMLESS_OF_BIND.contains(&word) => {}
+            word if why::HARMLESS_VALUES_OF_BIND.contains(&word) => drop(words.next()),
+            word if why::FLAGS_OF_BIND.contains(&word) => {
+                otherwise(word.to_owned(), "there is nothing like it here")
             }
             other => {
-                let value = words.next().map_or("", String::as_str);
-                draft.note(line, format!("bind … {other} {value}"), "there is nothing like it here");
+                // What is not known has a value, unless a word follows that is known.
+                let value = words.next_if(|next| !known(next)).unwrap_or_default();
+                let why = match other {
+                    "crl-file" => "certificates that were revoked are not told from others",
+                    _ => "there is nothing like it here",
+                };
+                otherwise(format!("{other} {value}").trim_end().to_owned(), why);
             }
         }
     }
     if !secure {
-        return true;
+        return;
     }
-    if tls.certificates.iter().any(|(file, _)| file.ends_with('/') || !file.contains('.')) {
+    let folder = |file: &str| file.ends_with('/') || !file.contains('.');
+    if tls.certificates.iter().any(|(file, _)| folder(file)) {
         let why = "folders of certificates are not read: name each with its key";
         draft.note(line, "bind … crt", why);
-        tls.certificates.retain(|(file, _)| !file.ends_with('/') && file.contains('.'));
+        tls.certificates.retain(|(file, _)| !folder(file));
     }
-    match verified.as_deref() {
-        Some("required") => tls.client_ca = ca,
-        Some("optional") => (tls.client_ca, tls.optional) = (ca, true),
+    // Without its file nobody can prove anything: the listener falls out, and lets nobody in.
+    match verified {
+        Some("required") => tls.client_ca = Some(ca.unwrap_or_default()),
+        Some("optional") => (tls.client_ca, tls.optional) = (Some(ca.unwrap_or_default()), true),
         _ => {}
     }
     listener.tls = Some(tls);
-    true
+}
+
+/// Is it a word that may stand behind an address, and no value of one?
+fn known(word: &str) -> bool {
+    let read = [
+        "ssl",
+        "crt",
+        "ca-file",
+        "verify",
+        "alpn",
+        "ssl-min-ver",
+        "no-tlsv12",
+        "force-tlsv13",
+        "accept-proxy",
+        "backlog",
+        "proto",
+    ];
+    read.contains(&word)
+        || why::HARMLESS_OF_BIND.contains(&word)
+        || why::HARMLESS_VALUES_OF_BIND.contains(&word)
+        || why::FLAGS_OF_BIND.contains(&word)
 }
 
 /// `use_backend b if { ssl_fc_sni name }`, or by an acl of that: names of a listener with TLS.
 fn names(listener: &mut Listener, section: &Section, groups: &BTreeMap<String, String>) {
     let Some(tls) = &mut listener.tls else { return };
-    for line in &section.uses {
+    // The first that fits is right; behind one without a condition none is asked.
+    for line in section.uses.iter().take_while(|line| line.look().len() != 2) {
         let Some((backend, asked)) = by_name(section, line) else { continue };
         if let Some(group) = groups.get(backend) {
             tls.names.extend(asked.into_iter().map(|name| (name, group.clone())));
@@ -196,45 +247,67 @@ fn names(listener: &mut Listener, section: &Section, groups: &BTreeMap<String, S
 }
 
 /// Backend and names, if a line is about nothing but the name that TLS asks for.
-fn by_name<'s>(section: &'s Section, (_, words): &'s Line) -> Option<(&'s str, Vec<String>)> {
-    let [verb, backend, condition, test @ ..] = words.as_slice() else { return None };
-    if verb != "use_backend" || condition != "if" {
+fn by_name<'s>(section: &'s Section, line: &'s Line) -> Option<(&'s str, Vec<String>)> {
+    let [_, backend, condition, test @ ..] = line.look() else { return None };
+    if condition != "if" {
         return None;
     }
-    let asked = match test {
-        [acl] => section.acls.get(acl).map(|(_, words)| words.as_slice())?,
-        [open, inside @ .., close] if open == "{" && close == "}" => inside,
-        _ => return None,
-    };
-    let [fetch, values @ ..] = asked else { return None };
+    match test {
+        // Any of those of one name.
+        [acl] => {
+            let all: Option<Vec<_>> =
+                section.acls.get(acl)?.iter().map(|one| names_of(one.look().get(2..)?)).collect();
+            Some((backend, all?.concat()))
+        }
+        [open, inside @ .., close] if open == "{" && close == "}" => Some((backend, names_of(inside)?)),
+        _ => None,
+    }
+}
+
+/// The names of a test that asks for nothing else.
+fn names_of(test: &[String]) -> Option<Vec<String>> {
+    let [fetch, values @ ..] = test else { return None };
     if !["ssl_fc_sni", "req.ssl_sni", "req_ssl_sni"].contains(&&**fetch) {
         return None;
     }
     let values: Vec<String> = values.iter().filter(|word| *word != "-i").cloned().collect();
     let plain = |name: &String| name.contains('.') && !name.starts_with('-') && !name.contains('*');
-    (!values.is_empty() && values.iter().all(plain)).then_some((backend, values))
+    (!values.is_empty() && values.iter().all(plain)).then_some(values)
 }
 
 /// Rules that were not carried over, each once.
-fn rules(section: &Section, draft: &mut Draft) {
-    let secure = section.binds.iter().any(|(_, words)| words.iter().any(|word| word == "ssl"));
+fn rules(section: &Section, groups: &BTreeMap<String, String>, draft: &mut Draft) {
+    let secure = section.binds.iter().any(|bind| bind.look().iter().any(|word| word == "ssl"));
+    let mut always = false;
+    let mut used: BTreeSet<&str> = BTreeSet::new();
     for line in &section.uses {
-        let (number, words) = line;
-        let carried = words.len() == 2 || (secure && by_name(section, line).is_some());
-        if !carried {
-            let why = match words.iter().any(|word| word.contains("sni")) {
-                true => "names of TLS are told apart by listeners with certificates only",
-                false => {
-                    "clients are not sent to groups by what they ask for: give each group a listener, or a name of its own (tls names)"
-                }
-            };
-            draft.note(*number, words.join(" "), why);
-        }
+        let words = line.take();
+        let named = by_name(section, line).filter(|_| secure && !always);
+        let why = match &named {
+            _ if always => "a line before it sends everything elsewhere",
+            Some((backend, _)) if !groups.contains_key(*backend) => "there is no backend of this name",
+            Some(_) => {
+                used.extend(words.last().map(String::as_str));
+                continue;
+            }
+            None if words.len() == 2 => {
+                always = true;
+                continue;
+            }
+            None if words.iter().any(|word| word.contains("sni")) => {
+                "names of TLS are told apart by listeners with certificates only"
+            }
+            None => {
+                "clients are not sent to groups by what they ask for: give each group a listener, or a name of its own (tls names)"
+            }
+        };
+        draft.note(line.line, words.join(" "), why);
     }
-    let used = |name: &String| {
-        section.uses.iter().any(|line| by_name(section, line).is_some() && line.1.contains(name))
-    };
-    for (name, (number, words)) in section.acls.iter().filter(|(name, _)| !used(name)) {
-        draft.note(*number, format!("acl {name} {}", words.join(" ")), NO_RULES);
+    if always && let Some(name) = section.first("default_backend") {
+        let why = "a line before it sends everything elsewhere";
+        draft.note(section.line_of("default_backend"), format!("default_backend {name}"), why);
+    }
+    for (_, lines) in section.acls.iter().filter(|(name, _)| used.contains(&***name)) {
+        lines.iter().for_each(|line| line.settle());
     }
 }

@@ -1,12 +1,16 @@
 //! Sections and what is in force in each: its own lines on top of its defaults.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use super::super::draft::Draft;
+use super::super::fit::YEAR;
 use super::super::value;
+use super::UNIT;
+use super::why;
 use super::words::words;
-use super::{NO_RULES, UNIT};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -27,8 +31,36 @@ impl Kind {
     }
 }
 
-/// A line that is kept for later, with its number.
-pub(super) type Line = (usize, Vec<String>);
+/// A line that is kept for later. Whoever carries over what it says takes it; what nobody took is noted in the end.
+#[derive(Debug)]
+pub(super) struct Statement {
+    pub(super) line: usize,
+    /// As it stands there.
+    pub(super) said: String,
+    words: Vec<String>,
+    taken: Cell<bool>,
+}
+
+impl Statement {
+    /// Its words, the first of which says what it is, for somebody who sees to all of them.
+    pub(super) fn take(&self) -> &[String] {
+        self.settle();
+        &self.words
+    }
+
+    /// There is nothing more to be said of it.
+    pub(super) fn settle(&self) {
+        self.taken.set(true);
+    }
+
+    /// Its words, for somebody who only looks.
+    pub(super) fn look(&self) -> &[String] {
+        &self.words
+    }
+}
+
+/// Sections that begin on top of the same defaults have the same lines of theirs.
+pub(super) type Line = Rc<Statement>;
 
 /// A section, or defaults on top of which one begins.
 #[derive(Clone, Debug)]
@@ -37,14 +69,18 @@ pub(super) struct Section {
     pub(super) name: String,
     pub(super) line: usize,
     /// What is set once, by its words: `mode`, `balance`, `timeout client`, `option httpchk` …
-    pub(super) set: BTreeMap<String, Line>,
+    set: BTreeMap<String, Line>,
     /// What there may be several of.
     pub(super) binds: Vec<Line>,
     pub(super) servers: Vec<Line>,
-    pub(super) default_server: Vec<String>,
+    pub(super) default_server: Vec<Line>,
     pub(super) uses: Vec<Line>,
-    pub(super) acls: BTreeMap<String, Line>,
+    /// Several of one name are any of them.
+    pub(super) acls: BTreeMap<String, Vec<Line>>,
     pub(super) checks: Vec<Line>,
+    pub(super) sticks: Vec<Line>,
+    /// All that it says itself.
+    own: Vec<Line>,
 }
 
 impl Section {
@@ -60,98 +96,106 @@ impl Section {
             uses: Vec::new(),
             acls: BTreeMap::new(),
             checks: Vec::new(),
+            sticks: Vec::new(),
+            own: Vec::new(),
         }
     }
 
-    /// Words behind what is set once.
+    /// Words behind what is set once, for somebody who sees to all of them.
     pub(super) fn get(&self, key: &str) -> Option<&[String]> {
-        self.set.get(key).map(|(_, words)| words.as_slice())
+        self.set.get(key).map(|line| &line.take()[words_of(key)..])
+    }
+
+    fn look(&self, key: &str) -> Option<&str> {
+        self.set.get(key)?.look().get(words_of(key)).map(String::as_str)
     }
 
     pub(super) fn line_of(&self, key: &str) -> usize {
-        self.set.get(key).map_or(self.line, |(line, _)| *line)
+        self.set.get(key).map_or(self.line, |line| line.line)
     }
 
     pub(super) fn first(&self, key: &str) -> Option<&str> {
         self.get(key)?.first().map(String::as_str)
     }
 
-    pub(super) fn http(&self) -> bool {
-        self.first("mode") == Some("http")
+    /// A number, which is taken if it is one.
+    pub(super) fn number<T: std::str::FromStr>(&self, key: &str) -> Option<T> {
+        let number = self.look(key)?.parse().ok()?;
+        self.set[key].settle();
+        Some(number)
     }
 
-    pub(super) fn timeout(&self, which: &str) -> Option<Duration> {
-        value::time(self.first(&format!("timeout {which}"))?, UNIT)
+    pub(super) fn http(&self) -> bool {
+        match self.look("mode") {
+            Some(mode @ ("http" | "tcp")) => {
+                self.set["mode"].settle();
+                mode == "http"
+            }
+            _ => false,
+        }
+    }
+
+    /// The first of these that says how long; a time of 0 is none. If none says so, but that there is none: [`YEAR`].
+    pub(super) fn timeout(&self, which: &[&str]) -> Option<Duration> {
+        let mut none = None;
+        for which in which {
+            let key = format!("timeout {which}");
+            let Some(time) = self.look(&key).and_then(|word| value::time(word, UNIT)) else { continue };
+            self.set[&key].settle();
+            if !time.is_zero() {
+                return Some(time);
+            }
+            none = Some(YEAR);
+        }
+        none
+    }
+
+    /// How long, for somebody who only looks; a time of 0 is none.
+    pub(super) fn look_timeout(&self, which: &str) -> Option<Duration> {
+        let time = value::time(self.look(&format!("timeout {which}"))?, UNIT)?;
+        Some(time).filter(|time| !time.is_zero())
     }
 
     pub(super) fn option(&self, name: &str) -> bool {
-        self.set.contains_key(&format!("option {name}"))
+        self.set.get(&format!("option {name}")).inspect(|line| line.settle()).is_some()
     }
+
+    pub(super) fn disabled(&self) -> bool {
+        self.get("disabled").is_some()
+    }
+
+    /// The section is left out, which is noted: so are its lines.
+    pub(super) fn leave(&self) {
+        self.own.iter().for_each(|line| line.settle());
+    }
+}
+
+/// Words of which a key is made.
+fn words_of(key: &str) -> usize {
+    key.split(' ').count()
 }
 
 /// All of them, in their order.
 #[derive(Debug, Default)]
 pub(super) struct Sections {
     pub(super) list: Vec<Section>,
+    /// Members are believed without proof, unless they say otherwise.
+    pub(super) unproved: bool,
+    /// What defaults say.
+    of_defaults: Vec<Line>,
 }
 
-/// Has no effect on what is carried.
-const SILENT: [&str; 12] = [
-    "option redispatch",
-    "option dontlognull",
-    "option http-keep-alive",
-    "option prefer-last-server",
-    "option clitcpka",
-    "option srvtcpka",
-    "option tcp-smart-accept",
-    "option tcp-smart-connect",
-    "option contstats",
-    "description",
-    "id",
-    "enabled",
-];
-
-/// Of the process, and done elsewhere here.
-const OF_PROCESS: [(&str, &str); 14] = [
-    (
-        "log",
-        "write [access_log] for a line of JSON per request; the log of the process goes to standard error",
-    ),
-    ("stats", "plimsoll top, status and metrics are always there: [admin] says where"),
-    ("user", "the unit of systemd says as whom it runs"),
-    ("group", "the unit of systemd says as whom it runs"),
-    ("uid", "the unit of systemd says as whom it runs"),
-    ("gid", "the unit of systemd says as whom it runs"),
-    ("chroot", "the unit of systemd shuts it in"),
-    ("daemon", "it stays in the foreground, for systemd"),
-    ("master-worker", "it is one process, which reloads without a master"),
-    ("pidfile", "systemd knows its number"),
-    ("nbproc", "it is one process"),
-    ("cpu-map", "threads are pinned to cores"),
-    ("ulimit-n", "the limit on open files is raised as far as it goes"),
-    ("hard-stop-after", "that is drain_deadline"),
-];
-
-const RULES: [&str; 18] = [
-    "http-request",
-    "http-response",
-    "http-after-response",
-    "tcp-request",
-    "tcp-response",
-    "redirect",
-    "reqrep",
-    "rspadd",
-    "errorfile",
-    "errorfiles",
-    "errorloc",
-    "http-error",
-    "capture",
-    "monitor-uri",
-    "compression",
-    "filter",
-    "force-persist",
-    "ignore-persist",
-];
+impl Sections {
+    /// Notes what nobody took.
+    pub(super) fn rest(&self, draft: &mut Draft) {
+        for line in self.of_defaults.iter().chain(self.list.iter().flat_map(|section| &section.own)) {
+            if !line.taken.get() && !draft.has_note(line.line) {
+                let words: Vec<&str> = line.words.iter().map(String::as_str).collect();
+                draft.note(line.line, &line.said, why::unused(&words));
+            }
+        }
+    }
+}
 
 /// Gathers sections; what is of none of them, or of no use, is noted.
 pub(super) fn read(text: &str, draft: &mut Draft) -> Sections {
@@ -191,10 +235,13 @@ pub(super) fn read(text: &str, draft: &mut Draft) -> Sections {
         if foreign {
             continue;
         }
+        let said = line.trim();
         match &mut now {
-            Some(section) if section.kind == Kind::Global => global(section, number, &words, line, draft),
-            Some(section) => proxy(section, number, &words, line, draft),
-            None => draft.note(number, line.trim(), "it stands before any section"),
+            Some(section) if section.kind == Kind::Global => {
+                global(&mut sections, number, &words, said, draft);
+            }
+            Some(section) => proxy(section, number, &words, said, draft),
+            None => draft.note(number, said, "it stands before any section"),
         }
     }
     end(now.take(), &mut sections, &mut defaults, &mut named);
@@ -212,13 +259,18 @@ fn begin(
     let from = words.iter().position(|word| word == "from").and_then(|at| named.get(words.get(at + 1)?));
     let mut section = match (kind, from) {
         (Kind::Global, _) | (Kind::Defaults, None) => Section::new(kind, name, line),
-        (_, Some(from)) => Section { kind, line, ..from.clone() },
-        (_, None) => Section { kind, line, ..defaults.clone() },
+        (_, Some(from)) => Section { kind, line, own: Vec::new(), ..from.clone() },
+        (_, None) => Section { kind, line, own: Vec::new(), ..defaults.clone() },
     };
     name.clone_into(&mut section.name);
     // `listen name :80` is of old.
     if kind.accepts() && from.is_none() && words.len() > 2 {
-        section.binds.push((line, words[2..].to_vec()));
+        let mut bind = vec!["bind".to_owned()];
+        bind.extend_from_slice(&words[2..]);
+        let said = bind.join(" ");
+        let bind = Rc::new(Statement { line, said, words: bind, taken: Cell::new(false) });
+        section.own.push(bind.clone());
+        section.binds.push(bind);
     }
     section
 }
@@ -235,6 +287,7 @@ fn end(
             if !section.name.is_empty() {
                 named.insert(section.name.clone(), section.clone());
             }
+            sections.of_defaults.extend(section.own.iter().cloned());
             *defaults = section;
         }
         Some(section) if section.kind == Kind::Global => {}
@@ -242,106 +295,98 @@ fn end(
     }
 }
 
-fn global(_: &mut Section, number: usize, words: &[String], line: &str, draft: &mut Draft) {
+fn global(sections: &mut Sections, number: usize, words: &[String], said: &str, draft: &mut Draft) {
     let (first, value) = (&*words[0], words.get(1).and_then(|word| word.parse::<u64>().ok()));
     match (first, value) {
-        ("maxconn", Some(most)) => draft.max_connections = Some(most),
-        ("nbthread", Some(threads)) => draft.threads = Some(threads),
-        ("description" | "node" | "ca-base" | "crt-base", _) if first.starts_with('d') || first == "node" => {
+        ("maxconn", Some(most @ 16..=10_000_000)) => draft.max_connections = Some(most),
+        ("nbthread", Some(threads @ 1..=1024)) => draft.threads = Some(threads),
+        ("maxconn" | "nbthread", _) => draft.note(number, said, "there is no such number here"),
+        ("ssl-server-verify", _) if words.get(1).is_some_and(|word| word == "none") => {
+            sections.unproved = true
         }
-        _ => {
-            let why = OF_PROCESS.iter().find(|(word, _)| *word == first).map(|(_, why)| *why);
-            let why = why.unwrap_or_else(|| match first {
-                "ca-base" | "crt-base" => "paths of certificates are written out whole here",
-                word if word.starts_with("ssl-") => "ciphers and options of TLS are not set one by one here",
-                word if word.starts_with("tune.") => "there is nothing to tune",
-                _ => "there is nothing like it here",
-            });
-            draft.note(number, line.trim(), why);
+        ("ssl-server-verify", _) if words.get(1).is_some_and(|word| word == "required") => {
+            sections.unproved = false
         }
+        _ if why::HARMLESS_OF_PROCESS.contains(&first) => {}
+        _ => draft.note(number, said, why::of_process(first)),
     }
 }
 
-fn proxy(section: &mut Section, number: usize, words: &[String], line: &str, draft: &mut Draft) {
-    let first = &*words[0];
-    let rest = words[1..].to_vec();
-    let set = |section: &mut Section, key: &str, rest: Vec<String>| {
-        section.set.insert(key.to_owned(), (number, rest));
+fn proxy(section: &mut Section, number: usize, words: &[String], said: &str, draft: &mut Draft) {
+    let keep = |section: &mut Section| {
+        let line =
+            Statement { line: number, said: said.to_owned(), words: words.to_vec(), taken: Cell::new(false) };
+        let line = Rc::new(line);
+        section.own.push(line.clone());
+        line
     };
-    match first {
-        "bind" => section.binds.push((number, rest)),
-        "server" | "server-template" => section.servers.push((number, words.to_vec())),
-        "default-server" => section.default_server.extend(rest),
-        "use_backend" | "use-server" => section.uses.push((number, words.to_vec())),
-        "http-check" | "tcp-check" => section.checks.push((number, words.to_vec())),
-        "acl" => {
-            if let Some(name) = rest.first() {
-                section.acls.insert(name.clone(), (number, rest[1..].to_vec()));
+    let set = |section: &mut Section, key: &str| {
+        let line = keep(section);
+        // What is said again is not in force here as it was said first.
+        if let Some(before) = section.set.insert(key.to_owned(), line) {
+            before.settle();
+        }
+    };
+    let first = &*words[0];
+    match (first, words.get(1).map(String::as_str)) {
+        ("bind", _) => {
+            let line = keep(section);
+            section.binds.push(line);
+        }
+        ("server" | "server-template", _) => {
+            let line = keep(section);
+            section.servers.push(line);
+        }
+        ("default-server", _) => {
+            let line = keep(section);
+            section.default_server.push(line);
+        }
+        ("use_backend", _) => {
+            let line = keep(section);
+            section.uses.push(line);
+        }
+        ("http-check" | "tcp-check", _) => {
+            let line = keep(section);
+            section.checks.push(line);
+        }
+        ("stick", _) => {
+            let line = keep(section);
+            section.sticks.push(line);
+        }
+        ("acl", Some(name)) => {
+            let line = keep(section);
+            section.acls.entry(name.to_owned()).or_default().push(line);
+        }
+        ("timeout", Some(which)) if words.len() > 2 => set(section, &format!("timeout {which}")),
+        ("option", Some(name)) => {
+            if why::OPTIONS.contains(&name) {
+                set(section, &format!("option {name}"));
+                if name == "forwardfor" && words.len() > 2 {
+                    draft.note(
+                        number,
+                        said,
+                        "the addresses are added (X-Forwarded-For) for all, under this name",
+                    );
+                }
+            } else if !why::HARMLESS_OPTIONS.contains(&name) {
+                draft.note(number, said, why::of_option(name));
             }
         }
-        "timeout" if rest.len() >= 2 => set(section, &format!("timeout {}", rest[0]), rest[1..].to_vec()),
-        "option" | "no" if !rest.is_empty() => {
-            // `no option x` takes back what the defaults say.
-            let (off, name) = if first == "no" { (true, rest.get(1)) } else { (false, rest.first()) };
-            let Some(name) = name else { return };
-            let key = format!("option {name}");
-            if off {
-                section.set.remove(&key);
-            } else if OPTIONS.contains(&&**name) {
-                set(section, &key, rest[1..].to_vec());
-            } else if !SILENT.contains(&&*key) {
-                let why = match &**name {
-                    "httplog" | "tcplog" | "httpslog" | "logasap" => {
-                        "write [access_log] for a line of JSON per request"
-                    }
-                    "log-health-checks" => "every change of health is an event: plimsoll events",
-                    _ => "there is no such option here",
-                };
-                draft.note(number, line.trim(), why);
+        // It takes back what the defaults say.
+        ("no", Some("option")) if words.len() == 3 => {
+            match section.set.remove(&format!("option {}", words[2])) {
+                Some(before) => before.settle(),
+                None if why::ABSENT.contains(&&*words[2]) => {}
+                None => draft.note(number, said, why::of_option(&words[2])),
             }
         }
-        "mode"
-        | "balance"
-        | "retries"
-        | "maxconn"
-        | "default_backend"
-        | "cookie"
-        | "fullconn"
-        | "hash-type"
-        | "hash-balance-factor"
-        | "backlog"
-        | "disabled"
-        | "source"
-        | "dispatch" => set(section, first, rest),
-        "stick-table" | "stick" => {
-            // The table alone keeps nothing; `stick on` and `stick store-request` say by what.
-            if first == "stick" {
-                set(section, "stick", rest);
+        ("enabled", _) => {
+            if let Some(before) = section.set.remove("disabled") {
+                before.settle();
             }
         }
-        "log" | "log-format" | "log-tag" | "log-format-sd" | "unique-id-format" | "unique-id-header"
-        | "stats" => {
-            let why = if first == "stats" {
-                OF_PROCESS[1].1
-            } else {
-                "write [access_log] for a line of JSON per request"
-            };
-            draft.note(number, line.trim(), why);
-        }
-        _ if SILENT.contains(&first) => {}
-        _ if RULES.contains(&first) => draft.note(number, line.trim(), NO_RULES),
-        _ => draft.note(number, line.trim(), "there is nothing like it here"),
+        _ if why::SET.contains(&first) => set(section, first),
+        _ if why::HARMLESS.contains(&first) => {}
+        _ => draft.note(number, said, why::of_proxy(first)),
     }
 }
-
-/// Options that mean something here.
-const OPTIONS: [&str; 8] = [
-    "forwardfor",
-    "httpchk",
-    "tcp-check",
-    "httpclose",
-    "http-server-close",
-    "forceclose",
-    "allbackups",
-    "abortonclose",
-];

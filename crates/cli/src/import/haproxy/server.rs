@@ -1,34 +1,45 @@
 //! `server` lines and what is about them as a group.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use super::super::draft::{Draft, Group, Health, Kind, Member, MemberTls, Strategy};
+use super::super::draft::{Draft, Group, Member, MemberTls, Strategy};
 use super::super::fit::SYSTEM;
 use super::super::value;
-use super::section::{Section, Sections};
-use super::{OfListeners, UNIT};
+use super::section::{self, Section, Sections};
+use super::{OfListeners, UNIT, check, why};
 
 /// What one server says; what is of the group here has to be alike in all.
 #[derive(Clone, Debug, Default)]
-struct Server {
-    line: usize,
-    name: String,
-    address: Option<String>,
+pub(super) struct Server {
+    pub(super) line: usize,
+    pub(super) name: String,
+    address: String,
+    /// It stands for all addresses of a name.
+    template: bool,
     weight: u64,
     limit: Option<u64>,
-    check: bool,
+    pub(super) check: bool,
     backup: bool,
     disabled: bool,
     send_proxy: Option<u8>,
     h2: bool,
-    tls: Option<MemberTls>,
+    /// `ssl`; what else is said of TLS has no effect without.
+    secure: bool,
+    proof: MemberTls,
     /// Of its checks.
-    interval: Option<Duration>,
-    rise: Option<u64>,
-    fall: Option<u64>,
+    pub(super) interval: Option<Duration>,
+    pub(super) rise: Option<u64>,
+    pub(super) fall: Option<u64>,
     slow_start: Option<Duration>,
     cookie: bool,
+}
+
+impl Server {
+    fn tls(&self) -> Option<&MemberTls> {
+        self.secure.then_some(&self.proof)
+    }
 }
 
 /// The group of a section; none if it has no servers.
@@ -40,46 +51,72 @@ pub(super) fn group(
     of_listeners: &mut OfListeners,
 ) -> Option<Group> {
     if section.servers.is_empty() {
+        if section.kind == section::Kind::Backend {
+            draft.note(section.line, format!("backend {}", section.name), "it has no servers");
+            section.leave();
+        }
+        return None;
+    }
+    if section.kind == section::Kind::Backend && section.disabled() {
+        draft.note(section.line, format!("backend {}", section.name), "it is disabled");
+        section.leave();
         return None;
     }
     let name = groups.get(&section.name)?.clone();
     let mut group = Group { line: section.line, name, ..Group::default() };
-    let port = usual_port(section, sections);
-    let mut servers = Vec::new();
-    for (line, words) in &section.servers {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        match words.as_slice() {
-            ["server-template", prefix, _, address, ..] => match value::member(address, port) {
-                Some(name) => group.dns.push(name),
-                None => {
-                    draft.note(*line, format!("server-template {prefix} {address}"), "is no name with a port")
-                }
-            },
-            ["server", name, address, rest @ ..] => {
-                let mut server =
-                    Server { line: *line, name: (*name).to_owned(), weight: 1, ..Server::default() };
-                server.address = value::member(address, port);
-                if server.address.is_none() {
-                    draft.note(*line, format!("server {name} {address}"), "is no host with a port");
-                    continue;
-                }
-                parameters(&mut server, section.default_server.iter().map(String::as_str), draft);
-                parameters(&mut server, rest.iter().copied(), draft);
-                servers.push(server);
-            }
-            _ => draft.note(*line, words.join(" "), "it is not complete"),
-        }
-    }
+    let servers = servers(section, sections, draft);
     strategy(&mut group, section, draft);
     let servers = in_use(&mut group, servers, draft);
     alike(&mut group, &servers, draft);
-    health(&mut group, section, &servers, draft);
+    check::health(&mut group, section, &servers, draft);
     timeouts(&mut group, section);
     sticks(&mut group, section, &servers, draft, of_listeners);
-    if section.option("forwardfor") {
+    if section.http() && section.option("forwardfor") {
         of_listeners.forwarded.insert(group.name.clone());
     }
     Some(group)
+}
+
+fn servers(section: &Section, sections: &Sections, draft: &mut Draft) -> Vec<Server> {
+    let port = usual_port(section, sections);
+    // HAProxy believes none without proof, unless it is told to.
+    let proof = MemberTls { verify: !sections.unproved, ..MemberTls::default() };
+    let mut usual = Server { weight: 1, proof, ..Server::default() };
+    for line in &section.default_server {
+        (usual.line, usual.name) = (line.line, "default-server".to_owned());
+        parameters(&mut usual, line.take()[1..].iter().map(String::as_str), draft);
+    }
+    let mut servers = Vec::new();
+    for line in &section.servers {
+        let words: Vec<&str> = line.take().iter().map(String::as_str).collect();
+        let (template, name, address, rest) = match words.as_slice() {
+            ["server-template", prefix, _, address, rest @ ..] => (true, prefix, address, rest),
+            ["server", name, address, rest @ ..] => (false, name, address, rest),
+            _ => {
+                draft.note(line.line, &line.said, "it is not complete");
+                continue;
+            }
+        };
+        let Some(found) = value::member(address, port) else {
+            draft.note(line.line, format!("{} {name} {address}", words[0]), "is no host with a port");
+            continue;
+        };
+        let host = found.rsplit_once(':').map_or("", |(host, _)| host.trim_matches(['[', ']']));
+        if template && host.parse::<IpAddr>().is_ok() {
+            draft.note(line.line, &line.said, "it is no name that has addresses");
+            continue;
+        }
+        let mut server = Server {
+            line: line.line,
+            name: format!("server {name}"),
+            address: found,
+            template,
+            ..usual.clone()
+        };
+        parameters(&mut server, rest.iter().copied(), draft);
+        servers.push(server);
+    }
+    servers
 }
 
 /// Where a server that names no port is: at that of the clients, if there is only one.
@@ -89,39 +126,20 @@ fn usual_port(section: &Section, sections: &Sections) -> Option<u16> {
             && (one.name == section.name || one.first("default_backend") == Some(&section.name))
     };
     let binds = sections.list.iter().filter(leads).flat_map(|one| &one.binds);
-    let places = binds.filter_map(|(_, words)| value::listen(words.first()?, false));
+    let places = binds.filter_map(|bind| value::listen(bind.look().get(1)?, false));
     let ports: std::collections::BTreeSet<u16> = places.map(|address| address.port()).collect();
     if ports.len() == 1 { ports.first().copied() } else { None }
 }
 
-/// Parameters with a value that means nothing here, with why.
-const VALUED: [(&str, &str); 14] = [
-    ("maxqueue", "how many wait is bounded for the group: queue"),
-    ("port", "checks go to the member's own port"),
-    ("addr", "checks go to the member's own address"),
-    ("check-sni", "checks ask by the name that traffic asks by"),
-    ("check-alpn", "checks speak what traffic speaks"),
-    (
-        "resolvers",
-        "names are looked up at start and reload; write discover = [{ dns = \"name:port\" }] to follow one",
-    ),
-    ("resolve-prefer", "the first IPv4 address is taken"),
-    ("init-addr", "a name that cannot be looked up is an error at start"),
-    ("observe", "failures of traffic always count ([group.outlier])"),
-    ("on-error", "failures of traffic always count ([group.outlier])"),
-    ("error-limit", "failures of traffic always count ([group.outlier])"),
-    ("on-marked-down", "sessions end by themselves, or by binding = \"on_demand\""),
-    ("source", "the kernel chooses the address that members see"),
-    ("track", "each group checks its members itself"),
-];
-
-fn parameters<'w>(server: &mut Server, mut words: impl Iterator<Item = &'w str>, draft: &mut Draft) {
-    let line = server.line;
+fn parameters<'w>(server: &mut Server, words: impl Iterator<Item = &'w str>, draft: &mut Draft) {
+    let mut words = words;
+    let (line, name) = (server.line, server.name.clone());
     while let Some(word) = words.next() {
-        let mut tls = |change: &dyn Fn(&mut MemberTls)| change(server.tls.get_or_insert_with(proved));
+        let mut otherwise = |what: &str, why: &str| draft.note(line, format!("{name} … {what}"), why);
+        let mut value = || words.next().unwrap_or_default();
         match word {
-            "weight" => server.weight = words.next().and_then(|word| word.parse().ok()).unwrap_or(1),
-            "maxconn" => server.limit = words.next().and_then(|word| word.parse().ok()),
+            "weight" => number(&mut server.weight, word, value(), &mut otherwise),
+            "maxconn" => some(&mut server.limit, word, value().parse().ok(), &mut otherwise),
             "check" => server.check = true,
             "no-check" => server.check = false,
             "backup" => server.backup = true,
@@ -129,73 +147,74 @@ fn parameters<'w>(server: &mut Server, mut words: impl Iterator<Item = &'w str>,
             "disabled" => server.disabled = true,
             "enabled" => server.disabled = false,
             "send-proxy" => server.send_proxy = Some(1),
-            "send-proxy-v2" | "send-proxy-v2-ssl" | "send-proxy-v2-ssl-cn" => server.send_proxy = Some(2),
-            "ssl" => tls(&|_| {}),
-            "no-ssl" => server.tls = None,
-            "verify" => {
-                let none = words.next() == Some("none");
-                tls(&|tls| tls.verify = !none);
+            "send-proxy-v2" => server.send_proxy = Some(2),
+            "send-proxy-v2-ssl" | "send-proxy-v2-ssl-cn" => {
+                server.send_proxy = Some(2);
+                otherwise(word, "the header has addresses, and nothing of TLS");
             }
+            "no-send-proxy" | "no-send-proxy-v2" | "no-send-proxy-v2-ssl" | "no-send-proxy-v2-ssl-cn" => {
+                server.send_proxy = None;
+            }
+            "ssl" => server.secure = true,
+            "no-ssl" => server.secure = false,
+            "verify" => server.proof.verify = value() != "none",
             "ca-file" => {
-                let file = words.next().unwrap_or_default();
-                let file = if file == "@system-ca" { SYSTEM } else { file };
-                tls(&|tls| tls.ca = Some(file.to_owned()));
+                let file = value();
+                server.proof.ca = Some(if file == "@system-ca" { SYSTEM } else { file }.to_owned());
             }
             "crt" => {
-                let file = words.next().unwrap_or_default();
-                tls(&|tls| tls.own = Some((file.to_owned(), file.to_owned())));
+                let file = value();
+                server.proof.own = Some((file.to_owned(), file.to_owned()));
             }
-            "sni" | "verifyhost" => {
-                let asked = words.next().unwrap_or_default();
-                let fixed = asked.strip_prefix("str(").and_then(|rest| rest.strip_suffix(')'));
-                match fixed.or_else(|| (word == "verifyhost").then_some(asked)) {
-                    Some(name) => tls(&|tls| tls.server_name = Some(name.to_owned())),
-                    None => {
-                        draft.note(line, format!("sni {asked}"), "members are asked by one name: server_name")
-                    }
+            "verifyhost" => server.proof.server_name = Some(value().to_owned()),
+            "sni" => {
+                let asked = value();
+                match asked.strip_prefix("str(").and_then(|rest| rest.strip_suffix(')')) {
+                    Some(name) => server.proof.server_name = Some(name.to_owned()),
+                    None => otherwise(&format!("sni {asked}"), "members are asked by one name: server_name"),
                 }
             }
-            "alpn" | "proto" | "check-proto" => {
-                let list = words.next().unwrap_or_default();
-                server.h2 |= word != "check-proto" && list.split(',').next() == Some("h2");
-            }
-            "inter" => server.interval = words.next().and_then(|word| value::time(word, UNIT)),
-            "rise" => server.rise = words.next().and_then(|word| word.parse().ok()),
-            "fall" => server.fall = words.next().and_then(|word| word.parse().ok()),
-            "slowstart" => server.slow_start = words.next().and_then(|word| value::time(word, UNIT)),
-            "cookie" => server.cookie = words.next().is_some(),
-            "id" | "minconn" | "pool-max-conn" | "pool-purge-delay" | "pool-low-conn" => drop(words.next()),
-            // Of checks that are slower for a while: ours go on at their pace.
-            "fastinter" | "downinter" | "agent-inter" => drop(words.next()),
-            "check-ssl" | "no-check-ssl" | "check-send-proxy" | "non-stick" | "tfo" | "no-tls-tickets" => {}
-            "agent-check" | "agent-port" | "agent-addr" | "agent-send" => {
-                if word != "agent-check" {
-                    words.next();
+            "alpn" | "proto" => {
+                let list = value();
+                match list.split(',').next() {
+                    Some("h2") => server.h2 = true,
+                    Some("http/1.1" | "h1" | "none") => server.h2 = false,
+                    _ => otherwise(&format!("{word} {list}"), "members speak HTTP/1.1 or HTTP/2"),
                 }
-                draft.note(
-                    line,
-                    format!("server {} … {word}", server.name),
-                    "members report their load by plimsoll agent, or in answers",
-                );
             }
-            _ => match VALUED.iter().find(|(known, _)| *known == word) {
-                Some((_, why)) => {
-                    let value = words.next().unwrap_or_default();
-                    draft.note(line, format!("server {} … {word} {value}", server.name), *why);
+            "inter" => some(&mut server.interval, word, value::time(value(), UNIT), &mut otherwise),
+            "rise" => some(&mut server.rise, word, value().parse().ok(), &mut otherwise),
+            "fall" => some(&mut server.fall, word, value().parse().ok(), &mut otherwise),
+            "slowstart" => some(&mut server.slow_start, word, value::time(value(), UNIT), &mut otherwise),
+            "cookie" => server.cookie = !value().is_empty(),
+            "id" => drop(value()),
+            word if why::HARMLESS_OF_SERVER.contains(&word) => {}
+            _ => {
+                if let Some((_, why)) = why::FLAGS_OF_SERVER.iter().find(|(known, _)| *known == word) {
+                    otherwise(word, why);
+                } else if let Some((_, why)) = why::OF_SERVER.iter().find(|(known, _)| *known == word) {
+                    let value = value();
+                    otherwise(&format!("{word} {value}"), why);
+                } else {
+                    otherwise(word, "there is nothing like it here");
                 }
-                None => draft.note(
-                    line,
-                    format!("server {} … {word}", server.name),
-                    "there is nothing like it here",
-                ),
-            },
+            }
         }
     }
 }
 
-/// HAProxy believes none without proof, unless it is told to.
-fn proved() -> MemberTls {
-    MemberTls { verify: true, ..MemberTls::default() }
+fn number(place: &mut u64, word: &str, value: &str, otherwise: &mut impl FnMut(&str, &str)) {
+    match value.parse() {
+        Ok(number) => *place = number,
+        Err(_) => otherwise(&format!("{word} {value}"), "it is no number"),
+    }
+}
+
+fn some<T>(place: &mut Option<T>, word: &str, value: Option<T>, otherwise: &mut impl FnMut(&str, &str)) {
+    match value {
+        Some(value) => *place = Some(value),
+        None => otherwise(word, "its value cannot be read"),
+    }
 }
 
 /// Those that get work. One with spares behind it is filled in their order; several with spares are not.
@@ -203,32 +222,34 @@ fn in_use(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) -> Vec<Ser
     let mut kept = Vec::new();
     for server in servers {
         if server.disabled {
-            draft.note(server.line, format!("server {}", server.name), "it is disabled");
+            draft.note(server.line, &server.name, "it is disabled");
         } else if server.weight == 0 {
-            draft.note(
-                server.line,
-                format!("server {}", server.name),
-                "a weight of 0 gets nothing: drain it when it runs",
-            );
+            draft.note(server.line, &server.name, "a weight of 0 gets nothing: drain it when it runs");
         } else {
             kept.push(server);
         }
     }
     let (spares, first): (Vec<Server>, Vec<Server>) = kept.into_iter().partition(|server| server.backup);
     let mut used = first;
-    if used.len() <= 1 && !spares.is_empty() {
+    let several = used.iter().chain(&spares).any(|server| server.template);
+    if used.len() <= 1 && !spares.is_empty() && !several {
         group.strategy = Strategy::FirstAvailable;
         used.extend(spares);
     } else {
         for spare in spares {
             let why = "there are spares only behind one member (strategy first_available)";
-            draft.note(spare.line, format!("server {} … backup", spare.name), why);
+            draft.note(spare.line, format!("{} … backup", spare.name), why);
         }
     }
     for server in &used {
-        let Some(address) = server.address.clone() else { continue };
-        let capacity = if group.strategy == Strategy::FirstAvailable { 1.0 } else { server.weight as f64 };
-        group.members.push(Member { address, capacity, limit: server.limit });
+        if server.template {
+            group.dns.push(server.address.clone());
+            of_found(group, server, &used, draft);
+            continue;
+        }
+        let weight = server.weight as f64;
+        let capacity = if group.strategy == Strategy::FirstAvailable { 1.0 } else { weight };
+        group.members.push(Member { address: server.address.clone(), capacity, limit: server.limit });
     }
     // Weights that are all alike are no weights.
     if let Some(weight) = group.members.first().map(|member| member.capacity)
@@ -239,15 +260,34 @@ fn in_use(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) -> Vec<Ser
     used
 }
 
+/// Members that are found by a name have what the group has.
+fn of_found(group: &mut Group, server: &Server, used: &[Server], draft: &mut Draft) {
+    if used.iter().all(|other| other.limit == server.limit) {
+        group.limit = server.limit;
+    } else {
+        let why =
+            "members that are found by a name have the max_connections of the group: as all of them have it";
+        draft.note(server.line, format!("{} … maxconn", server.name), why);
+    }
+    if used.iter().any(|other| other.weight != server.weight) {
+        let why = "members that are found by a name have no weights: they get as much as one of weight 1";
+        draft.note(server.line, format!("{} … weight {}", server.name, server.weight), why);
+    }
+}
+
 /// What is of the group here, and should be alike in all of its servers.
 fn alike(group: &mut Group, servers: &[Server], draft: &mut Draft) {
     let Some(first) = servers.first() else { return };
-    (group.send_proxy, group.h2, group.tls) = (first.send_proxy, first.h2, first.tls.clone());
+    (group.send_proxy, group.h2, group.tls) = (first.send_proxy, first.h2, first.tls().cloned());
     group.slow_start = first.slow_start;
     for server in &servers[1..] {
-        if (server.send_proxy, server.h2, &server.tls) != (first.send_proxy, first.h2, &first.tls) {
+        if (server.send_proxy, server.h2, server.tls()) != (first.send_proxy, first.h2, first.tls()) {
             let why = format!("all members of a group are reached alike: as {}", first.name);
-            draft.note(server.line, format!("server {}: ssl, alpn, send-proxy", server.name), why);
+            draft.note(server.line, format!("{}: ssl, alpn, send-proxy", server.name), why);
+        }
+        if server.slow_start != first.slow_start {
+            let why = format!("all members of a group start alike: as {}", first.name);
+            draft.note(server.line, format!("{}: slowstart", server.name), why);
         }
     }
 }
@@ -256,9 +296,10 @@ fn strategy(group: &mut Group, section: &Section, draft: &mut Draft) {
     let balance = section.get("balance").unwrap_or_default();
     let line = section.line_of("balance");
     let words: Vec<&str> = balance.iter().map(String::as_str).collect();
-    let bound = section.first("hash-balance-factor").and_then(|word| word.parse::<f64>().ok());
-    let hashed = Strategy::Rendezvous(bound.map_or(0.0, |percent| percent / 100.0));
-    let by = |key: &str| (hashed.clone(), Some(key.to_owned()));
+    let by = |key: &str| {
+        let bound = section.number::<f64>("hash-balance-factor");
+        (Strategy::Rendezvous(bound.map_or(0.0, |percent| percent / 100.0)), Some(key.to_owned()))
+    };
     let (strategy, key) = match words.as_slice() {
         [] | ["roundrobin" | "static-rr", ..] => (Strategy::Turns, None),
         ["leastconn", ..] => (Strategy::LeastConnections, None),
@@ -269,6 +310,10 @@ fn strategy(group: &mut Group, section: &Section, draft: &mut Draft) {
             let draws = word.strip_prefix("random(").and_then(|rest| rest.strip_suffix(')')?.parse().ok());
             match draws {
                 Some(1) => (Strategy::Random, None),
+                None if *word != "random" => {
+                    draft.note(line, format!("balance {word}"), "it is no number: the better of two gets it");
+                    (Strategy::LeastRequest(2), None)
+                }
                 draws => (Strategy::LeastRequest(draws.unwrap_or(2)), None),
             }
         }
@@ -293,106 +338,21 @@ fn strategy(group: &mut Group, section: &Section, draft: &mut Draft) {
     (group.strategy, group.key) = (strategy, key);
 }
 
-fn health(group: &mut Group, section: &Section, servers: &[Server], draft: &mut Draft) {
-    let Some(first) = servers.iter().find(|server| server.check) else { return };
-    for server in servers {
-        if !server.check {
-            draft.note(
-                server.line,
-                format!("server {}", server.name),
-                "all members of a group are checked, this one, too",
-            );
-        } else if (server.interval, server.rise, server.fall) != (first.interval, first.rise, first.fall) {
-            let why = format!("all members of a group are checked alike: as {}", first.name);
-            draft.note(server.line, format!("server {}: inter, rise, fall", server.name), why);
-        }
-    }
-    let mut health = Health {
-        kind: Kind::Tcp,
-        interval: first.interval,
-        timeout: section.timeout("check").or_else(|| section.timeout("connect")),
-        rise: first.rise,
-        fall: first.fall,
-        host: None,
-        expect: None,
-    };
-    if section.option("httpchk") {
-        asked(&mut health, section, draft);
-    } else {
-        for (line, words) in &section.checks {
-            draft.note(*line, words.join(" "), "checks connect (tcp), or ask for a path (http)");
-        }
-    }
-    group.health = Some(health);
-}
-
-/// `option httpchk` and the lines of `http-check`.
-fn asked(health: &mut Health, section: &Section, draft: &mut Draft) {
-    let line = section.line_of("option httpchk");
-    let words: Vec<&str> =
-        section.get("option httpchk").unwrap_or_default().iter().map(String::as_str).collect();
-    let (mut method, mut path) = match words.as_slice() {
-        [] => ("OPTIONS", "/"),
-        [path] => ("OPTIONS", *path),
-        [method, path, ..] => (*method, *path),
-    };
-    let mut expected = false;
-    for (number, words) in &section.checks {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        match words.as_slice() {
-            ["http-check", "send", rest @ ..] => {
-                let mut rest = rest.iter();
-                while let Some(word) = rest.next() {
-                    match *word {
-                        "meth" => method = rest.next().copied().unwrap_or(method),
-                        "uri" => path = rest.next().copied().unwrap_or(path),
-                        "ver" => drop(rest.next()),
-                        "hdr" => match (rest.next(), rest.next()) {
-                            (Some(name), Some(value)) if name.eq_ignore_ascii_case("host") => {
-                                health.host = Some((*value).to_owned());
-                            }
-                            (name, _) => {
-                                let what = format!("http-check send … hdr {}", name.unwrap_or(&""));
-                                draft.note(*number, what, "checks have no fields of their own but Host");
-                            }
-                        },
-                        other => {
-                            draft.note(*number, format!("http-check send … {other}"), "checks have no body")
-                        }
-                    }
-                }
-            }
-            ["http-check", "expect", "status", status] if status.parse::<u64>().is_ok() && !expected => {
-                (health.expect, expected) = (status.parse().ok(), true);
-            }
-            ["http-check", "disable-on-404" | "send-state"] => {
-                draft.note(*number, words.join(" "), "drain members with plimsoll drain")
-            }
-            _ => draft.note(
-                *number,
-                words.join(" "),
-                "a check passes by its status: 200 to 399, or one (expect)",
-            ),
-        }
-    }
-    if method != "GET" {
-        draft.note(line, format!("option httpchk {method}"), "checks ask by GET");
-    }
-    if let [_, _, version, ..] = words.as_slice()
-        && let Some((_, host)) = version.split_once("Host:")
-    {
-        health.host = Some(host.trim().to_owned());
-    }
-    health.kind = Kind::Http(path.to_owned());
-}
-
 fn timeouts(group: &mut Group, section: &Section) {
-    group.connect = section.timeout("connect");
-    group.idle = section.timeout("server").filter(|_| section.http());
-    group.queue_timeout = section.timeout("queue").or(group.connect);
-    group.attempts = section.first("retries").and_then(|word| word.parse().ok());
-    if ["httpclose", "http-server-close", "forceclose"].iter().any(|option| section.option(option)) {
-        group.pool = Some(0);
+    group.connect = section.timeout(&["connect"]);
+    // A session of tcp ends as its listener says. What is said here has no effect there, or is the same; or it is noted.
+    let tunnel = section.look_timeout("tunnel");
+    if section.http() {
+        group.idle = section.timeout(&["server"]);
+    } else if tunnel.is_some() || section.look_timeout("server") == section.look_timeout("client") {
+        section.timeout(&["server"]);
+    }
+    group.queue_timeout = section.timeout(&["queue", "connect"]);
+    group.attempts = section.number("retries");
+    for option in ["httpclose", "http-server-close", "forceclose"] {
+        if section.option(option) {
+            group.pool = Some(0);
+        }
     }
 }
 
@@ -405,15 +365,16 @@ fn sticks(
     of_listeners: &mut OfListeners,
 ) {
     let line = section.line_of("cookie");
-    if let Some([name, rest @ ..]) = section.get("cookie")
+    if section.http()
         && servers.iter().any(|server| server.cookie)
+        && let Some([name, rest @ ..]) = section.get("cookie")
     {
         if rest.iter().any(|word| word == "insert") {
             of_listeners.cookies.insert(group.name.clone(), name.clone());
             draft.note(
                 line,
-                format!("values of the cookie {name}"),
-                "it is signed here, and names no server: clients get a new one once",
+                format!("cookie {name} {}", rest.join(" ")),
+                "it is signed here, names no server, and is HttpOnly, for the whole host and as long as the client keeps it: clients get a new one once",
             );
         } else {
             draft.note(
@@ -423,9 +384,12 @@ fn sticks(
             );
         }
     }
-    if let Some(words) = section.get("stick") {
-        let line = section.line_of("stick");
-        let said = format!("stick {}", words.join(" "));
+    for line in &section.sticks {
+        let (line, words, said) = (line.line, line.take(), line.said.clone());
+        if words.get(1).is_none_or(|word| word != "on") || group.key.is_some() {
+            draft.note(line, said, "there are no tables: one key is what clients stay together by");
+            continue;
+        }
         let by = words.iter().find_map(|word| match &**word {
             "src" => Some("client".to_owned()),
             other => {

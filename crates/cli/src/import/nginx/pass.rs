@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::draft::{Draft, MemberTls};
 use super::super::value;
-use super::server::{Scope, inside, member_tls};
+use super::scope::Scope;
 use super::words::Directive;
 use super::{Upstreams, upstream};
 
@@ -50,6 +50,7 @@ pub(super) fn of_http(
                 one.said(),
                 "everything that a listener gets goes to one group: paths are not told apart",
             );
+            one.leave();
         }
     }
     let Some(location) = all else {
@@ -57,14 +58,13 @@ pub(super) fn of_http(
         return None;
     };
     let inner: Vec<&Directive> = location.block.iter().flatten().collect();
-    for one in &inner {
-        inside(one, false, draft);
-    }
+    location.take();
     let scope = Scope { levels: [&inner, block, around] };
     let Some(pass) = inner.iter().find(|one| ["proxy_pass", "grpc_pass"].contains(&&*one.name)) else {
         draft.note(location.line, location.said(), "it sends nothing to a member (proxy_pass, grpc_pass)");
         return None;
     };
+    pass.take();
     let (scheme, rest) = pass.first().split_once("://").unwrap_or_else(|| ("http", pass.first()));
     let (host, path) = rest.split_once('/').map_or((rest, ""), |(host, path)| (host, path));
     if !path.is_empty() {
@@ -72,12 +72,13 @@ pub(super) fn of_http(
     }
     let grpc = pass.name == "grpc_pass";
     let secure = ["https", "grpcs"].contains(&scheme);
+    quiet(&scope);
     let of = |http: &str, grpc_name: &str| scope.time(if grpc { grpc_name } else { http });
     let said = Said {
         connect: of("proxy_connect_timeout", "grpc_connect_timeout"),
         idle: of("proxy_read_timeout", "grpc_read_timeout"),
         attempts: tries(&scope),
-        tls: secure.then(|| member_tls(&scope)),
+        tls: secure.then(|| scope.member_tls()),
         h2: grpc,
         send_proxy: None,
     };
@@ -86,7 +87,7 @@ pub(super) fn of_http(
     let forwarded = fields(pass, &scope, draft);
     let timeouts = (
         scope.time("client_header_timeout"),
-        scope.time("keepalive_timeout").filter(|idle| !idle.is_zero()),
+        kept(&scope, draft),
         scope.time("client_body_timeout"),
         scope.time("proxy_read_timeout"),
     );
@@ -108,7 +109,7 @@ pub(super) fn of_stream(
         connect: scope.time("proxy_connect_timeout"),
         idle: None,
         attempts: tries(scope),
-        tls: scope.on("proxy_ssl").then(|| member_tls(scope)),
+        tls: scope.on("proxy_ssl").then(|| scope.member_tls()),
         h2: false,
         send_proxy: scope.on("proxy_protocol").then_some(1),
     };
@@ -116,10 +117,35 @@ pub(super) fn of_stream(
     Some(Target { group, forwarded: false, timeouts: (None, scope.time("proxy_timeout"), None, None) })
 }
 
+/// How long a connection is kept between requests.
+fn kept(scope: &Scope<'_>, draft: &mut Draft) -> Option<Duration> {
+    let time = scope.time("keepalive_timeout")?;
+    if time.is_zero()
+        && let Some(one) = scope.find("keepalive_timeout")
+    {
+        draft.note(one.line, one.said(), "connections are kept until timeouts.idle is over");
+        return None;
+    }
+    Some(time)
+}
+
+/// Takes what says that it is as it is here.
+fn quiet(scope: &Scope<'_>) {
+    for (name, other) in
+        [("proxy_send_timeout", "proxy_read_timeout"), ("grpc_send_timeout", "grpc_read_timeout")]
+    {
+        if scope.same(name, other) {
+            scope.find(name);
+        }
+    }
+    if scope.is("proxy_http_version", "1.1") {
+        scope.find("proxy_http_version");
+    }
+}
+
 /// Tries after the first; theirs count that one, and 0 is for no limit.
 fn tries(scope: &Scope<'_>) -> Option<u64> {
-    let tries = scope.find("proxy_next_upstream_tries")?.first().parse::<u64>().ok()?;
-    tries.checked_sub(1)
+    scope.number("proxy_next_upstream_tries")?.checked_sub(1)
 }
 
 /// The group that a name or an address stands for, with what is said of it here; the first to say something is right.
@@ -178,12 +204,16 @@ fn fields(pass: &Directive, scope: &Scope<'_>, draft: &mut Draft) -> bool {
                 host = true;
                 draft.note(one.line, one.said(), "members get the Host that the client asked for");
             }
-            ("x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-host", _) => forwarded = true,
+            ("x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-host", value) if value.contains('$') => {
+                forwarded = true;
+            }
             ("x-real-ip", _) => {
                 forwarded = true;
                 draft.note(one.line, one.said(), "X-Forwarded-For says it");
             }
-            ("upgrade" | "connection", _) => {}
+            // Of one hop: what is asked for is passed on as far as it goes.
+            ("upgrade", _) => {}
+            ("connection", value) if !value.eq_ignore_ascii_case("close") => {}
             _ => draft.note(one.line, one.said(), "there are no rules on single requests here"),
         }
     }

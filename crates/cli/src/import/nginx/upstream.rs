@@ -3,15 +3,17 @@
 use super::super::draft::{Draft, Group, Member, Strategy};
 use super::super::value;
 use super::words::Directive;
-use super::{UNIT, Upstreams};
+use super::{UNIT, Upstreams, why};
 
 /// Reads those of a context.
 pub(super) fn read(inside: &[Directive], streams: bool, upstreams: &mut Upstreams, draft: &mut Draft) {
     for one in inside.iter().filter(|one| one.name == "upstream") {
         let name = one.first();
         let Some(block) = &one.block else { continue };
+        one.take();
         if upstreams.groups.contains_key(name) {
             draft.note(one.line, one.said(), "a second upstream of this name");
+            one.leave();
             continue;
         }
         let mut called = value::name(name);
@@ -37,8 +39,11 @@ struct Server {
     line: usize,
     member: Member,
     backup: bool,
+    /// Its addresses are members, and not itself.
+    resolved: bool,
     fails: Option<u64>,
     span: Option<std::time::Duration>,
+    slow_start: Option<std::time::Duration>,
     said: String,
 }
 
@@ -46,6 +51,7 @@ fn group(line: usize, name: String, block: &[Directive], streams: bool, draft: &
     let mut group = Group { line, name, ..Group::default() };
     let mut servers = Vec::new();
     for one in block {
+        one.leave();
         match &*one.name {
             "server" => servers.extend(server(one, streams, &mut group, draft)),
             "least_conn" => group.strategy = Strategy::LeastConnections,
@@ -56,8 +62,9 @@ fn group(line: usize, name: String, block: &[Directive], streams: bool, draft: &
                 Some(key) => by(&mut group, &key, one, draft),
                 None => draft.note(one.line, one.said(), "there is no such key here: members take turns (client, path, header and cookie are keys)"),
             },
-            "keepalive" => group.pool = one.first().parse().ok(),
+            "keepalive" if one.first().parse::<u64>().is_ok() => group.pool = one.first().parse().ok(),
             "zone" => {}
+            "include" => draft.note(one.line, one.said(), why::unused("include", streams)),
             "keepalive_timeout" | "keepalive_requests" | "keepalive_time" => {
                 draft.note(one.line, one.said(), "idle connections are kept for pool_idle");
             }
@@ -105,25 +112,29 @@ fn server(one: &Directive, streams: bool, group: &mut Group, draft: &mut Draft) 
         return None;
     };
     let member = Member { address, capacity: 1.0, limit: None };
-    let mut server =
-        Server { line: one.line, member, backup: false, fails: None, span: None, said: one.said() };
-    for word in &one.args[1..] {
+    let mut server = Server {
+        line: one.line,
+        member,
+        backup: false,
+        resolved: false,
+        fails: None,
+        span: None,
+        slow_start: None,
+        said: one.said(),
+    };
+    let (mut resolved, mut down) = (false, false);
+    for word in one.args.get(1..).unwrap_or_default() {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
-        match name {
-            "weight" => server.member.capacity = value.parse::<u32>().map_or(1.0, f64::from),
-            "max_conns" => server.member.limit = value.parse().ok(),
-            "max_fails" => server.fails = value.parse().ok(),
-            "fail_timeout" => server.span = value::time(value, UNIT),
-            "backup" => server.backup = true,
-            "down" => {
-                draft.note(one.line, one.said(), "it is down");
-                return None;
-            }
-            "slow_start" => group.slow_start = value::time(value, UNIT),
-            "resolve" => {
-                group.dns.push(server.member.address.clone());
-                return None;
-            }
+        let number = value.parse::<u32>().ok();
+        match (name, number, value::time(value, UNIT)) {
+            ("weight", Some(weight), _) => server.member.capacity = f64::from(weight),
+            ("max_conns", Some(limit), _) => server.member.limit = Some(limit.into()),
+            ("max_fails", Some(fails), _) => server.fails = Some(fails.into()),
+            ("fail_timeout", _, Some(span)) => server.span = Some(span),
+            ("slow_start", _, Some(span)) => server.slow_start = Some(span),
+            ("backup", ..) => server.backup = true,
+            ("down", ..) => down = true,
+            ("resolve", ..) => resolved = true,
             _ => draft.note(
                 one.line,
                 format!("server {} … {word}", one.first()),
@@ -131,6 +142,27 @@ fn server(one: &Directive, streams: bool, group: &mut Group, draft: &mut Draft) 
             ),
         }
     }
+    if down {
+        draft.note(one.line, one.said(), "it is down");
+        return None;
+    }
+    if resolved {
+        if server.backup {
+            draft.note(
+                one.line,
+                one.said(),
+                "there are spares only behind one member (strategy first_available)",
+            );
+            return None;
+        }
+        group.dns.push(server.member.address.clone());
+        if server.member.capacity != 1.0 || server.member.limit.is_some() {
+            let why =
+                "members that are found by a name have no weights, and the max_connections of the group";
+            draft.note(one.line, one.said(), why);
+        }
+    }
+    server.resolved = resolved;
     Some(server)
 }
 
@@ -138,7 +170,7 @@ fn server(one: &Directive, streams: bool, group: &mut Group, draft: &mut Draft) 
 fn settle(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) {
     let (spares, mut used): (Vec<Server>, Vec<Server>) =
         servers.into_iter().partition(|server| server.backup);
-    if used.len() <= 1 && !spares.is_empty() {
+    if used.len() <= 1 && !spares.is_empty() && !used.iter().any(|server| server.resolved) {
         group.strategy = Strategy::FirstAvailable;
         used.extend(spares);
     } else {
@@ -154,17 +186,23 @@ fn settle(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) {
         if let Some(fails) = first.fails {
             group.eject = Some((fails, first.span));
         }
-        let (fails, span) = (first.fails, first.span);
-        for server in used.iter().filter(|server| (server.fails, server.span) != (fails, span)) {
+        group.slow_start = first.slow_start;
+        let own = |server: &Server| (server.fails, server.span, server.slow_start);
+        for server in used.iter().filter(|server| own(server) != own(first)) {
             draft.note(
                 server.line,
                 server.said.clone(),
-                "max_fails and fail_timeout are of the group: as the first server has them",
+                "max_fails, fail_timeout and slow_start are of the group: as the first server has them",
             );
+        }
+        if first.fails.is_none() && first.span.is_some() {
+            let why = "fail_timeout without max_fails is for one failure: write consecutive and ejection in [group.outlier]";
+            draft.note(first.line, first.said.clone(), why);
         }
     }
     if group.strategy == Strategy::FirstAvailable {
         used.iter_mut().for_each(|server| server.member.capacity = 1.0);
     }
-    group.members.extend(used.into_iter().map(|server| server.member));
+    let found = used.into_iter().filter(|server| !server.resolved);
+    group.members.extend(found.map(|server| server.member));
 }

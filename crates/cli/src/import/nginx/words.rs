@@ -1,5 +1,7 @@
 //! The text as directives: words up to `;`, or up to a block in braces.
 
+use std::cell::Cell;
+
 use super::super::draft::Draft;
 
 /// Blocks within blocks; more are taken for a mistake.
@@ -12,9 +14,30 @@ pub(super) struct Directive {
     pub(super) name: String,
     pub(super) args: Vec<String>,
     pub(super) block: Option<Vec<Self>>,
+    taken: Cell<bool>,
 }
 
 impl Directive {
+    pub(super) fn new(line: usize, name: String, args: Vec<String>, block: Option<Vec<Self>>) -> Self {
+        Self { line, name, args, block, taken: Cell::new(false) }
+    }
+
+    /// Somebody sees to what it says, but not to what is in its block. What nobody took is noted in the end.
+    pub(super) fn take(&self) -> &Self {
+        self.taken.set(true);
+        self
+    }
+
+    /// It was noted as a whole: so is its block.
+    pub(super) fn leave(&self) {
+        self.take();
+        self.block.iter().flatten().for_each(Self::leave);
+    }
+
+    pub(super) fn is_taken(&self) -> bool {
+        self.taken.get()
+    }
+
     /// As it stands there, in short.
     pub(super) fn said(&self) -> String {
         let words: Vec<&str> = std::iter::once(&self.name).chain(&self.args).map(String::as_str).collect();
@@ -34,26 +57,29 @@ enum Token {
     End,
 }
 
-/// Takes a text apart. What cannot be is noted.
-pub(super) fn read(text: &str, draft: &mut Draft) -> Vec<Directive> {
+/// Takes a text apart that begins in a line. What cannot be is noted.
+pub(super) fn read(text: &str, from: usize, draft: &mut Draft) -> Vec<Directive> {
     // Blocks that are open: what is in them, and the directive that each belongs to.
     let mut open: Vec<(Vec<Directive>, Directive)> = Vec::new();
     let mut here: Vec<Directive> = Vec::new();
     let mut words: Vec<(usize, String)> = Vec::new();
     let mut too_deep = 0_usize;
-    for (line, token) in tokens(text) {
+    for (line, token) in tokens(text, from) {
         match token {
             Token::Word(word) => words.push((line, word)),
             Token::End => here.extend(directive(&mut words)),
             Token::Open => {
                 if open.len() >= DEEPEST {
+                    if too_deep == 0 {
+                        draft.note(line, "{", format!("more than {DEEPEST} blocks within one another"));
+                    }
                     too_deep += 1;
                     words.clear();
                     continue;
                 }
                 let owner = directive(&mut words).unwrap_or_else(|| {
                     draft.note(line, "{", "a block without a name");
-                    Directive { line, name: String::new(), args: Vec::new(), block: None }
+                    Directive::new(line, String::new(), Vec::new(), None)
                 });
                 open.push((std::mem::take(&mut here), owner));
             }
@@ -86,12 +112,12 @@ pub(super) fn read(text: &str, draft: &mut Draft) -> Vec<Directive> {
 fn directive(words: &mut Vec<(usize, String)>) -> Option<Directive> {
     let mut all = std::mem::take(words).into_iter();
     let (line, name) = all.next()?;
-    Some(Directive { line, name, args: all.map(|(_, word)| word).collect(), block: None })
+    Some(Directive::new(line, name, all.map(|(_, word)| word).collect(), None))
 }
 
-fn tokens(text: &str) -> Vec<(usize, Token)> {
+fn tokens(text: &str, from: usize) -> Vec<(usize, Token)> {
     let mut tokens = Vec::new();
-    let mut line = 1;
+    let mut line = from;
     let mut word: Option<(usize, String)> = None;
     let mut letters = text.chars().peekable();
     while let Some(letter) = letters.next() {
@@ -162,7 +188,7 @@ mod tests {
             format!("{}:{}({}){inside}", directive.line, directive.name, directive.args.join("|"))
         }
         let mut draft = Draft::default();
-        let tree = read(text, &mut draft);
+        let tree = read(text, 1, &mut draft);
         (tree.iter().map(one).collect::<Vec<_>>().join(";"), draft.notes.len())
     }
 
@@ -174,6 +200,6 @@ mod tests {
         assert_eq!(said("} a;"), ("1:a()".to_owned(), 1));
         assert_eq!(said("location ~ \\.php$ { x; }").0, "1:location(~|\\.php$){1:x()}");
         let deep = "a {".repeat(1000) + &"}".repeat(1000);
-        assert_eq!(said(&deep).1, 0);
+        assert_eq!(said(&deep).1, 1);
     }
 }

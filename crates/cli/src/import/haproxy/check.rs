@@ -1,0 +1,106 @@
+//! `check` of servers, `option httpchk` and `http-check` as health checks of a group.
+
+use super::super::draft::{Draft, Group, Health, Kind};
+use super::section::Section;
+use super::server::Server;
+
+/// The checks of a group, if one of its servers is checked.
+pub(super) fn health(group: &mut Group, section: &Section, servers: &[Server], draft: &mut Draft) {
+    let Some(first) = servers.iter().find(|server| server.check) else { return };
+    for server in servers {
+        if !server.check {
+            draft.note(server.line, &server.name, "all members of a group are checked, this one, too");
+        } else if (server.interval, server.rise, server.fall) != (first.interval, first.rise, first.fall) {
+            let why = format!("all members of a group are checked alike: as {}", first.name);
+            draft.note(server.line, format!("{}: inter, rise, fall", server.name), why);
+        }
+    }
+    let mut health = Health {
+        kind: Kind::Tcp,
+        interval: first.interval,
+        timeout: section.timeout(&["check", "connect"]),
+        rise: first.rise,
+        fall: first.fall,
+        host: None,
+        expect: None,
+    };
+    if section.option("httpchk") {
+        asked(&mut health, section, draft);
+    } else {
+        section.option("tcp-check");
+        for line in &section.checks {
+            draft.note(line.line, &line.said, "checks connect (tcp), or ask for a path (http)");
+        }
+    }
+    group.health = Some(health);
+}
+
+/// `option httpchk` and the lines of `http-check`.
+fn asked(health: &mut Health, section: &Section, draft: &mut Draft) {
+    let line = section.line_of("option httpchk");
+    let words: Vec<&str> =
+        section.get("option httpchk").unwrap_or_default().iter().map(String::as_str).collect();
+    let (mut method, mut path) = match words.as_slice() {
+        [] => ("OPTIONS", "/"),
+        [path] => ("OPTIONS", *path),
+        [method, path, ..] => (*method, *path),
+    };
+    let mut expected = false;
+    for check in &section.checks {
+        let number = &check.line;
+        let words: Vec<&str> = check.take().iter().map(String::as_str).collect();
+        match words.as_slice() {
+            ["http-check", "send", rest @ ..] => {
+                let mut rest = rest.iter();
+                while let Some(word) = rest.next() {
+                    match *word {
+                        "meth" => method = rest.next().copied().unwrap_or(method),
+                        "uri" => path = rest.next().copied().unwrap_or(path),
+                        "ver" => drop(rest.next()),
+                        "hdr" => match (rest.next(), rest.next()) {
+                            (Some(name), Some(value)) if name.eq_ignore_ascii_case("host") => {
+                                health.host = Some((*value).to_owned());
+                            }
+                            (name, _) => {
+                                let what = format!("http-check send … hdr {}", name.unwrap_or(&""));
+                                draft.note(*number, what, "checks have no fields of their own but Host");
+                            }
+                        },
+                        other => {
+                            draft.note(*number, format!("http-check send … {other}"), "checks have no body")
+                        }
+                    }
+                }
+            }
+            ["http-check", "expect", "status", status] if status.parse::<u64>().is_ok() && !expected => {
+                (health.expect, expected) = (status.parse().ok(), true);
+            }
+            ["http-check", "disable-on-404" | "send-state"] => {
+                draft.note(*number, words.join(" "), "drain members with plimsoll drain")
+            }
+            _ => draft.note(
+                *number,
+                words.join(" "),
+                "a check passes by its status: 200 to 399, or one (expect)",
+            ),
+        }
+    }
+    if method != "GET" {
+        draft.note(line, format!("option httpchk {method}"), "checks ask by GET");
+    }
+    // Behind the version there may be fields, each on a line of its own.
+    let behind = words.get(2..).unwrap_or_default().join(" ");
+    for field in behind.split(['\r', '\n']).skip(1).filter(|field| !field.is_empty()) {
+        match field.split_once(':') {
+            Some((name, value)) if name.eq_ignore_ascii_case("host") => {
+                health.host = Some(value.trim().to_owned())
+            }
+            _ => draft.note(
+                line,
+                format!("option httpchk … {field}"),
+                "checks have no fields of their own but Host",
+            ),
+        }
+    }
+    health.kind = Kind::Http(path.to_owned());
+}

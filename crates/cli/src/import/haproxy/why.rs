@@ -1,0 +1,272 @@
+//! Words of HAProxy's: which are read, which have no effect on traffic by themselves, and why the others are not carried over.
+
+use super::NO_RULES;
+
+/// What is set once in a section and looked up later.
+pub(super) const SET: [&str; 12] = [
+    "mode",
+    "balance",
+    "retries",
+    "maxconn",
+    "default_backend",
+    "cookie",
+    "fullconn",
+    "hash-type",
+    "hash-balance-factor",
+    "backlog",
+    "disabled",
+    "source",
+];
+
+/// Options that mean something here.
+pub(super) const OPTIONS: [&str; 6] =
+    ["forwardfor", "httpchk", "tcp-check", "httpclose", "http-server-close", "forceclose"];
+
+/// Of sections: without effect on traffic by themselves.
+pub(in super::super) const HARMLESS: [&str; 3] = ["description", "id", "enabled"];
+
+/// Options without effect on traffic: what is logged and counted, how the kernel is told, and what is so here in any case.
+pub(in super::super) const HARMLESS_OPTIONS: [&str; 8] = [
+    "dontlognull",
+    "contstats",
+    "clitcpka",
+    "srvtcpka",
+    "tcp-smart-accept",
+    "tcp-smart-connect",
+    // A request that is tried again goes to another member.
+    "redispatch",
+    // It is what HAProxy does without it, and so is it here.
+    "http-keep-alive",
+];
+
+/// Options that do nothing when they are taken back: what they would do is not done here.
+pub(super) const ABSENT: [&str; 11] = [
+    "forwardfor",
+    "httpchk",
+    "tcp-check",
+    "httpclose",
+    "http-server-close",
+    "forceclose",
+    "dontlognull",
+    "httplog",
+    "tcplog",
+    "contstats",
+    "prefer-last-server",
+];
+
+/// Of `global`: without effect on traffic.
+pub(in super::super) const HARMLESS_OF_PROCESS: [&str; 2] = ["description", "node"];
+
+/// Of `global`, and done elsewhere here.
+pub(super) fn of_process(word: &str) -> &'static str {
+    match word {
+        "log" => {
+            "write [access_log] for a line of JSON per request; the log of the process goes to standard error"
+        }
+        "stats" => "plimsoll top, status and metrics are always there: [admin] says where",
+        "user" | "group" | "uid" | "gid" => "the unit of systemd says as whom it runs",
+        "chroot" => "the unit of systemd shuts it in",
+        "daemon" => "it stays in the foreground, for systemd",
+        "master-worker" => "it is one process, which reloads without a master",
+        "pidfile" => "systemd knows its number",
+        "nbproc" => "it is one process",
+        "cpu-map" => "threads are pinned to cores",
+        "ulimit-n" => "the limit on open files is raised as far as it goes",
+        "hard-stop-after" => "that is drain_deadline",
+        "ca-base" | "crt-base" => "paths of certificates are written out whole here",
+        word if word.starts_with("ssl-") => "ciphers and options of TLS are not set one by one here",
+        word if word.starts_with("tune.") => "there is nothing to tune",
+        _ => "there is nothing like it here",
+    }
+}
+
+/// Options that are not carried over.
+pub(super) fn of_option(name: &str) -> &'static str {
+    match name {
+        "httplog" | "tcplog" | "httpslog" | "logasap" => LOG,
+        "log-health-checks" => "every change of health is an event: plimsoll events",
+        "abortonclose" => "a client that has left is not waited for, whatever its request has come to",
+        "allbackups" => "spares get work one after the other",
+        "prefer-last-server" => "each request is given to a member anew",
+        _ => "there is no such option here",
+    }
+}
+
+const LOG: &str = "write [access_log] for a line of JSON per request";
+
+/// Of sections: what is neither kept nor without effect.
+pub(super) fn of_proxy(word: &str) -> &'static str {
+    match word {
+        "log" | "log-format" | "log-tag" | "log-format-sd" | "unique-id-format" | "unique-id-header"
+        | "error-log-format" => LOG,
+        "stats" => of_process("stats"),
+        "stick-table" => "there are no tables",
+        "dispatch" => "write it as a server",
+        "option" | "no" | "acl" | "timeout" => "it is not complete, or there is no such word",
+        "http-request"
+        | "http-response"
+        | "http-after-response"
+        | "tcp-request"
+        | "tcp-response"
+        | "redirect"
+        | "use-server"
+        | "reqrep"
+        | "rspadd"
+        | "errorfile"
+        | "errorfiles"
+        | "errorloc"
+        | "errorloc302"
+        | "errorloc303"
+        | "http-error"
+        | "capture"
+        | "monitor-uri"
+        | "compression"
+        | "filter"
+        | "force-persist"
+        | "ignore-persist" => NO_RULES,
+        _ => "there is nothing like it here",
+    }
+}
+
+/// What is kept, and what nobody took.
+pub(super) fn unused(words: &[&str]) -> &'static str {
+    match words {
+        ["mode", ..] => "it is read as tcp: there are http and tcp",
+        ["source", ..] => "the kernel chooses the address that members see",
+        ["hash-type", ..] => "strategies that hash have a hash of their own",
+        ["hash-balance-factor", ..] => "nothing that was carried over goes by a hash",
+        ["fullconn", ..] => "max_connections of a member is a fixed number",
+        ["cookie", ..] => "no server of http that was carried over has a value of it",
+        ["acl", ..] => NO_RULES,
+        ["option", "httpchk" | "tcp-check", ..] | ["http-check" | "tcp-check", ..] => {
+            "no server that was carried over is checked"
+        }
+        ["timeout", "tunnel", ..] => "it is of the listener here: timeouts.tunnel, or idle for tcp",
+        ["timeout", "server", ..] => {
+            "sessions of tcp end after timeouts.idle of their listener: as timeout tunnel or client says"
+        }
+        ["timeout", "server-fin" | "client-fin", ..] => {
+            "what is half closed ends as the rest does, by timeouts.idle"
+        }
+        ["timeout", ..] => "nothing that was carried over has such a time, or it is no length of time",
+        _ => "nothing that was carried over has it",
+    }
+}
+
+/// Parameters of `server` without effect on traffic by themselves, and those of them that have a value.
+pub(in super::super) const HARMLESS_OF_SERVER: [&str; 9] = [
+    "no-check-ssl",
+    "no-check-send-proxy",
+    "no-agent-check",
+    "no-tfo",
+    "tfo",
+    "stick",
+    "ssl-reuse",
+    "tls-tickets",
+    "no-tls-tickets",
+];
+
+/// Parameters of `server` with a value that are not carried over; those of which more is to be said have it behind them.
+pub(super) const OF_SERVER: [(&str, &str); 48] = [
+    ("maxqueue", "how many wait is bounded for the group: queue"),
+    ("minconn", "max_connections of a member is a fixed number"),
+    ("port", "checks go to the member's own port"),
+    ("addr", "checks go to the member's own address"),
+    ("check-sni", "checks ask by the name that traffic asks by"),
+    ("check-alpn", "checks speak what traffic speaks"),
+    ("check-proto", "checks speak what traffic speaks"),
+    ("resolvers", FOLLOW),
+    ("resolve-prefer", "the first IPv4 address is taken"),
+    ("resolve-net", FOLLOW),
+    ("resolve-opts", FOLLOW),
+    ("init-addr", "a name that cannot be looked up is an error at start"),
+    ("observe", FAILURES),
+    ("on-error", FAILURES),
+    ("error-limit", FAILURES),
+    ("on-marked-down", "sessions end by themselves, or by binding = \"on_demand\""),
+    ("on-marked-up", "sessions of spares end by themselves"),
+    ("source", "the kernel chooses the address that members see"),
+    ("track", "each group checks its members itself"),
+    ("fastinter", "checks go on at their pace, whatever they find"),
+    ("downinter", "checks go on at their pace, whatever they find"),
+    ("agent-inter", REPORT),
+    ("agent-port", REPORT),
+    ("agent-addr", REPORT),
+    ("agent-send", REPORT),
+    ("pool-max-conn", "how many idle connections are kept is of the group: pool"),
+    ("pool-low-conn", "how many idle connections are kept is of the group: pool"),
+    ("pool-purge-delay", "how long idle connections are kept is of the group: pool_idle"),
+    ("max-reuse", "how many idle connections are kept is of the group: pool"),
+    ("crl-file", "certificates that were revoked are not told from others"),
+    ("ciphers", OPTIONS_OF_TLS),
+    ("ciphersuites", OPTIONS_OF_TLS),
+    ("curves", OPTIONS_OF_TLS),
+    ("sigalgs", OPTIONS_OF_TLS),
+    ("client-sigalgs", OPTIONS_OF_TLS),
+    ("npn", OPTIONS_OF_TLS),
+    ("ssl-min-ver", "1.2 and 1.3 are spoken: min_version in tls"),
+    ("ssl-max-ver", "1.2 and 1.3 are spoken"),
+    ("proxy-v2-options", "the header has addresses, and nothing more"),
+    ("set-proxy-v2-tlv-fmt", "the header has addresses, and nothing more"),
+    ("redir", NO_RULES),
+    ("log-proto", NOTHING),
+    ("namespace", NOTHING),
+    ("shard", NOTHING),
+    ("socks4", NOTHING),
+    ("tcp-ut", NOTHING),
+    ("usesrc", "the kernel chooses the address that members see"),
+    ("ws", "a WebSocket goes as its request does"),
+];
+
+/// Those without one.
+pub(super) const FLAGS_OF_SERVER: [(&str, &str); 15] = [
+    ("agent-check", REPORT),
+    ("check-ssl", "checks speak what traffic speaks: without ssl no TLS"),
+    ("check-send-proxy", "checks send a PROXY header if traffic does"),
+    ("check-via-socks4", NOTHING),
+    ("non-stick", "strategies that hash take every member"),
+    ("allow-0rtt", "early data is not sent"),
+    ("no-ssl-reuse", "sessions of TLS are resumed"),
+    ("force-sslv3", VERSIONS),
+    ("force-tlsv10", VERSIONS),
+    ("force-tlsv11", VERSIONS),
+    ("force-tlsv12", VERSIONS),
+    ("force-tlsv13", "1.2 and 1.3 are spoken: min_version in tls"),
+    ("no-tlsv12", "1.2 and 1.3 are spoken: min_version in tls"),
+    ("no-tlsv13", VERSIONS),
+    ("send-proxy-v2-ssl-cn", "the header has addresses, and nothing more"),
+];
+
+const NOTHING: &str = "there is nothing like it here";
+const VERSIONS: &str = "1.2 and 1.3 are spoken";
+const FAILURES: &str = "failures of traffic always count ([group.outlier])";
+const REPORT: &str = "members report their load by plimsoll agent, or in answers";
+const OPTIONS_OF_TLS: &str = "ciphers and options of TLS are not set one by one here";
+const FOLLOW: &str =
+    "names are looked up at start and reload; write discover = [{ dns = \"name:port\" }] to follow one";
+
+/// Parameters of `bind` without effect on traffic by themselves.
+pub(in super::super) const HARMLESS_OF_BIND: [&str; 6] =
+    ["v4v6", "defer-accept", "tfo", "no-sslv3", "no-tlsv10", "no-tlsv11"];
+
+/// And those with a value.
+pub(in super::super) const HARMLESS_VALUES_OF_BIND: [&str; 3] = ["name", "id", "npn"];
+
+/// Parameters of `bind` without a value that are not carried over.
+pub(super) const FLAGS_OF_BIND: [&str; 15] = [
+    "allow-0rtt",
+    "force-sslv3",
+    "force-tlsv10",
+    "force-tlsv11",
+    "force-tlsv12",
+    "generate-certificates",
+    "no-alpn",
+    "no-ca-names",
+    "no-tls-tickets",
+    "no-tlsv13",
+    "prefer-client-ciphers",
+    "strict-sni",
+    "tls-tickets",
+    "transparent",
+    "v6only",
+];

@@ -1,0 +1,236 @@
+//! What `nginx -T` prints: all files that the configuration consists of, one behind the other, each once, behind a line
+//! `# configuration file NAME:`. Where a file is included its directives are put in place of the `include`, as often as it is.
+
+use std::collections::BTreeMap;
+
+use super::super::draft::Draft;
+use super::words::{self, Directive};
+
+/// Files within files; more are taken for a mistake.
+const DEEPEST: usize = 16;
+/// Directives of all files together, each as often as it is included.
+const MOST: usize = 200_000;
+
+const MARK: &str = "# configuration file ";
+
+/// A file of the text.
+struct File {
+    line: usize,
+    directives: Vec<Directive>,
+    included: bool,
+}
+
+/// The directives of a text, those of included files in their places. A text without marks is one file, of which includes stay.
+pub(super) fn read(text: &str, draft: &mut Draft) -> Vec<Directive> {
+    let parts = parts(text);
+    let Some(((main, first, body), others)) = parts.split_first() else {
+        return words::read(text, 1, draft);
+    };
+    before(text, *first, draft);
+    let top = words::read(body, *first + 1, draft);
+    let mut files: BTreeMap<String, File> = BTreeMap::new();
+    for (name, line, body) in others {
+        if name == main || files.contains_key(*name) {
+            draft.note(*line, format!("{MARK}{name}:"), "a second file of this name");
+            continue;
+        }
+        let directives = words::read(body, line + 1, draft);
+        files.insert((*name).to_owned(), File { line: *line, directives, included: false });
+    }
+    let folder = main.rfind('/').map_or("", |end| &main[..=end]);
+    let mut places = Places { files, folder, open: Vec::new(), left: MOST };
+    let top = places.filled(top, draft);
+    for (name, file) in places.files {
+        if !file.included {
+            draft.note(file.line, format!("{MARK}{name}:"), "no other file includes it");
+        }
+    }
+    top
+}
+
+/// Name, line of the mark, and text of each file.
+fn parts(text: &str) -> Vec<(&str, usize, &str)> {
+    let mut parts: Vec<(&str, usize, &str)> = Vec::new();
+    let (mut begun, mut at) = (0, 0);
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let name = line.trim_end().strip_prefix(MARK).and_then(|rest| rest.strip_suffix(':'));
+        if let Some(name) = name.filter(|name| !name.is_empty()) {
+            if let Some(last) = parts.last_mut() {
+                last.2 = &text[begun..at];
+            }
+            begun = at + line.len();
+            parts.push((name, index + 1, ""));
+        }
+        at += line.len();
+    }
+    if let Some(last) = parts.last_mut() {
+        last.2 = &text[begun..];
+    }
+    parts
+}
+
+/// Before the first file there may be what nginx says of the test that it makes.
+fn before(text: &str, first: usize, draft: &mut Draft) {
+    for (index, line) in text.lines().take(first - 1).enumerate() {
+        let line = line.trim();
+        if !line.is_empty() && !line.starts_with("nginx: ") {
+            draft.note(index + 1, line, "it stands before the first file");
+        }
+    }
+}
+
+struct Places<'t> {
+    files: BTreeMap<String, File>,
+    /// To which names are relative: that of the first file.
+    folder: &'t str,
+    /// Those that are being read, the innermost last.
+    open: Vec<String>,
+    /// Directives that may still come.
+    left: usize,
+}
+
+impl Places<'_> {
+    /// With what is included in its place.
+    fn filled(&mut self, list: Vec<Directive>, draft: &mut Draft) -> Vec<Directive> {
+        let mut all = Vec::new();
+        for mut one in list {
+            if self.left == 0 {
+                draft.note(
+                    one.line,
+                    one.said(),
+                    format!("more than {MOST} directives with those of included files"),
+                );
+                break;
+            }
+            self.left -= 1;
+            if let Some(block) = one.block.take() {
+                one.block = Some(self.filled(block, draft));
+            } else if one.name == "include" && one.args.len() == 1 {
+                match self.found(one.first()) {
+                    Some(names) => {
+                        for name in names {
+                            all.extend(self.included(&name, &one, draft));
+                        }
+                    }
+                    None => draft.note(one.line, one.said(), "there is no file of this name in the text"),
+                }
+                continue;
+            }
+            all.push(one);
+        }
+        all
+    }
+
+    /// The files that a pattern stands for, in their order. None if it is the name of a file that is not there; a pattern may fit none.
+    fn found(&self, pattern: &str) -> Option<Vec<String>> {
+        let pattern =
+            if pattern.starts_with('/') { pattern.to_owned() } else { format!("{}{pattern}", self.folder) };
+        if self.files.contains_key(&pattern) {
+            return Some(vec![pattern]);
+        }
+        if !pattern.contains(['*', '?', '[']) {
+            return None;
+        }
+        let letters: Vec<char> = pattern.chars().collect();
+        Some(self.files.keys().filter(|name| fits(&letters, name)).cloned().collect())
+    }
+
+    fn included(&mut self, name: &str, by: &Directive, draft: &mut Draft) -> Vec<Directive> {
+        if self.open.iter().any(|open| open == name) {
+            draft.note(by.line, by.said(), format!("{name} includes itself"));
+            return Vec::new();
+        }
+        if self.open.len() >= DEEPEST {
+            draft.note(by.line, by.said(), format!("more than {DEEPEST} files within one another"));
+            return Vec::new();
+        }
+        let Some(file) = self.files.get_mut(name) else { return Vec::new() };
+        file.included = true;
+        // So much is copied at most; what is in its blocks is counted as it is filled.
+        let list: Vec<Directive> = file.directives.iter().take(self.left).cloned().collect();
+        self.open.push(name.to_owned());
+        let list = self.filled(list, draft);
+        self.open.pop();
+        list
+    }
+}
+
+/// Does a name fit a pattern of a shell: `*` and `?` for letters but `/`, `[a-z]` and `[!a-z]` for one of them? In one pass over the
+/// name with one place to go back to, for no pattern takes longer than their lengths multiplied.
+fn fits(pattern: &[char], name: &str) -> bool {
+    let name: Vec<char> = name.chars().collect();
+    let (mut at, mut place) = (0, 0);
+    let mut back: Option<(usize, usize)> = None;
+    while place < name.len() {
+        // What begins with a dot is hidden.
+        let hidden = name[place] == '.' && (place == 0 || name[place - 1] == '/');
+        let step = match pattern.get(at) {
+            Some('*') => {
+                back = (!hidden).then_some((at + 1, place));
+                at += 1;
+                continue;
+            }
+            Some('?') => (name[place] != '/' && !hidden).then_some(1),
+            Some('[') => set(&pattern[at..], name[place]).filter(|_| !hidden),
+            Some('\\') => (pattern.get(at + 1) == Some(&name[place])).then_some(2),
+            Some(letter) => (*letter == name[place]).then_some(1),
+            None => None,
+        };
+        if let Some(step) = step {
+            (at, place) = (at + step, place + 1);
+        } else if let Some((after, from)) = back.filter(|(_, from)| name[*from] != '/') {
+            back = Some((after, from + 1));
+            (at, place) = (after, from + 1);
+        } else {
+            return false;
+        }
+    }
+    pattern[at..].iter().all(|letter| *letter == '*')
+}
+
+/// How long a set in brackets is that a letter is one of.
+fn set(pattern: &[char], letter: char) -> Option<usize> {
+    let not = matches!(pattern.get(1), Some('!' | '^'));
+    let from = if not { 2 } else { 1 };
+    // A bracket that comes first is one of them.
+    let end = from + 1 + pattern.get(from + 1..)?.iter().position(|letter| *letter == ']')?;
+    let mut inside = &pattern[from..end];
+    let mut found = false;
+    while let Some(first) = inside.first() {
+        if let [_, '-', last, ..] = inside {
+            found |= (*first..=*last).contains(&letter);
+            inside = &inside[3..];
+        } else {
+            found |= *first == letter;
+            inside = &inside[1..];
+        }
+    }
+    (found != not && letter != '/').then_some(end + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, name, is) in [
+            ("/etc/nginx/conf.d/*.conf", "/etc/nginx/conf.d/web.conf", true),
+            ("/etc/nginx/conf.d/*.conf", "/etc/nginx/conf.d/a/web.conf", false),
+            ("/etc/nginx/conf.d/*.conf", "/etc/nginx/conf.d/.web.conf", false),
+            ("/etc/*/a?c", "/etc/x/abc", true),
+            ("/etc/*/a?c", "/etc/x/a/c", false),
+            ("/a/*", "/a/", true),
+            ("/a/*b*c", "/a/xbxbxc", true),
+            ("/a/*b*c", "/a/xbxbx", false),
+            ("/a/[a-c]x[!0-9]", "/a/bxz", true),
+            ("/a/[a-c]x[!0-9]", "/a/bx7", false),
+            ("/a/[", "/a/[", false),
+            ("/*/*/*", "/a/b/c", true),
+            ("*/b", "a/b", true),
+        ] {
+            let letters: Vec<char> = pattern.chars().collect();
+            assert_eq!(fits(&letters, name), is, "{pattern} {name}");
+        }
+    }
+}
