@@ -106,11 +106,10 @@ class Child:
         self._process.wait()
 
 
-class Fleet:
-    """Three members of `web` under load, two of `shop` that tell of their own load, and a balancer."""
+class People:
+    """Who has tokens, an authority's certificate for 127.0.0.1, and what checks both: files in `folder`."""
 
     def __init__(self, folder):
-        self.folder = folder
         self._key = Ed25519PrivateKey.generate()
         for arguments in (
             ("cert", "init", "--trust-domain", "example.org"),
@@ -121,6 +120,18 @@ class Fleet:
         public = base64.urlsafe_b64encode(self._key.public_key().public_bytes_raw()).rstrip(b"=").decode()
         keys = {"keys": [{"kty": "OKP", "crv": "Ed25519", "x": public}]}
         (folder / "jwks.json").write_text(json.dumps(keys))
+
+    def token(self, who, seconds=3600):
+        claims = {"iss": "https://id", "aud": "plimsoll", "sub": who, "exp": int(time.time()) + seconds}
+        return jwt.encode(claims, self._key, algorithm="EdDSA")
+
+
+class Fleet:
+    """Three members of `web` under load, two of `shop` that tell of their own load, and a balancer."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self._people = People(folder)
         self._members = [self._member(name) for name in ("m1", "m2", "m3", "s1", "s2")]
         addresses = [member.after("listening http ") for member in self._members]
         self.web, self.shop = addresses[:3], addresses[3:]
@@ -145,8 +156,7 @@ class Fleet:
         return Child(self.folder, "member", "--listen", "127.0.0.1:0", "--admin", "--name", name, *service)
 
     def token(self, who, seconds=3600):
-        claims = {"iss": "https://id", "aud": "plimsoll", "sub": who, "exp": int(time.time()) + seconds}
-        return jwt.encode(claims, self._key, algorithm="EdDSA")
+        return self._people.token(who, seconds)
 
     def status(self):
         return self._get("/status")

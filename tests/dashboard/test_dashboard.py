@@ -3,24 +3,16 @@
 The binary is the one that PLIMSOLL_BIN names. Pictures of what was seen are left in the folder that PICTURES names.
 """
 
-import os
 import re
-import shutil
 import tempfile
 import unittest
 from pathlib import Path
 
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
-
-from fleet import PATIENCE, Fleet, wait
-
-PICTURES = Path(os.environ.get("PICTURES", "target/dashboard"))
-# What axe finds of less weight is looked at by people.
-WEIGHT = {"serious", "critical"}
+from browser import Browser
+from fleet import Fleet, wait
 
 
-class Seen(unittest.TestCase):
+class Seen(Browser):
     """A fleet under load, and a browser."""
 
     @classmethod
@@ -29,67 +21,13 @@ class Seen(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.fleet = Fleet(Path(folder.name))
         cls.addClassCleanup(cls.fleet.end)
+        cls.base = cls.fleet.listen
         cls.fleet.drive(150)
         cls.clients = cls.fleet.hold(12)
         cls.addClassCleanup(lambda: [client.close() for client in cls.clients])
-        playwright = sync_playwright().start()
-        cls.addClassCleanup(playwright.stop)
-        chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        cls.browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        cls.addClassCleanup(cls.browser.close)
-        PICTURES.mkdir(parents=True, exist_ok=True)
+        super().setUpClass()
         # What can be carried is known after two windows.
         wait("traffic", lambda: sum(member["requests"] for member in cls.fleet.members("web")) > 500)
-
-    def page(self, width=1280, height=900, scheme="light", scripts=True, base=None):
-        """A page in a window of its own; whatever the console says against it fails the test."""
-        context = self.browser.new_context(
-            viewport={"width": width, "height": height},
-            color_scheme=scheme,
-            java_script_enabled=scripts,
-            base_url=base or self.fleet.listen,
-            ignore_https_errors=True,
-        )
-        context.set_default_timeout(PATIENCE * 1000)
-        self.addCleanup(context.close)
-        page = context.new_page()
-        said = []
-        page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: said.append(str(error)))
-        self.addCleanup(lambda: self.assertEqual([one for one in said if not self.expected(one)], []))
-        return page
-
-    # That a page was refused is what some tests are about.
-    allowed = ()
-
-    def expected(self, said):
-        return any(text in said for text in self.allowed)
-
-    def picture(self, page, name):
-        page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
-
-    def find_nothing(self, page):
-        """Axe finds nothing that weighs."""
-        found = Axe().run(page).response["violations"]
-        heavy = [
-            f"{one['id']}: {one['help']}: {[node['html'] for node in one['nodes']][:3]}"
-            for one in found
-            if one["impact"] in WEIGHT
-        ]
-        self.assertEqual(heavy, [], page.url)
-
-    def fits(self, page):
-        """Nothing is wider than the window."""
-        widths = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-        self.assertLessEqual(widths[0], widths[1], page.url)
-
-    def until(self, page, expression):
-        """Until it holds; Playwright's own way evaluates text within the page, which the page forbids."""
-        wait(expression, lambda: page.evaluate(expression))
-
-    def live(self, page):
-        self.until(page, "document.getElementById('live')?.textContent === '● live'")
 
 
 class Dashboard(Seen):
@@ -218,18 +156,10 @@ class Dashboard(Seen):
         answer = page.request.get("/dashboard", headers={"host": "evil.example"})
         self.assertEqual(answer.status, 421)
 
-    def sign_in(self, page, who):
-        page.goto("/dashboard")
-        self.assertIn("Sign in", page.locator("h1").inner_text())
-        page.get_by_label("Token").fill(self.fleet.token(who))
-        page.get_by_role("button", name="Sign in").click()
-        page.wait_for_url("**/dashboard")
-        self.assertIn(f"jwt:{who}", page.locator(".who").inner_text())
-
     def test_an_action_is_confirmed_done_and_written_down(self):
         self.allowed = ("401",)
         page = self.page(base=self.fleet.control)
-        self.sign_in(page, "olga")
+        self.sign_in(page, "olga", self.fleet.token("olga"))
         cookie = next(one for one in page.context.cookies() if one["name"] == "__Host-plimsoll-token")
         self.assertTrue(cookie["httpOnly"] and cookie["secure"] and cookie["sameSite"] == "Strict", cookie)
         self.assertNotIn("plimsoll", page.evaluate("document.cookie"))
@@ -267,7 +197,7 @@ class Dashboard(Seen):
     def test_who_may_only_look_is_told_so(self):
         self.allowed = ("401",)
         page = self.page(base=self.fleet.control)
-        self.sign_in(page, "victor")
+        self.sign_in(page, "victor", self.fleet.token("victor"))
         page.goto(self.places()["confirm"])
         self.assertIn("jwt:victor may not drain in group web", page.locator("main").inner_text())
         self.assertEqual(page.locator("form.confirm").count(), 0)

@@ -126,7 +126,8 @@ fn lottery_page(base: Base, status: &DaemonStatus) -> Lottery {
         says.push_str(&format!(", {suspects} not heard of late"));
     }
     if differ > 0 {
-        says.push_str(&format!(", {differ} know something else than it does"));
+        let know = if differ == 1 { "knows" } else { "know" };
+        says.push_str(&format!(", {differ} {know} something else than it does"));
     }
     let well = status.state == "up" && suspects == 0 && differ == 0;
     let c = &status.counts;
@@ -194,7 +195,11 @@ fn services(status: &DaemonStatus) -> Vec<Service> {
             share: percent(part(own.weight)),
             load: load(own.load),
             in_flight: own.in_flight,
-            ready: if own.ready { "● ready" } else { "✘ its check fails" },
+            ready: match own.ready {
+                false => "✘ its check fails",
+                true if own.weight > 0.0 => "● takes part",
+                true => "○ wants nothing",
+            },
         }];
         parts.extend(others.map(|(member, theirs)| Part {
             who: member.member.to_string(),
