@@ -1,10 +1,12 @@
 //! Configurations and commands as pages of the guide have them, with members and ports of the test's.
 
+use std::io::Write as _;
 use std::net::UdpSocket;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::stage::{Balancer, Member, Run, Wire, get, until};
+use crate::stage::{Balancer, Member, Run, Wire, binary, get, until};
 
 fn page(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide").join(name);
@@ -105,4 +107,106 @@ fn tcp_and_udp() {
         client.send(b"where?").unwrap();
         client.recv(&mut buffer).is_ok_and(|length| &buffer[..length] == b"where?")
     });
+}
+
+/// Blocks that are no balancer's configuration: the page, and how they begin.
+const OTHERS: [(&str, &str); 6] = [
+    ("access.md", "[[grant]]"),
+    ("access.md", "[[role]]"),
+    ("lab.md", ""),
+    ("lottery.md", "member ="),
+    ("model.md", ""),
+    ("supervise.md", ""),
+];
+
+const GROUP: &str = "members = [\"127.0.0.1:9001\"]\n";
+
+/// What a block of a page is a part of, with all that it leaves out.
+fn filled(block: &str) -> Vec<String> {
+    let listener = |group: &str| format!("[[listener]]\naddress = \"127.0.0.1:8080\"\ngroup = \"{group}\"\n");
+    let group = |name: &str| format!("[[group]]\nname = \"{name}\"\n{GROUP}");
+    let web = listener("web") + &group("web");
+    // Lines that are choices.
+    let lines = || block.lines().filter(|line| !line.trim().is_empty());
+    if block.starts_with("strategy =") {
+        return lines().map(|line| format!("{web}{line}\n")).collect();
+    }
+    if block.starts_with("metric =") {
+        return lines().map(|line| format!("{web}[group.monitor]\n{line}\n")).collect();
+    }
+    let of_group = ["[group.", "[[group."].iter().filter_map(|part| block.find(part)).min();
+    if let Some(of_group) = of_group.filter(|_| !block.contains("[[group]]")) {
+        let (before, of_group) = block.split_at(of_group);
+        let scaler = match of_group.starts_with("[group.scaler.") {
+            true => "health = { tcp = true }\n[group.scaler]\nmax = 2\ntarget = { head_room = 0.3 }\n",
+            false => "",
+        };
+        return vec![format!("{before}{web}{scaler}{of_group}")];
+    }
+    let names = |key: &str| -> Vec<String> {
+        let value = |line: &str| {
+            let value = line.split('#').next()?.split_once(key)?.1;
+            Some(value.split('"').nth(1)?.to_owned())
+        };
+        block.lines().filter_map(value).collect()
+    };
+    let mut whole = block.to_owned() + "\n";
+    let there = names("name = ");
+    for missing in names("group = ").iter().filter(|name| !there.contains(name)) {
+        if !whole.contains(&format!("name = \"{missing}\"")) {
+            whole += &group(missing);
+        }
+    }
+    if !block.contains("[[listener]]") {
+        let first = there.first().filter(|_| block.contains("[[group]]"));
+        whole += &first.map_or(web, |name| listener(name));
+    }
+    vec![whole]
+}
+
+#[test]
+fn no_page_has_a_configuration_that_would_be_refused() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide");
+    let (mut seen, mut wrong) = (0, Vec::new());
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if !name.ends_with(".md") {
+            continue;
+        }
+        let page = page(&name);
+        for block in page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+            if OTHERS.iter().any(|(page, begins)| *page == name && block.starts_with(begins)) {
+                continue;
+            }
+            for text in filled(block) {
+                let mut check = Command::new(binary());
+                check.args(["config", "check", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+                let mut child = check.stdout(Stdio::null()).spawn().unwrap();
+                child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+                let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+                // Files that the page names are not here, references that it shortens are none, and not every build has all.
+                let known = |line: &&str| {
+                    [
+                        "cannot read ",
+                        "cannot be read",
+                        "No such file",
+                        "built without",
+                        "...` is no object reference",
+                    ]
+                    .iter()
+                    .any(|text| line.contains(text))
+                };
+                let errors: Vec<&str> = said
+                    .lines()
+                    .filter(|line| line.starts_with("error"))
+                    .filter(|line| !known(line))
+                    .collect();
+                if !errors.is_empty() {
+                    wrong.push(format!("{name}: {}\n{text}", errors.join("\n")));
+                }
+                seen += 1;
+            }
+        }
+    }
+    assert!(wrong.is_empty() && seen > 50, "{seen} seen, of which\n{}", wrong.join("\n"));
 }
