@@ -126,7 +126,8 @@ impl Drop for Folder {
 /// by itself, and is given once. Whoever uses it tries again with another if somebody was faster.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let begin = std::process::id() as u16;
+    // Far from those of another run beside this one.
+    let begin = (std::process::id() as u16).wrapping_mul(769);
     loop {
         let port = 20_000 + begin.wrapping_add(NEXT.fetch_add(1, Relaxed)) % 12_000;
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {

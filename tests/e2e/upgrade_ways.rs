@@ -207,8 +207,11 @@ fn a_supervisor_knows_who_took_over() {
     let house = crate::supervise::House::start_in(folder, &processes);
     let first = house.runs("web", None);
     let address = SocketAddr::from(([127, 0, 0, 1], port));
-    until("it serves", || crate::stage::listens(address));
     let control = format!("unix:{}", house.folder.join("up.sock").display());
+    // Its listeners are there before it can be asked for anything.
+    until("it serves", || {
+        Run::plimsoll(&["status", "--control", &control], house.folder.path()).code == Some(0)
+    });
     let run = Run::plimsoll(&["upgrade", "--control", &control, "-o", "json"], house.folder.path());
     assert_eq!(run.code, Some(0), "{}", run.err);
     let second = u32::try_from(run.json()["pid"].as_u64().unwrap()).unwrap();

@@ -93,8 +93,18 @@ pub(crate) fn is_unknown(error: &Error) -> bool {
     matches!(error, Error::Api(problem) if kind(problem) == "accountDoesNotExist")
 }
 
+/// Is it that the authority took none of the nonces that it gave out (RFC 8555, section 6.5)?
+pub(crate) fn is_stale(error: &Error) -> bool {
+    matches!(error, Error::Api(problem) if kind(problem) == "badNonce")
+}
+
+/// Is it about whoever asks and not about what is asked?
+pub(crate) fn is_general(problem: &Problem) -> bool {
+    matches!(kind(problem), "accountDoesNotExist" | "badNonce" | "rateLimited")
+}
+
 /// The last word of the kind of a problem (RFC 8555, section 6.7).
-pub(crate) fn kind(problem: &Problem) -> &str {
+fn kind(problem: &Problem) -> &str {
     problem.r#type.as_deref().and_then(|kind| kind.rsplit(':').next()).unwrap_or_default()
 }
 

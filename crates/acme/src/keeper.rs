@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::account::{self, is_unknown};
+use crate::account::{self, is_stale, is_unknown};
 use crate::client::Told;
 use crate::leaf::Leaf;
 use crate::order::{Failure, order};
@@ -316,7 +316,11 @@ async fn work(inner: &Inner, kept: &mut Kept) {
         return;
     }
     let replaces = before.filter(|_| heeds);
-    let mut outcome = order(&settings, &account, &*inner.front, replaces).await;
+    let mut outcome = order(&settings, &account, &*inner.front, replaces.clone()).await;
+    // What the library has given up after three nonces in a row was neither party's fault.
+    if matches!(&outcome, Err(Failure::Acme(error)) if is_stale(error)) {
+        outcome = order(&settings, &account, &*inner.front, replaces).await;
+    }
     if matches!(&outcome, Err(Failure::Acme(error)) if is_unknown(error)) {
         account::forget(&settings, &cache);
         match account::open(&settings, &cache).await {

@@ -12,7 +12,7 @@ use rcgen::{
     PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256,
 };
 
-use crate::account::{explain, kind, told};
+use crate::account::{explain, is_general, told};
 use crate::{Answer, Front, KeyType, Leaf, Method, Settings};
 
 /// How often, and for how long, it is looked whether the authority has come to an end with a step. Some look from several places
@@ -113,9 +113,7 @@ async fn place(
     if let Some(before) = replaces {
         match account.new_order(&wanted(Some(before))).await {
             // It is not about that.
-            Err(Error::Api(problem)) if matches!(kind(&problem), "rateLimited" | "accountDoesNotExist") => {
-                return Err(Error::Api(problem));
-            }
+            Err(Error::Api(problem)) if is_general(&problem) => return Err(Error::Api(problem)),
             Err(error) => {
                 tracing::debug!("{}: not by what it replaces: {}", settings.names(), explain(&error))
             }
@@ -151,9 +149,17 @@ async fn prove(
             return Err(format!("{name}: the authority does not offer the challenge {label} for it").into());
         };
         answered.push(answer(settings.method, &name, &challenge, front)?);
-        challenge.set_ready().await?;
+        challenge.set_ready().await.map_err(|error| of_name(&name, error))?;
     }
     Ok(answered)
+}
+
+/// What is wrong with one name. An authority that looks at once may answer with what it saw, or with what has nothing to do with it.
+fn of_name(name: &str, error: Error) -> Failure {
+    match error {
+        Error::Api(problem) if !is_general(&problem) => Failure::Said(format!("{name}: {}", told(&problem))),
+        error => error.into(),
+    }
 }
 
 fn answer(
@@ -214,6 +220,17 @@ fn new_key(kind: KeyType) -> Result<KeyPair, rcgen::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_authority_that_has_looked_already_is_quoted_with_the_name() {
+        let failure = |kind: &str| {
+            let text = format!(r#"{{"type": "urn:ietf:params:acme:error:{kind}", "detail": "refused"}}"#);
+            of_name("one.test", Error::Api(serde_json::from_str(&text).unwrap()))
+        };
+        assert_eq!(failure("connection").explain(), "one.test: refused (connection)");
+        assert!(matches!(failure("badNonce"), Failure::Acme(_)));
+        assert!(matches!(failure("accountDoesNotExist"), Failure::Acme(_)));
+    }
 
     #[test]
     fn keys_are_of_the_kind_that_is_wanted() {

@@ -80,12 +80,13 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         tracing::info!("listening fleet {address}: this is {name}");
     }
     running.store().reopen();
-    opening.notify_one();
     let mut others = admin.sockets().map_err(no_copy)?;
     let manager = load_manager.as_ref().map(LoadManager::socket).transpose().map_err(no_copy)?;
     others.extend(manager.map(|socket| ("load_manager", socket)));
     others.extend(running.fleet_socket().map_err(no_copy)?.map(|socket| ("fleet", socket)));
     running.can_be_followed(Elder::new(program, others, stays));
+    // Whoever is answered from here on may ask for all that there is.
+    opening.notify_one();
     let status = format!("running {}", args.config.display());
     if successor.is_first() {
         notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
