@@ -392,8 +392,9 @@ fn gone(pid: u32) {
 /// those that they have made.
 fn under_way(balancer: &str, folder: &Folder) -> (Process, Vec<u32>) {
     folder.write("small.toml", format!("{SMALL}[balancer]\nkind = \"{balancer}\"\n"));
-    let run = Process::start(&binary(), &["lab", "run", "small.toml", "--full"], folder.path());
+    let mut run = Process::start(&binary(), &["lab", "run", "small.toml", "--full"], folder.path());
     let processes = found("a point is under way", || {
+        assert!(!run.ended(), "{run}");
         let mut processes = children(run.pid());
         let names: Vec<String> = processes
             .iter()

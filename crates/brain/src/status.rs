@@ -12,10 +12,12 @@ use crate::{EventKind, State};
 mod load_line;
 mod recent;
 mod scaler;
+mod standing;
 
 pub use load_line::{LoadLine, MemberLoadLine, Predicted, WhatIf};
 pub use recent::{MemberRecent, MemberSecond, Recent, RecentSecond};
 pub use scaler::{ScaledMember, ScalerStatus};
+pub use standing::Standing;
 
 /// The whole process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

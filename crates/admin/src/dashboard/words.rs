@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use plimsoll_brain::status::{GroupStatus, LoadLine, RecentSecond};
+use plimsoll_brain::status::{GroupStatus, LoadLine, RecentSecond, Standing};
 use plimsoll_brain::{Event, EventKind, State};
 use time::OffsetDateTime;
 
@@ -178,10 +178,9 @@ pub(super) struct Verdict {
     pub(super) shedding: Option<String>,
 }
 
-/// Seconds that a loss of requests is looked for in, and the part of them that is worth a word, and that is bad.
+/// Seconds that a loss of requests is looked for in, and the part of them that is worth a word.
 const LATELY: usize = 5;
 const LOSS: f64 = 0.001;
-const MUCH: f64 = 0.01;
 
 /// Part of the requests of the last seconds that failed, or that the balancer refused.
 fn lost(seconds: &[RecentSecond]) -> f64 {
@@ -220,24 +219,16 @@ impl Verdict {
         if !others.is_empty() {
             let _ = write!(serve, " ({})", others.join(", "));
         }
-        let (line, floats) = floats(group.load_line.as_ref());
+        let line = floats(group.load_line.as_ref());
         let shedding = group.members.iter().filter(|member| member.alert_share > 0.0).count();
-        let sick = |state| matches!(state, State::Down | State::Ejected);
-        let part = group.members.iter().any(|member| sick(member.state) || member.state == State::Unchecked);
         let lost = lost(seconds);
-        let tone = if serving == 0 || floats == Tone::Bad || lost > MUCH {
-            Tone::Bad
-        } else if part || shedding > 0 || lost > LOSS || floats == Tone::Fair {
-            Tone::Fair
-        } else {
-            Tone::Good
+        let standing = Standing::of(group, lost);
+        let tone = match standing {
+            Standing::Well => Tone::Good,
+            Standing::LookAtIt => Tone::Fair,
+            Standing::InTrouble | Standing::Down => Tone::Bad,
         };
-        let (glyph, word) = match tone {
-            Tone::Good | Tone::Off => ("✔", "well"),
-            Tone::Fair => ("▲", "look at it"),
-            Tone::Bad if serving == 0 => ("✘", "down"),
-            Tone::Bad => ("‼", "in trouble"),
-        };
+        let (glyph, word) = standing.shown();
         let shedding = match shedding {
             0 => None,
             1 => Some("1 sheds sessions".to_owned()),
@@ -261,22 +252,16 @@ impl Verdict {
     }
 }
 
-/// Where a group floats, and how that is.
-fn floats(line: Option<&LoadLine>) -> (String, Tone) {
-    let Some(line) = line else { return ("load line not known: it has only just begun".into(), Tone::Good) };
-    let Some(headroom) = line.headroom else {
-        return (format!("load line not known: {}", line.why), Tone::Good);
-    };
+/// Where a group floats.
+fn floats(line: Option<&LoadLine>) -> String {
+    let Some(line) = line else { return "load line not known: it has only just begun".into() };
+    let Some(headroom) = line.headroom else { return format!("load line not known: {}", line.why) };
     let by = if line.limited_by == "balancer" { " of the balancer itself" } else { "" };
-    // A number that nobody believes is no reason to wake somebody.
-    let believed = matches!(&*line.verdict, "good" | "fair");
     if headroom < 0.0 {
-        let tone = if believed || headroom < -0.1 { Tone::Bad } else { Tone::Fair };
         let far = if headroom > -0.005 { "at".to_owned() } else { format!("{} over", percent(-headroom)) };
-        return (format!("{far} the load line{by}"), tone);
+        return format!("{far} the load line{by}");
     }
-    let tone = if headroom < 0.1 { Tone::Fair } else { Tone::Good };
-    (format!("{} below the load line{by}", percent(headroom)), tone)
+    format!("{} below the load line{by}", percent(headroom))
 }
 
 #[cfg(test)]
@@ -325,6 +310,7 @@ mod tests {
         for member in &mut group.members {
             member.state = State::Down;
         }
+        group.healthy = false;
         let said = Verdict::of(&group, &[]);
         assert_eq!((&*said.serve, said.glyph), ("none of 2 members serves (2 down)", "✘"));
         group.members.clear();

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use plimsoll_brain::status::{CertificateStatus, FleetStatus, GroupStatus, Status, StoreStatus};
+use plimsoll_brain::status::{CertificateStatus, FleetStatus, GroupStatus, Standing, Status, StoreStatus};
 use serde_json::Value;
 
 use super::{Exit, Failure, Globals, load_line, sources};
@@ -178,13 +178,13 @@ fn render(status: &Status, color: bool) -> String {
         banner(&what, tone);
     }
     let groups = status.groups.iter().map(|group| {
-        let (glyph, tone) = if group.healthy { ("✔", Tone::Good) } else { ("✘", Tone::Bad) };
+        let standing = Standing::of(group, 0.0);
         let times = match group.latency.count {
             0 => String::new(),
             _ => format!("p50 {}  p99 {}", latency(group.latency.p50), latency(group.latency.p99)),
         };
         vec![
-            Cell::text(glyph).tone(tone),
+            Cell::text(standing.shown().0).tone(standing.into()),
             Cell::text(&group.name).tone(Tone::Strong),
             Cell::text(&group.verdict),
             Cell::text(&strategy(group)).tone(Tone::Faint),
@@ -295,8 +295,8 @@ mod tests {
         assert!(well(&status));
         insta::assert_snapshot!(render(&status, false), @"
         plimsoll 0.1.0, pid 4242, up 3d 4h, 2 threads
-        ✔  web           3/5 members up, 1 ejected, 1 down  least_connections  p50 12.4ms  p99 37.2ms
-        ✔  game servers  0/1 members up, 1 unchecked        rendezvous
+        ▲  web           3/5 members up, 1 ejected, 1 down  least_connections  p50 12.4ms  p99 37.2ms
+        ‼  game servers  0/1 members up, 1 unchecked        rendezvous
         http  0.0.0.0:8080  →  web           128 open  1303546 accepted
         udp   [::]:27015    →  game servers    0 open        9 accepted  3 refused
         ");
@@ -348,7 +348,7 @@ mod tests {
         ‼ the last reload was refused and the configuration before it is in force: plimsoll.toml:3:1: there is no "lisener"
           in it
         ‼ stopping: work in flight may end, nothing new is accepted
-        ✔  web           3/5 members up, 1 ejected, 1 down  least_connections  p50 12.4ms  p99 37.2ms
+        ▲  web           3/5 members up, 1 ejected, 1 down  least_connections  p50 12.4ms  p99 37.2ms
         ✘  game servers  0/1 members up, 1 unchecked        rendezvous
         http  0.0.0.0:8080  →  web           128 open  1303546 accepted
         udp   [::]:27015    →  game servers    0 open        9 accepted  3 refused
@@ -415,7 +415,7 @@ mod tests {
     fn colour_only_adds() {
         let status = sample();
         let colored = render(&status, true);
-        assert!(colored.contains("\u{1b}[32m✔\u{1b}[0m"));
+        assert!(colored.contains("\u{1b}[33m▲\u{1b}[0m"));
         let mut bare = colored;
         for code in ["0", "1", "2", "31", "32", "33"] {
             bare = bare.replace(&format!("\u{1b}[{code}m"), "");

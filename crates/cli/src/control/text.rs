@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use plimsoll_brain::State;
+use plimsoll_brain::status::Standing;
 
 /// How something is to be seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,16 @@ pub(crate) enum Tone {
     Fair,
     /// Not as it should be.
     Bad,
+}
+
+impl From<Standing> for Tone {
+    fn from(standing: Standing) -> Self {
+        match standing {
+            Standing::Well => Self::Good,
+            Standing::LookAtIt => Self::Fair,
+            Standing::InTrouble | Standing::Down => Self::Bad,
+        }
+    }
 }
 
 impl Tone {

@@ -50,7 +50,11 @@ impl Running {
             lock(&self.off).remove(group);
         }
         self.engine.note(kind, group, why.to_owned());
-        Ok(vec![format!("~ group {group}: strategy {before} -> {}", balancing.strategy.name)])
+        let (after, now) = (balancing.strategy.name, if on { "enabled" } else { "disabled" });
+        Ok(vec![match before == after {
+            true => format!("~ group {group}: balancing {now}: strategy {after}, as before"),
+            false => format!("~ group {group}: balancing {now}: strategy {before} -> {after}"),
+        }])
     }
 
     /// Has a group balanced in another way; what it was, for people.

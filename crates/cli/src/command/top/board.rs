@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use plimsoll_brain::State;
-use plimsoll_brain::status::{GroupStatus, MemberStatus, Status};
+use plimsoll_brain::status::{GroupStatus, MemberStatus, Standing, Status};
 use serde::Serialize;
 
 use super::Sort;
@@ -27,6 +27,8 @@ pub(super) struct Board {
 pub(super) struct Section {
     pub(super) name: String,
     pub(super) healthy: bool,
+    #[serde(skip)]
+    pub(super) standing: Standing,
     pub(super) verdict: String,
     pub(super) strategy: String,
     /// Requests that ended, a second; none before there are two looks, unless the load line tells.
@@ -147,6 +149,7 @@ fn section(group: &GroupStatus, look: &Look, past: &Past<'_>) -> Section {
     Section {
         name: group.name.clone(),
         healthy: group.healthy,
+        standing: Standing::of(group, 0.0),
         verdict: group.verdict.clone(),
         strategy: group.strategy.clone(),
         requests_per_second: measured.or_else(|| line.map(|line| line.requests_per_second)),

@@ -280,8 +280,7 @@ impl Layout {
 
 /// One line for a group: how it is, what it does, how far below its load line.
 fn verdict(group: &Section) -> Line {
-    let (glyph, tone) = if group.healthy { ("✔", Tone::Good) } else { ("✘", Tone::Bad) };
-    let mut line = Line::new(&format!("{glyph} "), tone);
+    let mut line = Line::new(&format!("{} ", group.standing.shown().0), group.standing.into());
     line.push(&plain(&group.name), Tone::Strong);
     line.push(&format!("  {}", plain(&group.verdict)), Tone::Plain);
     line.push(&format!("  {}", plain(&group.strategy)), Tone::Faint);

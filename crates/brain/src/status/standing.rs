@@ -1,0 +1,118 @@
+//! How a group stands, in one mark: the same on every screen.
+
+use super::{GroupStatus, LoadLine};
+use crate::State;
+
+/// How a group stands, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// As it should be.
+    Well,
+    /// It serves, and something is worth a look: a member that is not in use though it should be, one that sheds, little room, a
+    /// loss of requests.
+    LookAtIt,
+    /// It serves, and not as it should: over its load line, requests are lost, or it uses members that are down for want of others.
+    InTrouble,
+    /// Nobody serves.
+    Down,
+}
+
+/// Part of the requests lost that is worth a look.
+const LOSS: f64 = 0.001;
+/// Part of them that is trouble.
+const MUCH: f64 = 0.01;
+/// Part of the capacity that is to be free.
+const ROOM: f64 = 0.1;
+
+impl Standing {
+    /// Of a group; `lost`: part of its requests of late that failed or were refused, 0 to 1.
+    pub fn of(group: &GroupStatus, lost: f64) -> Self {
+        let members = group.members.iter().map(|member| (member.state, member.alert_share));
+        let line = group.load_line.as_ref().map_or(Self::Well, Self::floating);
+        match Self::of_members(members, lost) {
+            Self::Down if group.healthy => Self::InTrouble,
+            standing => standing.max(line),
+        }
+    }
+
+    /// By states, parts of the sessions that are to go, and losses alone.
+    fn of_members(mut members: impl Iterator<Item = (State, f64)> + Clone, lost: f64) -> Self {
+        if !members.clone().any(|(state, _)| state.eligible()) {
+            return Self::Down;
+        }
+        let missing = |state| matches!(state, State::Down | State::Ejected | State::Unchecked);
+        let part = members.any(|(state, shed)| missing(state) || shed > 0.0);
+        match lost {
+            lost if lost > MUCH => Self::InTrouble,
+            lost if part || lost > LOSS => Self::LookAtIt,
+            _ => Self::Well,
+        }
+    }
+
+    /// By where a group floats alone.
+    pub fn floating(line: &LoadLine) -> Self {
+        // A number that nobody believes is no reason to wake somebody.
+        let believed = matches!(&*line.verdict, "good" | "fair");
+        match line.headroom {
+            Some(over) if over < 0.0 && (believed || over < -ROOM) => Self::InTrouble,
+            Some(free) if free < ROOM => Self::LookAtIt,
+            _ => Self::Well,
+        }
+    }
+
+    /// A glyph and a word, which say the same.
+    pub fn shown(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Well => ("✔", "well"),
+            Self::LookAtIt => ("▲", "look at it"),
+            Self::InTrouble => ("‼", "in trouble"),
+            Self::Down => ("✘", "down"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_that_should_serve_and_do_not_are_worth_a_look() {
+        let of = |states: &[State]| Standing::of_members(states.iter().map(|state| (*state, 0.0)), 0.0);
+        assert_eq!(of(&[State::Up, State::SlowStart]), Standing::Well);
+        assert_eq!(
+            of(&[State::Up, State::Disabled, State::Draining]),
+            Standing::Well,
+            "somebody wants it so"
+        );
+        for state in [State::Down, State::Ejected] {
+            assert_eq!(of(&[State::Up, state]), Standing::LookAtIt, "{state:?}");
+            assert_eq!(of(&[state, State::Disabled]), Standing::Down, "{state:?}");
+        }
+        assert_eq!(of(&[State::Up, State::Unchecked]), Standing::LookAtIt);
+        assert_eq!(of(&[]), Standing::Down);
+        assert_eq!(Standing::of_members([(State::Up, 0.1)].into_iter(), 0.0), Standing::LookAtIt);
+    }
+
+    #[test]
+    fn losses_and_the_load_line_count_whichever_is_worse() {
+        let lost = |lost| Standing::of_members([(State::Up, 0.0)].into_iter(), lost);
+        let said = [lost(0.0), lost(0.002), lost(0.5)];
+        assert_eq!(said, [Standing::Well, Standing::LookAtIt, Standing::InTrouble]);
+        for (headroom, verdict, standing) in [
+            (None, "unknown", Standing::Well),
+            (Some(0.4), "good", Standing::Well),
+            (Some(0.05), "good", Standing::LookAtIt),
+            (Some(-0.01), "good", Standing::InTrouble),
+            (Some(-0.01), "poor", Standing::LookAtIt),
+            (Some(-0.5), "poor", Standing::InTrouble),
+        ] {
+            let line = LoadLine { headroom, verdict: verdict.into(), ..LoadLine::default() };
+            assert_eq!(Standing::floating(&line), standing, "{headroom:?} {verdict}");
+            // Nobody serves, however much room there is.
+            let group = GroupStatus { load_line: Some(line), ..GroupStatus::default() };
+            assert_eq!(Standing::of(&group, 0.0), Standing::Down);
+            // Unless it is to use them all the same.
+            assert_eq!(Standing::of(&GroupStatus { healthy: true, ..group }, 0.0), Standing::InTrouble);
+        }
+    }
+}
