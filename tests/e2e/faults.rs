@@ -96,7 +96,7 @@ fn wrk_does_not_notice_a_kill() {
     let url = balancer.url("/");
     let wrk = std::thread::spawn(move || {
         let output = std::process::Command::new(crate::stage::part("wrk"))
-            .args(["-t1", "-c32", "-d3s", &url])
+            .args(["-t1", "-c32", "-d6s", &url])
             .output()
             .unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()

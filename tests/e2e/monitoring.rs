@@ -256,7 +256,7 @@ fn an_expression_of_the_balancers_own_figures_needs_no_report() {
 
 #[test]
 fn an_explanation_says_who_is_chosen_and_why() {
-    let members = Member::several(2, &["--service", "const:2s", "--workers", "2"]);
+    let members = Member::several(2, &["--service", "const:10s", "--workers", "2"]);
     let all: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
     let balancer = Balancer::start(&web(&all, "strategy = \"first_available\"\nmax_connections = 1\n"));
     assert_eq!(balancer.run(&["drain", &all[1].to_string()]).code, Some(0));

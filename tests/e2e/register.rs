@@ -29,7 +29,7 @@ impl Agent {
         let to: Vec<String> = balancers.iter().map(|address| format!("http://{address}")).collect();
         let (member, to) = (member.to_string(), to.join(","));
         let own =
-            ["agent", "--register", "--group", "web", "--member", &member, "--report-to", &to, "--ttl", "2s"];
+            ["agent", "--register", "--group", "web", "--member", &member, "--report-to", &to, "--ttl", "4s"];
         let process = Process::start(&binary(), &[&own[..], more].concat(), folder.path());
         Self { process, _folder: folder }
     }
@@ -198,7 +198,7 @@ fn with_and_without_a_store_members_and_what_operators_did_outlive_an_upgrade() 
         assert_eq!(balancer.group("web")["strategy"], "random");
         // Longer than anybody goes without saying that he is there: to the new process.
         let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(3) {
+        while begun.elapsed() < Duration::from_secs(6) {
             assert_eq!((state(a), state(b)), ("up".into(), "draining".into()), "store: {stores}");
         }
         assert!(runs(balancer.process.pid()), "the process before was not there");

@@ -78,7 +78,7 @@ fn connections_of_clients_and_to_members_outlive_reloads() {
 
 #[test]
 fn a_member_that_leaves_ends_its_work_first() {
-    let members = Member::several(2, &["--service", "const:700ms"]);
+    let members = Member::several(2, &["--service", "const:2s"]);
     let all = addresses(&members);
     let text = |members: &[SocketAddr]| web(members, "strategy = \"first_available\"");
     let balancer = Balancer::start(&text(&all));
@@ -95,7 +95,7 @@ fn a_member_that_leaves_ends_its_work_first() {
 
 #[test]
 fn listeners_and_groups_come_and_go() {
-    let members = Member::several(2, &["--service", "const:500ms"]);
+    let members = Member::several(2, &["--service", "const:1500ms"]);
     let all = addresses(&members);
     let port = crate::stage::free_port();
     let one = web(&all[..1], "");

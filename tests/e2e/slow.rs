@@ -76,7 +76,8 @@ fn bodies_that_trickle_are_ended_by_the_total() {
 #[test]
 fn readers_that_stall_are_ended() {
     let member = Member::start(&["--body", "32MiB"]);
-    let balancer = start(&member, "body = \"500ms\"");
+    // Long enough for all of them to be seen together.
+    let balancer = start(&member, "body = \"3s\"");
     let mut clients: Vec<Wire> = (0..20).map(|_| Wire::connect(balancer.address())).collect();
     clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
     until("all in flight", || balancer.member(member.address)["in_flight"] == 20);

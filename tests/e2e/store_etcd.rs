@@ -304,7 +304,7 @@ fn leases_are_etcds() {
     let etcd = Etcd::start(1);
     let (one, other) = (shared(&etcd, "/l/"), shared(&etcd, "/l/"));
     let has = |store: &Shared, key: &str| store.views().borrow().entries.contains_key(key);
-    let ttl = Some(Duration::from_secs(2));
+    let ttl = Some(Duration::from_secs(4));
     one.commit(&Change::default().and_put("kept", "1", ttl).and_put("lost", "2", ttl)).unwrap();
     until("seen by the other", || has(&other, "kept") && has(&other, "lost"));
     // Whichever balancer is told renews it.

@@ -168,7 +168,7 @@ fn it_is_live_on_a_terminal_and_leaves_it_as_it_was() {
     members.clear();
     terminal.press("q");
     assert_eq!(terminal.end(), Some(0));
-    assert!(terminal.raw().ends_with("\x1b[?25h\x1b[?1049l"), "{:?}", terminal.raw());
+    until("the screen is as it was", || terminal.raw().ends_with("\x1b[?25h\x1b[?1049l"));
     assert!(terminal.cooked());
 }
 
@@ -194,7 +194,8 @@ fn a_signal_ends_it_in_order() {
     }
     kill_process(Pid::from_child(&terminal.child), Signal::TERM).unwrap();
     assert_eq!(terminal.end(), Some(130));
-    assert!(terminal.raw().contains("\x1b[?1049l") && terminal.cooked());
+    until("the screen is as it was", || terminal.raw().contains("\x1b[?1049l"));
+    assert!(terminal.cooked());
 }
 
 #[test]

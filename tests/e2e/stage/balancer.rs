@@ -123,21 +123,24 @@ impl Balancer {
 
     /// Where reports of members are taken.
     pub(crate) fn reports(&self) -> SocketAddr {
-        let lines = self.process.lines();
-        lines.iter().find_map(|line| address_after(line, "listening reports ")).unwrap()
+        self.said("listening reports ")
     }
 
     /// Where the load manager is, if the file has one.
     pub(crate) fn load_manager(&self) -> SocketAddr {
-        let lines = self.process.lines();
-        lines.iter().find_map(|line| address_after(line, "listening load manager ")).unwrap()
+        self.said("listening load manager ")
     }
 
     /// Where control over TLS is, if the file has it, as `--host` takes it.
     pub(crate) fn host(&self) -> String {
-        let lines = self.process.lines();
-        let address = lines.iter().find_map(|line| address_after(line, "listening control tls://"));
-        format!("https://{}", address.unwrap())
+        format!("https://{}", self.said("listening control tls://"))
+    }
+
+    /// The address behind these words in a line of its log, which is written some time after the one that it was waited for.
+    #[track_caller]
+    fn said(&self, words: &str) -> SocketAddr {
+        let line = self.process.line(words);
+        address_after(&line, words).unwrap_or_else(|| panic!("no address: {line}"))
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
