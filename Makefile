@@ -96,7 +96,7 @@ bench-sim: ## strategies in simulated fleets and the lottery in simulated cluste
 bench-fleet: ## what it costs to be one of 16 balancers of 100,000 members, minutes
 	$(CARGO) run $(LOCKED) --profile fast -p plimsoll-cluster --example fleet_scale -- $(ARGS)
 
-bench-control: deps build ## what 1,000 groups of 100 members cost at rest, and 100 changes a second, 10 minutes (ARGS=--quick: 3)
+bench-control: deps build ## what 1,000 groups of 100 members cost at rest, and 100 changes a second, 6 minutes (ARGS=--quick: 3)
 	benches/control.py $(ARGS)
 
 bench-lottery: ## what an answer of a lottery's daemon costs among 100, a minute

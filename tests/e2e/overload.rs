@@ -5,16 +5,32 @@ use crate::stage::{Balancer, Load, Member, curl, listening, web};
 /// Two members of two processors, 200 requests a second in all.
 const MEMBER: [&str; 5] = ["--cores", "2", "--service", "exp:20ms", "--ignore-cancel"];
 
+/// Nothing is refused at three fifths of the capacity. All that is due comes at once when the machine has stood still for half a second,
+/// and is too much then: of three times, one must do.
+#[track_caller]
+fn served_below_capacity(balancer: &Balancer) {
+    let mut said = Vec::new();
+    for _ in 0..3 {
+        let before = balancer.rejected("shed");
+        let mut load = Load::start(balancer.address(), "GET", 120.0);
+        load.more(400);
+        let record = load.stop();
+        let refused = balancer.rejected("shed") - before;
+        if (refused, record.failures(), record.cut) == (0, 0, 0) {
+            return;
+        }
+        said.push((refused, record.failed));
+    }
+    panic!("refused, and failed: {said:?}");
+}
+
 #[test]
 fn what_cannot_be_served_is_refused_and_the_rest_is_served_soon() {
     let members = Member::several(2, &MEMBER);
     let addresses: Vec<_> = members.iter().map(|member| member.address).collect();
     let balancer = Balancer::start(&web(&addresses, ""));
 
-    let mut load = Load::start(balancer.address(), "GET", 120.0);
-    load.more(400);
-    load.stop_unharmed();
-    assert_eq!(balancer.rejected("shed"), 0, "nothing is refused below the capacity");
+    served_below_capacity(&balancer);
 
     // Twelve seconds, in which 720 requests too many come: without a limit they wait for two seconds on average.
     let mut load = Load::start(balancer.address(), "GET", 260.0);
@@ -37,10 +53,8 @@ fn clients_that_go_to_members_themselves_turn_no_limit_off() {
         let lease = curl(&["-d", "{\"lease_seconds\": 600}", &url], b"");
         assert!(lease.code == Some(0) && lease.body.starts_with(b"{\"member\""), "{}", lease.talk);
     }
-    let mut load = Load::start(balancer.address(), "GET", 120.0);
-    load.more(400);
-    load.stop_unharmed();
-    assert_eq!(balancer.rejected("shed"), 0, "leases are no requests");
+    // Leases are no requests.
+    served_below_capacity(&balancer);
     let mut load = Load::start(balancer.address(), "GET", 260.0);
     load.more(3_100);
     let shed = balancer.rejected("shed");
@@ -53,9 +67,7 @@ fn the_urgent_are_served_where_others_are_refused() {
     let members = Member::several(2, &MEMBER);
     let addresses: Vec<_> = members.iter().map(|member| member.address).collect();
     let balancer = Balancer::start(&listening("priority = \"Priority\"", &addresses, ""));
-    let mut load = Load::start(balancer.address(), "GET", 120.0);
-    load.more(400);
-    load.stop_unharmed();
+    served_below_capacity(&balancer);
 
     // Thirteen come where ten can be served, and a fifth of all say that they are urgent.
     let mut usual = Load::start(balancer.address(), "GET", 208.0);
