@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::stage::{Balancer, Told, curl_status, go_tool, until};
 
