@@ -127,8 +127,14 @@ fn while_etcd_is_away_the_next_process_goes_on_with_what_was_seen_of_it() {
     told(&line.balancer, &["drain", &a.to_string()]);
     told(&line.balancer, &["disable", "member", &c.to_string()]);
     let stands = |line: &Line, a_is: &str, c_is: &str| {
-        let state = |member| line.balancer.member(member)["state"].as_str().unwrap().to_owned();
-        members(&line.balancer, "web") == names(&[a, b]) && (&*state(a), &*state(c)) == (a_is, c_is)
+        let state = |group: &str, member: SocketAddr| {
+            let group = line.balancer.group(group);
+            let all = group["members"].as_array().unwrap();
+            let found = all.iter().find(|one| one["name"] == member.to_string());
+            found.and_then(|one| one["state"].as_str()).unwrap_or("absent").to_owned()
+        };
+        let found = members(&line.balancer, "web") == names(&[a, b]);
+        found && state("web", a) == a_is && state("fixed", c) == c_is
     };
     until("all is in force", || stands(&line, "draining", "disabled"));
     let mut load = Load::start(line.balancer.address(), "GET", 100.0);
