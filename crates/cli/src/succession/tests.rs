@@ -116,6 +116,22 @@ fn what_a_store_in_memory_has_goes_on_and_what_is_there_stays() {
     }
 }
 
+#[test]
+fn what_was_seen_of_a_store_is_of_its_prefix_alone() {
+    let told =
+        json!({"prefix": "/a/", "revision": 9, "colour": 1, "entries": [["drain/web/a:1", "{}", 7, 5]]});
+    let seen = || serde_json::from_value::<Seen>(told.clone()).unwrap();
+    let view = seen().of_prefix("/a/").unwrap();
+    let entry = &view.entries["drain/web/a:1"];
+    assert_eq!((view.revision, &*entry.value, entry.revision, entry.lease), (9, "{}", 7, 5));
+    assert_eq!(seen().of_prefix("/b/"), None);
+    assert_eq!(Seen::default().of_prefix(""), None, "nothing was seen");
+    // Of a store that nobody else has nothing is told: what it has is in its file, or is kept.
+    let local = Local::open(None).unwrap().0;
+    local.commit(&Change::put("drain/web/a:1", "{}")).unwrap();
+    assert_eq!(serde_json::to_value(Seen::of(&local)).unwrap()["revision"], 0);
+}
+
 /// A data plane with one listener, and nobody behind it.
 fn engine(name: &str) -> Engine {
     let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}.toml", std::process::id()));
